@@ -1,0 +1,24 @@
+/* What every operator checks before it computes: views that make sense, sizes that fit. */
+#ifndef FMM_CHECK_H
+#define FMM_CHECK_H
+
+#include "core.h"
+
+/* exec, a: sane device, sizes within int64, pointers present where there is something to read. */
+fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a);
+
+/* A dense view called `name`: dtype known, sizes not negative, extent within int64, data present.
+ */
+fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d);
+
+/* Values of a: absent (data NULL and rows 0), or [nnz, 1] or [nnz, heads] with feat 1. */
+fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads);
+
+/* out shares no byte with in. */
+fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *name,
+                           const fmm_dense *in);
+
+/* The workspace is at least `bytes` and aligned. */
+fmm_status fmm_check_workspace(const char *op, const fmm_exec *exec, size_t bytes);
+
+#endif

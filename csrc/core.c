@@ -1,0 +1,123 @@
+/* Error texts, dtype facts, threads and the registry of algorithms. */
+#include "core.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char message[256];
+
+const char *fmm_last_error(void) { return message; }
+
+fmm_status fmm_fail(fmm_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[] = {
+#define X(id, name, bytes) [id] = {name, bytes},
+    FMM_DTYPE_LIST(X)
+#undef X
+};
+
+size_t fmm_dtype_bytes(fmm_dtype dtype) { return dtypes[dtype].bytes; }
+
+const char *fmm_dtype_name(fmm_dtype dtype) { return dtypes[dtype].name; }
+
+void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ctx)
+{
+    if (count <= 0) return;
+    if (exec->parallel_for && count > 1)
+        exec->parallel_for(count, body, ctx);
+    else
+        body(0, count, ctx);
+}
+
+/* ---- registry: the built-in tables first, then what callers registered, in order ---- */
+
+enum { USERS_MAX = 256, USER_NUMBERS = 1000 };
+
+static const char *const operators[FMM_OPERATORS] = {"spmm", "sddmm"};
+static const char *const devices[] = {"cpu", "cuda"};
+
+static const fmm_registry *const registries[FMM_OPERATORS][2] = {
+    [FMM_SPMM] = {&fmm_spmm_cpu, &fmm_spmm_cuda},
+    [FMM_SDDMM] = {&fmm_sddmm_cpu, &fmm_sddmm_cuda},
+};
+
+/* A slot is claimed by its counter and published by its pointer, so readers need no lock: they stop
+ * at the first slot that is still empty. */
+static struct {
+    _Atomic int claimed;
+    _Atomic(const fmm_algorithm *) slot[USERS_MAX];
+} users[FMM_OPERATORS][2];
+
+const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
+{
+    if ((unsigned)op >= FMM_OPERATORS || (unsigned)device > FMM_CUDA || k < 0) return NULL;
+    const fmm_algorithm *builtin = registries[op][device]->builtin;
+    int count = 0;
+    for (; builtin[count].name; count++)
+        if (count == k) return &builtin[count];
+    return k - count < USERS_MAX ? atomic_load(&users[op][device].slot[k - count]) : NULL;
+}
+
+fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algorithm)
+{
+    REQUIRE((unsigned)op < FMM_OPERATORS && (unsigned)device <= FMM_CUDA, FMM_INVALID_ARGUMENT,
+            "fmm_register: no operator %d on device %d", (int)op, (int)device);
+    REQUIRE(algorithm && algorithm->name && algorithm->run, FMM_INVALID_ARGUMENT,
+            "fmm_register: an algorithm needs a name and a run function");
+    const fmm_algorithm *known;
+    for (int k = 0; (known = fmm_algorithms(op, device, k)); k++)
+        REQUIRE(strcmp(known->name, algorithm->name) != 0, FMM_INVALID_ARGUMENT,
+                "fmm_register: %s on %s already has an algorithm %s", operators[op],
+                devices[device], algorithm->name);
+    const int slot = atomic_fetch_add(&users[op][device].claimed, 1);
+    REQUIRE(slot < USERS_MAX, FMM_OUT_OF_MEMORY, "fmm_register: more than %d algorithms",
+            USERS_MAX);
+    algorithm->number = USER_NUMBERS + slot;
+    atomic_store(&users[op][device].slot[slot], algorithm);
+    return FMM_OK;
+}
+
+fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
+                              const fmm_algorithm **found)
+{
+    const fmm_algorithm *a = NULL;
+    if (number == 0) {
+        a = registries[op][device]->choose(call);
+        REQUIRE(a, FMM_UNSUPPORTED, "%s: no algorithm on %s for this call", operators[op],
+                devices[device]);
+    } else {
+        for (int k = 0; (a = fmm_algorithms(op, device, k)) && a->number != number; k++) continue;
+        REQUIRE(a, FMM_INVALID_ARGUMENT, "%s has no algorithm number %d on %s", operators[op],
+                number, devices[device]);
+        REQUIRE(!a->supports || a->supports(call), FMM_UNSUPPORTED,
+                "%s: algorithm %s does not support this call (dtype, shape, reduction or machine)",
+                operators[op], a->name);
+    }
+    *found = a;
+    return FMM_OK;
+}
+
+#ifndef FMM_CC
+#define FMM_CC "unknown"
+#endif
+
+const char *fmm_build_info(void)
+{
+    static _Thread_local char info[1024];
+    snprintf(info, sizeof info,
+             "{\"version\": \"%s\", \"compiler\": \"%s\", \"isa\": \"%s\", \"cuda\": %s}",
+             FMM_VERSION, FMM_CC, fmm_isa_levels(), fmm_cuda_info());
+    return info;
+}

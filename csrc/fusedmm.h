@@ -1,0 +1,153 @@
+/* fusedmm: sparse-dense kernels for graph neural networks. The whole C interface.
+ *
+ *     SpMM    y[i,h,:]     = reduce_p val[eid[p],h] * x[idx[p],h,:]         p over the entries of
+ * row i SDDMM   e[eid[p],h]  = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >
+ *
+ * A matrix is a borrowed CSR view, a dense operand a borrowed strided view; nothing here owns
+ * memory. The caller allocates outputs and workspace, so the library can be captured in a CUDA
+ * graph and an out-of-memory is the caller's to handle. Every function returns a status; on failure
+ * fmm_last_error() holds one sentence with the offending index and value (one text per thread). */
+#ifndef FUSEDMM_H
+#define FUSEDMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FMM_API __attribute__((visibility("default")))
+#define FMM_VERSION "0.1.0"
+
+typedef enum fmm_status {
+    FMM_OK,
+    FMM_INVALID_ARGUMENT, /* the call is wrong: the text names what, where and its value */
+    FMM_OUT_OF_MEMORY,
+    FMM_UNSUPPORTED,  /* right, but not in this build, on this machine or by this algorithm */
+    FMM_DEVICE_ERROR, /* the CUDA runtime refused */
+} fmm_status;
+
+typedef enum fmm_device { FMM_CPU, FMM_CUDA } fmm_device;
+
+/* One line per element type: X(enum, name, bytes). Sums are kept in f32, in f64 for f64. */
+#define FMM_DTYPE_LIST(X)                                                                          \
+    X(FMM_F32, "f32", 4)                                                                           \
+    X(FMM_F64, "f64", 8)                                                                           \
+    X(FMM_F16, "f16", 2)                                                                           \
+    X(FMM_BF16, "bf16", 2)
+typedef enum fmm_dtype {
+#define X(id, name, bytes) id,
+    FMM_DTYPE_LIST(X)
+#undef X
+        FMM_DTYPES
+} fmm_dtype;
+
+typedef enum fmm_reduce { FMM_SUM, FMM_MEAN, FMM_MAX, FMM_MIN } fmm_reduce;
+
+/* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */
+typedef struct fmm_csr {
+    int64_t rows, cols, nnz;
+    const int64_t *ptr; /* [rows + 1], ptr[0] = 0, never falling, ptr[rows] = nnz */
+    const int32_t *idx; /* [nnz], 0 <= idx < cols */
+    const void *eid;    /* [nnz] int32 while nnz < 2^31, else int64: the position of entry p in the
+                           caller's edge order, which val and e use; NULL is the identity */
+    const void *plan;   /* made by fmm_plan for this structure and device, or NULL */
+    size_t plan_bytes;
+} fmm_csr;
+
+/* x[r, h, c] = data[r * row_stride + h * head_stride + c]; strides in elements. data == NULL:
+ * absent. Edge values are views with feat = 1: val[e, h], heads 1 serves every head. */
+typedef struct fmm_dense {
+    void *data;
+    fmm_dtype dtype;
+    int64_t rows, heads, feat, row_stride, head_stride;
+} fmm_dense;
+
+/* Calls body(begin, end, ctx) on disjoint ranges that cover [0, count), possibly in parallel. */
+typedef void fmm_range(int64_t begin, int64_t end, void *ctx);
+typedef void fmm_parallel_for(int64_t count, fmm_range *body, void *ctx);
+
+/* Where and with what a call runs. A NULL parallel_for is serial. */
+typedef struct fmm_exec {
+    fmm_device device;
+    int index;    /* CUDA device */
+    void *stream; /* cudaStream_t */
+    fmm_parallel_for *parallel_for;
+    void *workspace; /* at least what the operator's _workspace function says, 16-byte aligned */
+    size_t workspace_bytes;
+} fmm_exec;
+
+/* The operators. Numbers of algorithms: 0 chooses (fmm_algorithms lists the others). */
+FMM_API fmm_status fmm_spmm(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
+                            const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce,
+                            int algorithm);
+FMM_API fmm_status fmm_spmm_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
+                                      const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce,
+                                      int algorithm, size_t *bytes);
+FMM_API fmm_status fmm_sddmm(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
+                             const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
+                             int algorithm);
+FMM_API fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
+                                       const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
+                                       int algorithm, size_t *bytes);
+
+/* What is wrong with a CSR: code 0 is nothing; where is the index into ptr or idx, value what
+ * stands there. The lowest culprit is reported, ptr before idx. On CUDA `report` points to device
+ * memory of 8 bytes and the call only enqueues; fmm_csr_report decodes the word once it was copied
+ * back. */
+typedef enum fmm_csr_code {
+    FMM_CSR_OK,
+    FMM_CSR_PTR_FIRST, /* ptr[0] != 0 */
+    FMM_CSR_PTR_FALLS, /* ptr[where] < ptr[where - 1] */
+    FMM_CSR_PTR_LAST,  /* ptr[rows] != nnz */
+    FMM_CSR_IDX,       /* idx[where] outside [0, cols) */
+} fmm_csr_code;
+FMM_API fmm_status fmm_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
+FMM_API fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where);
+
+/* The CUDA plan: rows in order of falling length, long rows cut in segments of
+ * fmm_plan_segment(nnz) entries. fmm_plan_bytes bounds its size from (rows, nnz) alone; fmm_plan
+ * fills it without a synchronisation, workspace from fmm_plan_workspace. CPU kernels need no plan:
+ * 0 bytes. */
+FMM_API size_t fmm_plan_bytes(const fmm_exec *exec, const fmm_csr *a);
+FMM_API fmm_status fmm_plan_workspace(const fmm_exec *exec, const fmm_csr *a, size_t *bytes);
+FMM_API fmm_status fmm_plan(const fmm_exec *exec, const fmm_csr *a, void *plan);
+
+/* The registry: entry k of an operator on a device, NULL past the end. Numbers never change
+ * meaning. */
+typedef enum fmm_operator { FMM_SPMM, FMM_SDDMM, FMM_OPERATORS } fmm_operator;
+typedef struct fmm_call { /* the operands of any operator; those it lacks are NULL */
+    const fmm_csr *a;
+    const fmm_dense *val, *x, *b, *y; /* SpMM: y = A x. SDDMM: x is a, b is b, y is e */
+    fmm_reduce reduce;
+} fmm_call;
+typedef struct fmm_algorithm {
+    int number;
+    const char *name;   /* parameters after a colon: "rows:avx2" */
+    const char *about;  /* one line */
+    const char *source; /* paper or origin */
+    bool deterministic;
+    bool (*supports)(const fmm_call *);    /* NULL: everything */
+    size_t (*workspace)(const fmm_call *); /* NULL: none */
+    fmm_status (*run)(const fmm_exec *, const fmm_call *);
+} fmm_algorithm;
+FMM_API const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k);
+/* Adds a caller's own algorithm (number is assigned and returned through it, from 1000 up). The
+ * struct must outlive the library's use. */
+FMM_API fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algorithm);
+
+FMM_API const char *fmm_last_error(void);
+/* One line of JSON: version, compilers, ISA levels, CUDA architectures and runtime, needed driver.
+ */
+FMM_API const char *fmm_build_info(void);
+
+/* Registers the torch operators with the torch that this process has loaded; NULL, or what is
+ * wrong. */
+FMM_API const char *fmm_torch_register(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

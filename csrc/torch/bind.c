@@ -1,0 +1,85 @@
+/* Finds torch in this process and registers our operators with it.
+ *
+ * RTLD_NOLOAD takes the torch that was imported, whatever its version, Python or CUDA, and never
+ * loads one. So one binary serves them all, and builds without torch. */
+#define _GNU_SOURCE
+#include "../fusedmm.h"
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+fmm_shim fmm_torch;
+
+/* The shim promises to translate calls made for this release: 2.10, one byte per number. */
+#define BUILT_FOR ((UINT64_C(2) << 56) | (UINT64_C(10) << 48))
+
+static char problem[160];
+
+/* dlsym gives an object pointer; C has no cast from it to a function, so its bytes are copied. */
+static bool find(void *library, void *slot, const char *name, const char *since)
+{
+    void *symbol = dlsym(library, name);
+    memcpy(slot, &symbol, sizeof symbol);
+    if (!symbol)
+        snprintf(problem, sizeof problem,
+                 "this torch lacks %s (there since %s); torch >= 2.10 is needed", name, since);
+    return symbol != NULL;
+}
+
+static bool bind_shim(void)
+{
+    void *cpu = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!cpu) {
+        snprintf(problem, sizeof problem, "torch is not loaded: import torch first");
+        return false;
+    }
+#define X(result, name, arguments, since)                                                          \
+    if (!find(cpu, &fmm_torch.name, #name, #since)) return false;
+    FMM_SHIM_LIST(X)
+#undef X
+    void *cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (cuda) {
+#define X(result, name, arguments, since)                                                          \
+    if (!find(cuda, &fmm_torch.name, #name, #since)) return false;
+        FMM_SHIM_CUDA_LIST(X)
+#undef X
+    }
+    return true;
+}
+
+/* The handles are kept for the life of the process: deleting one deregisters its operators. */
+static bool register_operators(void)
+{
+    TorchLibraryHandle definitions, kernels;
+    snprintf(problem, sizeof problem, "torch refused to register the operators");
+    if (fmm_torch.aoti_torch_library_init_def("fusedmm", __FILE__, __LINE__, &definitions))
+        return false;
+    for (const fmm_torch_operator *op = fmm_torch_operators; op->name; op++)
+        if (fmm_torch.aoti_torch_library_def(definitions, op->schema)) return false;
+    const char *const keys[] = {"CPU", "CUDA"};
+    for (int k = 0; k < 2; k++) {
+        if (fmm_torch.aoti_torch_library_init_impl("fusedmm", keys[k], __FILE__, __LINE__,
+                                                   &kernels))
+            return false;
+        for (const fmm_torch_operator *op = fmm_torch_operators; op->name; op++)
+            if (fmm_torch.torch_library_impl(kernels, op->name, op->kernel, BUILT_FOR))
+                return false;
+    }
+    return true;
+}
+
+const char *fmm_torch_register(void)
+{
+    static bool done;
+    if (!done) done = bind_shim() && register_operators();
+    return done ? NULL : problem;
+}
+
+/* For hosts that only load the library (torch.ops.load_library, exported programs): registers when
+ * torch is already there. Python calls fmm_torch_register itself and reports what is wrong. */
+__attribute__((constructor)) static void register_on_load(void)
+{
+    if (dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD)) fmm_torch_register();
+}

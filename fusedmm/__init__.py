@@ -1,0 +1,21 @@
+"""Sparse kernels for graph neural networks: SpMM and SDDMM that are each other's gradient, on CPU and CUDA."""
+
+from fusedmm import nn as nn
+from fusedmm._lib import Algorithm, algorithms, build_info
+from fusedmm.convert import as_csr
+from fusedmm.csr import CSR
+from fusedmm.ops import registered as _registered
+from fusedmm.ops.sddmm import sddmm
+from fusedmm.ops.spmm import spmm
+
+__version__ = build_info()["version"]
+__all__ = [
+    "CSR",
+    "Algorithm",
+    "algorithms",
+    "as_csr",
+    "build_info",
+    "nn",
+    "sddmm",
+    "spmm",
+]

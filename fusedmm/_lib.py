@@ -1,0 +1,171 @@
+"""Loads libfusedmm.so, registers its operators with torch, and says what is in it.
+
+The library holds no Python and links no torch: it finds the torch of this process by itself. Here are
+only its path, the fake kernels that torch.compile traces with, and the translation of its errors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+OPERATORS = {"spmm": 0, "sddmm": 1}
+DEVICES = {"cpu": 0, "cuda": 1}
+REDUCTIONS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
+
+
+class _Algorithm(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("about", ctypes.c_char_p),
+        ("source", ctypes.c_char_p),
+        ("deterministic", ctypes.c_bool),
+    ]
+
+
+def _load() -> ctypes.CDLL:
+    path = Path(__file__).with_name("libfusedmm.so")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"fusedmm: {error}; reinstall with `pip install --force-reinstall fusedmm`") from error
+    library.fmm_torch_register.restype = ctypes.c_char_p
+    library.fmm_build_info.restype = ctypes.c_char_p
+    library.fmm_algorithms.restype = ctypes.POINTER(_Algorithm)
+    problem = library.fmm_torch_register()
+    if problem is not None:
+        raise ImportError(f"fusedmm: {problem.decode()}")
+    return library
+
+
+library = _load()
+ops: Any = torch.ops.fusedmm
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to compute an operator on a device, as the library's registry lists it."""
+
+    number: int
+    name: str
+    about: str
+    source: str
+    deterministic: bool
+
+
+def algorithms(op: str, device: str = "cpu") -> list[Algorithm]:
+    """Lists the algorithms of an operator on a device.
+
+    Args:
+        op: ``"spmm"`` or ``"sddmm"``.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Returns:
+        The entries of the registry, in the order of their numbers. ``"auto"`` chooses among them.
+
+    Raises:
+        ValueError: no such operator or device.
+
+    Example:
+        >>> [a.name for a in fusedmm.algorithms("spmm", "cpu")][0]
+        'reference'
+    """
+    if op not in OPERATORS:
+        raise ValueError(f"op must be one of {', '.join(OPERATORS)}, not {op!r}")
+    if device not in DEVICES:
+        raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
+    found = []
+    while entry := library.fmm_algorithms(OPERATORS[op], DEVICES[device], len(found)):
+        a = entry.contents
+        text = [s.decode() if s else "" for s in (a.name, a.about, a.source)]
+        found.append(Algorithm(a.number, text[0], text[1], text[2], a.deterministic))
+    return found
+
+
+_numbers: dict[tuple[str, str, str], int] = {}
+
+
+def algorithm_number(op: str, device: str, name: str) -> int:
+    """The registry's number of an algorithm, 0 for ``"auto"``; a ValueError lists what there is."""
+    if name == "auto":
+        return 0
+    number = _numbers.get((op, device, name))
+    if number is None:
+        known = algorithms(op, device) if device in DEVICES else []
+        _numbers.update({(op, device, a.name): a.number for a in known})
+        number = _numbers.get((op, device, name))
+        if number is None:
+            names = ", ".join(["auto", *(a.name for a in known)])
+            raise ValueError(f"{op} has no algorithm {name!r} on {device}; there are {names}")
+    return number
+
+
+def build_info() -> dict[str, Any]:
+    """What this build can do and what it runs on.
+
+    Returns:
+        ``version``, ``compiler``, ``isa`` (levels this machine runs), ``cuda`` (None without nvcc, else
+        architectures, runtime and the driver it needs) and ``torch``.
+
+    Example:
+        >>> fusedmm.build_info()["version"]
+        '0.1.0'
+    """
+    info: dict[str, Any] = json.loads(library.fmm_build_info())
+    info["isa"] = info["isa"].split(",")
+    info["torch"] = torch.__version__
+    return info
+
+
+def raise_translated(error: RuntimeError, device: torch.device) -> NoReturn:
+    """Raises what the library's message stands for: C can only raise RuntimeError."""
+    text = str(error).split("\n", 1)[0]
+    kind, _, rest = text.partition(": ")
+    if kind == "invalid":
+        raise ValueError(rest) from None
+    if kind == "unsupported":
+        raise (ValueError if "algorithm" in rest else RuntimeError)(rest) from None
+    if kind == "out of memory":
+        message = f"fusedmm: out of memory on {device}: {rest}"
+        raise (torch.OutOfMemoryError if device.type == "cuda" else MemoryError)(message) from None
+    raise error
+
+
+def _fake_spmm(x: Tensor, ptr: Tensor) -> Tensor:
+    return x.new_empty((ptr.size(0) - 1, *x.shape[1:]))
+
+
+def _fake_sddmm(idx: Tensor, a: Tensor) -> Tensor:
+    return a.new_empty((idx.size(0), *a.shape[1:-1]))
+
+
+@torch.library.register_fake("fusedmm::_spmm")
+def _(ptr, idx, eid, plan, val, x, reduce, algorithm):  # type: ignore[no-untyped-def]
+    return _fake_spmm(x, ptr)
+
+
+@torch.library.register_fake("fusedmm::spmm")
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm):  # type: ignore[no-untyped-def]
+    return _fake_spmm(x, ptr)
+
+
+@torch.library.register_fake("fusedmm::_sddmm")
+def _(ptr, idx, eid, plan, val, a, b, algorithm):  # type: ignore[no-untyped-def]
+    return _fake_sddmm(idx, a)
+
+
+@torch.library.register_fake("fusedmm::sddmm")
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  # type: ignore[no-untyped-def]
+    return _fake_sddmm(idx, a)
+
+
+@torch.library.register_fake("fusedmm::_check")
+def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
+    return ptr.new_empty(1)

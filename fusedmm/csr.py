@@ -1,0 +1,413 @@
+"""The sparse matrix: plain tensors in CSR, with the transpose beside them once it is needed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import ops
+from fusedmm.structure import (
+    Half,
+    as_eid,
+    constant,
+    own,
+    own_values,
+    pointers,
+    require_range,
+    require_same_device,
+    require_shape,
+    require_values,
+    require_vector,
+    sort_key,
+    transpose,
+    validate,
+)
+
+
+class _Shared:
+    """What matrices of one structure share: the transpose is built once for all of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.half: Half | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CSR:
+    """A sparse matrix [rows, cols] in compressed sparse rows, made by one of the ``from_`` functions.
+
+    Row i holds the entries ``ptr[i] <= p < ptr[i+1]``, entry p stands in column ``idx[p]``. Columns may
+    repeat (entries add) and need not be sorted. Values and edge gradients are in the *caller's* edge
+    order: entry p has the value ``val[eid[p]]``.
+
+    The object is frozen; its tensors must not be written to. It is validated when it is made. The
+    transpose, which every gradient needs, is made on first use and kept (``cache_transpose`` makes it
+    at once, which compiled code requires).
+
+    Attributes:
+        ptr: int64 [rows + 1].
+        idx: int32 [nnz].
+        val: values [nnz] or [nnz, heads] in the caller's edge order, or None for ones.
+        eid: int32 [nnz] (int64 from 2^31 entries), position of entry p in the caller's edge order; no
+            elements: the identity.
+        plan: opaque, what the kernels of this device want to know of the structure.
+        n_cols: number of columns.
+        ptr_t, idx_t, eid_t, plan_t: the same of the transpose, or None.
+        none: a tensor without elements on this device, which stands for an absent operand.
+        val_here, val_there: constant values in the order of this half and of the transpose, or none.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 2, 2]), torch.tensor([1, 0, 1]),
+        ...                          torch.tensor([1., 2., 3.]), shape=(3, 2))
+        >>> A
+        CSR(shape=(3, 2), nnz=3, val=float32[3], device=cpu)
+        >>> A @ torch.tensor([[1.], [10.]])
+        tensor([[10.],
+                [ 0.],
+                [32.]])
+    """
+
+    ptr: Tensor
+    idx: Tensor
+    val: Tensor | None
+    eid: Tensor
+    plan: Tensor
+    none: Tensor
+    val_here: Tensor
+    n_cols: int = -1
+    ptr_t: Tensor | None = None
+    idx_t: Tensor | None = None
+    eid_t: Tensor | None = None
+    plan_t: Tensor | None = None
+    val_there: Tensor | None = None
+
+    # ---- making one ----
+
+    @staticmethod
+    def from_csr(
+        ptr: Tensor,
+        idx: Tensor,
+        val: Tensor | None = None,
+        shape: tuple[int, int] | None = None,
+        *,
+        check: bool = True,
+    ) -> CSR:
+        """From row pointers and column indices.
+
+        Args:
+            ptr: [rows + 1], integers, from 0 and never falling to nnz.
+            idx: [nnz], integers in [0, cols).
+            val: [nnz] or [nnz, heads], floating, or None for ones.
+            shape: (rows, cols); without it cols is the largest column + 1.
+            check: False skips the validation, and with it the only synchronisation with a GPU. Then
+                wrong indices give wrong results, though never a read outside the operands.
+
+        Raises:
+            TypeError: dtypes that are not integers, or tensors on several devices.
+            ValueError: a malformed structure; the text has the index and the value.
+        """
+        require_vector("ptr", ptr)
+        require_vector("idx", idx)
+        require_same_device(ptr=ptr, idx=idx, val=val)
+        if ptr.numel() == 0:
+            raise ValueError("ptr must have rows + 1 elements, not 0")
+        if shape is None:
+            shape = (ptr.numel() - 1, int(idx.max()) + 1 if idx.numel() else 0)
+        rows, cols = require_shape(shape)
+        if rows != ptr.numel() - 1:
+            raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")
+        if check and idx.dtype == torch.int64 and idx.numel():
+            require_range("idx", idx, cols)  # before the cast to int32 could hide it
+        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
+        return CSR._make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check)
+
+    @staticmethod
+    def from_coo(
+        row: Tensor,
+        col: Tensor,
+        val: Tensor | None = None,
+        shape: tuple[int, int] | None = None,
+        *,
+        check: bool = True,
+    ) -> CSR:
+        """From coordinates in any order; values and edge gradients keep that order.
+
+        Args:
+            row, col: [nnz], integers; pairs may repeat.
+            val: [nnz] or [nnz, heads], floating, or None for ones.
+            shape: (rows, cols); without it the largest indices + 1.
+            check: as in ``from_csr``.
+
+        Raises:
+            TypeError, ValueError: as ``from_csr``.
+        """
+        require_vector("row", row)
+        require_vector("col", col)
+        require_same_device(row=row, col=col, val=val)
+        if row.numel() != col.numel():
+            raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
+        if shape is None:
+            shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
+        rows, cols = require_shape(shape)
+        if check and row.numel():
+            require_range("row", row, rows)
+            require_range("col", col, cols)
+        key = sort_key(row, col, cols)
+        none = torch.empty(0, dtype=torch.uint8, device=row.device)
+        if check and bool((key[1:] >= key[:-1]).all()):
+            eid, row_sorted, idx = none, row, col
+        else:
+            order = torch.sort(key, stable=True).indices
+            eid, row_sorted, idx = as_eid(order), row[order], col[order]
+        return CSR._make(pointers(row_sorted, rows), own(idx, torch.int32), eid, val, cols, False)
+
+    @staticmethod
+    def from_edge_index(
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        size: int | tuple[int, int] | None = None,
+        *,
+        check: bool = True,
+    ) -> CSR:
+        """From PyG's edge_index: the matrix that gathers sources into targets.
+
+        Args:
+            edge_index: [2, nnz], integers; row 0 = sources (columns), row 1 = targets (rows).
+            edge_weight: [nnz] or [nnz, heads], in the order of edge_index.
+            size: number of nodes, or (sources, targets); without it the largest index + 1.
+            check: as in ``from_csr``.
+
+        Returns:
+            CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
+        """
+        if edge_index.dim() != 2 or edge_index.size(0) != 2:
+            raise ValueError(f"edge_index must be [2, nnz], not {list(edge_index.shape)}")
+        source, target = edge_index[0], edge_index[1]
+        if size is None:
+            size = int(edge_index.max()) + 1 if edge_index.numel() else 0
+        shape = (size, size) if isinstance(size, int) else (size[1], size[0])
+        return CSR.from_coo(target, source, edge_weight, shape, check=check)
+
+    @staticmethod
+    def from_dense(dense: Tensor) -> CSR:
+        """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
+        if dense.dim() != 2:
+            raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
+        row, col = torch.nonzero(dense.detach(), as_tuple=True)
+        return CSR.from_coo(row, col, dense[row, col], (dense.size(0), dense.size(1)))
+
+    @staticmethod
+    def from_torch(adj: Tensor, *, check: bool = True) -> CSR:
+        """From a torch sparse CSR or COO tensor [rows, cols]; gradients reach its values.
+
+        Values and edge gradients are in the order of adj's own ``values()``; an uncoalesced COO tensor
+        stays so (entries add), unless its values want a gradient.
+
+        Raises:
+            TypeError: another layout, or values that are not floating-point.
+            ValueError: a batch, or more than two sparse dimensions.
+        """
+        if adj.layout not in (torch.sparse_csr, torch.sparse_coo):
+            raise TypeError(f"adj must be a torch sparse CSR or COO tensor, not {adj.layout}")
+        if adj.layout == torch.sparse_csr:
+            if adj.crow_indices().dim() != 1:
+                raise ValueError(f"adj must be one matrix, not a batch of shape {list(adj.shape)}")
+            shape = (adj.size(0), adj.size(1))
+            return CSR.from_csr(adj.crow_indices(), adj.col_indices(), own_values(adj.values()), shape, check=check)
+        if adj.sparse_dim() != 2:
+            raise ValueError(f"adj must have 2 sparse dimensions, not {adj.sparse_dim()}")
+        if adj.requires_grad and not adj.is_coalesced():
+            adj = adj.coalesce()  # only a coalesced tensor's values() carry a gradient
+        indices = adj.indices() if adj.is_coalesced() else adj._indices()
+        values = adj.values() if adj.is_coalesced() else adj._values()
+        return CSR.from_coo(indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check=check)
+
+    @staticmethod
+    def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
+        """From a scipy sparse matrix or array; values in the order of its CSR form, integers become float32."""
+        csr = matrix.tocsr()
+        val = torch.from_numpy(csr.data)
+        val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
+        return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
+
+    @staticmethod
+    def _make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:
+        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
+        require_values(val, idx.numel(), ptr.device)
+        if check:
+            validate(ptr, idx, cols)
+        return CSR(ptr, idx, val, eid, ops._plan(ptr, idx), none, constant(val, eid, none), cols)
+
+    # ---- what it is ----
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, cols)."""
+        return self.ptr.shape[0] - 1, self.n_cols
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return self.idx.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.ptr.device
+
+    def degree(self) -> Tensor:
+        """Entries per row, int64 [rows]."""
+        return self.ptr[1:] - self.ptr[:-1]
+
+    def coo(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(row, col, val) in the caller's edge order; row and col int64 [nnz]."""
+        row = torch.repeat_interleave(self.degree(), output_size=self.nnz)
+        col = self.idx.long()
+        if self.eid.numel():
+            order = self.eid.long()
+            row, col = torch.empty_like(row).scatter_(0, order, row), torch.empty_like(col).scatter_(0, order, col)
+        return row, col, self.val
+
+    def __repr__(self) -> str:
+        val = "none" if self.val is None else f"{str(self.val.dtype)[6:]}{list(self.val.shape)}"
+        return f"CSR(shape={self.shape}, nnz={self.nnz}, val={val}, device={self.device})"
+
+    # ---- others of the same structure ----
+
+    def t(self) -> CSR:
+        """The transpose, sharing every tensor."""
+        ptr, idx, eid, plan = self.transpose_half()
+        there = self.val_there if self.val_there is not None else self.none
+        return CSR(
+            ptr, idx, self.val, eid, plan, self.none, there, self.ptr.shape[0] - 1,
+            self.ptr, self.idx, self.eid, self.plan, self.val_here,
+        )  # fmt: skip
+
+    def with_values(self, val: Tensor | None) -> CSR:
+        """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
+
+        Raises:
+            TypeError, ValueError: values of another device, dtype or length.
+        """
+        require_values(val, self.nnz, self.device)
+        other = CSR(
+            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.none, self.n_cols,
+            self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
+        )  # fmt: skip
+        if not torch.compiler.is_compiling():
+            other._set(_shared=self._shared)
+        return other
+
+    def constant_values(self, transposed: bool) -> Tensor:
+        """Values in the order of a half, where they are constant and that order is not the caller's; else none.
+
+        They are made anew when someone has written to ``val`` since.
+        """
+        here = self.val_there if transposed else self.val_here
+        if here is None or not here.numel():
+            return self.none
+        if not torch.compiler.is_compiling() and _written(self.val) != self._written:
+            self._permute_values()
+            here = self.val_there if transposed else self.val_here
+        return here  # type: ignore[return-value]
+
+    def pattern(self) -> CSR:
+        """The same structure without values: every entry counts as one."""
+        return self if self.val is None else self.with_values(None)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
+        """On another device, and with values of another dtype."""
+        target = self.device if device is None else torch.device(device)
+        val = None if self.val is None else self.val.to(target, dtype)
+        if target == self.device or (target.index is None and target.type == self.device.type):
+            return self if val is self.val else self.with_values(val)
+        eid = self.eid.to(target)
+        return CSR._make(self.ptr.to(target), self.idx.to(target), eid, val, self.n_cols, False)
+
+    def cache_transpose(self) -> CSR:
+        """Makes the transpose now, and returns self. Compiled and exported code needs it beforehand."""
+        self.transpose_half()
+        return self
+
+    def transpose_half(self) -> Half:
+        """(ptr, idx, eid, plan) of the transpose, made on first use under a lock.
+
+        Raises:
+            RuntimeError: in compiled code, where a sort would run at every step.
+        """
+        if self.ptr_t is not None:
+            return self.ptr_t, self.idx_t, self.eid_t, self.plan_t  # type: ignore[return-value]
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
+            )
+        shared = self._shared
+        with shared.lock:
+            if shared.half is None:
+                shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols)
+            ptr, idx, eid, plan = shared.half
+            self._set(idx_t=idx, eid_t=eid, plan_t=plan)
+            self._permute_values()
+            self._set(ptr_t=ptr)  # last: it is what others test, without the lock
+        return shared.half
+
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def _permute_values(self) -> None:
+        there = None if self.eid_t is None else constant(self.val, self.eid_t, self.none)
+        self._set(val_here=constant(self.val, self.eid, self.none), val_there=there, _written=_written(self.val))
+
+    # ---- into other forms ----
+
+    def to_dense(self) -> Tensor:
+        """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
+        row, col, val = self.coo()
+        if val is None:
+            val = torch.ones(self.nnz, device=self.device)
+        return val.new_zeros(*self.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
+
+    def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
+        """As a torch sparse tensor (CSR or COO); float32 ones without values.
+
+        Raises:
+            ValueError: values with heads, or another layout.
+        """
+        if self.val is not None and self.val.dim() != 1:
+            raise ValueError("torch sparse tensors hold one value per entry, not one per head")
+        val = torch.ones(self.nnz, device=self.device) if self.val is None else self.val
+        if layout == torch.sparse_csr:
+            order = val[self.eid.long()] if self.eid.numel() else val
+            return torch.sparse_csr_tensor(self.ptr, self.idx.long(), order, self.shape)
+        if layout == torch.sparse_coo:
+            row, col, _ = self.coo()
+            return torch.sparse_coo_tensor(torch.stack([row, col]), val, self.shape)
+        raise ValueError(f"layout must be torch.sparse_csr or torch.sparse_coo, not {layout}")
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        from fusedmm.ops.spmm import spmm
+
+        return spmm(self, x[:, None])[:, 0] if x.dim() == 1 else spmm(self, x)
+
+    # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
+
+    def __post_init__(self) -> None:
+        if not torch.compiler.is_compiling():
+            self._set(_shared=_Shared(), _written=_written(self.val))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._set(**state)
+        self.__post_init__()
+
+
+def _written(val: Tensor | None) -> int:
+    """How often val was written to; torch does not count it for inference tensors."""
+    return -1 if val is None or val.is_inference() else val._version

@@ -1,0 +1,46 @@
+"""What every operator asks of its operands before it calls the library."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedmm.csr import CSR
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str) -> None:
+    """x is a floating tensor [rows, F] or [rows, heads, F] on the matrix's device.
+
+    Raises:
+        TypeError: not a tensor, a sparse one, a dtype without a kernel, another device.
+        ValueError: other dimensions, or another number of rows.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
+    if x.layout != torch.strided:
+        raise TypeError(f"{op}: {name} must be dense, not {x.layout}")
+    if x.device != adj.ptr.device:
+        raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
+    dim = x.dim()
+    if dim != 2 and dim != 3:
+        raise ValueError(f"{op}: {name} must be [{axis}, F] or [{axis}, heads, F], not {list(x.shape)}")
+    if x.shape[0] != rows:
+        raise ValueError(f"{op}: {name} has {x.shape[0]} rows, the matrix {rows} {axis}")
+
+
+def require_values(op: str, val: Tensor | None, x: Tensor) -> None:
+    """Values [nnz, heads] need operands [rows, heads, F] of as many heads.
+
+    Raises:
+        ValueError: other heads.
+    """
+    if val is None or val.dim() == 1:
+        return
+    if x.dim() != 3:
+        raise ValueError(f"{op}: values {list(val.shape)} have heads, so operands must be [rows, heads, F]")
+    if val.shape[1] not in (1, x.shape[1]):
+        raise ValueError(f"{op}: values have {val.shape[1]} heads, the operands {x.shape[1]}")

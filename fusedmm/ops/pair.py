@@ -1,0 +1,116 @@
+"""SpMM and SDDMM as torch sees them: each the other's gradient, so that gradients of any order exist.
+
+    spmm (A, x):    gx = spmm(A^T, gy)               gval = sddmm(pattern of A, gy, x)
+    sddmm(A, a, b): e = val * <a_i, b_j>             ga = spmm(A with ge * val, b)
+                    gval = ge * <a_i, b_j>           gb = spmm(its transpose, a)
+
+Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
+edge order. A backward calls the same two functions on the other half; nothing is sorted, added
+atomically or synchronised. The classic form of autograd.Function costs the least per call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import ops, raise_translated
+from fusedmm.csr import CSR
+
+SUM, MEAN = 0, 1
+
+_spmm: Any = ops._spmm.default
+_sddmm: Any = ops._sddmm.default
+
+
+def _half(adj: CSR, transposed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
+
+
+def _run(op: Any, device: torch.device, *operands: Any) -> Tensor:
+    if torch.compiler.is_compiling():
+        return op(*operands)
+    try:
+        return op(*operands)
+    except RuntimeError as error:
+        raise_translated(error, device)
+
+
+def spmm_half(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
+    """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
+    if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
+        return SpMM.apply(adj, transposed, val, x, reduce, algorithm)
+    ptr, idx, eid, plan = _half(adj, transposed)
+    if val is None:
+        val = adj.none
+    elif val is adj.val:
+        here = adj.constant_values(transposed)
+        if here.numel():
+            val, eid = here, adj.none
+    return _run(_spmm, x.device, ptr, idx, eid, plan, val, x, reduce, algorithm)
+
+
+def sddmm_half(adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
+    """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
+    if torch.is_grad_enabled() and (
+        a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)
+    ):
+        return SDDMM.apply(adj, transposed, val, a, b, algorithm)
+    ptr, idx, eid, plan = _half(adj, transposed)
+    return _run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+
+
+def _like_values(g: Tensor, val: Tensor) -> Tensor:
+    """The gradient per entry and head, for values that may have one per entry only."""
+    return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
+
+
+class SpMM(torch.autograd.Function):
+    """y = A x, y = A^T x, or the mean over each row's entries."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+        ctx.save_for_backward(val, x)
+        ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
+        return spmm_half(adj, transposed, val, x, reduce, algorithm)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        val, x = ctx.saved_tensors
+        adj, transposed = ctx.adj, ctx.transposed
+        gx = gval = None
+        if ctx.reduce == MEAN:
+            ptr = _half(adj, transposed)[0]
+            entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(gy.dtype)
+            gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))
+        if ctx.needs_input_grad[3]:
+            gx = spmm_half(adj, not transposed, val, gy)
+        if ctx.needs_input_grad[2]:
+            gval = _like_values(sddmm_half(adj, transposed, None, gy, x), val)
+        return None, None, gval, gx, None, None
+
+
+class SDDMM(torch.autograd.Function):
+    """e = val * <a_i, b_j>."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+        ctx.save_for_backward(val, a, b)
+        ctx.adj, ctx.transposed = adj, transposed
+        return sddmm_half(adj, transposed, val, a, b, algorithm)
+
+    @staticmethod
+    def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        val, a, b = ctx.saved_tensors
+        adj, transposed = ctx.adj, ctx.transposed
+        weight = ge
+        if val is not None:
+            weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
+        ga = spmm_half(adj, transposed, weight, b) if ctx.needs_input_grad[3] else None
+        gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
+        gval = None
+        if ctx.needs_input_grad[2]:
+            gval = _like_values(ge * sddmm_half(adj, transposed, None, a, b), val)
+        return None, None, gval, ga, gb, None

@@ -1,0 +1,68 @@
+"""Gradients of ``torch.ops.fusedmm.spmm`` and ``.sddmm``, which exported and C++ programs call.
+
+The same kernels as the Python functions, with both halves of the matrix among the arguments: the
+gradient of one half runs on the other. Absent tensors have no elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import REDUCTIONS, ops
+
+Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
+
+
+def _transposed(halves: Halves) -> Halves:
+    if not halves[4].numel():
+        raise RuntimeError("fusedmm: a gradient needs the transpose: give ptr_t, idx_t, eid_t and plan_t")
+    return halves[4:] + halves[:4]
+
+
+def _per_entry(g: Tensor, val: Tensor) -> Tensor:
+    return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
+
+
+def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.reduce, _ = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+    *halves_list, val, x = ctx.saved_tensors
+    halves, gx, gval = tuple(halves_list), None, None
+    if ctx.reduce == REDUCTIONS["mean"]:
+        entries = (halves[0][1:] - halves[0][:-1]).clamp(min=1).to(gy.dtype)
+        gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))
+    if ctx.needs_input_grad[9]:
+        gx = ops.spmm(*_transposed(halves), val, gy, 0, 0)
+    if ctx.needs_input_grad[8]:
+        gval = _per_entry(ops.sddmm(*halves, val.new_empty(0), gy, x, 0), val)
+    return *[None] * 8, gval, gx, None, None
+
+
+def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, _ = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _sddmm_backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:
+    *halves_list, val, a, b = ctx.saved_tensors
+    halves, ga, gb, gval = tuple(halves_list), None, None, None
+    weight = ge
+    if val.numel():
+        weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
+    if ctx.needs_input_grad[9]:
+        ga = ops.spmm(*halves, weight, b, 0, 0)
+    if ctx.needs_input_grad[10]:
+        gb = ops.spmm(*_transposed(halves), weight, a, 0, 0)
+    if ctx.needs_input_grad[8] and val.numel():
+        gval = _per_entry(ge * ops.sddmm(*halves, val.new_empty(0), a, b, 0), val)
+    return *[None] * 8, gval, ga, gb, None
+
+
+torch.library.register_autograd("fusedmm::spmm", _spmm_backward, setup_context=_spmm_context)
+torch.library.register_autograd("fusedmm::sddmm", _sddmm_backward, setup_context=_sddmm_context)

@@ -1,0 +1,52 @@
+"""Sparse times dense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fusedmm._lib import REDUCTIONS, algorithm_number
+from fusedmm.convert import as_csr
+from fusedmm.csr import CSR
+from fusedmm.ops.operands import require_dense, require_values
+from fusedmm.ops.pair import spmm_half
+
+
+def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:
+    """Multiplies a sparse matrix by a dense one: ``y[i] = sum_p val[p] * x[idx[p]]`` over row i's entries.
+
+    Args:
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes (an ``edge_index`` is converted at every
+            call; make a ``CSR`` once where the graph stays).
+        x: float32, float64, float16 or bfloat16, [cols, F] or [cols, heads, F], any strides. Values
+            [nnz] serve every head, values [nnz, heads] need x with as many heads.
+        reduce: "sum", or "mean" over the row's entries. Rows without entries give 0.
+        algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
+
+    Returns:
+        y, [rows, F] or [rows, heads, F], of x's dtype, contiguous. Sums are kept in float32 (float64
+        for float64); bitwise reproducible, whatever the number of threads.
+
+    Raises:
+        TypeError: wrong types, integer operands, operands on several devices.
+        ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm or reduction.
+
+    Gradient: reaches x (an SpMM on the transpose) and adj's values (an SDDMM), of any order.
+
+    Cost: 2 nnz heads F flops; nnz gathered rows of x decide the time.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(2, 2))
+        >>> fusedmm.spmm(A, torch.tensor([[1., 2.], [3., 4.]]))
+        tensor([[4., 6.],
+                [3., 4.]])
+    """
+    if type(adj) is not CSR:
+        adj = as_csr(adj, size=x.shape[0] if isinstance(x, Tensor) and x.dim() else None)
+    require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
+    require_values("spmm", adj.val, x)
+    if reduce not in ("sum", "mean"):
+        raise ValueError(f"spmm: reduce must be 'sum' or 'mean', not {reduce!r}")
+    number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
+    return spmm_half(adj, False, adj.val, x, REDUCTIONS[reduce], number)

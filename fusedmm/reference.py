@@ -1,0 +1,40 @@
+"""What each operator means, in a few lines of plain torch: the documentation, and the tests' oracle.
+
+They gather nnz x heads x F numbers, compute in the operands' dtype (give float64 for an oracle) and
+are differentiable by torch alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedmm.csr import CSR
+
+
+def spmm(adj: CSR, x: Tensor, reduce: str = "sum") -> Tensor:
+    """y[i] = reduce over row i's entries p of val[p] * x[col[p]]; 0 for a row without entries."""
+    row, col, val = adj.coo()
+    terms = x[col]
+    if val is not None:
+        terms = terms * val.to(x.dtype).reshape(*val.shape, *[1] * (terms.dim() - val.dim()))
+    y = x.new_zeros(adj.shape[0], *x.shape[1:])
+    if reduce in ("sum", "mean"):
+        y = y.index_add(0, row, terms)
+        return y if reduce == "sum" else y / adj.degree().clamp(min=1).to(x.dtype).view(-1, *[1] * (y.dim() - 1))
+    index = row.view(-1, *[1] * (terms.dim() - 1)).expand_as(terms)
+    return y.scatter_reduce(0, index, terms, {"max": "amax", "min": "amin"}[reduce], include_self=False)
+
+
+def sddmm(adj: CSR, a: Tensor, b: Tensor) -> Tensor:
+    """e[p] = val[p] * <a[row[p]], b[col[p]]>."""
+    row, col, val = adj.coo()
+    e = (a[row] * b[col]).sum(-1)
+    if val is None:
+        return e
+    return e * val.to(e.dtype).reshape(*val.shape, *[1] * (e.dim() - val.dim()))
+
+
+def dense(adj: CSR) -> Tensor:
+    """The matrix in float64, entries added up."""
+    return adj.with_values(torch.ones(adj.nnz) if adj.val is None else adj.val.double()).to_dense().double()

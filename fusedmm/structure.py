@@ -1,0 +1,110 @@
+"""Making and checking the tensors of a CSR."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import ops
+
+Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
+
+
+def own(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """A contiguous tensor of its own: index tensors of sparse tensors are views that torch.compile rejects."""
+    return t.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def own_values(values: Tensor) -> Tensor:
+    """Constant values are cloned: those of a sparse tensor are views on it, which torch.compile rejects."""
+    if not values.dtype.is_floating_point:
+        raise TypeError(f"values must be floating-point, not {values.dtype}")
+    return values if values.requires_grad else values.clone()
+
+
+def as_eid(order: Tensor) -> Tensor:
+    return order.to(torch.int32) if order.numel() < 2**31 else order
+
+
+def pointers(sorted_rows: Tensor, rows: int) -> Tensor:
+    bounds = torch.arange(rows + 1, dtype=sorted_rows.dtype, device=sorted_rows.device)
+    return torch.searchsorted(sorted_rows.contiguous(), bounds)
+
+
+def sort_key(row: Tensor, col: Tensor, cols: int) -> Tensor:
+    return row.long() * cols + col
+
+
+def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
+    """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
+    row = torch.repeat_interleave(ptr[1:] - ptr[:-1], output_size=idx.numel())
+    col, order = torch.sort(idx, stable=True)
+    ptr_t, idx_t = pointers(col, cols), row[order].to(torch.int32)
+    return ptr_t, idx_t, eid[order] if eid.numel() else as_eid(order), ops._plan(ptr_t, idx_t)
+
+
+def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
+    """Constant values in the order of a half, so that kernels read them in a row; none where a gradient
+    is wanted or the order is the caller's already."""
+    if val is None or val.requires_grad or not eid.numel():
+        return none
+    return val[eid.long()]
+
+
+def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
+    """Raises on a malformed structure; one kernel, and one word copied back."""
+    word = int(ops._check(ptr, idx, cols)) & (2**64 - 1)
+    if word == 2**64 - 1:
+        return
+    code, where = word & 7, (word >> 3) & (2**60 - 1)
+    rows, nnz = ptr.numel() - 1, idx.numel()
+    if code == 4:
+        raise ValueError(f"idx[{where}] = {int(idx[where])} is outside [0, {cols})")
+    value = int(ptr[where])
+    if code == 1:
+        raise ValueError(f"ptr[0] = {value} must be 0")
+    if code == 2:
+        raise ValueError(f"ptr[{where}] = {value} is less than ptr[{where - 1}] = {int(ptr[where - 1])}")
+    raise ValueError(f"ptr[{rows}] = {value} must be nnz = {nnz}")
+
+
+def require_shape(shape: tuple[int, int]) -> tuple[int, int]:
+    rows, cols = int(shape[0]), int(shape[1])
+    if rows < 0 or not 0 <= cols < 2**31:
+        raise ValueError(f"shape {(rows, cols)}: rows must not be negative, cols must be in [0, 2^31)")
+    return rows, cols
+
+
+def require_vector(name: str, t: Tensor) -> None:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
+    if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integers, not {t.dtype}")
+    if t.dim() != 1:
+        raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
+
+
+def require_range(name: str, t: Tensor, end: int) -> None:
+    bad = (t < 0) | (t >= end)
+    if bool(bad.any()):
+        where = int(bad.nonzero()[0])
+        raise ValueError(f"{name}[{where}] = {int(t[where])} is outside [0, {end})")
+
+
+def require_same_device(**tensors: Tensor | None) -> None:
+    devices = {name: t.device for name, t in tensors.items() if t is not None}
+    if len(set(devices.values())) > 1:
+        raise TypeError("tensors on several devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
+
+
+def require_values(val: Tensor | None, nnz: int, device: torch.device) -> None:
+    if val is None:
+        return
+    if not isinstance(val, Tensor) or not val.dtype.is_floating_point:
+        raise TypeError(f"val must be a floating-point tensor, not {getattr(val, 'dtype', type(val).__name__)}")
+    if val.dim() not in (1, 2):
+        raise ValueError(f"val must be [nnz] or [nnz, heads], not {list(val.shape)}")
+    if val.shape[0] != nnz:
+        raise ValueError(f"val has {val.shape[0]} values for {nnz} entries")
+    if val.device != device:
+        raise TypeError(f"val is on {val.device}, the matrix on {device}")
