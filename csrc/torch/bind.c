@@ -3,14 +3,25 @@
  * RTLD_NOLOAD takes the torch that was imported, whatever its version, Python or CUDA, and never
  * loads one. So one binary serves them all, and builds without torch. */
 #define _GNU_SOURCE
-#include "../fusedmm.h"
-#include "shim.h"
+#include "frame.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 fmm_shim fmm_torch;
+
+/* One line per operator: its table in the file of the same name. */
+#define OPERATOR_LIST(X) X(spmm) X(sddmm) X(csr)
+#define X(name) extern const fmm_torch_operator fmm_torch_##name[];
+OPERATOR_LIST(X)
+#undef X
+static const fmm_torch_operator *const operators[] = {
+#define X(name) fmm_torch_##name,
+    OPERATOR_LIST(X)
+#undef X
+};
+enum { OPERATORS = sizeof operators / sizeof *operators };
 
 /* The shim promises to translate calls made for this release: 2.10, one byte per number. */
 #define BUILT_FOR ((UINT64_C(2) << 56) | (UINT64_C(10) << 48))
@@ -56,16 +67,18 @@ static bool register_operators(void)
     snprintf(problem, sizeof problem, "torch refused to register the operators");
     if (fmm_torch.aoti_torch_library_init_def("fusedmm", __FILE__, __LINE__, &definitions))
         return false;
-    for (const fmm_torch_operator *op = fmm_torch_operators; op->name; op++)
-        if (fmm_torch.aoti_torch_library_def(definitions, op->schema)) return false;
+    for (int k = 0; k < OPERATORS; k++)
+        for (const fmm_torch_operator *op = operators[k]; op->name; op++)
+            if (fmm_torch.aoti_torch_library_def(definitions, op->schema)) return false;
     const char *const keys[] = {"CPU", "CUDA"};
-    for (int k = 0; k < 2; k++) {
-        if (fmm_torch.aoti_torch_library_init_impl("fusedmm", keys[k], __FILE__, __LINE__,
+    for (int d = 0; d < 2; d++) {
+        if (fmm_torch.aoti_torch_library_init_impl("fusedmm", keys[d], __FILE__, __LINE__,
                                                    &kernels))
             return false;
-        for (const fmm_torch_operator *op = fmm_torch_operators; op->name; op++)
-            if (fmm_torch.torch_library_impl(kernels, op->name, op->kernel, BUILT_FOR))
-                return false;
+        for (int k = 0; k < OPERATORS; k++)
+            for (const fmm_torch_operator *op = operators[k]; op->name; op++)
+                if (fmm_torch.torch_library_impl(kernels, op->name, op->kernel, BUILT_FOR))
+                    return false;
     }
     return true;
 }

@@ -1,7 +1,7 @@
 /* The part of torch's C shim (the LibTorch stable ABI) that we use, declared by ourselves: torch's
  * headers are C++ and would tie the build to one torch, the symbols are plain C and keep their
- * meaning. bind.c looks them up in the torch that the process has loaded; tests/abi_check.cpp proves
- * every prototype against the headers of the installed torch.
+ * meaning. bind.c looks them up in the torch that the process has loaded; tests/abi_check.cpp
+ * proves every prototype against the headers of the installed torch.
  *
  * X(result, name, arguments, first torch release that has it) */
 #ifndef FMM_TORCH_SHIM_H
@@ -59,12 +59,5 @@ typedef struct fmm_shim {
 } fmm_shim;
 
 extern fmm_shim fmm_torch; /* bind.c: filled once by fmm_torch_register, read-only after */
-
-/* ops.c: the operators of the library, ended by a NULL name. */
-typedef struct fmm_torch_operator {
-    const char *name, *schema;
-    fmm_boxed kernel;
-} fmm_torch_operator;
-extern const fmm_torch_operator fmm_torch_operators[];
 
 #endif

@@ -1,0 +1,213 @@
+/* Tensor handles to views, and back; see frame.h. */
+#include "frame.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool frame_fail(frame *f, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    f->status = fmm_fail(FMM_INVALID_ARGUMENT, "%s", text);
+    return false;
+}
+
+static void run_parallel(int64_t count, fmm_range *body, void *ctx)
+{
+    fmm_torch.torch_parallel_for(0, count, 1, body, ctx);
+}
+
+bool frame_begin(frame *f, const StableIValue *stack, int inputs)
+{
+    *f = (frame){.count = inputs, .exec = {.parallel_for = run_parallel}};
+    for (int k = 0; k < inputs; k++) memcpy(&f->held[k], &stack[k], sizeof f->held[k]);
+    fmm_torch.aoti_torch_get_device_type(f->held[0], &f->device_type);
+    fmm_torch.aoti_torch_get_device_index(f->held[0], &f->device_index);
+    if (f->device_type == fmm_torch.aoti_torch_device_type_cpu()) return true;
+    f->exec.device = FMM_CUDA;
+    f->exec.index = f->device_index;
+    if (!fmm_torch.aoti_torch_get_current_cuda_stream ||
+        fmm_torch.aoti_torch_get_current_cuda_stream(f->device_index, &f->exec.stream))
+        return frame_fail(f, "no current stream of CUDA device %d", f->device_index);
+    return true;
+}
+
+static bool look(frame *f, AtenTensorHandle handle, tensor *t)
+{
+    t->handle = handle;
+    fmm_torch.aoti_torch_get_dim(handle, &t->dim);
+    fmm_torch.aoti_torch_get_numel(handle, &t->numel);
+    fmm_torch.aoti_torch_get_sizes(handle, &t->size);
+    fmm_torch.aoti_torch_get_strides(handle, &t->stride);
+    fmm_torch.aoti_torch_get_dtype(handle, &t->dtype);
+    if (fmm_torch.aoti_torch_get_data_ptr(handle, &t->data))
+        return frame_fail(f, "a tensor has no memory to read");
+    return true;
+}
+
+/* Takes input k: present tensors must be on the device of the first. */
+bool frame_take(frame *f, int k, const char *name, tensor *t)
+{
+    if (!look(f, f->held[k], t)) return false;
+    int32_t type, index;
+    fmm_torch.aoti_torch_get_device_type(f->held[k], &type);
+    fmm_torch.aoti_torch_get_device_index(f->held[k], &index);
+    if (t->numel && (type != f->device_type || index != f->device_index))
+        return frame_fail(f, "%s is on another device than the first tensor", name);
+    return true;
+}
+
+bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t)
+{
+    int64_t stride[3] = {1, 1, 1};
+    for (int64_t d = dim - 1; d > 0; d--) stride[d - 1] = stride[d] * (size[d] > 0 ? size[d] : 1);
+    AtenTensorHandle handle = NULL;
+    if (fmm_torch.aoti_torch_empty_strided(dim, size, stride, dtype, f->device_type,
+                                           f->device_index, &handle)) {
+        int64_t elements = 1;
+        for (int64_t d = 0; d < dim; d++) elements *= size[d];
+        f->status =
+            fmm_fail(FMM_OUT_OF_MEMORY, "could not allocate %" PRId64 " elements", elements);
+        return false;
+    }
+    f->held[f->count++] = handle;
+    return look(f, handle, t);
+}
+
+bool frame_workspace(frame *f, size_t bytes)
+{
+    tensor t;
+    const int64_t size = (int64_t)bytes;
+    if (!bytes) return true;
+    if (!frame_allocate(f, 1, &size, fmm_torch.aoti_torch_dtype_uint8(), &t)) return false;
+    f->exec.workspace = t.data;
+    f->exec.workspace_bytes = bytes;
+    return true;
+}
+
+static bool dtype_of(frame *f, const char *name, const tensor *t, fmm_dtype *dtype)
+{
+    if (t->dtype == fmm_torch.aoti_torch_dtype_float32()) return *dtype = FMM_F32, true;
+    if (t->dtype == fmm_torch.aoti_torch_dtype_float64()) return *dtype = FMM_F64, true;
+    if (t->dtype == fmm_torch.aoti_torch_dtype_float16()) return *dtype = FMM_F16, true;
+    if (t->dtype == fmm_torch.aoti_torch_dtype_bfloat16()) return *dtype = FMM_BF16, true;
+    return frame_fail(f, "%s must be float32, float64, float16 or bfloat16", name);
+}
+
+static bool is_list(frame *f, const char *name, const tensor *t, int32_t dtype,
+                    const char *dtype_name)
+{
+    if (t->dim != 1 || t->dtype != dtype)
+        return frame_fail(f, "%s must be a vector of %s", name, dtype_name);
+    if (t->numel > 1 && t->stride[0] != 1) return frame_fail(f, "%s must be contiguous", name);
+    return true;
+}
+
+/* Inputs 0 and 1: ptr and idx. */
+bool frame_structure(frame *f, int64_t cols, fmm_csr *a)
+{
+    tensor ptr, idx;
+    if (!frame_take(f, 0, "ptr", &ptr) || !frame_take(f, 1, "idx", &idx) ||
+        !is_list(f, "ptr", &ptr, fmm_torch.aoti_torch_dtype_int64(), "int64") ||
+        !is_list(f, "idx", &idx, fmm_torch.aoti_torch_dtype_int32(), "int32"))
+        return false;
+    if (ptr.numel < 1) return frame_fail(f, "ptr must have rows + 1 elements, not 0");
+    *a = (fmm_csr){
+        .rows = ptr.numel - 1, .cols = cols, .nnz = idx.numel, .ptr = ptr.data, .idx = idx.data};
+    return true;
+}
+
+/* Inputs 0 to 3: ptr, idx, eid and plan. */
+bool frame_matrix(frame *f, int64_t cols, fmm_csr *a)
+{
+    tensor eid, plan;
+    if (!frame_structure(f, cols, a) || !frame_take(f, 2, "eid", &eid) ||
+        !frame_take(f, 3, "plan", &plan))
+        return false;
+    const bool wide = a->nnz > INT32_MAX;
+    const int32_t id =
+        wide ? fmm_torch.aoti_torch_dtype_int64() : fmm_torch.aoti_torch_dtype_int32();
+    if (eid.numel) {
+        if (!is_list(f, "eid", &eid, id, wide ? "int64" : "int32")) return false;
+        if (eid.numel != a->nnz)
+            return frame_fail(f, "eid has %" PRId64 " elements for %" PRId64 " entries", eid.numel,
+                              a->nnz);
+        a->eid = eid.data;
+    }
+    if (plan.numel) {
+        if (!is_list(f, "plan", &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
+        a->plan = plan.data;
+        a->plan_bytes = (size_t)plan.numel;
+    }
+    return true;
+}
+
+/* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. */
+static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
+{
+    if (t->dim != 2 && t->dim != 3)
+        return frame_fail(f, "%s must have 2 or 3 dimensions, not %" PRId64, name, t->dim);
+    if (!dtype_of(f, name, t, &d->dtype)) return false;
+    const int64_t last = t->dim - 1;
+    if (t->size[last] > 1 && t->stride[last] != 1) {
+        tensor copy;
+        if (!frame_allocate(f, t->dim, t->size, t->dtype, &copy)) return false;
+        if (fmm_torch.aoti_torch_copy_(copy.handle, t->handle, 0))
+            return frame_fail(f, "%s could not be made contiguous", name);
+        *t = copy;
+    }
+    d->data = t->data;
+    d->rows = t->size[0];
+    d->heads = t->dim == 3 ? t->size[1] : 1;
+    d->feat = t->size[last];
+    d->head_stride = d->heads > 1 ? t->stride[1] : d->feat;
+    d->row_stride = d->rows > 1 ? t->stride[0] : d->heads * d->feat;
+    return true;
+}
+
+bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
+{
+    return frame_take(f, k, name, t) && to_dense(f, name, t, d);
+}
+
+/* Edge values [nnz] or [nnz, H]; absent without elements. */
+bool frame_values(frame *f, int k, fmm_dense *val)
+{
+    tensor t;
+    *val = (fmm_dense){.heads = 1, .feat = 1};
+    if (!frame_take(f, k, "val", &t)) return false;
+    if (!t.numel) return true;
+    if (t.dim != 1 && t.dim != 2)
+        return frame_fail(f, "val must have 1 or 2 dimensions, not %" PRId64, t.dim);
+    val->data = t.data;
+    val->rows = t.size[0];
+    val->heads = t.dim == 2 ? t.size[1] : 1;
+    val->row_stride = val->rows > 1 ? t.stride[0] : val->heads;
+    val->head_stride = val->heads > 1 ? t.stride[1] : 1;
+    return dtype_of(f, "val", &t, &val->dtype);
+}
+
+void frame_finish(frame *f, const char *function, StableIValue *stack, const tensor *out, int count)
+{
+    /* Python tells the classes of errors apart by this prefix. */
+    static const char *const prefixes[] = {
+        "", "invalid: ", "out of memory: ", "unsupported: ", "device: "};
+    const bool good = f->status == FMM_OK;
+    for (int k = 0; k < f->count; k++) {
+        bool result = false;
+        for (int r = 0; good && r < count; r++) result |= f->held[k] == out[r].handle;
+        if (!result) fmm_torch.aoti_torch_delete_tensor_object(f->held[k]);
+    }
+    if (good) {
+        for (int r = 0; r < count; r++) memcpy(&stack[r], &out[r].handle, sizeof stack[r]);
+        return;
+    }
+    char text[320];
+    snprintf(text, sizeof text, "%s%s", prefixes[f->status], fmm_last_error());
+    fmm_torch.aoti_torch_check(false, function, __FILE__, __LINE__, text); /* throws */
+}

@@ -1,0 +1,63 @@
+/* What a boxed kernel holds, and how it reads its arguments.
+ *
+ * A boxed kernel owns its input handles, and nothing frees them when an exception passes through.
+ * So every kernel keeps all handles it holds in one frame, releases the frame on every path, and
+ * raises last: frame_finish. An absent tensor is one without elements: the schemas have no optional
+ * arguments, because those could not be freed from C.
+ *
+ * The functions that return bool set f->status and the thread's message when they return false. */
+#ifndef FMM_TORCH_FRAME_H
+#define FMM_TORCH_FRAME_H
+
+#include "../core.h"
+#include "shim.h"
+
+enum { FRAME_HELD = 32 };
+
+typedef struct frame {
+    AtenTensorHandle held[FRAME_HELD]; /* inputs first, then copies, workspace and outputs */
+    int count;
+    int32_t device_type, device_index; /* those of the first input, which all must share */
+    fmm_exec exec;
+    fmm_status status;
+} frame;
+
+typedef struct tensor {
+    AtenTensorHandle handle;
+    int64_t dim, numel, *size, *stride;
+    int32_t dtype; /* torch's number */
+    void *data;
+} tensor;
+
+/* Takes over the first `inputs` slots of the stack, which are all tensors. */
+bool frame_begin(frame *f, const StableIValue *stack, int inputs);
+bool frame_fail(frame *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Input k as it is; present tensors must be on the device of the first. */
+bool frame_take(frame *f, int k, const char *name, tensor *t);
+/* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. */
+bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
+bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
+/* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first. */
+bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
+/* Input k as edge values [nnz] or [nnz, H]; absent without elements. */
+bool frame_values(frame *f, int k, fmm_dense *val);
+
+/* A new contiguous tensor of up to 3 dimensions; the call's workspace. */
+bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t);
+bool frame_workspace(frame *f, size_t bytes);
+
+/* Frees what the frame holds but `count` outputs, which become the results, or raises. */
+void frame_finish(frame *f, const char *function, StableIValue *stack, const tensor *out,
+                  int count);
+
+/* An operator of the library, as its file in this folder defines it; bind.c lists them all. */
+typedef struct fmm_torch_operator {
+    const char *name, *schema;
+    fmm_boxed kernel;
+} fmm_torch_operator;
+
+#define FMM_HALF "Tensor ptr, Tensor idx, Tensor eid, Tensor plan, "
+#define FMM_WHOLE FMM_HALF "Tensor ptr_t, Tensor idx_t, Tensor eid_t, Tensor plan_t, "
+
+#endif
