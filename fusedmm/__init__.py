@@ -4,7 +4,7 @@ from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops import registered as _registered
+from fusedmm.ops import registered  # noqa: F401  registers gradients
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusedmm.csr import CSR
+from fusedmm.structure import as_eid, own, own_values
+
+Size = int | tuple[int, int] | None
+
+# Structures of tensors that were converted before, with the version and size they had then. Weak, so an
+# entry lives as long as its tensor; beside the tensors, so that copies and pickles do not carry it.
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_lock = threading.Lock()
 
 
-def as_csr(adj: Any, *, size: int | tuple[int, int] | None = None, check: bool = True) -> CSR:
+def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     """Converts a graph or sparse matrix to a ``CSR``.
 
     Args:
         adj: one of
 
             - ``CSR``: returned as it is;
-            - torch sparse CSR or COO tensor [rows, cols] (COO may be uncoalesced; gradients reach
-              its values);
+            - torch sparse CSR, CSC or COO tensor [rows, cols], PyG's ``adj_t`` among them (COO may be
+              uncoalesced); gradients reach its values;
             - ``(ptr, idx)``, ``(ptr, idx, val)`` or ``(ptr, idx, val, shape)``;
-            - ``edge_index`` [2, nnz] of integers, row 0 sources and row 1 targets: the matrix that
-              gathers sources into targets;
-            - a scipy sparse matrix or array (values keep their dtype; integers become float32).
+            - ``edge_index`` [2, nnz] of integers or PyG's ``EdgeIndex``, row 0 sources and row 1
+              targets: the matrix that gathers sources into targets;
+            - torch_sparse's ``SparseTensor``, dgl's ``SparseMatrix``, a homogeneous or bipartite
+              ``DGLGraph`` (gathering sources into destinations);
+            - a scipy sparse matrix or array (integer values become float32).
         size: for an edge_index: the number of nodes, or (sources, targets).
         check: False skips validation.
 
     Returns:
-        CSR whose values and edge gradients are in adj's own order.
+        CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
+        converted once and remembered while the tensor lives unchanged; not so in compiled code, where
+        it is converted at every step: make a CSR beforehand.
 
     Raises:
         TypeError: something else.
@@ -43,22 +57,63 @@ def as_csr(adj: Any, *, size: int | tuple[int, int] | None = None, check: bool =
         return _from_tensor(adj, size, check)
     if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4:
         return CSR.from_csr(*adj, check=check)
-    if type(adj).__module__.startswith("scipy.sparse"):
+    module = type(adj).__module__
+    if module.startswith("scipy.sparse"):
         return CSR.from_scipy(adj, check=check)
+    if module.startswith("dgl.sparse"):
+        ptr, idx, order = adj.csr()
+        return _from_parts(ptr, idx, order, adj.val, tuple(adj.shape), check)
+    if hasattr(adj, "adj_tensors"):  # DGLGraph: the CSC of sources to destinations
+        ptr, idx, order = adj.adj_tensors("csc")
+        return _from_parts(ptr, idx, order, None, (ptr.numel() - 1, adj.num_src_nodes()), check)
+    if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
+        ptr, idx, val = adj.csr()
+        return CSR.from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
     raise TypeError(
         f"cannot make a CSR of {type(adj).__name__}; give a fusedmm.CSR, a torch sparse tensor, "
-        "(ptr, idx[, val[, shape]]), an edge_index [2, nnz] or a scipy sparse matrix"
+        "(ptr, idx[, val[, shape]]), an edge_index [2, nnz], a SparseTensor, a DGL graph or a scipy sparse matrix"
     )
 
 
-def _from_tensor(adj: Tensor, size: int | tuple[int, int] | None, check: bool) -> CSR:
-    if adj.layout in (torch.sparse_csr, torch.sparse_coo):
+def _from_parts(
+    ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
+) -> CSR:
+    """A CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
+    plain = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
+    if order is None or not order.numel():
+        return plain
+    return CSR.make(plain.ptr, plain.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
+
+
+def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
+    if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
+        sources, targets = adj.sparse_size()
+        if size is None and sources is not None and targets is not None:
+            size = (sources, targets)
+        adj = adj.as_tensor()  # type: ignore[attr-defined]
+    uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()
+    if uncoalesced or torch.compiler.is_compiling():
+        return _convert(adj, size, check)
+    version = -1 if adj.is_inference() else adj._version
+    with _lock:
+        known = _known.get(adj)
+    if known is not None and known[0] == version and known[1] == size and version >= 0:
+        csr: CSR = known[2]
+        return csr if adj.layout == torch.strided else csr.with_values(own_values(adj.values()))
+    csr = _convert(adj, size, check)
+    with _lock:
+        _known[adj] = (version, size, csr.pattern())
+    return csr
+
+
+def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
+    if adj.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo):
         return CSR.from_torch(adj, check=check)
-    if adj.layout == torch.strided and not adj.dtype.is_floating_point and adj.dim() == 2 and adj.size(0) == 2:
-        return CSR.from_edge_index(adj, size=size, check=check)
-    if adj.layout == torch.strided:
+    if adj.layout != torch.strided:
+        raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
+    if adj.dtype.is_floating_point or adj.dim() != 2 or adj.size(0) != 2:
         raise TypeError(
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "
             "integers, and CSR.from_dense takes the entries of a dense matrix that are not zero"
         )
-    raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
+    return CSR.from_edge_index(adj, size=size, check=check)

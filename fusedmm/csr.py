@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -84,6 +84,8 @@ class CSR:
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
     val_there: Tensor | None = None
+    _shared: ClassVar[_Shared]  # set on each object, but neither argument nor leaf of a pytree
+    _written: ClassVar[int]
 
     # ---- making one ----
 
@@ -123,7 +125,7 @@ class CSR:
         if check and idx.dtype == torch.int64 and idx.numel():
             require_range("idx", idx, cols)  # before the cast to int32 could hide it
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        return CSR._make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check)
+        return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check)
 
     @staticmethod
     def from_coo(
@@ -163,7 +165,7 @@ class CSR:
         else:
             order = torch.sort(key, stable=True).indices
             eid, row_sorted, idx = as_eid(order), row[order], col[order]
-        return CSR._make(pointers(row_sorted, rows), own(idx, torch.int32), eid, val, cols, False)
+        return CSR.make(pointers(row_sorted, rows), own(idx, torch.int32), eid, val, cols, False)
 
     @staticmethod
     def from_edge_index(
@@ -202,7 +204,7 @@ class CSR:
 
     @staticmethod
     def from_torch(adj: Tensor, *, check: bool = True) -> CSR:
-        """From a torch sparse CSR or COO tensor [rows, cols]; gradients reach its values.
+        """From a torch sparse CSR, CSC or COO tensor [rows, cols]; gradients reach its values.
 
         Values and edge gradients are in the order of adj's own ``values()``; an uncoalesced COO tensor
         stays so (entries add), unless its values want a gradient.
@@ -211,13 +213,15 @@ class CSR:
             TypeError: another layout, or values that are not floating-point.
             ValueError: a batch, or more than two sparse dimensions.
         """
-        if adj.layout not in (torch.sparse_csr, torch.sparse_coo):
-            raise TypeError(f"adj must be a torch sparse CSR or COO tensor, not {adj.layout}")
-        if adj.layout == torch.sparse_csr:
-            if adj.crow_indices().dim() != 1:
+        if adj.layout in (torch.sparse_csr, torch.sparse_csc):
+            if adj.values().dim() < 1 or adj.dim() - adj.dense_dim() != 2:
                 raise ValueError(f"adj must be one matrix, not a batch of shape {list(adj.shape)}")
-            shape = (adj.size(0), adj.size(1))
-            return CSR.from_csr(adj.crow_indices(), adj.col_indices(), own_values(adj.values()), shape, check=check)
+            val, shape = own_values(adj.values()), (adj.size(0), adj.size(1))
+            if adj.layout == torch.sparse_csr:
+                return CSR.from_csr(adj.crow_indices(), adj.col_indices(), val, shape, check=check)
+            return CSR.from_csr(adj.ccol_indices(), adj.row_indices(), val, shape[::-1], check=check).t()
+        if adj.layout != torch.sparse_coo:
+            raise TypeError(f"adj must be a torch sparse CSR, CSC or COO tensor, not {adj.layout}")
         if adj.sparse_dim() != 2:
             raise ValueError(f"adj must have 2 sparse dimensions, not {adj.sparse_dim()}")
         if adj.requires_grad and not adj.is_coalesced():
@@ -235,7 +239,8 @@ class CSR:
         return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
 
     @staticmethod
-    def _make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:
+    def make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:
+        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's."""
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
         require_values(val, idx.numel(), ptr.device)
         if check:
@@ -326,7 +331,7 @@ class CSR:
         if target == self.device or (target.index is None and target.type == self.device.type):
             return self if val is self.val else self.with_values(val)
         eid = self.eid.to(target)
-        return CSR._make(self.ptr.to(target), self.idx.to(target), eid, val, self.n_cols, False)
+        return CSR.make(self.ptr.to(target), self.idx.to(target), eid, val, self.n_cols, False)
 
     def cache_transpose(self) -> CSR:
         """Makes the transpose now, and returns self. Compiled and exported code needs it beforehand."""

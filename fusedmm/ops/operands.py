@@ -32,6 +32,13 @@ def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str)
         raise ValueError(f"{op}: {name} has {x.shape[0]} rows, the matrix {rows} {axis}")
 
 
+def autocast(x: Tensor) -> Tensor:
+    """x as autocast wants it; in the wrapper, above the operator, so that gradients return in x's dtype."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    return x
+
+
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:
     """Values [nnz, heads] need operands [rows, heads, F] of as many heads.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fusedmm._lib import algorithm_number
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import require_dense, require_values
+from fusedmm.ops.operands import autocast, require_dense, require_values
 from fusedmm.ops.pair import sddmm_half
 
 
@@ -45,6 +45,7 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, algorithm: str = "auto") -> Tensor:
         adj = as_csr(adj, size=size)
     require_dense("sddmm", "a", a, adj, adj.shape[0], "rows")
     require_dense("sddmm", "b", b, adj, adj.n_cols, "columns")
+    a, b = autocast(a), autocast(b)
     if a.dtype != b.dtype:
         raise TypeError(f"sddmm: a is {a.dtype} and b {b.dtype}; they must be of one dtype")
     if a.shape[1:] != b.shape[1:]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import require_dense, require_values
+from fusedmm.ops.operands import autocast, require_dense, require_values
 from fusedmm.ops.pair import spmm_half
 
 
@@ -46,6 +46,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         adj = as_csr(adj, size=x.shape[0] if isinstance(x, Tensor) and x.dim() else None)
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
     require_values("spmm", adj.val, x)
+    x = autocast(x)
     if reduce not in ("sum", "mean"):
         raise ValueError(f"spmm: reduce must be 'sum' or 'mean', not {reduce!r}")
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
