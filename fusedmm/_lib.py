@@ -81,7 +81,7 @@ def algorithms(op: str, device: str = "cpu") -> list[Algorithm]:
         raise ValueError(f"op must be one of {', '.join(OPERATORS)}, not {op!r}")
     if device not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
-    found = []
+    found: list[Algorithm] = []
     while entry := library.fmm_algorithms(OPERATORS[op], DEVICES[device], len(found)):
         a = entry.contents
         text = [s.decode() if s else "" for s in (a.name, a.about, a.source)]

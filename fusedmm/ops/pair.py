@@ -6,7 +6,8 @@
 
 Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
 edge order. A backward calls the same two functions on the other half; nothing is sorted, added
-atomically or synchronised. The classic form of autograd.Function costs the least per call.
+atomically or synchronised. The classic form of autograd.Function costs the least per call; torch.func
+needs the other one (transforms.py), which is chosen only while a transform is active.
 """
 
 from __future__ import annotations
@@ -40,8 +41,15 @@ def _run(op: Any, device: torch.device, *operands: Any) -> Tensor:
 
 def spmm_half(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
+    if torch._C._are_functorch_transforms_active():
+        return transforms.SpMM.apply(adj, transposed, val, x, reduce, algorithm)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return SpMM.apply(adj, transposed, val, x, reduce, algorithm)
+    return spmm_run(adj, transposed, val, x, reduce, algorithm)
+
+
+def spmm_run(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+    """The kernel, without a gradient."""
     ptr, idx, eid, plan = _half(adj, transposed)
     if val is None:
         val = adj.none
@@ -54,10 +62,17 @@ def spmm_half(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce:
 
 def sddmm_half(adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
+    if torch._C._are_functorch_transforms_active():
+        return transforms.SDDMM.apply(adj, transposed, val, a, b, algorithm)
     if torch.is_grad_enabled() and (
         a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)
     ):
         return SDDMM.apply(adj, transposed, val, a, b, algorithm)
+    return sddmm_run(adj, transposed, val, a, b, algorithm)
+
+
+def sddmm_run(adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+    """The kernel, without a gradient."""
     ptr, idx, eid, plan = _half(adj, transposed)
     return _run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
 
@@ -74,7 +89,7 @@ class SpMM(torch.autograd.Function):
     def forward(ctx: Any, adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int, algorithm: int) -> Tensor:
         ctx.save_for_backward(val, x)
         ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
-        return spmm_half(adj, transposed, val, x, reduce, algorithm)
+        return spmm_run(adj, transposed, val, x, reduce, algorithm)
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -99,7 +114,7 @@ class SDDMM(torch.autograd.Function):
     def forward(ctx: Any, adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
         ctx.save_for_backward(val, a, b)
         ctx.adj, ctx.transposed = adj, transposed
-        return sddmm_half(adj, transposed, val, a, b, algorithm)
+        return sddmm_run(adj, transposed, val, a, b, algorithm)
 
     @staticmethod
     def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -114,3 +129,6 @@ class SDDMM(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             gval = _like_values(ge * sddmm_half(adj, transposed, None, a, b), val)
         return None, None, gval, ga, gb, None
+
+
+from fusedmm.ops import transforms  # at the end: they inherit the backwards above
