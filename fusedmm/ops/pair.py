@@ -20,6 +20,7 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated
 from fusedmm.csr import CSR
 
+Values = Tensor | None
 SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
@@ -39,7 +40,7 @@ def _run(op: Any, device: torch.device, *operands: Any) -> Tensor:
         raise_translated(error, device)
 
 
-def spmm_half(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
+def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
     if torch._C._are_functorch_transforms_active():
         return transforms.SpMM.apply(adj, transposed, val, x, reduce, algorithm)
@@ -48,7 +49,7 @@ def spmm_half(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce:
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
 
 
-def spmm_run(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
     ptr, idx, eid, plan = _half(adj, transposed)
     if val is None:
@@ -60,18 +61,16 @@ def spmm_run(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: 
     return _run(_spmm, x.device, ptr, idx, eid, plan, val, x, reduce, algorithm)
 
 
-def sddmm_half(adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
+def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
     if torch._C._are_functorch_transforms_active():
         return transforms.SDDMM.apply(adj, transposed, val, a, b, algorithm)
-    if torch.is_grad_enabled() and (
-        a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)
-    ):
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)):
         return SDDMM.apply(adj, transposed, val, a, b, algorithm)
     return sddmm_run(adj, transposed, val, a, b, algorithm)
 
 
-def sddmm_run(adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
     ptr, idx, eid, plan = _half(adj, transposed)
     return _run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
@@ -86,7 +85,7 @@ class SpMM(torch.autograd.Function):
     """y = A x, y = A^T x, or the mean over each row's entries."""
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+    def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
         ctx.save_for_backward(val, x)
         ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
         return spmm_run(adj, transposed, val, x, reduce, algorithm)
@@ -111,7 +110,7 @@ class SDDMM(torch.autograd.Function):
     """e = val * <a_i, b_j>."""
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+    def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
         ctx.save_for_backward(val, a, b)
         ctx.adj, ctx.transposed = adj, transposed
         return sddmm_run(adj, transposed, val, a, b, algorithm)
@@ -131,4 +130,4 @@ class SDDMM(torch.autograd.Function):
         return None, None, gval, ga, gb, None
 
 
-from fusedmm.ops import transforms  # at the end: they inherit the backwards above
+from fusedmm.ops import transforms  # noqa: E402  they inherit the backwards above

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fusedmm.csr import CSR
 from fusedmm.ops import pair
+from fusedmm.ops.pair import Values
 
 
 def _heads_last_batch(t: Tensor, dim: int | None, batch: int) -> Tensor:
@@ -26,7 +27,7 @@ def _operand(x: Tensor, dim: int | None, batch: int) -> tuple[Tensor, int]:
     return x.reshape(x.shape[0], -1, x.shape[-1]), heads
 
 
-def _values(val: Tensor | None, dim: int | None, batch: int, heads: int) -> Tensor | None:
+def _values(val: Values, dim: int | None, batch: int, heads: int) -> Tensor | None:
     """Values as [nnz, batch * heads]; [nnz] where one value serves all."""
     if val is None or (dim is None and val.dim() == 1):
         return val
@@ -42,7 +43,7 @@ class SpMM(torch.autograd.Function):
     """pair.SpMM for torch.func."""
 
     @staticmethod
-    def forward(adj: CSR, transposed: bool, val: Tensor | None, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+    def forward(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
         return pair.spmm_run(adj, transposed, val, x, reduce, algorithm)
 
     @staticmethod
@@ -65,7 +66,9 @@ class SpMM(torch.autograd.Function):
         return sum(parts[1:], parts[0])
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, adj: CSR, transposed: bool, val: Any, x: Tensor, reduce: int, algorithm: int) -> Any:
+    def vmap(
+        info: Any, in_dims: Any, adj: CSR, transposed: bool, val: Any, x: Tensor, reduce: int, algorithm: int
+    ) -> Any:
         flat, heads = _operand(x, in_dims[3], info.batch_size)
         values = _values(val, in_dims[2], info.batch_size, heads)
         y = pair.spmm_half(adj, transposed, values, flat, reduce, algorithm)
@@ -76,7 +79,7 @@ class SDDMM(torch.autograd.Function):
     """pair.SDDMM for torch.func."""
 
     @staticmethod
-    def forward(adj: CSR, transposed: bool, val: Tensor | None, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+    def forward(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
         return pair.sddmm_run(adj, transposed, val, a, b, algorithm)
 
     @staticmethod
@@ -101,7 +104,9 @@ class SDDMM(torch.autograd.Function):
         return sum(parts[1:], parts[0])
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, adj: CSR, transposed: bool, val: Any, a: Tensor, b: Tensor, algorithm: int) -> Any:
+    def vmap(
+        info: Any, in_dims: Any, adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int
+    ) -> Any:
         flat_a, heads = _operand(a, in_dims[3], info.batch_size)
         flat_b, _ = _operand(b, in_dims[4], info.batch_size)
         values = _values(val, in_dims[2], info.batch_size, heads)

@@ -1,0 +1,142 @@
+"""Builds libfusedmm.so with a C compiler, and nvcc where there is one; no torch, no Python headers.
+
+Environment: FUSEDMM_CUDA=auto|0|1, CUDA_HOME, TORCH_CUDA_ARCH_LIST, CC, CFLAGS.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.extension import Extension
+
+ROOT = Path(__file__).resolve().parent
+CSRC = ROOT / "csrc"
+ARCHS = "7.5 8.0 8.6 9.0 10.0 12.0+PTX"
+C_FLAGS = "-std=c11 -O3 -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion"
+CUDA_FLAGS = "-O3 -std=c++17 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"
+LINK_FLAGS = "-shared -Wl,--no-undefined -Wl,--exclude-libs,ALL -ldl -lpthread -lm"
+AVX2 = "-mavx2 -mfma -mf16c -mbmi2"
+ISA_FLAGS = {"isa_avx2": AVX2, "isa_avx512": f"-mavx512f -mavx512bw -mavx512dq -mavx512vl {AVX2}"}
+NVCC_HELP = "set CUDA_HOME or PATH to a CUDA toolkit, or FUSEDMM_CUDA=0 for a CPU-only build"
+
+
+def find_nvcc() -> str | None:
+    wanted = os.environ.get("FUSEDMM_CUDA", "auto")
+    if wanted not in ("auto", "0", "1"):
+        raise SystemExit(f"FUSEDMM_CUDA must be auto, 0 or 1, not {wanted!r}")
+    if wanted == "0":
+        return None
+    home = os.environ.get("CUDA_HOME")
+    candidates = [Path(home) / "bin" / "nvcc"] if home else []
+    candidates += [Path(p) for p in (shutil.which("nvcc"),) if p] + [Path("/usr/local/cuda/bin/nvcc")]
+    found = next((str(c.resolve()) for c in candidates if c.exists()), None)
+    if found is None and wanted == "1":
+        raise SystemExit(f"FUSEDMM_CUDA=1, but there is no nvcc: {NVCC_HELP}")
+    return found
+
+
+def arch_list() -> list[str]:
+    return os.environ.get("TORCH_CUDA_ARCH_LIST", ARCHS).replace(";", " ").split()
+
+
+def gencode(archs: list[str]) -> list[str]:
+    flags = []
+    for arch in archs:
+        number = arch.removesuffix("+PTX").replace(".", "")
+        code = f"sm_{number}" if not arch.endswith("+PTX") else f"[sm_{number},compute_{number}]"
+        flags.append(f"-gencode=arch=compute_{number},code={code}")
+    return flags
+
+
+def first_line(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+
+
+def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, list[str]]]:
+    """(source, object, command) of every file."""
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    c_flags = [*shlex.split(C_FLAGS), *shlex.split(os.environ.get("CFLAGS", ""))]
+    compiler = first_line(*cc, "--version").replace('"', "")
+    sources = [*CSRC.glob("*.c"), *CSRC.glob("torch/*.c"), *CSRC.glob("cpu/*.c")]
+    cuda = [*CSRC.glob("cuda/*.c"), *CSRC.glob("cuda/*.cu")]
+    sources += [s for s in cuda if (s.stem == "absent") == (nvcc is None)]
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    # The slowest first: two cores then end together.
+    sources.sort(key=lambda s: (s.suffix != ".cu", s))
+    commands = []
+    for source in sources:
+        target = objects / (str(source.relative_to(CSRC)).replace("/", "_") + ".o")
+        if source.suffix == ".cu":
+            command = [nvcc or "", *shlex.split(CUDA_FLAGS), *gencode(arch_list())]
+        else:
+            command = [*cc, *c_flags, *shlex.split(ISA_FLAGS.get(source.stem, "") if x86 else "")]
+        command += [f'-DFMM_CC="{compiler}"', f'-DFMM_CUDA_ARCHS="{" ".join(arch_list())}"']
+        commands.append((source, target, [*command, "-c", str(source), "-o", str(target)]))
+    return commands
+
+
+def build(library: Path, objects: Path) -> None:
+    """Compiles what changed, in parallel, and links the library."""
+    nvcc = find_nvcc()
+    objects.mkdir(parents=True, exist_ok=True)
+    headers = max(p.stat().st_mtime for p in CSRC.rglob("*") if p.suffix in (".h", ".inc", ".cuh"))
+    commands = compile_commands(objects, nvcc)
+
+    def make(job: tuple[Path, Path, list[str]]) -> None:
+        source, target, command = job
+        note = target.with_suffix(".command")  # other flags make other objects
+        text = shlex.join(command)
+        if target.exists() and note.exists() and note.read_text() == text:
+            if target.stat().st_mtime > max(headers, source.stat().st_mtime):
+                return
+        print(text, flush=True)
+        subprocess.run(command, check=True)
+        note.write_text(text)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(make, commands))
+    link = [*shlex.split(os.environ.get("CC", "cc")), *[str(t) for _, t, _ in commands], "-o", str(library)]
+    link += shlex.split(LINK_FLAGS)
+    if nvcc is not None:
+        lib = next(d for d in (Path(nvcc).parents[1] / "lib64", Path(nvcc).parents[1] / "lib") if d.exists())
+        link += [f"-L{lib}", "-lcudart_static", "-lrt"]
+    library.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(link, check=True)
+
+
+class BuildLibrary(build_ext):
+    """The library is loaded with ctypes: no module, no suffix of one Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", os.sep) + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        build(Path(self.get_ext_fullpath(ext.name)), ROOT / "build" / "objects")
+
+
+class Wheel(bdist_wheel):
+    """One wheel for every Python: py3-none-<platform>."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class BinaryDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(
+    distclass=BinaryDistribution,
+    ext_modules=[Extension("fusedmm.libfusedmm", sources=[])],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
+)
