@@ -1,0 +1,119 @@
+/* The specification of both operators on the CPU: one sum per output, written as the formula reads.
+ *
+ * Every element is loaded to double, whatever its dtype, and sums are blocked: no accumulator adds
+ * more than 512 terms in a row. Entries out of range are skipped, so any index content is safe. */
+#include "rows.h"
+#include "simd.h"
+
+static double get(const fmm_dense *d, int64_t r, int64_t h, int64_t c)
+{
+    const int64_t at = r * d->row_stride + h * d->head_stride + c;
+    switch (d->dtype) {
+    case FMM_F64: return ((const double *)d->data)[at];
+    case FMM_F16: return (double)f16_value(((const uint16_t *)d->data)[at]);
+    case FMM_BF16: return (double)bf16_value(((const uint16_t *)d->data)[at]);
+    default: return (double)((const float *)d->data)[at];
+    }
+}
+
+static void put(const fmm_dense *d, int64_t r, int64_t h, int64_t c, double value)
+{
+    const int64_t at = r * d->row_stride + h * d->head_stride + c;
+    switch (d->dtype) {
+    case FMM_F64: ((double *)d->data)[at] = value; break;
+    case FMM_F16: ((uint16_t *)d->data)[at] = f16_of((float)value); break;
+    case FMM_BF16: ((uint16_t *)d->data)[at] = bf16_of((float)value); break;
+    default: ((float *)d->data)[at] = (float)value; break;
+    }
+}
+
+/* A sum whose level l + 1 takes what 512 terms of level l made. */
+typedef struct blocked_sum {
+    int64_t terms;
+    double level[4];
+} blocked_sum;
+
+static void add(blocked_sum *s, double term)
+{
+    s->level[0] += term;
+    s->terms++;
+    for (int l = 0, shift = 9; l < 3 && s->terms % ((int64_t)1 << shift) == 0; l++, shift += 9) {
+        s->level[l + 1] += s->level[l];
+        s->level[l] = 0;
+    }
+}
+
+static double total(const blocked_sum *s)
+{
+    return s->level[0] + s->level[1] + s->level[2] + s->level[3];
+}
+
+/* The entries of row i, inside [0, nnz) whatever ptr holds. */
+static int64_t row_begin(const fmm_csr *a, int64_t i)
+{
+    return a->ptr[i] < 0 ? 0 : a->ptr[i];
+}
+
+static int64_t row_end(const fmm_csr *a, int64_t i)
+{
+    return a->ptr[i + 1] > a->nnz ? a->nnz : a->ptr[i + 1];
+}
+
+/* Where entry p stands in the edge order, -1 if outside of it. */
+static int64_t edge_of(const fmm_csr *a, int64_t p)
+{
+    const int64_t edge = fmm_edge(a, p);
+    return edge < 0 || edge >= a->nnz ? -1 : edge;
+}
+
+static double value_of(const fmm_call *call, int64_t edge, int64_t h)
+{
+    return call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
+}
+
+static double spmm_output(const fmm_call *call, int64_t i, int64_t h, int64_t c)
+{
+    const fmm_csr *a = call->a;
+    blocked_sum sum = {0};
+    double extreme = 0;
+    for (int64_t p = row_begin(a, i); p < row_end(a, i); p++) {
+        const int64_t edge = call->val->data ? edge_of(a, p) : 0; /* ones need no edge */
+        if (a->idx[p] < 0 || a->idx[p] >= a->cols || edge < 0) continue;
+        const double term = value_of(call, edge, h) * get(call->x, a->idx[p], h, c);
+        const bool beyond = call->reduce == FMM_MAX ? term > extreme : term < extreme;
+        if (sum.terms == 0 || beyond || isnan(term)) extreme = term; /* NaN is never left again */
+        add(&sum, term);
+    }
+    if (sum.terms == 0) return 0;
+    if (call->reduce == FMM_SUM) return total(&sum);
+    return call->reduce == FMM_MEAN ? total(&sum) / (double)sum.terms : extreme;
+}
+
+void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i++)
+        for (int64_t h = 0; h < call->y->heads; h++)
+            for (int64_t c = 0; c < call->y->feat; c++)
+                put(call->y, i, h, c, spmm_output(call, i, h, c));
+}
+
+static double dot(const fmm_call *call, int64_t i, int64_t j, int64_t h)
+{
+    blocked_sum sum = {0};
+    for (int64_t c = 0; c < call->x->feat; c++)
+        add(&sum, get(call->x, i, h, c) * get(call->b, j, h, c));
+    return total(&sum);
+}
+
+void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last)
+{
+    const fmm_csr *s = call->a;
+    for (int64_t i = first; i < last; i++)
+        for (int64_t p = row_begin(s, i); p < row_end(s, i); p++) {
+            const int64_t j = s->idx[p], edge = edge_of(s, p);
+            const bool inside = j >= 0 && j < s->cols;
+            for (int64_t h = 0; edge >= 0 && h < call->y->heads; h++)
+                put(call->y, edge, h, 0,
+                    inside ? value_of(call, edge, h) * dot(call, i, j, h) : 0.0);
+        }
+}

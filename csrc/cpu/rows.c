@@ -1,0 +1,123 @@
+/* Cuts a call in chunks of rows, checks each chunk's indices, and hands it to a kernel.
+ *
+ * Structures can be changed behind the check made at construction (.data writes, exported
+ * programs), so ptr, idx and eid are looked at again here, a chunk at a time while it is on its way
+ * through the cache: kernels need no test per entry, and a chunk that is not sane goes to the
+ * reference loops, which skip what is out of range. Nothing is read or written outside. */
+#include "rows.h"
+
+/* ptr with content that cannot be trusted: clamped. */
+static int64_t entry(const fmm_csr *a, int64_t i)
+{
+    const int64_t p = a->ptr[i];
+    return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
+}
+
+/* The first row whose rows + entries before it reach target. */
+static int64_t boundary(const fmm_csr *a, int64_t target)
+{
+    int64_t low = 0, high = a->rows;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (entry(a, middle) + middle < target)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* All of index[begin, end) in [0, count): a negative number or count - 1 - index < 0 sets the sign
+ * bit. Plain or and subtract, which every compiler vectorises. */
+static bool inside32(const int32_t *index, int64_t begin, int64_t end, int64_t count)
+{
+    const uint32_t last = (uint32_t)(count - 1);
+    uint32_t seen = 0;
+    for (int64_t p = begin; p < end; p++) seen |= (uint32_t)index[p] | (last - (uint32_t)index[p]);
+    return seen >> 31 == 0 && (count > 0 || begin == end);
+}
+
+static bool inside64(const int64_t *index, int64_t begin, int64_t end, int64_t count)
+{
+    const uint64_t last = (uint64_t)count - 1;
+    uint64_t seen = 0;
+    for (int64_t p = begin; p < end; p++) seen |= (uint64_t)index[p] | (last - (uint64_t)index[p]);
+    return seen >> 63 == 0 && (count > 0 || begin == end);
+}
+
+static bool sane(const fmm_rows_task *task, int64_t first, int64_t last)
+{
+    const fmm_csr *a = task->call->a;
+    const int64_t begin = a->ptr[first], end = a->ptr[last];
+    if (begin < 0 || end > a->nnz) return false;
+    bool rising = true;
+    for (int64_t i = first; i < last; i++) rising &= a->ptr[i] <= a->ptr[i + 1];
+    if (!rising || !inside32(a->idx, begin, end, a->cols)) return false;
+    if (!a->eid || !task->uses_edges) return true;
+    return a->nnz <= INT32_MAX ? inside32(a->eid, begin, end, a->nnz)
+                               : inside64(a->eid, begin, end, a->nnz);
+}
+
+static void run_chunks(int64_t begin, int64_t end, void *ctx)
+{
+    const fmm_rows_task *task = ctx;
+    const fmm_csr *a = task->call->a;
+    int64_t first = begin == 0 ? 0 : boundary(a, begin * task->per_chunk);
+    for (int64_t chunk = begin + 1; chunk <= end; chunk++) {
+        const int64_t last =
+            chunk == task->chunks ? a->rows : boundary(a, chunk * task->per_chunk);
+        if (first < last) {
+            if (sane(task, first, last))
+                task->kernel(task, first, last);
+            else
+                task->guarded(task->call, first, last);
+        }
+        first = last;
+    }
+}
+
+/* x is the operand whose rows are gathered. A chunk gathers about 256 KiB: some 10 us, long enough
+ * to pay for handing it to a thread, short enough for its indices to stay in the first cache. */
+static fmm_status run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x)
+{
+    enum { CHUNK_BYTES = 1 << 18, CHUNK_MIN = 256, CHUNK_MAX = 4096, CACHE_BYTES = 1 << 20 };
+    const fmm_csr *a = task->call->a;
+    const int64_t bytes = x->heads * x->feat * (int64_t)fmm_dtype_bytes(x->dtype) + 1;
+    int64_t per_chunk = CHUNK_BYTES / bytes;
+    per_chunk = per_chunk < CHUNK_MIN ? CHUNK_MIN : per_chunk > CHUNK_MAX ? CHUNK_MAX : per_chunk;
+    task->per_chunk = per_chunk;
+    task->chunks = (a->rows + a->nnz + per_chunk - 1) / per_chunk;
+    task->fetch_end = x->rows > CACHE_BYTES / bytes ? a->nnz - FMM_AHEAD : 0;
+    task->val_head = task->call->val->heads == 1 ? 0 : task->call->val->head_stride;
+    fmm_parallel(exec, task->chunks, run_chunks, task);
+    return FMM_OK;
+}
+
+fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_dense *x = call->x, *y = call->y;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->spmm[x->dtype],
+                          .guarded = fmm_reference_spmm,
+                          .heads = x->heads,
+                          .feat = x->feat,
+                          .uses_edges = call->val->data != NULL};
+    /* Heads that lie side by side and share their value are one row of heads * feat. */
+    if (call->val->heads == 1 && x->head_stride == x->feat && y->head_stride == y->feat) {
+        task.feat *= task.heads;
+        task.heads = 1;
+    }
+    return run(exec, &task, x);
+}
+
+fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_dense *b = call->b;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->sddmm[b->dtype],
+                          .guarded = fmm_reference_sddmm,
+                          .heads = b->heads,
+                          .feat = b->feat,
+                          .uses_edges = true};
+    return run(exec, &task, b);
+}

@@ -1,0 +1,52 @@
+/* What the CPU's files share: a call cut in chunks of rows, and the kernels of an instruction set.
+ *
+ * Decomposition: a chunk is a run of whole rows with about equal rows + entries, found by binary
+ * search on ptr[i] + i (the prefix sum that CSR already is). Chunks depend on the operands alone,
+ * and each row is computed by one owner in one order, so the result does not depend on threads. */
+#ifndef FMM_ROWS_H
+#define FMM_ROWS_H
+
+#include "../core.h"
+
+enum {
+    FMM_BLOCK = 256, /* entries that meet in one register; far below the 512 that are promised */
+    FMM_AHEAD = 12,  /* a row of the gathered operand is fetched this many entries before its use */
+};
+
+typedef struct fmm_rows_task fmm_rows_task;
+/* Computes rows [first, last), whose ptr, idx and eid are known to be sane. */
+typedef void fmm_rows_kernel(const fmm_rows_task *task, int64_t first, int64_t last);
+
+struct fmm_rows_task {
+    const fmm_call *call;
+    fmm_rows_kernel *kernel;
+    void (*guarded)(const fmm_call *, int64_t first, int64_t last); /* for rows that are not sane */
+    int64_t heads, feat; /* of the gathered operand, heads folded into feat where that is the same */
+    bool uses_edges;     /* eid is read */
+    int64_t val_head;    /* head stride of val, 0 where one value serves every head */
+    int64_t fetch_end;   /* entries p < fetch_end fetch for entry p + FMM_AHEAD; 0: table in cache */
+    int64_t chunks, per_chunk; /* per_chunk counts rows + entries */
+};
+
+/* The kernels of one instruction set; all NULL where the compiler's target lacks it. */
+typedef struct fmm_cpu_isa {
+    fmm_rows_kernel *spmm[FMM_DTYPES], *sddmm[FMM_DTYPES];
+} fmm_cpu_isa;
+extern const fmm_cpu_isa fmm_isa_scalar, fmm_isa_avx2, fmm_isa_avx512, fmm_isa_neon;
+
+fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
+fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
+
+/* The specification; also what computes rows with columns or positions out of range: those entries
+ * are skipped (e of a skipped column is 0). */
+void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last);
+void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last);
+
+/* Position of entry p in the caller's edge order. */
+static inline int64_t fmm_edge(const fmm_csr *a, int64_t p)
+{
+    if (!a->eid) return p;
+    return a->nnz <= INT32_MAX ? ((const int32_t *)a->eid)[p] : ((const int64_t *)a->eid)[p];
+}
+
+#endif

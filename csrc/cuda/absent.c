@@ -1,0 +1,70 @@
+/* The CUDA side of a library that was built without nvcc: no algorithms, and errors that say how to
+ * get them. Compiled instead of every other file of this folder. */
+#include "../core.h"
+
+static fmm_status absent(const char *op)
+{
+    return fmm_fail(FMM_UNSUPPORTED,
+                    "%s: fusedmm was built without CUDA; install a CUDA toolkit (nvcc) and "
+                    "reinstall fusedmm with FUSEDMM_CUDA=1",
+                    op);
+}
+
+static fmm_status run_spmm(const fmm_exec *exec, const fmm_call *call)
+{
+    (void)exec, (void)call;
+    return absent("spmm");
+}
+
+static fmm_status run_sddmm(const fmm_exec *exec, const fmm_call *call)
+{
+    (void)exec, (void)call;
+    return absent("sddmm");
+}
+
+/* Number 0 finds these, so that its error is the one that helps; the tables list nothing. */
+static const fmm_algorithm none[] = {{.name = NULL}};
+static const fmm_algorithm spmm = {.name = "absent", .run = run_spmm};
+static const fmm_algorithm sddmm = {.name = "absent", .run = run_sddmm};
+
+static const fmm_algorithm *choose_spmm(const fmm_call *call)
+{
+    (void)call;
+    return &spmm;
+}
+
+static const fmm_algorithm *choose_sddmm(const fmm_call *call)
+{
+    (void)call;
+    return &sddmm;
+}
+
+const fmm_registry fmm_spmm_cuda = {none, choose_spmm};
+const fmm_registry fmm_sddmm_cuda = {none, choose_sddmm};
+
+fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)
+{
+    (void)exec, (void)a, (void)report;
+    return absent("csr_check");
+}
+
+size_t fmm_cuda_plan_bytes(const fmm_csr *a)
+{
+    (void)a;
+    return 0;
+}
+
+fmm_status fmm_cuda_plan_workspace(const fmm_csr *a, size_t *bytes)
+{
+    (void)a;
+    *bytes = 0;
+    return absent("plan");
+}
+
+fmm_status fmm_cuda_plan(const fmm_exec *exec, const fmm_csr *a, void *plan)
+{
+    (void)exec, (void)a, (void)plan;
+    return absent("plan");
+}
+
+const char *fmm_cuda_info(void) { return "null"; }

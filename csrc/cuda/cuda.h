@@ -1,0 +1,33 @@
+/* What cuda/registry.c needs from the CUDA files. */
+#ifndef FMM_CUDA_H
+#define FMM_CUDA_H
+
+#include "../core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
+
+/* spmm_<dtype>.cu and sddmm_<dtype>.cu */
+#define FMM_SEGMENTS(dtype)                                                                        \
+    fmm_status fmm_spmm_segments_##dtype(const fmm_exec *exec, const fmm_call *call);              \
+    fmm_status fmm_sddmm_segments_##dtype(const fmm_exec *exec, const fmm_call *call);
+FMM_SEGMENTS(f32)
+FMM_SEGMENTS(f64)
+FMM_SEGMENTS(f16)
+FMM_SEGMENTS(bf16)
+#undef FMM_SEGMENTS
+
+/* segments.cu: what the kernels can take, and the bytes they need, from sizes alone. */
+bool fmm_spmm_segments_supports(const fmm_call *call);
+bool fmm_sddmm_segments_supports(const fmm_call *call);
+size_t fmm_spmm_segments_workspace(const fmm_call *call);
+size_t fmm_sddmm_segments_workspace(const fmm_call *call);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

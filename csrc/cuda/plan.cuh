@@ -1,0 +1,157 @@
+/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by plan.cu, read by
+ * the `segments` kernels.
+ *
+ *   header    64 bytes: what the plan was made for, and its counts
+ *   order     rows by falling length class, stable: rows that share a warp are equally long, the
+ *             longest start first, and neighbours in memory stay neighbours
+ *   first     for the k-th row of `order`, while it is long: its first segment
+ *   segments  (row, piece) of the long rows, in row order: equal pieces of at most `segment` entries
+ *
+ * 4 bytes per row and 20 per `segment` entries at most. The bound of every count follows from (rows,
+ * nnz) alone, so that a call can be sized without asking the device. A plan that was never made, or
+ * for another matrix, gives wrong results, but nothing read from it is used before it is clamped. */
+#ifndef FMM_CUDA_PLAN_CUH
+#define FMM_CUDA_PLAN_CUH
+
+#include "common.cuh"
+
+struct plan_header {
+    int64_t rows, nnz;
+    int32_t version, segment;
+    int32_t long_rows, segments; /* rows longer than `segment`, and their pieces */
+    int32_t filled;              /* rows that are not empty; the others end `order` */
+    int32_t reserved[7];
+};
+static_assert(sizeof(plan_header) == 64, "the header is part of the format");
+
+struct plan_view {
+    const plan_header *header;
+    const int32_t *order, *first;
+    const uint2 *segments;
+    int32_t segment, long_rows_max, segments_max;
+};
+
+/* Short segments keep a small matrix's lanes busy, long ones save partial sums: 64 to 128 entries
+ * for 1 to 2 M, 256 for 10 M and 512 beyond were fastest on R-MAT graphs (H200). */
+static inline int32_t plan_segment(int64_t nnz)
+{
+    return nnz < 1500000 ? 64 : nnz < 4000000 ? 128 : nnz < 20000000 ? 256 : CHAIN;
+}
+
+/* A row is long if it has more than `segment` entries, hence these bounds. */
+static inline int64_t plan_long_rows_max(int64_t rows, int64_t nnz)
+{
+    return smaller(rows, nnz / (plan_segment(nnz) + 1));
+}
+static inline int64_t plan_segments_max(int64_t rows, int64_t nnz)
+{
+    return nnz / plan_segment(nnz) + plan_long_rows_max(rows, nnz);
+}
+
+static inline bool plan_possible(int64_t rows, int64_t nnz)
+{
+    return rows <= INT32_MAX && nnz <= INT64_C(1) << 34;
+}
+
+static inline size_t plan_padded(int64_t bytes) { return (size_t)ceil_div(bytes, 16) * 16; }
+
+static inline size_t plan_size(int64_t rows, int64_t nnz)
+{
+    return sizeof(plan_header) + plan_padded(rows * 4) +
+           plan_padded(plan_long_rows_max(rows, nnz) * 4) +
+           plan_padded(plan_segments_max(rows, nnz) * 8);
+}
+
+static inline plan_view view_plan(const void *plan, int64_t rows, int64_t nnz)
+{
+    const char *at = static_cast<const char *>(plan);
+    plan_view v;
+    v.segment = plan_segment(nnz);
+    v.long_rows_max = (int32_t)plan_long_rows_max(rows, nnz);
+    v.segments_max = (int32_t)plan_segments_max(rows, nnz);
+    v.header = reinterpret_cast<const plan_header *>(at);
+    at += sizeof(plan_header);
+    v.order = reinterpret_cast<const int32_t *>(at);
+    at += plan_padded(rows * 4);
+    v.first = reinterpret_cast<const int32_t *>(at);
+    at += plan_padded((int64_t)v.long_rows_max * 4);
+    v.segments = reinterpret_cast<const uint2 *>(at);
+    return v;
+}
+
+/* Pieces of one row are equally long, in whole sectors of idx (8 entries), so that all but the first
+ * lie alike in memory. The second word of a segment holds that length and which piece it is. */
+static __device__ __forceinline__ int64_t pieces_of(int64_t length, int32_t segment)
+{
+    return (length + segment - 1) / segment;
+}
+static __device__ __forceinline__ uint32_t piece_code(int64_t length, int64_t pieces, int64_t piece)
+{
+    const int64_t sectors = (length + pieces * 8 - 1) / (pieces * 8); /* 1 .. CHAIN / 8 */
+    return uint32_t(piece) << 6 | uint32_t(sectors - 1);
+}
+
+/* What a group of lanes works on: `length` entries from `begin`, for `row`. */
+struct work {
+    int64_t begin;
+    int32_t length, row;
+};
+
+/* Item k of a plan: the segments of long rows first, then the other rows in order; rows from
+ * `filled` on are known to be empty without a look at ptr. */
+static __device__ __forceinline__ work plan_item(const csr_view &a, const plan_view &plan,
+                                                 int64_t k, int32_t segments, int32_t long_rows,
+                                                 int32_t filled)
+{
+    work w = {0, 0, 0};
+    int64_t length;
+    if (k < segments) {
+        const uint2 s = __ldg(plan.segments + k);
+        w.row = (int32_t)min(int64_t(s.x), a.rows - 1);
+        length = row_range(a, w.row, &w.begin);
+        const int64_t each = (s.y & 63) * 8 + 8, skip = min((s.y >> 6) * each, length);
+        w.begin += skip;
+        length = min(length - skip, each);
+    } else {
+        const int64_t at = min(k - segments + long_rows, a.rows - 1);
+        w.row = (int32_t)clamp(__ldg(plan.order + at), 0, a.rows - 1);
+        if (at >= filled) return w;
+        length = row_range(a, w.row, &w.begin);
+    }
+    w.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
+    return w;
+}
+
+/* Counts of the header, clamped to what the plan has room for. */
+static __device__ __forceinline__ void plan_counts(const csr_view &a, const plan_view &plan,
+                                                   int32_t *segments, int32_t *long_rows,
+                                                   int32_t *filled)
+{
+    *segments = (int32_t)clamp(__ldg(&plan.header->segments), 0, plan.segments_max);
+    *long_rows = (int32_t)clamp(__ldg(&plan.header->long_rows), 0, plan.long_rows_max);
+    *filled = (int32_t)clamp(__ldg(&plan.header->filled), 0, a.rows);
+}
+
+/* Makes the plan on exec's stream: plan.cu. `scratch` has plan_scratch(rows) bytes. */
+size_t plan_scratch(int64_t rows);
+void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch);
+
+/* The plan that came with the matrix, or one made for this call at the start of the workspace. */
+static inline bool plan_given(const fmm_csr *a)
+{
+    return a->plan && a->plan_bytes >= plan_size(a->rows, a->nnz);
+}
+static inline size_t plan_workspace(const fmm_csr *a)
+{
+    return plan_given(a) ? 0 : plan_padded((int64_t)plan_size(a->rows, a->nnz)) +
+                                   plan_padded((int64_t)plan_scratch(a->rows));
+}
+static inline plan_view plan_for_call(const fmm_exec *exec, const fmm_csr *a)
+{
+    if (plan_given(a)) return view_plan(a->plan, a->rows, a->nnz);
+    char *at = static_cast<char *>(exec->workspace);
+    plan_build(stream_of(exec), a, at, at + plan_padded((int64_t)plan_size(a->rows, a->nnz)));
+    return view_plan(at, a->rows, a->nnz);
+}
+
+#endif

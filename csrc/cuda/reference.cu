@@ -1,0 +1,152 @@
+/* The plain form of each operator, which says what it means: one thread per output element, the
+ * terms in the order of storage. Any shape, stride and type; no plan, no workspace, no shuffle.
+ *
+ * Sums go through three accumulators, each of which hands over to the next after 512 terms, so that
+ * the error stays that of short sums up to 512^3 terms. */
+#include "common.cuh"
+
+enum { REFERENCE_BLOCKS = 1 << 16 };
+
+/* A sum of many terms, none of whose accumulators adds more than CHAIN in a row. */
+template <class A> struct long_sum {
+    A part[3];
+    int count[2];
+    __device__ void start(void)
+    {
+        part[0] = part[1] = part[2] = A(0);
+        count[0] = count[1] = 0;
+    }
+    __device__ void add(A w, A x)
+    {
+        part[0] += w * x;
+        if (++count[0] < CHAIN) return;
+        part[1] += part[0];
+        part[0] = A(0), count[0] = 0;
+        if (++count[1] < CHAIN) return;
+        part[2] += part[1];
+        part[1] = A(0), count[1] = 0;
+    }
+    __device__ A total(void) { return part[2] + (part[1] + part[0]); }
+};
+
+struct dense_view {
+    void *data;
+    int64_t heads, feat, row_stride, head_stride;
+};
+static dense_view view_dense(const fmm_dense *d)
+{
+    return dense_view{d->data, d->heads, d->feat, d->row_stride, d->head_stride};
+}
+template <class T>
+static __device__ T *element(const dense_view &d, int64_t row, int64_t head, int64_t c)
+{
+    return static_cast<T *>(d.data) + row * d.row_stride + head * d.head_stride + c;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    spmm_reference(const csr_view a, const edge_view val, const dense_view x, const dense_view y,
+                   int reduce)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t count = a.rows * y.heads * y.feat, step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count; k += step) {
+        const int64_t c = k % y.feat, h = k / y.feat % y.heads, i = k / y.feat / y.heads;
+        int64_t begin;
+        const int64_t terms = row_range(a, i, &begin);
+        const A sign = A(reduce == FMM_MIN ? -1 : 1);
+        long_sum<A> sum;
+        sum.start();
+        A most = -A(INFINITY);
+        for (int64_t p = begin; p < begin + terms; p++) {
+            const int32_t j = a.idx[p];
+            if ((uint32_t)j >= (uint32_t)a.cols) continue;
+            const A w = edge_value<A>(val, edge_of(val, p), h), v = widen(*element<T>(x, j, h, c));
+            if (reduce == FMM_SUM || reduce == FMM_MEAN) {
+                sum.add(w, v);
+            } else {
+                const A term = sign * w * v;
+                if (term > most || term != term) most = term; /* NaN, once there, stays */
+            }
+        }
+        A result = A(0);
+        if (terms && reduce == FMM_SUM) result = sum.total();
+        if (terms && reduce == FMM_MEAN) result = sum.total() / A(terms);
+        if (terms && (reduce == FMM_MAX || reduce == FMM_MIN)) result = sign * most;
+        *element<T>(y, i, h, c) = narrow<T>(result);
+    }
+}
+
+/* The row of entry p: the last whose first entry is not past it. */
+static __device__ int64_t row_of(const csr_view &a, int64_t p)
+{
+    int64_t low = 0, high = a.rows - 1;
+    while (low < high) {
+        const int64_t middle = high - (high - low) / 2;
+        if (a.ptr[middle] <= p)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    sddmm_reference(const csr_view s, const edge_view val, const dense_view a, const dense_view b,
+                    const dense_view e)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t count = s.nnz * e.heads, step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count && s.rows; k += step) {
+        const int64_t p = k / e.heads, h = k % e.heads, i = row_of(s, p);
+        const int64_t edge = edge_of(val, p);
+        const int32_t j = s.idx[p];
+        long_sum<A> dot;
+        dot.start();
+        if ((uint32_t)j < (uint32_t)s.cols)
+            for (int64_t c = 0; c < a.feat; c++)
+                dot.add(widen(*element<T>(a, i, h, c)), widen(*element<T>(b, j, h, c)));
+        *element<T>(e, edge, h, 0) = narrow<T>(dot.total() * edge_value<A>(val, edge, h));
+    }
+}
+
+/* Calls run(T()) for the type of a dense operand. */
+template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
+{
+    switch (dtype) {
+    case FMM_F32: return run(float());
+    case FMM_F64: return run(double());
+    case FMM_F16: return run(__half());
+    default: return run(__nv_bfloat16());
+    }
+}
+
+extern "C" fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_dense *y = call->y;
+    int before;
+    TRY(cuda_enter("spmm", exec, &before));
+    const unsigned grid =
+        (unsigned)smaller(blocks_for(y->rows * y->heads * y->feat), REFERENCE_BLOCKS);
+    for_dtype(y->dtype, [&](auto element_of) {
+        spmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
+            view_csr(call->a), view_edges(call->a, call->val), view_dense(call->x), view_dense(y),
+            call->reduce);
+    });
+    return cuda_leave("spmm", exec, before);
+}
+
+extern "C" fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_dense *e = call->y;
+    int before;
+    TRY(cuda_enter("sddmm", exec, &before));
+    const unsigned grid = (unsigned)smaller(blocks_for(e->rows * e->heads), REFERENCE_BLOCKS);
+    for_dtype(e->dtype, [&](auto element_of) {
+        sddmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
+            view_csr(call->a), view_edges(call->a, call->val), view_dense(call->x),
+            view_dense(call->b), view_dense(e));
+    });
+    return cuda_leave("sddmm", exec, before);
+}

@@ -1,0 +1,78 @@
+/* The CUDA algorithms of each operator, and which one number 0 stands for. */
+#include "cuda.h"
+
+typedef fmm_status run(const fmm_exec *, const fmm_call *);
+
+static fmm_status spmm_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static run *const of_dtype[] = {
+        [FMM_F32] = fmm_spmm_segments_f32,
+        [FMM_F64] = fmm_spmm_segments_f64,
+        [FMM_F16] = fmm_spmm_segments_f16,
+        [FMM_BF16] = fmm_spmm_segments_bf16,
+    };
+    return of_dtype[call->x->dtype](exec, call);
+}
+
+static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static run *const of_dtype[] = {
+        [FMM_F32] = fmm_sddmm_segments_f32,
+        [FMM_F64] = fmm_sddmm_segments_f64,
+        [FMM_F16] = fmm_sddmm_segments_f16,
+        [FMM_BF16] = fmm_sddmm_segments_bf16,
+    };
+    return of_dtype[call->x->dtype](exec, call);
+}
+
+static const fmm_algorithm spmm[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "one thread per output element, terms in storage order",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_spmm_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about = "rows by falling length, long ones in pieces; a group of lanes gathers whole rows of x",
+     .source = "this project; row order as in Sputnik (Gale et al. 2020), pieces as in RoDe "
+               "(Pang et al. 2024)",
+     .deterministic = true,
+     .supports = fmm_spmm_segments_supports,
+     .workspace = fmm_spmm_segments_workspace,
+     .run = spmm_segments},
+    {.name = NULL},
+};
+
+static const fmm_algorithm sddmm[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "one thread per output element, its row found by bisection",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_sddmm_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about = "rows by falling length, long ones in pieces; the row of a stays in registers",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_sddmm_segments_supports,
+     .workspace = fmm_sddmm_segments_workspace,
+     .run = sddmm_segments},
+    {.name = NULL},
+};
+
+/* `segments` was the faster on every graph and width measured; it declines only what its grids or
+ * 32-bit strides cannot span (over 2^34 entries, or rows of x 16 GB apart). */
+static const fmm_algorithm *choose_spmm(const fmm_call *call)
+{
+    return fmm_spmm_segments_supports(call) ? &spmm[1] : &spmm[0];
+}
+
+static const fmm_algorithm *choose_sddmm(const fmm_call *call)
+{
+    return fmm_sddmm_segments_supports(call) ? &sddmm[1] : &sddmm[0];
+}
+
+const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};
+const fmm_registry fmm_sddmm_cuda = {sddmm, choose_sddmm};

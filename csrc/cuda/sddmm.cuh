@@ -1,0 +1,232 @@
+/* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type T.
+ *
+ * Work is dealt as for SpMM (spmm.cuh): a row, or a piece of a long one, and one head go to a group
+ * of LANES lanes. The group keeps its slice of a's row in registers and gathers BATCH rows of b, FLY
+ * of them in flight; each lane has its share of BATCH dot products. A transposing butterfly sums
+ * them: at each step a lane keeps half of the products and hands over the other half, so that 8
+ * products over 8 lanes take 7 shuffles instead of 24, and end one in each lane, in the order of
+ * memory. Every entry has one owner and one order of addition: the same bits every time.
+ *
+ * Rows of more than a tile are taken tile by tile (WIDE): a's slice is read again for each batch,
+ * from L1. No accumulator adds more than 512 terms: after CHAIN of them it goes to a second one. */
+#ifndef FMM_CUDA_SDDMM_CUH
+#define FMM_CUDA_SDDMM_CUH
+
+#include "segments.cuh"
+
+template <class T> struct sddmm_args {
+    csr_view s;
+    edge_view val;
+    plan_view plan;
+    const T *a, *b;
+    T *e;
+    int64_t a_row, a_head, b_head, e_row, e_head, feat;
+    uint64_t per_head;
+    uint32_t b_row;
+    int32_t heads;
+};
+
+/* Sums `dot` over the group. Afterwards lane l holds, in its first BATCH / LANES elements (at least
+ * one), the sums of the entries from l * BATCH / LANES on. */
+template <class A, int LANES, int BATCH>
+static __device__ __forceinline__ void transpose_sum(A *dot, int lane)
+{
+    int left = BATCH;
+#pragma unroll
+    for (int d = LANES / 2; d; d /= 2) {
+        const bool upper = lane & d;
+        if (left > 1) {
+            left /= 2;
+#pragma unroll
+            for (int k = 0; k < left; k++) {
+                const A give = upper ? dot[k] : dot[k + left];
+                const A keep = upper ? dot[k + left] : dot[k];
+                dot[k] = keep + __shfl_xor_sync(ALL, give, d);
+            }
+        } else {
+            dot[0] += __shfl_xor_sync(ALL, dot[0], d);
+        }
+    }
+}
+
+template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, bool ANY, bool WIDE>
+static __global__ void __launch_bounds__(BLOCK, BLOCKS)
+    sddmm_segments(const __grid_constant__ sddmm_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    enum {
+        BATCH = 8,
+        EACH = LANES < BATCH ? BATCH / LANES : 1,
+        CHUNK = LANES * EACH,
+        TILE = LANES * PER * VEC,
+        HELD = LANES < BATCH ? BATCH / LANES : 1,   /* finished sums in a lane */
+        SHARE = LANES < BATCH ? 1 : LANES / BATCH, /* lanes with the same sum */
+    };
+    const int lane = threadIdx.x % LANES;
+    const int64_t item = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+
+    int32_t segments, long_rows, filled;
+    plan_counts(s.s, s.plan, &segments, &long_rows, &filled);
+    const int64_t items = segments + max(filled - long_rows, 0);
+    const int64_t k = item_of(item, s.heads, s.per_head), head = item - k * s.heads;
+    work w = {0, 0, 0};
+    if (k < items) w = plan_item(s.s, s.plan, k, segments, long_rows, filled);
+    const int longest = longest_in_warp<LANES>(w.length);
+    if (!longest) return;
+
+    const T *const a = s.a + w.row * s.a_row + head * s.a_head + lane * VEC;
+    const T *const b = s.b + head * s.b_head + lane * VEC;
+    A left[PER][VEC];
+    auto read_left = [&](int64_t tile) {
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            PACK(T, VEC) packed = {};
+            if (tile + (i * LANES + lane) * VEC < s.feat)
+                packed = load<T, VEC>(a + tile + i * LANES * VEC);
+            unpack<T, VEC>(packed, left[i]);
+        }
+    };
+    if (!WIDE) read_left(0);
+
+    int32_t near[EACH], near_next[EACH];
+    auto fetch = [&](int from, int32_t *to) {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int at = from + e * LANES + lane;
+            to[e] = -1;
+            if (at < w.length) {
+                const int32_t j = __ldg(s.s.idx + w.begin + at);
+                if ((uint32_t)j < (uint32_t)s.s.cols) to[e] = j;
+            }
+        }
+    };
+    /* Adds the products of one tile of BATCH rows of b, from entry c of the chunk. */
+    auto multiply = [&](int c, int64_t tile, A *dot) {
+#pragma unroll
+        for (int g = 0; g < BATCH; g += FLY) {
+            PACK(T, VEC) row[FLY][PER];
+#pragma unroll
+            for (int f = 0; f < FLY; f++) {
+                const int at = c + g + f;
+                const int32_t j = __shfl_sync(ALL, near[at / LANES], at % LANES, LANES);
+                const T *const from = b + uint64_t(uint32_t(j)) * s.b_row + tile;
+#pragma unroll
+                for (int i = 0; i < PER; i++) {
+                    row[f][i] = {};
+                    if (j >= 0 && tile + (i * LANES + lane) * VEC < s.feat)
+                        row[f][i] = load<T, VEC>(from + i * LANES * VEC);
+                }
+            }
+#pragma unroll
+            for (int f = 0; f < FLY; f++)
+#pragma unroll
+                for (int i = 0; i < PER; i++) {
+                    A right[VEC];
+                    unpack<T, VEC>(row[f][i], right);
+#pragma unroll
+                    for (int v = 0; v < VEC; v++) dot[g + f] += left[i][v] * right[v];
+                }
+        }
+    };
+
+    fetch(0, near);
+    for (int done = 0; done < longest; done += CHUNK) {
+        fetch(done + CHUNK, near_next);
+#pragma unroll
+        for (int c = 0; c < CHUNK; c += BATCH) {
+            if (c && done + c >= longest) break;
+            A dot[BATCH];
+#pragma unroll
+            for (int f = 0; f < BATCH; f++) dot[f] = A(0);
+            if (!WIDE) {
+                multiply(c, 0, dot);
+            } else {
+                for (int64_t tile = 0; tile < s.feat;) {
+                    A part[BATCH];
+#pragma unroll
+                    for (int f = 0; f < BATCH; f++) part[f] = A(0);
+                    const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
+                    for (; tile < end; tile += TILE) {
+                        read_left(tile);
+                        multiply(c, tile, part);
+                    }
+#pragma unroll
+                    for (int f = 0; f < BATCH; f++) dot[f] += part[f];
+                }
+            }
+            transpose_sum<A, LANES, BATCH>(dot, lane);
+#pragma unroll
+            for (int h = 0; h < HELD; h++) {
+                const int at = done + c + lane / SHARE * HELD + h;
+                if (lane % SHARE || at >= w.length) continue;
+                const int64_t edge = ANY ? edge_of(s.val, w.begin + at) : w.begin + at;
+                if (ANY) dot[h] *= edge_value<A>(s.val, edge, head);
+                store<T, 1>(s.e + edge * s.e_row + head * s.e_head, &dot[h]);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < EACH; e++) near[e] = near_next[e];
+    }
+}
+
+template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, bool WIDE>
+static void launch_segments(cudaStream_t stream, const sddmm_args<T> &s)
+{
+    const int64_t items = (s.plan.segments_max + s.s.rows) * int64_t(s.heads);
+    const unsigned grid = blocks_for(items * LANES);
+    if (s.val.eid || s.val.data)
+        sddmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, true, WIDE><<<grid, BLOCK, 0, stream>>>(s);
+    else
+        sddmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, false, WIDE><<<grid, BLOCK, 0, stream>>>(s);
+}
+
+/* Lanes and loads for a row of b; fewer lanes mean fewer steps of the butterfly. */
+template <class T>
+static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
+{
+    enum { V = 16 / sizeof(T) };
+    const int64_t n = ceil_div(s.feat, vec);
+    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 8, 4, false>(stream, s);
+    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 8, 4, false>(stream, s);
+    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 8, 4, false>(stream, s);
+    if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 4, 3, false>(stream, s);
+    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3, false>(stream, s);
+    if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 4, 3, false>(stream, s);
+    if (vec == V) return launch_segments<T, V, 32, 2, 4, 2, true>(stream, s);
+    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4, false>(stream, s);
+    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4, false>(stream, s);
+    if (n <= 128) return launch_segments<T, 1, 32, 4, 4, 3, false>(stream, s);
+    return launch_segments<T, 1, 32, 4, 4, 2, true>(stream, s);
+}
+
+template <class T> static fmm_status sddmm_run(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_csr *m = call->a;
+    const fmm_dense *a = call->x, *b = call->b, *e = call->y;
+    int before;
+    TRY(cuda_enter("sddmm", exec, &before));
+
+    sddmm_args<T> s;
+    s.s = view_csr(m);
+    s.val = view_edges(m, call->val);
+    s.plan = plan_for_call(exec, m);
+    s.a = static_cast<const T *>(a->data);
+    s.b = static_cast<const T *>(b->data);
+    s.e = static_cast<T *>(e->data);
+    s.a_row = a->row_stride;
+    s.a_head = a->head_stride;
+    s.b_row = (uint32_t)b->row_stride;
+    s.b_head = b->head_stride;
+    s.e_row = e->row_stride;
+    s.e_head = e->head_stride;
+    s.feat = a->feat;
+    s.heads = (int32_t)a->heads;
+    s.per_head = reciprocal(a->heads);
+
+    const int full = 16 / sizeof(T);
+    const bool packs = lies_in_packs(a, sizeof(T), full) && lies_in_packs(b, sizeof(T), full);
+    choose_lanes(stream_of(exec), s, packs ? full : 1);
+    return cuda_leave("sddmm", exec, before);
+}
+
+#endif

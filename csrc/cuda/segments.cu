@@ -1,0 +1,33 @@
+/* What the `segments` kernels can take and how much workspace they need: host code, from the sizes
+ * of the operands alone, so that a call never waits for the device. */
+#include "cuda.h"
+#include "segments.cuh"
+
+/* Strides of gathered rows are 32-bit factors in the kernels' address arithmetic. */
+static bool gathers(const fmm_dense *d) { return d->rows < 2 || d->row_stride <= UINT32_MAX; }
+
+bool fmm_spmm_segments_supports(const fmm_call *call)
+{
+    return gathers(call->x) && segments_reach(call->a, call->x->heads, call->x->feat);
+}
+
+bool fmm_sddmm_segments_supports(const fmm_call *call)
+{
+    return gathers(call->b) && segments_reach(call->a, call->x->heads, 0);
+}
+
+size_t fmm_spmm_segments_workspace(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const int64_t segments =
+        plan_long_rows_max(a->rows, a->nnz) ? plan_segments_max(a->rows, a->nnz) : 0;
+    const int64_t sum_bytes = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
+    /* Flat heads need a little less than heads padded one by one: the larger is said. */
+    int64_t bytes;
+    if (__builtin_mul_overflow(segments * sum_bytes, call->x->heads, &bytes) ||
+        __builtin_mul_overflow(bytes, ceil_div(call->x->feat, 4) * 4, &bytes))
+        return SIZE_MAX;
+    return plan_workspace(a) + (size_t)bytes;
+}
+
+size_t fmm_sddmm_segments_workspace(const fmm_call *call) { return plan_workspace(call->a); }

@@ -1,0 +1,1 @@
+"""Graph layers on the fused kernels."""
