@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
+export FUSEDMM_CUDA ?= 0
 CC ?= cc
 LIBRARY := fusedmm/libfusedmm.so
 WARN := -std=c11 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Werror
@@ -28,7 +29,7 @@ demo: $(VENV)/demo
 	$(BIN)/python -m fusedmm train
 
 test: $(VENV)/dev
-	FUSEDMM_CUDA=$${FUSEDMM_CUDA:-0} $(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python setup.py -q build_ext --inplace
 	$(MAKE) c-test abi-check
 	$(BIN)/python -m pytest -q
 
