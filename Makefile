@@ -44,7 +44,7 @@ abi-check: $(VENV)/dev
 	$(CXX) -std=c++20 -fsyntax-only -I$$($(BIN)/python -c "import torch.utils.cpp_extension as e; print(e.include_paths()[0])") tests/abi_check.cpp
 
 lint: $(VENV)/dev
-	$(BIN)/clang-format --dry-run -Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]')
+	$(BIN)/clang-format --dry-run -Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'tests/c/*.[ch]')
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

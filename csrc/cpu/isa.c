@@ -86,7 +86,8 @@ static isa best(void)
     return chosen;
 }
 
-/* ---- the algorithms; kernels take any dtype, shape and stride, only the machine limits them ---- */
+/* ---- the algorithms; kernels take any dtype, shape and stride, only the machine limits them ----
+ */
 
 static bool has_avx2(const fmm_call *call) { return (void)call, usable(AVX2); }
 static bool has_avx512(const fmm_call *call) { return (void)call, usable(AVX512); }

@@ -71,8 +71,8 @@ static inline vf32 bf16_wide(__m128i h)
 static inline __m128i bf16_narrow(vf32 v)
 {
     const __m256i u = _mm256_castps_si256(v), even = _mm256_srli_epi32(u, 16);
-    const __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff),
-                                          _mm256_and_si256(even, _mm256_set1_epi32(1)));
+    const __m256i half =
+        _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(even, _mm256_set1_epi32(1)));
     const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
     const __m256i quiet = _mm256_or_si256(even, _mm256_set1_epi32(0x40));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));

@@ -74,8 +74,8 @@ static inline vf32 bf16_wide(__m256i h)
 static inline __m256i bf16_narrow(vf32 v)
 {
     const __m512i u = _mm512_castps_si512(v), even = _mm512_srli_epi32(u, 16);
-    const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff),
-                                          _mm512_and_si512(even, _mm512_set1_epi32(1)));
+    const __m512i half =
+        _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(even, _mm512_set1_epi32(1)));
     const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, half), 16);
     const __m512i quiet = _mm512_or_si512(even, _mm512_set1_epi32(0x40));
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);

@@ -9,10 +9,14 @@ static double get(const fmm_dense *d, int64_t r, int64_t h, int64_t c)
 {
     const int64_t at = r * d->row_stride + h * d->head_stride + c;
     switch (d->dtype) {
-    case FMM_F64: return ((const double *)d->data)[at];
-    case FMM_F16: return (double)f16_value(((const uint16_t *)d->data)[at]);
-    case FMM_BF16: return (double)bf16_value(((const uint16_t *)d->data)[at]);
-    default: return (double)((const float *)d->data)[at];
+    case FMM_F64:
+        return ((const double *)d->data)[at];
+    case FMM_F16:
+        return (double)f16_value(((const uint16_t *)d->data)[at]);
+    case FMM_BF16:
+        return (double)bf16_value(((const uint16_t *)d->data)[at]);
+    default:
+        return (double)((const float *)d->data)[at];
     }
 }
 
@@ -20,10 +24,18 @@ static void put(const fmm_dense *d, int64_t r, int64_t h, int64_t c, double valu
 {
     const int64_t at = r * d->row_stride + h * d->head_stride + c;
     switch (d->dtype) {
-    case FMM_F64: ((double *)d->data)[at] = value; break;
-    case FMM_F16: ((uint16_t *)d->data)[at] = f16_of((float)value); break;
-    case FMM_BF16: ((uint16_t *)d->data)[at] = bf16_of((float)value); break;
-    default: ((float *)d->data)[at] = (float)value; break;
+    case FMM_F64:
+        ((double *)d->data)[at] = value;
+        break;
+    case FMM_F16:
+        ((uint16_t *)d->data)[at] = f16_of((float)value);
+        break;
+    case FMM_BF16:
+        ((uint16_t *)d->data)[at] = bf16_of((float)value);
+        break;
+    default:
+        ((float *)d->data)[at] = (float)value;
+        break;
     }
 }
 
@@ -49,10 +61,7 @@ static double total(const blocked_sum *s)
 }
 
 /* The entries of row i, inside [0, nnz) whatever ptr holds. */
-static int64_t row_begin(const fmm_csr *a, int64_t i)
-{
-    return a->ptr[i] < 0 ? 0 : a->ptr[i];
-}
+static int64_t row_begin(const fmm_csr *a, int64_t i) { return a->ptr[i] < 0 ? 0 : a->ptr[i]; }
 
 static int64_t row_end(const fmm_csr *a, int64_t i)
 {

@@ -64,8 +64,7 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
     const fmm_csr *a = task->call->a;
     int64_t first = begin == 0 ? 0 : boundary(a, begin * task->per_chunk);
     for (int64_t chunk = begin + 1; chunk <= end; chunk++) {
-        const int64_t last =
-            chunk == task->chunks ? a->rows : boundary(a, chunk * task->per_chunk);
+        const int64_t last = chunk == task->chunks ? a->rows : boundary(a, chunk * task->per_chunk);
         if (first < last) {
             if (sane(task, first, last))
                 task->kernel(task, first, last);

@@ -21,10 +21,11 @@ struct fmm_rows_task {
     const fmm_call *call;
     fmm_rows_kernel *kernel;
     void (*guarded)(const fmm_call *, int64_t first, int64_t last); /* for rows that are not sane */
-    int64_t heads, feat; /* of the gathered operand, heads folded into feat where that is the same */
-    bool uses_edges;     /* eid is read */
-    int64_t val_head;    /* head stride of val, 0 where one value serves every head */
-    int64_t fetch_end;   /* entries p < fetch_end fetch for entry p + FMM_AHEAD; 0: table in cache */
+    int64_t heads,
+        feat;          /* of the gathered operand, heads folded into feat where that is the same */
+    bool uses_edges;   /* eid is read */
+    int64_t val_head;  /* head stride of val, 0 where one value serves every head */
+    int64_t fetch_end; /* entries p < fetch_end fetch for entry p + FMM_AHEAD; 0: table in cache */
     int64_t chunks, per_chunk; /* per_chunk counts rows + entries */
 };
 

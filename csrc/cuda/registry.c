@@ -34,7 +34,8 @@ static const fmm_algorithm spmm[] = {
      .run = fmm_spmm_reference_cuda},
     {.number = 2,
      .name = "segments",
-     .about = "rows by falling length, long ones in pieces; a group of lanes gathers whole rows of x",
+     .about =
+         "rows by falling length, long ones in pieces; a group of lanes gathers whole rows of x",
      .source = "this project; row order as in Sputnik (Gale et al. 2020), pieces as in RoDe "
                "(Pang et al. 2024)",
      .deterministic = true,
