@@ -96,10 +96,14 @@ static inline double get(const fmm_dense *d, int64_t r, int64_t h, int64_t c)
 {
     const int64_t at = place(d, r, h, c);
     switch (d->dtype) {
-    case FMM_F64: return ((const double *)d->data)[at];
-    case FMM_F16: return (double)f16_value(((const uint16_t *)d->data)[at]);
-    case FMM_BF16: return (double)bf16_value(((const uint16_t *)d->data)[at]);
-    default: return (double)((const float *)d->data)[at];
+    case FMM_F64:
+        return ((const double *)d->data)[at];
+    case FMM_F16:
+        return (double)f16_value(((const uint16_t *)d->data)[at]);
+    case FMM_BF16:
+        return (double)bf16_value(((const uint16_t *)d->data)[at]);
+    default:
+        return (double)((const float *)d->data)[at];
     }
 }
 
@@ -107,10 +111,18 @@ static inline void set(const fmm_dense *d, int64_t r, int64_t h, int64_t c, doub
 {
     const int64_t at = place(d, r, h, c);
     switch (d->dtype) {
-    case FMM_F64: ((double *)d->data)[at] = value; break;
-    case FMM_F16: ((uint16_t *)d->data)[at] = f16_of((float)value); break;
-    case FMM_BF16: ((uint16_t *)d->data)[at] = bf16_of((float)value); break;
-    default: ((float *)d->data)[at] = (float)value; break;
+    case FMM_F64:
+        ((double *)d->data)[at] = value;
+        break;
+    case FMM_F16:
+        ((uint16_t *)d->data)[at] = f16_of((float)value);
+        break;
+    case FMM_BF16:
+        ((uint16_t *)d->data)[at] = bf16_of((float)value);
+        break;
+    default:
+        ((float *)d->data)[at] = (float)value;
+        break;
     }
 }
 

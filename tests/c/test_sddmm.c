@@ -65,8 +65,8 @@ static void run(const setting *t)
 
 int main(void)
 {
-    static const int64_t feats[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100,
-                                    127, 128, 257, 300, 513, 2050, 9001};
+    static const int64_t feats[] = {0,  1,  2,  3,  4,   5,   7,   8,   9,   15,  16,   17,
+                                    31, 32, 33, 64, 100, 127, 128, 257, 300, 513, 2050, 9001};
     int turn = 0;
     for (size_t f = 0; f < sizeof feats / sizeof *feats; f++)
         for (int dtype = 0; dtype < FMM_DTYPES; dtype++)
@@ -80,7 +80,9 @@ int main(void)
                              .feat = feats[f],
                              .gap = turn % 3 == 0 ? 0 : turn % 5,
                              .eid = turn / 2 % 2,
-                             .val_heads = turn % 3 == 1 ? 0 : turn % 3 == 2 ? 1 : (int)heads,
+                             .val_heads = turn % 3 == 1   ? 0
+                                          : turn % 3 == 2 ? 1
+                                                          : (int)heads,
                              .dtype = (fmm_dtype)dtype,
                              .val_dtype = (fmm_dtype)(turn / 3 % FMM_DTYPES),
                              .data = (content)(turn / 5 % CONTENTS),
@@ -88,8 +90,8 @@ int main(void)
                 if (dtype == FMM_F16 && t.data == POWERS) t.data = RANDOM; /* leaves its range */
                 run(&t);
             }
-    setting t = {.kind = HUB, .rows = 3, .cols = 50, .heads = 1, .feat = 5, .eid = true,
-                 .val_heads = 1};
+    setting t = {
+        .kind = HUB, .rows = 3, .cols = 50, .heads = 1, .feat = 5, .eid = true, .val_heads = 1};
     run(&t);
     t.kind = LONG_ROWS;
     run(&t);

@@ -1,4 +1,5 @@
-/* SpMM on the CPU: every algorithm x dtype x reduction x shape against one long double per output. */
+/* SpMM on the CPU: every algorithm x dtype x reduction x shape against one long double per output.
+ */
 #include "test.h"
 
 typedef struct setting {
@@ -82,8 +83,8 @@ static void run(const setting *s)
 
 static void shapes(void)
 {
-    static const int64_t feats[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64,
-                                    100, 127, 128, 144, 192, 200, 257, 272, 300, 320};
+    static const int64_t feats[] = {0,  1,  2,  3,   4,   5,   7,   8,   9,   15,  16,  17,  31, 32,
+                                    33, 48, 64, 100, 127, 128, 144, 192, 200, 257, 272, 300, 320};
     int turn = 0;
     for (size_t f = 0; f < sizeof feats / sizeof *feats; f++)
         for (int dtype = 0; dtype < FMM_DTYPES; dtype++)
@@ -97,7 +98,9 @@ static void shapes(void)
                                    .feat = feats[f],
                                    .gap = turn % 3 == 0 ? 0 : turn % 5,
                                    .eid = turn / 2 % 2,
-                                   .val_heads = turn % 3 == 1 ? 0 : turn % 3 == 2 ? 1 : (int)heads,
+                                   .val_heads = turn % 3 == 1   ? 0
+                                                : turn % 3 == 2 ? 1
+                                                                : (int)heads,
                                    .dtype = (fmm_dtype)dtype,
                                    .val_dtype = (fmm_dtype)(turn / 3 % FMM_DTYPES),
                                    .data = (content)(turn / 5 % CONTENTS),
@@ -110,9 +113,16 @@ static void long_rows(void)
 {
     for (int dtype = 0; dtype < FMM_DTYPES; dtype++)
         for (int data = 0; data < CONTENTS; data++) {
-            setting s = {.kind = LONG_ROWS, .rows = 3, .cols = 40, .heads = 1, .feat = 20,
-                         .eid = data == 1, .val_heads = data != 2, .dtype = (fmm_dtype)dtype,
-                         .val_dtype = (fmm_dtype)dtype, .data = (content)data};
+            setting s = {.kind = LONG_ROWS,
+                         .rows = 3,
+                         .cols = 40,
+                         .heads = 1,
+                         .feat = 20,
+                         .eid = data == 1,
+                         .val_heads = data != 2,
+                         .dtype = (fmm_dtype)dtype,
+                         .val_dtype = (fmm_dtype)dtype,
+                         .data = (content)data};
             if (data == POWERS && dtype >= FMM_F16) continue;
             run(&s);
             s.kind = HUB;
@@ -164,7 +174,9 @@ static void not_finite(void)
                             const bool last = c == feat - 1;
                             const bool nan = last && i < 2;
                             const bool inf = last && i == 3 && reduce != FMM_MIN;
-                            CHECK(nan ? isnan(out) : inf ? isinf(out) : isfinite(out),
+                            CHECK(nan   ? isnan(out)
+                                  : inf ? isinf(out)
+                                        : isfinite(out),
                                   "%s %s %s row %" PRId64 " column %" PRId64 ": %g",
                                   algorithm->name, dtype_of[dtype], reductions[reduce], i, c, out);
                         }
@@ -204,7 +216,9 @@ static void rounding(void)
                 const uint16_t want = dtype == FMM_F16 ? f16_of(v) : bf16_of(v);
                 for (int64_t c = 0; c < FEAT; c++) {
                     const uint16_t got = ((const uint16_t *)y.data)[i * FEAT + c];
-                    wrong += isnan(v) ? !isnan(get(&y, i, 0, c)) : (want & 0x7fff) ? got != want : (got & 0x7fff) != 0;
+                    wrong += isnan(v)          ? !isnan(get(&y, i, 0, c))
+                             : (want & 0x7fff) ? got != want
+                                               : (got & 0x7fff) != 0;
                 }
             }
             CHECK(wrong == 0, "%s %s: %" PRId64 " roundings", algorithm->name, dtype_of[dtype],
