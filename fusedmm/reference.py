@@ -23,7 +23,9 @@ def spmm(adj: CSR, x: Tensor, reduce: str = "sum") -> Tensor:
         y = y.index_add(0, row, terms)
         return y if reduce == "sum" else y / adj.degree().clamp(min=1).to(x.dtype).view(-1, *[1] * (y.dim() - 1))
     index = row.view(-1, *[1] * (terms.dim() - 1)).expand_as(terms)
-    return y.scatter_reduce(0, index, terms, {"max": "amax", "min": "amin"}[reduce], include_self=False)
+    worst = float("-inf") if reduce == "max" else float("inf")  # not 0, which would count as a tie
+    y = torch.full_like(y, worst).scatter_reduce(0, index, terms, {"max": "amax", "min": "amin"}[reduce])
+    return y.masked_fill((adj.degree() == 0).view(-1, *[1] * (y.dim() - 1)), 0)
 
 
 def sddmm(adj: CSR, a: Tensor, b: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 /* The specification of both operators on the CPU: one sum per output, written as the formula reads.
  *
  * Every element is loaded to double, whatever its dtype, and sums are blocked: no accumulator adds
- * more than 512 terms in a row. Entries out of range are skipped, so any index content is safe. */
+ * more than FMM_BLOCK terms in a row. Entries out of range are skipped, so any index content is safe. */
 #include "rows.h"
 #include "simd.h"
 
@@ -39,25 +39,28 @@ static void put(const fmm_dense *d, int64_t r, int64_t h, int64_t c, double valu
     }
 }
 
-/* A sum whose level l + 1 takes what 512 terms of level l made. */
+/* A sum whose level l + 1 takes what FMM_BLOCK terms of level l made. */
+enum { LEVELS = 5 };
 typedef struct blocked_sum {
     int64_t terms;
-    double level[4];
+    double level[LEVELS];
 } blocked_sum;
 
 static void add(blocked_sum *s, double term)
 {
     s->level[0] += term;
-    s->terms++;
-    for (int l = 0, shift = 9; l < 3 && s->terms % ((int64_t)1 << shift) == 0; l++, shift += 9) {
-        s->level[l + 1] += s->level[l];
-        s->level[l] = 0;
+    int64_t made = ++s->terms;
+    for (int l = 1; l < LEVELS && made % FMM_BLOCK == 0; l++, made /= FMM_BLOCK) {
+        s->level[l] += s->level[l - 1];
+        s->level[l - 1] = 0;
     }
 }
 
 static double total(const blocked_sum *s)
 {
-    return s->level[0] + s->level[1] + s->level[2] + s->level[3];
+    double sum = 0;
+    for (int l = 0; l < LEVELS; l++) sum += s->level[l];
+    return sum;
 }
 
 /* The entries of row i, inside [0, nnz) whatever ptr holds. */

@@ -9,7 +9,9 @@
 #include "../core.h"
 
 enum {
-    FMM_BLOCK = 256, /* entries that meet in one register; far below the 512 that are promised */
+    /* Terms that one register adds in a row. n equal terms can be off by n u / 2 in all, which
+     * stays under the promised 4 sqrt(n) u up to about this many. */
+    FMM_BLOCK = 128,
     FMM_AHEAD = 12,  /* a row of the gathered operand is fetched this many entries before its use */
 };
 

@@ -1,6 +1,6 @@
 /* The CUDA side of a library that was built without nvcc: no algorithms, and errors that say how to
  * get them. Compiled instead of every other file of this folder. */
-#include "../core.h"
+#include "../select.h"
 
 static fmm_status absent(const char *op)
 {
@@ -68,3 +68,9 @@ fmm_status fmm_cuda_plan(const fmm_exec *exec, const fmm_csr *a, void *plan)
 }
 
 const char *fmm_cuda_info(void) { return "null"; }
+
+fmm_status fmm_cuda_select(const fmm_exec *exec, const fmm_select_call *call)
+{
+    (void)exec, (void)call;
+    return absent("select");
+}

@@ -104,6 +104,21 @@ static __device__ __forceinline__ void store(T *to, const typename sum_of<T>::ty
     __stcs(reinterpret_cast<PACK(T, N) *>(to), *reinterpret_cast<const PACK(T, N) *>(v));
 }
 
+/* Sums on their way through the workspace: written by one kernel, read once by the next. */
+template <class A, int N> static __device__ __forceinline__ void keep(A *to, const A *sums)
+{
+    enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH) store<A, EACH>(to + i, sums + i);
+}
+template <class A, int N> static __device__ __forceinline__ void fetch_kept(const A *from, A *sums)
+{
+    enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH)
+        unpack<A, EACH>(__ldcs(reinterpret_cast<const PACK(A, EACH) *>(from + i)), sums + i);
+}
+
 /* ---- the matrix and its values as kernels see them ---- */
 
 struct csr_view {

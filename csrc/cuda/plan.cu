@@ -1,29 +1,35 @@
 /* Making a plan (plan.cuh): a stable counting sort of the rows by length class, and the list of the
  * pieces of long rows.
  *
- * Classes fall: long, then 8 per octave, exact below 16, empty last. A block owns ROWS neighbouring
- * rows, each of its warps a stretch of them. `count` leaves one number per class and block (and one
- * line for the pieces), `scan` turns them into first positions, `place` walks the same rows in the
- * same order and ranks them by a ballot among equal classes: stable, without atomics on memory, the
- * same plan every time. Three launches and no synchronisation, whatever the matrix. */
+ * Classes fall: hubs, long, 8 per octave down to 33 entries, then up to 32, 16, 8, and empty. A block
+ * owns neighbouring rows, each of its warps a stretch of them. `count` leaves one number per class
+ * and block (and one line for the pieces), `scan` turns them into first positions, `place` walks the
+ * same rows in the same order and ranks them by a ballot among equal classes: stable, without
+ * atomics on memory, the same plan every time. Three launches and no synchronisation, whatever the
+ * matrix. */
 #include "plan.cuh"
 
 enum {
     WARPS = BLOCK / WARP,
-    ROWS = 2048,           /* per block */
-    STRETCH = ROWS / WARPS, /* per warp */
-    CLASSES = 64,
+    HUBS = 0,
+    LONG = 1,
+    OCTAVES = 4, /* above 32 entries, up to CHAIN */
+    ABOVE_16 = LONG + 8 * OCTAVES + 1,
+    ABOVE_8,
+    ABOVE_0,
+    EMPTY,
+    CLASSES,
     LINES = CLASSES + 1, /* and the pieces of long rows */
 };
 
-/* 0: longer than `segment`; 1 .. 62: falling length; 63: empty. Lengths 1 to 16 have a class each;
- * above, the three bits below the leading one count, which suffices up to 512. */
 static __device__ __forceinline__ int class_of(int64_t length, int32_t segment)
 {
-    if (length > segment) return 0;
-    if (length <= 16) return CLASSES - 1 - (int)length;
-    const int n = (int)length - 1, octave = 31 - __clz(n); /* 4 .. 8 */
-    return CLASSES - 1 - 16 - ((octave - 4) * 8 + ((n >> (octave - 3)) & 7) + 1);
+    if (length > segment) return length > int64_t(segment) * HUB_PIECES ? HUBS : LONG;
+    if (length <= SINGLE)
+        return length > 16 ? ABOVE_16 : length > 8 ? ABOVE_8 : length ? ABOVE_0 : EMPTY;
+    /* The octave of n and the three bits below its leading one. */
+    const int n = (int)length - 1, octave = 31 - __clz(n);
+    return ABOVE_16 - 1 - ((octave - 5) * 8 + ((n >> (octave - 3)) & 7));
 }
 
 static __device__ __forceinline__ int long_pieces(int64_t length, int32_t segment)
@@ -33,37 +39,31 @@ static __device__ __forceinline__ int long_pieces(int64_t length, int32_t segmen
 
 struct rows_view {
     csr_view a;
-    int32_t segment, blocks;
-    int32_t *lines; /* [LINES][blocks] */
+    int32_t segment, blocks, stretch; /* rows per warp */
+    int32_t *lines;                   /* [LINES][blocks] */
 };
 
 /* How many rows of each class the warp's stretch has, into its own line of shared memory. Lanes of
  * one class elect the lowest, which adds for all: no two threads write one counter. */
-static __device__ int count_stretch(const rows_view &v, int64_t first, int *counter)
+static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES])
 {
-    const int lane = threadIdx.x % WARP;
+    for (int k = threadIdx.x; k < WARPS * LINES; k += BLOCK) (&counter[0][0])[k] = 0;
+    __syncthreads();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int64_t first = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch;
     int pieces = 0;
-    for (int k = 0; k < STRETCH; k += WARP) {
+    for (int k = 0; k < v.stretch; k += WARP) {
         const int64_t row = first + k + lane;
         int64_t begin;
         const int64_t length = row < v.a.rows ? row_range(v.a, row, &begin) : 0;
         const int c = row < v.a.rows ? class_of(length, v.segment) : CLASSES;
         const unsigned same = __match_any_sync(ALL, c);
-        if (c < CLASSES && lane == __ffs(same) - 1) counter[c] += __popc(same);
+        if (c < CLASSES && lane == __ffs(same) - 1) counter[warp][c] += __popc(same);
         __syncwarp();
         pieces += long_pieces(length, v.segment);
     }
     for (int d = WARP / 2; d; d /= 2) pieces += __shfl_xor_sync(ALL, pieces, d);
-    return pieces;
-}
-
-static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES])
-{
-    for (int k = threadIdx.x; k < WARPS * LINES; k += BLOCK) (&counter[0][0])[k] = 0;
-    __syncthreads();
-    const int warp = threadIdx.x / WARP;
-    const int pieces = count_stretch(v, int64_t(blockIdx.x) * ROWS + warp * STRETCH, counter[warp]);
-    if (threadIdx.x % WARP == 0) counter[warp][CLASSES] = pieces;
+    if (lane == 0) counter[warp][CLASSES] = pieces;
     __syncthreads();
 }
 
@@ -112,19 +112,31 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
     return carry;
 }
 
-/* One block: there are 65 numbers per 2048 rows. Classes follow each other in one running sum; the
- * pieces start anew. */
+/* One block: there are some 40 numbers per block of rows. Classes follow each other in one running
+ * sum; the pieces start anew. */
 static __global__ void __launch_bounds__(1024) plan_scan(const rows_view v, plan_header *header)
 {
     __shared__ int sums[1024 / WARP];
-    const int64_t empty = int64_t(CLASSES - 1) * v.blocks;
     scan_line(v.lines, int64_t(CLASSES) * v.blocks, 0, sums);
     const int segments = scan_line(v.lines + int64_t(CLASSES) * v.blocks, v.blocks, 0, sums);
     __syncthreads();
-    if (threadIdx.x == 0)
-        *header = plan_header{v.a.rows,        v.a.nnz,  1,
-                              v.segment,       v.lines[v.blocks], segments,
-                              v.lines[empty], {0, 0, 0, 0, 0, 0, 0}};
+    if (threadIdx.x == 0) {
+        const int32_t *const begins = v.lines;
+        const int64_t n = v.blocks;
+        *header = plan_header{
+            v.a.rows,         v.a.nnz,
+            1,                v.segment,
+            begins[LONG * n], begins[(LONG + 1) * n],
+            segments,         {begins[ABOVE_16 * n], begins[ABOVE_8 * n], begins[ABOVE_0 * n], begins[EMPTY * n]},
+            {0, 0, 0}};
+    }
+}
+
+static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_max, int at,
+                                            int64_t row, int64_t length, int pieces, int piece)
+{
+    if (at >= 0 && at < segments_max)
+        segments[at] = make_uint2((uint32_t)row, piece_code(length, pieces, piece));
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -145,8 +157,8 @@ static __global__ void __launch_bounds__(BLOCK)
     __syncthreads();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const unsigned below = (1u << lane) - 1;
-    for (int k = 0; k < STRETCH; k += WARP) {
-        const int64_t row = int64_t(blockIdx.x) * ROWS + warp * STRETCH + k + lane;
+    for (int k = 0; k < v.stretch; k += WARP) {
+        const int64_t row = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch + k + lane;
         int64_t begin;
         const int64_t length = row < v.a.rows ? row_range(v.a, row, &begin) : 0;
         const int c = row < v.a.rows ? class_of(length, v.segment) : CLASSES;
@@ -158,37 +170,52 @@ static __global__ void __launch_bounds__(BLOCK)
             if (lane == __ffs(same) - 1) counter[warp][c] += __popc(same);
         }
 
-        /* Long rows of the 32, one after the other: the warp lists their pieces together. */
+        /* The pieces of the 32 rows, in row order: a lane lists those of its own row, the warp
+         * together those of a hub. */
         const int pieces = long_pieces(length, v.segment);
-        unsigned left = __ballot_sync(ALL, pieces > 0);
-        int next = counter[warp][CLASSES];
-        for (; left; left &= left - 1) {
-            const int from = __ffs(left) - 1;
-            const int count = __shfl_sync(ALL, pieces, from);
-            const int at = __shfl_sync(ALL, position, from);
-            const uint32_t the_row = (uint32_t)__shfl_sync(ALL, row, from);
+        int next = pieces;
+        for (int d = 1; d < WARP; d *= 2) {
+            const int other = __shfl_up_sync(ALL, next, d);
+            if (lane >= d) next += other;
+        }
+        const int all = __shfl_sync(ALL, next, WARP - 1);
+        next += counter[warp][CLASSES] - pieces;
+        if (pieces && position >= 0 && position < long_rows_max) first[position] = next;
+        if (pieces <= HUB_PIECES)
+            for (int piece = 0; piece < pieces; piece++)
+                list(segments, segments_max, next + piece, row, length, pieces, piece);
+        for (unsigned hubs = __ballot_sync(ALL, pieces > HUB_PIECES); hubs; hubs &= hubs - 1) {
+            const int from = __ffs(hubs) - 1;
+            const int count = __shfl_sync(ALL, pieces, from), at = __shfl_sync(ALL, next, from);
+            const int64_t the_row = __shfl_sync(ALL, row, from);
             const int64_t whole = __shfl_sync(ALL, length, from);
-            if (lane == 0 && at >= 0 && at < long_rows_max) first[at] = next;
             for (int piece = lane; piece < count; piece += WARP)
-                if (next >= 0 && next + piece < segments_max)
-                    segments[next + piece] = make_uint2(the_row, piece_code(whole, count, piece));
-            next += count;
+                list(segments, segments_max, at + piece, the_row, whole, count, piece);
         }
         __syncwarp();
-        if (lane == 0) counter[warp][CLASSES] = next;
+        if (lane == 0) counter[warp][CLASSES] += all;
         __syncwarp();
     }
 }
 
+/* Rows per warp: enough blocks for a card, but not so many that one block scans them for long. */
+static int32_t stretch_of(int64_t rows)
+{
+    const int64_t even = ceil_div(ceil_div(rows, 256 * WARPS), WARP) * WARP;
+    return even < WARP ? 32 : even > 256 ? 256 : (int32_t)even;
+}
+
+static int64_t blocks_of(int64_t rows) { return ceil_div(rows > 0 ? rows : 1, WARPS * stretch_of(rows)); }
+
 size_t plan_scratch(int64_t rows)
 {
-    return (size_t)LINES * (size_t)ceil_div(rows > 0 ? rows : 1, ROWS) * sizeof(int32_t);
+    return (size_t)LINES * (size_t)blocks_of(rows) * sizeof(int32_t);
 }
 
 void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch)
 {
     const plan_view p = view_plan(plan, a->rows, a->nnz);
-    const rows_view v = {view_csr(a), p.segment, (int32_t)ceil_div(a->rows > 0 ? a->rows : 1, ROWS),
+    const rows_view v = {view_csr(a), p.segment, (int32_t)blocks_of(a->rows), stretch_of(a->rows),
                          static_cast<int32_t *>(scratch)};
     plan_count<<<(unsigned)v.blocks, BLOCK, 0, stream>>>(v);
     plan_scan<<<1, 1024, 0, stream>>>(v, const_cast<plan_header *>(p.header));

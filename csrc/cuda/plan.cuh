@@ -1,11 +1,11 @@
 /* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by plan.cu, read by
  * the `segments` kernels.
  *
- *   header    64 bytes: what the plan was made for, and its counts
- *   order     rows by falling length class, stable: rows that share a warp are equally long, the
- *             longest start first, and neighbours in memory stay neighbours
+ *   header    64 bytes: what the plan was made for, and where the classes of rows begin
+ *   order     rows by falling length class, stable: rows that share a warp are about equally long,
+ *             the longest start first, and neighbours in memory stay neighbours
  *   first     for the k-th row of `order`, while it is long: its first segment
- *   segments  (row, piece) of the long rows, in row order: equal pieces of at most `segment` entries
+ *   segments  the pieces of the long rows, in row order: equal pieces of at most `segment` entries
  *
  * 4 bytes per row and 20 per `segment` entries at most. The bound of every count follows from (rows,
  * nnz) alone, so that a call can be sized without asking the device. A plan that was never made, or
@@ -15,12 +15,15 @@
 
 #include "common.cuh"
 
+/* Rows of up to 8, 16 and 32 entries have a class each and are taken 8, 4 and 2 at a time. */
+enum { BUNDLES = 3, BUNDLE_MOST = 1 << BUNDLES, SINGLE = 32, HUB_PIECES = 32 };
+
 struct plan_header {
     int64_t rows, nnz;
     int32_t version, segment;
-    int32_t long_rows, segments; /* rows longer than `segment`, and their pieces */
-    int32_t filled;              /* rows that are not empty; the others end `order` */
-    int32_t reserved[7];
+    int32_t hubs, long_rows, segments; /* rows of more than HUB_PIECES pieces; of more than one */
+    int32_t ends[BUNDLES + 1];         /* in `order`: of rows above 32, 16, 8 and 0 entries */
+    int32_t reserved[3];
 };
 static_assert(sizeof(plan_header) == 64, "the header is part of the format");
 
@@ -35,7 +38,7 @@ struct plan_view {
  * for 1 to 2 M, 256 for 10 M and 512 beyond were fastest on R-MAT graphs (H200). */
 static inline int32_t plan_segment(int64_t nnz)
 {
-    return nnz < 1500000 ? 64 : nnz < 4000000 ? 128 : nnz < 20000000 ? 256 : CHAIN;
+    return nnz < 1000000 ? 64 : nnz < 4000000 ? 128 : nnz < 10000000 ? 256 : CHAIN;
 }
 
 /* A row is long if it has more than `segment` entries, hence these bounds. */
@@ -91,47 +94,6 @@ static __device__ __forceinline__ uint32_t piece_code(int64_t length, int64_t pi
     return uint32_t(piece) << 6 | uint32_t(sectors - 1);
 }
 
-/* What a group of lanes works on: `length` entries from `begin`, for `row`. */
-struct work {
-    int64_t begin;
-    int32_t length, row;
-};
-
-/* Item k of a plan: the segments of long rows first, then the other rows in order; rows from
- * `filled` on are known to be empty without a look at ptr. */
-static __device__ __forceinline__ work plan_item(const csr_view &a, const plan_view &plan,
-                                                 int64_t k, int32_t segments, int32_t long_rows,
-                                                 int32_t filled)
-{
-    work w = {0, 0, 0};
-    int64_t length;
-    if (k < segments) {
-        const uint2 s = __ldg(plan.segments + k);
-        w.row = (int32_t)min(int64_t(s.x), a.rows - 1);
-        length = row_range(a, w.row, &w.begin);
-        const int64_t each = (s.y & 63) * 8 + 8, skip = min((s.y >> 6) * each, length);
-        w.begin += skip;
-        length = min(length - skip, each);
-    } else {
-        const int64_t at = min(k - segments + long_rows, a.rows - 1);
-        w.row = (int32_t)clamp(__ldg(plan.order + at), 0, a.rows - 1);
-        if (at >= filled) return w;
-        length = row_range(a, w.row, &w.begin);
-    }
-    w.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
-    return w;
-}
-
-/* Counts of the header, clamped to what the plan has room for. */
-static __device__ __forceinline__ void plan_counts(const csr_view &a, const plan_view &plan,
-                                                   int32_t *segments, int32_t *long_rows,
-                                                   int32_t *filled)
-{
-    *segments = (int32_t)clamp(__ldg(&plan.header->segments), 0, plan.segments_max);
-    *long_rows = (int32_t)clamp(__ldg(&plan.header->long_rows), 0, plan.long_rows_max);
-    *filled = (int32_t)clamp(__ldg(&plan.header->filled), 0, a.rows);
-}
-
 /* Makes the plan on exec's stream: plan.cu. `scratch` has plan_scratch(rows) bytes. */
 size_t plan_scratch(int64_t rows);
 void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch);
@@ -143,8 +105,9 @@ static inline bool plan_given(const fmm_csr *a)
 }
 static inline size_t plan_workspace(const fmm_csr *a)
 {
-    return plan_given(a) ? 0 : plan_padded((int64_t)plan_size(a->rows, a->nnz)) +
-                                   plan_padded((int64_t)plan_scratch(a->rows));
+    return plan_given(a) ? 0
+                         : plan_padded((int64_t)plan_size(a->rows, a->nnz)) +
+                               plan_padded((int64_t)plan_scratch(a->rows));
 }
 static inline plan_view plan_for_call(const fmm_exec *exec, const fmm_csr *a)
 {

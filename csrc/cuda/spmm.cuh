@@ -1,15 +1,17 @@
 /* SpMM `segments`: y[i,h,:] = reduce_p val[eid[p],h] * x[idx[p],h,:], for one element type T.
  *
- * Work is dealt by the plan (plan.cuh): a short row, or a piece of a long one, and one head go to a
- * group of LANES lanes. The group reads idx and val of CHUNK entries at once, hands them round by
- * shuffles, and gathers several rows of x at a time, VEC elements (16 bytes, if x lies so) a lane
- * and load, PER loads a row; the sums stay in registers. Groups of one row, different in head, are
- * neighbours in a warp, so their loads fall together. gridDim.y walks over tiles of columns.
+ * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An item
+ * and a head go to a group of LANES lanes, which reads idx and val of CHUNK entries at once, one
+ * chunk ahead, hands them round by shuffles, and gathers FLY rows of x at a time, VEC elements (16
+ * bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Groups of one
+ * item, different in head, are neighbours in a warp, so their loads fall together. gridDim.y walks
+ * over tiles of columns.
  *
- * A whole row is written once, straight to y. A piece goes to its own slot of the workspace, and a
- * second kernel, one block per long row, adds its slots. Every sum has one owner and an order that
- * depends on the matrix alone: the same bits every time. No accumulator adds more than 512 terms:
- * pieces end there, and so do the stretches of slots in the second kernel.
+ * A whole row is written once, straight to y; empty rows are dealt out evenly and written while the
+ * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel adds
+ * the slots of each long row. Every sum has one owner and an order that depends on the matrix alone:
+ * the same bits every time. No accumulator adds more than 512 terms: pieces end there, and so do the
+ * stretches of slots in the second kernel.
  *
  * Gathering is what takes the time: nnz * feat elements through L2. What helps is more loads in
  * flight, warps without idle groups (rows of one length side by side), and no second read. */
@@ -28,12 +30,12 @@ template <class T> struct spmm_args {
     int64_t x_head, y_row, y_head, feat, width;
     uint64_t per_head; /* 2^64 / heads, rounded up */
     uint32_t x_row;
-    int32_t heads;
+    int32_t heads, shift; /* bundles of at most 2^shift rows */
     int reduce;
 };
 
 /* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is not
- * there (past the end, or its column outside the matrix) is weight() times blank(). */
+ * there (past the end, or its column outside the matrix) is absent() times blank(). */
 struct reduce_sum {
     template <class A> static __device__ A start(void) { return A(0); }
     template <class A> static __device__ A absent(void) { return A(0); }
@@ -84,26 +86,32 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 {
     typedef typename sum_of<T>::type A;
     enum { EACH = LANES < 8 ? 8 / LANES : 1, CHUNK = LANES * EACH };
+    cudaTriggerProgrammaticLaunchCompletion();
     const int lane = threadIdx.x % LANES;
-    const int64_t item = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+    const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
     const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
 
-    int32_t segments, long_rows, filled;
-    plan_counts(s.a, s.plan, &segments, &long_rows, &filled);
-    const int64_t items = segments + s.a.rows - long_rows;
-    const int64_t k = VALUES == ANY ? item_of(item, s.heads, s.per_head) : item;
-    const int64_t head = VALUES == ANY ? item - k * s.heads : 0;
-    const bool mine = k < items;
-    work w = {0, 0, 0};
-    if (mine) w = plan_item(s.a, s.plan, k, segments, long_rows, filled);
-    const int longest = longest_in_warp<LANES>(w.length);
+    const plan_counts counts = read_counts(s.a, s.plan);
+    const int64_t k = VALUES == ANY ? item_of(group, s.heads, s.per_head) : group;
+    const int64_t head = VALUES == ANY ? group - k * s.heads : 0;
+    const item_view item = find_item(counts, k, s.shift);
+    const span mine = find_span(s.a, s.plan, item, lane);
+    const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
     const T *const x = s.x + (VALUES == ANY ? head * s.x_head : 0) + column;
+    T *const y = s.y + head * s.y_head + column;
 
-    A sum[PER][VEC];
+    /* Empty rows: as many to each item. */
+    for (int64_t e = k, items = count_items(counts, s.shift); e < s.a.rows - counts.ends[BUNDLES];
+         e += max(items, int64_t(1))) {
+        if (k >= items && k) break;
+        const int32_t row =
+            (int32_t)clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1);
+        const A zeros[VEC] = {};
 #pragma unroll
-    for (int i = 0; i < PER; i++)
-#pragma unroll
-        for (int v = 0; v < VEC; v++) sum[i][v] = Reduce::template start<A>();
+        for (int i = 0; i < PER; i++)
+            if (column + i * LANES * VEC < s.feat)
+                store<T, VEC>(y + row * s.y_row + i * LANES * VEC, zeros);
+    }
 
     __align__(16) T blanks[VEC];
 #pragma unroll
@@ -112,119 +120,174 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
     int32_t near[EACH], near_next[EACH];
     A weight[EACH], weight_next[EACH];
-    auto fetch = [&](int from, int32_t *to, A *by) {
+    auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            const int at = from + e * LANES + lane;
+            const int p = at + e * LANES + lane;
             to[e] = -1;
             by[e] = Reduce::template absent<A>();
-            if (at < w.length) {
-                const int32_t j = __ldg(s.a.idx + w.begin + at);
+            if (p < from.length) {
+                const int32_t j = __ldg(s.a.idx + from.begin + p);
                 if ((uint32_t)j < (uint32_t)s.a.cols) {
                     to[e] = j;
-                    by[e] = Reduce::weight(value_at<T, VALUES>(s, w.begin + at, head), s.reduce);
+                    by[e] = Reduce::weight(value_at<T, VALUES>(s, from.begin + p, head), s.reduce);
                 }
             }
         }
     };
 
-    fetch(0, near, weight);
-    for (int done = 0; done < longest; done += CHUNK) {
-        fetch(done + CHUNK, near_next, weight_next);
+    span now = span_of_lane<LANES>(mine, 0);
+    fetch(now, 0, near, weight);
+    for (int r = 0; r < rows; r++) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        A sum[PER][VEC];
 #pragma unroll
-        for (int c = 0; c < CHUNK; c += FLY) {
-            if (c && done + c >= longest) break;
-            PACK(T, VEC) row[FLY][PER];
+        for (int i = 0; i < PER; i++)
 #pragma unroll
-            for (int f = 0; f < FLY; f++) {
-                const int32_t j = __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
-                const T *const from = x + uint64_t(uint32_t(j)) * s.x_row;
-#pragma unroll
-                for (int i = 0; i < PER; i++) {
-                    row[f][i] = blank;
-                    if (j >= 0 && column + i * LANES * VEC < s.feat)
-                        row[f][i] = load<T, VEC>(from + i * LANES * VEC);
-                }
-            }
-#pragma unroll
-            for (int f = 0; f < FLY; f++) {
-                const A by = __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
-#pragma unroll
-                for (int i = 0; i < PER; i++) {
-                    A term[VEC];
-                    unpack<T, VEC>(row[f][i], term);
-#pragma unroll
-                    for (int v = 0; v < VEC; v++)
-                        sum[i][v] = Reduce::add(sum[i][v], by, term[v]);
-                }
-            }
-        }
-#pragma unroll
-        for (int e = 0; e < EACH; e++) near[e] = near_next[e], weight[e] = weight_next[e];
-    }
+            for (int v = 0; v < VEC; v++) sum[i][v] = Reduce::template start<A>();
 
-    if (!mine) return;
+        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        for (int done = 0; done < longest; done += CHUNK) {
+            if (done + CHUNK < longest)
+                fetch(now, done + CHUNK, near_next, weight_next);
+            else
+                fetch(next, 0, near_next, weight_next);
 #pragma unroll
-    for (int i = 0; i < PER; i++) {
-        const int64_t c = column + i * LANES * VEC;
-        if (c >= s.feat) continue;
-        if (k < segments) {
-            A *const to = s.partial + (k * s.heads + head) * s.width + c;
+            for (int c = 0; c < CHUNK; c += FLY) {
+                if (c && done + c >= longest) break;
+                PACK(T, VEC) row[FLY][PER];
 #pragma unroll
-            for (int v = 0; v < VEC; v++) to[v] = sum[i][v];
-        } else {
+                for (int f = 0; f < FLY; f++) {
+                    const int32_t j =
+                        __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
+                    const T *const from = x + uint64_t(uint32_t(j)) * s.x_row;
 #pragma unroll
-            for (int v = 0; v < VEC; v++)
-                sum[i][v] = Reduce::finish(sum[i][v], w.length, s.reduce);
-            store<T, VEC>(s.y + w.row * s.y_row + head * s.y_head + c, sum[i]);
+                    for (int i = 0; i < PER; i++) {
+                        row[f][i] = blank;
+                        if (j >= 0 && column + i * LANES * VEC < s.feat)
+                            row[f][i] = load<T, VEC>(from + i * LANES * VEC);
+                    }
+                }
+#pragma unroll
+                for (int f = 0; f < FLY; f++) {
+                    const A by = __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        A term[VEC];
+                        unpack<T, VEC>(row[f][i], term);
+#pragma unroll
+                        for (int v = 0; v < VEC; v++)
+                            sum[i][v] = Reduce::add(sum[i][v], by, term[v]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < EACH; e++) near[e] = near_next[e], weight[e] = weight_next[e];
         }
+
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if (column + i * LANES * VEC >= s.feat) continue;
+            if (item.count == 0 && r == 0) {
+                keep<A, VEC>(s.partial + (k * s.heads + head) * s.width + column + i * LANES * VEC,
+                             sum[i]);
+            } else if (r < item.count) {
+#pragma unroll
+                for (int v = 0; v < VEC; v++)
+                    sum[i][v] = Reduce::finish(sum[i][v], now.length, s.reduce);
+                store<T, VEC>(y + now.row * s.y_row + i * LANES * VEC, sum[i]);
+            }
+        }
+        now = next;
     }
 }
 
-/* Adds the slots of long rows. A block takes a row and head: `across` threads span the columns, the
- * others split its slots; they meet in shared memory, in a tree of fixed shape. */
+/* Adds the slots of long rows, four columns (WIDTH) a thread. Rows of up to HUB_PIECES pieces have a
+ * thread per columns; a hub has a block, whose threads split its slots and meet in shared memory in
+ * a tree of fixed shape. */
+enum { WIDTH = 4 };
+
+template <class A> struct four {
+    A v[WIDTH];
+};
+template <class A, class Reduce>
+static __device__ __forceinline__ void join_slots(four<A> *sum, const A *from, int64_t begin,
+                                                  int64_t end, int64_t step, int64_t stride)
+{
+    for (int v = 0; v < WIDTH; v++) sum->v[v] = Reduce::template start<A>();
+#pragma unroll 4
+    for (int64_t p = begin; p < end; p += step) {
+        four<A> slot;
+        fetch_kept<A, WIDTH>(from + p * stride, slot.v);
+#pragma unroll
+        for (int v = 0; v < WIDTH; v++) sum->v[v] = Reduce::join(sum->v[v], slot.v[v]);
+    }
+}
+
 template <class T, class Reduce>
-static __global__ void __launch_bounds__(BLOCK)
-    spmm_join(const __grid_constant__ spmm_args<T> s, int across)
+static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_constant__ spmm_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ A meet[BLOCK];
-    cudaGridDependencySynchronize();
-    int32_t segments, long_rows, filled;
-    plan_counts(s.a, s.plan, &segments, &long_rows, &filled);
-    const int stretch = threadIdx.x / across, stretches = BLOCK / across;
-    const int64_t stride = s.heads * s.width;
+    __shared__ four<A> meet[BLOCK];
+    const plan_counts counts = read_counts(s.a, s.plan);
+    const int64_t stride = s.heads * s.width, across = s.width / WIDTH;
 
-    for (int64_t task = blockIdx.x; task < int64_t(long_rows) * s.heads; task += gridDim.x) {
-        const int64_t k = task / s.heads, head = task % s.heads;
-        const int64_t row = clamp(__ldg(s.plan.order + k), 0, s.a.rows - 1);
-        const int64_t first = clamp(__ldg(s.plan.first + k), 0, segments);
+    auto write = [&](int64_t row, int64_t head, int64_t c, int64_t length, const four<A> &sum) {
+        for (int v = 0; v < WIDTH && c + v < s.feat; v++)
+            s.y[row * s.y_row + head * s.y_head + c + v] =
+                narrow<T>(Reduce::finish(sum.v[v], length, s.reduce));
+    };
+    /* Row k of the plan's order: its length, slots and how many of them. */
+    int64_t row, length, first, pieces;
+    auto look_up = [&](int64_t k) {
         int64_t begin;
-        const int64_t length = row_range(s.a, row, &begin);
-        const int64_t pieces = min(pieces_of(length, s.plan.segment), segments - first);
-        for (int64_t tile = 0; tile < s.feat; tile += across) {
-            const int64_t c = tile + threadIdx.x % across;
-            A total = Reduce::template start<A>();
-            if (c < s.feat) {
-                const A *const from = s.partial + first * stride + head * s.width + c;
-                for (int64_t p = stretch; p < pieces; p += int64_t(CHAIN) * stretches) {
-                    const int64_t end = min(pieces, p + int64_t(CHAIN) * stretches);
-                    A sum = Reduce::template start<A>();
-#pragma unroll 8
-                    for (int64_t q = p; q < end; q += stretches)
-                        sum = Reduce::join(sum, __ldcs(from + q * stride));
-                    total = Reduce::join(total, sum);
-                }
+        row = clamp(__ldg(s.plan.order + k), 0, s.a.rows - 1);
+        first = clamp(__ldg(s.plan.first + k), 0, counts.segments);
+        length = row_range(s.a, row, &begin);
+        pieces = min(pieces_of(length, s.plan.segment), counts.segments - first);
+    };
+
+    cudaGridDependencySynchronize();
+    const int64_t tasks = (counts.long_rows - counts.hubs) * stride / WIDTH;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < tasks;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t k = t / (stride / WIDTH), at = t - k * (stride / WIDTH), head = at / across;
+        look_up(counts.hubs + k);
+        four<A> sum;
+        join_slots<A, Reduce>(&sum, s.partial + first * stride + at * WIDTH, 0,
+                              min(pieces, int64_t(CHAIN)), 1, stride);
+        write(row, head, (at - head * across) * WIDTH, length, sum);
+    }
+
+    /* Hubs, the last blocks first, which had the fewest of the other rows. */
+    int columns = 1;
+    while (columns < WARP && columns < across) columns *= 2;
+    const int stretches = BLOCK / columns, stretch = threadIdx.x / columns;
+    for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
+         t += gridDim.x) {
+        const int64_t head = t % s.heads;
+        look_up(t / s.heads);
+        for (int64_t tile = 0; tile < across; tile += columns) {
+            const int64_t c = (tile + threadIdx.x % columns) * WIDTH;
+            four<A> total, sum;
+            for (int v = 0; v < WIDTH; v++) total.v[v] = Reduce::template start<A>();
+            for (int64_t p = stretch; c < s.width && p < pieces; p += int64_t(CHAIN) * stretches) {
+                join_slots<A, Reduce>(&sum, s.partial + first * stride + head * s.width + c, p,
+                                      min(pieces, p + int64_t(CHAIN) * stretches), stretches,
+                                      stride);
+                for (int v = 0; v < WIDTH; v++) total.v[v] = Reduce::join(total.v[v], sum.v[v]);
             }
             for (int half = stretches / 2; half; half /= 2) {
                 meet[threadIdx.x] = total;
                 __syncthreads();
-                if (stretch < half) total = Reduce::join(total, meet[threadIdx.x + half * across]);
+                if (stretch < half)
+                    for (int v = 0; v < WIDTH; v++)
+                        total.v[v] =
+                            Reduce::join(total.v[v], meet[threadIdx.x + half * columns].v[v]);
                 __syncthreads();
             }
-            if (stretch == 0 && c < s.feat)
-                s.y[row * s.y_row + head * s.y_head + c] =
-                    narrow<T>(Reduce::finish(total, length, s.reduce));
+            if (stretch == 0 && c < s.width) write(row, head, c, length, total);
         }
     }
 }
@@ -233,34 +296,39 @@ static __global__ void __launch_bounds__(BLOCK)
 template <class T, class Reduce>
 static void launch_join(cudaStream_t stream, const spmm_args<T> &s)
 {
-    int across = 32;
-    while (across < BLOCK / 4 && across < s.feat) across *= 2;
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)smaller(s.plan.long_rows_max * int64_t(s.heads), 1024));
+    const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / WIDTH);
+    config.gridDim = dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056));
     config.blockDim = dim3(BLOCK);
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    cudaLaunchKernelEx(&config, spmm_join<T, Reduce>, s, across);
+    cudaLaunchKernelEx(&config, spmm_join<T, Reduce>, s);
 }
 
 template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS>
-static void launch_segments(cudaStream_t stream, const spmm_args<T> &s)
+static void launch_segments(cudaStream_t stream, spmm_args<T> s)
 {
-    const int64_t items = (s.plan.segments_max + s.a.rows) * int64_t(s.heads);
+    s.shift = bundle_shift(s.a.rows);
+    while (1 << s.shift > LANES) s.shift--;
+    const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
     const dim3 grid(blocks_for(items * LANES), (unsigned)ceil_div(s.feat, LANES * PER * VEC));
     const bool sum = s.reduce == FMM_SUM || s.reduce == FMM_MEAN;
     if (!sum)
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_extreme><<<grid, BLOCK, 0, stream>>>(s);
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_extreme>
+            <<<grid, BLOCK, 0, stream>>>(s);
     else if (s.heads == 1 && !s.val.data)
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ONES, reduce_sum><<<grid, BLOCK, 0, stream>>>(s);
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ONES, reduce_sum>
+            <<<grid, BLOCK, 0, stream>>>(s);
     else if (s.heads == 1 && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1)
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, PLAIN, reduce_sum><<<grid, BLOCK, 0, stream>>>(s);
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, PLAIN, reduce_sum>
+            <<<grid, BLOCK, 0, stream>>>(s);
     else
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_sum><<<grid, BLOCK, 0, stream>>>(s);
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_sum>
+            <<<grid, BLOCK, 0, stream>>>(s);
     if (!s.plan.long_rows_max) return;
     if (sum)
         launch_join<T, reduce_sum>(stream, s);
@@ -275,10 +343,10 @@ static void choose_lanes(cudaStream_t stream, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat, vec);
-    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 8, 4>(stream, s);
-    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 8, 4>(stream, s);
-    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 8, 4>(stream, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 8, 4>(stream, s);
+    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(stream, s);
+    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(stream, s);
+    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(stream, s);
+    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(stream, s);
     if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3>(stream, s);
     if (vec == V) return launch_segments<T, V, 32, 2, 4, 3>(stream, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(stream, s);
@@ -286,7 +354,8 @@ static void choose_lanes(cudaStream_t stream, const spmm_args<T> &s, int vec)
     return launch_segments<T, 1, 32, 4, 4, 4>(stream, s);
 }
 
-static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, 4) * 4; }
+/* Slots of partial sums begin at 16 bytes and hold whole groups of WIDTH columns. */
+static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
 
 template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_call *call)
 {
@@ -318,8 +387,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
 
     const int full = 16 / sizeof(T);
     const bool packs = lies_in_packs(&x, sizeof(T), full) && lies_in_packs(&y, sizeof(T), full);
-    const cudaStream_t stream = stream_of(exec);
-    choose_lanes(stream, s, packs ? full : 1);
+    choose_lanes(stream_of(exec), s, packs ? full : 1);
     return cuda_leave("spmm", exec, before);
 }
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
 from fusedmm.csr import CSR
+from fusedmm.structure import Half
 
 Values = Tensor | None
 SUM, MEAN = 0, 1
@@ -27,11 +28,13 @@ _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default
 
 
-def _half(adj: CSR, transposed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def half(adj: CSR, transposed: bool) -> Half:
+    """(ptr, idx, eid, plan) of adj or of its transpose."""
     return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
 
 
-def _run(op: Any, device: torch.device, *operands: Any) -> Tensor:
+def run(op: Any, device: torch.device, *operands: Any) -> Tensor:
+    """Calls an operator of the library; its errors become the exceptions they stand for."""
     if torch.compiler.is_compiling():
         return op(*operands)
     try:
@@ -51,14 +54,14 @@ def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = 
 
 def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
-    ptr, idx, eid, plan = _half(adj, transposed)
+    ptr, idx, eid, plan = half(adj, transposed)
     if val is None:
         val = adj.none
     elif val is adj.val:
         here = adj.constant_values(transposed)
         if here.numel():
             val, eid = here, adj.none
-    return _run(_spmm, x.device, ptr, idx, eid, plan, val, x, reduce, algorithm)
+    return run(_spmm, x.device, ptr, idx, eid, plan, val, x, reduce, algorithm)
 
 
 def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
@@ -72,11 +75,11 @@ def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, al
 
 def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
-    ptr, idx, eid, plan = _half(adj, transposed)
-    return _run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+    ptr, idx, eid, plan = half(adj, transposed)
+    return run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
 
 
-def _like_values(g: Tensor, val: Tensor) -> Tensor:
+def like_values(g: Tensor, val: Tensor) -> Tensor:
     """The gradient per entry and head, for values that may have one per entry only."""
     return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
 
@@ -96,13 +99,13 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = None
         if ctx.reduce == MEAN:
-            ptr = _half(adj, transposed)[0]
+            ptr = half(adj, transposed)[0]
             entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(gy.dtype)
             gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
-            gval = _like_values(sddmm_half(adj, transposed, None, gy, x), val)
+            gval = like_values(sddmm_half(adj, transposed, None, gy, x), val)
         return None, None, gval, gx, None, None
 
 
@@ -126,7 +129,7 @@ class SDDMM(torch.autograd.Function):
         gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
         gval = None
         if ctx.needs_input_grad[2]:
-            gval = _like_values(ge * sddmm_half(adj, transposed, None, a, b), val)
+            gval = like_values(ge * sddmm_half(adj, transposed, None, a, b), val)
         return None, None, gval, ga, gb, None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
+from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, require_dense, require_values
 from fusedmm.ops.pair import spmm_half
 
@@ -21,7 +22,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
             call; make a ``CSR`` once where the graph stays).
         x: float32, float64, float16 or bfloat16, [cols, F] or [cols, heads, F], any strides. Values
             [nnz] serve every head, values [nnz, heads] need x with as many heads.
-        reduce: "sum", or "mean" over the row's entries. Rows without entries give 0.
+        reduce: "sum", "mean", "max" or "min" over the row's entries. Rows without entries give 0.
         algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
 
     Returns:
@@ -32,7 +33,8 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         TypeError: wrong types, integer operands, operands on several devices.
         ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm or reduction.
 
-    Gradient: reaches x (an SpMM on the transpose) and adj's values (an SDDMM), of any order.
+    Gradient: reaches x (an SpMM on the transpose) and adj's values (an SDDMM), of any order. Entries
+    that share a maximum or minimum share its gradient evenly, as in ``torch.amax``.
 
     Cost: 2 nnz heads F flops; nnz gathered rows of x decide the time.
 
@@ -47,7 +49,8 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
     require_values("spmm", adj.val, x)
     x = autocast(x)
-    if reduce not in ("sum", "mean"):
-        raise ValueError(f"spmm: reduce must be 'sum' or 'mean', not {reduce!r}")
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
-    return spmm_half(adj, False, adj.val, x, REDUCTIONS[reduce], number)
+    compute = spmm_half if reduce in ("sum", "mean") else extreme
+    return compute(adj, False, adj.val, x, REDUCTIONS[reduce], number)

@@ -1,0 +1,53 @@
+/* What the gradients of SpMM's max and min are made of: a product over the entries that were
+ * chosen.
+ *
+ * With M[p,h,c] = 1 where val[eid[p],h] * x[j,h,c], rounded as y is, equals y[i,h,c] (entry p =
+ * (i,j) reached the extreme, several may), and 0 elsewhere, three sums that are each other's
+ * derivatives:
+ *
+ *     ROWS    out[i,h,c]    = sum over p of row i     w[eid[p],h] M[p,h,c] z[j,h,c]
+ *     COLS    out[j,h,c]    = sum over p of column j  w[eid[p],h] M[p,h,c] g[i,h,c]
+ *     EDGES   out[eid[p],h] = sum over c              M[p,h,c] z[j,h,c] g[i,h,c]
+ *
+ * ROWS with w and z absent (ones) counts the entries that share an extreme; gy / count through COLS
+ * is the gradient of x when ties share evenly, through EDGES that of val. COLS runs on the
+ * transpose, whose rows are the columns of A: every form has one owner per output and adds nothing
+ * to memory. M is recomputed from x and y wherever it is needed; nothing of size nnz * feat is ever
+ * stored. */
+#include "select.h"
+#include "check.h"
+
+#include <inttypes.h>
+
+static fmm_status check_like(const char *name, const fmm_dense *d, int64_t rows, const fmm_dense *x)
+{
+    if (!d->data && d->rows == 0) return FMM_OK;
+    TRY(fmm_check_dense("select", name, d));
+    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == x->feat && d->dtype == x->dtype,
+            FMM_INVALID_ARGUMENT,
+            "select: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
+            ", %" PRId64 ", %" PRId64 "]",
+            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(x->dtype),
+            rows, x->heads, x->feat);
+    return FMM_OK;
+}
+
+fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
+{
+    const fmm_csr *a = call->a;
+    const bool transposed = call->form == FMM_SELECT_COLS;
+    TRY(fmm_check_matrix("select", exec, a));
+    REQUIRE((unsigned)call->form <= FMM_SELECT_EDGES, FMM_INVALID_ARGUMENT, "select: no form %d",
+            (int)call->form);
+    TRY(fmm_check_dense("select", "x", call->x));
+    const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
+    TRY(fmm_check_values("select", a, call->val, call->x->heads));
+    TRY(fmm_check_values("select", a, call->weight, call->x->heads));
+    TRY(check_like("x", call->x, cols, call->x));
+    TRY(check_like("y", call->y, rows, call->x));
+    TRY(check_like("z", call->z, cols, call->x));
+    TRY(check_like("g", call->g, rows, call->x));
+    REQUIRE(call->y->data || call->y->rows == rows, FMM_INVALID_ARGUMENT, "select: y is absent");
+    if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
+    return exec->device == FMM_CUDA ? fmm_cuda_select(exec, call) : fmm_cpu_select(exec, call);
+}
