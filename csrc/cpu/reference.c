@@ -1,7 +1,8 @@
 /* The specification of both operators on the CPU: one sum per output, written as the formula reads.
  *
  * Every element is loaded to double, whatever its dtype, and sums are blocked: no accumulator adds
- * more than FMM_BLOCK terms in a row. Entries out of range are skipped, so any index content is safe. */
+ * more than FMM_BLOCK terms in a row. Entries out of range are skipped, so any index content is
+ * safe. */
 #include "rows.h"
 #include "simd.h"
 

@@ -12,7 +12,7 @@ enum {
     /* Terms that one register adds in a row. n equal terms can be off by n u / 2 in all, which
      * stays under the promised 4 sqrt(n) u up to about this many. */
     FMM_BLOCK = 128,
-    FMM_AHEAD = 12,  /* a row of the gathered operand is fetched this many entries before its use */
+    FMM_AHEAD = 12, /* a row of the gathered operand is fetched this many entries before its use */
 };
 
 typedef struct fmm_rows_task fmm_rows_task;
