@@ -18,22 +18,34 @@ typedef struct fmm_philox_block {
     uint32_t word[4];
 } fmm_philox_block;
 
-/* The block with key (seed low, high) and counter (edge low, edge high, group, 0). */
+static FMM_HOST_DEVICE fmm_philox_block fmm_philox_round(fmm_philox_block c, uint32_t k0,
+                                                         uint32_t k1)
+{
+    const uint64_t p0 = (uint64_t)0xD2511F53u * c.word[0], p1 = (uint64_t)0xCD9E8D57u * c.word[2];
+    const fmm_philox_block next = {{(uint32_t)(p1 >> 32) ^ c.word[1] ^ k0, (uint32_t)p1,
+                                    (uint32_t)(p0 >> 32) ^ c.word[3] ^ k1, (uint32_t)p0}};
+    return next;
+}
+
+/* The block with key (seed low, high) and counter (edge low, edge high, group, 0). The rounds are
+ * written out: a loop over edges then has no loop inside and becomes vectors. */
 static FMM_HOST_DEVICE fmm_philox_block fmm_philox(uint64_t seed, uint64_t edge, uint32_t group)
 {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)edge, c1 = (uint32_t)(edge >> 32), c2 = group, c3 = 0;
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    const fmm_philox_block block = {{c0, c1, c2, c3}};
-    return block;
+    const uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    fmm_philox_block c = {{(uint32_t)edge, (uint32_t)(edge >> 32), group, 0}};
+#define FMM_ROUND(n) c = fmm_philox_round(c, k0 + 0x9E3779B9u * n##u, k1 + 0xBB67AE85u * n##u)
+    FMM_ROUND(0);
+    FMM_ROUND(1);
+    FMM_ROUND(2);
+    FMM_ROUND(3);
+    FMM_ROUND(4);
+    FMM_ROUND(5);
+    FMM_ROUND(6);
+    FMM_ROUND(7);
+    FMM_ROUND(8);
+    FMM_ROUND(9);
+#undef FMM_ROUND
+    return c;
 }
 
 /* A word is kept when it is at least this: dropout of all words are below. */

@@ -129,7 +129,7 @@ def attention(
         scale = x.q.shape[2] ** -0.5 if score == "dot" and x.q.shape[2] else 1.0
     rate = float(dropout) if training else 0.0
     if rate:
-        x = x._replace(seed=torch.empty(1, dtype=torch.int64, device=v.device).random_())
+        x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
     chosen = 0 if algorithm == "auto" else algorithm_number("attention", v.device.type, algorithm)
     options = Options(adj, number, float(scale), float(slope), rate, chosen)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
@@ -255,7 +255,7 @@ def _logits(o: Options, x: Operands) -> Tensor:
     row, col, _ = o.adj.coo()
     t = x.q[row] + x.k[col]
     if o.score == GATV2:
-        logit = (leaky_relu(t, o.slope) * x.att).sum(-1)
+        logit = (leaky_relu(t, o.slope) * x.att).sum(-1)  # type: ignore[operator]
         return logit if x.bias is None else logit + x.bias
     return leaky_relu(t[..., 0] if x.bias is None else t[..., 0] + x.bias, o.slope)
 
@@ -286,7 +286,8 @@ def _differentiable(
 ) -> tuple[Optional, ...]:
     """The gradients as a graph of their own."""
     with torch.enable_grad():
-        copy = Operands(*(t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True)))
+        copies = [t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True)]
+        copy = Operands(*copies)  # type: ignore[arg-type]
         logits = _logits(o, copy)
         out = spmm_half(o.adj, False, _thinned(o, copy, softmax(o.adj, logits)), copy.v)
         lse = log_sum_exp(o.adj, logits)
