@@ -191,7 +191,7 @@ static inline edge_view view_edges(const fmm_csr *a, const fmm_dense *val)
 
 /* ---- sizes ---- */
 
-static inline int64_t ceil_div(int64_t n, int64_t d) { return n / d + (n % d != 0); }
+static inline __host__ __device__ int64_t ceil_div(int64_t n, int64_t d) { return n / d + (n % d != 0); }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Blocks for `count` threads' worth of work; kernels loop, so the limit of a grid only bounds it. */
@@ -222,6 +222,27 @@ static inline fmm_status cuda_leave(const char *op, const fmm_exec *exec, int be
     REQUIRE(error == cudaSuccess, FMM_DEVICE_ERROR, "%s: launch on CUDA device %d: %s", op,
             exec->index, cudaGetErrorString(error));
     return FMM_OK;
+}
+
+/* From 9.0 on a kernel may start while the one before it drains. The earlier one says when, the later
+ * one waits before it reads what the earlier wrote; older cards run them one after the other. */
+static __device__ __forceinline__ void let_next_start(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+static __device__ __forceinline__ void wait_for_previous(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+static inline bool starts_early(int device)
+{
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major >= 9;
 }
 
 static inline cudaStream_t stream_of(const fmm_exec *exec)

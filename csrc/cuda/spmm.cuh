@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 {
     typedef typename sum_of<T>::type A;
     enum { EACH = LANES < 8 ? 8 / LANES : 1, CHUNK = LANES * EACH };
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_start();
     const int lane = threadIdx.x % LANES;
     const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
     const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
         pieces = min(pieces_of(length, s.plan.segment), counts.segments - first);
     };
 
-    cudaGridDependencySynchronize();
+    wait_for_previous();
     const int64_t tasks = (counts.long_rows - counts.hubs) * stride / WIDTH;
     for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < tasks;
          t += int64_t(gridDim.x) * BLOCK) {
@@ -294,7 +294,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
 
 /* Launches `join` so that its blocks are ready when the last block of `segments` ends. */
 template <class T, class Reduce>
-static void launch_join(cudaStream_t stream, const spmm_args<T> &s)
+static void launch_join(const fmm_exec *exec, const spmm_args<T> &s)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -303,15 +303,16 @@ static void launch_join(cudaStream_t stream, const spmm_args<T> &s)
     const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / WIDTH);
     config.gridDim = dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056));
     config.blockDim = dim3(BLOCK);
-    config.stream = stream;
+    config.stream = stream_of(exec);
     config.attrs = &early;
-    config.numAttrs = 1;
+    config.numAttrs = starts_early(exec->index);
     cudaLaunchKernelEx(&config, spmm_join<T, Reduce>, s);
 }
 
 template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS>
-static void launch_segments(cudaStream_t stream, spmm_args<T> s)
+static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
+    const cudaStream_t stream = stream_of(exec);
     s.shift = bundle_shift(s.a.rows);
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
@@ -331,27 +332,27 @@ static void launch_segments(cudaStream_t stream, spmm_args<T> s)
             <<<grid, BLOCK, 0, stream>>>(s);
     if (!s.plan.long_rows_max) return;
     if (sum)
-        launch_join<T, reduce_sum>(stream, s);
+        launch_join<T, reduce_sum>(exec, s);
     else
-        launch_join<T, reduce_extreme>(stream, s);
+        launch_join<T, reduce_extreme>(exec, s);
 }
 
 /* Lanes and loads for a row of x: the fewest lanes that span it with one load each up to 256 bytes,
  * then two loads each, which leaves fewer lanes to hand idx and val to. */
 template <class T>
-static void choose_lanes(cudaStream_t stream, const spmm_args<T> &s, int vec)
+static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat, vec);
-    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3>(stream, s);
-    if (vec == V) return launch_segments<T, V, 32, 2, 4, 3>(stream, s);
-    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(stream, s);
-    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(stream, s);
-    return launch_segments<T, 1, 32, 4, 4, 4>(stream, s);
+    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
+    if (vec == V) return launch_segments<T, V, 32, 2, 4, 3>(exec, s);
+    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
+    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);
+    return launch_segments<T, 1, 32, 4, 4, 4>(exec, s);
 }
 
 /* Slots of partial sums begin at 16 bytes and hold whole groups of WIDTH columns. */
@@ -387,7 +388,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
 
     const int full = 16 / sizeof(T);
     const bool packs = lies_in_packs(&x, sizeof(T), full) && lies_in_packs(&y, sizeof(T), full);
-    choose_lanes(stream_of(exec), s, packs ? full : 1);
+    choose_lanes(exec, s, packs ? full : 1);
     return cuda_leave("spmm", exec, before);
 }
 
