@@ -166,6 +166,11 @@ def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  
     return _fake_sddmm(idx, a)
 
 
+@torch.library.register_fake("fusedmm::_select")
+def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
+    return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
+
+
 @torch.library.register_fake("fusedmm::_check")
 def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
     return ptr.new_empty(1)

@@ -86,6 +86,8 @@ def _from_parts(
 
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
+    if isinstance(size, int):
+        size = (size, size)
     if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
         sources, targets = adj.sparse_size()
         if size is None and sources is not None and targets is not None:
