@@ -166,6 +166,11 @@ def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  
     return _fake_sddmm(idx, a)
 
 
+@torch.library.register_fake("fusedmm::_select")
+def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
+    return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
+
+
 def _sums(x: Tensor) -> torch.dtype:
     """What sums over numbers of x's dtype are kept in."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -1,11 +1,13 @@
-/* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type T.
+/* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type
+ * T.
  *
- * Work is dealt as for SpMM (spmm.cuh): a piece of a long row, or a bundle of short ones, and a head
- * go to a group of LANES lanes. The group keeps its slice of a's row in registers and gathers BATCH rows of b, FLY
- * of them in flight; each lane has its share of BATCH dot products. A transposing butterfly sums
- * them: at each step a lane keeps half of the products and hands over the other half, so that 8
- * products over 8 lanes take 7 shuffles instead of 24, and end one in each lane, in the order of
- * memory. Every entry has one owner and one order of addition: the same bits every time.
+ * Work is dealt as for SpMM (spmm.cuh): a piece of a long row, or a bundle of short ones, and a
+ * head go to a group of LANES lanes. The group keeps its slice of a's row in registers and gathers
+ * BATCH rows of b, FLY of them in flight; each lane has its share of BATCH dot products. A
+ * transposing butterfly sums them: at each step a lane keeps half of the products and hands over
+ * the other half, so that 8 products over 8 lanes take 7 shuffles instead of 24, and end one in
+ * each lane, in the order of memory. Every entry has one owner and one order of addition: the same
+ * bits every time.
  *
  * Rows of more than a tile are taken tile by tile (WIDE): a's slice is read again for each batch,
  * from L1. No accumulator adds more than 512 terms: after CHAIN of them it goes to a second one. */
@@ -59,7 +61,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         EACH = LANES < BATCH ? BATCH / LANES : 1,
         CHUNK = LANES * EACH,
         TILE = LANES * PER * VEC,
-        HELD = LANES < BATCH ? BATCH / LANES : 1,   /* finished sums in a lane */
+        HELD = LANES < BATCH ? BATCH / LANES : 1,  /* finished sums in a lane */
         SHARE = LANES < BATCH ? 1 : LANES / BATCH, /* lanes with the same sum */
     };
     const int lane = threadIdx.x % LANES;
@@ -73,20 +75,16 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
     const T *const b = s.b + head * s.b_head + lane * VEC;
     /* The lane's slice of a tile of a's row. */
-    PACK(T, VEC) left_next[PER];
     A left[PER][VEC];
     auto read_left = [&](int32_t row, int64_t tile) {
         const T *const a = s.a + row * s.a_row + head * s.a_head + lane * VEC + tile;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            left_next[i] = {};
+            PACK(T, VEC) packed = {};
             if (tile + (i * LANES + lane) * VEC < s.feat)
-                left_next[i] = load<T, VEC>(a + i * LANES * VEC);
+                packed = load<T, VEC>(a + i * LANES * VEC);
+            unpack<T, VEC>(packed, left[i]);
         }
-    };
-    auto unpack_left = [&]() {
-#pragma unroll
-        for (int i = 0; i < PER; i++) unpack<T, VEC>(left_next[i], left[i]);
     };
 
     int32_t near[EACH], near_next[EACH];
@@ -132,14 +130,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
     span now = span_of_lane<LANES>(mine, 0);
     fetch(now, 0, near);
-    if (!WIDE && rows) read_left(now.row, 0);
     for (int r = 0; r < rows; r++) {
         span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
         if (r + 1 == LANES) next.length = 0;
-        if (!WIDE) {
-            unpack_left();
-            if (r + 1 < rows) read_left(next.row, 0);
-        }
+        if (!WIDE) read_left(now.row, 0);
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += CHUNK) {
             if (done + CHUNK < longest)
@@ -162,7 +156,6 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
                         for (; tile < end; tile += TILE) {
                             read_left(now.row, tile);
-                            unpack_left();
                             multiply(c, tile, part);
                         }
 #pragma unroll
@@ -200,17 +193,16 @@ static void launch_segments(cudaStream_t stream, sddmm_args<T> s)
 }
 
 /* Lanes and loads for a row of b; fewer lanes mean fewer steps of the butterfly. */
-template <class T>
-static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
+template <class T> static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat, vec);
     if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 8, 4, false>(stream, s);
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 8, 4, false>(stream, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 8, 4, false>(stream, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 4, 3, false>(stream, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3, false>(stream, s);
-    if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 4, 3, false>(stream, s);
+    if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 2, 4, false>(stream, s);
+    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, 4, false>(stream, s);
+    if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 2, 4, false>(stream, s);
     if (vec == V) return launch_segments<T, V, 32, 2, 4, 2, true>(stream, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4, false>(stream, s);
     if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4, false>(stream, s);

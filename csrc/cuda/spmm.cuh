@@ -1,17 +1,17 @@
 /* SpMM `segments`: y[i,h,:] = reduce_p val[eid[p],h] * x[idx[p],h,:], for one element type T.
  *
- * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An item
- * and a head go to a group of LANES lanes, which reads idx and val of CHUNK entries at once, one
- * chunk ahead, hands them round by shuffles, and gathers FLY rows of x at a time, VEC elements (16
- * bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Groups of one
- * item, different in head, are neighbours in a warp, so their loads fall together. gridDim.y walks
- * over tiles of columns.
+ * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An
+ * item and a head go to a group of LANES lanes, which reads idx and val of CHUNK entries at once,
+ * one chunk ahead, hands them round by shuffles, and gathers FLY rows of x at a time, VEC elements
+ * (16 bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Groups of
+ * one item, different in head, are neighbours in a warp, so their loads fall together. gridDim.y
+ * walks over tiles of columns.
  *
  * A whole row is written once, straight to y; empty rows are dealt out evenly and written while the
- * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel adds
- * the slots of each long row. Every sum has one owner and an order that depends on the matrix alone:
- * the same bits every time. No accumulator adds more than 512 terms: pieces end there, and so do the
- * stretches of slots in the second kernel.
+ * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel
+ * adds the slots of each long row. Every sum has one owner and an order that depends on the matrix
+ * alone: the same bits every time. No accumulator adds more than 512 terms: pieces end there, and
+ * so do the stretches of slots in the second kernel.
  *
  * Gathering is what takes the time: nnz * feat elements through L2. What helps is more loads in
  * flight, warps without idle groups (rows of one length side by side), and no second read. */
@@ -34,8 +34,8 @@ template <class T> struct spmm_args {
     int reduce;
 };
 
-/* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is not
- * there (past the end, or its column outside the matrix) is absent() times blank(). */
+/* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is
+ * not there (past the end, or its column outside the matrix) is absent() times blank(). */
 struct reduce_sum {
     template <class A> static __device__ A start(void) { return A(0); }
     template <class A> static __device__ A absent(void) { return A(0); }
@@ -66,13 +66,13 @@ struct reduce_extreme {
     }
 };
 
-/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order; or any,
- * per head, of any type, through eid. */
+/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order; or
+ * any, per head, of any type, through eid. */
 enum values { ONES, PLAIN, ANY };
 
 template <class T, int VALUES>
-static __device__ __forceinline__ typename sum_of<T>::type value_at(const spmm_args<T> &s, int64_t p,
-                                                                    int64_t head)
+static __device__ __forceinline__ typename sum_of<T>::type value_at(const spmm_args<T> &s,
+                                                                    int64_t p, int64_t head)
 {
     typedef typename sum_of<T>::type A;
     if (VALUES == ONES) return A(1);
@@ -203,9 +203,9 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     }
 }
 
-/* Adds the slots of long rows, four columns (WIDTH) a thread. Rows of up to HUB_PIECES pieces have a
- * thread per columns; a hub has a block, whose threads split its slots and meet in shared memory in
- * a tree of fixed shape. */
+/* Adds the slots of long rows, four columns (WIDTH) a thread. Rows of up to HUB_PIECES pieces have
+ * a thread per columns; a hub has a block, whose threads split its slots and meet in shared memory
+ * in a tree of fixed shape. */
 enum { WIDTH = 4 };
 
 template <class A> struct four {
@@ -339,8 +339,7 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 
 /* Lanes and loads for a row of x: the fewest lanes that span it with one load each up to 256 bytes,
  * then two loads each, which leaves fewer lanes to hand idx and val to. */
-template <class T>
-static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
+template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat, vec);
@@ -348,8 +347,8 @@ static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
     if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
-    if (vec == V) return launch_segments<T, V, 32, 2, 4, 3>(exec, s);
+    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
+    if (vec == V) return launch_segments<T, V, 32, 2, 2, 4>(exec, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
     if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);
     return launch_segments<T, 1, 32, 4, 4, 4>(exec, s);
