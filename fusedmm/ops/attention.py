@@ -156,7 +156,7 @@ def _operands(
         if score == "additive" and isinstance(x, Tensor):
             if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
                 raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
-            x = x.reshape(x.shape[0], -1, 1)
+            x = x[:, None, None] if x.dim() == 1 else x[..., None]
         elif isinstance(x, Tensor) and x.dim() == 2 and flat:
             x = x[:, None]
         require_dense("attention", name, x, adj, rows, axis)
