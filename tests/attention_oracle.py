@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 import torch
 from bounds import UNIT, accumulator
+from generate import small
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 import fusedmm
+
+SCORES = ["dot", "additive", "gatv2", "cosine"]
 
 
 class Given(NamedTuple):
@@ -193,3 +196,23 @@ def keeps(seed: int, edges: int, heads: int, dropout: float) -> Tensor:
     """keep / (1 - dropout), [edges, heads] in float64."""
     kept = philox(seed, edges, heads).double() >= dropout * 2.0**32
     return kept.double() / (1 - dropout) if dropout < 1 else torch.zeros(edges, heads, dtype=torch.float64)
+
+
+# ---- what the tests share ----
+
+
+def algorithms(device):
+    return ["auto", *(a.name for a in fusedmm.algorithms("attention", device))]
+
+
+def operands(score, device, heads=2, dtype=torch.float64, feat=4):
+    """A 12 x 15 pattern with empty rows; q, k, v and options of the score."""
+    adj = small(device=device).pattern()
+    size = [] if heads is None else [heads]
+    width = [] if score == "additive" else [feat]
+    q, k, v = (
+        torch.randn(n, *size, *w, dtype=dtype, device=device, requires_grad=True)
+        for n, w in ((12, width), (15, width), (15, [3]))
+    )
+    att = torch.randn(*size, feat, dtype=dtype, device=device, requires_grad=True) if score == "gatv2" else None
+    return adj, q, k, v, {"score": score, "att": att}

@@ -4,18 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from attention_oracle import Given, assert_close, attention_oracle, keeps
-from generate import Case, cases, lay, run_or_decline, small
+from attention_oracle import Given, algorithms, assert_close, attention_oracle, keeps
+from generate import Case, cases, run_or_decline
 
 import fusedmm
 
 SCORES = ["dot", "additive", "gatv2"]
 FEATS = [1, 3, 8, 16, 33, 64, 100, 128]
-HALVES = [torch.float16, torch.bfloat16]
-
-
-def algorithms(device):
-    return ["auto", *(a.name for a in fusedmm.algorithms("attention", device))]
 
 
 def seed_of_next_call(device):
@@ -62,8 +57,8 @@ class Call:
     def oracle(self, scale, slope=0.2):
         """Results as the kernels have them: with a heads axis."""
         heads = 1 if self.v.dim() == 2 else self.v.shape[1]
-        q, k, v, gout = (t.reshape(t.shape[0], heads, -1) if t.numel() else t.reshape(t.shape[0], heads, feat)
-                         for t, feat in zip((self.q, self.k, self.v, self.gout), self.widths(), strict=True))  # fmt: skip
+        sides = zip((self.q, self.k, self.v, self.gout), self.widths(), strict=True)
+        q, k, v, gout = (t.reshape(t.shape[0], heads, width) for t, width in sides)
         weight = self.adj.val if self.adj.val is None else self.adj.val.to(v.dtype)
         bias, weight = (t if t is None or t.dim() == 2 else t[:, None].expand(-1, heads) for t in (self.bias, weight))
         by = keeps(seed_of_next_call(v.device), self.adj.nnz, heads, self.dropout) if self.dropout else None
@@ -118,3 +113,57 @@ def check(algorithm, name, got, expected, *dtypes):
         spread = sum(4 * torch.finfo(t).eps for t in dtypes) * result.exact.abs().sum(1)
         result = type(result)(result.exact.sum(1), result.bound.sum(1) + spread)
     assert_close(f"{algorithm} {name}", got.reshape(result.exact.shape), result, *dtypes)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("heads, feat", [(1, 700), (5, 20), (40, 3), (64, 1)])
+def test_wide_and_many_heads(score, heads, feat, device):
+    """More channels than a panel of the CPU's sums or than a warp's registers, more heads than a warp has lanes."""
+    g = torch.Generator().manual_seed(heads)
+    row, col = torch.randint(0, 20, (150,), generator=g), torch.randint(0, 25, (150,), generator=g)
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(20, 25))
+    size = [] if score == "additive" else [feat]
+    q, k, v, gout = (
+        torch.randn(n, heads, *width, generator=g).to(device)
+        for n, width in ((20, size), (25, size), (25, [feat]), (20, [feat]))
+    )
+    att = torch.randn(heads, feat, generator=g).to(device) if score == "gatv2" else None
+    call = Call(adj, score, q, k, v, gout, att, None, 0.0)
+    expected = call.oracle(feat**-0.5 if score == "dot" else 1.0)
+    names = {"gq": q, "gk": k, "gv": v} | ({"gatt": att} if att is not None else {})
+    for t in names.values():
+        t.requires_grad_()
+    for algorithm in algorithms(device):
+        out = run_or_decline(fusedmm.attention, adj, q, k, v, score=score, att=att, algorithm=algorithm)
+        if out is None:
+            continue
+        check(algorithm, "out", out, expected, torch.float32)
+        for name, got in zip(names, torch.autograd.grad(out, list(names.values()), gout), strict=True):
+            check(algorithm, name, got, expected, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_of_half_a_million_equal_entries(dtype, device):
+    """The weights' sum is long, and every one of them is 1 / n: out is v."""
+    n = 500_000
+    adj = fusedmm.CSR.from_csr(torch.tensor([0, n], device=device), torch.arange(n, device=device))
+    q, k = torch.ones(1, 2, 4, dtype=dtype, device=device), torch.ones(n, 2, 4, dtype=dtype, device=device)
+    v = torch.full((n, 2, 3), 0.7, dtype=dtype, device=device)
+    for algorithm in algorithms(device):
+        found = run_or_decline(fusedmm.attention, adj, q, k, v, return_lse=True, algorithm=algorithm)
+        if found is not None:
+            out, lse = found
+            torch.testing.assert_close(out, v[:1], rtol=1e-5 if dtype == torch.float32 else 2**-8, atol=0)
+            torch.testing.assert_close(lse.double().cpu(), 2 + torch.full((1, 2), float(n)).double().log())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_cosine(dtype, device):
+    adj = fusedmm.CSR.from_coo(*torch.randint(0, 9, (2, 40)).to(device).unbind(), shape=(9, 9))
+    q, k, v = (torch.randn(9, 2, 5, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
+    unit = [torch.nn.functional.normalize(t, dim=-1) for t in (q, k)]
+    out = fusedmm.attention(adj, q, k, v, score="cosine", scale=3.0)
+    same = fusedmm.attention(adj, *unit, v, scale=3.0)
+    torch.testing.assert_close(out, same)
+    gout = torch.randn_like(out)
+    torch.testing.assert_close(torch.autograd.grad(out, (q, k, v), gout), torch.autograd.grad(same, (q, k, v), gout))
