@@ -1,8 +1,8 @@
 /* Attention `segments`: what its kernels share (fusedmm.h has the formulas).
  *
- * Three walks do the work of all passes: FORWARD, ROWS (WEIGHTS is ROWS without gout) and COLS. Each
- * row of the matrix it is given has an own operand on the side of the score (q, in COLS k) and on
- * that of the values (gout, in COLS v); each entry gathers the far ones (k and v, in COLS q and
+ * Three walks do the work of all passes: FORWARD, ROWS (WEIGHTS is ROWS without gout) and COLS.
+ * Each row of the matrix it is given has an own operand on the side of the score (q, in COLS k) and
+ * on that of the values (gout, in COLS v); each entry gathers the far ones (k and v, in COLS q and
  * gout). Scores are symmetric in own and far, hence one kernel text (attention_walk.cuh).
  *
  * Logits are kept times log2 e, so that an exponential is one instruction; lse leaves as a natural
@@ -58,11 +58,11 @@ template <class T> struct attend_args {
 };
 
 /* COLS gathers what is one number of a row and head from one place: pairs of lse (in base 2,
- * +infinity for a row that has no weights) and delta, then in ADDITIVE q, and as much that is empty:
- * 8 heads then begin at a cache line. */
+ * +infinity for a row that has no weights) and delta, then in ADDITIVE q, and as much that is
+ * empty: 8 heads then begin at a cache line. */
 static constexpr __host__ __device__ int planes_of(int score)
 {
-     return score == FMM_ADDITIVE ? 4 : 2;
+    return score == FMM_ADDITIVE ? 4 : 2;
 }
 
 static __device__ __forceinline__ float exp2_of(float v)
@@ -97,7 +97,8 @@ template <class A> static __device__ __forceinline__ A bounded(A high)
     return high == -A(INFINITY) ? A(0) : high;
 }
 
-/* Slots of partial sums, in sums a head: those of to_s, then of to_v, in FORWARD then (high, sum). */
+/* Slots of partial sums, in sums a head: those of to_s, then of to_v, in FORWARD then (high, sum).
+ */
 static inline int64_t quads(int64_t feat) { return ceil_div(feat, QUAD) * QUAD; }
 static inline int64_t slot_width_s(const fmm_attention *t)
 {
@@ -140,7 +141,8 @@ static inline int64_t attention_widest(const fmm_attention *t)
 
 /* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
 template <class Kernel, class Args>
-static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid, const Args &args)
+static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid,
+                         const Args &args)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

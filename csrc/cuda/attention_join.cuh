@@ -58,7 +58,8 @@ template <class A, int WALK> struct quad {
 };
 
 template <class T, int WALK>
-static __global__ void __launch_bounds__(BLOCK, 4) attend_join(const __grid_constant__ attend_args<T> s)
+static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
+    attend_join(const __grid_constant__ attend_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     typedef quad<A, WALK> sums;
@@ -89,8 +90,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) attend_join(const __grid_cons
         const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
         for (int i = 0; i < QUAD && at + i < end && to.data; i++)
             *to.at(row, head, at + i) = narrow<T>(total.v[i] * share);
-        if (WALK == FORWARD && c == 0)
-            *s.to_lse.at(row, head, 0) = lse_of(total.high, total.sum);
+        if (WALK == FORWARD && c == 0) *s.to_lse.at(row, head, 0) = lse_of(total.high, total.sum);
     };
     int64_t row, first, pieces;
     auto look_up = [&](int64_t k) {

@@ -25,9 +25,9 @@ template <class T> struct plain_entry {
     typedef typename sum_of<T>::type A;
     int64_t i, j, e, h;
     bool there;
-    A logit, gain;       /* gain: leaky' of ADDITIVE's argument */
-    A w, drop, by, dot;  /* by: u / w; dot: < gout, v > */
-    A slant;             /* the gradient of the logit */
+    A logit, gain;      /* gain: leaky' of ADDITIVE's argument */
+    A w, drop, by, dot; /* by: u / w; dot: < gout, v > */
+    A slant;            /* the gradient of the logit */
 
     __device__ A q(const plain_args<T> &s, int64_t c) const
     {
@@ -115,8 +115,7 @@ static __global__ void __launch_bounds__(BLOCK)
             entry.use(s);
             const A w = exp(entry.logit - zero);
             sum.add(w, A(1));
-            if (s.feat_v > 0)
-                values.add(w * entry.by, widen(*element<T>(s.v, entry.j, h, c)));
+            if (s.feat_v > 0) values.add(w * entry.by, widen(*element<T>(s.v, entry.j, h, c)));
         }
         const A all = sum.total();
         if (s.feat_v > 0)
@@ -149,8 +148,7 @@ static __global__ void __launch_bounds__(BLOCK)
             if (c < s.feat)
                 sum.add(entry.slant, entry.share(s, c, !s.cols));
             else
-                sum.add(entry.by * entry.w,
-                        widen(*element<T>(s.gout, entry.i, h, c - s.feat)));
+                sum.add(entry.by * entry.w, widen(*element<T>(s.gout, entry.i, h, c - s.feat)));
         }
         *element<T>(to, row, h, c < s.feat ? c : c - s.feat) = narrow<T>(sum.total());
     }
@@ -169,12 +167,10 @@ static __global__ void __launch_bounds__(BLOCK)
         entry.find(s, row_of(s.a, p), p, h);
         if (!entry.there) continue;
         entry.back(s);
-        if (s.weights.data)
-            *element<T>(s.weights, entry.e, h, 0) = narrow<T>(entry.by * entry.w);
+        if (s.weights.data) *element<T>(s.weights, entry.e, h, 0) = narrow<T>(entry.by * entry.w);
         if (s.gweight.data)
             *element<T>(s.gweight, entry.e, h, 0) = narrow<T>(entry.drop * entry.w * entry.dot);
-        if (s.gbias.data)
-            *element<T>(s.gbias, entry.e, h, 0) = narrow<T>(entry.slant * entry.gain);
+        if (s.gbias.data) *element<T>(s.gbias, entry.e, h, 0) = narrow<T>(entry.slant * entry.gain);
     }
 }
 
@@ -243,11 +239,13 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
                        t->dropout > 0,
                        cols};
     if (t->pass == FMM_ATTENTION_WEIGHTS) s.gout.data = s.gbias.data = s.gweight.data = NULL;
-    auto grid = [](int64_t count) { return (unsigned)smaller(blocks_for(count), REFERENCE_BLOCKS); };
+    auto grid = [](int64_t count) {
+        return (unsigned)smaller(blocks_for(count), REFERENCE_BLOCKS);
+    };
     if (t->pass == FMM_ATTENTION_FORWARD && rows)
-        forward_reference<T>
-            <<<grid(rows * heads * (s.feat_v + 1)), BLOCK, 0, stream>>>(s);
-    if (((rows_pass && s.gq.data) || (cols && (s.gk.data || s.gv.data))) && rows && s.feat + s.feat_v)
+        forward_reference<T><<<grid(rows * heads * (s.feat_v + 1)), BLOCK, 0, stream>>>(s);
+    if (((rows_pass && s.gq.data) || (cols && (s.gk.data || s.gv.data))) && rows &&
+        s.feat + s.feat_v)
         sides_reference<T><<<grid(rows * heads * (s.feat + s.feat_v)), BLOCK, 0, stream>>>(s);
     if (!cols && t->pass != FMM_ATTENTION_FORWARD && nnz &&
         (s.weights.data || s.gweight.data || s.gbias.data))
@@ -260,8 +258,7 @@ extern "C" fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const f
 {
     int before;
     TRY(cuda_enter("attention", exec, &before));
-    for_dtype(call->attention->q.dtype, [&](auto element_of) {
-        launch_plain<decltype(element_of)>(stream_of(exec), call);
-    });
+    for_dtype(call->attention->q.dtype,
+              [&](auto element_of) { launch_plain<decltype(element_of)>(stream_of(exec), call); });
     return cuda_leave("attention", exec, before);
 }

@@ -7,8 +7,7 @@
 
 template <class T> static own_side<T> own_of(const fmm_dense *d)
 {
-    return own_side<T>{static_cast<T *>(d->data), d->row_stride,
-                       d->heads > 1 ? d->head_stride : 0};
+    return own_side<T>{static_cast<T *>(d->data), d->row_stride, d->heads > 1 ? d->head_stride : 0};
 }
 template <class T> static far_side<T> far_of(const fmm_dense *d)
 {
@@ -42,7 +41,7 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
     const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND>;
-    if (WALK == COLS)
+    if (WALK == COLS && s.a.cols) /* stats_of went before */
         launch_early(exec->index, stream_of(exec), walk, grid, s);
     else
         walk<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
@@ -52,6 +51,14 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
                  dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
 }
 
+/* How many blocks a multiprocessor holds, so that a walk's registers hardly spill (sm_90). */
+template <class T, int WALK, int SCORE> static constexpr int blocks_of(bool edges)
+{
+    if (WALK != FORWARD || sizeof(T) == 8) return 2;
+    if (SCORE == FMM_ADDITIVE) return edges ? 3 : 4;
+    return edges || (SCORE == FMM_GATV2 && sizeof(T) == 2) ? 2 : 3;
+}
+
 /* The variants: 16 bytes a load where all operands lie so, one load a lane and row up to 512 bytes
  * of a head, else four; any other layout in single elements. */
 template <class T, int WALK, int SCORE>
@@ -59,27 +66,24 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
                         int64_t parts)
 {
     enum { V = 16 / sizeof(T), MANY = per_packs(V) };
+    constexpr bool BACK = WALK != FORWARD;
     const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
-#ifdef TUNE_FLY
-    if constexpr (SCORE == FMM_GATV2 && WALK != COLS)
-        return launch_walk<T, WALK, SCORE, V, 1, TUNE_FLY, TUNE_BLOCKS, SAME_FAR>(exec, s, parts);
-    else
-        return launch_walk<T, WALK, SCORE, V, 1, TUNE_FLY, TUNE_BLOCKS, PLAIN>(exec, s, parts);
-#else
     if (packs && feat <= WARP * V) {
-        enum { BLOCKS = SCORE == FMM_ADDITIVE && WALK == FORWARD ? 4 : 3 };
+        constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;
+        constexpr int BLOCKS = blocks_of<T, WALK, SCORE>(false);
         if constexpr (SCORE == FMM_GATV2 && WALK != COLS && sizeof(T) < 8)
             if (kind == SAME_FAR)
-                return launch_walk<T, WALK, SCORE, V, 1, 4, BLOCKS, SAME_FAR>(exec, s, parts);
+                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, SAME_FAR>(exec, s, parts);
         if constexpr (sizeof(T) < 8)
             if (kind != WITH_EDGES)
-                return launch_walk<T, WALK, SCORE, V, 1, 4, BLOCKS, PLAIN>(exec, s, parts);
-        return launch_walk<T, WALK, SCORE, V, 1, 2, 3, WITH_EDGES>(exec, s, parts);
+                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, PLAIN>(exec, s, parts);
+        return launch_walk<T, WALK, SCORE, V, 1, 2, blocks_of<T, WALK, SCORE>(true), WITH_EDGES>(
+            exec, s, parts);
     }
     if (packs && feat <= WARP * V * MANY)
         return launch_walk<T, WALK, SCORE, V, MANY, 1, 1, WITH_EDGES>(exec, s, parts);
-    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, 2, WITH_EDGES>(exec, s, parts);
-#endif
+    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? 1 : 2, WITH_EDGES>(
+        exec, s, parts);
 }
 template <class T, int WALK>
 static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,
@@ -145,12 +149,14 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 
     if (cols) {
-        const stats_args<T> stats = {s.lse,  s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
-                                     a->cols, s.heads, planes_of(t->score)};
+        const stats_args<T> stats = {
+            s.lse,   s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
+            a->cols, s.heads, planes_of(t->score)};
         const int64_t count = a->cols * int64_t(s.heads);
         if (count)
-            stats_of<T><<<(unsigned)smaller(blocks_for(count), 1 << 16), BLOCK, 0,
-                          stream_of(exec)>>>(stats);
+            stats_of<T>
+                <<<(unsigned)smaller(blocks_for(count), 1 << 16), BLOCK, 0, stream_of(exec)>>>(
+                    stats);
     }
     const bool packs = attention_packs(t);
     const bool edges = s.bias.data || s.weight.data || s.drops || s.to_use.data || s.to_bias.data ||
