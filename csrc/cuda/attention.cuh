@@ -146,13 +146,13 @@ static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 gr
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = starts_early(device);
+    early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(BLOCK);
     config.stream = stream;
     config.attrs = &early;
-    config.numAttrs = 1;
+    config.numAttrs = starts_early(device);
     cudaLaunchKernelEx(&config, kernel, args);
 }
 

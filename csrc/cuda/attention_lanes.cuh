@@ -133,7 +133,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct att
         }
         if (WALK == ROWS) {
             to->lse = live ? __ldg(s.lse.at(row, head, 0)) : A(0);
-            to->delta = live && s.own_v.data ? __ldg(s.delta.at(row, head, 0)) : A(0);
+            to->delta = live && s.delta.data ? __ldg(s.delta.at(row, head, 0)) : A(0);
         }
     }
 

@@ -78,7 +78,7 @@ template <class T> struct plain_entry {
             for (int64_t c = 0; c < s.feat_v; c++)
                 sum.add(widen(*element<T>(s.gout, i, h, c)), widen(*element<T>(s.v, j, h, c)));
         dot = sum.total();
-        slant = s.gout.data ? w * (by * dot - *element<A>(s.delta, i, h, 0)) : A(0);
+        slant = s.delta.data ? w * (by * dot - *element<A>(s.delta, i, h, 0)) : A(0);
     }
     /* What slant adds to the gradient of q or k, column c. */
     __device__ A share(const plain_args<T> &s, int64_t c, bool to_q) const
@@ -238,7 +238,8 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
                        (int)t->score,
                        t->dropout > 0,
                        cols};
-    if (t->pass == FMM_ATTENTION_WEIGHTS) s.gout.data = s.gbias.data = s.gweight.data = NULL;
+    if (t->pass == FMM_ATTENTION_WEIGHTS)
+        s.gout.data = s.delta.data = s.gbias.data = s.gweight.data = NULL;
     auto grid = [](int64_t count) {
         return (unsigned)smaller(blocks_for(count), REFERENCE_BLOCKS);
     };

@@ -47,6 +47,7 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
         walk<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
     if (!s.plan.long_rows_max || !s.partial) return;
     const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / QUAD);
+    if (!threads) return;
     launch_early(exec->index, stream_of(exec), attend_join<T, WALK>,
                  dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
 }
