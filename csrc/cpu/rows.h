@@ -42,7 +42,8 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 /* Runs a task whose gathered operand is x; chunks > 0 on entry fixes their number. */
-fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x);
+fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,
+                        int64_t near);
 /* Which chunk starts at row `first`. */
 int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first);
 

@@ -100,7 +100,8 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct att
         const uint32_t j = (uint32_t)__ldg(s.a.idx + p);
         to->column = j < (uint32_t)s.a.cols ? j | (at + lane < from.length ? 0 : ABSENT) : ABSENT;
         if constexpr (EDGES) {
-            to->edge = edge_of(s.edges, p);
+            to->edge = edge_at(s.edges, p);
+            if (!is_edge(s.edges, to->edge)) to->column = ABSENT, to->edge = 0;
             to->keep = s.drops ? keep_mask(s, seed, to->edge, first_head, group_heads) : ALL;
         }
     }

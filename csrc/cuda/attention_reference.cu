@@ -40,9 +40,10 @@ template <class T> struct plain_entry {
     __device__ void find(const plain_args<T> &s, int64_t row, int64_t p, int64_t head)
     {
         const int32_t column = s.a.idx[p];
-        there = (uint32_t)column < (uint32_t)s.a.cols;
+        e = edge_at(s.edges, p);
+        there = (uint32_t)column < (uint32_t)s.a.cols && is_edge(s.edges, e);
         if (!there) return;
-        i = s.cols ? column : row, j = s.cols ? row : column, e = edge_of(s.edges, p), h = head;
+        i = s.cols ? column : row, j = s.cols ? row : column, h = head;
         const A bias = s.bias.data ? widen(*element<T>(s.bias, e, h, 0)) : A(0);
         gain = A(1);
         if (s.score == FMM_ADDITIVE) {
