@@ -83,8 +83,9 @@ static const fmm_algorithm attention[] = {
      .run = fmm_attention_reference_cuda},
     {.number = 2,
      .name = "segments",
-     .about = "rows by falling length, long ones in pieces; a group of lanes gathers all heads of a "
-              "row, logits stay in registers",
+     .about =
+         "rows by falling length, long ones in pieces; a group of lanes gathers all heads of a "
+         "row, logits stay in registers",
      .source = "this project; online softmax (Milakov and Gimelshein 2018), backward from the "
                "log-sum-exp as in FlashAttention (Dao et al. 2022)",
      .deterministic = true,
