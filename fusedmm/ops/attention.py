@@ -17,7 +17,7 @@ from torch.nn.functional import leaky_relu, normalize
 from fusedmm._lib import algorithm_number, ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
+from fusedmm.ops.edge_softmax import log_sum_exp, refuse_transforms, require_logits, softmax, weights
 from fusedmm.ops.operands import autocast, require_dense
 from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
 
@@ -119,6 +119,7 @@ def attention(
         raise ValueError(f"attention: score must be one of {', '.join(SCORES)}, not {score!r}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
+    refuse_transforms("attention")
     if type(adj) is not CSR:
         size = (v.shape[0], q.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (q, v)) else None
         adj = as_csr(adj, size=size)

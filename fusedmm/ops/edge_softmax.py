@@ -68,8 +68,19 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
         raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")
 
 
+def refuse_transforms(op: str) -> None:
+    """Says by name that torch.func has no rule for an operator.
+
+    Raises:
+        RuntimeError: inside torch.func.grad, vjp, jvp or vmap.
+    """
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(f"{op}: there is no rule for torch.func; torch.autograd has gradients of any order")
+
+
 def softmax(adj: CSR, logits: Tensor) -> Tensor:
     """edge_softmax of logits [nnz, heads]."""
+    refuse_transforms("edge_softmax")
     if torch.is_grad_enabled() and logits.requires_grad:
         return Softmax.apply(adj, logits)
     return weights(adj, logits, lse_of(adj, logits))
