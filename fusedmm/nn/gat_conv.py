@@ -10,8 +10,17 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
-from fusedmm.nn.heads import Fill, Weights, add_loops, edges, merged, require_fill, require_sum, with_weights
-from fusedmm.nn.linear import Linear
+from fusedmm.nn.heads import (
+    Fill,
+    Weights,
+    add_loops,
+    edges,
+    glorot_linear,
+    merged,
+    require_fill,
+    require_sum,
+    with_weights,
+)
 from fusedmm.ops.attention import attention
 
 
@@ -85,16 +94,16 @@ class GATConv(torch.nn.Module):
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin = self.lin_src = self.lin_dst = self.lin_edge = self.res = None
         if isinstance(in_channels, int):
-            self.lin = _linear(in_channels, width)
+            self.lin = glorot_linear(in_channels, width)
         else:
-            self.lin_src, self.lin_dst = _linear(in_channels[0], width), _linear(in_channels[1], width)
+            self.lin_src, self.lin_dst = glorot_linear(in_channels[0], width), glorot_linear(in_channels[1], width)
         self.att_src = Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = Parameter(torch.empty(1, heads, out_channels))
         self.att_edge = None if edge_dim is None else Parameter(torch.empty(1, heads, out_channels))
         if edge_dim is not None:
-            self.lin_edge = _linear(edge_dim, width)
+            self.lin_edge = glorot_linear(edge_dim, width)
         if residual:
-            self.res = _linear(in_channels if isinstance(in_channels, int) else in_channels[1], total)
+            self.res = glorot_linear(in_channels if isinstance(in_channels, int) else in_channels[1], total)
         self.bias = Parameter(torch.empty(total)) if bias else None
         self.reset_parameters()
 
@@ -176,7 +185,3 @@ class GATConv(torch.nn.Module):
 
     def __repr__(self) -> str:
         return f"GATConv({self.in_channels}, {self.out_channels}, heads={self.heads})"
-
-
-def _linear(in_channels: int, out_channels: int) -> Linear:
-    return Linear(in_channels, out_channels, bias=False, weight_initializer="glorot")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedmm.csr import CSR
 from fusedmm.nn.adjacency import OptPair, Size, reduction, require_options, with_edge_values
+from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
 from fusedmm.ops.spmm import spmm
 
@@ -21,6 +22,11 @@ class Edges(NamedTuple):
 
     adj: CSR
     attr: Tensor | None  # [nnz, D]
+
+
+def glorot_linear(in_channels: int, out_channels: int, bias: bool = False) -> Linear:
+    """A linear map with the initial weights of PyG's attention layers, whose biases are uniform."""
+    return Linear(in_channels, out_channels, bias, weight_initializer="glorot")
 
 
 def require_sum(layer: str, options: dict[str, Any]) -> None:
