@@ -69,7 +69,7 @@ def test_gatv2_shares_weights(of, edge_dim):
     check("GATv2Conv", [size, F_OUT], given, heads=2, edge_dim=edge_dim, share_weights=True)
 
 
-@pytest.mark.parametrize("beta, root_weight", itertools.product([False, True], [False, True]))
+@pytest.mark.parametrize("beta, root_weight", [*itertools.product([False, True], [False, True])])
 @pytest.mark.parametrize("concat", [False, True])
 def test_transformer_skip(beta, root_weight, concat):
     options = {"heads": 3, "beta": beta, "root_weight": root_weight, "concat": concat}
@@ -207,7 +207,7 @@ def test_dropout_of_the_transformer_reaches_edge_features():
 
 def sorted_graph():
     """An edge_index in the order of a target-major CSR without duplicates, so that edge features fit every form."""
-    return torch.unique(graph().flip(0), dim=1).flip(0)
+    return torch.unique(graph().flip(0), dim=1).flip(0).contiguous()
 
 
 class SparseTensor:
@@ -245,27 +245,34 @@ def test_every_form_of_a_graph_gives_the_same(name):
         torch.testing.assert_close(layer(x, adj), layer(x, edge_index), msg=form)
     if name == "AGNNConv":
         return
-    layer = make(ours, name, F_IN, F_OUT, heads=2, edge_dim=1)  # values are edge features here
-    for form in ("torch COO", "torch CSR", "SparseTensor"):
-        expected = layer(x, edge_index, value)
-        torch.testing.assert_close(layer(x, forms[form]), expected, msg=form)
-        torch.testing.assert_close(layer(x, forms[form], value), expected, msg=form)
+    layer = make(ours, name, F_IN, F_OUT, heads=2, edge_dim=D)
+    value = features(edge_index.shape[1], D, seed=6)
+    expected = layer(x, edge_index, value)
+    for form, adj in {
+        "CSR with values": forms["CSR"].with_values(value),
+        "SparseTensor": SparseTensor(ptr, edge_index[0], value),
+        "torch COO": torch.sparse_coo_tensor(edge_index.flip(0), value, (NODES, NODES, D)).coalesce(),
+    }.items():
+        torch.testing.assert_close(layer(x, adj), expected, msg=form)
+    del forms["torch CSC"]  # which has an order of its own
+    for form, adj in forms.items():
+        torch.testing.assert_close(layer(x, adj, value), expected, msg=form)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("name", NAMES)
-def test_values_of_a_torch_matrix_are_edge_features_as_in_pyg(name):
-    edge_index = sorted_graph()
-    value = features(edge_index.shape[1], 1, seed=6)[:, 0]
-    adj = torch.sparse_coo_tensor(edge_index.flip(0), value, (NODES, NODES)).coalesce()
-    options = {"edge_dim": 1} if name == "TransformerConv" else {"edge_dim": 1, "add_self_loops": False}
-    mine, peer = (make(m, name, F_IN, F_OUT, heads=2, **options) for m in (ours, theirs))
-    x = features(NODES, F_IN)
-    try:
-        expected = peer(x, adj)
-    except RuntimeError:  # PyG's TransformerConv wants an axis that values do not have
-        expected = peer(x, edge_index, value[:, None])
-    torch.testing.assert_close(mine(x, adj), expected)
+def test_values_of_a_torch_matrix_as_in_pyg(name):
+    """One number per edge is no edge feature, a row of them is."""
+    edge_index, x = sorted_graph(), features(NODES, F_IN)
+    options = {} if name == "TransformerConv" else {"add_self_loops": False}
+    mine, peer = (make(m, name, F_IN, F_OUT, heads=2, edge_dim=D, **options) for m in (ours, theirs))
+    for shape in ((edge_index.shape[1],), (edge_index.shape[1], D)):
+        adj = torch.sparse_coo_tensor(edge_index.flip(0), features(*shape), (NODES, NODES, *shape[1:])).coalesce()
+        if name == "TransformerConv" and len(shape) == 1:
+            with pytest.raises(ValueError, match="needs edge_attr"):
+                mine(x, adj)
+        else:
+            torch.testing.assert_close(mine(x, adj), peer(x, adj))
 
 
 # ---- what modules have to stand ----

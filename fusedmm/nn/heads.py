@@ -55,11 +55,11 @@ def require_nodes(layer: str, x: Tensor | OptPair) -> None:
 def edges(
     layer: str, graph: Any, x: Tensor | OptPair, size: Size, edge_attr: Tensor | None, wanted: bool
 ) -> tuple[Edges, OptPair]:
-    """The graph and its edge features, which are a matrix's own values where none are given."""
+    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given."""
     require_nodes(layer, x)
     adj, pair = with_edge_values(graph, x, size)
     attr = adj.val if edge_attr is None else edge_attr
-    if not wanted or attr is None:
+    if not wanted or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
         return Edges(adj.pattern(), None), pair
     if attr.dim() not in (1, 2) or attr.size(0) != adj.nnz:
         raise ValueError(f"{layer}: edge_attr must be [{adj.nnz}, D], one row per edge, not {list(attr.shape)}")

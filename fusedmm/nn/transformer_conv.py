@@ -104,8 +104,8 @@ class TransformerConv(torch.nn.Module):
         Args:
             x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values of a matrix are its edge
-                features where ``edge_dim`` is set, and not used otherwise.
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
+                are its edge features where ``edge_dim`` is set; others are not used.
             edge_attr: [edges, D], in the graph's order; needed where ``edge_dim`` is set, and only there.
             return_attention_weights: True or False, as in PyG, also returns ``(edges, alpha)``.
 

@@ -127,6 +127,9 @@ def attention(
     number = SCORES[score]
     if scale is None:
         scale = x.q.shape[2] ** -0.5 if score == "dot" and x.q.shape[2] else 1.0
+    if torch.compiler.is_compiling():  # which refuses an autograd function that is given one tensor twice
+        k = x.k.clone() if x.k is x.q else x.k
+        x = x._replace(k=k, v=x.v.clone() if x.v is x.q or x.v is x.k else x.v)
     rate = float(dropout) if training else 0.0
     if rate:
         x = x._replace(seed=torch.empty(1, dtype=torch.int64, device=v.device).random_())
@@ -156,7 +159,7 @@ def _operands(
         if score == "additive" and isinstance(x, Tensor):
             if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
                 raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
-            x = x.reshape(x.shape[0], -1, 1)
+            x = x.reshape(x.shape[0], heads if x.dim() == 1 else x.shape[1], 1)
         elif isinstance(x, Tensor) and x.dim() == 2 and flat:
             x = x[:, None]
         require_dense("attention", name, x, adj, rows, axis)
@@ -255,6 +258,7 @@ def _logits(o: Options, x: Operands) -> Tensor:
     row, col, _ = o.adj.coo()
     t = x.q[row] + x.k[col]
     if o.score == GATV2:
+        assert x.att is not None
         logit = (leaky_relu(t, o.slope) * x.att).sum(-1)
         return logit if x.bias is None else logit + x.bias
     return leaky_relu(t[..., 0] if x.bias is None else t[..., 0] + x.bias, o.slope)
@@ -286,7 +290,8 @@ def _differentiable(
 ) -> tuple[Optional, ...]:
     """The gradients as a graph of their own."""
     with torch.enable_grad():
-        copy = Operands(*(t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True)))
+        copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
+        copy = Operands(*copies)
         logits = _logits(o, copy)
         out = spmm_half(o.adj, False, _thinned(o, copy, softmax(o.adj, logits)), copy.v)
         lse = log_sum_exp(o.adj, logits)
