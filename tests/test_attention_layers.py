@@ -133,6 +133,23 @@ def test_float32(name, edge_dim):
     torch.testing.assert_close(results(mine, given), results(peer, given), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("edge_dim", [None, D])
+def test_half_precision_and_autocast(name, edge_dim):
+    given = [a.float() if a is not None and a.is_floating_point() else a for a in inputs(edge_dim)]
+    layer = make(ours, name, F_IN, F_OUT, heads=3, edge_dim=edge_dim).float()
+    expected = layer(*given)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = layer(*given)
+    mixed.float().sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in layer.parameters() if p.grad is not None)
+    torch.testing.assert_close(mixed.float(), expected, rtol=0.05, atol=0.1)
+    given = [a.bfloat16() if a is not None and a.is_floating_point() else a for a in given]
+    half = copy.deepcopy(layer).bfloat16()(*given)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), expected, rtol=0.05, atol=0.1)
+
+
 # ---- attention weights and dropout ----
 
 
