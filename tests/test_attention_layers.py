@@ -355,6 +355,19 @@ def test_compiles(name, edge_dim):
     torch.testing.assert_close(results(torch.compile(layer, fullgraph=True, backend="aot_eager"), given), expected)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_dropout_draws_anew(name):
+    torch._dynamo.reset()
+    layer, x = make(ours, name, F_IN, F_OUT, heads=2, dropout=0.5), features(NODES, F_IN)
+    adj = fusedmm.as_csr(graph(), size=NODES).cache_transpose()
+    layer(x, adj)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert not torch.equal(compiled(x, adj), compiled(x, adj))
+        mean, expected = sum(compiled(x, adj) for _ in range(2000)) / 2000, layer.eval()(x, adj)
+    torch.testing.assert_close(mean, expected, rtol=0, atol=0.2)
+
+
 @pytest.mark.parametrize("name", layers())
 def test_training_twice_gives_the_same_bits(name):
     def trained():

@@ -132,7 +132,7 @@ def attention(
         x = x._replace(k=k, v=x.v.clone() if x.v is x.q or x.v is x.k else x.v)
     rate = float(dropout) if training else 0.0
     if rate:
-        x = x._replace(seed=torch.empty(1, dtype=torch.int64, device=v.device).random_())
+        x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
     chosen = 0 if algorithm == "auto" else algorithm_number("attention", v.device.type, algorithm)
     options = Options(adj, number, float(scale), float(slope), rate, chosen)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
