@@ -257,5 +257,5 @@ fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const 
         task.chunks = c->gatt.rows;
         task.parts = exec->workspace;
     }
-    return fmm_rows_run(exec, &task, call->x->data ? call->x : &c->k);
+    return fmm_rows_run(exec, &task, call->x->data ? call->x : &c->k, 1 << 20);
 }

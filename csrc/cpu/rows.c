@@ -83,11 +83,12 @@ int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first)
     return chunk < task->chunks ? chunk : task->chunks - 1;
 }
 
-/* x is the operand whose rows are gathered. A chunk gathers about 256 KiB: some 10 us, long enough
- * to pay for handing it to a thread, short enough for its indices to stay in the first cache. */
-fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x)
+/* x is the operand whose rows are gathered, fetched ahead when it is larger than `near`. A chunk
+ * gathers about 256 KiB: some 10 us, long enough to pay for handing it to a thread, short enough
+ * for its indices to stay in the first cache. */
+fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x, int64_t near)
 {
-    enum { CHUNK_BYTES = 1 << 18, CHUNK_MIN = 256, CHUNK_MAX = 4096, CACHE_BYTES = 1 << 20 };
+    enum { CHUNK_BYTES = 1 << 18, CHUNK_MIN = 256, CHUNK_MAX = 4096 };
     const fmm_csr *a = task->call->a;
     const int64_t bytes = x->heads * x->feat * (int64_t)fmm_dtype_bytes(x->dtype) + 1;
     int64_t per_chunk = CHUNK_BYTES / bytes;
@@ -96,7 +97,7 @@ fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_den
     if (task->chunks) per_chunk = (work + task->chunks - 1) / task->chunks;
     task->per_chunk = per_chunk;
     if (!task->chunks) task->chunks = (work + per_chunk - 1) / per_chunk;
-    task->fetch_end = x->rows > CACHE_BYTES / bytes ? a->nnz - FMM_AHEAD : 0;
+    task->fetch_end = x->rows > near / bytes ? a->nnz - FMM_AHEAD : 0;
     task->val_head = task->call->val->heads == 1 ? 0 : task->call->val->head_stride;
     fmm_parallel(exec, task->chunks, run_chunks, task);
     return FMM_OK;
@@ -116,7 +117,7 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
         task.feat *= task.heads;
         task.heads = 1;
     }
-    return fmm_rows_run(exec, &task, x);
+    return fmm_rows_run(exec, &task, x, 1 << 20);
 }
 
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
@@ -128,5 +129,5 @@ fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_
                           .heads = b->heads,
                           .feat = b->feat,
                           .uses_edges = true};
-    return fmm_rows_run(exec, &task, b);
+    return fmm_rows_run(exec, &task, b, 1 << 23); /* four rows on their way side by side as it is */
 }
