@@ -41,7 +41,8 @@ extern const fmm_cpu_isa fmm_isa_scalar, fmm_isa_avx2, fmm_isa_avx512, fmm_isa_n
 fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
-/* Runs a task whose gathered operand is x; chunks > 0 on entry fixes their number. */
+/* Runs a task whose gathered operand is x, fetched ahead when it has more than `near` bytes; chunks
+ * > 0 on entry fixes their number. */
 fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,
                         int64_t near);
 /* Which chunk starts at row `first`. */

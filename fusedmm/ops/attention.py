@@ -128,6 +128,9 @@ def attention(
     number = SCORES[score]
     if scale is None:
         scale = x.q.shape[2] ** -0.5 if score == "dot" and x.q.shape[2] else 1.0
+    if torch.compiler.is_compiling():  # which refuses an autograd function that is given one tensor twice
+        k = x.k.clone() if x.k is x.q else x.k
+        x = x._replace(k=k, v=x.v.clone() if x.v is x.q or x.v is x.k else x.v)
     rate = float(dropout) if training else 0.0
     if rate:
         x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
@@ -256,7 +259,8 @@ def _logits(o: Options, x: Operands) -> Tensor:
     row, col, _ = o.adj.coo()
     t = x.q[row] + x.k[col]
     if o.score == GATV2:
-        logit = (leaky_relu(t, o.slope) * x.att).sum(-1)  # type: ignore[operator]
+        assert x.att is not None
+        logit = (leaky_relu(t, o.slope) * x.att).sum(-1)
         return logit if x.bias is None else logit + x.bias
     return leaky_relu(t[..., 0] if x.bias is None else t[..., 0] + x.bias, o.slope)
 
@@ -287,8 +291,8 @@ def _differentiable(
 ) -> tuple[Optional, ...]:
     """The gradients as a graph of their own."""
     with torch.enable_grad():
-        copies = [t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True)]
-        copy = Operands(*copies)  # type: ignore[arg-type]
+        copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
+        copy = Operands(*copies)
         logits = _logits(o, copy)
         out = spmm_half(o.adj, False, _thinned(o, copy, softmax(o.adj, logits)), copy.v)
         lse = log_sum_exp(o.adj, logits)
