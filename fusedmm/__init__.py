@@ -4,7 +4,9 @@ from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
+from fusedmm.ops import presets as presets
 from fusedmm.ops import registered  # noqa: F401  registers gradients
+from fusedmm.ops.fused import fused
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 
@@ -15,7 +17,9 @@ __all__ = [
     "algorithms",
     "as_csr",
     "build_info",
+    "fused",
     "nn",
+    "presets",
     "sddmm",
     "spmm",
 ]

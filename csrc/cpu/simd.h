@@ -70,6 +70,8 @@ static inline uint16_t f16_of(float f)
 
 static inline float f32_of(float f) { return f; }
 static inline double f64_of(double f) { return f; }
+static inline float f32_value(float v) { return v; }
+static inline double f64_value(double v) { return v; }
 
 /* The n numbers of 16 bits at p, 0 < n < 8, in two words and zeros after them. Loads overlap
  * instead of reaching past the end; for n < 4 some number is taken twice to the same place. */
