@@ -1,5 +1,5 @@
 # make demo: installs into .venv and trains a graph network. make test: installs and runs every test.
-# PYTHON is the interpreter the environment is made with; gpu-test uses it as it is.
+# PYTHON is the interpreter the environment is made with; gpu-test and bench use it as it is.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,10 +7,13 @@ TORCH := torch==2.13.0
 export FUSEDMM_CUDA ?= 0
 CC ?= cc
 LIBRARY := fusedmm/libfusedmm.so
-WARN := -std=c11 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Werror
+WARN := -std=c11 -O2 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
+        -Wmissing-prototypes -Werror
+AVX2 := -mavx2 -mfma -mf16c -mbmi2
+AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl
 C_TESTS := $(patsubst tests/c/%.c,build/c/%,$(wildcard tests/c/test_*.c))
 
-.PHONY: demo test lint c-test abi-check gpu-test clean
+.PHONY: demo test lint warnings c-test abi-check gpu-test clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,8 +36,16 @@ test: $(VENV)/dev
 	$(MAKE) c-test abi-check
 	$(BIN)/python -m pytest -q
 
+# The same suite on a machine with a GPU, whose Python has torch and pytest: no environment, no network.
+gpu-test: export FUSEDMM_CUDA := 1
+gpu-test: export TORCH_CUDA_ARCH_LIST ?= 9.0
+gpu-test:
+	$(PYTHON) setup.py -q build_ext --inplace
+	$(MAKE) c-test
+	$(PYTHON) tests/gpu_report.py benchmarks/results/gpu-tests.json
+
 c-test: $(C_TESTS)
-	set -e; for t in $(C_TESTS); do $$t; done
+	set -e; for t in $(C_TESTS); do echo $$t; $$t; done
 
 build/c/%: tests/c/%.c tests/c/test.h csrc/fusedmm.h $(LIBRARY)
 	mkdir -p build/c
@@ -43,11 +54,24 @@ build/c/%: tests/c/%.c tests/c/test.h csrc/fusedmm.h $(LIBRARY)
 abi-check: $(VENV)/dev
 	$(CXX) -std=c++20 -fsyntax-only -I$$($(BIN)/python -c "import torch.utils.cpp_extension as e; print(e.include_paths()[0])") tests/abi_check.cpp
 
-lint: $(VENV)/dev
-	$(BIN)/clang-format --dry-run -Werror $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'tests/c/*.[ch]')
+lint: $(VENV)/dev warnings
+	$(BIN)/clang-format --dry-run -Werror \
+	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]')
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Every C file under both compilers, warnings as errors; the vector files with their own flags.
+warnings:
+	set -e; for cc in gcc clang; do \
+	    for f in $$(git ls-files 'csrc/*.c'); do \
+	        flags=; case $$f in *isa_avx2.c) flags="$(AVX2)";; *isa_avx512.c) flags="$(AVX512) $(AVX2)";; esac; \
+	        $$cc $(WARN) $$flags -fsyntax-only $$f; \
+	    done; \
+	    for f in $$(git ls-files 'tests/c/*.c'); do \
+	        $$cc -std=c11 -O2 -Wall -Wextra -Werror -Icsrc -fsyntax-only $$f; \
+	    done; \
+	done
 
 clean:
 	rm -rf build $(LIBRARY)

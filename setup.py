@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 ARCHS = "7.5 8.0 8.6 9.0 10.0 12.0+PTX"
 C_FLAGS = "-std=c11 -O3 -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion"
-CUDA_FLAGS = "-O3 -std=c++17 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"
+NVCC_HOST_FLAGS = "-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"
+CUDA_FLAGS = f"-O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler {NVCC_HOST_FLAGS}"
 LINK_FLAGS = "-shared -Wl,--no-undefined -Wl,--exclude-libs,ALL -ldl -lpthread -lm"
 AVX2 = "-mavx2 -mfma -mf16c -mbmi2"
 ISA_FLAGS = {"isa_avx2": AVX2, "isa_avx512": f"-mavx512f -mavx512bw -mavx512dq -mavx512vl {AVX2}"}
@@ -55,6 +56,14 @@ def gencode(archs: list[str]) -> list[str]:
         code = f"sm_{number}" if not arch.endswith("+PTX") else f"[sm_{number},compute_{number}]"
         flags.append(f"-gencode=arch=compute_{number},code={code}")
     return flags
+
+
+def cuda_library_flags(nvcc: str) -> list[str]:
+    """Where nvcc itself would look for libcudart_static.a: toolkits are laid out in many ways."""
+    steps = subprocess.run([nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, check=True)
+    prefix = "#$ LIBRARIES="
+    line = next(text for text in steps.stderr.splitlines() if text.startswith(prefix))
+    return shlex.split(line.removeprefix(prefix))
 
 
 def first_line(*command: str) -> str:
@@ -107,8 +116,7 @@ def build(library: Path, objects: Path) -> None:
     link = [*shlex.split(os.environ.get("CC", "cc")), *[str(t) for _, t, _ in commands], "-o", str(library)]
     link += shlex.split(LINK_FLAGS)
     if nvcc is not None:
-        lib = next(d for d in (Path(nvcc).parents[1] / "lib64", Path(nvcc).parents[1] / "lib") if d.exists())
-        link += [f"-L{lib}", "-lcudart_static", "-lrt"]
+        link += [*cuda_library_flags(nvcc), "-lcudart_static", "-lrt"]
     library.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(link, check=True)
 

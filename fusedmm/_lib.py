@@ -186,6 +186,11 @@ def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation,
     return _fake_spmm(y, ptr) if wanted & 1 else none, _fake_spmm(z, ptr) if wanted & 2 else none.clone()
 
 
+@torch.library.register_fake("fusedmm::_select")
+def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
+    return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
+
+
 @torch.library.register_fake("fusedmm::_check")
 def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
     return ptr.new_empty(1)

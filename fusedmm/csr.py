@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -12,10 +11,10 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.structure import (
     Half,
+    Shared,
     as_eid,
     constant,
     own,
-    own_values,
     pointers,
     require_range,
     require_same_device,
@@ -25,15 +24,8 @@ from fusedmm.structure import (
     sort_key,
     transpose,
     validate,
+    written,
 )
-
-
-class _Shared:
-    """What matrices of one structure share: the transpose is built once for all of them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.half: Half | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +76,7 @@ class CSR:
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
     val_there: Tensor | None = None
-    _shared: ClassVar[_Shared]  # set on each object, but neither argument nor leaf of a pytree
+    _shared: ClassVar[Shared]  # set on each object, but neither argument nor leaf of a pytree
     _written: ClassVar[int]
 
     # ---- making one ----
@@ -213,22 +205,9 @@ class CSR:
             TypeError: another layout, or values that are not floating-point.
             ValueError: a batch, or more than two sparse dimensions.
         """
-        if adj.layout in (torch.sparse_csr, torch.sparse_csc):
-            if adj.values().dim() < 1 or adj.dim() - adj.dense_dim() != 2:
-                raise ValueError(f"adj must be one matrix, not a batch of shape {list(adj.shape)}")
-            val, shape = own_values(adj.values()), (adj.size(0), adj.size(1))
-            if adj.layout == torch.sparse_csr:
-                return CSR.from_csr(adj.crow_indices(), adj.col_indices(), val, shape, check=check)
-            return CSR.from_csr(adj.ccol_indices(), adj.row_indices(), val, shape[::-1], check=check).t()
-        if adj.layout != torch.sparse_coo:
-            raise TypeError(f"adj must be a torch sparse CSR, CSC or COO tensor, not {adj.layout}")
-        if adj.sparse_dim() != 2:
-            raise ValueError(f"adj must have 2 sparse dimensions, not {adj.sparse_dim()}")
-        if adj.requires_grad and not adj.is_coalesced():
-            adj = adj.coalesce()  # only a coalesced tensor's values() carry a gradient
-        indices = adj.indices() if adj.is_coalesced() else adj._indices()
-        values = adj.values() if adj.is_coalesced() else adj._values()
-        return CSR.from_coo(indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check=check)
+        from fusedmm.forms import from_torch
+
+        return from_torch(adj, check)
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
@@ -315,7 +294,7 @@ class CSR:
         here = self.val_there if transposed else self.val_here
         if here is None or not here.numel():
             return self.none
-        if not torch.compiler.is_compiling() and _written(self.val) != self._written:
+        if not torch.compiler.is_compiling() and written(self.val) != self._written:
             self._permute_values()
             here = self.val_there if transposed else self.val_here
         return here  # type: ignore[return-value]
@@ -332,6 +311,18 @@ class CSR:
             return self if val is self.val else self.with_values(val)
         eid = self.eid.to(target)
         return CSR.make(self.ptr.to(target), self.idx.to(target), eid, val, self.n_cols, False)
+
+    def add_self_loops(self, fill: float = 1.0) -> CSR:
+        """With one self loop per node; see ``fusedmm.normalize.add_self_loops``."""
+        from fusedmm.normalize import add_self_loops
+
+        return add_self_loops(self, fill)
+
+    def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
+        """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.normalize.gcn_norm``."""
+        from fusedmm.normalize import gcn_norm
+
+        return gcn_norm(self, improved, add_self_loops)
 
     def cache_transpose(self) -> CSR:
         """Makes the transpose now, and returns self. Compiled and exported code needs it beforehand."""
@@ -366,16 +357,15 @@ class CSR:
 
     def _permute_values(self) -> None:
         there = None if self.eid_t is None else constant(self.val, self.eid_t, self.none)
-        self._set(val_here=constant(self.val, self.eid, self.none), val_there=there, _written=_written(self.val))
+        self._set(val_here=constant(self.val, self.eid, self.none), val_there=there, _written=written(self.val))
 
     # ---- into other forms ----
 
     def to_dense(self) -> Tensor:
         """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
-        row, col, val = self.coo()
-        if val is None:
-            val = torch.ones(self.nnz, device=self.device)
-        return val.new_zeros(*self.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
+        from fusedmm.forms import to_dense
+
+        return to_dense(self)
 
     def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
         """As a torch sparse tensor (CSR or COO); float32 ones without values.
@@ -383,16 +373,9 @@ class CSR:
         Raises:
             ValueError: values with heads, or another layout.
         """
-        if self.val is not None and self.val.dim() != 1:
-            raise ValueError("torch sparse tensors hold one value per entry, not one per head")
-        val = torch.ones(self.nnz, device=self.device) if self.val is None else self.val
-        if layout == torch.sparse_csr:
-            order = val[self.eid.long()] if self.eid.numel() else val
-            return torch.sparse_csr_tensor(self.ptr, self.idx.long(), order, self.shape)
-        if layout == torch.sparse_coo:
-            row, col, _ = self.coo()
-            return torch.sparse_coo_tensor(torch.stack([row, col]), val, self.shape)
-        raise ValueError(f"layout must be torch.sparse_csr or torch.sparse_coo, not {layout}")
+        from fusedmm.forms import to_torch
+
+        return to_torch(self, layout)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         from fusedmm.ops.spmm import spmm
@@ -402,8 +385,12 @@ class CSR:
     # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
 
     def __post_init__(self) -> None:
+        if self.n_cols < 0:  # an exported program was given this matrix: sizes come from tensors there
+            if self.ptr_t is None:
+                raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
+            self._set(n_cols=self.ptr_t.shape[0] - 1)
         if not torch.compiler.is_compiling():
-            self._set(_shared=_Shared(), _written=_written(self.val))
+            self._set(_shared=Shared(), _written=written(self.val))
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
@@ -411,8 +398,3 @@ class CSR:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
-
-
-def _written(val: Tensor | None) -> int:
-    """How often val was written to; torch does not count it for inference tensors."""
-    return -1 if val is None or val.is_inference() else val._version

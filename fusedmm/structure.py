@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
+
+
+class Shared:
+    """What matrices of one structure share: what is made of it is built once for all of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.half: Half | None = None
+        self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 
 def own(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -51,6 +63,11 @@ def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
     return val[eid.long()]
 
 
+def written(val: Tensor | None) -> int:
+    """How often val was written to; torch does not count it for inference tensors."""
+    return -1 if val is None or val.is_inference() else val._version
+
+
 def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
     """Raises on a malformed structure; one kernel, and one word copied back."""
     word = int(ops._check(ptr, idx, cols)) & (2**64 - 1)
@@ -92,7 +109,7 @@ def require_range(name: str, t: Tensor, end: int) -> None:
 
 
 def require_same_device(**tensors: Tensor | None) -> None:
-    devices = {name: t.device for name, t in tensors.items() if t is not None}
+    devices = {name: t.device for name, t in tensors.items() if isinstance(t, Tensor)}
     if len(set(devices.values())) > 1:
         raise TypeError("tensors on several devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
 

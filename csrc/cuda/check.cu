@@ -2,8 +2,8 @@
  *
  * The word holds a fault's code in the low 3 bits, its index above and bit 63 for faults of idx
  * (check.c decodes it), so the smallest word is the first culprit, faults of ptr before those of
- * idx, and an atomic minimum over all threads gives the same answer in any order. idx is read at any
- * rate, since its length comes from nnz and not from ptr. All ones: nothing is wrong. */
+ * idx, and an atomic minimum over all threads gives the same answer in any order. idx is read at
+ * any rate, since its length comes from nnz and not from ptr. All ones: nothing is wrong. */
 #include "common.cuh"
 
 static __device__ __forceinline__ unsigned long long fault(fmm_csr_code code, int64_t where)

@@ -144,7 +144,7 @@ static __device__ __forceinline__ int64_t row_range(const csr_view &a, int64_t r
 /* The values of edges, through the caller's edge order, of any type: read once for many columns, so
  * a uniform branch on the type costs less than kernels for every pair of types. */
 struct edge_view {
-    const void *eid; /* NULL: entry p is edge p */
+    const void *eid;  /* NULL: entry p is edge p */
     const void *data; /* NULL: ones */
     int64_t nnz, row_stride, head_stride;
     int dtype;
@@ -165,10 +165,14 @@ static __device__ __forceinline__ A edge_value(const edge_view &v, int64_t edge,
     if (!v.data) return A(1);
     const int64_t at = edge * v.row_stride + head * v.head_stride;
     switch (v.dtype) {
-    case FMM_F32: return A(__ldg(static_cast<const float *>(v.data) + at));
-    case FMM_F64: return A(__ldg(static_cast<const double *>(v.data) + at));
-    case FMM_F16: return A(widen(__ldg(static_cast<const __half *>(v.data) + at)));
-    default: return A(widen(__ldg(static_cast<const __nv_bfloat16 *>(v.data) + at)));
+    case FMM_F32:
+        return A(__ldg(static_cast<const float *>(v.data) + at));
+    case FMM_F64:
+        return A(__ldg(static_cast<const double *>(v.data) + at));
+    case FMM_F16:
+        return A(widen(__ldg(static_cast<const __half *>(v.data) + at)));
+    default:
+        return A(widen(__ldg(static_cast<const __nv_bfloat16 *>(v.data) + at)));
     }
 }
 
@@ -194,7 +198,8 @@ static inline edge_view view_edges(const fmm_csr *a, const fmm_dense *val)
 static inline int64_t ceil_div(int64_t n, int64_t d) { return n / d + (n % d != 0); }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Blocks for `count` threads' worth of work; kernels loop, so the limit of a grid only bounds it. */
+/* Blocks for `count` threads' worth of work; kernels loop, so the limit of a grid only bounds it.
+ */
 static inline unsigned blocks_for(int64_t count)
 {
     return (unsigned)smaller(ceil_div(count, BLOCK), INT32_MAX);
@@ -222,6 +227,28 @@ static inline fmm_status cuda_leave(const char *op, const fmm_exec *exec, int be
     REQUIRE(error == cudaSuccess, FMM_DEVICE_ERROR, "%s: launch on CUDA device %d: %s", op,
             exec->index, cudaGetErrorString(error));
     return FMM_OK;
+}
+
+/* From 9.0 on a kernel may start while the one before it drains. The earlier one says when, the
+ * later one waits before it reads what the earlier wrote; older cards run them one after the other.
+ */
+static __device__ __forceinline__ void let_next_start(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+static __device__ __forceinline__ void wait_for_previous(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+static inline bool starts_early(int device)
+{
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major >= 9;
 }
 
 static inline cudaStream_t stream_of(const fmm_exec *exec)

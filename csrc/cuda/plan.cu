@@ -1,12 +1,12 @@
 /* Making a plan (plan.cuh): a stable counting sort of the rows by length class, and the list of the
  * pieces of long rows.
  *
- * Classes fall: hubs, long, 8 per octave down to 33 entries, then up to 32, 16, 8, and empty. A block
- * owns neighbouring rows, each of its warps a stretch of them. `count` leaves one number per class
- * and block (and one line for the pieces), `scan` turns them into first positions, `place` walks the
- * same rows in the same order and ranks them by a ballot among equal classes: stable, without
- * atomics on memory, the same plan every time. Three launches and no synchronisation, whatever the
- * matrix. */
+ * Classes fall: hubs, long, 8 per octave down to 33 entries, then up to 32, 16, 8, and empty. A
+ * block owns neighbouring rows, each of its warps a stretch of them. `count` leaves one number per
+ * class and block (and one line for the pieces), `scan` turns them into first positions, `place`
+ * walks the same rows in the same order and ranks them by a ballot among equal classes: stable,
+ * without atomics on memory, the same plan every time. Three launches and no synchronisation,
+ * whatever the matrix. */
 #include "plan.cuh"
 
 enum {
@@ -124,10 +124,14 @@ static __global__ void __launch_bounds__(1024) plan_scan(const rows_view v, plan
         const int32_t *const begins = v.lines;
         const int64_t n = v.blocks;
         *header = plan_header{
-            v.a.rows,         v.a.nnz,
-            1,                v.segment,
-            begins[LONG * n], begins[(LONG + 1) * n],
-            segments,         {begins[ABOVE_16 * n], begins[ABOVE_8 * n], begins[ABOVE_0 * n], begins[EMPTY * n]},
+            v.a.rows,
+            v.a.nnz,
+            1,
+            v.segment,
+            begins[LONG * n],
+            begins[(LONG + 1) * n],
+            segments,
+            {begins[ABOVE_16 * n], begins[ABOVE_8 * n], begins[ABOVE_0 * n], begins[EMPTY * n]},
             {0, 0, 0}};
     }
 }
@@ -205,7 +209,10 @@ static int32_t stretch_of(int64_t rows)
     return even < WARP ? 32 : even > 256 ? 256 : (int32_t)even;
 }
 
-static int64_t blocks_of(int64_t rows) { return ceil_div(rows > 0 ? rows : 1, WARPS * stretch_of(rows)); }
+static int64_t blocks_of(int64_t rows)
+{
+    return ceil_div(rows > 0 ? rows : 1, WARPS * stretch_of(rows));
+}
 
 size_t plan_scratch(int64_t rows)
 {

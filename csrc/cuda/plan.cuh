@@ -1,5 +1,5 @@
-/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by plan.cu, read by
- * the `segments` kernels.
+/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by plan.cu, read
+ * by the `segments` kernels.
  *
  *   header    64 bytes: what the plan was made for, and where the classes of rows begin
  *   order     rows by falling length class, stable: rows that share a warp are about equally long,
@@ -7,9 +7,10 @@
  *   first     for the k-th row of `order`, while it is long: its first segment
  *   segments  the pieces of the long rows, in row order: equal pieces of at most `segment` entries
  *
- * 4 bytes per row and 20 per `segment` entries at most. The bound of every count follows from (rows,
- * nnz) alone, so that a call can be sized without asking the device. A plan that was never made, or
- * for another matrix, gives wrong results, but nothing read from it is used before it is clamped. */
+ * 4 bytes per row and 20 per `segment` entries at most. The bound of every count follows from
+ * (rows, nnz) alone, so that a call can be sized without asking the device. A plan that was never
+ * made, or for another matrix, gives wrong results, but nothing read from it is used before it is
+ * clamped. */
 #ifndef FMM_CUDA_PLAN_CUH
 #define FMM_CUDA_PLAN_CUH
 
@@ -82,8 +83,9 @@ static inline plan_view view_plan(const void *plan, int64_t rows, int64_t nnz)
     return v;
 }
 
-/* Pieces of one row are equally long, in whole sectors of idx (8 entries), so that all but the first
- * lie alike in memory. The second word of a segment holds that length and which piece it is. */
+/* Pieces of one row are equally long, in whole sectors of idx (8 entries), so that all but the
+ * first lie alike in memory. The second word of a segment holds that length and which piece it is.
+ */
 static __device__ __forceinline__ int64_t pieces_of(int64_t length, int32_t segment)
 {
     return (length + segment - 1) / segment;

@@ -115,10 +115,14 @@ static __global__ void __launch_bounds__(BLOCK)
 template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
 {
     switch (dtype) {
-    case FMM_F32: return run(float());
-    case FMM_F64: return run(double());
-    case FMM_F16: return run(__half());
-    default: return run(__nv_bfloat16());
+    case FMM_F32:
+        return run(float());
+    case FMM_F64:
+        return run(double());
+    case FMM_F16:
+        return run(__half());
+    default:
+        return run(__nv_bfloat16());
     }
 }
 
@@ -130,9 +134,9 @@ extern "C" fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_ca
     const unsigned grid =
         (unsigned)smaller(blocks_for(y->rows * y->heads * y->feat), REFERENCE_BLOCKS);
     for_dtype(y->dtype, [&](auto element_of) {
-        spmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
-            view_csr(call->a), view_edges(call->a, call->val), view_dense(call->x), view_dense(y),
-            call->reduce);
+        spmm_reference<decltype(element_of)>
+            <<<grid, BLOCK, 0, stream_of(exec)>>>(view_csr(call->a), view_edges(call->a, call->val),
+                                                  view_dense(call->x), view_dense(y), call->reduce);
     });
     return cuda_leave("spmm", exec, before);
 }

@@ -1,11 +1,13 @@
-/* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type T.
+/* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type
+ * T.
  *
- * Work is dealt as for SpMM (spmm.cuh): a row, or a piece of a long one, and one head go to a group
- * of LANES lanes. The group keeps its slice of a's row in registers and gathers BATCH rows of b, FLY
- * of them in flight; each lane has its share of BATCH dot products. A transposing butterfly sums
- * them: at each step a lane keeps half of the products and hands over the other half, so that 8
- * products over 8 lanes take 7 shuffles instead of 24, and end one in each lane, in the order of
- * memory. Every entry has one owner and one order of addition: the same bits every time.
+ * Work is dealt as for SpMM (spmm.cuh): a piece of a long row, or a bundle of short ones, and a
+ * head go to a group of LANES lanes. The group keeps its slice of a's row in registers and gathers
+ * BATCH rows of b, FLY of them in flight; each lane has its share of BATCH dot products. A
+ * transposing butterfly sums them: at each step a lane keeps half of the products and hands over
+ * the other half, so that 8 products over 8 lanes take 7 shuffles instead of 24, and end one in
+ * each lane, in the order of memory. Every entry has one owner and one order of addition: the same
+ * bits every time.
  *
  * Rows of more than a tile are taken tile by tile (WIDE): a's slice is read again for each batch,
  * from L1. No accumulator adds more than 512 terms: after CHAIN of them it goes to a second one. */
@@ -23,7 +25,7 @@ template <class T> struct sddmm_args {
     int64_t a_row, a_head, b_head, e_row, e_head, feat;
     uint64_t per_head;
     uint32_t b_row;
-    int32_t heads;
+    int32_t heads, shift; /* bundles of at most 2^shift rows */
 };
 
 /* Sums `dot` over the group. Afterwards lane l holds, in its first BATCH / LANES elements (at least
@@ -59,43 +61,40 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         EACH = LANES < BATCH ? BATCH / LANES : 1,
         CHUNK = LANES * EACH,
         TILE = LANES * PER * VEC,
-        HELD = LANES < BATCH ? BATCH / LANES : 1,   /* finished sums in a lane */
+        HELD = LANES < BATCH ? BATCH / LANES : 1,  /* finished sums in a lane */
         SHARE = LANES < BATCH ? 1 : LANES / BATCH, /* lanes with the same sum */
     };
     const int lane = threadIdx.x % LANES;
-    const int64_t item = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+    const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
 
-    int32_t segments, long_rows, filled;
-    plan_counts(s.s, s.plan, &segments, &long_rows, &filled);
-    const int64_t items = segments + max(filled - long_rows, 0);
-    const int64_t k = item_of(item, s.heads, s.per_head), head = item - k * s.heads;
-    work w = {0, 0, 0};
-    if (k < items) w = plan_item(s.s, s.plan, k, segments, long_rows, filled);
-    const int longest = longest_in_warp<LANES>(w.length);
-    if (!longest) return;
+    const plan_counts counts = read_counts(s.s, s.plan);
+    const int64_t k = item_of(group, s.heads, s.per_head), head = group - k * s.heads;
+    const item_view item = find_item(counts, k, s.shift);
+    const span mine = find_span(s.s, s.plan, item, lane);
+    const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
 
-    const T *const a = s.a + w.row * s.a_row + head * s.a_head + lane * VEC;
     const T *const b = s.b + head * s.b_head + lane * VEC;
+    /* The lane's slice of a tile of a's row. */
     A left[PER][VEC];
-    auto read_left = [&](int64_t tile) {
+    auto read_left = [&](int32_t row, int64_t tile) {
+        const T *const a = s.a + row * s.a_row + head * s.a_head + lane * VEC + tile;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             PACK(T, VEC) packed = {};
             if (tile + (i * LANES + lane) * VEC < s.feat)
-                packed = load<T, VEC>(a + tile + i * LANES * VEC);
+                packed = load<T, VEC>(a + i * LANES * VEC);
             unpack<T, VEC>(packed, left[i]);
         }
     };
-    if (!WIDE) read_left(0);
 
     int32_t near[EACH], near_next[EACH];
-    auto fetch = [&](int from, int32_t *to) {
+    auto fetch = [&](const span &from, int at, int32_t *to) {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            const int at = from + e * LANES + lane;
+            const int p = at + e * LANES + lane;
             to[e] = -1;
-            if (at < w.length) {
-                const int32_t j = __ldg(s.s.idx + w.begin + at);
+            if (p < from.length) {
+                const int32_t j = __ldg(s.s.idx + from.begin + p);
                 if ((uint32_t)j < (uint32_t)s.s.cols) to[e] = j;
             }
         }
@@ -129,50 +128,63 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         }
     };
 
-    fetch(0, near);
-    for (int done = 0; done < longest; done += CHUNK) {
-        fetch(done + CHUNK, near_next);
+    span now = span_of_lane<LANES>(mine, 0);
+    fetch(now, 0, near);
+    for (int r = 0; r < rows; r++) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        if (!WIDE) read_left(now.row, 0);
+        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        for (int done = 0; done < longest; done += CHUNK) {
+            if (done + CHUNK < longest)
+                fetch(now, done + CHUNK, near_next);
+            else
+                fetch(next, 0, near_next);
 #pragma unroll
-        for (int c = 0; c < CHUNK; c += BATCH) {
-            if (c && done + c >= longest) break;
-            A dot[BATCH];
+            for (int c = 0; c < CHUNK; c += BATCH) {
+                if (c && done + c >= longest) break;
+                A dot[BATCH];
 #pragma unroll
-            for (int f = 0; f < BATCH; f++) dot[f] = A(0);
-            if (!WIDE) {
-                multiply(c, 0, dot);
-            } else {
-                for (int64_t tile = 0; tile < s.feat;) {
-                    A part[BATCH];
+                for (int f = 0; f < BATCH; f++) dot[f] = A(0);
+                if (!WIDE) {
+                    multiply(c, 0, dot);
+                } else {
+                    for (int64_t tile = 0; tile < s.feat;) {
+                        A part[BATCH];
 #pragma unroll
-                    for (int f = 0; f < BATCH; f++) part[f] = A(0);
-                    const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
-                    for (; tile < end; tile += TILE) {
-                        read_left(tile);
-                        multiply(c, tile, part);
+                        for (int f = 0; f < BATCH; f++) part[f] = A(0);
+                        const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
+                        for (; tile < end; tile += TILE) {
+                            read_left(now.row, tile);
+                            multiply(c, tile, part);
+                        }
+#pragma unroll
+                        for (int f = 0; f < BATCH; f++) dot[f] += part[f];
                     }
+                }
+                transpose_sum<A, LANES, BATCH>(dot, lane);
 #pragma unroll
-                    for (int f = 0; f < BATCH; f++) dot[f] += part[f];
+                for (int h = 0; h < HELD; h++) {
+                    const int at = done + c + lane / SHARE * HELD + h;
+                    if (lane % SHARE || at >= now.length) continue;
+                    const int64_t edge = ANY ? edge_of(s.val, now.begin + at) : now.begin + at;
+                    if (ANY) dot[h] *= edge_value<A>(s.val, edge, head);
+                    store<T, 1>(s.e + edge * s.e_row + head * s.e_head, &dot[h]);
                 }
             }
-            transpose_sum<A, LANES, BATCH>(dot, lane);
 #pragma unroll
-            for (int h = 0; h < HELD; h++) {
-                const int at = done + c + lane / SHARE * HELD + h;
-                if (lane % SHARE || at >= w.length) continue;
-                const int64_t edge = ANY ? edge_of(s.val, w.begin + at) : w.begin + at;
-                if (ANY) dot[h] *= edge_value<A>(s.val, edge, head);
-                store<T, 1>(s.e + edge * s.e_row + head * s.e_head, &dot[h]);
-            }
+            for (int e = 0; e < EACH; e++) near[e] = near_next[e];
         }
-#pragma unroll
-        for (int e = 0; e < EACH; e++) near[e] = near_next[e];
+        now = next;
     }
 }
 
 template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, bool WIDE>
-static void launch_segments(cudaStream_t stream, const sddmm_args<T> &s)
+static void launch_segments(cudaStream_t stream, sddmm_args<T> s)
 {
-    const int64_t items = (s.plan.segments_max + s.s.rows) * int64_t(s.heads);
+    s.shift = bundle_shift(s.s.rows);
+    while (1 << s.shift > LANES) s.shift--;
+    const int64_t items = items_max(s.plan, s.s.rows, s.s.nnz, s.shift) * int64_t(s.heads);
     const unsigned grid = blocks_for(items * LANES);
     if (s.val.eid || s.val.data)
         sddmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, true, WIDE><<<grid, BLOCK, 0, stream>>>(s);
@@ -181,17 +193,16 @@ static void launch_segments(cudaStream_t stream, const sddmm_args<T> &s)
 }
 
 /* Lanes and loads for a row of b; fewer lanes mean fewer steps of the butterfly. */
-template <class T>
-static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
+template <class T> static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat, vec);
     if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 8, 4, false>(stream, s);
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 8, 4, false>(stream, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 8, 4, false>(stream, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 4, 3, false>(stream, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3, false>(stream, s);
-    if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 4, 3, false>(stream, s);
+    if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 2, 4, false>(stream, s);
+    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, 4, false>(stream, s);
+    if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 2, 4, false>(stream, s);
     if (vec == V) return launch_segments<T, V, 32, 2, 4, 2, true>(stream, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4, false>(stream, s);
     if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4, false>(stream, s);

@@ -1,9 +1,9 @@
 /* What the `segments` kernels of all operators share: how the plan's work comes to groups of lanes.
  *
  * An item is a piece of a long row, or a bundle of short rows that one group takes one after the
- * other. Each lane looks up one row of the bundle, so that the waits for order and ptr are paid once
- * per bundle, and entries of the next row are fetched while the current one is summed: short rows
- * cost about what their entries cost. */
+ * other. Each lane looks up one row of the bundle, so that the waits for order and ptr are paid
+ * once per bundle, and entries of the next row are fetched while the current one is summed: short
+ * rows cost about what their entries cost. */
 #ifndef FMM_CUDA_SEGMENTS_CUH
 #define FMM_CUDA_SEGMENTS_CUH
 
@@ -136,7 +136,8 @@ static inline bool lies_in_packs(const fmm_dense *d, size_t bytes, int64_t vec)
            (d->rows < 2 || d->row_stride % vec == 0) && (d->heads < 2 || d->head_stride % vec == 0);
 }
 
-/* Heads that share their values, or have none, are just more columns where they lie side by side. */
+/* Heads that share their values, or have none, are just more columns where they lie side by side.
+ */
 static inline fmm_dense flat_heads(const fmm_dense *d)
 {
     fmm_dense f = *d;
@@ -149,11 +150,12 @@ static inline bool can_be_flat(const fmm_dense *d)
     return d->heads == 1 || d->head_stride == d->feat;
 }
 
-/* Whether the kernels' grids reach over a matrix: one group of at most a warp for each piece, row and
- * head, and tiles of at least 8 columns along the grid's other axis. */
+/* Whether the kernels' grids reach over a matrix: one group of at most a warp for each piece, row
+ * and head, and tiles of at least 8 columns along the grid's other axis. */
 static inline bool segments_reach(const fmm_csr *a, int64_t heads, int64_t feat)
 {
-    if (!plan_possible(a->rows, a->nnz) || heads > INT32_MAX || feat > 65535 * INT64_C(8)) return false;
+    if (!plan_possible(a->rows, a->nnz) || heads > INT32_MAX || feat > 65535 * INT64_C(8))
+        return false;
     const int64_t items = plan_segments_max(a->rows, a->nnz) + a->rows + BUNDLES + 1;
     return items <= int64_t(INT32_MAX) * (BLOCK / WARP) / (heads ? heads : 1);
 }

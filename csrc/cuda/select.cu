@@ -1,9 +1,9 @@
 /* The three forms of select.c on CUDA.
  *
  * ROWS and COLS: a thread owns one channel of one row of the matrix at hand; a warp's lanes take
- * neighbouring channels, so every read of x, y, z, g is a run of memory. EDGES: a warp owns an entry
- * and its lanes share the channels, which meet in a fixed tree of shuffles; the entry's row is found
- * by bisection. Terms are added in storage order, at most CHAIN to an accumulator. */
+ * neighbouring channels, so every read of x, y, z, g is a run of memory. EDGES: a warp owns an
+ * entry and its lanes share the channels, which meet in a fixed tree of shuffles; the entry's row
+ * is found by bisection. Terms are added in storage order, at most CHAIN to an accumulator. */
 #include "common.cuh"
 
 extern "C" {
@@ -35,15 +35,15 @@ static __device__ __forceinline__ typename sum_of<T>::type at(const operand &d, 
 
 /* M[p,h,c] of entry (i, j): the product is rounded as y was. */
 template <class T>
-static __device__ __forceinline__ bool chosen(const select_args<T> &s,
-                                              typename sum_of<T>::type val, int64_t i, int64_t j,
-                                              int64_t h, int64_t c)
+static __device__ __forceinline__ bool chosen(const select_args<T> &s, typename sum_of<T>::type val,
+                                              int64_t i, int64_t j, int64_t h, int64_t c)
 {
     return widen(narrow<T>(val * at<T>(s.x, j, h, c))) == at<T>(s.y, i, h, c);
 }
 
 template <class T>
-static __global__ void __launch_bounds__(BLOCK) select_rows(const __grid_constant__ select_args<T> s)
+static __global__ void __launch_bounds__(BLOCK)
+    select_rows(const __grid_constant__ select_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const bool cols = s.form == FMM_SELECT_COLS;
@@ -66,7 +66,8 @@ static __global__ void __launch_bounds__(BLOCK) select_rows(const __grid_constan
 }
 
 template <class T>
-static __global__ void __launch_bounds__(BLOCK) select_edges(const __grid_constant__ select_args<T> s)
+static __global__ void __launch_bounds__(BLOCK)
+    select_edges(const __grid_constant__ select_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const int lane = threadIdx.x % WARP;
@@ -125,10 +126,18 @@ extern "C" fmm_status fmm_cuda_select(const fmm_exec *exec, const fmm_select_cal
     int before;
     TRY(cuda_enter("select", exec, &before));
     switch (call->x->dtype) {
-    case FMM_F64: launch<double>(exec, call); break;
-    case FMM_F16: launch<__half>(exec, call); break;
-    case FMM_BF16: launch<__nv_bfloat16>(exec, call); break;
-    default: launch<float>(exec, call); break;
+    case FMM_F64:
+        launch<double>(exec, call);
+        break;
+    case FMM_F16:
+        launch<__half>(exec, call);
+        break;
+    case FMM_BF16:
+        launch<__nv_bfloat16>(exec, call);
+        break;
+    default:
+        launch<float>(exec, call);
+        break;
     }
     return cuda_leave("select", exec, before);
 }

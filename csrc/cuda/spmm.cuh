@@ -1,17 +1,17 @@
 /* SpMM `segments`: y[i,h,:] = reduce_p val[eid[p],h] * x[idx[p],h,:], for one element type T.
  *
- * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An item
- * and a head go to a group of LANES lanes, which reads idx and val of CHUNK entries at once, one
- * chunk ahead, hands them round by shuffles, and gathers FLY rows of x at a time, VEC elements (16
- * bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Groups of one
- * item, different in head, are neighbours in a warp, so their loads fall together. gridDim.y walks
- * over tiles of columns.
+ * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An
+ * item and a head go to a group of LANES lanes, which reads idx and val of CHUNK entries at once,
+ * one chunk ahead, hands them round by shuffles, and gathers FLY rows of x at a time, VEC elements
+ * (16 bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Groups of
+ * one item, different in head, are neighbours in a warp, so their loads fall together. gridDim.y
+ * walks over tiles of columns.
  *
  * A whole row is written once, straight to y; empty rows are dealt out evenly and written while the
- * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel adds
- * the slots of each long row. Every sum has one owner and an order that depends on the matrix alone:
- * the same bits every time. No accumulator adds more than 512 terms: pieces end there, and so do the
- * stretches of slots in the second kernel.
+ * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel
+ * adds the slots of each long row. Every sum has one owner and an order that depends on the matrix
+ * alone: the same bits every time. No accumulator adds more than 512 terms: pieces end there, and
+ * so do the stretches of slots in the second kernel.
  *
  * Gathering is what takes the time: nnz * feat elements through L2. What helps is more loads in
  * flight, warps without idle groups (rows of one length side by side), and no second read. */
@@ -34,8 +34,8 @@ template <class T> struct spmm_args {
     int reduce;
 };
 
-/* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is not
- * there (past the end, or its column outside the matrix) is absent() times blank(). */
+/* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is
+ * not there (past the end, or its column outside the matrix) is absent() times blank(). */
 struct reduce_sum {
     template <class A> static __device__ A start(void) { return A(0); }
     template <class A> static __device__ A absent(void) { return A(0); }
@@ -66,13 +66,13 @@ struct reduce_extreme {
     }
 };
 
-/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order; or any,
- * per head, of any type, through eid. */
+/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order; or
+ * any, per head, of any type, through eid. */
 enum values { ONES, PLAIN, ANY };
 
 template <class T, int VALUES>
-static __device__ __forceinline__ typename sum_of<T>::type value_at(const spmm_args<T> &s, int64_t p,
-                                                                    int64_t head)
+static __device__ __forceinline__ typename sum_of<T>::type value_at(const spmm_args<T> &s,
+                                                                    int64_t p, int64_t head)
 {
     typedef typename sum_of<T>::type A;
     if (VALUES == ONES) return A(1);
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 {
     typedef typename sum_of<T>::type A;
     enum { EACH = LANES < 8 ? 8 / LANES : 1, CHUNK = LANES * EACH };
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_start();
     const int lane = threadIdx.x % LANES;
     const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
     const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
@@ -203,9 +203,9 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     }
 }
 
-/* Adds the slots of long rows, four columns (WIDTH) a thread. Rows of up to HUB_PIECES pieces have a
- * thread per columns; a hub has a block, whose threads split its slots and meet in shared memory in
- * a tree of fixed shape. */
+/* Adds the slots of long rows, four columns (WIDTH) a thread. Rows of up to HUB_PIECES pieces have
+ * a thread per columns; a hub has a block, whose threads split its slots and meet in shared memory
+ * in a tree of fixed shape. */
 enum { WIDTH = 4 };
 
 template <class A> struct four {
@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
         pieces = min(pieces_of(length, s.plan.segment), counts.segments - first);
     };
 
-    cudaGridDependencySynchronize();
+    wait_for_previous();
     const int64_t tasks = (counts.long_rows - counts.hubs) * stride / WIDTH;
     for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < tasks;
          t += int64_t(gridDim.x) * BLOCK) {
@@ -294,7 +294,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
 
 /* Launches `join` so that its blocks are ready when the last block of `segments` ends. */
 template <class T, class Reduce>
-static void launch_join(cudaStream_t stream, const spmm_args<T> &s)
+static void launch_join(const fmm_exec *exec, const spmm_args<T> &s)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -303,15 +303,16 @@ static void launch_join(cudaStream_t stream, const spmm_args<T> &s)
     const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / WIDTH);
     config.gridDim = dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056));
     config.blockDim = dim3(BLOCK);
-    config.stream = stream;
+    config.stream = stream_of(exec);
     config.attrs = &early;
-    config.numAttrs = 1;
+    config.numAttrs = starts_early(exec->index);
     cudaLaunchKernelEx(&config, spmm_join<T, Reduce>, s);
 }
 
 template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS>
-static void launch_segments(cudaStream_t stream, spmm_args<T> s)
+static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
+    const cudaStream_t stream = stream_of(exec);
     s.shift = bundle_shift(s.a.rows);
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
@@ -331,27 +332,26 @@ static void launch_segments(cudaStream_t stream, spmm_args<T> s)
             <<<grid, BLOCK, 0, stream>>>(s);
     if (!s.plan.long_rows_max) return;
     if (sum)
-        launch_join<T, reduce_sum>(stream, s);
+        launch_join<T, reduce_sum>(exec, s);
     else
-        launch_join<T, reduce_extreme>(stream, s);
+        launch_join<T, reduce_extreme>(exec, s);
 }
 
 /* Lanes and loads for a row of x: the fewest lanes that span it with one load each up to 256 bytes,
  * then two loads each, which leaves fewer lanes to hand idx and val to. */
-template <class T>
-static void choose_lanes(cudaStream_t stream, const spmm_args<T> &s, int vec)
+template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat, vec);
-    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(stream, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 4, 3>(stream, s);
-    if (vec == V) return launch_segments<T, V, 32, 2, 4, 3>(stream, s);
-    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(stream, s);
-    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(stream, s);
-    return launch_segments<T, 1, 32, 4, 4, 4>(stream, s);
+    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
+    if (vec == V) return launch_segments<T, V, 32, 2, 2, 4>(exec, s);
+    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
+    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);
+    return launch_segments<T, 1, 32, 4, 4, 4>(exec, s);
 }
 
 /* Slots of partial sums begin at 16 bytes and hold whole groups of WIDTH columns. */
@@ -387,7 +387,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
 
     const int full = 16 / sizeof(T);
     const bool packs = lies_in_packs(&x, sizeof(T), full) && lies_in_packs(&y, sizeof(T), full);
-    choose_lanes(stream_of(exec), s, packs ? full : 1);
+    choose_lanes(exec, s, packs ? full : 1);
     return cuda_leave("spmm", exec, before);
 }
 

@@ -2,6 +2,7 @@
 #include "frame.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,9 +18,20 @@ bool frame_fail(frame *f, const char *format, ...)
     return false;
 }
 
+/* A forked child has none of the threads that torch's pool still counts on; waiting for them would
+ * never end, so kernels run in the calling thread there. */
+static bool forked;
+
+static void in_child(void) { forked = true; }
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
 static void run_parallel(int64_t count, fmm_range *body, void *ctx)
 {
-    fmm_torch.torch_parallel_for(0, count, 1, body, ctx);
+    if (forked)
+        body(0, count, ctx);
+    else
+        fmm_torch.torch_parallel_for(0, count, 1, body, ctx);
 }
 
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)

@@ -36,7 +36,15 @@ class Chosen(NamedTuple):
 
 
 def extreme(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-    """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row."""
+    """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row.
+
+    Raises:
+        RuntimeError: under a torch.func transform, for which there is no rule.
+    """
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "spmm: max and min have no rule for torch.func transforms; torch.autograd has their gradient"
+        )
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return Extreme.apply(adj, transposed, val, x, reduce, algorithm)
     return spmm_run(adj, transposed, val, x, reduce, algorithm)

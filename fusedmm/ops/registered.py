@@ -34,6 +34,8 @@ def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
     *halves_list, val, x = ctx.saved_tensors
     halves, gx, gval = tuple(halves_list), None, None
+    if ctx.reduce not in (REDUCTIONS["sum"], REDUCTIONS["mean"]):
+        raise RuntimeError("fusedmm: torch.ops.fusedmm.spmm has no gradient of max and min; fusedmm.spmm has")
     if ctx.reduce == REDUCTIONS["mean"]:
         entries = (halves[0][1:] - halves[0][:-1]).clamp(min=1).to(gy.dtype)
         gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))

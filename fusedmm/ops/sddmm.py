@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusedmm._lib import algorithm_number
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
+from fusedmm.incidence import from_columns, from_rows
 from fusedmm.ops.operands import autocast, require_dense, require_values
 from fusedmm.ops.pair import sddmm_half
+from fusedmm.ops.spmm import spmm
+
+ELEMENTWISE: dict[str, Any] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
 
 
-def sddmm(adj: Any, a: Tensor, b: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """Samples a dense product at a sparse matrix's entries: ``e[p] = val[p] * <a[i], b[j]>`` for entry p = (i, j).
+def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "auto") -> Tensor:
+    """Combines rows of two dense matrices at a sparse matrix's entries: ``e[p] = val[p] * <a[i], b[j]>``.
 
     Args:
         adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values multiply the products; a
             pattern counts as ones. (torch.sparse.sampled_addmm *adds* its input instead.)
         a: float32, float64, float16 or bfloat16, [rows, F] or [rows, heads, F], any strides.
         b: the same dtype, [cols, F] or [cols, heads, F].
+        op: "dot", or "add", "sub", "mul" for ``val[p] * (a[i] + b[j])`` and its like, channel by channel.
         algorithm: a name from ``fusedmm.algorithms("sddmm", device)``, or "auto".
 
     Returns:
-        e, [nnz] or [nnz, heads], of a's dtype, in the caller's edge order. Sums are kept in float32
-        (float64 for float64); bitwise reproducible.
+        e for entry p = (i, j), [nnz] or [nnz, heads] ([nnz, F] or [nnz, heads, F] for the elementwise
+        forms), of a's dtype, in the caller's edge order. Sums are kept in float32 (float64 for
+        float64); bitwise reproducible.
 
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices.
@@ -33,7 +40,8 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, algorithm: str = "auto") -> Tensor:
 
     Gradient: reaches a and b (SpMM with ``ge * val`` and on the transpose) and adj's values, of any order.
 
-    Cost: 2 nnz heads F flops; nnz gathered rows of b decide the time.
+    Cost: 2 nnz heads F flops; nnz gathered rows of b decide the time. The elementwise forms store
+    nnz heads F numbers three times over; ``fused`` and ``attention`` avoid them where a sum follows.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 1]), torch.tensor([1, 0]), shape=(2, 2))
@@ -46,10 +54,27 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, algorithm: str = "auto") -> Tensor:
     require_dense("sddmm", "a", a, adj, adj.shape[0], "rows")
     require_dense("sddmm", "b", b, adj, adj.n_cols, "columns")
     a, b = autocast(a), autocast(b)
+    if a is b and torch.compiler.is_compiling():
+        b = b.clone()  # torch.compile refuses an autograd function that is given one tensor twice
     if a.dtype != b.dtype:
         raise TypeError(f"sddmm: a is {a.dtype} and b {b.dtype}; they must be of one dtype")
     if a.shape[1:] != b.shape[1:]:
         raise ValueError(f"sddmm: a is {list(a.shape)} and b {list(b.shape)}; heads and features must agree")
     require_values("sddmm", adj.val, a)
+    if op != "dot":
+        return _elementwise(adj, a, b, op, algorithm)
     number = 0 if algorithm == "auto" else algorithm_number("sddmm", a.device.type, algorithm)
     return sddmm_half(adj, False, adj.val, a, b, number)
+
+
+def _elementwise(adj: CSR, a: Tensor, b: Tensor, op: str, algorithm: str) -> Tensor:
+    """Both sides are gathered by SpMMs with one entry per row, whose gradients are SpMMs again."""
+    if op not in ELEMENTWISE:
+        raise ValueError(f"sddmm: op must be one of dot, {', '.join(ELEMENTWISE)}, not {op!r}")
+    if algorithm != "auto":
+        raise ValueError(f'sddmm: op {op!r} has one algorithm, "auto", not {algorithm!r}')
+    e = ELEMENTWISE[op](spmm(from_rows(adj), a), spmm(from_columns(adj), b))
+    if adj.val is None:
+        return e
+    val = adj.val.to(e.dtype)
+    return e * val.view(*val.shape, *[1] * (e.dim() - val.dim()))

@@ -1,0 +1,45 @@
+"""The command line: ``python -m fusedmm info`` and ``python -m fusedmm train``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from fusedmm import train
+from fusedmm._lib import build_info
+
+
+def info(as_json: bool) -> None:
+    """Prints what this build can do and what it runs on."""
+    known = build_info()
+    if as_json:
+        print(json.dumps(known, indent=1))
+        return
+    for key, value in known.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {part}" for name, part in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(value)
+        print(f"{key:10}{'none' if value is None else value}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs a command; what the user got wrong ends with one line and exit code 2."""
+    parser = argparse.ArgumentParser(prog="fusedmm", description="Sparse kernels for graph neural networks.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    about = commands.add_parser("info", help="what this build can do and what it runs on")
+    about.add_argument("--json", action="store_true", help="as JSON")
+    training = commands.add_parser("train", help="train a graph network and compare it with torch.sparse")
+    train.add_arguments(training)
+    args = parser.parse_args(argv)
+    if args.command == "info":
+        info(args.json)
+        return
+    try:
+        train.main(args)
+    except (OSError, ValueError, ImportError) as error:
+        training.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

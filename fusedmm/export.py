@@ -1,0 +1,55 @@
+"""A CSR as an argument of exported programs: torch.export sees its tensors.
+
+The number of columns is no tensor and would be a constant of the program, so it stays behind and is read
+off the transpose. Hence an exported program runs on graphs of other sizes, and wants matrices with
+``cache_transpose()``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fusedmm.csr import CSR
+
+# The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
+NAMES = sorted((f.name for f in fields(CSR) if f.name != "n_cols"), key=len, reverse=True)
+
+
+def _cols(adj: CSR) -> int | None:
+    """What the tensors do not tell: the columns of a matrix whose transpose is not there."""
+    return adj.n_cols if adj.ptr_t is None else None
+
+
+def _flatten(adj: CSR) -> tuple[list[Any], int | None]:
+    return [getattr(adj, name) for name in NAMES], _cols(adj)
+
+
+def _flatten_with_keys(adj: CSR) -> tuple[list[tuple[pytree.KeyEntry, Any]], int | None]:
+    return [(pytree.GetAttrKey(name), getattr(adj, name)) for name in NAMES], _cols(adj)
+
+
+def _unflatten(children: Any, cols: int | None) -> CSR:
+    parts = dict(zip(NAMES, children, strict=True))
+    if not isinstance(parts["ptr"], torch.Tensor):  # torch.func's batch dimensions, in the shape of a matrix
+        dims = object.__new__(CSR)
+        dims._set(**parts, n_cols=cols)
+        return dims
+    if cols is not None and torch.compiler.is_exporting():
+        raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
+    return CSR(**parts, n_cols=-1 if cols is None else cols)
+
+
+pytree.register_pytree_node(
+    CSR,
+    _flatten,
+    _unflatten,
+    serialized_type_name="fusedmm.CSR",
+    flatten_with_keys_fn=_flatten_with_keys,
+    to_dumpable_context=lambda cols: cols,
+    from_dumpable_context=lambda cols: cols,
+)
+torch.serialization.add_safe_globals([CSR])  # its state is tensors; programs keep one as an example input

@@ -1,0 +1,66 @@
+"""What the layers ask of a graph and of the options that PyG's layers hand to their base class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fusedmm._lib import REDUCTIONS
+from fusedmm.convert import as_csr
+from fusedmm.csr import CSR
+from fusedmm.ops.spmm import spmm
+
+OptPair = tuple[Tensor, Tensor | None]
+
+
+def adjacency(graph: Any, sources: int, targets: int) -> CSR:
+    """The graph as a CSR of shape (targets, sources)."""
+    adj = as_csr(graph, size=(sources, targets))
+    if adj.shape != (targets, sources):
+        raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
+    return adj
+
+
+def bipartite(graph: Any, x: Tensor | OptPair, size: tuple[int | None, int | None] | None) -> tuple[CSR, OptPair]:
+    """The graph as a CSR, and the features of sources and of targets (None where there are none)."""
+    pair: OptPair = (x, x) if isinstance(x, Tensor) else (x[0], x[1])
+    sources = pair[0].size(-2)
+    targets = sources if pair[1] is None else pair[1].size(-2)
+    if size is not None:
+        if size[0] is not None and size[0] != sources:
+            raise ValueError(f"size[0] is {size[0]}, but there are {sources} source nodes in x")
+        if size[1] is not None:
+            if pair[1] is not None and size[1] != targets:
+                raise ValueError(f"size[1] is {size[1]}, but there are {targets} target nodes in x")
+            targets = size[1]
+    elif isinstance(graph, CSR) and pair[1] is None:
+        targets = graph.shape[0]
+    adj = adjacency(graph, sources, targets)
+    return (adj.pattern() if hasattr(graph, "sparse_sizes") else adj), pair
+
+
+def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:
+    """The reduction of each node's neighbours, x [nodes, F] or [batch, nodes, F]."""
+    if x.dim() == 3:
+        return spmm(adj, x.transpose(0, 1), reduce=reduce).transpose(0, 1)
+    return spmm(adj, x, reduce=reduce)
+
+
+def reduction(layer: str, aggr: Any) -> str:
+    """The name that ``spmm`` has for PyG's ``aggr``."""
+    reduce = "sum" if aggr == "add" else aggr
+    if not isinstance(reduce, str) or reduce not in REDUCTIONS:
+        raise ValueError(f"{layer}: aggr must be one of add, {', '.join(REDUCTIONS)}, not {aggr!r}")
+    return reduce
+
+
+def require_options(layer: str, options: dict[str, Any]) -> None:
+    """Of the options of PyG's base class only the default values are supported."""
+    for name, value in options.items():
+        default = {"flow": "source_to_target", "node_dim": -2}.get(name)
+        if default is None:
+            raise ValueError(f"{layer}: the option {name} is not supported")
+        if value != default:
+            hint = "; flip(0) the edge_index instead" if name == "flow" else ""
+            raise ValueError(f"{layer}: {name} must be {default!r}, not {value!r}{hint}")

@@ -1,0 +1,123 @@
+"""The graph convolution of Kipf and Welling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter
+
+from fusedmm.csr import CSR
+from fusedmm.nn import inits
+from fusedmm.nn.adjacency import adjacency, aggregate, reduction, require_options
+from fusedmm.nn.linear import Linear
+from fusedmm.normalize import normalized
+
+
+class GCNConv(torch.nn.Module):
+    """``D^-1/2 (A + I) D^-1/2 X W + b``, in the place of ``torch_geometric.nn.GCNConv``.
+
+    Args:
+        in_channels: F of x, or -1 to take it from the first input.
+        out_channels: F of the result.
+        improved: self loops that are added weigh 2, where edges have weights; without weights they
+            weigh 1 all the same, as in PyG's layer. (``adj.gcn_norm(improved=True)`` with
+            ``normalize=False`` here is A + 2I in either case.)
+        cached: keep the normalised graph of the first call and use it from then on.
+        add_self_loops: whether to add a loop to nodes without; None: where ``normalize`` is set.
+        normalize: False multiplies by the graph as it is.
+        bias: whether to learn b.
+        kwargs: ``aggr``, one of "add", "sum", "mean", "max", "min"; other options of PyG's base class
+            only with their defaults.
+
+    Raises:
+        ValueError: an option that is not supported.
+
+    Parameters ``lin.weight`` [out_channels, in_channels] and ``bias`` [out_channels], named, drawn and
+    saved as PyG's, so that its ``state_dict`` loads.
+
+    Cost: a dense product and one SpMM per call. The structure with self loops is made once per graph,
+    as are the coefficients of a graph without weights.
+
+    Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
+
+    Example:
+        >>> conv = fusedmm.nn.GCNConv(3, 2)
+        >>> conv(torch.randn(4, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+        torch.Size([4, 2])
+        >>> conv
+        GCNConv(3, 2)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.reduce = reduction("GCNConv", kwargs.pop("aggr", "add"))
+        require_options("GCNConv", kwargs)
+        if add_self_loops and not normalize:
+            raise ValueError("GCNConv: add_self_loops=True needs normalize=True; add them to the graph beforehand")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.improved = improved
+        self.cached = cached
+        self.add_self_loops = normalize if add_self_loops is None else add_self_loops
+        self.normalize = normalize
+        self._kept: CSR | None = None
+        self.lin = Linear(in_channels, out_channels, bias=False, weight_initializer="glorot")
+        self.bias = Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters and forgets the cached graph."""
+        self.lin.reset_parameters()
+        inits.zeros(self.bias)
+        self._kept = None
+
+    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        """Convolves node features over a graph.
+
+        Args:
+            x: floating, [nodes, in_channels], or [batch, nodes, in_channels] over one graph.
+            edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
+                ``fusedmm.as_csr`` takes, of shape [nodes, nodes].
+            edge_weight: [edges], in the graph's order; in place of the graph's own values.
+
+        Returns:
+            [nodes, out_channels], or [batch, nodes, out_channels].
+
+        Raises:
+            TypeError: dtypes or devices that do not fit.
+            ValueError: shapes that do not fit, or a pair of node features.
+
+        Gradient: reaches x, the parameters, and the edge weights, of any order.
+        """
+        if not isinstance(x, Tensor):
+            raise ValueError("GCNConv: x must be one tensor; for sources and targets of their own use SAGEConv")
+        adj = self._kept
+        if adj is None:
+            adj = self._graph(x, edge_index, edge_weight)
+            if self.cached and self.normalize:
+                self._kept = adj
+        out = aggregate(adj, self.lin(x), self.reduce)
+        return out if self.bias is None else out + self.bias
+
+    def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        adj = adjacency(edge_index, x.size(-2), x.size(-2))
+        if not self.normalize:
+            return adj if edge_weight is None else adj.with_values(edge_weight)
+        val = adj.val if edge_weight is None else edge_weight
+        loop = 2.0 if self.improved and val is not None else 1.0
+        return normalized(adj, val, loop if self.add_self_loops else None, x.dtype)
+
+    def __repr__(self) -> str:
+        return f"GCNConv({self.in_channels}, {self.out_channels})"

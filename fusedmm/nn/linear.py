@@ -1,0 +1,84 @@
+"""A linear map with PyG's initial weights, whose input size may be left open until the first input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter, UninitializedParameter
+
+from fusedmm.nn import inits
+
+
+class Linear(torch.nn.Module):
+    """``x W^T + b``.
+
+    Args:
+        in_channels: size of x's last dimension, or -1 to take it from the first input.
+        out_channels: size of the result's last dimension.
+        bias: whether to learn b.
+        weight_initializer: "glorot", or None for uniform within 1 / sqrt(in_channels).
+        bias_initializer: "zeros", or None for uniform within 1 / sqrt(in_channels).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        bias: bool = True,
+        weight_initializer: str | None = None,
+        bias_initializer: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.weight_initializer = weight_initializer
+        self.bias_initializer = bias_initializer
+        self.weight = Parameter(torch.empty(out_channels, in_channels)) if in_channels > 0 else UninitializedParameter()
+        self.bias = Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters; nothing while the input size is unknown."""
+        if self.in_channels <= 0:
+            return
+        if self.weight_initializer == "glorot":
+            inits.glorot(self.weight)
+        else:
+            inits.kaiming_uniform(self.weight, self.in_channels, math.sqrt(5))
+        if self.bias_initializer == "zeros":
+            inits.zeros(self.bias)
+        else:
+            inits.uniform(self.in_channels, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The map of x, [..., in_channels] to [..., out_channels]."""
+        if isinstance(self.weight, UninitializedParameter):
+            self._open(x.size(-1))
+            self.reset_parameters()
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+    def _open(self, in_channels: int) -> None:
+        self.in_channels = in_channels
+        self.weight.materialize((self.out_channels, in_channels))  # type: ignore[union-attr]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if not isinstance(self.weight, UninitializedParameter):
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            return
+        destination[prefix + "weight"] = self.weight  # there is nothing to detach yet
+        if self.bias is not None:
+            destination[prefix + "bias"] = self.bias if keep_vars else self.bias.detach()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        weight = state_dict.get(prefix + "weight")
+        if isinstance(weight, UninitializedParameter):
+            self.in_channels, self.weight = -1, UninitializedParameter()
+        elif weight is not None and isinstance(self.weight, UninitializedParameter):
+            self._open(weight.size(-1))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, bias={self.bias is not None}"

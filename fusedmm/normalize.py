@@ -1,0 +1,203 @@
+"""Self loops and the symmetric normalisation of graph convolutions.
+
+Both leave a graph's structure alone once it is made: the structure with self loops is built once per
+structure (kept beside it, in ``derived``), and without a sort, since each row merely gains one entry at
+its end. What remains per step is arithmetic on values: row sums are an SpMM with ones, the scaling by
+``D^-1/2`` on both sides is an SDDMM with that vector, so that gradients of any order are theirs:
+deterministic, without atomics.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedmm.csr import CSR
+from fusedmm.structure import constant, require_values
+
+
+class Looped(NamedTuple):
+    """A structure with one self loop per node: the other entries in the caller's order, then the loops."""
+
+    pattern: CSR
+    kept: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
+    nodes: Tensor  # int64, nodes that had self loops
+    last: Tensor  # int64, the last old self loop of each of those
+
+
+def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
+    """Gives every node of a square matrix one self loop.
+
+    Args:
+        adj: [nodes, nodes], values [nnz], [nnz, heads] or none.
+        fill: weight of the loops of nodes that had none. An existing loop keeps its weight; of several
+            at one node the last stays.
+
+    Returns:
+        CSR whose entries are those of adj that are no loops, in the caller's order, and then the loops
+        of nodes 0, 1, ... A pattern stays a pattern where ``fill`` is 1, else it gets float32 values.
+
+    Raises:
+        ValueError: a matrix that is not square.
+        RuntimeError: in compiled code, for a structure not yet seen outside of it.
+
+    Gradient: reaches adj's values.
+
+    Cost: O(nnz) once per structure, with one synchronisation with a GPU; later calls copy the values.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 1]), torch.tensor([1, 1]), torch.tensor([5., 7.]), (2, 2))
+        >>> A.add_self_loops().to_dense()
+        tensor([[1., 5.],
+                [0., 7.]])
+    """
+    looped = with_loops(adj)
+    if adj.val is None and fill == 1:
+        return looped.pattern
+    return looped.pattern.with_values(_looped_values(looped, _ones(adj, None), fill))
+
+
+def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, dtype: torch.dtype | None = None) -> CSR:
+    """Normalises an adjacency symmetrically: ``D^-1/2 (A + I) D^-1/2`` with D the row sums of ``A + I``.
+
+    Args:
+        adj: [nodes, nodes], values [nnz], [nnz, heads] or none (ones).
+        improved: weight of added self loops 2 instead of 1 (Gao and Ji, "Graph U-Nets", 2019).
+        add_self_loops: as the function of that name; False normalises adj as it is.
+        dtype: of the values that a pattern gets, float32 without it.
+
+    Returns:
+        CSR with values. Rows that sum to zero give zeros. That of a pattern is constant; it is made
+        once per structure and kept.
+
+    Raises:
+        ValueError: a matrix that is not square.
+        RuntimeError: in compiled code, for a structure not yet seen outside of it.
+
+    Gradient: reaches adj's values, of any order.
+
+    Cost: O(nnz); nothing but a look-up where the pattern was seen before.
+
+    Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
+
+    Example:
+        >>> A = fusedmm.as_csr(torch.tensor([[0, 1], [1, 0]]))
+        >>> A.gcn_norm().to_dense()
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+    """
+    return normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
+
+
+def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> CSR:
+    """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops."""
+    _require_square(adj)
+    if val is not None:
+        require_values(val, adj.nnz, adj.device)
+        return _normalized(adj, val, fill)
+    key = ("norm", fill, dtype or torch.float32)
+    known = _derived(adj).get(key)
+    if known is None:
+        _forbid_compiled()
+        with torch.no_grad():
+            known = _frozen(_normalized(adj, _ones(adj, dtype), fill))
+        adj._shared.derived[key] = known
+    return known
+
+
+def with_loops(adj: CSR) -> Looped:
+    """The structure of adj with self loops, made once and kept beside it."""
+    _require_square(adj)
+    known = _derived(adj).get("loops")
+    if known is None:
+        _forbid_compiled()
+        known = _make_looped(adj)
+        adj._shared.derived["loops"] = known
+    return known
+
+
+def _make_looped(adj: CSR) -> Looped:
+    nodes, device = adj.n_cols, adj.device
+    node = torch.arange(nodes, device=device)
+    row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
+    stays = adj.idx != row  # in the order of the rows; its running sum is where an entry goes
+    before = torch.nn.functional.pad(stays.cumsum(0), (1, 0))
+    number = adj.eid.long() if adj.eid.numel() else None
+    kept, idx, had, last = None, adj.idx, node[:0], node[:0]
+    place = before[:-1] + row
+    if not bool(stays.all()):
+        mine = stays if number is None else torch.empty_like(stays).scatter_(0, number, stays)
+        loop = (~mine).nonzero()[:, 0]
+        at = adj.coo()[0][loop]
+        newest = torch.full((nodes,), -1, device=device).scatter_reduce_(0, at, loop, "amax")
+        kept, had = mine.nonzero()[:, 0], (newest >= 0).nonzero()[:, 0]
+        last = newest[had]
+        renumbered = mine.cumsum(0) - 1
+        number = (renumbered if number is None else renumbered[number])[stays]
+        place, idx = place[stays], adj.idx[stays]
+    if number is None:
+        number = torch.arange(idx.numel(), device=device)
+    nnz, ends = idx.numel() + nodes, before[adj.ptr[1:]] + node
+    new_idx = torch.empty(nnz, dtype=torch.int32, device=device)
+    new_idx[place], new_idx[ends] = idx, node.int()
+    eid = torch.empty(nnz, dtype=torch.int32 if nnz < 2**31 else torch.int64, device=device)
+    eid[place], eid[ends] = number.to(eid.dtype), (node + idx.numel()).to(eid.dtype)
+    ptr = torch.nn.functional.pad(ends + 1, (1, 0))
+    pattern = CSR.make(ptr, new_idx, eid, None, nodes, False)
+    return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept, had, last)
+
+
+def _looped_values(looped: Looped, val: Tensor, fill: float) -> Tensor:
+    loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
+    if looped.kept is None:
+        return torch.cat([val, loops])
+    loops = loops.index_copy(0, looped.nodes, val.index_select(0, looped.last))
+    return torch.cat([val.index_select(0, looped.kept), loops])
+
+
+def _normalized(adj: CSR, val: Tensor, fill: float | None) -> CSR:
+    from fusedmm.ops.sddmm import sddmm
+    from fusedmm.ops.spmm import spmm
+
+    if fill is not None:
+        looped = with_loops(adj)
+        adj, val = looped.pattern, _looped_values(looped, val, fill)
+    matrix = adj.with_values(val)
+    with torch.autocast(val.device.type, enabled=False):  # half precision would round the degrees
+        degree = spmm(matrix, val.new_ones(adj.n_cols, *val.shape[1:], 1))
+        empty = degree == 0
+        scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
+        return matrix.with_values(sddmm(matrix, scale, scale))
+
+
+def _frozen(adj: CSR) -> CSR:
+    """adj with constant values, permuted into the order of its rows; it shares tensors, but owns its cache."""
+    there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
+    return CSR(
+        adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, constant(adj.val, adj.eid, adj.none), adj.n_cols,
+        adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t, there,
+    )  # fmt: skip
+
+
+def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
+    return torch.ones(adj.nnz, dtype=dtype, device=adj.device) if adj.val is None else adj.val
+
+
+def _derived(adj: CSR) -> dict[Any, Any]:
+    shared = getattr(adj, "_shared", None)  # matrices made within compiled code have none
+    return {} if shared is None else shared.derived
+
+
+def _forbid_compiled() -> None:
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
+            "compiled code, with the CSR that it will be given"
+        )
+
+
+def _require_square(adj: CSR) -> None:
+    if adj.shape[0] != adj.shape[1]:
+        raise ValueError(f"self loops and normalisation need a square matrix, not one of shape {adj.shape}")

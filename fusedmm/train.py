@@ -1,0 +1,299 @@
+"""Trains a graph network on our kernels, and beside it the same network on torch.sparse and without the graph."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fusedmm._lib import build_info
+from fusedmm.csr import CSR
+from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
+from fusedmm.data.graph import extra
+from fusedmm.nn import GCNConv, SAGEConv
+
+HIDDEN, DROPOUT, RATE, DECAY = 64, 0.5, 0.01, 5e-4  # the recipe of Kipf & Welling 2017, as PyG runs it
+OURS, THEIRS, ALONE = "fusedmm", "torch.sparse", "without the graph"
+
+
+def _torch_csr(row: Tensor, col: Tensor, val: Tensor, nodes: int) -> Tensor:
+    adj = CSR.from_coo(row, col, val, (nodes, nodes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the layout is in beta
+        return adj.to_torch()
+
+
+def gcn_matrix(adj: CSR) -> Tensor:
+    """The normalised adjacency with self loops as a torch.sparse CSR tensor, every node's own loop counted once."""
+    row, col, _ = adj.coo()
+    other, nodes = row != col, torch.arange(adj.shape[0], device=adj.device)
+    row, col = torch.cat([row[other], nodes]), torch.cat([col[other], nodes])
+    scale = torch.bincount(row, minlength=nodes.numel()).float().rsqrt()
+    return _torch_csr(row, col, scale[row] * scale[col], nodes.numel())
+
+
+def mean_matrix(adj: CSR) -> Tensor:
+    """The adjacency whose rows add to one, as a torch.sparse CSR tensor."""
+    row, col, _ = adj.coo()
+    return _torch_csr(row, col, adj.degree().float().reciprocal()[row], adj.shape[0])
+
+
+def gcn_by_torch(conv: Any, x: Tensor, matrix: Tensor) -> Tensor:
+    """What GCNConv computes, through torch.sparse."""
+    return torch.sparse.mm(matrix, conv.lin(x)) + conv.bias
+
+
+def sage_by_torch(conv: Any, x: Tensor, matrix: Tensor) -> Tensor:
+    """What SAGEConv computes, through torch.sparse."""
+    return conv.lin_l(torch.sparse.mm(matrix, x)) + conv.lin_r(x)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A layer, and the same through torch.sparse: the matrix it multiplies by and what it does with it."""
+
+    layer: Callable[[int, int], nn.Module]
+    matrix: Callable[[CSR], Tensor]
+    by_torch: Callable[[Any, Tensor, Tensor], Tensor]
+
+
+MODELS: dict[str, Model] = {
+    "gcn": Model(lambda d_in, d_out: GCNConv(d_in, d_out, cached=True), gcn_matrix, gcn_by_torch),
+    "sage": Model(lambda d_in, d_out: SAGEConv(d_in, d_out), mean_matrix, sage_by_torch),
+}
+
+
+def _by_us(conv: Any, x: Tensor, adj: CSR) -> Tensor:
+    out: Tensor = conv(x, adj)
+    return out
+
+
+class Network(nn.Module):
+    """Two layers with dropout before each; ``apply(layer, x, adj)`` says how a layer is computed."""
+
+    def __init__(self, model: Model, features: int, classes: int, apply: Callable[[Any, Tensor, Any], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second = model.layer(features, HIDDEN), model.layer(HIDDEN, classes)
+        self.apply_layer = apply
+
+    def forward(self, x: Tensor, adj: Any) -> Tensor:
+        x = self.apply_layer(self.first, F.dropout(x, DROPOUT, self.training), adj).relu()
+        return self.apply_layer(self.second, F.dropout(x, DROPOUT, self.training), adj)
+
+
+@dataclass
+class Result:
+    """What one way to compute the network came to."""
+
+    accuracy: list[float] = field(default_factory=list)
+    epoch_ms: float = 0.0
+    memory_bytes: int = 0
+
+
+def fit(
+    network: Network, graph: Graph, adj: Any, epochs: int, tick: Callable[[float], object]
+) -> tuple[float, list[float]]:
+    """Trains on a graph with features, labels and a split.
+
+    Returns:
+        The test accuracy at the epoch of the best validation accuracy (among equals, of the least
+        validation loss), and the seconds of every epoch's step, without its evaluation.
+    """
+    x, y = graph.x, graph.y
+    assert x is not None and y is not None and graph.val is not None and graph.test is not None
+    optimiser = torch.optim.Adam(
+        [
+            {"params": network.first.parameters(), "weight_decay": DECAY},
+            {"params": network.second.parameters(), "weight_decay": 0.0},
+        ],
+        lr=RATE,
+    )
+    best, at_best, seconds = (-1.0, 0.0), 0.0, []
+    for _ in range(epochs):
+        start = time.perf_counter()
+        network.train()
+        optimiser.zero_grad()
+        F.cross_entropy(network(x, adj)[graph.train], y[graph.train]).backward()
+        optimiser.step()
+        if x.is_cuda:
+            torch.cuda.synchronize(x.device)
+        seconds.append(time.perf_counter() - start)
+        network.eval()
+        with torch.no_grad():
+            out = network(x, adj)
+        right = (out.argmax(dim=1) == y).float()
+        val = float(right[graph.val].mean()), -float(F.cross_entropy(out[graph.val], y[graph.val]))
+        if val > best:
+            best, at_best = val, float(right[graph.test].mean())
+        tick(val[0])
+    return at_best, seconds
+
+
+def run(
+    name: str, graph_of: Callable[[int], Graph], seeds: int, epochs: int, device: torch.device, progress: Any
+) -> dict[str, Result]:
+    """Trains the network in each of the three ways for every seed, which also gives them the same initial weights."""
+    model = MODELS[name]
+    results = {way: Result() for way in (OURS, THEIRS, ALONE)}
+    seconds: dict[str, list[float]] = {way: [] for way in results}
+    for seed in range(seeds):
+        graph = _to(graph_of(seed), device)
+        for way, result in results.items():  # in turn, so that a busy moment falls on all of them
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            progress.set_description(f"{way}, seed {seed}")
+            accuracy, taken = _once(model, way, graph, seed, epochs, progress)
+            result.accuracy.append(accuracy)
+            seconds[way] += taken
+            if seed == 0:
+                result.memory_bytes = _peak(device)
+    for way, result in results.items():
+        result.epoch_ms = 1e3 * statistics.median(seconds[way])
+    return results
+
+
+def _once(model: Model, way: str, graph: Graph, seed: int, epochs: int, progress: Any) -> tuple[float, list[float]]:
+    assert graph.x is not None and graph.y is not None
+    adj: Any = graph.adj
+    if way == ALONE:  # without edges every node sees itself alone
+        adj = CSR.from_csr(torch.zeros_like(adj.ptr), adj.idx[:0], None, adj.shape)
+    elif way == THEIRS:
+        adj = model.matrix(adj)
+    torch.manual_seed(seed)
+    apply = model.by_torch if way == THEIRS else _by_us
+    network = Network(model, graph.x.size(1), int(graph.y.max()) + 1, apply).to(graph.x.device)
+
+    def tick(val: float) -> None:
+        progress.set_postfix_str(f"validation {val:.1%}", refresh=False)
+        progress.update()
+
+    return fit(network, graph, adj, epochs, tick)
+
+
+def _to(graph: Graph, device: torch.device) -> Graph:
+    tensors = (graph.x, graph.y, graph.train, graph.val, graph.test)
+    return Graph(graph.adj.to(device), *(None if t is None else t.to(device) for t in tensors))
+
+
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+def graphs(file: str | None) -> Callable[[int], Graph]:
+    """From a seed to the graph: the digits, or a file whose features are scaled to rows that add to one.
+
+    Digits, and files that bring no split, get one from the seed.
+
+    Raises:
+        OSError, ValueError, ImportError: no such file, or one that cannot be trained on.
+    """
+    if file is None:
+        digits()  # here, where a missing package is reported
+        return lambda seed: digits(seed=seed)
+    path = Path(file) if Path(file).is_file() else find_graph(file)
+    graph = load_npz(path)
+    if graph.x is None or graph.y is None or not graph.y.numel():
+        raise ValueError(f"{path}: training needs features (x_*) and labels (y)")
+    if graph.adj.shape[0] != graph.adj.shape[1]:
+        raise ValueError(f"{path}: the adjacency must be square, is {graph.adj.shape}")
+    if bool((graph.x >= 0).all()):
+        graph = Graph(graph.adj, graph.x / graph.x.sum(1, keepdim=True).clamp(min=1), graph.y, *_split(graph))
+    parts = _split(graph)
+    if all(part is not None and part.numel() for part in parts):
+        return lambda seed: graph
+    if any(part is not None for part in parts):
+        raise ValueError(f"{path}: a split needs train, val and test, none of them empty")
+    random_split(graph)
+    return lambda seed: random_split(graph, seed=seed)
+
+
+def _split(graph: Graph) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    return graph.train, graph.val, graph.test
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``python -m fusedmm train``."""
+    parser.add_argument("--graph", metavar="FILE.npz", help="a graph file (default: scikit-learn's digits)")
+    parser.add_argument("--model", choices=MODELS, default="gcn")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of runs (default: 3)")
+    parser.add_argument("--epochs", type=int, default=200, help="epochs of each run (default: 200)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results there")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Trains as the options say, prints a table, and writes the results where ``--json`` says.
+
+    Raises:
+        OSError, ValueError, ImportError: a wrong file or option, or a missing package.
+    """
+    if args.seeds < 1 or args.epochs < 1:
+        raise ValueError("--seeds and --epochs must be at least 1")
+    if args.json is not None and not args.json.parent.is_dir():
+        raise FileNotFoundError(f"--json: no folder {args.json.parent}")
+    device = _device(args.device)
+    tqdm = extra("tqdm").tqdm
+    graph_of = graphs(args.graph)
+    with tqdm(total=3 * args.seeds * args.epochs, unit="epoch", leave=False) as progress:
+        results = run(args.model, graph_of, args.seeds, args.epochs, device, progress)
+    name = "digits" if args.graph is None else Path(args.graph).stem
+    print(f"{args.model} on {name}, {device}: {args.seeds} seeds of {args.epochs} epochs")
+    print(table(results, device))
+    if args.json is not None:
+        conditions = {
+            "graph": name,
+            "model": args.model,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+            "threads": torch.get_num_threads(),
+            "seeds": args.seeds,
+            "epochs": args.epochs,
+            "accuracy": "test at the best validation epoch",
+            "epoch_ms": "median step: forward, backward and update",
+            "memory_bytes": _memory_name(device),
+            "build": build_info(),
+        }
+        ours = asdict(results[OURS])
+        others = {way: asdict(result) for way, result in results.items() if way != OURS}
+        args.json.write_text(json.dumps({**ours, "beside": others, "conditions": conditions}, indent=1) + "\n")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device: no device {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device: must be cpu or cuda, not {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device: {name!r} is not there; torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _memory_name(device: torch.device) -> str:
+    cuda = device.type == "cuda"
+    return "most that tensors held" if cuda else "most of the process so far (resident set)"
+
+
+def table(results: dict[str, Result], device: torch.device) -> str:
+    """The results as lines of text."""
+    lines = [f"{'':20}{'test accuracy':>18}{'time per epoch':>17}{'peak memory':>15}"]
+    for way, result in results.items():
+        mean, spread = statistics.fmean(result.accuracy), statistics.pstdev(result.accuracy)
+        accuracy = f"{100 * mean:.1f} ± {100 * spread:.1f} %"
+        epoch, memory = f"{result.epoch_ms:.2f} ms", f"{result.memory_bytes / 2**20:.0f} MiB"
+        lines.append(f"{way:20}{accuracy:>18}{epoch:>17}{memory:>15}")
+    return "\n".join([*lines, f"(peak memory: {_memory_name(device)})"])

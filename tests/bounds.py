@@ -1,0 +1,98 @@
+"""The promise about errors, element by element, and the oracle it is measured against."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fusedmm
+from fusedmm import reference
+
+UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def assert_within(
+    computed: Tensor, exact: Tensor, magnitude: Tensor, n: Tensor | int, dtype: torch.dtype, note: str = ""
+) -> None:
+    """|computed - exact| <= 4 sqrt(n) u sum|a||b| + u_out |exact|, and half a step of the smallest number.
+
+    Args:
+        computed: what the operator gave, of ``dtype``.
+        exact: the same in float64.
+        magnitude: sum over the terms of their absolute values, float64.
+        n: number of terms of each element.
+        dtype: output dtype; sums are kept in float32, or float64 for float64.
+        note: what to say when it fails.
+    """
+    assert computed.dtype == dtype and computed.shape == exact.shape, (note, computed.dtype, computed.shape)
+    terms = torch.as_tensor(n, dtype=torch.float64)
+    bound = 4 * terms.sqrt() * UNIT[accumulator(dtype)] * magnitude + UNIT[dtype] * exact.abs()
+    bound = bound + torch.finfo(dtype).smallest_normal * UNIT[dtype]
+    error = (computed.double().cpu() - exact).abs()
+    wrong = ~(error <= bound)
+    if bool(wrong.any()):
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise AssertionError(
+            f"{note}: {int(wrong.sum())} of {wrong.numel()} outside the bound, first at {list(at)}: "
+            f"{computed[at].item()!r} for {exact[at].item()!r}, error {error[at].item():.3g} > {bound[at].item():.3g}"
+        )
+
+
+def double(adj: fusedmm.CSR) -> fusedmm.CSR:
+    """adj on the CPU with float64 values."""
+    return adj.to("cpu", torch.float64) if adj.val is not None else adj.to("cpu")
+
+
+def magnitudes(adj: fusedmm.CSR) -> fusedmm.CSR:
+    """adj with the absolute values."""
+    return adj if adj.val is None else adj.with_values(adj.val.abs())
+
+
+def spmm_oracle(adj: fusedmm.CSR, x: Tensor, reduce: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(exact, magnitude, n) of spmm(adj, x): float64, on the CPU."""
+    low, adj, x = x.dtype != torch.float64, double(adj), x.detach().double().cpu()
+    exact = reference.spmm(adj, x, reduce) if low or reduce in ("max", "min") else _long_spmm(adj, x, reduce)
+    over = "max" if reduce in ("max", "min") else reduce
+    magnitude = reference.spmm(magnitudes(adj), x.abs(), over)
+    n = adj.degree().double().view(-1, *[1] * (x.dim() - 1))
+    return exact, magnitude, torch.ones_like(n) if over == "max" else n
+
+
+def _long_spmm(adj: fusedmm.CSR, x: Tensor, reduce: str) -> Tensor:
+    """Sums in long double: those of 2,000 equal float64 terms, one after the other, leave the bound themselves."""
+    row, col, val = adj.coo()
+    terms = x[col] if val is None else x[col] * val.reshape(*val.shape, *[1] * (x.dim() - val.dim()))
+    y = np.zeros((adj.shape[0], *x.shape[1:]), np.longdouble)
+    np.add.at(y, row.numpy(), terms.detach().numpy().astype(np.longdouble))
+    y = torch.from_numpy(y.astype(np.float64))
+    return y if reduce == "sum" else y / adj.degree().clamp(min=1).view(-1, *[1] * (y.dim() - 1))
+
+
+def sddmm_oracle(adj: fusedmm.CSR, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, int]:
+    """(exact, magnitude, n) of sddmm(adj, a, b)."""
+    adj, a, b = double(adj), a.detach().double().cpu(), b.detach().double().cpu()
+    return reference.sddmm(adj, a, b), reference.sddmm(magnitudes(adj), a.abs(), b.abs()), a.shape[-1]
+
+
+def assert_values_gradient(
+    g: Tensor, val: Tensor, exact: Tensor, magnitude: Tensor, n: int, dtype: torch.dtype
+) -> None:
+    """g, the gradient of values, against (exact, magnitude, n) per entry and head of an SDDMM of ``dtype``.
+
+    Up to four roundings follow the SDDMM: to the operands' dtype, times the gradient from above, the
+    sum over heads where a value serves all of them, and to the values' dtype.
+    """
+    assert g.dtype == val.dtype and g.shape == val.shape, (g.dtype, g.shape)
+    size = exact.abs()
+    if val.dim() < exact.dim():
+        exact, magnitude, size = exact.sum(1), magnitude.sum(1), size.sum(1)
+    rounding = max(UNIT[dtype], UNIT[val.dtype])
+    bound = 4 * n**0.5 * UNIT[accumulator(dtype)] * magnitude + 4 * rounding * size
+    bound = bound + 16 * torch.finfo(dtype).smallest_normal * UNIT[dtype]
+    error = (g.double().cpu() - exact).abs()
+    assert bool((error <= bound).all()), f"error {error.max():.3g}, over its bound by {(error - bound).max():.3g}"

@@ -1,0 +1,77 @@
+"""What every test file shares: the devices, and the folder of graphs.
+
+FUSEDMM_REQUIRE_CUDA=1 makes a missing GPU a failure instead of a skip, FUSEDMM_REQUIRE_GRAPHS=1 a
+missing folder of graphs: a machine that is there to run them must not pass by skipping.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# On a busy machine threads that spin while they wait cost the suite a factor of ten.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch
+
+import fusedmm
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def no_cuda() -> str | None:
+    """Why CUDA cases cannot run here, or None."""
+    if fusedmm.build_info()["cuda"] is None:
+        return "fusedmm was built without CUDA"
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def missing(what: str, variable: str) -> None:
+    """Skips, unless the environment says that this machine must have it."""
+    if os.environ.get(variable) == "1":
+        pytest.fail(f"{variable}=1, but {what}")
+    pytest.skip(what)
+
+
+def _require_cuda() -> None:
+    reason = no_cuda()
+    if reason is not None:
+        missing(reason, "FUSEDMM_REQUIRE_CUDA")
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Every device in turn."""
+    if request.param == "cuda":
+        _require_cuda()
+    return request.param
+
+
+@pytest.fixture
+def cuda() -> str:
+    """For tests of what only CUDA has."""
+    _require_cuda()
+    return "cuda"
+
+
+@pytest.fixture(scope="session")
+def graphs() -> Path:
+    """The folder with real graphs: $FUSEDMM_GRAPHS, else ../shared/graphs beside the repository."""
+    folder = Path(os.environ.get("FUSEDMM_GRAPHS", ROOT.parent / "shared" / "graphs"))
+    if not folder.is_dir():
+        missing(f"there is no folder of graphs at {folder}", "FUSEDMM_REQUIRE_GRAPHS")
+    return folder
+
+
+@pytest.fixture
+def threads():
+    """Sets torch's threads, and sets them back after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """The same random numbers at every run, whatever ran before."""
+    torch.manual_seed(0)

@@ -1,0 +1,82 @@
+"""Runs the test suite on a CUDA machine and writes down what was tested and where.
+
+    python tests/gpu_report.py benchmarks/results/gpu-tests.json
+
+Nothing may be skipped for want of a GPU or of graph files. The source hash is over the content of the
+tracked sources, so that anyone can tell whether a report belongs to a checkout (``--hash`` prints it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("csrc", "fusedmm", "tests")
+SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".py", ".cpp"}
+
+
+def source_hash() -> str:
+    """sha256 over names and contents of every source file, in the order of their names."""
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in SUFFIXES:
+                digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def run() -> tuple[int, dict[str, int]]:
+    """pytest's exit code and how many tests passed, failed, erred and were skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={report}", str(ROOT / "tests")]
+        environment = {**os.environ, "FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1"}
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        suite = next(xml.parse(report).getroot().iter("testsuite"))
+        counts = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
+    counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
+    return code, counts
+
+
+def conditions() -> dict[str, str]:
+    import torch
+
+    import fusedmm
+
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split("\n")[0].strip()
+    cuda = fusedmm.build_info()["cuda"]
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver,
+        "cuda": str(torch.version.cuda),
+        "cuda of the library": f"{cuda['runtime'] // 1000}.{cuda['runtime'] % 1000 // 10}",
+        "architectures": " ".join(cuda["architectures"]),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+    }
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--hash"]:
+        print(source_hash())
+        return 0
+    code, counts = run()
+    sys.path.insert(0, str(ROOT))
+    report = {"source": source_hash(), **conditions(), **counts}
+    target = Path(sys.argv[1])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The library in the package: what it needs, what it asks of others, what it says of itself."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+from generate import small
+
+import fusedmm
+from fusedmm import _lib
+
+LIBRARY = fusedmm._lib.library._name
+
+
+def readelf(*options: str) -> list[str]:
+    tool = shutil.which("readelf")
+    if tool is None:
+        pytest.skip("there is no readelf")
+    return subprocess.run([tool, *options, LIBRARY], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_it_needs_the_c_library_only():
+    """No torch, no Python, no OpenMP, no C++ runtime: so one binary serves every torch and Python."""
+    needed = [line.split("[")[1].rstrip("]") for line in readelf("-dW") if "(NEEDED)" in line]
+    family = ("libc.so.", "libm.so.", "libdl.so.", "libpthread.so.", "librt.so.", "ld-linux")
+    assert needed and all(name.startswith(family) for name in needed), needed
+
+
+def test_it_asks_for_no_symbol_of_torch_or_python():
+    rows = [line.split() for line in readelf("--dyn-syms", "-W") if " UND " in line]
+    symbols = [row[7].split("@")[0] for row in rows if len(row) > 7]
+    theirs = ("Py", "_Py", "aoti_", "torch", "_Z", "__gxx", "GOMP", "omp_", "cuda", "cu")
+    foreign = [s for s in symbols if s.startswith(theirs)]
+    assert "dlsym" in symbols and foreign == [], foreign
+
+
+def test_it_exports_its_own_names_only():
+    symbols = [line.split() for line in readelf("--dyn-syms", "-W")]
+    exported = [s[7].split("@")[0] for s in symbols if len(s) > 7 and s[4] == "GLOBAL" and s[6] not in ("UND", "Ndx")]
+    assert "fmm_spmm" in exported and all(name.startswith("fmm_") for name in exported), exported
+
+
+def test_wheel_tag():
+    """py3-none-<platform>: read from setup.py, without building."""
+    pytest.importorskip("setuptools", minversion="77")
+    code = (
+        "import setuptools, runpy\n"
+        "made = {}\n"
+        "setuptools.setup = lambda **options: made.update(options)\n"
+        "runpy.run_path('setup.py')\n"
+        "distribution = made['distclass']({'name': 'fusedmm', 'ext_modules': made['ext_modules']})\n"
+        "wheel = made['cmdclass']['bdist_wheel'](distribution)\n"
+        "wheel.ensure_finalized()\n"
+        "print('-'.join(wheel.get_tag()))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1].startswith("py3-none-linux_"), out
+
+
+def test_build_info():
+    info = fusedmm.build_info()
+    assert info["version"] == fusedmm.__version__ and info["torch"] == torch.__version__
+    assert info["compiler"] and info["isa"][0] == "scalar"
+    assert set(info["isa"]) <= {"scalar", "avx2", "avx512", "neon"}
+    json.dumps(info)
+    assert info["cuda"] is None or isinstance(info["cuda"], dict)
+
+
+def test_registry():
+    """Numbers are what exported programs embed: unique, and found again by name; reference is always there."""
+    for op in ("spmm", "sddmm"):
+        for device in ("cpu", "cuda"):
+            listed = fusedmm.algorithms(op, device)
+            if device == "cuda" and fusedmm.build_info()["cuda"] is None:
+                assert listed == []
+                continue
+            assert listed[0].name == "reference" and len({a.number for a in listed}) == len(listed)
+            for a in listed:
+                assert a.number > 0 and a.about and _lib.algorithm_number(op, device, a.name) == a.number
+
+
+def test_a_build_without_cuda_says_what_to_do():
+    """A CUDA tensor in a CPU-only build gets an error that names the remedy."""
+    if fusedmm.build_info()["cuda"] is not None:
+        pytest.skip("this build has CUDA")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    with pytest.raises(RuntimeError, match="built without CUDA"):
+        fusedmm.spmm(small(device="cuda"), torch.ones(15, 2, device="cuda"))
+
+
+def test_it_needs_torch_in_the_process():
+    """CPU only: without torch the library loads, and its C interface works; only registering says no."""
+    code = (
+        "import ctypes, sys\n"
+        f"library = ctypes.CDLL({LIBRARY!r})\n"
+        "library.fmm_torch_register.restype = ctypes.c_char_p\n"
+        "print(library.fmm_torch_register().decode())\n"
+        "assert 'torch' not in sys.modules"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "import torch first" in out

@@ -1,0 +1,337 @@
+"""Bad input: a named exception with the index and the value, and the operator works right after.
+
+One table; every line is tried on every operator and device that it concerns. Then structures that
+construction never saw: no crash, and right results for the rows that are whole.
+"""
+
+import pytest
+import torch
+from bounds import assert_within, spmm_oracle
+from generate import run_or_decline, small
+
+import fusedmm
+
+I64 = 2**63 - 1
+
+
+def works(device):
+    """A good call of both operators, after whatever came before."""
+    adj = small(device=device)
+    x = torch.randn(15, 5, device=device)
+    assert_within(fusedmm.spmm(adj, x), *spmm_oracle(adj, x, "sum"), torch.float32, "a good call after a bad one")
+    assert fusedmm.sddmm(adj, torch.ones(12, 5, device=device), x).isfinite().all()
+
+
+# ---- structures ----
+
+# name, ptr, idx, shape, exception, text
+MALFORMED = [
+    ("first is not 0", [1, 2, 3], [0, 1, 0], (2, 2), ValueError, r"ptr\[0\] = 1 must be 0"),
+    ("first is negative", [-1, 2, 3], [0, 1, 0], (2, 2), ValueError, r"ptr\[0\] = -1 must be 0"),
+    ("falls", [0, 2, 1, 3], [0, 1, 0], (3, 2), ValueError, r"ptr\[2\] = 1 is less than ptr\[1\] = 2"),
+    ("leaps", [0, I64, 3], [0, 1, 0], (2, 2), ValueError, rf"ptr\[2\] = 3 is less than ptr\[1\] = {I64}"),
+    ("dives", [0, -I64 - 1, 3], [0, 1, 0], (2, 2), ValueError, rf"ptr\[1\] = -{I64 + 1} is less than ptr\[0\] = 0"),
+    ("last too small", [0, 1, 2], [0, 1, 0], (2, 2), ValueError, r"ptr\[2\] = 2 must be nnz = 3"),
+    ("last too large", [0, 1, 4], [0, 1, 0], (2, 2), ValueError, r"ptr\[2\] = 4 must be nnz = 3"),
+    ("last is huge", [0, 1, I64], [0, 1, 0], (2, 2), ValueError, rf"ptr\[2\] = {I64} must be nnz = 3"),
+    ("entries without rows", [0], [0, 1, 0], (0, 2), ValueError, r"ptr\[0\] = 0 must be nnz = 3"),
+    ("entries without columns", [0, 1], [0], (1, 0), ValueError, r"idx\[0\] = 0 is outside \[0, 0\)"),
+    ("no pointers", [], [], (0, 2), ValueError, r"ptr must have rows \+ 1 elements, not 0"),
+    ("pointers of other rows", [0, 1, 2], [0, 1], (3, 2), ValueError, r"ptr has 3 elements for 3 rows; 4 are needed"),
+    ("column negative", [0, 2, 3], [0, 1, -1], (2, 2), ValueError, r"idx\[2\] = -1 is outside \[0, 2\)"),
+    ("column is cols", [0, 2, 3], [0, 2, 1], (2, 2), ValueError, r"idx\[1\] = 2 is outside \[0, 2\)"),
+    ("column wraps to 0", [0, 2, 3], [0, 2**32, 1], (2, 2), ValueError, r"idx\[1\] = 4294967296 is outside \[0, 2\)"),
+    ("column is huge", [0, 2, 3], [0, 1, I64], (2, 2), ValueError, rf"idx\[2\] = {I64} is outside \[0, 2\)"),
+    ("too many columns", [0, 1], [0], (1, 2**31), ValueError, r"cols must be in \[0, 2\^31\)"),
+    ("negative shape", [0, 1], [0], (1, -2), ValueError, r"cols must be in \[0, 2\^31\)"),
+    ("negative rows", [0], [], (-1, 2), ValueError, r"rows must not be negative"),
+]
+
+
+@pytest.mark.parametrize("ptr, idx, shape, kind, text", [pytest.param(*m[1:], id=m[0]) for m in MALFORMED])
+def test_malformed_structures(ptr, idx, shape, kind, text, device):
+    ptr, idx = (torch.tensor(t, dtype=torch.int64, device=device) for t in (ptr, idx))
+    with pytest.raises(kind, match=text):
+        fusedmm.CSR.from_csr(ptr, idx, shape=shape)
+    for op in (fusedmm.spmm, fusedmm.sddmm):  # and through the operators, which convert what they are given
+        x = torch.ones(max(0, min(shape[1], 9)), 2, device=device)
+        operands = (x,) if op is fusedmm.spmm else (torch.ones(max(shape[0], 0), 2, device=device), x)
+        with pytest.raises(kind, match=text):
+            op((ptr, idx, None, shape), *operands)
+    works(device)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_int32_indices_and_narrower_ones_are_taken(check, device):
+    for dtype in (torch.int32, torch.int16, torch.uint8, torch.int64):
+        ptr, idx = torch.tensor([0, 1, 3], device=device), torch.tensor([1, 0, 1], device=device)
+        adj = fusedmm.CSR.from_csr(ptr.to(dtype), idx.to(dtype), shape=(2, 2), check=check)
+        assert fusedmm.spmm(adj, torch.eye(2, device=device)).tolist() == [[0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("end, at", [("row", 1), ("col", 2)])
+@pytest.mark.parametrize("value", [-1, 3, 2**32, I64])
+def test_coordinates_outside(end, at, value, device):
+    row, col = torch.tensor([0, 1, 2], device=device), torch.tensor([2, 1, 0], device=device)
+    {"row": row, "col": col}[end][at] = value
+    with pytest.raises(ValueError, match=rf"{end}\[{at}\] = {value} is outside \[0, 3\)"):
+        fusedmm.CSR.from_coo(row, col, shape=(3, 3))
+    edge_index = torch.stack([col, row])
+    with pytest.raises(ValueError, match=rf"{end}\[{at}\] = {value} is outside \[0, 3\)"):
+        fusedmm.spmm(edge_index, torch.ones(3, 2, device=device))
+    works(device)
+
+
+def vector(*values, dtype=torch.int64):
+    return torch.tensor(values, dtype=dtype)
+
+
+# what to call, exception, text
+CONSTRUCTORS = [
+    (lambda: fusedmm.CSR.from_csr([0, 1], vector(0)), TypeError, "ptr must be a tensor, not list"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0, dtype=torch.float32)), TypeError, "idx must hold integers"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0, dtype=torch.bool)), TypeError, "idx must hold integers"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0)[None]), ValueError, "idx must have 1 dimension, not 2"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), vector(1)), TypeError, "val must be a floating-point"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), [1.0]), TypeError, "val must be a floating-point"),
+    (
+        lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.ones(2)),
+        ValueError,
+        "val has 2 values for 1 entries",
+    ),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.ones(1, 1, 1)), ValueError, r"\[nnz, heads\]"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.tensor(1.0)), ValueError, r"\[nnz, heads\]"),
+    (lambda: fusedmm.CSR.from_coo(vector(0, 1), vector(0)), ValueError, "row has 2 elements and col 1"),
+    (lambda: fusedmm.CSR.from_coo(vector(0), vector(0, dtype=torch.float64)), TypeError, "col must hold integers"),
+    (lambda: fusedmm.CSR.from_edge_index(torch.zeros(3, 4, dtype=torch.int64)), ValueError, r"must be \[2, nnz\]"),
+    (lambda: fusedmm.CSR.from_edge_index(vector(0, 1)), ValueError, r"edge_index must be \[2, nnz\], not \[2\]"),
+    (lambda: fusedmm.CSR.from_dense(torch.ones(3)), ValueError, "dense must have 2 dimensions, not 1"),
+    (lambda: fusedmm.CSR.from_torch(torch.ones(3, 3)), TypeError, "torch sparse CSR, CSC or COO tensor, not torch.st"),
+    (lambda: small().with_values(torch.ones(59)), ValueError, "val has 59 values for 60 entries"),
+    (lambda: small().with_values(torch.ones(60, dtype=torch.int64)), TypeError, "val must be a floating-point tensor"),
+    (lambda: small(heads=2).to_torch(), ValueError, "one value per entry, not one per head"),
+    (lambda: small().to_torch(torch.sparse_bsr), ValueError, "layout must be torch.sparse_csr or torch.sparse_coo"),
+    (lambda: fusedmm.as_csr("graph"), TypeError, "cannot make a CSR of str"),
+    (lambda: fusedmm.as_csr(None), TypeError, "cannot make a CSR of NoneType"),
+    (lambda: fusedmm.as_csr(torch.ones(3, 3)), TypeError, r"a dense tensor \[3, 3\] of torch.float32 is no graph"),
+    (lambda: fusedmm.as_csr(vector(0, 1)), TypeError, r"a dense tensor \[2\] of torch.int64 is no graph"),
+    (lambda: fusedmm.as_csr(torch.eye(4).to_sparse_bsr((2, 2))), TypeError, "layout torch.sparse_bsr"),
+    (lambda: fusedmm.as_csr(torch.eye(3).long().to_sparse_csr()), TypeError, "values must be floating-point, not"),
+    (lambda: fusedmm.as_csr(torch.eye(3).bool().to_sparse_coo()), TypeError, "values must be floating-point, not"),
+    (lambda: fusedmm.algorithms("spgemm"), ValueError, "op must be one of spmm, sddmm"),
+    (lambda: fusedmm.algorithms("spmm", "tpu"), ValueError, "device must be one of cpu, cuda, not 'tpu'"),
+]
+
+
+@pytest.mark.parametrize("call, kind, text", CONSTRUCTORS, ids=[c[2][:40] for c in CONSTRUCTORS])
+def test_constructors_refuse(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call()
+
+
+# ---- operands ----
+
+GOOD = {"x": (15, 5), "a": (12, 5), "b": (15, 5)}
+
+# what replaces a good operand, exception, text
+OPERANDS = [
+    (lambda t: t.tolist(), TypeError, "{name} must be a tensor, not list"),
+    (lambda t: None, TypeError, "{name} must be a tensor, not NoneType"),
+    (lambda t: t.long(), TypeError, "{name} must be float32, float64, float16 or bfloat16, not torch.int64"),
+    (lambda t: t > 0, TypeError, "{name} must be float32, float64, float16 or bfloat16, not torch.bool"),
+    (lambda t: t.cfloat(), TypeError, "{name} must be float32, float64, float16 or bfloat16, not torch.complex64"),
+    (lambda t: t.to(torch.float8_e4m3fn), TypeError, "{name} must be float32, .* not torch.float8_e4m3fn"),
+    (lambda t: t.to_sparse(), TypeError, "{name} must be dense, not torch.sparse_coo"),
+    (lambda t: t.to_sparse_csr(), TypeError, "{name} must be dense, not torch.sparse_csr"),
+    (lambda t: t[:, 0], ValueError, r"{name} must be \[\w+, F\] or \[\w+, heads, F\], not \[{rows}\]"),
+    (lambda t: t[0, 0], ValueError, r"{name} must be \[\w+, F\] or \[\w+, heads, F\], not \[\]"),
+    (lambda t: t[None, None], ValueError, r"{name} must be .*, not \[1, 1, {rows}, 5\]"),
+    (lambda t: t[:-1], ValueError, "{name} has {fewer} rows, the matrix {rows} "),
+    (lambda t: t[:0], ValueError, "{name} has 0 rows, the matrix {rows} "),
+    (lambda t: torch.cat([t, t]), ValueError, "{name} has {twice} rows, the matrix {rows} "),
+    (lambda t: t.to("meta"), TypeError, "{name} is on meta, the matrix on"),
+]
+
+
+def call(op, adj, device, replaced=None, by=None, **options):
+    """op on good operands, of which one is replaced."""
+    names = ["x"] if op == "spmm" else ["a", "b"]
+    operands = {name: torch.randn(GOOD[name], device=device) for name in names}
+    if replaced is not None:
+        operands[replaced] = by(operands[replaced])
+    return getattr(fusedmm, op)(adj, *operands.values(), **options)
+
+
+@pytest.mark.parametrize("op, name", [("spmm", "x"), ("sddmm", "a"), ("sddmm", "b")])
+@pytest.mark.parametrize("by, kind, text", OPERANDS, ids=[f"{k}-{o[2][:45]}" for k, o in enumerate(OPERANDS)])
+def test_operands(op, name, by, kind, text, device):
+    rows = GOOD[name][0]
+    expected = text.format(name=name, rows=rows, fewer=rows - 1, twice=2 * rows)
+    with pytest.raises(kind, match=f"^{op}: {expected}"):
+        call(op, small(device=device), device, name, by)
+    works(device)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+def test_options_and_matrices(op, device):
+    adj = small(device=device)
+    with pytest.raises(ValueError, match=rf"{op} has no algorithm 'magic' on {device}; there are auto, reference, "):
+        call(op, adj, device, algorithm="magic")
+    with pytest.raises(TypeError, match="cannot make a CSR of dict"):
+        call(op, {}, device)
+    with pytest.raises(TypeError, match="cannot make a CSR of NoneType"):
+        call(op, None, device)
+    with pytest.raises(ValueError, match=rf"{op}: values \[60, 2\] have heads, so operands must be"):
+        call(op, small(device=device, heads=2), device)
+    works(device)
+
+
+def test_reductions_by_name(device):
+    adj = small(device=device)
+    for wrong in ("prod", "SUM", None, 0):
+        with pytest.raises(ValueError, match="spmm: reduce must be one of sum, mean, max, min, not"):
+            call("spmm", adj, device, reduce=wrong)
+    works(device)
+
+
+def test_heads_that_do_not_fit(device):
+    adj = small(device=device, heads=2)
+    with pytest.raises(ValueError, match="spmm: values have 2 heads, the operands 3"):
+        fusedmm.spmm(adj, torch.ones(15, 3, 4, device=device))
+    with pytest.raises(ValueError, match="sddmm: values have 2 heads, the operands 3"):
+        fusedmm.sddmm(adj, torch.ones(12, 3, 4, device=device), torch.ones(15, 3, 4, device=device))
+    plain = adj.pattern()
+    with pytest.raises(ValueError, match=r"sddmm: a is \[12, 2, 4\] and b \[15, 3, 4\]; heads and features must"):
+        fusedmm.sddmm(plain, torch.ones(12, 2, 4, device=device), torch.ones(15, 3, 4, device=device))
+    with pytest.raises(ValueError, match=r"sddmm: a is \[12, 4\] and b \[15, 5\]"):
+        fusedmm.sddmm(plain, torch.ones(12, 4, device=device), torch.ones(15, 5, device=device))
+    with pytest.raises(TypeError, match=r"sddmm: a is torch.float32 and b torch.float64; they must be of one dtype"):
+        fusedmm.sddmm(plain, torch.ones(12, 4, device=device), torch.ones(15, 4, device=device).double())
+    works(device)
+
+
+def test_tensors_on_two_devices(cuda):
+    host, there = small(), small(device=cuda)
+    with pytest.raises(TypeError, match="x is on cpu, the matrix on cuda"):
+        call("spmm", there, "cpu")
+    with pytest.raises(TypeError, match="x is on cuda:0, the matrix on cpu"):
+        call("spmm", host, cuda)
+    with pytest.raises(TypeError, match="val is on cpu, the matrix on cuda"):
+        there.with_values(torch.ones(60))
+    with pytest.raises(TypeError, match="ptr on cpu, idx on cuda"):
+        fusedmm.CSR.from_csr(vector(0, 1), vector(0).to(cuda))
+    works(cuda)
+
+
+# ---- the operators below, called without the wrappers ----
+
+
+def raw(adj, x, val=None, **changed):
+    parts = {"ptr": adj.ptr, "idx": adj.idx, "eid": adj.eid, "plan": adj.plan, **changed}
+    return torch.ops.fusedmm._spmm(*parts.values(), adj.none if val is None else val, x, 0, 0)
+
+
+RAW = [
+    (lambda m, x: raw(m, x, ptr=m.ptr.int()), "ptr must be a vector of int64"),
+    (lambda m, x: raw(m, x, ptr=m.ptr[:0]), r"ptr must have rows \+ 1 elements, not 0"),
+    (lambda m, x: raw(m, x, idx=m.idx.long()), "idx must be a vector of int32"),
+    (lambda m, x: raw(m, x, idx=m.idx[::2]), "idx must be contiguous"),
+    (lambda m, x: raw(m, x, idx=m.idx[None]), "idx must be a vector of int32"),
+    (lambda m, x: raw(m, x, eid=m.eid[:-1].clone()), "eid has 59 elements for 60 entries"),
+    (lambda m, x: raw(m, x, eid=m.eid.long()), "eid must be a vector of int32"),
+    (lambda m, x: raw(m, x, plan=m.idx), "plan must be a vector of uint8"),
+    (lambda m, x: raw(m, x, val=torch.ones(59, device=x.device)), "val has 59 values for 60 entries"),
+    (lambda m, x: raw(m, x, val=torch.ones(60, 2, device=x.device)), "val has 2 heads"),
+    (lambda m, x: raw(m, x, val=m.idx), "val must be float32, float64, float16 or bfloat16"),
+    (lambda m, x: raw(m, x.long()), "x must be float32, float64, float16 or bfloat16"),
+    (lambda m, x: raw(m, x[0]), "x must have 2 or 3 dimensions, not 1"),
+    (
+        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 9, 0),
+        "spmm: no reduction number 9",
+    ),
+    (lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, 99), "99"),
+    (
+        lambda m, x: torch.ops.fusedmm._sddmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, x, 0),
+        "sddmm: a has 15 rows, the matrix 12",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, text", RAW, ids=[r[1] for r in RAW])
+def test_private_operators_check_again(call, text, device):
+    """Exported programs call them with what they have, so they trust nothing either."""
+    adj = small(device=device)
+    with pytest.raises(RuntimeError, match=text):
+        call(adj, torch.ones(15, 3, device=device))
+    works(device)
+
+
+# ---- structures that no constructor saw ----
+
+
+def forge(name: str, device: str) -> tuple[fusedmm.CSR, torch.Tensor]:
+    """A matrix with bad content, and which of its 12 rows are whole."""
+    adj = small(device=device)
+    fusedmm.spmm(adj.cache_transpose(), torch.ones(15, 1, device=device))
+    whole = torch.ones(12, dtype=torch.bool)
+    if name in ("column negative", "column too large", "column extreme"):
+        p = int(adj.ptr[3])
+        adj.idx.data[p] = {"column negative": -1, "column too large": 15, "column extreme": -(2**31)}[name]
+        whole[3] = False
+    elif name in ("pointer negative", "pointer extreme", "pointer too large"):
+        adj.ptr.data[4] = {"pointer negative": -5, "pointer extreme": -(2**63), "pointer too large": 2**62}[name]
+        whole[3:5] = False
+    elif name == "pointer falls":
+        adj.ptr.data[5] = int(adj.ptr[3])
+        whole[4:6] = False
+    elif name in ("edge negative", "edge too large"):
+        p = int(adj.ptr[6])
+        adj.eid.data[p] = -1 if name == "edge negative" else 60
+        whole[6] = False
+    elif name == "everything":
+        for t in (adj.ptr, adj.idx, adj.eid):
+            t.data.fill_(torch.iinfo(t.dtype).max)
+        whole[:] = False
+    return adj, whole
+
+
+FORGED = [
+    "column negative", "column too large", "column extreme", "pointer negative", "pointer extreme",
+    "pointer too large", "pointer falls", "edge negative", "edge too large", "everything",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_forged_structures(name, dtype, device):
+    """Written through .data behind the check: nothing is read outside, whole rows are right."""
+    good = small(device=device)
+    for feat in (1, 33):
+        x = torch.randn(15, feat, device=device).to(dtype)
+        a = torch.randn(12, feat, device=device).to(dtype)
+        for reduce in ("sum", "mean", "max", "min"):
+            expected = fusedmm.spmm(good, x, reduce=reduce).cpu()
+            for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+                adj, whole = forge(name, device)
+                val = adj.val.clone().requires_grad_()  # not constant: read through eid
+                y = run_or_decline(fusedmm.spmm, adj.with_values(val), x, reduce=reduce, algorithm=algorithm)
+                if y is not None:
+                    torch.testing.assert_close(y.detach().cpu()[whole], expected[whole])
+        expected = fusedmm.sddmm(good, a, x).cpu()
+        for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("sddmm", device))]:
+            adj, whole = forge(name, device)
+            e = run_or_decline(fusedmm.sddmm, adj, a, x, algorithm=algorithm)
+            # Rows of a forged ptr overlap, and entries that two rows claim belong to either.
+            edge_is_whole = whole[good.coo()[0].cpu()] & (not name.startswith("pointer"))
+            if e is not None:
+                torch.testing.assert_close(e.cpu()[edge_is_whole], expected[edge_is_whole])
+    works(device)
+
+
+def test_unchecked_construction_is_guarded_too(device):
+    """check=False takes what it is given, without a synchronisation; kernels skip what is outside."""
+    ptr = torch.tensor([0, 2, 3], device=device)
+    adj = fusedmm.CSR.from_csr(ptr, torch.tensor([0, 7, 1], device=device), shape=(2, 2), check=False)
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
+    assert fusedmm.spmm(adj, x).tolist() == [[1, 2], [3, 4]]
+    works(device)

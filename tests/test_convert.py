@@ -1,0 +1,225 @@
+"""as_csr: every holder of a graph, and the structures that it remembers."""
+
+import gc
+import types
+import weakref
+
+import pytest
+import torch
+
+import fusedmm
+from fusedmm import convert
+
+scipy_sparse = pytest.importorskip("scipy.sparse")
+
+ROW, COL = [2, 0, 0, 1, 2], [1, 3, 0, 1, 0]
+VAL = [1.0, 2.0, 3.0, 4.0, 5.0]
+SHAPE = (3, 4)
+
+
+def expected(device, val=VAL):
+    dense = torch.zeros(SHAPE)
+    for i, j, v in zip(ROW, COL, val, strict=True):
+        dense[i, j] += v
+    return dense.to(device)
+
+
+def coo(device):
+    return torch.sparse_coo_tensor(torch.tensor([ROW, COL]), torch.tensor(VAL), SHAPE).to(device)
+
+
+TORCH = {
+    "csr": lambda d: coo(d).to_sparse_csr(),
+    "csc": lambda d: coo(d).to_sparse_csc(),
+    "coo": lambda d: coo(d).coalesce(),
+    "uncoalesced": coo,
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_sparse_tensors(name, device):
+    adj = TORCH[name](device)
+    csr = fusedmm.as_csr(adj)
+    assert csr.shape == SHAPE and csr.device.type == device
+    assert torch.equal(csr.to_dense(), expected(device))
+    values = adj._values() if name == "uncoalesced" else adj.values()
+    assert torch.equal(csr.val, values), "values stay in the caller's order"
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_gradients_reach_torch_sparse_values(name, device):
+    values = torch.tensor(VAL, device=device, requires_grad=True)
+    indices = torch.tensor([ROW, COL], device=device)
+    adj = torch.sparse_coo_tensor(indices, values, SHAPE)
+    if name == "csr":
+        adj = adj.to_sparse_csr()
+    elif name == "csc":
+        adj = adj.to_sparse_csc()
+    elif name == "coo":
+        adj = adj.coalesce()
+    x = torch.arange(8.0, device=device).view(4, 2)
+    fusedmm.spmm(adj, x).sum().backward()
+    assert values.grad.tolist() == [float(x[j].sum()) for j in COL]
+
+
+def test_parts(device):
+    ptr, idx = torch.tensor([0, 2, 3, 5], device=device), torch.tensor([3, 0, 1, 1, 0], device=device)
+    val = torch.tensor([2.0, 3.0, 4.0, 1.0, 5.0], device=device)
+    for parts in ((ptr, idx, val), (ptr, idx, val, SHAPE), [ptr, idx, val, SHAPE]):
+        assert torch.equal(fusedmm.as_csr(parts).to_dense(), expected(device))
+    assert torch.equal(fusedmm.as_csr((ptr, idx)).to_dense(), (expected(device) != 0).float())
+
+
+def test_a_csr_is_itself():
+    csr = fusedmm.as_csr(coo("cpu"))
+    assert fusedmm.as_csr(csr) is csr
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "lil", "dok"])
+@pytest.mark.parametrize("family", ["matrix", "array"])
+def test_scipy(family, kind):
+    """CPU only: scipy has no other."""
+    held = getattr(scipy_sparse, f"{kind}_{family}")(scipy_sparse.coo_matrix((VAL, (ROW, COL)), SHAPE))
+    csr = fusedmm.as_csr(held)
+    assert csr.val.dtype == torch.float64 and torch.equal(csr.to_dense(), expected("cpu").double())
+    assert fusedmm.as_csr(held.astype("int64")).val.dtype == torch.float32
+    csr.val.zero_()
+    assert held.sum() == sum(VAL), "scipy's own memory is not ours to write"
+
+
+def test_edge_index_of_pyg(device):
+    """Plain and as EdgeIndex: row 0 sources, row 1 targets, size as EdgeIndex knows it."""
+    pyg = pytest.importorskip("torch_geometric")
+    plain = torch.tensor([COL, ROW], device=device)
+    held = pyg.EdgeIndex(plain, sparse_size=(4, 3))
+    assert fusedmm.as_csr(held).shape == SHAPE
+    for csr in (fusedmm.as_csr(plain, size=(4, 3)), fusedmm.as_csr(held)):
+        assert torch.equal(csr.to_dense(), (expected(device) != 0).float())
+        assert csr.coo()[0].tolist() == ROW, "edges stay in the caller's order"
+    with_x = fusedmm.spmm(held, torch.eye(4, device=device))
+    assert torch.equal(with_x, (expected(device) != 0).float())
+
+
+def test_adj_t_of_pyg(device):
+    """transforms.ToSparseTensor without torch_sparse gives a torch CSR [targets, sources]."""
+    pyg = pytest.importorskip("torch_geometric")
+    transforms = pytest.importorskip("torch_geometric.transforms")
+    data = pyg.data.Data(edge_index=torch.tensor([COL, ROW]), num_nodes=4)
+    held = transforms.ToSparseTensor(layout=torch.sparse_csr)(data).adj_t.to(device)
+    x = torch.randn(4, 3, device=device)
+    torch.testing.assert_close(fusedmm.spmm(held, x), held.to_dense() @ x)
+
+
+class SparseTensor:
+    """torch_sparse.SparseTensor's interface, as far as a reader needs it."""
+
+    def __init__(self, device, val):
+        csr = coo(device).to_sparse_csr()
+        self._csr = (csr.crow_indices(), csr.col_indices(), csr.values() if val else None)
+
+    def csr(self):
+        return self._csr
+
+    def sparse_sizes(self):
+        return SHAPE
+
+
+class DGLMatrix:
+    """dgl.sparse.SparseMatrix: csr() gives (indptr, indices, order of the values)."""
+
+    def __init__(self, device, val):
+        self.val, self.shape, self.device = torch.tensor(VAL if val else [1.0] * 5, device=device), SHAPE, device
+
+    def csr(self):
+        order = sorted(range(5), key=lambda p: (ROW[p], COL[p]))
+        parts = [0, 2, 3, 5], [COL[p] for p in order], order
+        return tuple(torch.tensor(t, device=self.device) for t in parts)
+
+
+DGLMatrix.__module__ = "dgl.sparse.sparse_matrix"
+
+
+class DGLGraph:
+    """dgl.DGLGraph, bipartite or not: adj_tensors("csc") gives (indptr, indices, edge ids) of sources to targets."""
+
+    def __init__(self, device):
+        self.matrix = DGLMatrix(device, False)
+
+    def adj_tensors(self, kind):
+        assert kind == "csc"
+        return self.matrix.csr()
+
+    def num_src_nodes(self):
+        return 4
+
+    def num_dst_nodes(self):
+        return 3
+
+
+@pytest.mark.parametrize("val", [True, False])
+@pytest.mark.parametrize("holder", [SparseTensor, DGLMatrix])
+def test_stand_ins_for_torch_sparse_and_dgl(holder, val, device):
+    csr = fusedmm.as_csr(holder(device, val))
+    assert torch.equal(csr.to_dense(), expected(device) if val else (expected(device) != 0).float())
+    if holder is DGLMatrix and val:
+        assert csr.val.tolist() == VAL and csr.coo()[0].tolist() == ROW
+
+
+def test_stand_in_for_a_dgl_graph(device):
+    csr = fusedmm.as_csr(DGLGraph(device))
+    assert csr.shape == SHAPE and torch.equal(csr.to_dense(), (expected(device) != 0).float())
+    assert csr.coo()[0].tolist() == ROW, "edge gradients come in dgl's order of edges"
+
+
+def test_lookalikes_are_refused():
+    with pytest.raises(TypeError, match="cannot make a CSR of SimpleNamespace"):
+        fusedmm.as_csr(types.SimpleNamespace(csr=lambda: None))
+
+
+# ---- what is remembered ----
+
+
+@pytest.mark.parametrize("name", ["csr", "csc", "coo"])
+def test_a_structure_is_converted_once(name, device):
+    adj = TORCH[name](device)
+    first = fusedmm.as_csr(adj).cache_transpose()
+    again = fusedmm.as_csr(adj)
+    assert again.ptr is first.ptr and again.t().idx is first.t().idx
+    edge_index = torch.tensor([ROW, ROW], device=device)
+    assert fusedmm.as_csr(edge_index) is fusedmm.as_csr(edge_index)
+    assert fusedmm.as_csr(edge_index, size=7).shape == (7, 7), "another size is another matrix"
+    assert fusedmm.as_csr(edge_index).shape == (3, 3)
+
+
+def test_an_entry_dies_with_its_tensor(device):
+    gc.collect()
+    before = len(convert._known)
+    edge_index = torch.tensor([ROW, ROW], device=device)
+    alive = weakref.ref(fusedmm.as_csr(edge_index))
+    gc.collect()
+    assert len(convert._known) == before + 1 and alive() is not None
+    del edge_index
+    gc.collect()
+    assert len(convert._known) == before and alive() is None
+
+
+def test_a_change_in_place_is_seen(device):
+    edge_index = torch.tensor([[0, 1], [1, 0]], device=device)
+    x = torch.tensor([[1.0], [10.0]], device=device)
+    assert fusedmm.spmm(edge_index, x).tolist() == [[10], [1]]
+    edge_index[0, 0] = 1
+    assert fusedmm.spmm(edge_index, x).tolist() == [[10], [10]]
+    adj = coo(device).to_sparse_csr()
+    y = fusedmm.spmm(adj, torch.ones(4, 1, device=device))
+    adj.values().mul_(2)
+    assert torch.equal(fusedmm.spmm(adj, torch.ones(4, 1, device=device)), 2 * y)
+
+
+def test_copies_of_a_tensor_carry_nothing(device):
+    """Kept beside the tensor, not on it: pickles and deep copies stay as they were."""
+    import pickle
+
+    edge_index = torch.tensor([ROW, ROW], device=device)
+    before = len(pickle.dumps(edge_index))
+    fusedmm.as_csr(edge_index)
+    assert len(pickle.dumps(edge_index)) == before and not vars(edge_index)

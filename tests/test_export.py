@@ -1,0 +1,54 @@
+"""torch.export: a CSR is an argument of a program, which then runs on graphs of other sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim, export, load, save
+from torch.utils import _pytree as pytree
+
+import fusedmm
+from fusedmm import CSR
+
+
+def graph(nodes: int, edges: int, values: bool, device: str) -> CSR:
+    row, col = torch.randint(0, nodes, (2, edges), device=device)
+    return CSR.from_coo(row, col, torch.randn(edges, device=device) if values else None, (nodes, nodes))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 4)
+
+    def forward(self, adj: CSR, x: torch.Tensor) -> torch.Tensor:
+        x = self.lin(x)
+        return fusedmm.spmm(adj, x) + fusedmm.sddmm(adj, x, x).sum()
+
+
+def dynamic(adj: CSR) -> dict[str, object]:
+    leaves = pytree.tree_leaves(adj)
+    return {"adj": [{0: Dim.DYNAMIC} if t is not None and t.numel() else None for t in leaves], "x": {0: Dim.DYNAMIC}}
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_export_runs_on_another_graph(device, values, tmp_path):
+    layer = Layer().to(device)
+    small, x = graph(12, 40, values, device).cache_transpose(), torch.randn(12, 8, device=device)
+    program = export(layer, (small, x), dynamic_shapes=dynamic(small))
+    save(program, tmp_path / "layer.pt2")
+    large, z = graph(30, 111, values, device).cache_transpose(), torch.randn(30, 8, device=device)
+    for exported in (program, load(tmp_path / "layer.pt2")):
+        torch.testing.assert_close(exported.module()(large, z), layer(large, z), rtol=0, atol=0)
+
+
+def test_export_wants_the_transpose(device):
+    adj = graph(5, 9, True, device)
+    with pytest.raises(ValueError, match="cache_transpose"):
+        export(Layer().to(device), (adj, torch.randn(5, 8, device=device)))
+
+
+def test_pytree_keeps_the_matrix(device):
+    adj = graph(6, 20, True, device).cache_transpose()
+    again = pytree.tree_map(lambda t: t, adj)
+    assert again.shape == adj.shape and torch.equal(again.to_dense(), adj.to_dense())

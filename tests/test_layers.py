@@ -1,0 +1,356 @@
+"""The layers against PyG's: the same parameters from a seed, the same numbers, the same gradients."""
+
+import copy
+import itertools
+import pickle
+
+import pytest
+import torch
+from small_graph import NODES, features, graph, weights
+
+import fusedmm
+from fusedmm import nn as ours
+
+theirs = pytest.importorskip("torch_geometric.nn")
+
+F_IN, F_OUT = 5, 4
+
+
+def make(module, name, *args, **kwargs):
+    torch.manual_seed(7)
+    args = [a() if callable(a) else a for a in args]
+    return getattr(module, name)(*args, **kwargs).double()
+
+
+def mlp(size=F_IN):
+    return torch.nn.Sequential(torch.nn.Linear(size, 6), torch.nn.ReLU(), torch.nn.Linear(6, F_OUT))
+
+
+def leaves(inputs):
+    """Copies of the floating tensors in inputs (tensors, tuples, others) that want gradients, and those."""
+    found = []
+
+    def copy(a):
+        if isinstance(a, tuple):
+            return tuple(copy(b) for b in a)
+        if isinstance(a, torch.Tensor) and a.is_floating_point():
+            found.append(a.clone().requires_grad_())
+            return found[-1]
+        return a
+
+    return [copy(a) for a in inputs], found
+
+
+def results(layer, inputs, calls=1):
+    """The layer's output, and the gradients of its inputs and parameters."""
+    inputs, wanted = leaves(inputs)
+    for _ in range(calls):
+        out = layer(*inputs)
+    cotangent = features(*out.shape, seed=3)
+    grads = torch.autograd.grad(out, wanted + list(layer.parameters()), cotangent, allow_unused=True)
+    return [out, *grads]
+
+
+def check(name, args, inputs, calls=1, **kwargs):
+    """Our layer is PyG's: parameters, names, text, outputs and gradients. Returns both."""
+    mine, peer = make(ours, name, *args, **kwargs), make(theirs, name, *args, **kwargs)
+    assert repr(mine) == repr(peer)
+    assert list(mine.state_dict()) == list(peer.state_dict())
+    for a, b in zip(mine.parameters(), peer.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with torch.no_grad():
+        for p in peer.parameters():
+            p.add_(features(*p.shape, seed=4))  # biases and eps start at zero, which would hide them
+    mine.load_state_dict(peer.state_dict(), strict=True)
+    torch.testing.assert_close(results(mine, inputs, calls), results(peer, inputs, calls), rtol=1e-10, atol=1e-12)
+    return mine, peer
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"improved": improved, "add_self_loops": add, "normalize": normalize}
+        for improved, add, normalize, bias in itertools.product(
+            [False, True], [None, False, True], [False, True], [True]
+        )
+        if normalize or not add
+    ]
+    + [{"bias": False}, {"aggr": "max"}, {"aggr": "mean"}, {"flow": "source_to_target", "node_dim": -2}],
+    ids=str,
+)
+def test_gcn(options, loops, weighted):
+    edge_index = graph(loops)
+    weight = weights(edge_index) if weighted else None
+    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, weight], **options)
+
+
+def test_gcn_cached_keeps_the_first_graph():
+    edge_index = graph()
+    x = features(NODES, F_IN)
+    mine, peer = check("GCNConv", [F_IN, F_OUT], [x, edge_index], calls=2, cached=True)
+    other = graph(seed=9)
+    torch.testing.assert_close(mine(x, other), peer(x, other))
+    mine.reset_parameters(), peer.reset_parameters()
+    peer.load_state_dict(mine.state_dict())
+    torch.testing.assert_close(mine(x, other), peer(x, other))
+
+
+def test_gcn_of_a_batch_of_features():
+    check("GCNConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()])
+    check("SAGEConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()])
+
+
+def test_gcn_of_no_edges_and_of_no_nodes():
+    none = torch.empty(2, 0, dtype=torch.int64)
+    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), none])
+    layer = make(ours, "GCNConv", F_IN, F_OUT)
+    assert layer(features(0, F_IN), none).shape == (0, F_OUT)
+
+
+@pytest.mark.parametrize("aggr", ["mean", "sum", "add", "max", "min"])
+@pytest.mark.parametrize("project", [False, True])
+@pytest.mark.parametrize(
+    "normalize, root_weight, bias", [(False, True, True), (True, True, False), (True, False, True)]
+)
+def test_sage(aggr, project, normalize, root_weight, bias):
+    options = {"normalize": normalize, "root_weight": root_weight, "project": project, "bias": bias}
+    check("SAGEConv", [F_IN, F_OUT], [features(NODES, F_IN), graph()], aggr=aggr, **options)
+
+
+@pytest.mark.parametrize("aggr", ["mean", "max"])
+@pytest.mark.parametrize("project", [False, True])
+def test_sage_bipartite(aggr, project):
+    edge_index = graph()
+    edge_index[1] %= 5  # targets 5 and 6 have no neighbours
+    pair = (features(NODES, F_IN), features(7, 3, seed=5))
+    mine, peer = check("SAGEConv", [(F_IN, 3), F_OUT], [pair, edge_index], aggr=aggr, project=project)
+    for size in [(NODES, 7), (None, 7)]:
+        torch.testing.assert_close(mine((pair[0], None), edge_index, size), peer((pair[0], None), edge_index, size))
+    torch.testing.assert_close(mine((pair[0], None), edge_index), peer((pair[0], None), edge_index))
+
+
+@pytest.mark.parametrize("train_eps", [False, True])
+@pytest.mark.parametrize("aggr", ["add", "max"])
+def test_gin(train_eps, aggr):
+    check("GINConv", [mlp, 0.3, train_eps], [features(NODES, F_IN), graph()], aggr=aggr)
+    edge_index = graph()
+    edge_index[1] %= 5
+    check("GINConv", [mlp, 0.3, train_eps], [(features(NODES, F_IN), features(7, F_IN, seed=5)), edge_index], aggr=aggr)
+
+
+@pytest.mark.parametrize("train_eps", [False, True])
+@pytest.mark.parametrize("edge_dim", [None, 3])
+def test_gine(train_eps, edge_dim):
+    edge_attr = features(40, edge_dim or F_IN, seed=6)
+    check("GINEConv", [mlp, 0.3, train_eps, edge_dim], [features(NODES, F_IN), graph(), edge_attr])
+    edge_index = graph()
+    edge_index[1] %= 5
+    pair = (features(NODES, F_IN), features(7, F_IN, seed=5))
+    mine, peer = check("GINEConv", [mlp, 0.3, train_eps, edge_dim], [pair, edge_index, edge_attr])
+    alone = (pair[0], None), edge_index, edge_attr, (NODES, 7)
+    torch.testing.assert_close(mine(*alone), peer(*alone))
+
+
+def sorted_graph():
+    """An edge_index in the order of a target-major CSR without duplicates, so that edge features fit every form."""
+    edge_index = torch.unique(graph().flip(0), dim=1).flip(0)
+    return edge_index, weights(edge_index)
+
+
+def forms(edge_index, weight):
+    """The same adjacency in other forms, which carry their weights."""
+    coo = torch.sparse_coo_tensor(edge_index.flip(0), weight, (NODES, NODES)).coalesce()
+    return {
+        "CSR": fusedmm.CSR.from_edge_index(edge_index, weight, NODES),
+        "torch COO": coo,
+        "torch CSR": coo.to_sparse_csr(),
+        "torch CSC": coo.to_sparse_csc(),
+        "tuple": (coo.to_sparse_csr().crow_indices(), coo.to_sparse_csr().col_indices(), weight, (NODES, NODES)),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_every_form_of_a_graph_gives_the_same():
+    edge_index, weight = sorted_graph()
+    x, ones = features(NODES, F_IN), torch.ones_like(weight)
+    gcn, gcn2 = make(ours, "GCNConv", F_IN, F_OUT), make(ours, "GCNConv", F_IN, F_OUT, improved=True)
+    for name, adj in forms(edge_index, weight).items():
+        for layer in (gcn, gcn2):
+            torch.testing.assert_close(layer(x, adj), layer(x, edge_index, weight), msg=name)
+    layers = [make(ours, "SAGEConv", F_IN, F_OUT), make(ours, "GINConv", mlp)]
+    for name, adj in forms(edge_index, ones).items():
+        for layer in layers:
+            torch.testing.assert_close(layer(x, adj), layer(x, edge_index), msg=name)
+
+
+def test_an_edge_index_object_of_pyg():
+    edge_index = graph()
+    known = pytest.importorskip("torch_geometric").EdgeIndex(edge_index, sparse_size=(NODES, NODES))
+    for layer in (make(ours, "GCNConv", F_IN, F_OUT), make(ours, "SAGEConv", F_IN, F_OUT)):
+        assert torch.equal(layer(features(NODES, F_IN), known), layer(features(NODES, F_IN), edge_index))
+
+
+class SparseTensor:
+    """What the layers see of torch_sparse's matrix."""
+
+    def __init__(self, ptr, idx, val):
+        self.parts = ptr, idx, val
+
+    def csr(self):
+        return self.parts
+
+    def sparse_sizes(self):
+        return NODES, NODES
+
+
+def test_values_of_a_sparse_tensor_object_weigh_in_gcn_only():
+    edge_index, weight = sorted_graph()
+    adj = SparseTensor(fusedmm.as_csr(edge_index, size=NODES).ptr, edge_index[0], weight)
+    x, gcn = features(NODES, F_IN), make(ours, "GCNConv", F_IN, F_OUT)
+    torch.testing.assert_close(gcn(x, adj), gcn(x, edge_index, weight))
+    for layer in (make(ours, "SAGEConv", F_IN, F_OUT), make(ours, "GINConv", mlp)):
+        torch.testing.assert_close(layer(x, adj), layer(x, edge_index))
+
+
+def test_second_derivatives():
+    edge_index, edge_attr = graph(), features(40, 2)
+    gcn = make(ours, "GCNConv", 2, 2)
+    gine = make(ours, "GINEConv", torch.nn.Tanh)
+    x, weight, edge_attr = (t.requires_grad_() for t in (features(NODES, 2), weights(edge_index), edge_attr))
+    assert torch.autograd.gradgradcheck(lambda x, w: gcn(x, edge_index, w), (x, weight))
+    assert torch.autograd.gradgradcheck(lambda x, e: gine(x, edge_index, e), (x, edge_attr))
+
+
+def test_gradients_reach_a_sparse_tensors_values():
+    edge_index, weight = sorted_graph()
+    x = features(NODES, F_IN)
+    layer = make(ours, "GCNConv", F_IN, F_OUT)
+    adj = torch.sparse_coo_tensor(edge_index.flip(0), weight, (NODES, NODES)).coalesce().requires_grad_()
+    plain = weight.clone().requires_grad_()
+    layer(x, adj).sum().backward()
+    layer(x, edge_index, plain).sum().backward()
+    torch.testing.assert_close(adj.grad.coalesce().values(), plain.grad)
+
+
+def test_a_layer_shares_the_structure_that_as_csr_remembers():
+    edge_index, layer = graph(), make(ours, "GCNConv", F_IN, F_OUT)
+    x = features(NODES, F_IN)
+    layer(x, edge_index)
+    kept = fusedmm.as_csr(edge_index, size=NODES)
+    assert "loops" in kept._shared.derived  # the layer's graph is the one that as_csr remembers
+
+
+def test_a_copied_layer_keeps_its_cached_graph():
+    layer, x, edge_index = make(ours, "GCNConv", F_IN, F_OUT, cached=True), features(NODES, F_IN), graph()
+    expected = layer(x, edge_index)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x, graph(seed=9)), expected)
+
+
+# ---- lazy sizes ----
+
+
+@pytest.mark.parametrize("name, size", [("GCNConv", -1), ("SAGEConv", -1), ("SAGEConv", (-1, -1))])
+def test_sizes_from_the_first_input(name, size):
+    mine, peer = make(ours, name, size, F_OUT), make(theirs, name, size, F_OUT)
+    assert list(mine.state_dict()) == list(peer.state_dict())
+    empty = make(ours, name, size, F_OUT)
+    empty.load_state_dict(mine.state_dict())
+    x, edge_index = features(NODES, F_IN).float(), graph()
+    mine, peer = mine.float(), peer.float()
+    torch.manual_seed(11)
+    a = mine(x, edge_index)
+    torch.manual_seed(11)
+    b = peer(x, edge_index)
+    torch.testing.assert_close(a, b)
+    full = make(ours, name, size, F_OUT).float()
+    full.load_state_dict(peer.state_dict(), strict=True)
+    torch.testing.assert_close(full(x, edge_index), b)
+
+
+# ---- compiled ----
+
+
+def edge_mlp():
+    return ours.GINEConv(mlp(), edge_dim=3)
+
+
+@pytest.mark.parametrize(
+    "build, extra",
+    [
+        (lambda: ours.GCNConv(F_IN, F_OUT), None),
+        (lambda: ours.GCNConv(F_IN, F_OUT), "weights"),
+        (lambda: ours.GCNConv(F_IN, F_OUT, normalize=False), "weights"),
+        (lambda: ours.GCNConv(F_IN, F_OUT, aggr="max"), "weights"),
+        (lambda: ours.SAGEConv(F_IN, F_OUT), None),
+        (lambda: ours.SAGEConv(F_IN, F_OUT, aggr="max"), None),
+        (lambda: ours.GINConv(mlp()), None),
+        (edge_mlp, "edges"),
+    ],
+    ids=["gcn", "gcn weighted", "gcn as it is", "gcn max", "sage", "sage max", "gin", "gine"],
+)
+def test_compiles(build, extra):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, adj = build().double(), fusedmm.as_csr(graph(), size=NODES).cache_transpose()
+    edges = {None: [], "weights": [weights(graph())], "edges": [features(40, 3)]}[extra]
+    inputs = [features(NODES, F_IN), adj, *edges]
+    expected = results(layer, inputs)  # also makes what compiled code cannot
+    torch.testing.assert_close(results(torch.compile(layer, fullgraph=True, backend="aot_eager"), inputs), expected)
+
+
+@pytest.mark.parametrize("name, args", [("GCNConv", [F_IN, F_OUT]), ("GINEConv", [mlp])])
+def test_compiled_code_cannot_make_a_structure(name, args):
+    torch._dynamo.reset()
+    layer, adj = make(ours, name, *args), fusedmm.as_csr(graph(), size=NODES).cache_transpose()
+    edges = [features(40, F_IN)] if name == "GINEConv" else []
+    with pytest.raises(RuntimeError, match="before the compiled code"):
+        torch.compile(layer, backend="eager", fullgraph=True)(features(NODES, F_IN), adj, *edges)
+
+
+# ---- bad options and inputs ----
+
+
+@pytest.mark.parametrize(
+    "make_layer, text",
+    [
+        (lambda: ours.SAGEConv(3, 2, aggr="lstm"), "SAGEConv: aggr must be one of add, .*not 'lstm'"),
+        (lambda: ours.SAGEConv(3, 2, aggr=["mean", "max"]), r"SAGEConv: aggr .*not \['mean', 'max'\]"),
+        (lambda: ours.SAGEConv(-1, 2, project=True), "SAGEConv: project=True needs in_channels"),
+        (lambda: ours.GCNConv(3, 2, flow="target_to_source"), "GCNConv: flow must be 'source_to_target'.*flip"),
+        (lambda: ours.GCNConv(3, 2, node_dim=0), "GCNConv: node_dim must be -2, not 0"),
+        (lambda: ours.GCNConv(3, 2, decomposed_layers=2), "GCNConv: the option decomposed_layers is not supported"),
+        (lambda: ours.GCNConv(3, 2, add_self_loops=True, normalize=False), "GCNConv: add_self_loops=True needs"),
+        (lambda: ours.GINConv(mlp(), aggr="lstm"), "GINConv: aggr must be"),
+        (lambda: ours.GINEConv(torch.nn.ReLU(), edge_dim=3), "GINEConv: edge_dim needs an nn"),
+    ],
+)
+def test_bad_options(make_layer, text):
+    with pytest.raises(ValueError, match=text):
+        make_layer()
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda x, e: ours.GCNConv(F_IN, F_OUT).double()((x, x), e), "GCNConv: x must be one tensor"),
+        (lambda x, e: ours.GCNConv(F_IN, F_OUT).double()(x, fusedmm.as_csr(e, size=20)), r"graph has shape \(20, 20\)"),
+        (lambda x, e: ours.GCNConv(F_IN, F_OUT).double()(x[:5], e), r"is outside \[0, 5\)"),
+        (lambda x, e: ours.GCNConv(F_IN, F_OUT).double()(x, e, x[:7, 0]), "val has 7 values for 40 entries"),
+        (lambda x, e: ours.SAGEConv(F_IN, F_OUT).double()(x, e, (3, NODES)), r"size\[0\] is 3, but there are 11"),
+        (lambda x, e: ours.SAGEConv(F_IN, F_OUT).double()(x, e, (NODES, 3)), r"size\[1\] is 3, but there are 11"),
+        (lambda x, e: ours.GINEConv(mlp()).double()(x, e), r"edge_attr must be \[40, D\].*not None"),
+        (lambda x, e: ours.GINEConv(mlp()).double()(x, e, x), r"edge_attr must be \[40, D\].*not \[11, 5\]"),
+        (lambda x, e: ours.GINEConv(mlp()).double()(x, e, features(40, 2)), "edges have 2 features and nodes 5"),
+    ],
+)
+def test_bad_inputs(call, text):
+    with pytest.raises(ValueError, match=text):
+        call(features(NODES, F_IN), graph())
+
+
+def test_floating_point_edge_index():
+    with pytest.raises(TypeError, match="is no graph"):
+        ours.GCNConv(F_IN, F_OUT)(torch.randn(NODES, F_IN), graph().double())

@@ -1,0 +1,106 @@
+"""spmm against its definition in float64, within the stated bound: every algorithm, every reduction."""
+
+import pytest
+import torch
+from bounds import assert_values_gradient, assert_within, sddmm_oracle, spmm_oracle
+from generate import Case, cases, run_or_decline
+
+import fusedmm
+
+REDUCTIONS = ["sum", "mean", "max", "min"]
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_covering_array(case: Case, device):
+    adj = case.matrix(device)
+    x = case.dense(adj.shape[1], device)
+    for reduce in REDUCTIONS:
+        exact, magnitude, n = spmm_oracle(adj, x, reduce)
+        for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+            y = run_or_decline(fusedmm.spmm, adj, x, reduce=reduce, algorithm=algorithm)
+            if y is None:
+                continue
+            assert y.is_contiguous() and y.device == adj.device
+            assert_within(y, exact, magnitude, n, case.dtype, f"{algorithm} {reduce}")
+            if case.data == "powers" and reduce != "mean":
+                assert torch.equal(y.cpu(), exact.to(case.dtype)), (algorithm, reduce)
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c.feat], ids=str)
+def test_gradients_over_the_covering_array(case: Case, device):
+    """The gradients are an SpMM on the transpose and an SDDMM, and keep their bounds."""
+    adj, free = case.matrix(device), case.values == "none"
+    x = case.dense(adj.shape[1], device).requires_grad_()
+    val = None if free else adj.val.requires_grad_()
+    y = fusedmm.spmm(adj.with_values(val), x)
+    gy = case.dense(adj.shape[0], device, seed=1)
+    gx, *rest = torch.autograd.grad(y, [x] if free else [x, val], gy)
+    assert_within(gx, *spmm_oracle(adj.t(), gy, "sum"), case.dtype, "gx")
+    if not free:
+        assert_values_gradient(rest[0], val, *sddmm_oracle(adj.pattern(), gy, x), case.dtype)
+
+
+def test_one_row_of_a_million_equal_terms(device):
+    """One sequential sum in float32 would be far outside: no accumulator adds more than 512 in a row."""
+    n = 1_000_000
+    adj = fusedmm.CSR.from_csr(
+        torch.tensor([0, n], device=device), torch.arange(n, device=device), torch.full((n,), 0.1, device=device)
+    )
+    x = torch.full((n, 2), 0.3, device=device)
+    for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+        y = run_or_decline(fusedmm.spmm, adj, x, algorithm=algorithm)
+        if y is not None:
+            term = float(torch.tensor(0.1).double() * torch.tensor(0.3).double())
+            exact = torch.full((1, 2), n * term, dtype=torch.float64)
+            assert_within(y, exact, exact, n, torch.float32, algorithm)
+
+
+def test_nan_and_infinity_stay_in_the_rows_that_touch_them(device):
+    adj = fusedmm.CSR.from_coo(
+        *torch.tensor([[0, 0, 1, 2, 4], [0, 1, 1, 2, 3]], device=device).unbind(),
+        torch.tensor([1.0, 0.0, 1.0, -1.0, 1.0], device=device),
+        shape=(5, 5),
+    )
+    x = torch.ones(5, 3, device=device)
+    x[1, 0], x[2, 1], x[4] = float("nan"), float("inf"), float("nan")  # nobody reads row 4
+    nan, inf = float("nan"), float("inf")
+    expected = torch.tensor([[nan, 1, 1], [nan, 1, 1], [-1, -inf, -1], [0, 0, 0], [1, 1, 1]])
+    for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+        for reduce in REDUCTIONS:
+            y = run_or_decline(fusedmm.spmm, adj, x, reduce=reduce, algorithm=algorithm)
+            if y is None:
+                continue
+            y = y.cpu()
+            assert torch.equal(y.isnan(), expected.isnan()), (algorithm, reduce, y)
+            assert torch.equal(y.isinf(), expected.isinf()) and y[2, 1] == -inf, (algorithm, reduce, y)
+            assert torch.equal(y[3], torch.zeros(3))
+            if reduce == "sum":
+                torch.testing.assert_close(y, expected, equal_nan=True)
+
+
+def test_overflow_and_denormals(device):
+    """Half precision overflows to infinity only at the end; numbers below the normal ones count."""
+    adj = fusedmm.CSR.from_coo(*torch.zeros(2, 3, dtype=torch.int64, device=device).unbind(), shape=(1, 1))
+    big = torch.full((1, 1), 60000.0, dtype=torch.float16, device=device)
+    assert fusedmm.spmm(adj, big).item() == float("inf")
+    assert fusedmm.spmm(adj, big, reduce="mean").item() == 60000.0
+    for dtype in (torch.float16, torch.float32, torch.float64, torch.bfloat16):
+        least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+        for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+            y = run_or_decline(
+                fusedmm.spmm, adj, torch.full((1, 1), least, dtype=dtype, device=device), algorithm=algorithm
+            )
+            assert y is None or y.item() == 3 * least, (algorithm, dtype)
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ties_share_the_gradient_evenly(reduce, dtype, device):
+    """As torch.amax does; after a ReLU ties are the rule."""
+    sign = 1.0 if reduce == "max" else -1.0
+    dense = sign * torch.tensor([[0.0, 0, 0, 0], [2, 2, 2, 1], [3, 1, 3, 3]], dtype=dtype, device=device)
+    x = dense.T.contiguous().requires_grad_()  # [4, 3]: one channel per example
+    adj = fusedmm.CSR.from_csr(torch.tensor([0, 4], device=device), torch.arange(4, device=device))
+    fusedmm.spmm(adj, x, reduce=reduce).backward(torch.tensor([[4.0, 3.0, 6.0]], dtype=dtype, device=device))
+    shares = torch.tensor([[1.0, 1, 2], [1, 1, 0], [1, 1, 2], [1, 0, 2]], dtype=dtype, device=device)
+    assert torch.equal(x.grad, shares)

@@ -1,0 +1,156 @@
+"""The command line and the training program."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fusedmm import __main__ as command
+from fusedmm import build_info, data, train
+
+
+def small(tmp_path, without=(), **changes):
+    """Two groups of 30 nodes, dense within and sparse between, whose features say a little."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 30)
+    upper = np.triu(rng.random((60, 60)) < np.where(y[:, None] == y, 0.3, 0.02), 1)
+    row, col = np.nonzero(upper | upper.T)
+    x = rng.random((60, 4)) + 0.3 * np.eye(4)[y]
+    arrays = {
+        "indptr": np.searchsorted(row, np.arange(61)),
+        "indices": col,
+        "shape": np.array([60, 60]),
+        "x_indptr": np.arange(61) * 4,
+        "x_indices": np.tile(np.arange(4), 60),
+        "x_data": x.ravel(),
+        "x_shape": np.array([60, 4]),
+        "y": y,
+        "train": np.array([0, 1, 30, 31]),
+        "val": np.arange(5, 60, 5),
+        "test": np.arange(7, 60, 5),
+    }
+    np.savez(tmp_path / "small.npz", **{k: v for k, v in {**arrays, **changes}.items() if k not in without})
+    return tmp_path / "small.npz"
+
+
+def trained(tmp_path, *options):
+    out = tmp_path / "out.json"
+    command.main(["train", "--json", str(out), *options])
+    return json.loads(out.read_text())
+
+
+def test_info_is_json_and_text():
+    run = [sys.executable, "-m", "fusedmm", "info"]
+    assert json.loads(subprocess.run([*run, "--json"], capture_output=True, check=True).stdout) == build_info()
+    text = subprocess.run(run, capture_output=True, check=True, text=True).stdout
+    assert build_info()["version"] in text and torch.__version__ in text
+
+
+def test_digits_from_the_shell(tmp_path):
+    out = tmp_path / "out.json"
+    run = [sys.executable, "-m", "fusedmm", "train", "--epochs", "5", "--seeds", "1", "--json", str(out)]
+    done = subprocess.run(run, capture_output=True, check=True, text=True)
+    assert "test accuracy" in done.stdout and "torch.sparse" in done.stdout and "epoch" in done.stderr
+    assert "Warning" not in done.stderr
+    result = json.loads(out.read_text())
+    assert len(result["accuracy"]) == 1 and 0.2 < result["accuracy"][0] <= 1
+    assert result["epoch_ms"] > 0 and result["memory_bytes"] > 2**20
+    assert set(result["beside"]) == {"torch.sparse", "without the graph"}
+    assert result["conditions"]["graph"] == "digits" and result["conditions"]["epochs"] == 5
+
+
+@pytest.mark.parametrize("model", train.MODELS)
+def test_graph_file(tmp_path, capsys, model):
+    options = ["--graph", str(small(tmp_path)), "--model", model, "--epochs", "30", "--seeds", "2"]
+    result = trained(tmp_path, *options)
+    theirs, alone = (result["beside"][way]["accuracy"] for way in (train.THEIRS, train.ALONE))
+    assert len(result["accuracy"]) == len(theirs) == len(alone) == 2
+    assert np.mean(result["accuracy"]) > 0.8 and np.mean(result["accuracy"]) > np.mean(alone)
+    np.testing.assert_allclose(result["accuracy"], theirs, atol=0.1)  # one of eleven: rounding may part them
+    assert f"{model} on small" in capsys.readouterr().out
+    assert trained(tmp_path, *options)["accuracy"] == result["accuracy"]
+
+
+@pytest.mark.parametrize("model", train.MODELS)
+def test_torch_sparse_computes_the_same(tmp_path, model):
+    """Outputs and gradients of both ways to compute a network, with self loops and a node without neighbours."""
+    row, col = torch.tensor([0, 0, 1, 1, 2, 3, 3]), torch.tensor([0, 1, 0, 2, 1, 0, 3])
+    adj = train.CSR.from_coo(row, col, None, (5, 5))
+    kind, x, found = train.MODELS[model], torch.randn(5, 3), []
+    for by, graph in ((train._by_us, adj), (kind.by_torch, kind.matrix(adj))):
+        torch.manual_seed(0)
+        network = train.Network(kind, 3, 2, by).eval()
+        out = network(x, graph)
+        found.append([out, *torch.autograd.grad(out.square().sum(), list(network.parameters()))])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_split_of_a_file_without_one_follows_the_seed(tmp_path):
+    y = np.repeat([0, 1], 150)
+    empty = {"indptr": np.zeros(301, dtype=int), "indices": np.zeros(0, dtype=int), "shape": np.array([300, 300])}
+    x = {"x_indptr": np.arange(301), "x_indices": y, "x_data": np.full(300, 7.0), "x_shape": np.array([300, 2])}
+    path = small(tmp_path, ("train", "val", "test"), y=y, **empty, **x)
+    graph_of = train.graphs(str(path))
+    assert graph_of(0).train.numel() == 40 and graph_of(0).val.numel() == 60 and graph_of(0).test.numel() == 200
+    assert torch.equal(graph_of(1).train, graph_of(1).train) and not torch.equal(graph_of(1).train, graph_of(2).train)
+    assert graph_of(0).x.sum(1).tolist() == [1] * 300  # rows add to one
+
+
+WRONG = {
+    "no file": (["--graph", "no-such-graph.npz"], "no no-such-graph.npz"),
+    "no model": (["--model", "nothing"], "gcn"),
+    "no device": (["--device", "nowhere"], "nowhere"),
+    "absent device": (["--device", "cuda:99"], "cuda:99"),
+    "other device": (["--device", "meta"], "meta"),
+    "no epochs": (["--epochs", "0"], "at least 1"),
+    "no seeds": (["--seeds", "-1"], "at least 1"),
+    "no folder": (["--json", "/no/such/folder/out.json"], "/no/such/folder"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_options_are_one_line_and_exit_code_2(capsys, options, said):
+    with pytest.raises(SystemExit) as end:
+        command.main(["train", *options])
+    assert end.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("without", "changes", "said"),
+    [
+        (["y"], {}, "labels"),
+        (["x_indptr"], {}, "features"),
+        (["val"], {}, "train, val and test"),
+        ([], {"test": np.zeros(0, dtype=int)}, "none of them empty"),
+        ([], {"shape": np.array([60, 61])}, "square"),
+        (["train", "val", "test"], {}, "every class needs more than 50"),
+        ([], {"y": np.zeros(3, dtype=int)}, "small.npz: y: 3 elements for 60 nodes"),
+        ([], {"y": np.array([{}], dtype=object)}, "small.npz: y: "),
+    ],
+)
+def test_wrong_files_are_one_line_and_exit_code_2(tmp_path, capsys, without, changes, said):
+    path = small(tmp_path, without, **changes)
+    with pytest.raises(SystemExit) as end:
+        command.main(["train", "--graph", str(path)])
+    assert end.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(SystemExit) as end:
+        command.main(["train"])
+    assert end.value.code == 2 and "scikit-learn: pip install fusedmm[demo]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "classes"), [("cora", 7), ("citeseer", 6)])
+def test_citation_graphs_learn(tmp_path, name, classes):
+    try:
+        data.find_graph(name)
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    result = trained(tmp_path, "--graph", f"{name}.npz", "--seeds", "1", "--epochs", "15")
+    assert result["accuracy"][0] > 3 / classes
