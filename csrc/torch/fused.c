@@ -69,17 +69,19 @@ static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass,
     return frame_dense(f, G, "g", &o->g, &given);
 }
 
-/* A new [rows, (heads,) feat], with heads if x has them; feat 0: [rows(, heads)], one feature. */
+enum { ONE_NUMBER = -1 };
+
+/* A new [rows, (heads,) feat], with heads if x has them; feat ONE_NUMBER: [rows(, heads)]. */
 static bool allocate(frame *f, const operands *o, int64_t rows, int64_t feat, tensor *t,
                      fmm_dense *d)
 {
     const bool heads = o->x_given.dim == 3;
     const int64_t size[3] = {rows, heads ? o->x.heads : feat, feat};
-    if (!frame_allocate(f, o->x_given.dim - (feat == 0), size, o->x_given.dtype, t)) return false;
+    if (!frame_allocate(f, o->x_given.dim - (feat == ONE_NUMBER), size, o->x_given.dtype, t)) return false;
     *d = o->x;
     d->data = t->data;
     d->rows = rows;
-    d->feat = feat ? feat : 1;
+    d->feat = feat == ONE_NUMBER ? 1 : feat;
     d->head_stride = d->feat;
     d->row_stride = d->heads * d->feat;
     return true;
@@ -123,7 +125,7 @@ static void backward(StableIValue *stack, fmm_pass pass)
     const int64_t wanted = (int64_t)stack[TENSORS + 3];
     if (!take(&f, stack, TENSORS, pass, &o)) goto done;
     const bool rows = pass == FMM_ROWS;
-    const int64_t feat[2] = {o.x.feat, rows ? 0 : o.z.feat};
+    const int64_t feat[2] = {o.x.feat, rows ? ONE_NUMBER : o.z.feat};
     const int64_t count[2] = {o.a.rows, rows ? o.a.nnz : o.a.rows};
     for (int k = 0; k < 2; k++)
         if (wanted >> k & 1 ? !allocate(&f, &o, count[k], feat[k], &out[k], &view[k])

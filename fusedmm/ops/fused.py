@@ -147,7 +147,8 @@ class Edge(torch.autograd.Function):
 
     @staticmethod
     def forward(expression: Expression, s: Tensor, a: Tensor) -> Tensor:
-        return expression.torch(s, a)
+        w = expression.torch(s, a)
+        return w.view_as(w)  # the functions s and a give back what they were given, which torch refuses to save
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
