@@ -106,9 +106,10 @@ static fmm_status find(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion 
                        int algorithm, fmm_call *call, const fmm_algorithm **chosen)
 {
     TRY(check(exec, a, fusion));
-    *call = (fmm_call){
-        .a = a, .val = fusion->val ? fusion->val : &absent, .reduce = fusion->reduce,
-        .fusion = fusion};
+    *call = (fmm_call){.a = a,
+                       .val = fusion->val ? fusion->val : &absent,
+                       .reduce = fusion->reduce,
+                       .fusion = fusion};
     return fmm_algorithm_find(FMM_FUSED, exec->device, algorithm, call, chosen);
 }
 

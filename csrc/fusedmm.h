@@ -2,7 +2,7 @@
  *
  *     SpMM    y[i,h,:]     = reduce_p val[eid[p],h] * x[idx[p],h,:]         p over the entries of
  * row i SDDMM   e[eid[p],h]  = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >
- *     fused   out[i,h,:]   = reduce_p edge(score(x[i], y[j]), val[eid[p],h]) * message(x[i], y[j], z[j])
+ *     fused   out[i,h,:]   = reduce_p edge(score(x[i],y[j]), val[eid[p],h]) * message(x[i],y[j],z[j])
  *
  * A matrix is a borrowed CSR view, a dense operand a borrowed strided view; nothing here owns
  * memory. The caller allocates outputs and workspace, so the library can be captured in a CUDA
@@ -124,8 +124,8 @@ typedef enum fmm_activation {
 } fmm_activation;
 
 /* The edge function: a program over registers, register 0 holding s and register 1 holding a at its
- * start; at its end register 0 holds w and, if it serves a gradient, 1 and 2 the derivatives of w by
- * s and by a. Or a function of n <= FMM_EDGE_TILE entries; ws and wa are NULL in the forward. */
+ * start; at its end register 0 holds w and, if it serves a gradient, 1 and 2 the derivatives of w
+ * by s and by a. Or a function of n <= FMM_EDGE_TILE entries; ws and wa are NULL in the forward. */
 enum { FMM_EDGE_REGISTERS = 16, FMM_EDGE_STEPS = 96, FMM_EDGE_TILE = 128 };
 /* X(enum, result) with l and r the operands, k the constant */
 #define FMM_EDGE_LIST(X)                                                                           \
@@ -133,7 +133,7 @@ enum { FMM_EDGE_REGISTERS = 16, FMM_EDGE_STEPS = 96, FMM_EDGE_TILE = 128 };
     X(FMM_EDGE_COPY, l)                                                                            \
     X(FMM_EDGE_ADD, l + r)                                                                         \
     X(FMM_EDGE_SUB, l - r)                                                                         \
-    X(FMM_EDGE_MUL, l * r)                                                                         \
+    X(FMM_EDGE_MUL, l *r)                                                                          \
     X(FMM_EDGE_DIV, l / r)                                                                         \
     X(FMM_EDGE_NEG, -l)                                                                            \
     X(FMM_EDGE_POW, pow(l, k))                                                                     \
@@ -143,7 +143,7 @@ enum { FMM_EDGE_REGISTERS = 16, FMM_EDGE_STEPS = 96, FMM_EDGE_TILE = 128 };
     X(FMM_EDGE_SIGMOID, 1 / (1 + exp(-l)))                                                         \
     X(FMM_EDGE_TANH, tanh(l))                                                                      \
     X(FMM_EDGE_SOFTPLUS, log(1 + exp(l)))                                                          \
-    X(FMM_EDGE_ABS, |l|)                                                                           \
+    X(FMM_EDGE_ABS, | l |)                                                                         \
     X(FMM_EDGE_SIGN, -1 or 0 or 1)                                                                 \
     X(FMM_EDGE_MAX, NaN or max(l, r))                                                              \
     X(FMM_EDGE_MIN, NaN or min(l, r))                                                              \

@@ -119,20 +119,21 @@ def gradients(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, g: Tensor, st: 
     gi = g.detach().double().cpu()
     degree = adj.degree().cpu().clamp(min=1).double().view(-1, *[1] * (gi.dim() - 1))
     gi = (gi / degree if st.reduce == "mean" else gi)[p.row]
-    # The mean's division is rounded to g's dtype.
-    rounding = UNIT[x.dtype] if st.reduce == "mean" else 0.0
+    # The mean's division is rounded to g's dtype, whose smallest numbers are coarse.
+    tiny = torch.finfo(x.dtype).smallest_normal * UNIT[x.dtype]
+    g_error = UNIT[x.dtype] * gi.abs() + tiny if st.reduce == "mean" else torch.zeros_like(gi)
     (w, w_error), (ws, ws_error), (wa, wa_error) = (of_edge(k, p) for k in (e, e.derivative("s"), e.derivative("a")))
     m, m_error = of_message(st, p)
     c = (gi * m).sum(-1)
-    c_error = (gi.abs() * m_error).sum(-1)
-    c_error = c_error + (4 * m.shape[-1] ** 0.5 * p.u + rounding) * (gi * m).abs().sum(-1)
+    c_error = (gi.abs() * m_error + g_error * m.abs()).sum(-1)
+    c_error = c_error + 4 * m.shape[-1] ** 0.5 * p.u * (gi * m).abs().sum(-1)
 
     def product(v: Tensor, v_error: Tensor) -> tuple[Tensor, Tensor]:
         return c * v, c_error * v.abs() + c.abs() * v_error + c_error * v_error + p.u * (c * v).abs()
 
     ds, ds_error = (t.unsqueeze(-1) for t in product(ws, ws_error))
     dm = w.unsqueeze(-1) * gi
-    dm_error = w_error.unsqueeze(-1) * gi.abs() + rounding * dm.abs()
+    dm_error = w_error.unsqueeze(-1) * gi.abs() + w.unsqueeze(-1).abs() * g_error
     if st.activation is not None:  # by what the activation gave, which is rounded
         raw = of_message(st._replace(activation=None), p)[0].requires_grad_()
         out = getattr(torch, st.activation, getattr(torch.nn.functional, st.activation))(raw)

@@ -2,7 +2,7 @@
  *
  * The reference computes an output row in panels of channels whose sums are blocked doubles; scores
  * are computed anew for each panel. Entries out of range are skipped. */
-#include "plain.h"
+#include "reference.h"
 
 #define ACC double
 #define EDGE_DOUBLE 1
@@ -123,8 +123,8 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
     if (!scale || second) {
         const double slope =
             activation_slope(f->activation, activated(f->activation, raw(f, i, j, h, c)));
-        const double by = scale ? 1
-                                : message_slope(f, by_y, get(f->x, i, h, c), get(f->y, j, h, c));
+        const double by =
+            scale ? 1 : message_slope(f, by_y, get(f->x, i, h, c), get(f->y, j, h, c));
         sum += w * get(f->g, i, h, c) * slope * by;
     }
     if (second || f->score == FMM_SCORE_NONE) return sum;

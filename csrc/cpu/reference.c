@@ -3,7 +3,7 @@
  * Every element is loaded to double, whatever its dtype, and sums are blocked: no accumulator adds
  * more than FMM_BLOCK terms in a row. Entries out of range are skipped, so any index content is
  * safe. */
-#include "plain.h"
+#include "reference.h"
 
 static double value_of(const fmm_call *call, int64_t edge, int64_t h)
 {

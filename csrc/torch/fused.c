@@ -77,7 +77,8 @@ static bool allocate(frame *f, const operands *o, int64_t rows, int64_t feat, te
 {
     const bool heads = o->x_given.dim == 3;
     const int64_t size[3] = {rows, heads ? o->x.heads : feat, feat};
-    if (!frame_allocate(f, o->x_given.dim - (feat == ONE_NUMBER), size, o->x_given.dtype, t)) return false;
+    if (!frame_allocate(f, o->x_given.dim - (feat == ONE_NUMBER), size, o->x_given.dtype, t))
+        return false;
     *d = o->x;
     d->data = t->data;
     d->rows = rows;

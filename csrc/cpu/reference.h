@@ -1,6 +1,7 @@
-/* What the reference loops share: elements as doubles, and blocked sums of them. */
-#ifndef FMM_PLAIN_H
-#define FMM_PLAIN_H
+/* What the specifications share: elements of any dtype as doubles, blocked sums, and indices that
+ * are never believed. */
+#ifndef FMM_REFERENCE_H
+#define FMM_REFERENCE_H
 
 #include "rows.h"
 #include "simd.h"
@@ -64,7 +65,10 @@ static inline double total(const blocked_sum *s)
 }
 
 /* The entries of row i, inside [0, nnz) whatever ptr holds. */
-static inline int64_t row_begin(const fmm_csr *a, int64_t i) { return a->ptr[i] < 0 ? 0 : a->ptr[i]; }
+static inline int64_t row_begin(const fmm_csr *a, int64_t i)
+{
+    return a->ptr[i] < 0 ? 0 : a->ptr[i];
+}
 
 static inline int64_t row_end(const fmm_csr *a, int64_t i)
 {
