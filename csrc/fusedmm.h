@@ -1,8 +1,10 @@
 /* fusedmm: sparse-dense kernels for graph neural networks. The whole C interface.
  *
- *     SpMM    y[i,h,:]     = reduce_p val[eid[p],h] * x[idx[p],h,:]         p over the entries of
- * row i SDDMM   e[eid[p],h]  = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >
- *     fused   out[i,h,:]   = reduce_p edge(score(x[i],y[j]), val[eid[p],h]) * message(x[i],y[j],z[j])
+ *     SpMM    y[i,h,:]     = reduce_p val[eid[p],h] * x[idx[p],h,:]
+ *     SDDMM   e[eid[p],h]  = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >
+ *     fused   out[i,h,:]   = reduce_p edge(score(x[i], y[j]), val[eid[p],h]) * message(i, j)
+ *
+ * over the entries p = (i, j) of row i.
  *
  * A matrix is a borrowed CSR view, a dense operand a borrowed strided view; nothing here owns
  * memory. The caller allocates outputs and workspace, so the library can be captured in a CUDA

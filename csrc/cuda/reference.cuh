@@ -60,10 +60,14 @@ static __device__ int64_t row_of(const csr_view &a, int64_t p)
 template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
 {
     switch (dtype) {
-    case FMM_F32: return run(float());
-    case FMM_F64: return run(double());
-    case FMM_F16: return run(__half());
-    default: return run(__nv_bfloat16());
+    case FMM_F32:
+        return run(float());
+    case FMM_F64:
+        return run(double());
+    case FMM_F16:
+        return run(__half());
+    default:
+        return run(__nv_bfloat16());
     }
 }
 

@@ -25,6 +25,17 @@ static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
     return of_dtype[call->x->dtype](exec, call);
 }
 
+static fmm_status fused_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static run *const of_dtype[] = {
+        [FMM_F32] = fmm_fused_segments_f32,
+        [FMM_F64] = fmm_fused_segments_f64,
+        [FMM_F16] = fmm_fused_segments_f16,
+        [FMM_BF16] = fmm_fused_segments_bf16,
+    };
+    return of_dtype[call->fusion->x->dtype](exec, call);
+}
+
 static const fmm_algorithm spmm[] = {
     {.number = 1,
      .name = "reference",
@@ -63,6 +74,25 @@ static const fmm_algorithm sddmm[] = {
     {.name = NULL},
 };
 
+static const fmm_algorithm fused[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "a warp per row and head, entries one after the other, everything interpreted",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_fused_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about = "rows by falling length, long ones in pieces; a group of lanes scores and adds the "
+              "rows it gathered",
+     .source = "this project; the five steps of FusedMM (Rahman et al. 2021)",
+     .deterministic = true,
+     .supports = fmm_fused_segments_supports,
+     .workspace = fmm_fused_segments_workspace,
+     .run = fused_segments},
+    {.name = NULL},
+};
+
 /* `segments` was the faster on every graph and width measured; it declines only what its grids or
  * 32-bit strides cannot span (over 2^34 entries, or rows of x 16 GB apart). */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
@@ -75,5 +105,12 @@ static const fmm_algorithm *choose_sddmm(const fmm_call *call)
     return fmm_sddmm_segments_supports(call) ? &sddmm[1] : &sddmm[0];
 }
 
+/* Gradient passes and rows wider than a group are left to `reference`. */
+static const fmm_algorithm *choose_fused(const fmm_call *call)
+{
+    return fmm_fused_segments_supports(call) ? &fused[1] : &fused[0];
+}
+
 const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};
 const fmm_registry fmm_sddmm_cuda = {sddmm, choose_sddmm};
+const fmm_registry fmm_fused_cuda = {fused, choose_fused};
