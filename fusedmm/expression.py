@@ -18,13 +18,11 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-MAX_LENGTH, MAX_DEPTH, MAX_STEPS, REGISTERS = 1000, 40, 96, 16
+from fusedmm.assembly import assemble
+from fusedmm.folding import fold
 
-# Numbers of csrc/fusedmm.h's fmm_edge_op, in its order.
-OPS = (
-    "const", "copy", "add", "sub", "mul", "div", "neg", "pow", "exp", "log", "sqrt", "sigmoid", "tanh",
-    "softplus", "abs", "sign", "max", "min", "leaky", "step",
-)  # fmt: skip
+MAX_LENGTH, MAX_DEPTH = 1000, 40
+
 FUNCTIONS = {
     "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "softplus": "softplus",
     "abs": "abs", "relu": "leaky", "leaky_relu": "leaky", "minimum": "min", "maximum": "max",
@@ -72,9 +70,9 @@ class Graph:
     def make(self, op: str, *args: int, value: float = 0.0) -> int:
         """A node, or what it plainly is: constants are computed, 0 and 1 left out."""
         numbers = [self.value(k) for k in args]
-        if all(n is not None for n in numbers):
-            tensors = [torch.tensor(n, dtype=torch.float64) for n in numbers]
-            return self.const(float(_evaluate(op, tensors, value)))
+        known = [n for n in numbers if n is not None]
+        if len(known) == len(numbers):
+            return self.const(fold(op, known, value))
         u, v = args[0], args[-1]
         a, b = numbers[0], numbers[-1]
         if op == "neg" and self.nodes[u].op == "neg":
@@ -185,6 +183,7 @@ class Expression:
 
     def __init__(self, graph: Graph, root: int) -> None:
         self.graph, self.root = graph, root
+        self._steps: dict[bool, list[tuple[float, ...]]] = {}
         self._programs: dict[bool, Tensor] = {}
 
     def derivative(self, name: str) -> Expression:
@@ -223,10 +222,19 @@ class Expression:
         """
         found = self._programs.get(gradients)
         if found is None:
+            found = torch.tensor(self.steps(gradients), dtype=torch.float64).reshape(-1, 5)
+            if type(found) is Tensor:  # and not one of a trace
+                self._programs[gradients] = found
+        return found
+
+    def steps(self, gradients: bool) -> list[tuple[float, ...]]:
+        """The program as a list."""
+        found = self._steps.get(gradients)
+        if found is None:
             roots = [self.root]
             if gradients:
                 roots += [self.derivative("s").root, self.derivative("a").root]
-            found = self._programs[gradients] = _assemble(self.graph, roots)
+            found = self._steps[gradients] = assemble(self.graph, roots)
         return found
 
     def __repr__(self) -> str:
@@ -256,45 +264,6 @@ def _text(graph: Graph, root: int) -> str:
             text = f"{names.get(op, op)}({', '.join(parts)}{tail})"
         texts[k] = text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 3] + "..."
     return texts[root]
-
-
-def _assemble(graph: Graph, roots: list[int]) -> Tensor:
-    """Steps for the nodes in order, each in the lowest free register; results move to 0, 1, 2 at the end."""
-    order = graph.reachable(roots)
-    last = {u: k for k in order for u in graph.nodes[k].args}
-    last.update({k: len(graph.nodes) for k in roots})
-    free = list(range(REGISTERS - 1, -1, -1))
-    at: dict[int, int] = {}
-    steps: list[tuple[float, ...]] = []
-    inputs = {graph.nodes[k].op: k for k in order if graph.nodes[k].op in ("s", "a")}
-    for register, name in enumerate(("s", "a")):
-        if name in inputs:
-            at[inputs[name]] = register
-            free.remove(register)
-    for k in order:
-        op, args, value = graph.nodes[k]
-        if k in inputs.values():
-            continue
-        where = [at[u] for u in args] or [0]
-        for u in set(args):
-            if last[u] == k:
-                free.append(at[u])
-        if not free:
-            raise ValueError(f"an edge function needs more than {REGISTERS} values at once; make it shorter")
-        free.sort(reverse=True)
-        at[k] = free.pop()
-        steps.append((OPS.index(op), at[k], where[0], where[-1], value))
-    # Parallel moves: results may stand where others have to go, so all leave for free registers first.
-    wanted = [at[k] for k in roots]
-    if wanted != list(range(len(roots))):
-        spare = [r for r in range(len(roots), REGISTERS) if r not in wanted]
-        if len(spare) < len(roots):
-            raise ValueError(f"an edge function needs more than {REGISTERS} values at once; make it shorter")
-        steps += [(OPS.index("copy"), spare[n], r, r, 0.0) for n, r in enumerate(wanted)]
-        steps += [(OPS.index("copy"), n, spare[n], spare[n], 0.0) for n in range(len(roots))]
-    if len(steps) > MAX_STEPS:
-        raise ValueError(f"an edge function with its derivatives takes {len(steps)} steps, {MAX_STEPS} at most")
-    return torch.tensor(steps, dtype=torch.float64).reshape(-1, 5)
 
 
 class _Reader:
@@ -393,5 +362,5 @@ def parse(text: str) -> Expression:
         raise ValueError(f"edge: {text[:60]!r} is not an expression: {error}") from None
     reader = _Reader(text.strip())
     expression = Expression(reader.graph, reader.read(tree))
-    expression.program(gradients=True)  # too long is said here, not in a backward
+    expression.steps(gradients=True)  # too long is said here, not in a backward
     return expression

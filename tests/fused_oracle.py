@@ -69,9 +69,7 @@ def parts(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, st: Stages, u: floa
 def of_edge(e: Expression, p: Parts) -> tuple[Tensor, Tensor]:
     """The edge function at every entry, and the bound of its error."""
     w = e.torch(p.s, p.a)
-    spread = torch.maximum(
-        (e.torch(p.s + p.s_error, p.a) - w).abs(), (e.torch(p.s - p.s_error, p.a) - w).abs()
-    )
+    spread = torch.maximum((e.torch(p.s + p.s_error, p.a) - w).abs(), (e.torch(p.s - p.s_error, p.a) - w).abs())
     turned = (p.s * e.derivative("s").torch(p.s, p.a)).abs() + (p.a * e.derivative("a").torch(p.s, p.a)).abs()
     return w, spread + 16 * p.u * (w.abs() + turned)
 

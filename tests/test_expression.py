@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from fusedmm.expression import MAX_DEPTH, MAX_LENGTH, MAX_STEPS, OPS, REGISTERS, Expression, parse
+from fusedmm.assembly import MAX_STEPS, OPS, REGISTERS
+from fusedmm.expression import MAX_DEPTH, MAX_LENGTH, Expression, parse
 
 sympy = pytest.importorskip("sympy")
 
@@ -54,14 +55,14 @@ def interpret(program, s, a, results):
     registers = [math.nan] * REGISTERS
     registers[0], registers[1] = s, a
     functions = {
-        "add": lambda l, r, k: l + r, "sub": lambda l, r, k: l - r, "mul": lambda l, r, k: l * r,
-        "div": lambda l, r, k: l / r, "neg": lambda l, r, k: -l, "pow": lambda l, r, k: l**k,
-        "exp": lambda l, r, k: math.exp(l), "log": lambda l, r, k: math.log(l), "sqrt": lambda l, r, k: math.sqrt(l),
-        "sigmoid": lambda l, r, k: 1 / (1 + math.exp(-l)), "tanh": lambda l, r, k: math.tanh(l),
-        "softplus": lambda l, r, k: math.log1p(math.exp(l)), "abs": lambda l, r, k: abs(l),
-        "sign": lambda l, r, k: (l > 0) - (l < 0), "max": lambda l, r, k: max(l, r), "min": lambda l, r, k: min(l, r),
-        "leaky": lambda l, r, k: l if l > 0 else k * l, "step": lambda l, r, k: 1 if l > 0 else k,
-        "const": lambda l, r, k: k, "copy": lambda l, r, k: l,
+        "add": lambda u, v, k: u + v, "sub": lambda u, v, k: u - v, "mul": lambda u, v, k: u * v,
+        "div": lambda u, v, k: u / v, "neg": lambda u, v, k: -u, "pow": lambda u, v, k: u**k,
+        "exp": lambda u, v, k: math.exp(u), "log": lambda u, v, k: math.log(u), "sqrt": lambda u, v, k: math.sqrt(u),
+        "sigmoid": lambda u, v, k: 1 / (1 + math.exp(-u)), "tanh": lambda u, v, k: math.tanh(u),
+        "softplus": lambda u, v, k: math.log1p(math.exp(u)), "abs": lambda u, v, k: abs(u),
+        "sign": lambda u, v, k: (u > 0) - (u < 0), "max": lambda u, v, k: max(u, v), "min": lambda u, v, k: min(u, v),
+        "leaky": lambda u, v, k: u if u > 0 else k * u, "step": lambda u, v, k: 1 if u > 0 else k,
+        "const": lambda u, v, k: k, "copy": lambda u, v, k: u,
     }  # fmt: skip
     for op, out, left, right, constant in program.tolist():
         registers[int(out)] = functions[OPS[int(op)]](registers[int(left)], registers[int(right)], constant)

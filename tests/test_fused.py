@@ -63,7 +63,9 @@ def operands(rows, cols, feat, heads=None, dtype=torch.float32, device="cpu", wi
 @pytest.mark.parametrize("case", [c for c in cases() if c.data in ("random", "constant")], ids=str)
 def test_covering_array(case: Case, device):
     adj = case.matrix(device)
-    x, y, z = (case.dense(n, device, seed) / max(case.feat, 1) ** 0.5 for seed, n in enumerate(adj.shape + adj.shape[1:]))
+    x, y, z = (
+        case.dense(n, device, seed) / max(case.feat, 1) ** 0.5 for seed, n in enumerate(adj.shape + adj.shape[1:])
+    )
     for st in (Stages(), stages(crc32(str(case).encode())), stages(case.feat + 7)):
         for algorithm in algorithms(device):
             check(adj, x, y, z, st, algorithm)
@@ -236,5 +238,8 @@ def test_nan_stays_in_the_rows_that_touch_it(device):
         if out is None:
             continue
         out = out.cpu()
-        assert out[:2, 0].isnan().all() and out[:, 1:].isfinite().all() and out[2:].isfinite().all(), (reduce, algorithm)
+        assert out[:2, 0].isnan().all() and out[:, 1:].isfinite().all() and out[2:].isfinite().all(), (
+            reduce,
+            algorithm,
+        )
         assert not out[2].any()

@@ -26,7 +26,7 @@ class Spec(NamedTuple):
     """What to compute, and by which algorithm."""
 
     score: str
-    edge: Expression
+    edge: str
     message: str
     activation: str | None
     reduce: str
@@ -107,17 +107,20 @@ def fused(
     require_dense("fused", "y", y, adj, adj.n_cols, "columns")
     z = y if z is None else z
     require_dense("fused", "z", z, adj, adj.n_cols, "columns")
-    x, y, z = autocast(x), y if y is x else autocast(y), z if z is y else autocast(z)
+    y, z = (None if t is like else autocast(t) for t, like in ((y, x), (z, y)))
+    x = autocast(x)
+    y = x if y is None else y
+    z = y if z is None else z
     _require_fit(x, y, z, score, message)
     require_values("fused", adj.val, x)
-    expression = edge if isinstance(edge, Expression) else parse(edge)
     number = 0 if algorithm == "auto" else algorithm_number("fused", x.device.type, algorithm)
-    spec = Spec(score, expression, message, activation, reduce, number)
+    spec = Spec(score, edge, message, activation, reduce, number)
     if torch._C._are_functorch_transforms_active():
         return composite(adj, adj.val, x, y, z, spec)
     needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
     if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
-        return Fused.apply(adj, adj.val, x, y, z, spec)
+        # An operand that serves twice is given once, as torch.compile asks.
+        return Fused.apply(adj, adj.val, x, None if y is x else y, None if z is y else z, spec)
     return _forward(adj, adj.val, x, y, z, spec)
 
 
@@ -132,6 +135,27 @@ def _require_fit(x: Tensor, y: Tensor, z: Tensor, score: str, message: str) -> N
         raise ValueError(f"fused: additive scores need x and y of 1 feature, not {x.shape[-1]}")
 
 
+def _program(edge: str, gradients: bool, like: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # the reader is no part of a graph: there it is one operator
+        program: Tensor = torch.ops.fusedmm._edge_program(like, edge, gradients)
+        return program
+    return parse(edge).program(gradients)
+
+
+_definitions = torch.library.Library("fusedmm", "FRAGMENT")
+_definitions.define("_edge_program(Tensor like, str edge, bool gradients) -> Tensor")
+
+
+@torch.library.impl(_definitions, "_edge_program", "CompositeExplicitAutograd")
+def _(like, edge, gradients):  # type: ignore[no-untyped-def]
+    return parse(edge).program(gradients).clone()
+
+
+@torch.library.register_fake("fusedmm::_edge_program", lib=_definitions)
+def _(like, edge, gradients):  # type: ignore[no-untyped-def]
+    return torch.empty((len(parse(edge).steps(gradients)), 5), dtype=torch.float64)
+
+
 def _operands(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> tuple[Tensor, ...]:
     return adj.none if val is None else val, x, y, z if spec.message == "scale" else adj.none
 
@@ -139,7 +163,7 @@ def _operands(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec
 def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm)
     operands = _operands(adj, val, x, y, z, spec)
-    return run(ops._fused.default, x.device, *half(adj, False), *operands, spec.edge.program(), *kinds)
+    return run(ops._fused.default, x.device, *half(adj, False), *operands, _program(spec.edge, False, x), *kinds)
 
 
 class Edge(torch.autograd.Function):
@@ -185,7 +209,7 @@ def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec
     """The same by differentiable operations, with one score per edge in memory."""
 
     def weight(s: Tensor, a: Tensor) -> Tensor:
-        return Edge.apply(spec.edge, s, a.expand_as(s))
+        return Edge.apply(parse(spec.edge), s, a.expand_as(s))
 
     if spec.score in ("dot", "none") and spec.message == "scale" and spec.activation is None:
         if spec.score == "dot":
@@ -200,23 +224,39 @@ def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec
 
 
 class Fused(torch.autograd.Function):
-    """The kernel, with its gradients by recomputation, or through the composite where those end."""
+    """The kernel, with its gradients by recomputation, or through the composite where those end.
+
+    y None is x, z None is y.
+    """
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
+    def forward(ctx: Any, adj: CSR, val: Values, x: Tensor, y: Values, z: Values, spec: Spec) -> Tensor:
         ctx.save_for_backward(val, x, y, z)
         ctx.adj, ctx.spec = adj, spec
-        return _forward(adj, val, x, y, z, spec)
+        y = x if y is None else y
+        return _forward(adj, val, x, y, y if z is None else z, spec)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        needed = ctx.needs_input_grad[1:5]
+        val, x, y, z = ctx.saved_tensors
+        of_val, of_x, of_y, of_z = ctx.needs_input_grad[1:5]
+        of_y = of_x if y is None else of_y
+        of_z = of_y if z is None else of_z
+        second = x if y is None else y
+        operands = (val, x, second, second if z is None else z)
         # Gradients that are differentiated themselves, and those of an extreme.
-        if torch.is_grad_enabled() or ctx.spec.reduce in ("max", "min"):
-            grads = _by_composite(ctx.adj, ctx.saved_tensors, ctx.spec, needed, g)
-        else:
-            grads = _by_passes(ctx.adj, ctx.saved_tensors, ctx.spec, needed, g)
-        return None, *grads, None
+        through = torch.is_grad_enabled() or ctx.spec.reduce in ("max", "min")
+        compute = _by_composite if through else _by_passes
+        gval, gx, gy, gz = compute(ctx.adj, operands, ctx.spec, (of_val, of_x, of_y, of_z), g)
+        if z is None:
+            gy, gz = _sum(gy, gz), None
+        if y is None:
+            gx, gy = _sum(gx, gy), None
+        return None, gval, gx, gy, gz, None
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
 
 
 Needed = tuple[bool, bool, bool, bool]
@@ -229,7 +269,7 @@ def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, 
         # Views of their own, since x, y and z may be one tensor whose shares must be told apart.
         tensors = [None if t is None else (t.view_as(t) if create else t.detach().requires_grad_(n))
                    for t, n in zip(saved, needed, strict=True)]  # fmt: skip
-        out = composite(adj, tensors[0], *tensors[1:], spec)  # type: ignore[arg-type]
+        out = composite(adj, *tensors, spec)  # type: ignore[arg-type, call-arg]
         wanted = [t for t, n in zip(tensors, needed, strict=True) if n]
         found = iter(torch.autograd.grad(out, wanted, g, create_graph=create, allow_unused=True))  # type: ignore[arg-type]
     return tuple(next(found) if n else None for n in needed)
@@ -241,7 +281,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     if spec.reduce == "mean":
         entries = adj.degree().clamp(min=1).to(g.dtype)
         g = g / entries.view(-1, *[1] * (g.dim() - 1))
-    program = spec.edge.program(gradients=True)
+    program = _program(spec.edge, True, x)
     operands = _operands(adj, val, x, y, z, spec)
     reaches = scored or not scale  # x and y have a part in the result
 
