@@ -325,7 +325,8 @@ static inline int fused_vec(const fmm_fusion *f)
 {
     const int full = 16 / (int)fmm_dtype_bytes(f->x->dtype);
     const size_t bytes = fmm_dtype_bytes(f->x->dtype);
-    const fmm_dense *const all[] = {f->x, f->y, f->z, f->out};
+    const fmm_dense *const all[] = {f->x, f->y,   f->z,
+                                    f->g, f->out, f->pass == FMM_ROWS ? NULL : f->out2};
     for (const fmm_dense *d : all)
         if (d && !lies_in_packs(d, bytes, full)) return 1;
     return full;

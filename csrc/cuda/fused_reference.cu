@@ -5,9 +5,10 @@
  * of the score, meet in a butterfly, all run the edge program, and each adds the message of its own
  * channels, 256 channels at a time; wider outputs take the row again. Sums go through three levels
  * of at most 512 terms. One owner per output: the same bits every time. */
-#include "cuda.h"
 #include "fused_edge.cuh"
 #include "reference.cuh"
+
+#include "cuda.h"
 
 enum { HELD = 8, TILE = HELD * WARP };
 

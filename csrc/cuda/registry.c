@@ -105,7 +105,7 @@ static const fmm_algorithm *choose_sddmm(const fmm_call *call)
     return fmm_sddmm_segments_supports(call) ? &sddmm[1] : &sddmm[0];
 }
 
-/* Gradient passes and rows wider than a group are left to `reference`. */
+/* Rows wider than a group, and gradients of other scores and messages, are left to `reference`. */
 static const fmm_algorithm *choose_fused(const fmm_call *call)
 {
     return fmm_fused_segments_supports(call) ? &fused[1] : &fused[0];
