@@ -124,6 +124,8 @@ fmm_status fmm_fused_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm
     return FMM_OK;
 }
 
+static bool holds(const fmm_dense *d) { return d && d->rows && d->heads && d->feat; }
+
 fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                      int algorithm)
 {
@@ -131,5 +133,6 @@ fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f
     const fmm_algorithm *chosen;
     TRY(find(exec, a, fusion, algorithm, &call, &chosen));
     TRY(fmm_check_workspace("fused", exec, chosen->workspace ? chosen->workspace(&call) : 0));
+    if (!holds(fusion->out) && !holds(fusion->out2)) return FMM_OK;
     return chosen->run(exec, &call);
 }

@@ -215,7 +215,7 @@ template <class T>
 static void join_back(const fmm_exec *exec, const back_args<T> &s, const fused_side<T *> &out,
                       typename sum_of<T>::type *partial, int64_t feat, int64_t width)
 {
-    if (!out.data || !s.plan.long_rows_max) return;
+    if (!out.data || !feat || !s.plan.long_rows_max) return;
     spmm_args<T> j = {};
     j.a = s.a;
     j.plan = s.plan;
