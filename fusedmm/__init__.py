@@ -5,9 +5,11 @@ from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
+from fusedmm.ops import presets as presets
 from fusedmm.ops import registered  # noqa: F401  registers gradients
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
+from fusedmm.ops.fused import fused
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 
@@ -20,7 +22,9 @@ __all__ = [
     "attention",
     "build_info",
     "edge_softmax",
+    "fused",
     "nn",
+    "presets",
     "sddmm",
     "spmm",
 ]

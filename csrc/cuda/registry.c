@@ -36,6 +36,17 @@ static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
     return of_dtype[call->attention->q.dtype](exec, call);
 }
 
+static fmm_status fused_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static run *const of_dtype[] = {
+        [FMM_F32] = fmm_fused_segments_f32,
+        [FMM_F64] = fmm_fused_segments_f64,
+        [FMM_F16] = fmm_fused_segments_f16,
+        [FMM_BF16] = fmm_fused_segments_bf16,
+    };
+    return of_dtype[call->fusion->x->dtype](exec, call);
+}
+
 static const fmm_algorithm spmm[] = {
     {.number = 1,
      .name = "reference",
@@ -92,6 +103,25 @@ static const fmm_algorithm attention[] = {
      .supports = fmm_attention_segments_supports,
      .workspace = fmm_attention_segments_workspace,
      .run = attention_segments},
+    {0},
+};
+
+static const fmm_algorithm fused[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "a warp per row and head, entries one after the other, everything interpreted",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_fused_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about = "rows by falling length, long ones in pieces; a group of lanes scores and adds the "
+              "rows it gathered",
+     .source = "this project; the five steps of FusedMM (Rahman et al. 2021)",
+     .deterministic = true,
+     .supports = fmm_fused_segments_supports,
+     .workspace = fmm_fused_segments_workspace,
+     .run = fused_segments},
     {.name = NULL},
 };
 
@@ -113,6 +143,13 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
     return fmm_attention_segments_supports(call) ? &attention[1] : &attention[0];
 }
 
+/* Rows wider than a group, and gradients of other scores and messages, are left to `reference`. */
+static const fmm_algorithm *choose_fused(const fmm_call *call)
+{
+    return fmm_fused_segments_supports(call) ? &fused[1] : &fused[0];
+}
+
 const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};
 const fmm_registry fmm_sddmm_cuda = {sddmm, choose_sddmm};
 const fmm_registry fmm_attention_cuda = {attention, choose_attention};
+const fmm_registry fmm_fused_cuda = {fused, choose_fused};
