@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 ARCHS = "7.5 8.0 8.6 9.0 10.0 12.0+PTX"
 C_FLAGS = "-std=c11 -O3 -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion"
-CUDA_FLAGS = "-O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"
+NVCC_HOST_FLAGS = "-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"
+CUDA_FLAGS = f"-O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler {NVCC_HOST_FLAGS}"
 LINK_FLAGS = "-shared -Wl,--no-undefined -Wl,--exclude-libs,ALL -ldl -lpthread -lm"
 AVX2 = "-mavx2 -mfma -mf16c -mbmi2"
 ISA_FLAGS = {"isa_avx2": AVX2, "isa_avx512": f"-mavx512f -mavx512bw -mavx512dq -mavx512vl {AVX2}"}

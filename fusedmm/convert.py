@@ -35,7 +35,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
             - torch_sparse's ``SparseTensor``, dgl's ``SparseMatrix``, a homogeneous or bipartite
               ``DGLGraph`` (gathering sources into destinations);
             - a scipy sparse matrix or array (integer values become float32).
-        size: for an edge_index: the number of nodes, or (sources, targets).
+        size: for an edge_index: the number of nodes, or (sources, targets); an EdgeIndex that knows
+            its own keeps it.
         check: False skips validation.
 
     Returns:
@@ -90,7 +91,7 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
         size = (size, size)
     if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
         sources, targets = adj.sparse_size()
-        if size is None and sources is not None and targets is not None:
+        if sources is not None and targets is not None:  # what it knows is surer than what x suggests
             size = (sources, targets)
         adj = adj.as_tensor()  # type: ignore[attr-defined]
     uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()

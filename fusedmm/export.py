@@ -19,16 +19,28 @@ from fusedmm.csr import CSR
 NAMES = sorted((f.name for f in fields(CSR) if f.name != "n_cols"), key=len, reverse=True)
 
 
-def _flatten(adj: CSR) -> tuple[list[Any], None]:
-    return [getattr(adj, name) for name in NAMES], None
+def _cols(adj: CSR) -> int | None:
+    """What the tensors do not tell: the columns of a matrix whose transpose is not there."""
+    return adj.n_cols if adj.ptr_t is None else None
 
 
-def _flatten_with_keys(adj: CSR) -> tuple[list[tuple[pytree.KeyEntry, Any]], None]:
-    return [(pytree.GetAttrKey(name), getattr(adj, name)) for name in NAMES], None
+def _flatten(adj: CSR) -> tuple[list[Any], int | None]:
+    return [getattr(adj, name) for name in NAMES], _cols(adj)
 
 
-def _unflatten(children: Any, context: None) -> CSR:
-    return CSR(**dict(zip(NAMES, children, strict=True)))
+def _flatten_with_keys(adj: CSR) -> tuple[list[tuple[pytree.KeyEntry, Any]], int | None]:
+    return [(pytree.GetAttrKey(name), getattr(adj, name)) for name in NAMES], _cols(adj)
+
+
+def _unflatten(children: Any, cols: int | None) -> CSR:
+    parts = dict(zip(NAMES, children, strict=True))
+    if not isinstance(parts["ptr"], torch.Tensor):  # torch.func's batch dimensions, in the shape of a matrix
+        dims = object.__new__(CSR)
+        dims._set(**parts, n_cols=cols)
+        return dims
+    if cols is not None and torch.compiler.is_exporting():
+        raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
+    return CSR(**parts, n_cols=-1 if cols is None else cols)
 
 
 pytree.register_pytree_node(
@@ -37,7 +49,7 @@ pytree.register_pytree_node(
     _unflatten,
     serialized_type_name="fusedmm.CSR",
     flatten_with_keys_fn=_flatten_with_keys,
-    to_dumpable_context=lambda context: None,
-    from_dumpable_context=lambda context: None,
+    to_dumpable_context=lambda cols: cols,
+    from_dumpable_context=lambda cols: cols,
 )
 torch.serialization.add_safe_globals([CSR])  # its state is tensors; programs keep one as an example input

@@ -76,7 +76,7 @@ def test_a_missing_transpose_is_refused_by_name(device):
     """A sort traced into the graph would run at every step."""
     adj = graph(40, device=device, transpose=False)
     x = torch.randn(40, 3, device=device, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(RuntimeError, match="call adj.cache_transpose\\(\\) before the compiled code"):
+    with pytest.raises(RuntimeError, match=r"call adj.cache_transpose\(\) before the compiled code"):
         torch.compile(fusedmm.spmm, fullgraph=True, backend="aot_eager")(adj, x).sum().backward()
     torch._dynamo.reset()
     y = torch.compile(fusedmm.spmm, fullgraph=True, backend="aot_eager")(adj, x.detach())  # forward needs none
@@ -113,9 +113,7 @@ def test_registered_operators_are_the_functions(reduce, device):
         assert torch.equal(one, other)
         operands = (val, x) if one is ours else (val, x, a)
         up = torch.randn_like(one)
-        for g, h in zip(
-            torch.autograd.grad(one, operands, up), torch.autograd.grad(other, operands, up), strict=True
-        ):
+        for g, h in zip(torch.autograd.grad(one, operands, up), torch.autograd.grad(other, operands, up), strict=True):
             torch.testing.assert_close(g, h)
 
 

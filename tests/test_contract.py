@@ -94,7 +94,11 @@ CONSTRUCTORS = [
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0)[None]), ValueError, "idx must have 1 dimension, not 2"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), vector(1)), TypeError, "val must be a floating-point"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), [1.0]), TypeError, "val must be a floating-point"),
-    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.ones(2)), ValueError, "val has 2 values for 1 entries"),
+    (
+        lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.ones(2)),
+        ValueError,
+        "val has 2 values for 1 entries",
+    ),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.ones(1, 1, 1)), ValueError, r"\[nnz, heads\]"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.tensor(1.0)), ValueError, r"\[nnz, heads\]"),
     (lambda: fusedmm.CSR.from_coo(vector(0, 1), vector(0)), ValueError, "row has 2 elements and col 1"),

@@ -192,8 +192,9 @@ def test_a_structure_is_converted_once(name, device):
 
 
 def test_an_entry_dies_with_its_tensor(device):
-    edge_index = torch.tensor([ROW, ROW], device=device)
+    gc.collect()
     before = len(convert._known)
+    edge_index = torch.tensor([ROW, ROW], device=device)
     alive = weakref.ref(fusedmm.as_csr(edge_index))
     gc.collect()
     assert len(convert._known) == before + 1 and alive() is not None

@@ -32,9 +32,7 @@ def everything(adj, a, x, spmm="auto", sddmm="auto", reduce="sum"):
     y = fusedmm.spmm(adj.with_values(val), x, reduce=reduce, algorithm=spmm)
     e = fusedmm.sddmm(adj.with_values(val), a, x, algorithm=sddmm)
     gy, ge = torch.ones_like(y) / 3, torch.ones_like(e) / 7
-    return [
-        t.detach() for t in (y, e, *torch.autograd.grad(y, (x, val), gy), *torch.autograd.grad(e, (a, x, val), ge))
-    ]
+    return [t.detach() for t in (y, e, *torch.autograd.grad(y, (x, val), gy), *torch.autograd.grad(e, (a, x, val), ge))]
 
 
 def assert_equal(first, second, note=""):

@@ -1,0 +1,90 @@
+"""A case: one matrix, one width, everyone who can compute it; and its measurement."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fusedmm
+from benchmarks.check import Oracle
+from benchmarks.harness import Clock, Contender, measure, poisoned
+
+warnings.filterwarnings("ignore", message="Sparse (CSR tensor support is in beta|invariant checks)")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Contenders for one result, which is shaped like ``like``."""
+
+    contenders: list[Contender]
+    oracle: Oracle
+    like: Tensor
+    products: int
+
+
+def random(*size: int, dtype: torch.dtype, device: str, seed: int) -> Tensor:
+    """Normal values, made on the device from a seed."""
+    return torch.randn(*size, generator=torch.Generator(device).manual_seed(seed), device=device).to(dtype)
+
+
+def sparse_csr(adj: fusedmm.CSR, val: Tensor, index: torch.dtype) -> Tensor:
+    """The matrix as torch.sparse has it."""
+    return torch.sparse_csr_tensor(adj.ptr.to(index), adj.idx.to(index), val, adj.shape)
+
+
+def ours(op: str, device: str, reference: bool, call: Callable[[str], Tensor]) -> list[Contender]:
+    """auto and the algorithms of the registry."""
+    names = [a.name for a in fusedmm.algorithms(op, device) if reference or not a.name.startswith("reference")]
+    return [Contender(n, partial(call, n), True) for n in ("auto", *names)]
+
+
+def _able(contenders: list[Contender]) -> tuple[list[Contender], dict[str, str]]:
+    """Those that compute the case here, and what the others say."""
+    able, refused = [], {}
+    for c in contenders:
+        try:
+            c.call()
+            able.append(c)
+        except (ValueError, RuntimeError) as error:
+            if c.name == "auto":
+                raise
+            refused[c.name] = str(error).split("\n")[0][:120]
+    return able, refused
+
+
+def run(case: Case, clock: Clock, seconds: float) -> dict[str, Any]:
+    """Times and errors of every contender, and how auto compares with the best peer."""
+    contenders, refused = _able(case.contenders)
+    results: dict[str, dict[str, Any]] = {}
+    for c, times in zip(contenders, measure(contenders, clock, seconds), strict=True):
+        result, was_poisoned = poisoned(c.call, case.like)
+        relative, over_bound = case.oracle.errors(result)
+        del result
+        low, median, high = (round(t * 1e6, 3) for t in statistics.quantiles(times, n=4))
+        results[c.name] = {
+            "ours": c.ours,
+            "us": median,
+            "us_quartiles": [low, high],
+            "runs": len(times),
+            "gflops": round(2e-3 * case.products / median, 2),
+            "gather_gbs": round(1e-3 * case.products * case.like.element_size() / median, 2),
+            "error": float(f"{relative:.3g}"),
+            "error_over_bound": float(f"{over_bound:.3g}"),
+            "poisoned": was_poisoned,
+        }
+    peer = min((n for n, r in results.items() if not r["ours"]), key=lambda n: results[n]["us"])
+    picked = case.oracle.picked
+    return {
+        "best_peer": peer,
+        "speedup": round(results[peer]["us"] / results["auto"]["us"], 3),
+        "checked": "all" if picked is None else f"{picked.numel()} of {case.like.shape[0]}, all finite",
+        "contenders": results,
+        "refused": refused,
+    }
