@@ -8,6 +8,7 @@ from fusedmm.csr import CSR
 from fusedmm.ops import registered  # noqa: F401  registers gradients
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
+from fusedmm.plugins import load_algorithms
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "algorithms",
     "as_csr",
     "build_info",
+    "load_algorithms",
     "nn",
     "sddmm",
     "spmm",
