@@ -130,8 +130,8 @@ static inline bool lesson_supports(const fmm_call *call)
 {
     const fmm_dense *x = call->x;
     return (x->dtype == FMM_F32 || x->dtype == FMM_F64) && call->reduce == FMM_SUM &&
-           x->heads <= GRID_YZ && x->feat <= GRID_YZ * (int64_t)WARP && call->a->rows <= INT32_MAX &&
-           call->a->nnz <= INT32_MAX * (int64_t)WARP;
+           x->heads <= GRID_YZ && x->feat <= GRID_YZ * (int64_t)WARP &&
+           call->a->rows <= INT32_MAX && call->a->nnz <= INT32_MAX * (int64_t)WARP;
 }
 
 template <class T> static spmm_args<T> spmm_of(const fmm_call *call, T)
@@ -199,12 +199,14 @@ static inline dim3 grid_of(int64_t x, int64_t y, int64_t z)
 
 typedef fmm_status lesson_run(const fmm_exec *, const fmm_call *);
 typedef size_t lesson_workspace(const fmm_call *);
+typedef bool lesson_guard(const fmm_call *);
 
-/* An entry of a lesson's list. */
+/* An entry of a lesson's list; a list ends with {}, and lessons.cu registers it. */
 static inline fmm_algorithm lesson(const char *name, const char *about, const char *source,
-                                   lesson_run *run, lesson_workspace *workspace = NULL)
+                                   lesson_run *run, lesson_guard *guard = lesson_supports,
+                                   lesson_workspace *workspace = NULL)
 {
-    return fmm_algorithm{0, name, about, source, true, lesson_supports, workspace, run};
+    return fmm_algorithm{0, name, about, source, true, guard, workspace, run};
 }
 
 #endif
