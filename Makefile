@@ -58,11 +58,13 @@ build/c/%: tests/c/%.c tests/c/test.h csrc/fusedmm.h $(LIBRARY)
 lessons: build/lessons/lessons.so
 
 build/lessons/lessons.so: $(LESSON_OBJECTS)
-	$(NVCC) -shared $^ -o $@
+	$(NVCC) -shared -arch=$(CUDA_ARCH) $^ -o $@ -lcudadevrt
 
+# Kernels that launch kernels are linked once more, as device code.
+build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: csrc/lessons/%.cu csrc/lessons/lesson.cuh csrc/cuda/common.cuh csrc/core.h csrc/fusedmm.h
 	mkdir -p build/lessons
-	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -c $< -o $@
+	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@
 
 abi-check: $(VENV)/dev
 	$(CXX) -std=c++20 -fsyntax-only -I$$($(BIN)/python -c "import torch.utils.cpp_extension as e; print(e.include_paths()[0])") tests/abi_check.cpp

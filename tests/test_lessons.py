@@ -18,8 +18,8 @@ SPMM = """thread_per_output:32 thread_per_output:64 thread_per_output:128 thread
     shared:32 shared:128 shared:256 shared_swapped:32 shared_swapped:128 shared_swapped:256
     row_split:4 row_split:16 multi_spmv_scalar multi_spmv_vector crc warp_merge:2 warp_merge:4 warp_merge:8
     row_vector merge_path""".split()
-SDDMM = """edge_search:64 edge_search:128 edge_search:256 edge_shared dense_grid
-    row_vector:4 row_vector:8 row_vector:16 row_vector:32 row_vector:auto""".split()
+SDDMM = """edge_search:64 edge_search:128 edge_search:256 edge_shared dense_grid row_blocks padded_rows
+    row_vector:4 row_vector:8 row_vector:16 row_vector:32 row_vector:auto dynamic""".split()
 
 
 @pytest.fixture(scope="session")

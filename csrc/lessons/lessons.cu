@@ -15,7 +15,9 @@
 #define SDDMM_LESSONS(X)                                                                           \
     X(sddmm_edge_search)                                                                           \
     X(sddmm_dense_grid)                                                                            \
-    X(sddmm_row_vector)
+    X(sddmm_row_blocks)                                                                            \
+    X(sddmm_row_vector)                                                                            \
+    X(sddmm_dynamic)
 
 #define X(list) extern fmm_algorithm list[];
 SPMM_LESSONS(X)

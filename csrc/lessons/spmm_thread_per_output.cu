@@ -5,6 +5,9 @@
  * index and value itself, and a long row is as slow as one thread is. B only decides how much of a
  * block idles when the columns do not fill it.
  *
+ * Expected: decent where rows are short and even, since many blocks hide each other's latency; a
+ * fraction of the others elsewhere, and for B = 256 at 32 columns an eighth of the threads at work.
+ *
  * Source: the row-per-block baseline of Yang, Buluc and Owens, "Design Principles for Sparse Matrix
  * Multiplication on the GPU", Euro-Par 2018.
  * Guard: rows run along grid y, which holds 65,535 blocks; a block takes every 65,535th row. */
