@@ -75,18 +75,19 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* x is the operand whose rows are gathered. A chunk gathers about 256 KiB: some 10 us, long enough
- * to pay for handing it to a thread, short enough for its indices to stay in the first cache. */
-static fmm_status run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x)
+/* x is the operand whose rows are gathered, fetched ahead when it is larger than `near`. A chunk
+ * gathers about 256 KiB: some 10 us, long enough to pay for handing it to a thread, short enough
+ * for its indices to stay in the first cache. */
+static fmm_status run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x, int64_t near)
 {
-    enum { CHUNK_BYTES = 1 << 18, CHUNK_MIN = 256, CHUNK_MAX = 4096, CACHE_BYTES = 1 << 20 };
+    enum { CHUNK_BYTES = 1 << 18, CHUNK_MIN = 256, CHUNK_MAX = 4096 };
     const fmm_csr *a = task->call->a;
     const int64_t bytes = x->heads * x->feat * (int64_t)fmm_dtype_bytes(x->dtype) + 1;
     int64_t per_chunk = CHUNK_BYTES / bytes;
     per_chunk = per_chunk < CHUNK_MIN ? CHUNK_MIN : per_chunk > CHUNK_MAX ? CHUNK_MAX : per_chunk;
     task->per_chunk = per_chunk;
     task->chunks = (a->rows + a->nnz + per_chunk - 1) / per_chunk;
-    task->fetch_end = x->rows > CACHE_BYTES / bytes ? a->nnz - FMM_AHEAD : 0;
+    task->fetch_end = x->rows > near / bytes ? a->nnz - FMM_AHEAD : 0;
     task->val_head = task->call->val->heads == 1 ? 0 : task->call->val->head_stride;
     fmm_parallel(exec, task->chunks, run_chunks, task);
     return FMM_OK;
@@ -106,7 +107,7 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
         task.feat *= task.heads;
         task.heads = 1;
     }
-    return run(exec, &task, x);
+    return run(exec, &task, x, 1 << 20);
 }
 
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
@@ -118,5 +119,5 @@ fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_
                           .heads = b->heads,
                           .feat = b->feat,
                           .uses_edges = true};
-    return run(exec, &task, b);
+    return run(exec, &task, b, 1 << 23); /* four rows on their way side by side as it is */
 }

@@ -151,12 +151,23 @@ struct edge_view {
     bool wide; /* eid is int64 */
 };
 
-static __device__ __forceinline__ int64_t edge_of(const edge_view &v, int64_t p)
+static __device__ __forceinline__ int64_t edge_at(const edge_view &v, int64_t p)
 {
     if (!v.eid) return p;
-    const int64_t e = v.wide ? __ldg(static_cast<const int64_t *>(v.eid) + p)
-                             : __ldg(static_cast<const int32_t *>(v.eid) + p);
-    return clamp(e, 0, v.nnz - 1);
+    return v.wide ? __ldg(static_cast<const int64_t *>(v.eid) + p)
+                  : __ldg(static_cast<const int32_t *>(v.eid) + p);
+}
+
+/* The same, to read from: inside, whatever eid holds. */
+static __device__ __forceinline__ int64_t edge_of(const edge_view &v, int64_t p)
+{
+    return v.eid ? clamp(edge_at(v, p), 0, v.nnz - 1) : p;
+}
+
+/* The same, to write to: a forged edge must not overwrite another's. */
+static __device__ __forceinline__ bool is_edge(const edge_view &v, int64_t edge)
+{
+    return uint64_t(edge) < uint64_t(v.nnz);
 }
 
 template <class A>

@@ -100,8 +100,9 @@ static __global__ void __launch_bounds__(BLOCK)
     const int64_t count = s.nnz * e.heads, step = int64_t(gridDim.x) * BLOCK;
     for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count && s.rows; k += step) {
         const int64_t p = k / e.heads, h = k % e.heads, i = row_of(s, p);
-        const int64_t edge = edge_of(val, p);
+        const int64_t edge = edge_at(val, p);
         const int32_t j = s.idx[p];
+        if (!is_edge(val, edge)) continue;
         long_sum<A> dot;
         dot.start();
         if ((uint32_t)j < (uint32_t)s.cols)

@@ -167,7 +167,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 for (int h = 0; h < HELD; h++) {
                     const int at = done + c + lane / SHARE * HELD + h;
                     if (lane % SHARE || at >= now.length) continue;
-                    const int64_t edge = ANY ? edge_of(s.val, now.begin + at) : now.begin + at;
+                    const int64_t edge = ANY ? edge_at(s.val, now.begin + at) : now.begin + at;
+                    if (ANY && !is_edge(s.val, edge)) continue;
                     if (ANY) dot[h] *= edge_value<A>(s.val, edge, head);
                     store<T, 1>(s.e + edge * s.e_row + head * s.e_head, &dot[h]);
                 }

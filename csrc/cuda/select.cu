@@ -73,7 +73,8 @@ static __global__ void __launch_bounds__(BLOCK)
     const int lane = threadIdx.x % WARP;
     const int64_t count = s.a.nnz * s.heads, step = int64_t(gridDim.x) * (BLOCK / WARP);
     for (int64_t k = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP; k < count; k += step) {
-        const int64_t p = k / s.heads, h = k % s.heads, edge = edge_of(s.val, p);
+        const int64_t p = k / s.heads, h = k % s.heads, edge = edge_at(s.val, p);
+        if (!is_edge(s.val, edge)) continue;
         const int32_t j = __ldg(s.a.idx + p);
         int64_t low = 0, high = s.a.rows - 1; /* the last row that begins at or before p */
         while (low < high) {
