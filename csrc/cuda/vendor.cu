@@ -54,8 +54,9 @@ static __device__ __forceinline__ void finish(const edge_view &val, const edges_
                                               int64_t p, int64_t head, typename sum_of<T>::type dot)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t edge = edge_of(val, p);
-    e.data[edge * e.row_stride] = narrow<T>(dot * edge_value<A>(val, edge, head));
+    const int64_t edge = edge_at(val, p);
+    if (is_edge(val, edge))
+        e.data[edge * e.row_stride] = narrow<T>(dot * edge_value<A>(val, edge, head));
 }
 
 template <class T>

@@ -100,8 +100,9 @@ static __device__ __forceinline__ int64_t row_of(const csr_view &s, int64_t p)
 template <class T>
 static __device__ __forceinline__ void finish(const sddmm_args<T> &s, int64_t p, int64_t h, T dot)
 {
-    const int64_t edge = edge_of(s.val, p);
-    s.e[edge * s.e_row + h * s.e_head] = dot * edge_value<T>(s.val, edge, h);
+    const int64_t edge = edge_at(s.val, p);
+    if (is_edge(s.val, edge))
+        s.e[edge * s.e_row + h * s.e_head] = dot * edge_value<T>(s.val, edge, h);
 }
 
 /* Entry p of row i by one thread, from start to end. */
