@@ -5,10 +5,15 @@ they agree with ours is said here, within a bound wider than ours: their order o
 """
 
 import random
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
 from bounds import sddmm_oracle, spmm_oracle
+from conftest import ROOT
 from generate import run_or_decline
 
 import fusedmm
@@ -96,6 +101,24 @@ def test_what_they_decline(cuda):
         half = torch.ones(1, 4, device=cuda, dtype=torch.float16)
         with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
             fusedmm.sddmm(adj, half, half, algorithm=name)
+
+
+def header(name: str) -> Path | None:
+    """The folder of one of NVIDIA's headers: in the pip packages, else in a toolkit."""
+    packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
+    places = [*packages.glob(f"**/include/{name}"), *Path("/usr/local").glob(f"cuda*/**/include/{name}")]
+    return places[0].parent if places else None
+
+
+def test_our_prototypes_are_theirs():
+    """Compiled against their headers, which only this test needs: pip install nvidia-cusparse nvidia-cublas."""
+    folders = [header(name) for name in ("cusparse.h", "cublas_v2.h", "cuda_runtime_api.h")]
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None or None in folders:
+        pytest.skip("there is no C++ compiler, or no headers of cuSPARSE, cuBLAS and CUDA")
+    flags = ["-std=c++20", "-fsyntax-only", *(f"-I{folder}" for folder in folders)]
+    done = subprocess.run([compiler, *flags, ROOT / "tests" / "vendor_check.cpp"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_they_are_listed_where_cuda_is():

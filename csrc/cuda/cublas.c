@@ -8,6 +8,7 @@
  * cuBLAS is column-major, in which our row-major operands are their transposes: y^T = x^T A^T.
  * Its scratch memory is part of our workspace; single precision stays that, without TF32. */
 #include "vendor.h"
+#include "vendor_api.h"
 
 #include <pthread.h>
 
@@ -15,26 +16,14 @@ enum { PLAIN = 0, TRANSPOSED = 1, SCRATCH = 32 << 20 /* what it asks for on 9.0 
 static const int64_t DENSE_MAX = INT64_C(1) << 30;
 
 /* X(name, type): our prototypes of cublas_api.h, releases 12 and 13, enumerations as int. */
-#define FUNCTIONS(X)                                                                               \
-    X(cublasCreate_v2, int (*create)(void **handle))                                               \
-    X(cublasSetStream_v2, int (*set_stream)(void *handle, void *stream))                           \
-    X(cublasSetWorkspace_v2, int (*set_workspace)(void *handle, void *memory, size_t bytes))       \
-    X(cublasGetStatusString, const char *(*error_string)(int status))                              \
-    X(cublasSgemm_v2, int (*sgemm)(void *handle, int op_a, int op_b, int m, int n, int k,          \
-                                   const float *alpha, const float *a, int lda, const float *b,    \
-                                   int ldb, const float *beta, float *c, int ldc))                 \
-    X(cublasDgemm_v2, int (*dgemm)(void *handle, int op_a, int op_b, int m, int n, int k,          \
-                                   const double *alpha, const double *a, int lda, const double *b, \
-                                   int ldb, const double *beta, double *c, int ldc))
-
 static struct {
-#define X(name, declaration) declaration;
-    FUNCTIONS(X)
+#define X(result, name, arguments) result(*name) arguments;
+    FMM_CUBLAS_API(X)
 #undef X
 } api;
 static const char *const names[] = {
-#define X(name, declaration) #name,
-    FUNCTIONS(X)
+#define X(result, name, arguments) #name,
+    FMM_CUBLAS_API(X)
 #undef X
         NULL,
 };
@@ -55,7 +44,7 @@ static bool bound(const char *op)
     do {                                                                                           \
         const int try_status = (call);                                                             \
         REQUIRE(try_status == 0, FMM_DEVICE_ERROR, "%s: cuBLAS: %s", op,                           \
-                api.error_string(try_status));                                                     \
+                api.cublasGetStatusString(try_status));                                            \
     } while (0)
 
 static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
@@ -64,11 +53,11 @@ static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
     REQUIRE(exec->index < VENDOR_DEVICES, FMM_UNSUPPORTED,
             "%s: cuBLAS on CUDA device %d; at most %d", op, exec->index, VENDOR_DEVICES);
     if (!bound(op)) return FMM_UNSUPPORTED;
-    if (!handles[exec->index]) TRY_CUBLAS(op, api.create(&handles[exec->index]));
+    if (!handles[exec->index]) TRY_CUBLAS(op, api.cublasCreate_v2(&handles[exec->index]));
     *handle = handles[exec->index];
     /* The order matters: another stream forgets the workspace. */
-    TRY_CUBLAS(op, api.set_stream(*handle, exec->stream));
-    TRY_CUBLAS(op, api.set_workspace(*handle, exec->workspace, SCRATCH));
+    TRY_CUBLAS(op, api.cublasSetStream_v2(*handle, exec->stream));
+    TRY_CUBLAS(op, api.cublasSetWorkspace_v2(*handle, exec->workspace, SCRATCH));
     return FMM_OK;
 }
 
@@ -118,11 +107,11 @@ static fmm_status multiply(const char *op, void *handle, fmm_dtype dtype, int op
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     if (dtype == FMM_F64)
-        TRY_CUBLAS(op, api.dgemm(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one, a, lda, b, ldb,
-                                 &zero, c, ldc));
+        TRY_CUBLAS(op, api.cublasDgemm_v2(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one, a, lda,
+                                          b, ldb, &zero, c, ldc));
     else
-        TRY_CUBLAS(op, api.sgemm(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one_f32, a, lda, b,
-                                 ldb, &zero_f32, c, ldc));
+        TRY_CUBLAS(op, api.cublasSgemm_v2(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one_f32, a,
+                                          lda, b, ldb, &zero_f32, c, ldc));
     return FMM_OK;
 }
 

@@ -1,10 +1,9 @@
 /* cuSPARSE as algorithms of SpMM and SDDMM: every algorithm it has for CSR and COO.
  *
- * Prototypes are ours, as cusparse.h of release 12 declares them (enumerations are int there); the
- * library is found at run time (vendor.h). Its indices are one type, so ptr is narrowed to int32 in
- * the workspace, COO gets the row of every entry, and values that are not already as it wants them
- * (absent, of another type, in another order) are gathered there: those passes are part of the
- * call, since a user would pay them too. Heads that share their values and lie side by side are one
+ * Its indices are of one type, so ptr is narrowed to int32 in the workspace, COO gets the row of
+ * every entry, and values that are not already as it wants them (absent, of another type, in
+ * another order) are gathered there: those passes are part of the call, since a user would pay them
+ * too. Heads that share their values and lie side by side are one
  * wide product; others are taken one by one.
  *
  * A `_preprocess` entry analyses the structure in every call. cuSPARSE means that for analyses that
@@ -12,56 +11,26 @@
  *
  * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
 #include "vendor.h"
+#include "vendor_api.h"
 
 #include <pthread.h>
 
-enum { /* values of cusparse.h and library_types.h */
-       NOT_TRANSPOSED = 0,
-       TRANSPOSED = 1,
-       BASE_ZERO = 0,
-       ROW_MAJOR = 2,
-       INDEX_32 = 2,
-       SDDMM_DEFAULT = 0,
-};
+/* Values of cusparse.h and library_types.h. */
+enum { NOT_TRANSPOSED = 0, TRANSPOSED = 1, BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
 static const int cuda_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
 
 typedef int multiply(void *handle, int op_a, int op_b, const void *alpha, const void *a,
                      const void *b, const void *beta, void *c, int compute, int algorithm,
                      void *buffer);
-typedef int measure(void *handle, int op_a, int op_b, const void *alpha, const void *a,
-                    const void *b, const void *beta, void *c, int compute, int algorithm,
-                    size_t *bytes);
-
-/* X(name, type): in the order of `api`. */
-#define FUNCTIONS(X)                                                                               \
-    X(cusparseCreate, int (*create)(void **handle))                                                \
-    X(cusparseSetStream, int (*set_stream)(void *handle, void *stream))                            \
-    X(cusparseGetErrorString, const char *(*error_string)(int status))                             \
-    X(cusparseCreateCsr,                                                                           \
-      int (*create_csr)(void **matrix, int64_t rows, int64_t cols, int64_t nnz, void *ptr,         \
-                        void *idx, void *values, int ptr_type, int idx_type, int base, int type))  \
-    X(cusparseCreateCoo,                                                                           \
-      int (*create_coo)(void **matrix, int64_t rows, int64_t cols, int64_t nnz, void *row,         \
-                        void *idx, void *values, int idx_type, int base, int type))                \
-    X(cusparseDestroySpMat, int (*destroy_sparse)(const void *matrix))                             \
-    X(cusparseCreateDnMat, int (*create_dense)(void **matrix, int64_t rows, int64_t cols,          \
-                                               int64_t ld, void *values, int type, int order))     \
-    X(cusparseDestroyDnMat, int (*destroy_dense)(const void *matrix))                              \
-    X(cusparseSpMM_bufferSize, measure *spmm_bytes)                                                \
-    X(cusparseSpMM_preprocess, multiply *spmm_preprocess)                                          \
-    X(cusparseSpMM, multiply *spmm)                                                                \
-    X(cusparseSDDMM_bufferSize, measure *sddmm_bytes)                                              \
-    X(cusparseSDDMM_preprocess, multiply *sddmm_preprocess)                                        \
-    X(cusparseSDDMM, multiply *sddmm)
 
 static struct {
-#define X(name, declaration) declaration;
-    FUNCTIONS(X)
+#define X(result, name, arguments) result(*name) arguments;
+    FMM_CUSPARSE_API(X)
 #undef X
 } api;
 static const char *const names[] = {
-#define X(name, declaration) #name,
-    FUNCTIONS(X)
+#define X(result, name, arguments) #name,
+    FMM_CUSPARSE_API(X)
 #undef X
         NULL,
 };
@@ -83,7 +52,7 @@ static bool bound(const char *op)
     do {                                                                                           \
         const int try_status = (call);                                                             \
         REQUIRE(try_status == 0, FMM_DEVICE_ERROR, "%s: cuSPARSE: %s", op,                         \
-                api.error_string(try_status));                                                     \
+                api.cusparseGetErrorString(try_status));                                           \
     } while (0)
 
 static fmm_status handle_of(const char *op, int device, void **handle)
@@ -92,7 +61,7 @@ static fmm_status handle_of(const char *op, int device, void **handle)
     REQUIRE(device >= 0 && device < VENDOR_DEVICES, FMM_UNSUPPORTED,
             "%s: cuSPARSE on CUDA device %d; at most %d", op, device, VENDOR_DEVICES);
     if (!bound(op)) return FMM_UNSUPPORTED;
-    if (!handles[device]) TRY_CUSPARSE(op, api.create(&handles[device]));
+    if (!handles[device]) TRY_CUSPARSE(op, api.cusparseCreate(&handles[device]));
     *handle = handles[device];
     return FMM_OK;
 }
@@ -145,17 +114,17 @@ typedef struct product {
 
 static void destroy(product *p)
 {
-    if (p->sparse) api.destroy_sparse(p->sparse);
-    if (p->left) api.destroy_dense(p->left);
-    if (p->right) api.destroy_dense(p->right);
+    if (p->sparse) api.cusparseDestroySpMat(p->sparse);
+    if (p->left) api.cusparseDestroyDnMat(p->left);
+    if (p->right) api.cusparseDestroyDnMat(p->right);
 }
 
 static fmm_status describe_dense(const shape *s, const fmm_dense *d, int64_t head, void **matrix)
 {
     char *at = (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
     const int64_t ld = d->row_stride > s->width ? d->row_stride : s->width; /* of one row: any */
-    TRY_CUSPARSE(
-        s->op, api.create_dense(matrix, d->rows, s->width, ld, at, cuda_type[d->dtype], ROW_MAJOR));
+    TRY_CUSPARSE(s->op, api.cusparseCreateDnMat(matrix, d->rows, s->width, ld, at,
+                                                cuda_type[d->dtype], ROW_MAJOR));
     return FMM_OK;
 }
 
@@ -171,10 +140,11 @@ static fmm_status describe(product *p, const shape *s, variant v, const fmm_call
     p->beta = dtype == FMM_F64 ? (void *)&p->wide[1] : (void *)&p->narrow[1];
     p->compute = cuda_type[dtype == FMM_F64 ? FMM_F64 : FMM_F32];
     if (v.coo)
-        TRY_CUSPARSE(s->op, api.create_coo(&p->sparse, a->rows, a->cols, a->nnz, index, idx, values,
-                                           INDEX_32, BASE_ZERO, cuda_type[dtype]));
+        TRY_CUSPARSE(s->op, api.cusparseCreateCoo(&p->sparse, a->rows, a->cols, a->nnz, index, idx,
+                                                  values, INDEX_32, BASE_ZERO, cuda_type[dtype]));
     else
-        TRY_CUSPARSE(s->op, api.create_csr(&p->sparse, a->rows, a->cols, a->nnz, index, idx, values,
+        TRY_CUSPARSE(s->op,
+                     api.cusparseCreateCsr(&p->sparse, a->rows, a->cols, a->nnz, index, idx, values,
                                            INDEX_32, INDEX_32, BASE_ZERO, cuda_type[dtype]));
     TRY(describe_dense(s, call->x, head, &p->left));
     return describe_dense(s, s->sddmm ? call->b : call->y, head, &p->right);
@@ -183,13 +153,13 @@ static fmm_status describe(product *p, const shape *s, variant v, const fmm_call
 static fmm_status buffer_bytes(product *p, const shape *s, variant v, size_t *bytes)
 {
     if (s->sddmm)
-        TRY_CUSPARSE(s->op,
-                     api.sddmm_bytes(p->handle, NOT_TRANSPOSED, TRANSPOSED, p->alpha, p->left,
-                                     p->right, p->beta, p->sparse, p->compute, v.algorithm, bytes));
+        TRY_CUSPARSE(s->op, api.cusparseSDDMM_bufferSize(
+                                p->handle, NOT_TRANSPOSED, TRANSPOSED, p->alpha, p->left, p->right,
+                                p->beta, p->sparse, p->compute, v.algorithm, bytes));
     else
-        TRY_CUSPARSE(s->op,
-                     api.spmm_bytes(p->handle, NOT_TRANSPOSED, NOT_TRANSPOSED, p->alpha, p->sparse,
-                                    p->left, p->beta, p->right, p->compute, v.algorithm, bytes));
+        TRY_CUSPARSE(s->op, api.cusparseSpMM_bufferSize(p->handle, NOT_TRANSPOSED, NOT_TRANSPOSED,
+                                                        p->alpha, p->sparse, p->left, p->beta,
+                                                        p->right, p->compute, v.algorithm, bytes));
     return FMM_OK;
 }
 
@@ -240,8 +210,11 @@ static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const 
     product p = {.handle = handle};
     fmm_status status = describe(&p, s, v, call, head, base, values);
     if (status == FMM_OK && v.preprocess)
-        status = apply(&p, s, v, s->sddmm ? api.sddmm_preprocess : api.spmm_preprocess, buffer);
-    if (status == FMM_OK) status = apply(&p, s, v, s->sddmm ? api.sddmm : api.spmm, buffer);
+        status =
+            apply(&p, s, v, s->sddmm ? api.cusparseSDDMM_preprocess : api.cusparseSpMM_preprocess,
+                  buffer);
+    if (status == FMM_OK)
+        status = apply(&p, s, v, s->sddmm ? api.cusparseSDDMM : api.cusparseSpMM, buffer);
     destroy(&p);
     if (status == FMM_OK && s->sddmm && !s->direct) fmm_vendor_edges(exec, call, head, values);
     return status;
@@ -252,7 +225,7 @@ static fmm_status products(const fmm_exec *exec, const fmm_call *call, variant v
     const shape s = shape_of(call, v);
     void *handle;
     TRY(handle_of(s.op, exec->index, &handle));
-    TRY_CUSPARSE(s.op, api.set_stream(handle, exec->stream));
+    TRY_CUSPARSE(s.op, api.cusparseSetStream(handle, exec->stream));
     if (v.coo)
         fmm_vendor_rows(exec, call->a, exec->workspace);
     else
