@@ -45,12 +45,13 @@ void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ct
 
 enum { USERS_MAX = 256, USER_NUMBERS = 1000 };
 
-static const char *const operators[FMM_OPERATORS] = {"spmm", "sddmm"};
+static const char *const operators[FMM_OPERATORS] = {"spmm", "sddmm", "attention"};
 static const char *const devices[] = {"cpu", "cuda"};
 
 static const fmm_registry *const registries[FMM_OPERATORS][2] = {
     [FMM_SPMM] = {&fmm_spmm_cpu, &fmm_spmm_cuda},
     [FMM_SDDMM] = {&fmm_sddmm_cpu, &fmm_sddmm_cuda},
+    [FMM_ATTENTION] = {&fmm_attention_cpu, &fmm_attention_cuda},
 };
 
 /* A slot is claimed by its counter and published by its pointer, so readers need no lock: they stop

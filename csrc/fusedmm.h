@@ -93,6 +93,47 @@ FMM_API fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, c
                                        const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
                                        int algorithm, size_t *bytes);
 
+/* Graph attention, a softmax over each row's entries:
+ *     logit[p,h] = scale * < q[i,h,:], k[j,h,:] > + bias[e,h]             DOT
+ *                = leaky(q[i,h] + k[j,h] + bias[e,h])                     ADDITIVE (feat 1: GAT)
+ *                = < att[h,:], leaky(q[i,h,:] + k[j,h,:]) > + bias[e,h]   GATV2
+ *     w[p,h]     = exp(logit[p,h] - lse[i,h]),  lse[i,h] = log sum_p exp(logit[p,h])
+ *     u[p,h]     = keep(seed, e, h) / (1 - dropout) * weight[e,h] * w[p,h]
+ *     out[i,h,:] = sum_p u[p,h] v[j,h,:]                          j = idx[p], e = eid[p]
+ * leaky(t) is t or slope * t below 0. Rows without an entry above -infinity give out 0. The
+ * backward passes recompute w from lse: nothing of the size edges x heads is kept. With
+ * delta[i,h] = < out, gout > (less a gradient of lse), u' = u / w and t = u' < gout[i,h], v[j,h] >,
+ * the gradient of a logit is w (t - delta). ROWS walks A and writes gq, gatt, gbias, gweight and
+ * weights, those that are present; COLS walks the transpose and writes gk and gv. */
+typedef enum fmm_score { FMM_DOT, FMM_ADDITIVE, FMM_GATV2 } fmm_score;
+typedef enum fmm_attention_pass {
+    FMM_ATTENTION_FORWARD, /* out and lse */
+    FMM_ATTENTION_WEIGHTS, /* weights = u, from lse */
+    FMM_ATTENTION_ROWS,
+    FMM_ATTENTION_COLS,
+} fmm_attention_pass;
+typedef struct fmm_attention {
+    fmm_attention_pass pass;
+    fmm_score score;
+    double scale, slope, dropout;
+    const int64_t *seed;    /* one number on the device, read where dropout > 0 */
+    fmm_dense q, k, v;      /* [rows, heads, feat], [cols, heads, feat], [cols, heads, feat_v] */
+    fmm_dense att;          /* [1, heads, feat], GATV2 */
+    fmm_dense bias, weight; /* [nnz, heads, 1], weight also [nnz, 1, 1]; may be absent */
+    fmm_dense out, lse;     /* [rows, heads, feat_v], [rows, heads, 1] in f32 (f64 for f64) */
+    fmm_dense gout, delta;  /* as out, as lse: of the backward passes */
+    fmm_dense gq, gk, gv;   /* as q, k, v */
+    fmm_dense gatt;         /* [parts, heads, feat] as lse: the caller adds up the parts */
+    fmm_dense gbias, gweight, weights; /* [nnz, heads, 1] */
+} fmm_attention;
+
+/* Philox4x32-10 decides what dropout keeps: word h % 4 of the block with key (seed low, high) and
+ * counter (e low, e high, h / 4, 0) is at least dropout * 2^32. */
+FMM_API fmm_status fmm_attend(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,
+                              int algorithm);
+FMM_API fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a,
+                                        const fmm_attention *call, int algorithm, size_t *bytes);
+
 /* What is wrong with a CSR: code 0 is nothing; where is the index into ptr or idx, value what
  * stands there. The lowest culprit is reported, ptr before idx. On CUDA `report` points to device
  * memory of 8 bytes and the call only enqueues; fmm_csr_report decodes the word once it was copied
@@ -117,11 +158,12 @@ FMM_API fmm_status fmm_plan(const fmm_exec *exec, const fmm_csr *a, void *plan);
 
 /* The registry: entry k of an operator on a device, NULL past the end. Numbers never change
  * meaning. */
-typedef enum fmm_operator { FMM_SPMM, FMM_SDDMM, FMM_OPERATORS } fmm_operator;
+typedef enum fmm_operator { FMM_SPMM, FMM_SDDMM, FMM_ATTENTION, FMM_OPERATORS } fmm_operator;
 typedef struct fmm_call { /* the operands of any operator; those it lacks are NULL */
     const fmm_csr *a;
     const fmm_dense *val, *x, *b, *y; /* SpMM: y = A x. SDDMM: x is a, b is b, y is e */
     fmm_reduce reduce;
+    const fmm_attention *attention; /* ATTENTION: all but a */
 } fmm_call;
 typedef struct fmm_algorithm {
     int number;

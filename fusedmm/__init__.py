@@ -6,6 +6,8 @@ from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops import registered  # noqa: F401  registers gradients
+from fusedmm.ops.attention import attention
+from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 from fusedmm.plugins import load_algorithms
@@ -16,7 +18,9 @@ __all__ = [
     "Algorithm",
     "algorithms",
     "as_csr",
+    "attention",
     "build_info",
+    "edge_softmax",
     "load_algorithms",
     "nn",
     "sddmm",

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     about = commands.add_parser("info", help="what this build can do and what it runs on")
     about.add_argument("--json", action="store_true", help="as JSON")
-    training = commands.add_parser("train", help="train a graph network and compare it with torch.sparse")
+    training = commands.add_parser("train", help="train a graph network and compare it with PyG or torch.sparse")
     train.add_arguments(training)
     args = parser.parse_args(argv)
     if args.command == "info":

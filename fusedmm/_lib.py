@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-OPERATORS = {"spmm": 0, "sddmm": 1}
+OPERATORS = {"spmm": 0, "sddmm": 1, "attention": 2}
 DEVICES = {"cpu": 0, "cuda": 1}
 REDUCTIONS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
 
@@ -64,7 +64,7 @@ def algorithms(op: str, device: str = "cpu") -> list[Algorithm]:
     """Lists the algorithms of an operator on a device.
 
     Args:
-        op: ``"spmm"`` or ``"sddmm"``.
+        op: ``"spmm"``, ``"sddmm"`` or ``"attention"``.
         device: ``"cpu"`` or ``"cuda"``.
 
     Returns:
@@ -169,6 +169,42 @@ def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  
 @torch.library.register_fake("fusedmm::_select")
 def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
     return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
+
+
+def _sums(x: Tensor) -> torch.dtype:
+    """What sums over numbers of x's dtype are kept in."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+@torch.library.register_fake("fusedmm::_attention")
+def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
+    rows, heads = ptr.size(0) - 1, q.size(1)
+    return v.new_empty((rows, heads, v.size(2))), v.new_empty((rows, heads), dtype=_sums(v))
+
+
+@torch.library.register_fake("fusedmm::_attention_weights")
+def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
+    return q.new_empty((idx.size(0), q.size(1)))
+
+
+GATT_PARTS = {"cpu": 64, "cuda": 1024}
+
+
+@torch.library.register_fake("fusedmm::_attention_rows")
+def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *rest):  # type: ignore[no-untyped-def]
+    want, heads, feat = rest[-2], q.size(1), q.size(2)
+    gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & 1 else (0,))
+    parts = (GATT_PARTS[q.device.type], heads, feat)
+    gatt = q.new_empty(parts, dtype=_sums(q)) if want & 2 else q.new_empty(0)
+    edges = (idx.size(0), heads)
+    return gq, gatt, q.new_empty(edges if want & 4 else (0,)), q.new_empty(edges if want & 8 else (0,))
+
+
+@torch.library.register_fake("fusedmm::_attention_cols")
+def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *rest):  # type: ignore[no-untyped-def]
+    want, rows, heads = rest[-2], ptr.size(0) - 1, q.size(1)
+    gk = q.new_empty((rows, heads, k.size(2)) if want & 1 else (0,))
+    return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
 
 
 @torch.library.register_fake("fusedmm::_check")

@@ -33,7 +33,7 @@ def into_rows(adj: CSR) -> CSR:
     number = adj.eid if adj.eid.numel() else edges[:-1].int()
     row = adj.coo()[0].int()
     known = CSR(
-        adj.ptr, number, None, adj.none, ops._plan(adj.ptr, number), adj.none, adj.none, adj.nnz,
+        adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.none, adj.nnz,
         edges, row, adj.none, ops._plan(edges, row), adj.none,
     )  # fmt: skip
     adj._shared.derived["incidence"] = known

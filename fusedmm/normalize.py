@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 from fusedmm.csr import CSR
+from fusedmm.incidence import into_rows
 from fusedmm.structure import constant, require_values
 
 
 class Looped(NamedTuple):
-    """A structure with one self loop per node: the other entries in the caller's order, then the loops."""
+    """A structure with one self loop per node: the other entries in the caller's order, then the loops.
+
+    Of a matrix that is not square the first min(rows, cols) nodes count as the same on both sides.
+    """
 
     pattern: CSR
     kept: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
@@ -53,6 +57,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
         tensor([[1., 5.],
                 [0., 7.]])
     """
+    _require_square(adj)
     looped = with_loops(adj)
     if adj.val is None and fill == 1:
         return looped.pattern
@@ -109,7 +114,6 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
 
 def with_loops(adj: CSR) -> Looped:
     """The structure of adj with self loops, made once and kept beside it."""
-    _require_square(adj)
     known = _derived(adj).get("loops")
     if known is None:
         _forbid_compiled()
@@ -118,15 +122,31 @@ def with_loops(adj: CSR) -> Looped:
     return known
 
 
+def without_loops(adj: CSR) -> CSR:
+    """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
+    if with_loops(adj).kept is None:
+        return into_rows(adj)
+    known = _derived(adj).get("others")
+    if known is None:
+        _forbid_compiled()
+        row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
+        stays = adj.idx != row
+        number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+        ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr]
+        known = CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
+        adj._shared.derived["others"] = known
+    return known
+
+
 def _make_looped(adj: CSR) -> Looped:
-    nodes, device = adj.n_cols, adj.device
+    nodes, device = min(adj.shape), adj.device
     node = torch.arange(nodes, device=device)
     row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
     stays = adj.idx != row  # in the order of the rows; its running sum is where an entry goes
     before = torch.nn.functional.pad(stays.cumsum(0), (1, 0))
     number = adj.eid.long() if adj.eid.numel() else None
     kept, idx, had, last = None, adj.idx, node[:0], node[:0]
-    place = before[:-1] + row
+    place = before[:-1] + row.clamp(max=nodes)
     if not bool(stays.all()):
         mine = stays if number is None else torch.empty_like(stays).scatter_(0, number, stays)
         loop = (~mine).nonzero()[:, 0]
@@ -139,13 +159,13 @@ def _make_looped(adj: CSR) -> Looped:
         place, idx = place[stays], adj.idx[stays]
     if number is None:
         number = torch.arange(idx.numel(), device=device)
-    nnz, ends = idx.numel() + nodes, before[adj.ptr[1:]] + node
+    nnz, ends = idx.numel() + nodes, before[adj.ptr[1 : nodes + 1]] + node
     new_idx = torch.empty(nnz, dtype=torch.int32, device=device)
     new_idx[place], new_idx[ends] = idx, node.int()
     eid = torch.empty(nnz, dtype=torch.int32 if nnz < 2**31 else torch.int64, device=device)
     eid[place], eid[ends] = number.to(eid.dtype), (node + idx.numel()).to(eid.dtype)
-    ptr = torch.nn.functional.pad(ends + 1, (1, 0))
-    pattern = CSR.make(ptr, new_idx, eid, None, nodes, False)
+    ptr = before[adj.ptr] + torch.arange(adj.ptr.numel(), device=device).clamp(max=nodes)
+    pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False)
     return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept, had, last)
 
 

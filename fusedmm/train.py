@@ -1,4 +1,4 @@
-"""Trains a graph network on our kernels, and beside it the same network on torch.sparse and without the graph."""
+"""Trains a graph network on our kernels, and beside it the same network on PyG or torch.sparse, and without edges."""
 
 from __future__ import annotations
 
@@ -8,89 +8,22 @@ import platform
 import resource
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fusedmm._lib import build_info
 from fusedmm.csr import CSR
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
 from fusedmm.data.graph import extra
-from fusedmm.nn import GCNConv, SAGEConv
+from fusedmm.networks import MODELS, Model, Network
 
-HIDDEN, DROPOUT, RATE, DECAY = 64, 0.5, 0.01, 5e-4  # the recipe of Kipf & Welling 2017, as PyG runs it
-OURS, THEIRS, ALONE = "fusedmm", "torch.sparse", "without the graph"
-
-
-def _torch_csr(row: Tensor, col: Tensor, val: Tensor, nodes: int) -> Tensor:
-    adj = CSR.from_coo(row, col, val, (nodes, nodes))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the layout is in beta
-        return adj.to_torch()
-
-
-def gcn_matrix(adj: CSR) -> Tensor:
-    """The normalised adjacency with self loops as a torch.sparse CSR tensor, every node's own loop counted once."""
-    row, col, _ = adj.coo()
-    other, nodes = row != col, torch.arange(adj.shape[0], device=adj.device)
-    row, col = torch.cat([row[other], nodes]), torch.cat([col[other], nodes])
-    scale = torch.bincount(row, minlength=nodes.numel()).float().rsqrt()
-    return _torch_csr(row, col, scale[row] * scale[col], nodes.numel())
-
-
-def mean_matrix(adj: CSR) -> Tensor:
-    """The adjacency whose rows add to one, as a torch.sparse CSR tensor."""
-    row, col, _ = adj.coo()
-    return _torch_csr(row, col, adj.degree().float().reciprocal()[row], adj.shape[0])
-
-
-def gcn_by_torch(conv: Any, x: Tensor, matrix: Tensor) -> Tensor:
-    """What GCNConv computes, through torch.sparse."""
-    return torch.sparse.mm(matrix, conv.lin(x)) + conv.bias
-
-
-def sage_by_torch(conv: Any, x: Tensor, matrix: Tensor) -> Tensor:
-    """What SAGEConv computes, through torch.sparse."""
-    return conv.lin_l(torch.sparse.mm(matrix, x)) + conv.lin_r(x)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A layer, and the same through torch.sparse: the matrix it multiplies by and what it does with it."""
-
-    layer: Callable[[int, int], nn.Module]
-    matrix: Callable[[CSR], Tensor]
-    by_torch: Callable[[Any, Tensor, Tensor], Tensor]
-
-
-MODELS: dict[str, Model] = {
-    "gcn": Model(lambda d_in, d_out: GCNConv(d_in, d_out, cached=True), gcn_matrix, gcn_by_torch),
-    "sage": Model(lambda d_in, d_out: SAGEConv(d_in, d_out), mean_matrix, sage_by_torch),
-}
-
-
-def _by_us(conv: Any, x: Tensor, adj: CSR) -> Tensor:
-    out: Tensor = conv(x, adj)
-    return out
-
-
-class Network(nn.Module):
-    """Two layers with dropout before each; ``apply(layer, x, adj)`` says how a layer is computed."""
-
-    def __init__(self, model: Model, features: int, classes: int, apply: Callable[[Any, Tensor, Any], Tensor]) -> None:
-        super().__init__()
-        self.first, self.second = model.layer(features, HIDDEN), model.layer(HIDDEN, classes)
-        self.apply_layer = apply
-
-    def forward(self, x: Tensor, adj: Any) -> Tensor:
-        x = self.apply_layer(self.first, F.dropout(x, DROPOUT, self.training), adj).relu()
-        return self.apply_layer(self.second, F.dropout(x, DROPOUT, self.training), adj)
+OURS, ALONE = "fusedmm", "without the graph"
 
 
 @dataclass
@@ -115,10 +48,10 @@ def fit(
     assert x is not None and y is not None and graph.val is not None and graph.test is not None
     optimiser = torch.optim.Adam(
         [
-            {"params": network.first.parameters(), "weight_decay": DECAY},
-            {"params": network.second.parameters(), "weight_decay": 0.0},
+            {"params": layer.parameters(), "weight_decay": decay}
+            for layer, decay in zip((network.first, network.second), network.model.decay, strict=True)
         ],
-        lr=RATE,
+        lr=network.model.rate,
     )
     best, at_best, seconds = (-1.0, 0.0), 0.0, []
     for _ in range(epochs):
@@ -144,9 +77,9 @@ def fit(
 def run(
     name: str, graph_of: Callable[[int], Graph], seeds: int, epochs: int, device: torch.device, progress: Any
 ) -> dict[str, Result]:
-    """Trains the network in each of the three ways for every seed, which also gives them the same initial weights."""
+    """Trains the network in each of its ways for every seed, which also gives them the same initial weights."""
     model = MODELS[name]
-    results = {way: Result() for way in (OURS, THEIRS, ALONE)}
+    results = {way: Result() for way in ways(model)}
     seconds: dict[str, list[float]] = {way: [] for way in results}
     for seed in range(seeds):
         graph = _to(graph_of(seed), device)
@@ -164,16 +97,21 @@ def run(
     return results
 
 
+def ways(model: Model) -> list[str]:
+    """How a network is computed: by us, by what is beside us where it is installed, and without edges."""
+    return [OURS, *([model.beside] if model.has_theirs() else []), ALONE]
+
+
 def _once(model: Model, way: str, graph: Graph, seed: int, epochs: int, progress: Any) -> tuple[float, list[float]]:
     assert graph.x is not None and graph.y is not None
     adj: Any = graph.adj
     if way == ALONE:  # without edges every node sees itself alone
         adj = CSR.from_csr(torch.zeros_like(adj.ptr), adj.idx[:0], None, adj.shape)
-    elif way == THEIRS:
+    elif way == model.beside:
         adj = model.matrix(adj)
     torch.manual_seed(seed)
-    apply = model.by_torch if way == THEIRS else _by_us
-    network = Network(model, graph.x.size(1), int(graph.y.max()) + 1, apply).to(graph.x.device)
+    build = model.theirs if way == model.beside else model.ours
+    network = build(graph.x.size(1), int(graph.y.max()) + 1).to(graph.x.device)
 
     def tick(val: float) -> None:
         progress.set_postfix_str(f"validation {val:.1%}", refresh=False)
@@ -228,7 +166,7 @@ def _split(graph: Graph) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``python -m fusedmm train``."""
     parser.add_argument("--graph", metavar="FILE.npz", help="a graph file (default: scikit-learn's digits)")
-    parser.add_argument("--model", choices=MODELS, default="gcn")
+    parser.add_argument("--model", choices=MODELS, default="gat", help="default: gat")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     parser.add_argument("--seeds", type=int, default=3, help="number of runs (default: 3)")
     parser.add_argument("--epochs", type=int, default=200, help="epochs of each run (default: 200)")
@@ -248,7 +186,8 @@ def main(args: argparse.Namespace) -> None:
     device = _device(args.device)
     tqdm = extra("tqdm").tqdm
     graph_of = graphs(args.graph)
-    with tqdm(total=3 * args.seeds * args.epochs, unit="epoch", leave=False) as progress:
+    runs = len(ways(MODELS[args.model])) * args.seeds
+    with tqdm(total=runs * args.epochs, unit="epoch", leave=False) as progress:
         results = run(args.model, graph_of, args.seeds, args.epochs, device, progress)
     name = "digits" if args.graph is None else Path(args.graph).stem
     print(f"{args.model} on {name}, {device}: {args.seeds} seeds of {args.epochs} epochs")

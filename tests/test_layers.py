@@ -6,64 +6,16 @@ import pickle
 
 import pytest
 import torch
+from parity import check, make, ours, results, theirs
 from small_graph import NODES, features, graph, weights
 
 import fusedmm
-from fusedmm import nn as ours
-
-theirs = pytest.importorskip("torch_geometric.nn")
 
 F_IN, F_OUT = 5, 4
 
 
-def make(module, name, *args, **kwargs):
-    torch.manual_seed(7)
-    args = [a() if callable(a) else a for a in args]
-    return getattr(module, name)(*args, **kwargs).double()
-
-
 def mlp(size=F_IN):
     return torch.nn.Sequential(torch.nn.Linear(size, 6), torch.nn.ReLU(), torch.nn.Linear(6, F_OUT))
-
-
-def leaves(inputs):
-    """Copies of the floating tensors in inputs (tensors, tuples, others) that want gradients, and those."""
-    found = []
-
-    def copy(a):
-        if isinstance(a, tuple):
-            return tuple(copy(b) for b in a)
-        if isinstance(a, torch.Tensor) and a.is_floating_point():
-            found.append(a.clone().requires_grad_())
-            return found[-1]
-        return a
-
-    return [copy(a) for a in inputs], found
-
-
-def results(layer, inputs, calls=1):
-    """The layer's output, and the gradients of its inputs and parameters."""
-    inputs, wanted = leaves(inputs)
-    for _ in range(calls):
-        out = layer(*inputs)
-    cotangent = features(*out.shape, seed=3)
-    grads = torch.autograd.grad(out, wanted + list(layer.parameters()), cotangent, allow_unused=True)
-    return [out, *grads]
-
-
-def check(name, args, inputs, calls=1, **kwargs):
-    """Our layer is PyG's: parameters, names, text, outputs and gradients. Returns both."""
-    mine, peer = make(ours, name, *args, **kwargs), make(theirs, name, *args, **kwargs)
-    assert repr(mine) == repr(peer)
-    assert list(mine.state_dict()) == list(peer.state_dict())
-    for a, b in zip(mine.parameters(), peer.parameters(), strict=True):
-        assert torch.equal(a, b)
-    with torch.no_grad():
-        for p in peer.parameters():
-            p.add_(features(*p.shape, seed=4))  # biases and eps start at zero, which would hide them
-    mine.load_state_dict(peer.state_dict(), strict=True)
-    torch.testing.assert_close(results(mine, inputs, calls), results(peer, inputs, calls), rtol=1e-10, atol=1e-12)
-    return mine, peer
 
 
 @pytest.mark.parametrize("weighted", [False, True])

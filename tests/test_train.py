@@ -10,6 +10,7 @@ import torch
 
 from fusedmm import __main__ as command
 from fusedmm import build_info, data, train
+from fusedmm.networks import MODELS, PYG, TORCH
 
 
 def small(tmp_path, without=(), **changes):
@@ -51,7 +52,8 @@ def test_info_is_json_and_text():
 
 def test_digits_from_the_shell(tmp_path):
     out = tmp_path / "out.json"
-    run = [sys.executable, "-m", "fusedmm", "train", "--epochs", "5", "--seeds", "1", "--json", str(out)]
+    model = ["--model", "gcn"]
+    run = [sys.executable, "-m", "fusedmm", "train", "--epochs", "5", "--seeds", "1", "--json", str(out), *model]
     done = subprocess.run(run, capture_output=True, check=True, text=True)
     assert "test accuracy" in done.stdout and "torch.sparse" in done.stdout and "epoch" in done.stderr
     assert "Warning" not in done.stderr
@@ -62,31 +64,45 @@ def test_digits_from_the_shell(tmp_path):
     assert result["conditions"]["graph"] == "digits" and result["conditions"]["epochs"] == 5
 
 
-@pytest.mark.parametrize("model", train.MODELS)
+@pytest.mark.parametrize("model", MODELS)
 def test_graph_file(tmp_path, capsys, model):
     options = ["--graph", str(small(tmp_path)), "--model", model, "--epochs", "30", "--seeds", "2"]
     result = trained(tmp_path, *options)
-    theirs, alone = (result["beside"][way]["accuracy"] for way in (train.THEIRS, train.ALONE))
-    assert len(result["accuracy"]) == len(theirs) == len(alone) == 2
+    beside = {way: by["accuracy"] for way, by in result["beside"].items()}
+    alone = beside[train.ALONE]
+    assert list(beside) == train.ways(MODELS[model])[1:]
+    assert len(result["accuracy"]) == len(alone) == 2
     assert np.mean(result["accuracy"]) > 0.8 and np.mean(result["accuracy"]) > np.mean(alone)
-    np.testing.assert_allclose(result["accuracy"], theirs, atol=0.1)  # one of eleven: rounding may part them
+    if TORCH in beside:
+        np.testing.assert_allclose(result["accuracy"], beside[TORCH], atol=0.1)  # one of eleven: rounding may part them
+    elif PYG in beside:  # which drops other weights
+        assert np.mean(beside[PYG]) > 0.8
     assert f"{model} on small" in capsys.readouterr().out
     assert trained(tmp_path, *options)["accuracy"] == result["accuracy"]
 
 
-@pytest.mark.parametrize("model", train.MODELS)
-def test_torch_sparse_computes_the_same(tmp_path, model):
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_beside_computes_the_same(model):
     """Outputs and gradients of both ways to compute a network, with self loops and a node without neighbours."""
+    if not MODELS[model].has_theirs():
+        pytest.skip("PyG is not installed")
     row, col = torch.tensor([0, 0, 1, 1, 2, 3, 3]), torch.tensor([0, 1, 0, 2, 1, 0, 3])
     adj = train.CSR.from_coo(row, col, None, (5, 5))
-    kind, x, found = train.MODELS[model], torch.randn(5, 3), []
-    for by, graph in ((train._by_us, adj), (kind.by_torch, kind.matrix(adj))):
+    kind, x, found = MODELS[model], torch.randn(5, 3), []
+    for build, graph in ((kind.ours, adj), (kind.theirs, kind.matrix(adj))):
         torch.manual_seed(0)
-        network = train.Network(kind, 3, 2, by).eval()
+        network = build(3, 2).eval()
         out = network(x, graph)
-        found.append([out, *torch.autograd.grad(out.square().sum(), list(network.parameters()))])
+        wanted = [p for p in network.parameters() if p.requires_grad]
+        found.append([out, *torch.autograd.grad(out.square().sum(), wanted)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_without_pyg_its_row_is_missing(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert train.ways(MODELS["gat"]) == [train.OURS, train.ALONE]
+    assert train.ways(MODELS["gcn"]) == [train.OURS, TORCH, train.ALONE]
 
 
 def test_split_of_a_file_without_one_follows_the_seed(tmp_path):
@@ -146,11 +162,11 @@ def test_missing_extra_is_named(monkeypatch, capsys):
     assert end.value.code == 2 and "scikit-learn: pip install fusedmm[demo]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "classes"), [("cora", 7), ("citeseer", 6)])
-def test_citation_graphs_learn(tmp_path, name, classes):
+@pytest.mark.parametrize(("name", "classes", "model"), [("cora", 7, "gat"), ("citeseer", 6, "gcn")])
+def test_citation_graphs_learn(tmp_path, name, classes, model):
     try:
         data.find_graph(name)
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
-    result = trained(tmp_path, "--graph", f"{name}.npz", "--seeds", "1", "--epochs", "15")
+    result = trained(tmp_path, "--graph", f"{name}.npz", "--model", model, "--seeds", "1", "--epochs", "15")
     assert result["accuracy"][0] > 3 / classes

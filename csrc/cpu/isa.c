@@ -157,6 +157,26 @@ static fmm_status sddmm_neon(const fmm_exec *exec, const fmm_call *call)
     return fmm_rows_sddmm(exec, call, &fmm_isa_neon);
 }
 
+static fmm_status attention_scalar(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_attention(exec, call, &fmm_isa_scalar);
+}
+
+static fmm_status attention_avx2(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_attention(exec, call, &fmm_isa_avx2);
+}
+
+static fmm_status attention_avx512(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_attention(exec, call, &fmm_isa_avx512);
+}
+
+static fmm_status attention_neon(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_attention(exec, call, &fmm_isa_neon);
+}
+
 #define OWN "fusedmm"
 static const fmm_algorithm spmm[] = {
     {1, "reference", "plain loops in double: the specification", OWN, true, NULL, NULL,
@@ -181,7 +201,21 @@ static const fmm_algorithm sddmm[] = {
     {0},
 };
 
-/* Entry k of both tables is reference, then the sets in the order of `isa`. */
+static const fmm_algorithm attention[] = {
+    {1, "reference", "plain loops in double: the specification", OWN, true, NULL, NULL,
+     fmm_attention_reference},
+    {2, "rows:scalar", "online softmax over blocks of a row, plain C", OWN, true, NULL,
+     fmm_attention_workspace, attention_scalar},
+    {3, "rows:avx2", "online softmax over blocks of a row, AVX2 + FMA", OWN, true, has_avx2,
+     fmm_attention_workspace, attention_avx2},
+    {4, "rows:avx512", "online softmax over blocks of a row, AVX-512", OWN, true, has_avx512,
+     fmm_attention_workspace, attention_avx512},
+    {5, "rows:neon", "online softmax over blocks of a row, NEON", OWN, true, has_neon,
+     fmm_attention_workspace, attention_neon},
+    {0},
+};
+
+/* Entry k of the tables is reference, then the sets in the order of `isa`. */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
 {
     (void)call;
@@ -194,4 +228,11 @@ static const fmm_algorithm *choose_sddmm(const fmm_call *call)
     return &sddmm[1 + best()];
 }
 
+static const fmm_algorithm *choose_attention(const fmm_call *call)
+{
+    (void)call;
+    return &attention[1 + best()];
+}
+
 const fmm_registry fmm_spmm_cpu = {spmm, choose_spmm}, fmm_sddmm_cpu = {sddmm, choose_sddmm};
+const fmm_registry fmm_attention_cpu = {attention, choose_attention};

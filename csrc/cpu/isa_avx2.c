@@ -16,6 +16,10 @@ static inline vf32 vf32_max(vf32 a, vf32 b)
 {
     return _mm256_blendv_ps(_mm256_max_ps(b, a), b, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
 }
+static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
+{
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     fmm_sum4_ps(v[0], v[1], v[2], v[3], out);
@@ -26,6 +30,10 @@ static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return _mm256_fmadd_pd(a, 
 static inline vf64 vf64_max(vf64 a, vf64 b)
 {
     return _mm256_blendv_pd(_mm256_max_pd(b, a), b, _mm256_cmp_pd(b, b, _CMP_UNORD_Q));
+}
+static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
+{
+    return _mm256_blendv_pd(b, a, _mm256_cmp_pd(t, _mm256_setzero_pd(), _CMP_GT_OQ));
 }
 static inline void vf64_sum4(const vf64 *v, double *out)
 {

@@ -18,6 +18,10 @@ static inline vf32 vf32_max(vf32 a, vf32 b)
 {
     return _mm512_mask_mov_ps(_mm512_max_ps(b, a), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), b);
 }
+static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
+{
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_GT_OQ), a);
+}
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     __m256 half[4];
@@ -32,6 +36,10 @@ static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return _mm512_fmadd_pd(a, 
 static inline vf64 vf64_max(vf64 a, vf64 b)
 {
     return _mm512_mask_mov_pd(_mm512_max_pd(b, a), _mm512_cmp_pd_mask(b, b, _CMP_UNORD_Q), b);
+}
+static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
+{
+    return _mm512_mask_mov_pd(b, _mm512_cmp_pd_mask(t, _mm512_setzero_pd(), _CMP_GT_OQ), a);
 }
 static inline void vf64_sum4(const vf64 *v, double *out)
 {

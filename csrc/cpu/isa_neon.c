@@ -13,6 +13,7 @@ enum { LANES_vf32 = 4, LANES_vf64 = 2 };
 static inline vf32 vf32_set1(float s) { return vdupq_n_f32(s); }
 static inline vf32 vf32_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 vf32_max(vf32 a, vf32 b) { return vmaxq_f32(a, b); } /* NaN if either is */
+static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b) { return vbslq_f32(vcgtzq_f32(t), a, b); }
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
@@ -21,6 +22,7 @@ static inline void vf32_sum4(const vf32 *v, float *out)
 static inline vf64 vf64_set1(double s) { return vdupq_n_f64(s); }
 static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b); }
 static inline vf64 vf64_max(vf64 a, vf64 b) { return vmaxq_f64(a, b); }
+static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b) { return vbslq_f64(vcgtzq_f64(t), a, b); }
 static inline void vf64_sum4(const vf64 *v, double *out)
 {
     vst1q_f64(out, vpaddq_f64(v[0], v[1]));

@@ -75,18 +75,28 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* boundary() finds the first row that reaches a multiple of per_chunk, so a chunk that is not empty
+ * starts within its own multiple. */
+int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first)
+{
+    const int64_t chunk = (entry(task->call->a, first) + first) / task->per_chunk;
+    return chunk < task->chunks ? chunk : task->chunks - 1;
+}
+
 /* x is the operand whose rows are gathered, fetched ahead when it is larger than `near`. A chunk
  * gathers about 256 KiB: some 10 us, long enough to pay for handing it to a thread, short enough
  * for its indices to stay in the first cache. */
-static fmm_status run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x, int64_t near)
+fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x, int64_t near)
 {
     enum { CHUNK_BYTES = 1 << 18, CHUNK_MIN = 256, CHUNK_MAX = 4096 };
     const fmm_csr *a = task->call->a;
     const int64_t bytes = x->heads * x->feat * (int64_t)fmm_dtype_bytes(x->dtype) + 1;
     int64_t per_chunk = CHUNK_BYTES / bytes;
     per_chunk = per_chunk < CHUNK_MIN ? CHUNK_MIN : per_chunk > CHUNK_MAX ? CHUNK_MAX : per_chunk;
+    const int64_t work = a->rows + a->nnz;
+    if (task->chunks) per_chunk = (work + task->chunks - 1) / task->chunks;
     task->per_chunk = per_chunk;
-    task->chunks = (a->rows + a->nnz + per_chunk - 1) / per_chunk;
+    if (!task->chunks) task->chunks = (work + per_chunk - 1) / per_chunk;
     task->fetch_end = x->rows > near / bytes ? a->nnz - FMM_AHEAD : 0;
     task->val_head = task->call->val->heads == 1 ? 0 : task->call->val->head_stride;
     fmm_parallel(exec, task->chunks, run_chunks, task);
@@ -107,7 +117,7 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
         task.feat *= task.heads;
         task.heads = 1;
     }
-    return run(exec, &task, x, 1 << 20);
+    return fmm_rows_run(exec, &task, x, 1 << 20);
 }
 
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
@@ -119,5 +129,5 @@ fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_
                           .heads = b->heads,
                           .feat = b->feat,
                           .uses_edges = true};
-    return run(exec, &task, b, 1 << 23); /* four rows on their way side by side as it is */
+    return fmm_rows_run(exec, &task, b, 1 << 23); /* four rows on their way side by side as it is */
 }

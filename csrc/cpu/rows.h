@@ -29,21 +29,32 @@ struct fmm_rows_task {
     int64_t val_head;  /* head stride of val, 0 where one value serves every head */
     int64_t fetch_end; /* entries p < fetch_end fetch for entry p + FMM_AHEAD; 0: table in cache */
     int64_t chunks, per_chunk; /* per_chunk counts rows + entries */
+    double *parts;             /* attention: sums of gatt, one [heads, feat] per chunk */
 };
 
 /* The kernels of one instruction set; all NULL where the compiler's target lacks it. */
 typedef struct fmm_cpu_isa {
-    fmm_rows_kernel *spmm[FMM_DTYPES], *sddmm[FMM_DTYPES];
+    fmm_rows_kernel *spmm[FMM_DTYPES], *sddmm[FMM_DTYPES], *attention[FMM_DTYPES];
 } fmm_cpu_isa;
 extern const fmm_cpu_isa fmm_isa_scalar, fmm_isa_avx2, fmm_isa_avx512, fmm_isa_neon;
 
 fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
+fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
+/* Runs a task whose gathered operand is x, fetched ahead when it has more than `near` bytes; chunks
+ * > 0 on entry fixes their number. */
+fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,
+                        int64_t near);
+/* Which chunk starts at row `first`. */
+int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first);
 
 /* The specification; also what computes rows with columns or positions out of range: those entries
  * are skipped (e of a skipped column is 0). */
 void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last);
 void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last);
+void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last);
+fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
+size_t fmm_attention_workspace(const fmm_call *call);
 
 /* Position of entry p in the caller's edge order. */
 static inline int64_t fmm_edge(const fmm_csr *a, int64_t p)

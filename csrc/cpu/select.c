@@ -25,9 +25,6 @@ static double value_of(const fmm_dense *val, int64_t edge, int64_t h)
     }
 }
 
-static float f32_value(float v) { return v; }
-static double f64_value(double v) { return v; }
-
 #define FN(name) FMM_JOIN(name, DT)
 #define VALUE FMM_JOIN(DT, value)
 #define ROUND FMM_JOIN(DT, of)

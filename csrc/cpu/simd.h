@@ -3,6 +3,7 @@
  * An instruction set is one file isa_<name>.c. It gives, for the accumulator types vf32 and vf64
  * (LANES_vf32 and LANES_vf64 numbers each; + - * / work on them as on scalars):
  *     <vf>_set1(s)  <vf>_fma(a, b, c) = a * b + c  <vf>_max(a, b), NaN if either is
+ *     <vf>_above(t, a, b): a in the lanes where t > 0, else b
  *     <vf>_sum4(v, out): out[g] = sum of the lanes of v[g], g < 4
  * and for every dtype: <dtype>_load(p), <dtype>_store(p, v), and <dtype>_load_part(p, n),
  * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n.
@@ -70,6 +71,8 @@ static inline uint16_t f16_of(float f)
 
 static inline float f32_of(float f) { return f; }
 static inline double f64_of(double f) { return f; }
+static inline float f32_value(float f) { return f; }
+static inline double f64_value(double f) { return f; }
 
 /* The n numbers of 16 bits at p, 0 < n < 8, in two words and zeros after them. Loads overlap
  * instead of reaching past the end; for n < 4 some number is taken twice to the same place. */

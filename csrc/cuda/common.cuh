@@ -206,7 +206,10 @@ static inline edge_view view_edges(const fmm_csr *a, const fmm_dense *val)
 
 /* ---- sizes ---- */
 
-static inline int64_t ceil_div(int64_t n, int64_t d) { return n / d + (n % d != 0); }
+static __host__ __device__ inline int64_t ceil_div(int64_t n, int64_t d)
+{
+    return n / d + (n % d != 0);
+}
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Blocks for `count` threads' worth of work; kernels loop, so the limit of a grid only bounds it.

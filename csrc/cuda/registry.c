@@ -35,6 +35,18 @@ static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
      .supports = fmm_cusparse_supports,                                                            \
      .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
      .run = fmm_##op##_cusparse_##what},
+
+static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static run *const of_dtype[] = {
+        [FMM_F32] = fmm_attention_segments_f32,
+        [FMM_F64] = fmm_attention_segments_f64,
+        [FMM_F16] = fmm_attention_segments_f16,
+        [FMM_BF16] = fmm_attention_segments_bf16,
+    };
+    return of_dtype[call->attention->q.dtype](exec, call);
+}
+
 static const fmm_algorithm spmm[] = {
     {.number = 1,
      .name = "reference",
@@ -92,6 +104,27 @@ static const fmm_algorithm sddmm[] = {
 
 #undef X
 
+static const fmm_algorithm attention[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "one thread per output element, each with its own logits",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_attention_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about =
+         "rows by falling length, long ones in pieces; a group of lanes gathers all heads of a "
+         "row, logits stay in registers",
+     .source = "this project; online softmax (Milakov and Gimelshein 2018), backward from the "
+               "log-sum-exp as in FlashAttention (Dao et al. 2022)",
+     .deterministic = true,
+     .supports = fmm_attention_segments_supports,
+     .workspace = fmm_attention_segments_workspace,
+     .run = attention_segments},
+    {.name = NULL},
+};
+
 /* `segments` was the faster on every graph and width measured; it declines only what its grids or
  * 32-bit strides cannot span (over 2^34 entries, or rows of x 16 GB apart). */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
@@ -104,5 +137,12 @@ static const fmm_algorithm *choose_sddmm(const fmm_call *call)
     return fmm_sddmm_segments_supports(call) ? &sddmm[1] : &sddmm[0];
 }
 
+/* Wider heads than a warp's registers hold are left to `reference`. */
+static const fmm_algorithm *choose_attention(const fmm_call *call)
+{
+    return fmm_attention_segments_supports(call) ? &attention[1] : &attention[0];
+}
+
 const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};
 const fmm_registry fmm_sddmm_cuda = {sddmm, choose_sddmm};
+const fmm_registry fmm_attention_cuda = {attention, choose_attention};

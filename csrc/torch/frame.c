@@ -187,22 +187,23 @@ bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
     return frame_take(f, k, name, t) && to_dense(f, name, t, d);
 }
 
-/* Edge values [nnz] or [nnz, H]; absent without elements. */
-bool frame_values(frame *f, int k, fmm_dense *val)
+bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val)
 {
     tensor t;
     *val = (fmm_dense){.heads = 1, .feat = 1};
-    if (!frame_take(f, k, "val", &t)) return false;
+    if (!frame_take(f, k, name, &t)) return false;
     if (!t.numel) return true;
     if (t.dim != 1 && t.dim != 2)
-        return frame_fail(f, "val must have 1 or 2 dimensions, not %" PRId64, t.dim);
+        return frame_fail(f, "%s must have 1 or 2 dimensions, not %" PRId64, name, t.dim);
     val->data = t.data;
     val->rows = t.size[0];
     val->heads = t.dim == 2 ? t.size[1] : 1;
     val->row_stride = val->rows > 1 ? t.stride[0] : val->heads;
     val->head_stride = val->heads > 1 ? t.stride[1] : 1;
-    return dtype_of(f, "val", &t, &val->dtype);
+    return dtype_of(f, name, &t, &val->dtype);
 }
+
+bool frame_values(frame *f, int k, fmm_dense *val) { return frame_numbers(f, k, "val", val); }
 
 void frame_finish(frame *f, const char *function, StableIValue *stack, const tensor *out, int count)
 {

@@ -40,7 +40,9 @@ bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
 /* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first. */
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
-/* Input k as edge values [nnz] or [nnz, H]; absent without elements. */
+/* Input k as one number per row and head, [n] or [n, H]; absent without elements. Values: of edges.
+ */
+bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val);
 bool frame_values(frame *f, int k, fmm_dense *val);
 
 /* A new contiguous tensor of up to 3 dimensions; the call's workspace. */

@@ -12,6 +12,7 @@ from fusedmm.csr import CSR
 from fusedmm.ops.spmm import spmm
 
 OptPair = tuple[Tensor, Tensor | None]
+Size = tuple[int | None, int | None] | None
 
 
 def adjacency(graph: Any, sources: int, targets: int) -> CSR:
@@ -22,8 +23,14 @@ def adjacency(graph: Any, sources: int, targets: int) -> CSR:
     return adj
 
 
-def bipartite(graph: Any, x: Tensor | OptPair, size: tuple[int | None, int | None] | None) -> tuple[CSR, OptPair]:
+def bipartite(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
     """The graph as a CSR, and the features of sources and of targets (None where there are none)."""
+    adj, pair = with_edge_values(graph, x, size)
+    return (adj.pattern() if hasattr(graph, "sparse_sizes") else adj), pair
+
+
+def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
+    """``bipartite`` which keeps the values of a torch_sparse ``SparseTensor`` too."""
     pair: OptPair = (x, x) if isinstance(x, Tensor) else (x[0], x[1])
     sources = pair[0].size(-2)
     targets = sources if pair[1] is None else pair[1].size(-2)
@@ -36,8 +43,7 @@ def bipartite(graph: Any, x: Tensor | OptPair, size: tuple[int | None, int | Non
             targets = size[1]
     elif isinstance(graph, CSR) and pair[1] is None:
         targets = graph.shape[0]
-    adj = adjacency(graph, sources, targets)
-    return (adj.pattern() if hasattr(graph, "sparse_sizes") else adj), pair
+    return adjacency(graph, sources, targets), pair
 
 
 def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:

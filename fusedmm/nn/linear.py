@@ -55,10 +55,14 @@ class Linear(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The map of x, [..., in_channels] to [..., out_channels]."""
+        return torch.nn.functional.linear(x, self.weight_for(x), self.bias)
+
+    def weight_for(self, x: Tensor) -> Tensor:
+        """The weight, which is drawn here where x is the first input."""
         if isinstance(self.weight, UninitializedParameter):
             self._open(x.size(-1))
             self.reset_parameters()
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        return self.weight
 
     def _open(self, in_channels: int) -> None:
         self.in_channels = in_channels

@@ -1,0 +1,261 @@
+/* Graph attention on the CPU: the specification, and the entry to the kernels of attention.inc.
+ *
+ * The specification computes every number in double as the formulas of ../attention.c read, with
+ * blocked sums, and skips entries out of range, so any index content is safe; it also computes the
+ * chunks whose indices are not sane. What it writes to an entry, row or part has one owner. */
+#include "reference.h"
+#include "../philox.h"
+
+#include <stdlib.h>
+
+/* One pass over the entries p = (i, j) of row i of the matrix given, which is the transpose in the
+ * column pass: there i is a row of k and v, j one of q. */
+typedef struct walk {
+    const fmm_csr *a;
+    const fmm_attention *call;
+    int64_t i, h;
+} walk;
+
+static bool inside(const walk *w, int64_t p)
+{
+    return w->a->idx[p] >= 0 && w->a->idx[p] < w->a->cols && edge_of(w->a, p) >= 0;
+}
+
+/* The row of q and the row of k that entry p joins. */
+static void ends(const walk *w, int64_t p, int64_t *row, int64_t *col)
+{
+    const bool cols = w->call->pass == FMM_ATTENTION_COLS;
+    *row = cols ? w->a->idx[p] : w->i;
+    *col = cols ? w->i : w->a->idx[p];
+}
+
+static double leaky(double t, double slope) { return t > 0 ? t : slope * t; }
+
+/* The logit of entry p; turn is its derivative by bias (ADDITIVE: leaky'). */
+static double logit(const walk *w, int64_t p, double *turn)
+{
+    const fmm_attention *c = w->call;
+    const double bias = c->bias.data ? get(&c->bias, edge_of(w->a, p), w->h, 0) : 0;
+    int64_t row, col;
+    ends(w, p, &row, &col);
+    *turn = 1;
+    if (c->score == FMM_ADDITIVE) {
+        const double t = get(&c->q, row, w->h, 0) + get(&c->k, col, w->h, 0) + bias;
+        *turn = t > 0 ? 1 : c->slope;
+        return leaky(t, c->slope);
+    }
+    blocked_sum sum = {0};
+    for (int64_t f = 0; f < c->q.feat; f++) {
+        const double q = get(&c->q, row, w->h, f), k = get(&c->k, col, w->h, f);
+        if (c->score == FMM_DOT)
+            add(&sum, q * k);
+        else
+            add(&sum, get(&c->att, 0, w->h, f) * leaky(q + k, c->slope));
+    }
+    return total(&sum) * (c->score == FMM_DOT ? c->scale : 1) + bias;
+}
+
+static double keep(const walk *w, int64_t p)
+{
+    const double dropout = w->call->dropout;
+    if (!(dropout > 0)) return 1;
+    const uint64_t seed = (uint64_t)*w->call->seed, limit = fmm_philox_limit(dropout);
+    return fmm_philox_keeps(seed, edge_of(w->a, p), w->h, limit) ? 1 / (1 - dropout) : 0;
+}
+
+static double weight(const walk *w, int64_t p)
+{
+    const fmm_dense *d = &w->call->weight;
+    return d->data ? get(d, edge_of(w->a, p), d->heads == 1 ? 0 : w->h, 0) : 1;
+}
+
+/* An entry in the passes that know lse. */
+typedef struct entry {
+    double w, keep, factor, t, glogit;
+} entry;
+
+static entry entry_of(const walk *w, int64_t p)
+{
+    const fmm_attention *c = w->call;
+    int64_t row, col;
+    double turn;
+    ends(w, p, &row, &col);
+    const double lse = get(&c->lse, row, w->h, 0);
+    entry e = {.w = exp(logit(w, p, &turn) - (isinf(lse) && lse < 0 ? 0 : lse)),
+               .keep = keep(w, p)};
+    e.factor = e.keep * weight(w, p);
+    if (c->pass == FMM_ATTENTION_WEIGHTS) return e;
+    blocked_sum sum = {0};
+    for (int64_t f = 0; f < c->v.feat; f++)
+        add(&sum, get(&c->gout, row, w->h, f) * get(&c->v, col, w->h, f));
+    e.t = total(&sum);
+    e.glogit = e.w * (e.factor * e.t - get(&c->delta, row, w->h, 0)) * turn;
+    return e;
+}
+
+static void forward(const walk *w)
+{
+    const fmm_attention *c = w->call;
+    const int64_t begin = row_begin(w->a, w->i), end = row_end(w->a, w->i);
+    double top = -INFINITY, turn;
+    for (int64_t p = begin; p < end; p++)
+        if (inside(w, p)) {
+            const double l = logit(w, p, &turn);
+            if (l > top) top = l;
+        }
+    const double zero = isinf(top) && top < 0 ? 0 : top;
+    blocked_sum sum = {0};
+    for (int64_t p = begin; p < end; p++)
+        if (inside(w, p)) add(&sum, exp(logit(w, p, &turn) - zero));
+    const double all = total(&sum);
+    put(&c->lse, w->i, w->h, 0, all == 0 ? -INFINITY : top + log(all));
+    for (int64_t f = 0; f < c->v.feat; f++) {
+        blocked_sum out = {0};
+        for (int64_t p = begin; all != 0 && p < end; p++)
+            if (inside(w, p))
+                add(&out, exp(logit(w, p, &turn) - zero) / all * keep(w, p) * weight(w, p) *
+                              get(&c->v, w->a->idx[p], w->h, f));
+        put(&c->out, w->i, w->h, f, total(&out));
+    }
+}
+
+/* What belongs to entries, for WEIGHTS and ROWS. */
+static void entries(const walk *w)
+{
+    const fmm_attention *c = w->call;
+    for (int64_t p = row_begin(w->a, w->i); p < row_end(w->a, w->i); p++) {
+        const int64_t edge = edge_of(w->a, p);
+        if (edge < 0) continue;
+        const entry e = inside(w, p) ? entry_of(w, p) : (entry){0};
+        if (c->weights.data) put(&c->weights, edge, w->h, 0, e.factor * e.w);
+        if (c->gbias.data) put(&c->gbias, edge, w->h, 0, e.glogit);
+        if (c->gweight.data) put(&c->gweight, edge, w->h, 0, e.keep * e.w * e.t);
+    }
+}
+
+/* d logit / d own[f] where own is q in ROWS and k in COLS; over: d logit / d att[f]. */
+static double derivative(const walk *w, int64_t p, int64_t f, double *over)
+{
+    const fmm_attention *c = w->call;
+    int64_t row, col;
+    *over = 0;
+    if (c->score == FMM_ADDITIVE) return 1; /* leaky' is in glogit */
+    ends(w, p, &row, &col);
+    const double q = get(&c->q, row, w->h, f), k = get(&c->k, col, w->h, f);
+    if (c->score == FMM_DOT) return c->scale * (c->pass == FMM_ATTENTION_COLS ? q : k);
+    *over = leaky(q + k, c->slope);
+    return get(&c->att, 0, w->h, f) * (q + k > 0 ? 1 : c->slope);
+}
+
+/* gq, or gk and gv, of row i; gatt adds the row's sums to a part. */
+static void gradients(const walk *w, int64_t part)
+{
+    const fmm_attention *c = w->call;
+    const bool cols = c->pass == FMM_ATTENTION_COLS;
+    const fmm_dense *gown = cols ? &c->gk : &c->gq;
+    const int64_t begin = row_begin(w->a, w->i), end = row_end(w->a, w->i);
+    for (int64_t f = 0; f < c->q.feat && (gown->data || c->gatt.data); f++) {
+        blocked_sum sum = {0}, gatt = {0};
+        double over;
+        for (int64_t p = begin; p < end; p++)
+            if (inside(w, p)) {
+                const double g = entry_of(w, p).glogit;
+                add(&sum, g * derivative(w, p, f, &over));
+                add(&gatt, g * over);
+            }
+        if (gown->data) put(gown, w->i, w->h, f, total(&sum));
+        if (c->gatt.data && !cols)
+            put(&c->gatt, part, w->h, f, get(&c->gatt, part, w->h, f) + total(&gatt));
+    }
+    for (int64_t f = 0; f < c->v.feat && c->gv.data && cols; f++) {
+        blocked_sum sum = {0};
+        for (int64_t p = begin; p < end; p++)
+            if (inside(w, p)) {
+                const entry e = entry_of(w, p);
+                add(&sum, e.factor * e.w * get(&c->gout, w->a->idx[p], w->h, f));
+            }
+        put(&c->gv, w->i, w->h, f, total(&sum));
+    }
+}
+
+static void reference_rows(const fmm_call *call, int64_t first, int64_t last, int64_t part)
+{
+    const fmm_attention *c = call->attention;
+    const bool rows = c->pass == FMM_ATTENTION_ROWS, weights = c->pass == FMM_ATTENTION_WEIGHTS;
+    for (int64_t i = first; i < last; i++)
+        for (int64_t h = 0; h < c->q.heads; h++) {
+            const walk w = {.a = call->a, .call = c, .i = i, .h = h};
+            if (c->pass == FMM_ATTENTION_FORWARD) forward(&w);
+            if (rows || weights) entries(&w);
+            if (rows || c->pass == FMM_ATTENTION_COLS) gradients(&w, part);
+        }
+}
+
+/* Each part of gatt belongs to as many rows as the others. */
+static int64_t part_row(const fmm_call *call, int64_t part)
+{
+    const int64_t parts = call->attention->gatt.rows, each = call->a->rows / parts;
+    return part == parts ? call->a->rows : part * each;
+}
+
+static void clear_gatt(const fmm_attention *c)
+{
+    const fmm_dense *d = &c->gatt;
+    for (int64_t r = 0; d->data && r < d->rows; r++)
+        for (int64_t h = 0; h < d->heads; h++)
+            for (int64_t f = 0; f < d->feat; f++) put(d, r, h, f, 0);
+}
+
+void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last)
+{
+    /* The part of the chunk that a task gives to its first row, as far as ptr can be believed. */
+    const int64_t parts = call->attention->gatt.rows;
+    const int64_t each = parts ? (call->a->rows + call->a->nnz + parts - 1) / parts : 1;
+    const int64_t part = (row_begin(call->a, first) + first) / (each ? each : 1);
+    reference_rows(call, first, last, part < parts ? part : parts - 1);
+}
+
+static void reference_parts(int64_t first, int64_t last, void *ctx)
+{
+    for (int64_t part = first; part < last; part++)
+        reference_rows(ctx, part_row(ctx, part), part_row(ctx, part + 1), part);
+}
+
+static void reference_range(int64_t first, int64_t last, void *ctx)
+{
+    reference_rows(ctx, first, last, 0);
+}
+
+fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call)
+{
+    fmm_call copy = *call;
+    clear_gatt(call->attention);
+    if (call->attention->gatt.data)
+        fmm_parallel(exec, call->attention->gatt.rows, reference_parts, &copy);
+    else
+        fmm_parallel(exec, call->a->rows, reference_range, &copy);
+    return FMM_OK;
+}
+
+size_t fmm_attention_workspace(const fmm_call *call)
+{
+    const fmm_dense *d = &call->attention->gatt;
+    return d->data ? (size_t)(d->rows * d->heads * d->feat) * sizeof(double) : 0;
+}
+
+fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_attention *c = call->attention;
+    const bool reads_edges = c->bias.data || c->weight.data || c->dropout > 0;
+    const bool writes_edges = c->weights.data || c->gbias.data || c->gweight.data;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->attention[c->q.dtype],
+                          .guarded = fmm_reference_attention,
+                          .uses_edges = reads_edges || writes_edges};
+    if (c->gatt.data && c->pass == FMM_ATTENTION_ROWS) {
+        clear_gatt(c);
+        task.chunks = c->gatt.rows;
+        task.parts = exec->workspace;
+    }
+    return fmm_rows_run(exec, &task, call->x->data ? call->x : &c->k, 1 << 20);
+}

@@ -1,0 +1,85 @@
+/* What the specifications share: elements of any dtype as doubles, blocked sums, and indices that
+ * are never believed. */
+#ifndef FMM_REFERENCE_H
+#define FMM_REFERENCE_H
+
+#include "rows.h"
+#include "simd.h"
+
+static inline double get(const fmm_dense *d, int64_t r, int64_t h, int64_t c)
+{
+    const int64_t at = r * d->row_stride + h * d->head_stride + c;
+    switch (d->dtype) {
+    case FMM_F64:
+        return ((const double *)d->data)[at];
+    case FMM_F16:
+        return (double)f16_value(((const uint16_t *)d->data)[at]);
+    case FMM_BF16:
+        return (double)bf16_value(((const uint16_t *)d->data)[at]);
+    default:
+        return (double)((const float *)d->data)[at];
+    }
+}
+
+static inline void put(const fmm_dense *d, int64_t r, int64_t h, int64_t c, double value)
+{
+    const int64_t at = r * d->row_stride + h * d->head_stride + c;
+    switch (d->dtype) {
+    case FMM_F64:
+        ((double *)d->data)[at] = value;
+        break;
+    case FMM_F16:
+        ((uint16_t *)d->data)[at] = f16_of((float)value);
+        break;
+    case FMM_BF16:
+        ((uint16_t *)d->data)[at] = bf16_of((float)value);
+        break;
+    default:
+        ((float *)d->data)[at] = (float)value;
+        break;
+    }
+}
+
+/* A sum whose level l + 1 takes what FMM_BLOCK terms of level l made. */
+enum { LEVELS = 5 };
+typedef struct blocked_sum {
+    int64_t terms;
+    double level[LEVELS];
+} blocked_sum;
+
+static inline void add(blocked_sum *s, double term)
+{
+    s->level[0] += term;
+    int64_t made = ++s->terms;
+    for (int l = 1; l < LEVELS && made % FMM_BLOCK == 0; l++, made /= FMM_BLOCK) {
+        s->level[l] += s->level[l - 1];
+        s->level[l - 1] = 0;
+    }
+}
+
+static inline double total(const blocked_sum *s)
+{
+    double sum = 0;
+    for (int l = 0; l < LEVELS; l++) sum += s->level[l];
+    return sum;
+}
+
+/* The entries of row i, inside [0, nnz) whatever ptr holds. */
+static inline int64_t row_begin(const fmm_csr *a, int64_t i)
+{
+    return a->ptr[i] < 0 ? 0 : a->ptr[i];
+}
+
+static inline int64_t row_end(const fmm_csr *a, int64_t i)
+{
+    return a->ptr[i + 1] > a->nnz ? a->nnz : a->ptr[i + 1];
+}
+
+/* Where entry p stands in the edge order, -1 if outside of it. */
+static inline int64_t edge_of(const fmm_csr *a, int64_t p)
+{
+    const int64_t edge = fmm_edge(a, p);
+    return edge < 0 || edge >= a->nnz ? -1 : edge;
+}
+
+#endif

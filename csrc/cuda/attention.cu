@@ -1,0 +1,35 @@
+/* What attention `segments` can take and how much workspace it needs: host code, from the sizes of
+ * the operands alone. */
+#include "attention.cuh"
+#include "cuda.h"
+
+/* Strides of gathered rows are 32-bit factors in the kernels' address arithmetic. */
+static bool gathers(const fmm_dense *d)
+{
+    return d->rows < 2 || d->row_stride <= UINT32_MAX / (int64_t)sizeof(double);
+}
+
+bool fmm_attention_segments_supports(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const fmm_attention *t = call->attention;
+    const bool cols = t->pass == FMM_ATTENTION_COLS;
+    const int64_t feat = t->q.feat > t->v.feat ? t->q.feat : t->v.feat;
+    return gathers(cols ? &t->q : &t->k) && gathers(cols ? &t->gout : &t->v) &&
+           (a->cols || !a->nnz) && (a->rows || !t->gatt.data) && feat <= attention_widest(t) &&
+           t->q.heads <= UINT16_MAX && t->gatt.rows <= INT32_MAX && segments_reach(a, 1, 0);
+}
+
+size_t fmm_attention_segments_workspace(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const fmm_attention *t = call->attention;
+    const int64_t segments =
+        plan_long_rows_max(a->rows, a->nnz) ? plan_segments_max(a->rows, a->nnz) : 0;
+    const int64_t sum_bytes = t->q.dtype == FMM_F64 ? sizeof(double) : sizeof(float);
+    int64_t bytes;
+    if (__builtin_mul_overflow(segments * sum_bytes, t->q.heads, &bytes) ||
+        __builtin_mul_overflow(bytes, slot_width(t), &bytes))
+        return SIZE_MAX;
+    return plan_workspace(a) + plan_padded(stats_bytes(call)) + (size_t)bytes;
+}

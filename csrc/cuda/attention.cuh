@@ -1,0 +1,159 @@
+/* Attention `segments`: what its kernels share (fusedmm.h has the formulas).
+ *
+ * Three walks do the work of all passes: FORWARD, ROWS (WEIGHTS is ROWS without gout) and COLS.
+ * Each row of the matrix it is given has an own operand on the side of the score (q, in COLS k) and
+ * on that of the values (gout, in COLS v); each entry gathers the far ones (k and v, in COLS q and
+ * gout). Scores are symmetric in own and far, hence one kernel text (attention_walk.cuh).
+ *
+ * Logits are kept times log2 e, so that an exponential is one instruction; lse leaves as a natural
+ * logarithm. */
+#ifndef FMM_CUDA_ATTENTION_CUH
+#define FMM_CUDA_ATTENTION_CUH
+
+#include "../philox.h"
+#include "segments.cuh"
+
+enum walk { FORWARD, ROWS, COLS };
+/* Of a kernel: nothing of edges; far_s and far_v are one operand, and nothing of edges; all. */
+enum kind { PLAIN, SAME_FAR, WITH_EDGES };
+enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
+
+static constexpr double LOG2_E = 1.4426950408889634, LN_2 = 0.69314718055994531;
+
+template <class T> struct own_side {
+    T *data;
+    int64_t row, head;
+    __device__ __forceinline__ T *at(int64_t r, int64_t h, int64_t c) const
+    {
+        return data + r * row + h * head + c;
+    }
+};
+template <class T> struct far_side {
+    const char *data;
+    int64_t head; /* strides in bytes */
+    uint32_t row;
+};
+
+template <class T> struct attend_args {
+    typedef typename sum_of<T>::type A;
+    csr_view a;
+    plan_view plan;
+    edge_view edges; /* eid alone */
+    own_side<const T> own_s, own_v, att, bias, weight;
+    far_side<T> far_s, far_v;
+    own_side<const A> lse, delta;           /* ROWS */
+    const A *stats;                         /* COLS: stats_of packs them */
+    own_side<T> to_s, to_v;                 /* gq; gk and gv; out */
+    own_side<A> to_lse, to_att;             /* FORWARD; ROWS of GATV2 */
+    own_side<T> to_bias, to_weight, to_use; /* gbias, gweight, weights */
+    A *partial; /* [segments][heads][width]: width_s sums for to_s, then those for to_v */
+    const int64_t *seed;
+    uint64_t keep_limit;
+    int64_t width, width_s;
+    A scale, slope, kept; /* kept: 1 / (1 - dropout) */
+    int32_t heads, feat, feat_v;
+    int32_t lane_bits, group_bits; /* lanes of one head, of one group of heads: powers of two */
+    int32_t shift;                 /* bundles of at most 2^shift rows */
+    bool drops;
+};
+
+/* COLS gathers what is one number of a row and head from one place: pairs of lse (in base 2,
+ * +infinity for a row that has no weights) and delta, then in ADDITIVE q, and as much that is
+ * empty: 8 heads then begin at a cache line. */
+static constexpr __host__ __device__ int planes_of(int score)
+{
+    return score == FMM_ADDITIVE ? 4 : 2;
+}
+
+static __device__ __forceinline__ float exp2_of(float v)
+{
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+    return power;
+}
+static __device__ __forceinline__ double exp2_of(double v) { return exp2(v); }
+static __device__ __forceinline__ float log2_of(float v) { return log2f(v); }
+static __device__ __forceinline__ double log2_of(double v) { return log2(v); }
+static __device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
+static __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }
+
+/* lse of a row in base 2; no weight of a row without one above -infinity is ever more than 0. */
+template <class A> static __device__ __forceinline__ A lse_base2(A lse)
+{
+    return lse == -A(INFINITY) ? A(INFINITY) : lse * A(LOG2_E);
+}
+/* out's factor and lse of a row with these statistics. */
+template <class A> static __device__ __forceinline__ A share_of(A sum)
+{
+    return sum == A(0) ? A(0) : A(1) / sum;
+}
+template <class A> static __device__ __forceinline__ A lse_of(A high, A sum)
+{
+    return sum == A(0) ? -A(INFINITY) : (high + log2_of(sum)) * A(LN_2);
+}
+/* What sums relative to `high` are multiplied by to be relative to the finite part of `higher`. */
+template <class A> static __device__ __forceinline__ A bounded(A high)
+{
+    return high == -A(INFINITY) ? A(0) : high;
+}
+
+/* Slots of partial sums, in sums a head: those of to_s, then of to_v, in FORWARD then (high, sum).
+ */
+static inline int64_t quads(int64_t feat) { return ceil_div(feat, QUAD) * QUAD; }
+static inline int64_t slot_width_s(const fmm_attention *t)
+{
+    const bool some = t->pass == FMM_ATTENTION_ROWS || t->pass == FMM_ATTENTION_COLS;
+    return some ? quads(t->q.feat) : 0;
+}
+static inline int64_t slot_width(const fmm_attention *t)
+{
+    if (t->pass == FMM_ATTENTION_FORWARD) return quads(t->v.feat > 0 ? t->v.feat : 1) + QUAD;
+    return slot_width_s(t) + (t->pass == FMM_ATTENTION_COLS ? quads(t->v.feat) : 0);
+}
+static inline int64_t stats_bytes(const fmm_call *call)
+{
+    const fmm_attention *t = call->attention;
+    if (t->pass != FMM_ATTENTION_COLS) return 0;
+    return call->a->cols * t->q.heads * planes_of(t->score) * (t->q.dtype == FMM_F64 ? 8 : 4);
+}
+
+/* Whether 16-byte loads fit every operand; how many columns of a head the kernels then reach. */
+static inline bool attention_packs(const fmm_attention *t)
+{
+    const size_t bytes = t->q.dtype == FMM_F64 ? 8 : t->q.dtype == FMM_F32 ? 4 : 2;
+    const fmm_dense *const scores[] = {&t->q, &t->k, &t->gq, &t->gk, &t->att};
+    const fmm_dense *const values[] = {&t->v, &t->out, &t->gout, &t->gv};
+    bool packs = true;
+    for (const fmm_dense *d : scores)
+        if (t->score != FMM_ADDITIVE && d->data)
+            packs = packs && lies_in_packs(d, bytes, 16 / (int64_t)bytes);
+    for (const fmm_dense *d : values)
+        if (d->data) packs = packs && lies_in_packs(d, bytes, 16 / (int64_t)bytes);
+    return packs;
+}
+enum { PER_SINGLE = 8 };
+static constexpr int per_packs(int64_t pack) { return pack == 8 ? 2 : 4; }
+static inline int64_t attention_widest(const fmm_attention *t)
+{
+    const int64_t pack = t->q.dtype == FMM_F64 ? 2 : t->q.dtype == FMM_F32 ? 4 : 8;
+    return WARP * (attention_packs(t) ? per_packs(pack) * pack : PER_SINGLE);
+}
+
+/* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
+template <class Kernel, class Args>
+static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid,
+                         const Args &args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(BLOCK);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = starts_early(device);
+    cudaLaunchKernelEx(&config, kernel, args);
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* What runs before and after the walk of attention `segments`.
+ *
+ * stats_of packs what COLS gathers of a row besides q and gout. The join adds up the slots of long
+ * rows: sums in order of pieces; FORWARD's relative to the largest logit so far. A row of up to
+ * HUB_PIECES pieces has a thread per QUAD of columns, a hub has a block, whose threads split its
+ * slots and meet in shared memory in a tree of fixed shape. */
+#ifndef FMM_CUDA_ATTENTION_JOIN_CUH
+#define FMM_CUDA_ATTENTION_JOIN_CUH
+
+#include "attention.cuh"
+
+template <class T> struct stats_args {
+    typedef typename sum_of<T>::type A;
+    own_side<const A> lse, delta;
+    own_side<const T> q;
+    A *stats;
+    int64_t rows;
+    int32_t heads, planes;
+};
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__ stats_args<T> s)
+{
+    let_next_start();
+    const int64_t count = s.rows * s.heads;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t row = t / s.heads, head = t - row * s.heads;
+        auto *const to = s.stats + row * s.planes * s.heads;
+        to[2 * head] = lse_base2(__ldg(s.lse.at(row, head, 0)));
+        to[2 * head + 1] = __ldg(s.delta.at(row, head, 0));
+        if (s.planes > 2) to[2 * s.heads + head] = widen(__ldg(s.q.at(row, head, 0)));
+    }
+}
+
+/* Sums of QUAD columns; those of FORWARD are relative to high. */
+template <class A, int WALK> struct quad {
+    A v[QUAD], high, sum;
+    __device__ __forceinline__ void start(void)
+    {
+        for (int i = 0; i < QUAD; i++) v[i] = A(0);
+        high = -A(INFINITY), sum = A(0);
+    }
+    __device__ __forceinline__ void join(const quad &other)
+    {
+        if (WALK != FORWARD) {
+#pragma unroll
+            for (int i = 0; i < QUAD; i++) v[i] += other.v[i];
+            return;
+        }
+        const A higher = most(high, other.high), zero = bounded(higher);
+        const A mine = exp2_of(high - zero), theirs = exp2_of(other.high - zero);
+#pragma unroll
+        for (int i = 0; i < QUAD; i++) v[i] = v[i] * mine + other.v[i] * theirs;
+        sum = sum * mine + other.sum * theirs;
+        high = higher;
+    }
+};
+
+template <class T, int WALK>
+static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
+    attend_join(const __grid_constant__ attend_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    typedef quad<A, WALK> sums;
+    __shared__ sums meet[BLOCK];
+    const plan_counts counts = read_counts(s.a, s.plan);
+    const int64_t stride = s.heads * s.width;
+    const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
+
+    auto join_slots = [&](sums *to, const A *slots, int64_t c, int64_t begin, int64_t end,
+                          int64_t step) {
+        to->start();
+#pragma unroll 4
+        for (int64_t p = begin; p < end; p += step) {
+            sums slot;
+            slot.start();
+            fetch_kept<A, QUAD>(slots + p * stride + c, slot.v);
+            if (WALK == FORWARD) {
+                slot.high = __ldcs(slots + p * stride + width);
+                slot.sum = __ldcs(slots + p * stride + width + 1);
+            }
+            to->join(slot);
+        }
+    };
+    auto write = [&](int64_t row, int64_t head, int64_t c, const sums &total) {
+        const bool first = c < s.width_s;
+        const own_side<T> &to = first ? s.to_s : s.to_v;
+        const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
+        const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
+        for (int i = 0; i < QUAD && at + i < end && to.data; i++)
+            *to.at(row, head, at + i) = narrow<T>(total.v[i] * share);
+        if (WALK == FORWARD && c == 0) *s.to_lse.at(row, head, 0) = lse_of(total.high, total.sum);
+    };
+    int64_t row, first, pieces;
+    auto look_up = [&](int64_t k) {
+        int64_t begin;
+        row = clamp(__ldg(s.plan.order + k), 0, s.a.rows - 1);
+        first = clamp(__ldg(s.plan.first + k), 0, counts.segments);
+        pieces =
+            min(pieces_of(row_range(s.a, row, &begin), s.plan.segment), counts.segments - first);
+    };
+
+    wait_for_previous();
+    const int64_t per_row = s.heads * across;
+    const int64_t tasks = (counts.long_rows - counts.hubs) * per_row;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < tasks;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t k = t / per_row, at = t - k * per_row, head = at / across;
+        const int64_t c = (at - head * across) * QUAD;
+        look_up(counts.hubs + k);
+        sums total;
+        join_slots(&total, s.partial + first * stride + head * s.width, c, 0,
+                   min(pieces, int64_t(CHAIN)), 1);
+        write(row, head, c, total);
+    }
+
+    /* Hubs, the last blocks first, which had the fewest of the other rows. */
+    int columns = 1;
+    while (columns < WARP && columns < across) columns *= 2;
+    const int stretches = BLOCK / columns, stretch = threadIdx.x / columns;
+    for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
+         t += gridDim.x) {
+        const int64_t head = t % s.heads;
+        look_up(t / s.heads);
+        const A *const slots = s.partial + first * stride + head * s.width;
+        for (int64_t tile = 0; tile < across; tile += columns) {
+            const int64_t c = (tile + threadIdx.x % columns) * QUAD;
+            sums total, some;
+            total.start();
+            for (int64_t p = stretch; c < width && p < pieces; p += int64_t(CHAIN) * stretches) {
+                join_slots(&some, slots, c, p, min(pieces, p + int64_t(CHAIN) * stretches),
+                           stretches);
+                total.join(some);
+            }
+            for (int half = stretches / 2; half; half /= 2) {
+                meet[threadIdx.x] = total;
+                __syncthreads();
+                if (stretch < half) total.join(meet[threadIdx.x + half * columns]);
+                __syncthreads();
+            }
+            if (stretch == 0 && c < width) write(row, head, c, total);
+        }
+    }
+}
+
+#endif

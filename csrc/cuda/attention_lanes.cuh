@@ -1,0 +1,177 @@
+/* What a lane of attention's walk has to do with memory: its heads and columns, the entries of a
+ * row and what the row has of its own (attention_walk.cuh says how groups of lanes are made). */
+#ifndef FMM_CUDA_ATTENTION_LANES_CUH
+#define FMM_CUDA_ATTENTION_LANES_CUH
+
+#include "attention.cuh"
+
+/* An entry as the lane that fetched it keeps it. Loads are unconditional, so that the compiler
+ * keeps them together: past the end of a row they read its last entry again (what is not a number
+ * there is the row's own), a lane without columns reads the first ones, and neither counts. */
+static constexpr uint32_t ABSENT = 0x80000000u;
+template <bool EDGES> struct entry {
+    uint32_t column; /* ABSENT: counts for nothing, whatever is read there */
+};
+template <> struct entry<true> {
+    uint32_t column;
+    uint32_t keep; /* bit h: dropout keeps head h of the group */
+    int64_t edge;
+};
+
+template <class T>
+static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, uint64_t seed,
+                                                     int64_t edge, int32_t first_head,
+                                                     int32_t heads)
+{
+    uint32_t mask = 0;
+    const int32_t end = min(first_head + heads, s.heads);
+    for (int32_t four = first_head / 4; four * 4 < end; four++) {
+        const fmm_philox_block block = fmm_philox(seed, (uint64_t)edge, (uint32_t)four);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t bit = four * 4 + i - first_head;
+            if (bit >= 0 && bit < heads && block.word[i] >= s.keep_limit) mask |= 1u << bit;
+        }
+    }
+    return mask;
+}
+
+/* A row's own operands, on their way. */
+template <class T, int PS, int VS, int PER, int VEC> struct own_row {
+    typedef typename sum_of<T>::type A;
+    PACK(T, VS) s[PS];
+    PACK(T, VEC) v[PER];
+    A lse, delta;
+};
+
+template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct attend_lane {
+    typedef typename sum_of<T>::type A;
+    static constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
+    static constexpr int PS = SCALAR ? 1 : PER, VS = SCALAR ? 1 : VEC;
+    typedef own_row<T, PS, VS, PER, VEC> own;
+
+    int lanes, group, lane, sub, base; /* of a head, of the group; base: the group's in the warp */
+    int group_heads, mine_of_heads;
+    int32_t first_head, head;
+    bool live; /* has a head */
+    int32_t column[PER], offset_s[PS], offset_v[PER];
+    bool in_s[PS], in_v[PER];
+    const char *far_s, *far_v, *stats, *stats_q;
+    uint64_t seed;
+
+    __device__ __forceinline__ explicit attend_lane(const attend_args<T> &s)
+    {
+        lanes = 1 << s.lane_bits, group = 1 << s.group_bits;
+        lane = threadIdx.x & (group - 1), sub = lane & (lanes - 1);
+        base = (threadIdx.x & (WARP - 1)) & ~(group - 1);
+        group_heads = group >> s.lane_bits, mine_of_heads = lane >> s.lane_bits;
+        first_head = blockIdx.y * group_heads;
+        live = first_head + mine_of_heads < s.heads;
+        head = live ? first_head + mine_of_heads : 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            column[i] = (i * lanes + sub) * VEC;
+            in_v[i] = live && column[i] < s.feat_v;
+            offset_v[i] = in_v[i] ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < PS; i++) {
+            in_s[i] = live && (SCALAR || column[i] < s.feat);
+            offset_s[i] = !SCALAR && in_s[i] ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
+        }
+        /* Addresses that the compiler keeps whole: one multiply-add for each load. */
+        far_s = s.far_s.data + head * s.far_s.head;
+        far_v = s.far_v.data + head * s.far_v.head;
+        if (!SCALAR && in_s[0]) far_s += column[0] * sizeof(T);
+        if (in_v[0]) far_v += column[0] * sizeof(T);
+        stats = reinterpret_cast<const char *>(s.stats + 2 * head);
+        stats_q = reinterpret_cast<const char *>(s.stats + 2 * s.heads + head);
+        asm("" : "+l"(far_s), "+l"(far_v), "+l"(stats), "+l"(stats_q));
+        seed = EDGES && s.drops ? (uint64_t)__ldg(s.seed) : 0;
+    }
+
+    /* Entry `at` + this lane of a row. */
+    __device__ __forceinline__ void fetch(const attend_args<T> &s, const span &from, int at,
+                                          entry<EDGES> *to) const
+    {
+        *to = entry<EDGES>{ABSENT};
+        if (from.length <= 0) return;
+        const int64_t p = from.begin + min(at + lane, from.length - 1);
+        const uint32_t j = (uint32_t)__ldg(s.a.idx + p);
+        to->column = j < (uint32_t)s.a.cols ? j | (at + lane < from.length ? 0 : ABSENT) : ABSENT;
+        if constexpr (EDGES) {
+            to->edge = edge_at(s.edges, p);
+            if (!is_edge(s.edges, to->edge)) to->column = ABSENT, to->edge = 0;
+            to->keep = s.drops ? keep_mask(s, seed, to->edge, first_head, group_heads) : ALL;
+        }
+    }
+
+    __device__ __forceinline__ span span_at(const span &of, int k) const
+    {
+        span other;
+        other.begin = __shfl_sync(ALL, of.begin, base + (k & (group - 1)));
+        other.length = __shfl_sync(ALL, of.length, base + (k & (group - 1)));
+        other.row = __shfl_sync(ALL, of.row, base + (k & (group - 1)));
+        return other;
+    }
+    __device__ __forceinline__ int most_of_groups(int v) const
+    {
+        for (int d = group; d < WARP; d *= 2) v = max(v, __shfl_xor_sync(ALL, v, d));
+        return v;
+    }
+
+    __device__ __forceinline__ void read_own(const attend_args<T> &s, int64_t row, own *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < PS; i++) {
+            to->s[i] = PACK(T, VS){};
+            if (in_s[i]) to->s[i] = load<T, VS>(s.own_s.at(row, head, SCALAR ? 0 : column[i]));
+        }
+#pragma unroll
+        for (int i = 0; i < PER && BACK; i++) {
+            to->v[i] = PACK(T, VEC){};
+            if (s.own_v.data && in_v[i]) to->v[i] = load<T, VEC>(s.own_v.at(row, head, column[i]));
+        }
+        if (WALK == ROWS) {
+            to->lse = live ? __ldg(s.lse.at(row, head, 0)) : A(0);
+            to->delta = live && s.delta.data ? __ldg(s.delta.at(row, head, 0)) : A(0);
+        }
+    }
+
+    /* Sums of a whole row go to the row, those of a piece to its slot, `offset` sums into it. */
+    __device__ __forceinline__ void write(const attend_args<T> &s, const item_view &item, int r,
+                                          int64_t row, const A (*sums)[VEC], const own_side<T> &to,
+                                          int64_t offset, const bool *in) const
+    {
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if (!in[i]) continue;
+            if (item.count == 0) {
+                if (r == 0 && s.partial)
+                    keep<A, VEC>(s.partial + (int64_t(item.from) * s.heads + head) * s.width +
+                                     offset + column[i],
+                                 sums[i]);
+            } else if (r < item.count && to.data) {
+                store<T, VEC>(to.at(row, head, column[i]), sums[i]);
+            }
+        }
+    }
+
+    /* The results of a row without entries. */
+    __device__ __forceinline__ void write_empty(const attend_args<T> &s, int64_t row) const
+    {
+        const A zeros[VEC] = {};
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if (WALK != ROWS && s.to_v.data && in_v[i])
+                store<T, VEC>(s.to_v.at(row, head, column[i]), zeros);
+            if (BACK && !SCALAR && s.to_s.data && in_s[SCALAR ? 0 : i])
+                store<T, VEC>(s.to_s.at(row, head, column[i]), zeros);
+        }
+        if (!live || sub) return;
+        if (WALK == FORWARD) *s.to_lse.at(row, head, 0) = -A(INFINITY);
+        if (BACK && SCALAR && s.to_s.data) *s.to_s.at(row, head, 0) = narrow<T>(A(0));
+    }
+};
+
+#endif

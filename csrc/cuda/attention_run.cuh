@@ -1,0 +1,173 @@
+/* A call of attention `segments` for one element type: operands to sides, shape to kernel. */
+#ifndef FMM_CUDA_ATTENTION_RUN_CUH
+#define FMM_CUDA_ATTENTION_RUN_CUH
+
+#include "attention_join.cuh"
+#include "attention_walk.cuh"
+
+template <class T> static own_side<T> own_of(const fmm_dense *d)
+{
+    return own_side<T>{static_cast<T *>(d->data), d->row_stride, d->heads > 1 ? d->head_stride : 0};
+}
+template <class T> static far_side<T> far_of(const fmm_dense *d)
+{
+    return far_side<T>{static_cast<const char *>(d->data),
+                       d->heads > 1 ? d->head_stride * (int64_t)sizeof(T) : 0,
+                       d->rows > 1 ? (uint32_t)(d->row_stride * (int64_t)sizeof(T)) : 0};
+}
+
+/* Lanes of a head: enough for its columns, and more, each with fewer loads, while a warp still
+ * holds every head. Lanes of a group: all heads, or as many as a warp holds. */
+template <class T, int VEC, int PER, int FLY> static void deal_lanes(attend_args<T> *s, int score)
+{
+    const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
+    int32_t heads = 0, bits = 0;
+    while (heads < 5 && 1 << heads < s->heads) heads++;
+    while (bits < 5 && (int64_t)VEC * PER << bits < feat) bits++;
+    while (bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
+    s->lane_bits = bits;
+    s->group_bits = bits + heads < 5 ? bits + heads : 5;
+    while (1 << s->group_bits < FLY) s->group_bits++;
+    s->shift = bundle_shift(s->a.rows);
+    if (s->shift > s->group_bits) s->shift = s->group_bits;
+}
+
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND>
+static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
+{
+    deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
+    const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
+    const bool collects = WALK == ROWS && SCORE == FMM_GATV2 && s.to_att.data;
+    const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
+                    (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
+    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND>;
+    if (WALK == COLS && s.a.cols) /* stats_of went before */
+        launch_early(exec->index, stream_of(exec), walk, grid, s);
+    else
+        walk<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    if (!s.plan.long_rows_max || !s.partial) return;
+    const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / QUAD);
+    if (!threads) return;
+    launch_early(exec->index, stream_of(exec), attend_join<T, WALK>,
+                 dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
+}
+
+/* How many blocks a multiprocessor holds, so that a walk's registers hardly spill (sm_90). */
+template <class T, int WALK, int SCORE> static constexpr int blocks_of(bool edges)
+{
+    if (WALK != FORWARD || sizeof(T) == 8) return 2;
+    if (SCORE == FMM_ADDITIVE) return edges ? 3 : 4;
+    return edges || (SCORE == FMM_GATV2 && sizeof(T) == 2) ? 2 : 3;
+}
+
+/* The variants: 16 bytes a load where all operands lie so, one load a lane and row up to 512 bytes
+ * of a head, else four; any other layout in single elements. */
+template <class T, int WALK, int SCORE>
+static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool packs, kind kind,
+                        int64_t parts)
+{
+    enum { V = 16 / sizeof(T), MANY = per_packs(V) };
+    constexpr bool BACK = WALK != FORWARD;
+    const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
+    if (packs && feat <= WARP * V) {
+        constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;
+        constexpr int BLOCKS = blocks_of<T, WALK, SCORE>(false);
+        if constexpr (SCORE == FMM_GATV2 && WALK != COLS && sizeof(T) < 8)
+            if (kind == SAME_FAR)
+                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, SAME_FAR>(exec, s, parts);
+        if constexpr (sizeof(T) < 8)
+            if (kind != WITH_EDGES)
+                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, PLAIN>(exec, s, parts);
+        return launch_walk<T, WALK, SCORE, V, 1, 2, blocks_of<T, WALK, SCORE>(true), WITH_EDGES>(
+            exec, s, parts);
+    }
+    if (packs && feat <= WARP * V * MANY)
+        return launch_walk<T, WALK, SCORE, V, MANY, 1, 1, WITH_EDGES>(exec, s, parts);
+    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? 1 : 2, WITH_EDGES>(
+        exec, s, parts);
+}
+template <class T, int WALK>
+static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,
+                         kind kind, int64_t parts)
+{
+    if (score == FMM_DOT) choose_walk<T, WALK, FMM_DOT>(exec, s, packs, kind, parts);
+    if (score == FMM_ADDITIVE) choose_walk<T, WALK, FMM_ADDITIVE>(exec, s, packs, kind, parts);
+    if (score == FMM_GATV2) choose_walk<T, WALK, FMM_GATV2>(exec, s, packs, kind, parts);
+}
+
+template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_call *call)
+{
+    typedef typename sum_of<T>::type A;
+    const fmm_csr *a = call->a;
+    const fmm_attention *t = call->attention;
+    const bool cols = t->pass == FMM_ATTENTION_COLS, forward = t->pass == FMM_ATTENTION_FORWARD;
+    const bool weights = t->pass == FMM_ATTENTION_WEIGHTS;
+    int before;
+    if (!a->rows) return FMM_OK;
+    TRY(cuda_enter("attention", exec, &before));
+
+    attend_args<T> s = {};
+    s.a = view_csr(a);
+    s.plan = plan_for_call(exec, a);
+    s.edges = view_edges(a, NULL);
+    s.own_s = own_of<const T>(cols ? &t->k : &t->q);
+    s.far_s = far_of<T>(cols ? &t->q : &t->k);
+    if (!forward && !weights) s.own_v = own_of<const T>(cols ? &t->v : &t->gout);
+    s.far_v = far_of<T>(cols ? &t->gout : &t->v);
+    s.att = own_of<const T>(&t->att);
+    s.bias = own_of<const T>(&t->bias);
+    s.weight = own_of<const T>(&t->weight);
+    s.lse = own_of<const A>(&t->lse);
+    s.delta = own_of<const A>(&t->delta);
+    if (forward) s.to_v = own_of<T>(&t->out), s.to_lse = own_of<A>(&t->lse);
+    if (cols) s.to_s = own_of<T>(&t->gk), s.to_v = own_of<T>(&t->gv);
+    if (t->pass == FMM_ATTENTION_ROWS) {
+        s.to_s = own_of<T>(&t->gq);
+        s.to_att = own_of<A>(&t->gatt);
+        s.to_bias = own_of<T>(&t->gbias);
+        s.to_weight = own_of<T>(&t->gweight);
+    }
+    if (!cols && !forward) s.to_use = own_of<T>(&t->weights);
+    s.seed = t->seed;
+    s.drops = t->dropout > 0;
+    s.keep_limit = fmm_philox_limit(t->dropout);
+    s.kept = t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0);
+    s.scale = A(t->scale);
+    s.slope = A(t->slope);
+    s.heads = (int32_t)t->q.heads;
+    s.feat = (int32_t)t->q.feat;
+    s.feat_v = weights ? 0 : (int32_t)t->v.feat;
+    /* Reads that count for nothing still need an address. */
+    if (!s.feat) s.far_s = far_side<T>{reinterpret_cast<const char *>(s.plan.header), 0, 0};
+    if (!s.feat_v) s.far_v = far_side<T>{reinterpret_cast<const char *>(s.plan.header), 0, 0};
+    const bool same = s.far_s.data == s.far_v.data && s.feat == s.feat_v &&
+                      s.far_s.row == s.far_v.row && s.far_s.head == s.far_v.head;
+    s.width_s = slot_width_s(t);
+    s.width = slot_width(t);
+    char *at = static_cast<char *>(exec->workspace) + plan_workspace(a);
+    s.stats = reinterpret_cast<const A *>(at);
+    at += plan_padded(stats_bytes(call));
+    if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
+
+    if (cols) {
+        const stats_args<T> stats = {
+            s.lse,   s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
+            a->cols, s.heads, planes_of(t->score)};
+        const int64_t count = a->cols * int64_t(s.heads);
+        if (count)
+            stats_of<T>
+                <<<(unsigned)smaller(blocks_for(count), 1 << 16), BLOCK, 0, stream_of(exec)>>>(
+                    stats);
+    }
+    const bool packs = attention_packs(t);
+    const bool edges = s.bias.data || s.weight.data || s.drops || s.to_use.data || s.to_bias.data ||
+                       s.to_weight.data;
+    const kind kind = edges ? WITH_EDGES : same ? SAME_FAR : PLAIN;
+    const int64_t parts = t->gatt.rows;
+    if (forward) choose_score<T, FORWARD>(exec, s, t->score, packs, kind, parts);
+    if (cols) choose_score<T, COLS>(exec, s, t->score, packs, kind, parts);
+    if (!forward && !cols) choose_score<T, ROWS>(exec, s, t->score, packs, kind, parts);
+    return cuda_leave("attention", exec, before);
+}
+
+#endif

@@ -1,0 +1,340 @@
+/* The walk over entries: attention.cuh says whose rows.
+ *
+ * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An
+ * item goes to a group of lanes that has as many heads as fit a warp, each head a power of two of
+ * lanes and each of those lanes VEC neighbouring columns, PER times; gridDim.y walks over the heads
+ * beyond. Lanes read idx (and the edges and dropout's masks) of as many entries at once, one such
+ * chunk ahead, hand them round by shuffles, and gather FLY rows at a time. All heads of a row thus
+ * share idx and are gathered as one stretch of memory.
+ *
+ * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
+ * rows are written once; pieces go to slots of the workspace, which the join adds up in order
+ * (attention_join.cuh). gatt alone has no owner among the items: blocks take a fixed share of them
+ * each, and leave one sum a block. The same bits every time. */
+#ifndef FMM_CUDA_ATTENTION_WALK_CUH
+#define FMM_CUDA_ATTENTION_WALK_CUH
+
+#include "attention_lanes.cuh"
+
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND>
+static __global__ void __launch_bounds__(BLOCK, BLOCKS)
+    attend_segments(const __grid_constant__ attend_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
+    constexpr bool EDGES = KIND == WITH_EDGES, SAME = KIND == SAME_FAR;
+    constexpr bool FAR_S = !(SCALAR && WALK == COLS); /* else q lies with the statistics */
+    constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
+    constexpr bool AHEAD = PER == 1; /* the next row's own operands are read during this row */
+    typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES> lane_of;
+    constexpr int PS = lane_of::PS, VS = lane_of::VS; /* the score side's registers */
+    let_next_start();
+
+    const lane_of me(s);
+    const int group = me.group, base = me.base;
+    const int32_t head = me.head;
+    const uint32_t stats_row = planes_of(SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
+    A att[PS][VS], collected[PS][VS]; /* collected: gatt's, of all rows; turned: of one */
+    if (SCORE == FMM_GATV2)
+#pragma unroll
+        for (int i = 0; i < PS; i++) {
+            PACK(T, VS) packed = {};
+            if (me.in_s[i]) packed = load<T, VS>(s.att.at(0, head, me.column[i]));
+            unpack<T, VS>(packed, att[i]);
+#pragma unroll
+            for (int v = 0; v < VS; v++) att[i][v] *= A(LOG2_E), collected[i][v] = A(0);
+        }
+    auto leaky = [&](A t) { return t > A(0) ? t : t * s.slope; };
+
+    const plan_counts counts = read_counts(s.a, s.plan);
+    const int64_t items = count_items(counts, s.shift);
+    const int in_block = BLOCK >> s.group_bits;
+    int64_t k = int64_t(blockIdx.x) * in_block + (threadIdx.x >> s.group_bits);
+    for (int64_t block_k = int64_t(blockIdx.x) * in_block; block_k < max(items, int64_t(1));
+         block_k += int64_t(gridDim.x) * in_block, k += int64_t(gridDim.x) * in_block) {
+        const item_view item = find_item(counts, k, s.shift);
+        const span mine = find_span(s.a, s.plan, item, me.lane);
+        const int rows = me.most_of_groups(max(item.count, item.count == 0));
+
+        /* Rows without entries: as many to each item. */
+        for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += max(items, int64_t(1))) {
+            if (k >= items && k) break;
+            me.write_empty(s,
+                           clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
+        }
+
+        entry<EDGES> near, near_next;
+        span now = me.span_at(mine, 0);
+        me.fetch(s, now, 0, &near);
+        if (WALK == COLS) wait_for_previous();
+        typename lane_of::own own;
+        me.read_own(s, now.row, &own);
+        for (int r = 0; r < rows; r++) {
+            A own_s[PS][VS], own_v[PER][VEC], sum_s[PS][VS], sum_v[PER][VEC], turned[PS][VS];
+            A high = -A(INFINITY), sum = A(0), own_lse = A(0), own_delta = A(0);
+#pragma unroll
+            for (int i = 0; i < PS; i++) {
+                unpack<T, VS>(own.s[i], own_s[i]);
+#pragma unroll
+                for (int v = 0; v < VS; v++) {
+                    if (SCORE == FMM_DOT) own_s[i][v] *= s.scale * A(LOG2_E);
+                    sum_s[i][v] = turned[i][v] = A(0);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                if (BACK) unpack<T, VEC>(own.v[i], own_v[i]);
+#pragma unroll
+                for (int v = 0; v < VEC; v++) sum_v[i][v] = A(0);
+            }
+            if (WALK == ROWS) own_lse = lse_base2(own.lse), own_delta = own.delta;
+            if (AHEAD)
+                me.read_own(s, __shfl_sync(ALL, mine.row, base + ((r + 1) & (group - 1))), &own);
+
+            const int longest = max(me.most_of_groups(now.length), 1);
+            for (int done = 0; done < longest; done += group) {
+                if (done + group < longest) {
+                    me.fetch(s, now, done + group, &near_next);
+                } else {
+                    span next = me.span_at(mine, r + 1);
+                    if (r + 1 == group) next.length = 0;
+                    me.fetch(s, next, 0, &near_next);
+                }
+                const int end = min(group, longest - done);
+                for (int c = 0; c < end; c += FLY) {
+                    PACK(T, VS) got_s[FLY][PS];
+                    PACK(T, VEC) got_v[FLY][PER];
+                    uint32_t j[FLY];
+                    A far[FLY], lse[FLY], delta[FLY], bias[FLY], by[FLY], drop[FLY];
+                    int64_t edge[FLY];
+#pragma unroll
+                    for (int f = 0; f < FLY; f++) {
+                        j[f] = __shfl_sync(ALL, near.column, base + c + f);
+                        bias[f] = A(0), by[f] = drop[f] = A(1), edge[f] = 0;
+                        if constexpr (EDGES) {
+                            edge[f] = __shfl_sync(ALL, near.edge, base + c + f);
+                            const uint32_t keep = __shfl_sync(ALL, near.keep, base + c + f);
+                            if (s.bias.data) bias[f] = widen(__ldg(s.bias.at(edge[f], head, 0)));
+                            if (s.drops) drop[f] = keep >> me.mine_of_heads & 1 ? s.kept : A(0);
+                            by[f] = drop[f];
+                            if (s.weight.data) by[f] *= widen(__ldg(s.weight.at(edge[f], head, 0)));
+                        }
+                    }
+#pragma unroll
+                    for (int f = 0; f < FLY; f++) {
+                        const uint64_t at = j[f] & ~ABSENT;
+                        if (FAR_S) {
+#pragma unroll
+                            for (int i = 0; i < PS; i++)
+                                got_s[f][i] = load<T, VS>(reinterpret_cast<const T *>(
+                                    me.far_s + at * s.far_s.row +
+                                    (SCALAR || PER == 1 ? 0 : me.offset_s[i])));
+                        }
+                        if (WALK == COLS) {
+                            A pair[2];
+                            unpack<A, 2>(
+                                load<A, 2>(reinterpret_cast<const A *>(me.stats + at * stats_row)),
+                                pair);
+                            lse[f] = pair[0], delta[f] = pair[1];
+                            if (SCALAR)
+                                far[f] =
+                                    __ldg(reinterpret_cast<const A *>(me.stats_q + at * stats_row));
+                        } else {
+                            lse[f] = own_lse, delta[f] = own_delta;
+                        }
+#pragma unroll
+                        for (int i = 0; i < PER; i++)
+                            if constexpr (SAME)
+                                got_v[f][i] = got_s[f][i];
+                            else
+                                got_v[f][i] = load<T, VEC>(reinterpret_cast<const T *>(
+                                    me.far_v + at * s.far_v.row + (PER == 1 ? 0 : me.offset_v[i])));
+                    }
+
+                    A logit[FLY], dot[FLY], gain[FLY];
+#pragma unroll
+                    for (int f = 0; f < FLY; f++) {
+                        logit[f] = dot[f] = A(0), gain[f] = A(1);
+                        if constexpr (SCALAR) {
+                            if (FAR_S) unpack<T, 1>(got_s[f][0], &far[f]);
+                            A t = own_s[0][0] + far[f];
+                            if (EDGES) t += bias[f];
+                            gain[f] = t > A(0) ? A(LOG2_E) : s.slope * A(LOG2_E);
+                            logit[f] = t * gain[f];
+                        } else {
+#pragma unroll
+                            for (int i = 0; i < PS; i++) {
+                                A wide[VS];
+                                unpack<T, VS>(got_s[f][i], wide);
+#pragma unroll
+                                for (int v = 0; v < VS; v++)
+                                    logit[f] = SCORE == FMM_DOT
+                                                   ? fma(own_s[i][v], wide[v], logit[f])
+                                                   : fma(att[i][v], leaky(own_s[i][v] + wide[v]),
+                                                         logit[f]);
+                            }
+                        }
+                        if (BACK) {
+#pragma unroll
+                            for (int i = 0; i < PER; i++) {
+                                A wide[VEC];
+                                unpack<T, VEC>(got_v[f][i], wide);
+#pragma unroll
+                                for (int v = 0; v < VEC; v++)
+                                    dot[f] = fma(own_v[i][v], wide[v], dot[f]);
+                            }
+                        }
+                    }
+                    if (!SCALAR || BACK)
+                        for (int d = me.lanes / 2; d; d /= 2)
+#pragma unroll
+                            for (int f = 0; f < FLY; f++) {
+                                if (!SCALAR) logit[f] += __shfl_xor_sync(ALL, logit[f], d);
+                                if (BACK) dot[f] += __shfl_xor_sync(ALL, dot[f], d);
+                            }
+                    if (EDGES && !SCALAR)
+#pragma unroll
+                        for (int f = 0; f < FLY; f++) logit[f] = fma(bias[f], A(LOG2_E), logit[f]);
+
+                    if constexpr (WALK == FORWARD) {
+                        A higher = high;
+#pragma unroll
+                        for (int f = 0; f < FLY; f++) {
+                            if (j[f] & ABSENT) logit[f] = -A(INFINITY);
+                            higher = most(higher, logit[f]);
+                        }
+                        const A zero = bounded(higher), shrink = exp2_of(high - zero);
+                        high = higher;
+                        sum *= shrink;
+#pragma unroll
+                        for (int i = 0; i < PER; i++)
+#pragma unroll
+                            for (int v = 0; v < VEC; v++) sum_v[i][v] *= shrink;
+#pragma unroll
+                        for (int f = 0; f < FLY; f++) {
+                            const A w = exp2_of(logit[f] - zero), use = EDGES ? w * by[f] : w;
+                            sum += w;
+#pragma unroll
+                            for (int i = 0; i < PER; i++) {
+                                A wide[VEC];
+                                unpack<T, VEC>(got_v[f][i], wide);
+#pragma unroll
+                                for (int v = 0; v < VEC; v++)
+                                    sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                            }
+                        }
+                    } else {
+#pragma unroll
+                        for (int f = 0; f < FLY; f++) {
+                            const A w = j[f] & ABSENT ? A(0) : exp2_of(logit[f] - lse[f]);
+                            const A use = EDGES ? w * by[f] : w;
+                            const A t = EDGES ? by[f] * dot[f] : dot[f];
+                            const A slant = w * (t - delta[f]);
+                            const A gain_s = slant * gain[f];
+                            if (EDGES && WALK == ROWS && me.live && !me.sub && !(j[f] & ABSENT)) {
+                                if (s.to_use.data) *s.to_use.at(edge[f], head, 0) = narrow<T>(use);
+                                if (s.to_weight.data)
+                                    *s.to_weight.at(edge[f], head, 0) =
+                                        narrow<T>(drop[f] * w * dot[f]);
+                                if (s.to_bias.data)
+                                    *s.to_bias.at(edge[f], head, 0) =
+                                        narrow<T>(SCALAR ? gain_s * A(LN_2) : gain_s);
+                            }
+                            if constexpr (SCALAR) {
+                                sum_s[0][0] += gain_s;
+                            } else {
+#pragma unroll
+                                for (int i = 0; i < PS; i++) {
+                                    A wide[VS];
+                                    unpack<T, VS>(got_s[f][i], wide);
+#pragma unroll
+                                    for (int v = 0; v < VS; v++) {
+                                        if (SCORE == FMM_DOT) {
+                                            sum_s[i][v] = fma(slant, wide[v], sum_s[i][v]);
+                                            continue;
+                                        }
+                                        const A t_v = own_s[i][v] + wide[v];
+                                        const A slant_v = t_v > A(0) ? slant : slant * s.slope;
+                                        sum_s[i][v] += slant_v;
+                                        if (COLLECT && !(j[f] & ABSENT))
+                                            turned[i][v] = fma(slant_v, t_v, turned[i][v]);
+                                    }
+                                }
+                            }
+                            if (WALK == COLS) {
+#pragma unroll
+                                for (int i = 0; i < PER; i++) {
+                                    A wide[VEC];
+                                    unpack<T, VEC>(got_v[f][i], wide);
+#pragma unroll
+                                    for (int v = 0; v < VEC; v++)
+                                        sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                                }
+                            }
+                        }
+                    }
+                }
+                near = near_next;
+            }
+
+            A *const slot = s.partial + (int64_t(item.from) * s.heads + head) * s.width;
+            const bool piece = item.count == 0 && r == 0 && s.partial, whole = r < item.count;
+            if (WALK == FORWARD) {
+                if (whole) {
+                    const A share = share_of(sum);
+#pragma unroll
+                    for (int i = 0; i < PER; i++)
+#pragma unroll
+                        for (int v = 0; v < VEC; v++) sum_v[i][v] *= share;
+                }
+                if (me.live && me.sub == 0) {
+                    if (whole) *s.to_lse.at(now.row, head, 0) = lse_of(high, sum);
+                    if (piece) slot[s.width - QUAD] = high, slot[s.width - QUAD + 1] = sum;
+                }
+            }
+            if (WALK != ROWS) me.write(s, item, r, now.row, sum_v, s.to_v, s.width_s, me.in_v);
+            if constexpr (BACK && SCALAR) {
+                sum_s[0][0] *= A(LN_2);
+                if (me.live && me.sub == 0) {
+                    if (piece) slot[0] = sum_s[0][0];
+                    if (whole && s.to_s.data) *s.to_s.at(now.row, head, 0) = narrow<T>(sum_s[0][0]);
+                }
+            } else if constexpr (BACK) {
+#pragma unroll
+                for (int i = 0; i < PS; i++)
+#pragma unroll
+                    for (int v = 0; v < VS; v++)
+                        sum_s[i][v] *= SCORE == FMM_DOT ? s.scale : att[i][v] * A(LN_2);
+                me.write(s, item, r, now.row, sum_s, s.to_s, 0, me.in_s);
+            }
+            if (COLLECT)
+#pragma unroll
+                for (int i = 0; i < PS; i++)
+#pragma unroll
+                    for (int v = 0; v < VS; v++) collected[i][v] += turned[i][v];
+            now = me.span_at(mine, r + 1);
+            if (!AHEAD) me.read_own(s, now.row, &own);
+        }
+        if (!COLLECT) break;
+    }
+
+    if constexpr (COLLECT) {
+        __shared__ A meet[BLOCK];
+        if (!s.to_att.data) return;
+#pragma unroll
+        for (int i = 0; i < PS; i++)
+#pragma unroll
+            for (int v = 0; v < VS; v++) {
+                meet[threadIdx.x] = collected[i][v];
+                __syncthreads();
+                if (threadIdx.x < group && me.in_s[i]) {
+                    A total = A(0);
+                    for (int g = 0; g < in_block; g++) total += meet[(g << s.group_bits) + me.lane];
+                    *s.to_att.at(blockIdx.x, head, me.column[i] + v) = total;
+                }
+                __syncthreads();
+            }
+    }
+}
+
+#endif

@@ -1,0 +1,85 @@
+"""The attention-based propagation without weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.nn.parameter import Parameter
+
+from fusedmm.nn.heads import add_loops, edges, require_sum
+from fusedmm.ops.attention import attention
+
+
+class AGNNConv(torch.nn.Module):
+    """``sum_j softmax_j(beta cos(x_i, x_j)) x_j``, in the place of ``torch_geometric.nn.AGNNConv``.
+
+    Args:
+        requires_grad: whether beta is learned; else it is a buffer.
+        add_self_loops: replace the self loops by one per node.
+        kwargs: options of PyG's base class, only with their defaults.
+
+    Raises:
+        ValueError: an option that is not supported.
+
+    ``state_dict`` has ``beta`` [1], which begins at 1, as PyG's.
+
+    Cost: one fused attention per call. The structure with self loops is made once per graph.
+
+    Source: Thekumparampil et al., "Attention-based Graph Neural Network for Semi-Supervised Learning", 2018.
+
+    Example:
+        >>> conv = fusedmm.nn.AGNNConv(add_self_loops=False)
+        >>> conv(torch.tensor([[1.], [10.]]), torch.tensor([[0], [1]]))
+        tensor([[0.],
+                [1.]], grad_fn=<SelectBackward0>)
+    """
+
+    beta: Tensor
+
+    def __init__(self, requires_grad: bool = True, add_self_loops: bool = True, **kwargs: Any) -> None:
+        super().__init__()
+        require_sum("AGNNConv", kwargs)
+        self.requires_grad = requires_grad
+        self.add_self_loops = add_self_loops
+        if requires_grad:
+            self.beta = Parameter(torch.empty(1))
+        else:
+            self.register_buffer("beta", torch.ones(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets a learned beta to 1."""
+        if self.requires_grad:
+            with torch.no_grad():
+                self.beta.fill_(1)
+
+    def forward(self, x: Tensor, edge_index: Any) -> Tensor:
+        """Attends from each node to its neighbours.
+
+        Args:
+            x: floating, [nodes, F].
+            edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
+                ``fusedmm.as_csr`` takes, of shape [nodes, nodes], whose values are not used.
+
+        Returns:
+            [nodes, F].
+
+        Raises:
+            TypeError: dtypes or devices that do not fit.
+            ValueError: shapes that do not fit, or a pair of node features.
+
+        Gradient: reaches x and beta, of any order.
+        """
+        if not isinstance(x, Tensor):
+            raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
+        given, _ = edges("AGNNConv", edge_index, x, None, None, False)
+        adj = add_loops(given, None).adj if self.add_self_loops else given.adj
+        unit = normalize(x, dim=-1)
+        out: Any = attention(adj, self.beta * unit, unit, x, scale=1.0)
+        return out
+
+    def __repr__(self) -> str:
+        return "AGNNConv()"

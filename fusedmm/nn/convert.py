@@ -1,0 +1,225 @@
+"""Swaps PyG's layers within a model for ours, by type and without importing PyG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.nn.parameter import Parameter, UninitializedParameter
+
+from fusedmm.nn.agnn_conv import AGNNConv
+from fusedmm.nn.gat_conv import GATConv
+from fusedmm.nn.gatv2_conv import GATv2Conv
+from fusedmm.nn.gcn_conv import GCNConv
+from fusedmm.nn.gin_conv import GINConv, GINEConv
+from fusedmm.nn.linear import Linear
+from fusedmm.nn.sage_conv import SAGEConv
+from fusedmm.nn.transformer_conv import TransformerConv
+
+PEER, PEER_LINEAR = "torch_geometric.nn.conv.", "torch_geometric.nn.dense.linear"
+BASE = f"{PEER}message_passing"
+
+
+def _common(peer: Any) -> dict[str, Any]:
+    return {"aggr": peer.aggr, "flow": peer.flow}
+
+
+def _of_nodes(peer: Any) -> dict[str, Any]:
+    return {**_common(peer), "node_dim": peer.node_dim}
+
+
+def _gcn(peer: Any) -> GCNConv:
+    return GCNConv(
+        peer.in_channels, peer.out_channels, peer.improved, peer.cached, peer.add_self_loops, peer.normalize,
+        peer.bias is not None, **_of_nodes(peer),
+    )  # fmt: skip
+
+
+def _sage(peer: Any) -> SAGEConv:
+    return SAGEConv(
+        peer.in_channels, peer.out_channels, normalize=peer.normalize, root_weight=peer.root_weight,
+        project=peer.project, bias=peer.lin_l.bias is not None, **_of_nodes(peer),
+    )  # fmt: skip
+
+
+def _gin(peer: Any) -> GINConv:
+    return GINConv(torch.nn.Identity(), peer.initial_eps, isinstance(peer.eps, Parameter), **_of_nodes(peer))
+
+
+def _gine(peer: Any) -> GINEConv:
+    lin = peer.lin
+    nn = torch.nn.Identity() if lin is None else torch.nn.Linear(lin.out_channels, 1)
+    edge_dim = None if lin is None else lin.in_channels
+    return GINEConv(nn, peer.initial_eps, isinstance(peer.eps, Parameter), edge_dim, **_of_nodes(peer))
+
+
+def _gat(peer: Any) -> GATConv:
+    return GATConv(
+        peer.in_channels, peer.out_channels, peer.heads, peer.concat, peer.negative_slope, peer.dropout,
+        peer.add_self_loops, peer.edge_dim, peer.fill_value, peer.bias is not None, peer.residual, **_common(peer),
+    )  # fmt: skip
+
+
+def _gatv2(peer: Any) -> GATv2Conv:
+    return GATv2Conv(
+        peer.in_channels, peer.out_channels, peer.heads, peer.concat, peer.negative_slope, peer.dropout,
+        peer.add_self_loops, peer.edge_dim, peer.fill_value, peer.bias is not None, peer.share_weights,
+        peer.residual, **_common(peer),
+    )  # fmt: skip
+
+
+def _transformer(peer: Any) -> TransformerConv:
+    return TransformerConv(
+        peer.in_channels, peer.out_channels, peer.heads, peer.concat, peer.beta, peer.dropout, peer.edge_dim,
+        peer.lin_key.bias is not None, peer.root_weight, **_common(peer),
+    )  # fmt: skip
+
+
+def _agnn(peer: Any) -> AGNNConv:
+    return AGNNConv(peer.requires_grad, peer.add_self_loops, **_of_nodes(peer))
+
+
+# Where PyG has a layer, and what makes ours of one, whose parameters are still to be put in.
+LAYERS: dict[str, Callable[[Any], Module]] = {
+    "gcn_conv.GCNConv": _gcn,
+    "sage_conv.SAGEConv": _sage,
+    "gin_conv.GINConv": _gin,
+    "gin_conv.GINEConv": _gine,
+    "gat_conv.GATConv": _gat,
+    "gatv2_conv.GATv2Conv": _gatv2,
+    "transformer_conv.TransformerConv": _transformer,
+    "agnn_conv.AGNNConv": _agnn,
+}
+
+
+@dataclass
+class Conversion:
+    """What ``convert`` did.
+
+    Attributes:
+        model: the model; another object than the one given only where that was itself a layer.
+        swapped: what stands now in the place of a layer, by the layer's name within the model.
+        left: why a layer of PyG stays, by its name.
+    """
+
+    model: Module
+    swapped: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{name or 'the model'}: now fusedmm.nn.{layer}" for name, layer in self.swapped.items()]
+        lines += [f"{name or 'the model'}: left, {reason}" for name, reason in self.left.items()]
+        return "\n".join(lines or ["no layers of torch_geometric"])
+
+
+def convert(model: Module) -> Conversion:
+    """Puts our layers in the place of PyG's within a model.
+
+    GCNConv, SAGEConv, GINConv, GINEConv, GATConv, GATv2Conv, TransformerConv and AGNNConv are swapped
+    in place. The new layers hold the very parameters of the old ones, so that values, names in
+    ``state_dict``, optimisers and ties between layers stay what they were. What cannot be swapped
+    without changing what the model computes is left: other layers, subclasses, options we do not have,
+    layers with hooks. A ``cached`` GCNConv keeps the first graph that it sees after the conversion.
+
+    What is lost: our layers have no messages on edges, so they are no ``MessagePassing``; what hooks or
+    masks messages, as PyG's explainers do, does not see them.
+
+    Args:
+        model: any module; it is changed.
+
+    Returns:
+        Conversion: the model, what was swapped, and what was left and why. Printed, it is a report.
+
+    Raises:
+        TypeError: not a module.
+
+    Example:
+        >>> print(fusedmm.nn.convert(torch.nn.Sequential(torch.nn.Linear(2, 2))))
+        no layers of torch_geometric
+    """
+    if not isinstance(model, Module):
+        raise TypeError(f"convert: model must be a torch.nn.Module, not {type(model).__name__}")
+    done = Conversion(model)
+    known: dict[Module, Module] = {}  # a layer that stands in several places is swapped for one
+
+    def visit(module: Module, name: str) -> Module:
+        if module in known:
+            if known[module] is not module:
+                done.swapped[name] = type(known[module]).__name__
+            return known[module]
+        found = known[module] = _swapped(module, name, done)
+        for key, child in found._modules.items():
+            if child is not None:
+                found._modules[key] = visit(child, f"{name}.{key}" if name else key)
+        return found
+
+    done.model = visit(model, "")
+    return done
+
+
+def _swapped(module: Module, name: str, done: Conversion) -> Module:
+    """Ours in the place of module, or module."""
+    kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(module).__mro__]
+    if not any(kind.startswith(BASE) for kind in kinds):
+        return module
+    make = LAYERS.get(kinds[0].removeprefix(PEER))
+    try:
+        if make is None:
+            parents = [kind for kind in kinds[1:] if kind.removeprefix(PEER) in LAYERS]
+            base = f"a subclass of {parents[0].rpartition('.')[2]}, whose changes would be lost" if parents else ""
+            raise ValueError(base or f"there is no {type(module).__name__} here")
+        _require_plain(module)
+        with torch.device("meta"):  # draws nothing, takes no memory
+            layer = make(module)
+        _move_parameters(layer, module)
+    except (AttributeError, ValueError) as error:
+        done.left[name] = str(error)
+        return module
+    done.swapped[name] = type(layer).__name__
+    return layer.train(module.training)
+
+
+def _require_plain(peer: Any) -> None:
+    """Nobody watches or has changed the layer."""
+    if getattr(peer, "explain", None):
+        raise ValueError("an explainer is at work on it")
+    if getattr(peer, "decomposed_layers", 1) > 1:
+        raise ValueError("decomposed_layers is not supported")
+    if any(name.endswith("_hooks") and value for name, value in vars(peer).items()):
+        raise ValueError("it has hooks")
+    for name, child in peer.named_children():
+        kind = type(child)
+        if name in ("nn", "aggr_module"):
+            continue
+        if kind.__module__ != PEER_LINEAR or kind.__name__ != "Linear":
+            raise ValueError(f"its {name} is a {kind.__name__} of {kind.__module__}")
+        if child._forward_hooks or child._backward_hooks or child._backward_pre_hooks or _watched(child):
+            raise ValueError(f"its {name} has hooks")
+
+
+def _watched(linear: Any) -> bool:
+    """Whether there are hooks before the map, but for the one that waits for the first input."""
+    lazy = getattr(getattr(linear, "_hook", None), "id", None)
+    return any(key != lazy for key in linear._forward_pre_hooks)
+
+
+def _move_parameters(layer: Module, peer: Any) -> None:
+    """Gives layer the parameters and buffers of peer themselves, and the nn of GIN."""
+    if "nn" in peer._modules:
+        layer._modules["nn"] = peer.nn
+    for of in (Module.named_parameters, Module.named_buffers):
+        ours, theirs = (dict(of(module, remove_duplicate=False)) for module in (layer, peer))
+        if ours.keys() != theirs.keys():
+            raise ValueError(f"its parameters are {', '.join(theirs)}, not {', '.join(ours)}")
+        for name, value in theirs.items():
+            prefix, _, leaf = name.rpartition(".")
+            owner = layer.get_submodule(prefix)
+            lazy = any(isinstance(t, UninitializedParameter) for t in (value, ours[name]))
+            if not lazy and value.shape != ours[name].shape:
+                raise ValueError(f"its {name} is {list(value.shape)}, not {list(ours[name].shape)}")
+            setattr(owner, leaf, value)
+            if isinstance(owner, Linear) and leaf == "weight":
+                owner.in_channels = -1 if lazy and isinstance(value, UninitializedParameter) else value.shape[1]

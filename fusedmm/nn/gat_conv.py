@@ -1,0 +1,187 @@
+"""Graph attention networks' layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter
+
+from fusedmm.nn import inits
+from fusedmm.nn.adjacency import OptPair, Size
+from fusedmm.nn.heads import (
+    Fill,
+    Weights,
+    add_loops,
+    edges,
+    glorot_linear,
+    merged,
+    require_fill,
+    require_sum,
+    with_weights,
+)
+from fusedmm.ops.attention import attention
+
+
+class GATConv(torch.nn.Module):
+    """``sum_j softmax_j(leaky_relu(a_dst W x_i + a_src W x_j)) W x_j``, in the place of ``torch_geometric.nn.GATConv``.
+
+    Args:
+        in_channels: F of x, or (F of sources, F of targets), which have weights of their own then; -1
+            takes it from the first input.
+        out_channels: C, features per head of the result.
+        heads: number of heads H.
+        concat: True puts the heads side by side, [nodes, H * C]; False takes their mean, [nodes, C].
+        negative_slope: of leaky_relu.
+        dropout: probability that a normalised weight becomes 0 in training; the others grow by 1 / (1 - dropout).
+        add_self_loops: replace the self loops by one per node (per node that is source and target).
+        edge_dim: D of the edge features; None ignores them.
+        fill_value: features of the added self loops: a number, a tensor [D] or [1, D], or the "mean",
+            "add", "sum", "max" or "min" over the other edges into the node.
+        bias: whether to learn b.
+        residual: whether to add a linear map of the targets' x.
+        kwargs: options of PyG's base class, only with their defaults.
+
+    Raises:
+        ValueError: an option that is not supported.
+
+    Parameters ``att_src``, ``att_dst``, ``att_edge`` [1, H, C], ``bias``, ``lin.weight`` (or
+    ``lin_src.weight`` and ``lin_dst.weight``), ``lin_edge.weight`` and ``res.weight``, named, drawn and
+    saved as PyG's, so that its ``state_dict`` loads.
+
+    Cost: one dense product and one fused attention per call; nothing of the size edges x C. Edge features
+    cost a product [edges, D] x [D, H]. The structure with self loops is made once per graph.
+
+    Source: Velickovic et al., "Graph Attention Networks", 2018.
+
+    Example:
+        >>> conv = fusedmm.nn.GATConv(3, 2, heads=4)
+        >>> conv(torch.randn(4, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+        torch.Size([4, 8])
+        >>> conv
+        GATConv(3, 2, heads=4)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: Fill = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        require_sum("GATConv", kwargs)
+        require_fill("GATConv", fill_value)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = negative_slope
+        self.dropout = dropout
+        self.add_self_loops = add_self_loops
+        self.edge_dim = edge_dim
+        self.fill_value = fill_value
+        self.residual = residual
+        width, total = heads * out_channels, out_channels * (heads if concat else 1)
+        self.lin = self.lin_src = self.lin_dst = self.lin_edge = self.res = None
+        if isinstance(in_channels, int):
+            self.lin = glorot_linear(in_channels, width)
+        else:
+            self.lin_src, self.lin_dst = glorot_linear(in_channels[0], width), glorot_linear(in_channels[1], width)
+        self.att_src = Parameter(torch.empty(1, heads, out_channels))
+        self.att_dst = Parameter(torch.empty(1, heads, out_channels))
+        self.att_edge = None if edge_dim is None else Parameter(torch.empty(1, heads, out_channels))
+        if edge_dim is not None:
+            self.lin_edge = glorot_linear(edge_dim, width)
+        if residual:
+            self.res = glorot_linear(in_channels if isinstance(in_channels, int) else in_channels[1], total)
+        self.bias = Parameter(torch.empty(total)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters."""
+        for lin in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
+            if lin is not None:
+                lin.reset_parameters()
+        inits.glorot(self.att_src)
+        inits.glorot(self.att_dst)
+        inits.glorot(self.att_edge)
+        inits.zeros(self.bias)
+
+    def forward(
+        self,
+        x: Tensor | OptPair,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        size: Size = None,
+        return_attention_weights: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Weights]:
+        """Attends from each target to its sources.
+
+        Args:
+            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F] or None (then the
+                targets have no part in the scores).
+            edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
+                are its edge features where ``edge_dim`` is set; others are not used.
+            edge_attr: [edges, D], or [edges] for D = 1, in the graph's order; used where ``edge_dim`` is set.
+            size: (sources, targets), for targets without features.
+            return_attention_weights: True also returns ``(edges, alpha)``.
+
+        Returns:
+            [targets, H * C], or [targets, C] without concat. With weights behind it where they are asked
+            for: alpha [edges, H], after dropout, and the edges they belong to, self loops last: an
+            edge_index, or for a graph in another form a ``CSR`` that has alpha as its values.
+
+        Raises:
+            TypeError: dtypes or devices that do not fit.
+            ValueError: shapes that do not fit.
+
+        Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
+        """
+        given, _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge is not None)
+        source, target, residual = self._transformed(x)
+        adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
+        k = (source * self.att_src).sum(-1)
+        q = k.new_zeros(1, 1).expand(adj.shape[0], self.heads) if target is None else (target * self.att_dst).sum(-1)
+        found = attention(
+            adj, q, k, source, score="additive", slope=self.negative_slope, bias=self._edge_scores(attr),
+            dropout=self.dropout, training=self.training, return_weights=bool(return_attention_weights),
+        )  # fmt: skip
+        out, alpha = found if isinstance(found, tuple) else (found, None)
+        out = merged(out, self.concat)
+        out = out if residual is None else out + residual
+        out = out if self.bias is None else out + self.bias
+        return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
+
+    def _transformed(self, x: Tensor | OptPair) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Sources and targets [n, H, C], and the residual."""
+        shape = (-1, self.heads, self.out_channels)
+        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+        residual = None if self.res is None or x_dst is None else self.res(x_dst)
+        if self.lin is not None and x_dst is x_src:
+            source = self.lin(x_src).view(shape)
+            return source, source, residual
+        of_source, of_target = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
+        assert of_source is not None and of_target is not None
+        source = of_source(x_src).view(shape)
+        return source, None if x_dst is None else of_target(x_dst).view(shape), residual
+
+    def _edge_scores(self, attr: Tensor | None) -> Tensor | None:
+        """[edges, H]; the product with att_edge comes first, so that edges have no C features."""
+        if attr is None or self.lin_edge is None or self.att_edge is None:
+            return None
+        weight = self.lin_edge.weight_for(attr).view(self.heads, self.out_channels, -1)
+        return torch.nn.functional.linear(attr, (weight * self.att_edge[0, :, :, None]).sum(1))
+
+    def __repr__(self) -> str:
+        return f"GATConv({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -1,0 +1,180 @@
+"""The graph attention layer whose ranking of neighbours depends on the node that asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+from torch.nn.parameter import Parameter
+
+from fusedmm.csr import CSR
+from fusedmm.nn import inits
+from fusedmm.nn.adjacency import OptPair
+from fusedmm.nn.heads import (
+    Fill,
+    Weights,
+    add_loops,
+    edges,
+    glorot_linear,
+    merged,
+    require_fill,
+    require_sum,
+    with_weights,
+)
+from fusedmm.ops.attention import attention
+from fusedmm.ops.sddmm import sddmm
+
+
+class GATv2Conv(torch.nn.Module):
+    """``sum_j softmax_j(<att, leaky_relu(W_r x_i + W_l x_j)>) W_l x_j``, as ``torch_geometric.nn.GATv2Conv``.
+
+    Args:
+        in_channels: F of x, or (F of sources, F of targets); -1 takes it from the first input.
+        out_channels: C, features per head of the result.
+        heads: number of heads H.
+        concat: True puts the heads side by side, [nodes, H * C]; False takes their mean, [nodes, C].
+        negative_slope: of leaky_relu.
+        dropout: probability that a normalised weight becomes 0 in training; the others grow by 1 / (1 - dropout).
+        add_self_loops: replace the self loops by one per node (per node that is source and target).
+        edge_dim: D of the edge features, which a linear map adds within leaky_relu; None takes none.
+        fill_value: features of the added self loops: a number, a tensor [D] or [1, D], or the "mean",
+            "add", "sum", "max" or "min" over the other edges into the node.
+        bias: whether to learn b, and biases of W_l and W_r.
+        share_weights: whether W_l and W_r are one.
+        residual: whether to add a linear map of the targets' x.
+        kwargs: options of PyG's base class, only with their defaults.
+
+    Raises:
+        ValueError: an option that is not supported.
+
+    Parameters ``lin_l.*``, ``lin_r.*``, ``att`` [1, H, C], ``bias``, ``lin_edge.weight`` and
+    ``res.weight``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
+
+    Cost: two dense products and one fused attention per call; nothing of the size edges x C, but with
+    edge features, whose sum with both ends is stored. The structure with self loops is made once per graph.
+
+    Source: Brody, Alon and Yahav, "How Attentive are Graph Attention Networks?", 2022.
+
+    Example:
+        >>> conv = fusedmm.nn.GATv2Conv(3, 2, heads=4, concat=False)
+        >>> conv(torch.randn(4, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+        torch.Size([4, 2])
+        >>> conv
+        GATv2Conv(3, 2, heads=4)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: Fill = "mean",
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        require_sum("GATv2Conv", kwargs)
+        require_fill("GATv2Conv", fill_value)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = negative_slope
+        self.dropout = dropout
+        self.add_self_loops = add_self_loops
+        self.edge_dim = edge_dim
+        self.fill_value = fill_value
+        self.share_weights = share_weights
+        self.residual = residual
+        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        width, total = heads * out_channels, out_channels * (heads if concat else 1)
+        self.lin_l = glorot_linear(source, width, bias)
+        self.lin_r = self.lin_l if share_weights else glorot_linear(target, width, bias)
+        self.att = Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = None if edge_dim is None else glorot_linear(edge_dim, width)
+        self.res = glorot_linear(target, total) if residual else None
+        self.bias = Parameter(torch.empty(total)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters."""
+        for lin in (self.lin_l, self.lin_r, self.lin_edge, self.res):
+            if lin is not None:
+                lin.reset_parameters()
+        inits.glorot(self.att)
+        inits.zeros(self.bias)
+
+    def forward(
+        self,
+        x: Tensor | OptPair,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Weights]:
+        """Attends from each target to its sources.
+
+        Args:
+            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
+            edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
+                are its edge features where ``edge_dim`` is set; others are not used.
+            edge_attr: [edges, D], or [edges] for D = 1, in the graph's order; only where ``edge_dim`` is set.
+            return_attention_weights: True also returns ``(edges, alpha)``.
+
+        Returns:
+            [targets, H * C], or [targets, C] without concat. With weights behind it where they are asked
+            for: alpha [edges, H], after dropout, and the edges they belong to, self loops last: an
+            edge_index, or for a graph in another form a ``CSR`` that has alpha as its values.
+
+        Raises:
+            TypeError: dtypes or devices that do not fit.
+            ValueError: shapes that do not fit, targets without features, or edge features without ``edge_dim``.
+
+        Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
+        """
+        if edge_attr is not None and self.lin_edge is None:
+            raise ValueError("GATv2Conv: edge_attr needs edge_dim")
+        given, (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge is not None)
+        if x_dst is None:
+            raise ValueError("GATv2Conv: the targets need features too, x = (x_src, x_dst)")
+        residual = None if self.res is None else self.res(x_dst)
+        shape = (-1, self.heads, self.out_channels)
+        source = self.lin_l(x_src).view(shape)
+        target = source if self.share_weights and x_dst is x_src else self.lin_r(x_dst).view(shape)
+        adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
+        options: dict[str, Any] = {
+            "dropout": self.dropout,
+            "training": self.training,
+            "return_weights": bool(return_attention_weights),
+        }
+        if attr is None or self.lin_edge is None:
+            found = attention(
+                adj, target, source, source, score="gatv2", att=self.att, slope=self.negative_slope, **options
+            )
+        else:
+            logits = self._logits(adj, target, source, self.lin_edge(attr).view(shape))
+            zero = logits.new_zeros(1, 1)  # takes no memory: the logits are all that scores consist of
+            q, k = zero.expand(adj.shape[0], self.heads), zero.expand(adj.shape[1], self.heads)
+            found = attention(adj, q, k, source, score="additive", slope=1.0, bias=logits, **options)
+        out, alpha = found if isinstance(found, tuple) else (found, None)
+        out = merged(out, self.concat)
+        out = out if residual is None else out + residual
+        out = out if self.bias is None else out + self.bias
+        return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
+
+    def _logits(self, adj: CSR, target: Tensor, source: Tensor, edge: Tensor) -> Tensor:
+        """[edges, H], of features [edges, H, C] that enter within the nonlinearity."""
+        total = sddmm(adj, target, source, op="add") + edge
+        return (leaky_relu(total, self.negative_slope) * self.att).sum(-1)
+
+    def __repr__(self) -> str:
+        return f"GATv2Conv({self.in_channels}, {self.out_channels}, heads={self.heads})"

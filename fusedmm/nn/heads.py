@@ -1,0 +1,100 @@
+"""What the attention layers have in common: their graph with self loops, edge features, and what they return."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedmm.csr import CSR
+from fusedmm.nn.adjacency import OptPair, Size, reduction, require_options, with_edge_values
+from fusedmm.nn.linear import Linear
+from fusedmm.normalize import with_loops, without_loops
+from fusedmm.ops.spmm import spmm
+
+Fill = float | Tensor | str | None
+Weights = tuple[Any, Tensor]
+
+
+class Edges(NamedTuple):
+    """A structure without values, and what its edges carry, in the order of its edges."""
+
+    adj: CSR
+    attr: Tensor | None  # [nnz, D]
+
+
+def glorot_linear(in_channels: int, out_channels: int, bias: bool = False) -> Linear:
+    """A linear map with the initial weights of PyG's attention layers, whose biases are uniform."""
+    return Linear(in_channels, out_channels, bias, weight_initializer="glorot")
+
+
+def require_sum(layer: str, options: dict[str, Any]) -> None:
+    """Attention adds; other options of PyG's base class only with their defaults."""
+    aggr = options.pop("aggr", "add")
+    if reduction(layer, aggr) != "sum":
+        raise ValueError(f"{layer}: aggr must be 'add' or 'sum', not {aggr!r}")
+    require_options(layer, options)
+
+
+def require_fill(layer: str, fill: Any) -> None:
+    """What features of self loops can be made of."""
+    if isinstance(fill, str):
+        reduction(f"{layer}: fill_value;", fill)
+    elif fill is not None and not isinstance(fill, (int, float, Tensor)):
+        raise ValueError(f"{layer}: fill_value must be a number, a tensor or a reduction, not {fill!r}")
+
+
+def require_nodes(layer: str, x: Tensor | OptPair) -> None:
+    """Node features are [nodes, F], of sources at least."""
+    for part in (x,) if isinstance(x, Tensor) else (x[0], x[1]):
+        if part is not None and part.dim() != 2:
+            raise ValueError(f"{layer}: node features must be [nodes, F], not {list(part.shape)}")
+
+
+def edges(
+    layer: str, graph: Any, x: Tensor | OptPair, size: Size, edge_attr: Tensor | None, wanted: bool
+) -> tuple[Edges, OptPair]:
+    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given."""
+    require_nodes(layer, x)
+    adj, pair = with_edge_values(graph, x, size)
+    attr = adj.val if edge_attr is None else edge_attr
+    if not wanted or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
+        return Edges(adj.pattern(), None), pair
+    if attr.dim() not in (1, 2) or attr.size(0) != adj.nnz:
+        raise ValueError(f"{layer}: edge_attr must be [{adj.nnz}, D], one row per edge, not {list(attr.shape)}")
+    return Edges(adj.pattern(), attr[:, None] if attr.dim() == 1 else attr), pair
+
+
+def add_loops(given: Edges, fill: Fill) -> Edges:
+    """Each node with exactly one self loop, behind the other edges; its features are ``fill``, or a
+    reduction over the other edges into the node."""
+    adj, attr = given
+    looped = with_loops(adj)
+    if attr is None:
+        return Edges(looped.pattern, None)
+    nodes = min(adj.shape)
+    if isinstance(fill, str):
+        reduce = "sum" if fill == "add" else fill
+        loops = spmm(without_loops(adj), attr, reduce=reduce)[:nodes].to(attr.dtype)
+    elif isinstance(fill, Tensor):
+        loops = fill.to(attr).expand(nodes, attr.size(1))
+    else:
+        loops = attr.new_full((nodes, attr.size(1)), 1.0 if fill is None else fill)
+    kept = attr if looped.kept is None else attr.index_select(0, looped.kept)
+    return Edges(looped.pattern, torch.cat([kept, loops]))
+
+
+def merged(out: Tensor, concat: bool) -> Tensor:
+    """[nodes, heads, C] with the heads side by side, or their mean."""
+    return out.flatten(1) if concat else out.mean(dim=1)
+
+
+def with_weights(out: Tensor, graph: Any, adj: CSR, alpha: Tensor, same: bool) -> tuple[Tensor, Weights]:
+    """What PyG returns with attention weights: the edges they belong to, in the form of the graph given."""
+    if not isinstance(graph, Tensor) or graph.layout != torch.strided:
+        return out, (adj.with_values(alpha), alpha)
+    if same:
+        return out, (graph, alpha)
+    row, col, _ = adj.coo()
+    return out, (torch.stack([col, row]).to(graph.dtype), alpha)

@@ -1,0 +1,171 @@
+"""The graph transformer's layer: scaled dot products, keys and values that edge features add to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm.csr import CSR
+from fusedmm.incidence import into_rows
+from fusedmm.nn.adjacency import OptPair
+from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights
+from fusedmm.nn.linear import Linear
+from fusedmm.ops.attention import attention
+from fusedmm.ops.sddmm import sddmm
+from fusedmm.ops.spmm import spmm
+
+
+class TransformerConv(torch.nn.Module):
+    """``W x_i + sum_j softmax_j(<q_i, k_j + e_ij> / sqrt(C)) (v_j + e_ij)``, as ``torch_geometric.nn.TransformerConv``.
+
+    Args:
+        in_channels: F of x, or (F of sources, F of targets); -1 takes it from the first input.
+        out_channels: C, features per head of the result.
+        heads: number of heads H.
+        concat: True puts the heads side by side, [nodes, H * C]; False takes their mean, [nodes, C].
+        beta: whether a learned gate weighs the skip against the attention, instead of their sum.
+        dropout: probability that a normalised weight becomes 0 in training; the others grow by 1 / (1 - dropout).
+        edge_dim: D of the edge features, from which a linear map makes e; None takes none.
+        bias: whether the linear maps of nodes have biases.
+        root_weight: whether to add W x_i; without it beta is off.
+        kwargs: options of PyG's base class, only with their defaults.
+
+    Raises:
+        ValueError: an option that is not supported.
+
+    Parameters ``lin_key.*``, ``lin_query.*``, ``lin_value.*``, ``lin_skip.*``, ``lin_edge.weight`` and
+    ``lin_beta.weight``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
+
+    Cost: the dense products and one fused attention per call; nothing of the size edges x C. Of edge
+    features <q_i, W e> = <W^T q_i, e> needs D numbers per node and head, and so does the sum of their
+    values; what is stored per edge then is one number per head, unless the features want a gradient.
+
+    Source: Shi et al., "Masked Label Prediction: Unified Message Passing Model for Semi-Supervised
+    Classification", 2021.
+
+    Example:
+        >>> conv = fusedmm.nn.TransformerConv(3, 2, heads=4)
+        >>> conv(torch.randn(4, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+        torch.Size([4, 8])
+        >>> conv
+        TransformerConv(3, 2, heads=4)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        beta: bool = False,
+        dropout: float = 0.0,
+        edge_dim: int | None = None,
+        bias: bool = True,
+        root_weight: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        require_sum("TransformerConv", kwargs)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.heads = heads
+        self.concat = concat
+        self.beta = beta and root_weight
+        self.dropout = dropout
+        self.edge_dim = edge_dim
+        self.root_weight = root_weight
+        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        width, total = heads * out_channels, out_channels * (heads if concat else 1)
+        self.lin_key = Linear(source, width, bias)
+        self.lin_query = Linear(target, width, bias)
+        self.lin_value = Linear(source, width, bias)
+        self.lin_edge = None if edge_dim is None else Linear(edge_dim, width, bias=False)
+        self.lin_skip = Linear(target, total, bias)
+        self.lin_beta = Linear(3 * total, 1, bias=False) if self.beta else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters."""
+        for lin in (self.lin_key, self.lin_query, self.lin_value, self.lin_edge, self.lin_skip, self.lin_beta):
+            if lin is not None:
+                lin.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor | OptPair,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Weights]:
+        """Attends from each target to its sources.
+
+        Args:
+            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
+            edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
+                are its edge features where ``edge_dim`` is set; others are not used.
+            edge_attr: [edges, D], in the graph's order; needed where ``edge_dim`` is set, and only there.
+            return_attention_weights: True or False, as in PyG, also returns ``(edges, alpha)``.
+
+        Returns:
+            [targets, H * C], or [targets, C] without concat. With weights behind it where they are asked
+            for: alpha [edges, H], before dropout, and the edges they belong to: the edge_index, or for a
+            graph in another form a ``CSR`` that has alpha as its values.
+
+        Raises:
+            TypeError: dtypes or devices that do not fit.
+            ValueError: shapes that do not fit, or edge features and ``edge_dim`` one without the other.
+
+        Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
+        """
+        (adj, attr), (x_src, x_dst) = edges(
+            "TransformerConv", edge_index, x, None, edge_attr, self.lin_edge is not None
+        )
+        if x_dst is None:
+            raise ValueError("TransformerConv: the targets need features too, x = (x_src, x_dst)")
+        if self.lin_edge is None and edge_attr is not None:
+            raise ValueError("TransformerConv: edge_attr needs edge_dim")
+        if self.lin_edge is not None and attr is None:
+            raise ValueError(f"TransformerConv: edge_dim={self.edge_dim} needs edge_attr")
+        shape = (-1, self.heads, self.out_channels)
+        query, key = self.lin_query(x_dst).view(shape), self.lin_key(x_src).view(shape)
+        value, bias = self.lin_value(x_src).view(shape), None
+        scale = self.out_channels**-0.5
+        if attr is None or self.lin_edge is None:
+            out: Any = attention(adj, query, key, value, scale=scale, dropout=self.dropout, training=self.training)
+        else:
+            weight = self.lin_edge.weight_for(attr).view(*shape[1:], -1)
+            out, bias = self._with_edges(adj, query, key, value, attr, weight, scale)
+        out = merged(out, self.concat)
+        if self.root_weight:
+            out = self._skipped(out, self.lin_skip(x_dst))
+        if not isinstance(return_attention_weights, bool):
+            return out
+        alpha = attention(adj, query, key, value, scale=scale, bias=bias, return_weights=True)[1]
+        return with_weights(out, edge_index, adj, alpha, True)
+
+    def _with_edges(
+        self, adj: CSR, query: Tensor, key: Tensor, value: Tensor, attr: Tensor, weight: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """The result, and what edges add to the logits; a matrix with one entry per edge brings both about."""
+        each, heads = into_rows(adj), self.heads
+        features = attr[:, None].expand(-1, heads, -1)
+        projected = torch.einsum("nhc,hcd->nhd", query, weight)
+        bias = scale * sddmm(each, projected, features)
+        out, alpha = attention(
+            adj, query, key, value, scale=scale, bias=bias, dropout=self.dropout, training=self.training,
+            return_weights=True,
+        )  # fmt: skip
+        summed = spmm(each.with_values(alpha), features)
+        return out + torch.einsum("nhd,hcd->nhc", summed, weight), bias
+
+    def _skipped(self, out: Tensor, skip: Tensor) -> Tensor:
+        if self.lin_beta is None:
+            return out + skip
+        gate = self.lin_beta(torch.cat([out, skip, out - skip], dim=-1)).sigmoid()
+        return gate * skip + (1 - gate) * out
+
+    def __repr__(self) -> str:
+        return f"TransformerConv({self.in_channels}, {self.out_channels}, heads={self.heads})"

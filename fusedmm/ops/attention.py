@@ -1,0 +1,301 @@
+"""Graph attention: softmax over each row's entries and the weighted sum in one pass, differentiable to any order.
+
+A forward keeps lse, one number per row and head; a backward computes the weights again from it, in one
+pass over the rows and one over the columns (csrc/attention.c). Nothing of the size edges x heads exists
+but what the caller asks for. Where a gradient is itself differentiated, it is taken through the same
+formula written with edge_softmax and spmm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu, normalize
+
+from fusedmm._lib import algorithm_number, ops
+from fusedmm.convert import as_csr
+from fusedmm.csr import CSR
+from fusedmm.ops.edge_softmax import log_sum_exp, refuse_transforms, require_logits, softmax, weights
+from fusedmm.ops.operands import autocast, require_dense
+from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
+
+SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
+DOT, ADDITIVE, GATV2 = 0, 1, 2
+Optional = Tensor | None
+
+
+class Options(NamedTuple):
+    """What is not a tensor of a call."""
+
+    adj: CSR
+    score: int
+    scale: float
+    slope: float
+    dropout: float
+    algorithm: int
+
+
+class Operands(NamedTuple):
+    """The tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H] (weight also [nnz])."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    att: Optional
+    bias: Optional
+    weight: Optional
+    seed: Optional
+
+
+def attention(
+    adj: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: str = "dot",
+    scale: float | None = None,
+    slope: float = 0.2,
+    att: Tensor | None = None,
+    bias: Tensor | None = None,
+    edge_weight: Tensor | None = None,
+    dropout: float = 0.0,
+    training: bool = True,
+    return_lse: bool = False,
+    return_weights: bool = False,
+    algorithm: str = "auto",
+) -> Tensor | tuple[Tensor, ...]:
+    """Attends from each row to the columns of its entries: ``out[i] = sum_p u[p] v[j]``, p = (i, j).
+
+    ``u = edge_weight * dropout(softmax over row i's entries of logit)`` with, per head, one of
+
+        dot       scale * <q[i], k[j]> + bias           scale defaults to 1 / sqrt(F)
+        cosine    scale * cos(q[i], k[j]) + bias        scale defaults to 1
+        additive  leaky_relu(q[i] + k[j] + bias)        q and k are one number per head (GAT)
+        gatv2     <att, leaky_relu(q[i] + k[j])> + bias
+
+    Args:
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values are the edge weights where
+            ``edge_weight`` is not given.
+        q: float32, float64, float16 or bfloat16, [rows, heads, F], or [rows, F] for one head without
+            a heads axis in all of q, k, v and out. Additive: [rows, heads], or [rows] for one.
+        k: the same of [cols].
+        v: the same dtype, [cols, heads, C] or [cols, C].
+        score: as above.
+        scale: multiplies the product of dot and cosine.
+        slope: of leaky_relu below 0.
+        att: [heads, F] or [F], for gatv2.
+        bias: [nnz, heads] or [nnz] in the caller's edge order, added to the logits.
+        edge_weight: [nnz] or [nnz, heads], multiplies the weights after the softmax.
+        dropout: probability that a weight becomes 0; the others are divided by 1 - dropout. The mask
+            depends on torch's generator (one seed per call), the edge and the head alone.
+        training: False turns dropout off.
+        return_lse: also returns log(sum(exp(logit))), [rows, heads], float32 (float64 for float64).
+        return_weights: also returns u, [nnz, heads], in the caller's edge order.
+        algorithm: a name from ``fusedmm.algorithms("attention", device)``, or "auto".
+
+    Returns:
+        out, [rows, heads, C] or [rows, C], of v's dtype; 0 for rows without an entry above -inf. With
+        lse and weights behind it where they are asked for.
+
+    Raises:
+        TypeError: wrong types, operands of several dtypes or devices.
+        ValueError: shapes that do not fit, a malformed matrix, unknown names.
+
+    Gradient: reaches q, k, v, att, bias and edge_weight (or adj's values), of any order.
+
+    Cost: every entry gathers one row of k and of v; memory for one number per row and head.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(2, 2))
+        >>> x = torch.tensor([[1., 0.], [0., 1.]])
+        >>> fusedmm.attention(A, x, x, x, scale=0.0)
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+    """
+    if score not in SCORES:
+        raise ValueError(f"attention: score must be one of {', '.join(SCORES)}, not {score!r}")
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
+    refuse_transforms("attention")
+    if type(adj) is not CSR:
+        size = (v.shape[0], q.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (q, v)) else None
+        adj = as_csr(adj, size=size)
+    edge_weight = adj.val if edge_weight is None else edge_weight
+    x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
+    number = SCORES[score]
+    if scale is None:
+        scale = x.q.shape[2] ** -0.5 if score == "dot" and x.q.shape[2] else 1.0
+    if torch.compiler.is_compiling():  # which refuses an autograd function that is given one tensor twice
+        k = x.k.clone() if x.k is x.q else x.k
+        x = x._replace(k=k, v=x.v.clone() if x.v is x.q or x.v is x.k else x.v)
+    rate = float(dropout) if training else 0.0
+    if rate:
+        x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
+    chosen = 0 if algorithm == "auto" else algorithm_number("attention", v.device.type, algorithm)
+    options = Options(adj, number, float(scale), float(slope), rate, chosen)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
+        out, lse = Attention.apply(options, *x)
+    else:
+        out, lse = forward(options, x)
+    found = [out[:, 0] if flat else out]
+    if return_lse:
+        found.append(lse)
+    if return_weights:
+        found.append(_weights(options, x, lse))
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _operands(
+    adj: CSR, q: Tensor, k: Tensor, v: Tensor, score: str, att: Optional, bias: Optional, weight: Optional
+) -> tuple[Operands, bool]:
+    """The operands with a heads axis and of one dtype, and whether v had none."""
+    require_dense("attention", "v", v, adj, adj.n_cols, "columns")
+    flat = v.dim() == 2
+    v = autocast(v[:, None] if flat else v)
+    heads, given = v.shape[1], []
+    for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
+        if score == "additive" and isinstance(x, Tensor):
+            if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
+                raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
+            x = x[:, None, None] if x.dim() == 1 else x[..., None]
+        elif isinstance(x, Tensor) and x.dim() == 2 and flat:
+            x = x[:, None]
+        require_dense("attention", name, x, adj, rows, axis)
+        if x.dim() != 3 or x.shape[1] != heads:
+            raise ValueError(f"attention: {name} is {list(x.shape)} and v {list(v.shape)}; heads must agree")
+        given.append(autocast(x))
+    q, k = given
+    if q.dtype != v.dtype or k.dtype != v.dtype:
+        raise TypeError(f"attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; they must be of one dtype")
+    if q.shape[2] != k.shape[2]:
+        raise ValueError(f"attention: q has {q.shape[2]} features and k {k.shape[2]}")
+    if score == "cosine":
+        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+    if (att is None) == (score == "gatv2"):
+        raise ValueError("attention: att must be given for gatv2 and for no other score")
+    if att is not None:
+        if not isinstance(att, Tensor) or att.numel() != heads * q.shape[2]:
+            shape = list(att.shape) if isinstance(att, Tensor) else type(att).__name__
+            raise ValueError(f"attention: att must be [{heads}, {q.shape[2]}], not {shape}")
+        if att.device != v.device:
+            raise TypeError(f"attention: att is on {att.device}, v on {v.device}")
+        att = att.reshape(heads, q.shape[2]).to(v.dtype)
+    if bias is not None:
+        bias = _per_edge("bias", bias, adj, v)
+        bias = bias[:, None].expand(-1, heads) if bias.dim() == 1 else bias
+    if weight is not None:
+        weight = _per_edge("edge_weight", weight, adj, v)
+    return Operands(q, k, v, att, bias, weight, None), flat
+
+
+def _per_edge(name: str, x: Tensor, adj: CSR, v: Tensor) -> Tensor:
+    require_logits("attention", name, x, adj)
+    if x.dim() == 2 and x.shape[1] != v.shape[1]:
+        raise ValueError(f"attention: {name} has {x.shape[1]} heads, v {v.shape[1]}")
+    return x.to(v.dtype)
+
+
+def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
+    none = o.adj.none
+    return [*half(o.adj, transposed), *(none if t is None else t for t in x)]
+
+
+def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
+    """out and lse."""
+    numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
+    found: Any = run(ops._attention.default, x.v.device, *_arguments(o, x, False), *numbers)
+    return found
+
+
+class Attention(torch.autograd.Function):
+    """out and lse, with a gradient that keeps neither weights nor logits."""
+
+    @staticmethod
+    def forward(ctx: Any, o: Options, *operands: Any) -> tuple[Tensor, Tensor]:
+        x = Operands(*operands)
+        out, lse = forward(o, x)
+        ctx.save_for_backward(*x, out, lse)
+        ctx.o = o
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor, glse: Tensor) -> tuple[Optional, ...]:  # type: ignore[override]
+        *operands, out, lse = ctx.saved_tensors
+        o, x, needs = ctx.o, Operands(*operands), ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return None, *_differentiable(o, x, needs, gout, glse)
+        sums = lse.dtype
+        delta = (out.to(sums) * gout.to(sums)).sum(-1) - glse
+        behind = (lse, delta, gout, o.scale, o.slope, o.dropout, o.score)
+        gq = gk = gv = gatt = gbias = gweight = None
+        want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
+        if want:
+            rows: Any = run(
+                ops._attention_rows.default, gout.device, *_arguments(o, x, False), *behind, want, o.algorithm
+            )
+            gq, gbias = rows[0] if needs[0] else None, rows[2] if needs[4] else None
+            gatt = rows[1].sum(0).to(x.q.dtype) if needs[3] else None
+            if needs[5]:
+                gweight = rows[3].sum(1) if x.weight is not None and x.weight.dim() == 1 else rows[3]
+        want = needs[1] + 2 * needs[2]
+        if want:
+            cols: Any = run(
+                ops._attention_cols.default, gout.device, *_arguments(o, x, True), *behind, want, o.algorithm
+            )
+            gk, gv = cols[0] if needs[1] else None, cols[1] if needs[2] else None
+        return None, gq, gk, gv, gatt, gbias, gweight, None
+
+
+# ---- the same formula in differentiable parts ----
+
+
+def _logits(o: Options, x: Operands) -> Tensor:
+    if o.score == DOT:
+        logit = o.scale * sddmm_half(o.adj, False, None, x.q, x.k)
+        return logit if x.bias is None else logit + x.bias
+    row, col, _ = o.adj.coo()
+    t = x.q[row] + x.k[col]
+    if o.score == GATV2:
+        assert x.att is not None
+        logit = (leaky_relu(t, o.slope) * x.att).sum(-1)
+        return logit if x.bias is None else logit + x.bias
+    return leaky_relu(t[..., 0] if x.bias is None else t[..., 0] + x.bias, o.slope)
+
+
+def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
+    """u of w: with edge weights and dropout, whose mask is the weights of logits 0 and lse 0."""
+    if x.weight is not None:
+        w = w * (x.weight[:, None] if x.weight.dim() == 1 else x.weight)
+    if x.seed is None:
+        return w
+    zero = torch.zeros_like(w, requires_grad=False)
+    lse = zero.new_zeros(o.adj.shape[0], w.shape[1], dtype=torch.promote_types(w.dtype, torch.float32))
+    return w * weights(o.adj, zero, lse, x.seed, o.dropout)
+
+
+def _weights(o: Options, x: Operands, lse: Tensor) -> Tensor:
+    """u, by the kernel where nobody wants its gradient."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
+        return _thinned(o, x, softmax(o.adj, _logits(o, x)))
+    q, k, _, *others = _arguments(o, x, False)[4:]
+    operands = (*half(o.adj, False), q, k, o.adj.none, *others, lse)
+    numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
+    return run(ops._attention_weights.default, q.device, *operands, *numbers)
+
+
+def _differentiable(
+    o: Options, x: Operands, needs: tuple[bool, ...], gout: Tensor, glse: Tensor
+) -> tuple[Optional, ...]:
+    """The gradients as a graph of their own."""
+    with torch.enable_grad():
+        copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
+        copy = Operands(*copies)
+        logits = _logits(o, copy)
+        out = spmm_half(o.adj, False, _thinned(o, copy, softmax(o.adj, logits)), copy.v)
+        lse = log_sum_exp(o.adj, logits)
+    wanted = [t for t, need in zip(copy, needs, strict=True) if need and t is not None]
+    found = iter(torch.autograd.grad((out, lse), wanted, (gout, glse), create_graph=True, allow_unused=True))
+    return tuple(next(found) if need else None for need in needs)

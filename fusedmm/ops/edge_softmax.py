@@ -1,0 +1,162 @@
+"""Softmax over each row's entries, with gradients of any order.
+
+The kernels of attention do it: scores of nothing but a bias, lse from the forward pass and weights from
+it. With w = softmax and s = sum over a row's entries of w * g, the gradient is w (g - s), which is made
+of a softmax, an SpMM and an SDDMM again; that of lse is w.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import ops
+from fusedmm.convert import as_csr
+from fusedmm.csr import CSR
+from fusedmm.ops.operands import FLOATS, autocast
+from fusedmm.ops.pair import run, sddmm_half, spmm_half
+
+ADDITIVE = 1
+
+
+def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
+    """Normalises numbers of entries over each row: ``w[p] = exp(logits[p]) / sum of exp(logits) in p's row``.
+
+    Args:
+        adj: a ``CSR``, or what ``as_csr`` takes; its values are ignored.
+        logits: float32, float64, float16 or bfloat16, [nnz] or [nnz, heads], in the caller's edge order.
+
+    Returns:
+        w, like logits. Any size of logits is fine; a row of nothing but -inf gives 0.
+
+    Raises:
+        TypeError: wrong types or devices.
+        ValueError: another shape, a malformed matrix.
+
+    Gradient: of any order.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(2, 2))
+        >>> fusedmm.edge_softmax(A, torch.tensor([0., 0., 5.]))
+        tensor([0.5000, 0.5000, 1.0000])
+    """
+    if type(adj) is not CSR:
+        adj = as_csr(adj)
+    require_logits("edge_softmax", "logits", logits, adj)
+    logits = autocast(logits)
+    if logits.dim() == 1:
+        return softmax(adj, logits[:, None])[:, 0]
+    return softmax(adj, logits)
+
+
+def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
+    """x is a floating tensor [nnz] or [nnz, heads] on the matrix's device.
+
+    Raises:
+        TypeError: not a tensor, a dtype without a kernel, another device.
+        ValueError: another shape.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
+    if x.device != adj.ptr.device:
+        raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
+    if x.dim() not in (1, 2) or x.shape[0] != adj.nnz:
+        raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")
+
+
+def refuse_transforms(op: str) -> None:
+    """Says by name that torch.func has no rule for an operator.
+
+    Raises:
+        RuntimeError: inside torch.func.grad, vjp, jvp or vmap.
+    """
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(f"{op}: there is no rule for torch.func; torch.autograd has gradients of any order")
+
+
+def softmax(adj: CSR, logits: Tensor) -> Tensor:
+    """edge_softmax of logits [nnz, heads]."""
+    refuse_transforms("edge_softmax")
+    if torch.is_grad_enabled() and logits.requires_grad:
+        return Softmax.apply(adj, logits)
+    return weights(adj, logits, lse_of(adj, logits))
+
+
+def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
+    """[rows, heads] of logits [nnz, heads], differentiable to any order; -inf for a row without entries."""
+    if torch.is_grad_enabled() and logits.requires_grad:
+        return LogSumExp.apply(adj, logits)
+    return lse_of(adj, logits)
+
+
+def over_rows(adj: CSR, x: Tensor) -> Tensor:
+    """Sums x [nnz, heads] over each row's entries: [rows, heads]."""
+    return spmm_half(adj, False, x, x.new_ones(1, 1, 1).expand(adj.n_cols, x.shape[1], 1))[..., 0]
+
+
+def to_entries(adj: CSR, x: Tensor) -> Tensor:
+    """Gives every entry its row's number of x [rows, heads]: [nnz, heads]."""
+    return sddmm_half(adj, False, None, x[..., None], x.new_ones(1, 1, 1).expand(adj.n_cols, x.shape[1], 1))
+
+
+def _nothing(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k of zeros, which take no memory."""
+    zero, heads = logits.new_zeros(1, 1, 1), logits.shape[1]
+    return zero.expand(adj.shape[0], heads, 1), zero.expand(adj.n_cols, heads, 1)
+
+
+def lse_of(adj: CSR, logits: Tensor) -> Tensor:
+    """The kernel behind log_sum_exp, in the dtype of sums."""
+    q, k = _nothing(adj, logits)
+    half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
+    out: Any = run(
+        ops._attention.default, q.device, *half, q, k, k, none, logits, none, none, 1.0, 1.0, 0.0, ADDITIVE, 0
+    )
+    return out[1]
+
+
+def weights(adj: CSR, logits: Tensor, lse: Tensor, seed: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """exp(logits - lse of the row), times keep / (1 - dropout) where there is a seed."""
+    q, k = _nothing(adj, logits)
+    half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
+    given = none if seed is None else seed
+    return run(
+        ops._attention_weights.default, q.device,
+        *half, q, k, none, none, logits, none, given, lse, 1.0, 1.0, dropout, ADDITIVE, 0,
+    )  # fmt: skip
+
+
+class Softmax(torch.autograd.Function):
+    """w = softmax of logits [nnz, heads]."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
+        w = weights(adj, logits, lse_of(adj, logits))
+        ctx.save_for_backward(w)
+        ctx.adj = adj
+        return w
+
+    @staticmethod
+    def backward(ctx: Any, gw: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
+        (w,) = ctx.saved_tensors
+        adj = ctx.adj
+        return None, w * (gw - to_entries(adj, over_rows(adj, w * gw)))
+
+
+class LogSumExp(torch.autograd.Function):
+    """lse of logits [nnz, heads]."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        ctx.adj = adj
+        return lse_of(adj, logits)
+
+    @staticmethod
+    def backward(ctx: Any, glse: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
+        (logits,) = ctx.saved_tensors
+        return None, softmax(ctx.adj, logits) * to_entries(ctx.adj, glse.to(logits.dtype))

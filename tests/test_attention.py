@@ -1,0 +1,169 @@
+"""attention and edge_softmax against plain torch in float64: every algorithm, score, dtype and gradient."""
+
+import dataclasses
+
+import pytest
+import torch
+from attention_oracle import Given, algorithms, assert_close, attention_oracle, keeps
+from generate import Case, cases, run_or_decline
+
+import fusedmm
+
+SCORES = ["dot", "additive", "gatv2"]
+FEATS = [1, 3, 8, 16, 33, 64, 100, 128]
+
+
+def seed_of_next_call(device):
+    """The seed that the next call with dropout draws; the generator stands before it again."""
+    torch.manual_seed(7)
+    seed = torch.randint(2**63 - 1, (1,), device=device).item()
+    torch.manual_seed(7)
+    return seed
+
+
+@dataclasses.dataclass
+class Call:
+    """A case's operands, [n, H, F] or [n, F]; additive q and k [n, H] or [n]."""
+
+    adj: fusedmm.CSR
+    score: str
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    gout: torch.Tensor
+    att: torch.Tensor | None
+    bias: torch.Tensor | None
+    dropout: float
+
+    @staticmethod
+    def of(case, turn, device):
+        """Scores and options take turns over the cases."""
+        score, heads = SCORES[turn % 3], case.heads or 1
+        adj, g = case.matrix(device), torch.Generator().manual_seed(turn)
+        feat = 1 if score == "additive" else FEATS[turn // 3 % len(FEATS)]
+        sides = dataclasses.replace(case, feat=min(feat, 33) if case.structure == "many_rows" else feat)
+        q, k = (sides.dense(n, device, seed) for n, seed in ((adj.shape[0], 1), (adj.shape[1], 2)))
+        att = torch.randn(heads, q.shape[-1], generator=g).to(case.dtype).to(device) if score == "gatv2" else None
+        if score == "additive":
+            q, k = q[..., 0], k[..., 0]
+        v, gout = case.dense(adj.shape[1], device, 3), case.dense(adj.shape[0], device, 4)
+        size = (adj.nnz, heads) if turn % 2 else (adj.nnz,)
+        bias = torch.randn(size, generator=g).to(case.dtype).to(device) if turn // 3 % 2 else None
+        return Call(adj, score, q, k, v, gout, att, bias, 0.3 if turn // 2 % 3 == 0 else 0.0)
+
+    def options(self):
+        return {"score": self.score, "att": self.att, "bias": self.bias, "dropout": self.dropout}
+
+    def oracle(self, scale, slope=0.2):
+        """Results as the kernels have them: with a heads axis."""
+        heads = 1 if self.v.dim() == 2 else self.v.shape[1]
+        sides = zip((self.q, self.k, self.v, self.gout), self.widths(), strict=True)
+        q, k, v, gout = (t.reshape(t.shape[0], heads, width) for t, width in sides)
+        weight = self.adj.val if self.adj.val is None else self.adj.val.to(v.dtype)
+        bias, weight = (t if t is None or t.dim() == 2 else t[:, None].expand(-1, heads) for t in (self.bias, weight))
+        by = keeps(seed_of_next_call(v.device), self.adj.nnz, heads, self.dropout) if self.dropout else None
+        given = Given(q, k, v, self.att, bias, weight, by)
+        return attention_oracle(self.adj, given, self.score, scale, slope, gout, v.dtype)
+
+    def widths(self):
+        feat = 1 if self.score == "additive" else self.q.shape[-1]
+        return feat, feat, self.v.shape[-1], self.v.shape[-1]
+
+
+@pytest.mark.parametrize("turn, case", list(enumerate(cases())), ids=str)
+def test_covering_array(turn: int, case: Case, device):
+    """out, lse, the weights and every gradient within the bounds of attention_oracle.py."""
+    call = Call.of(case, turn, device)
+    feat = call.widths()[0]
+    expected = call.oracle(feat**-0.5 if call.score == "dot" else 1.0)
+    names = {"gq": call.q, "gk": call.k, "gv": call.v, "gatt": call.att, "gbias": call.bias, "gweight": call.adj.val}
+    names = {name: t for name, t in names.items() if t is not None}
+    for t in names.values():
+        t.requires_grad_()
+    for algorithm in algorithms(device):
+        if algorithm == "reference" and call.adj.nnz * case.feat > 50_000:
+            continue  # it computes every logit again for every channel
+        seed_of_next_call(device)
+        found = run_or_decline(
+            fusedmm.attention, call.adj, call.q, call.k, call.v, **call.options(), return_lse=True, algorithm=algorithm
+        )
+        if found is None:
+            continue
+        out, lse = found
+        assert out.is_contiguous() and out.device == call.adj.device
+        check(algorithm, "out", out, expected, case.dtype)
+        check(algorithm, "lse", lse, expected, torch.float64 if case.dtype == torch.float64 else torch.float32)
+        grads = torch.autograd.grad(out, list(names.values()), call.gout)
+        for (name, x), got in zip(names.items(), grads, strict=True):
+            assert got.dtype == x.dtype and got.shape == x.shape, (algorithm, name, got.dtype, got.shape)
+            check(algorithm, name, got, expected, x.dtype, case.dtype)
+        with torch.no_grad():
+            seed_of_next_call(device)
+            out, use = fusedmm.attention(
+                call.adj, call.q, call.k, call.v, **call.options(), return_weights=True, algorithm=algorithm
+            )
+        check(algorithm, "out", out, expected, case.dtype)
+        check(algorithm, "use", use, expected, case.dtype)
+
+
+def check(algorithm, name, got, expected, *dtypes):
+    """got in the shape of what is expected; heads that share a number of an edge share its gradient."""
+    result = expected[name]
+    if got.shape != result.exact.shape and got.dim() < 2 and result.exact.dim() == 2 and name in ("gbias", "gweight"):
+        spread = sum(4 * torch.finfo(t).eps for t in dtypes) * result.exact.abs().sum(1)
+        result = type(result)(result.exact.sum(1), result.bound.sum(1) + spread)
+    assert_close(f"{algorithm} {name}", got.reshape(result.exact.shape), result, *dtypes)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("heads, feat", [(1, 700), (5, 20), (40, 3), (64, 1)])
+def test_wide_and_many_heads(score, heads, feat, device):
+    """More channels than a panel of the CPU's sums or than a warp's registers, more heads than a warp has lanes."""
+    g = torch.Generator().manual_seed(heads)
+    row, col = torch.randint(0, 20, (150,), generator=g), torch.randint(0, 25, (150,), generator=g)
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(20, 25))
+    size = [] if score == "additive" else [feat]
+    q, k, v, gout = (
+        torch.randn(n, heads, *width, generator=g).to(device)
+        for n, width in ((20, size), (25, size), (25, [feat]), (20, [feat]))
+    )
+    att = torch.randn(heads, feat, generator=g).to(device) if score == "gatv2" else None
+    call = Call(adj, score, q, k, v, gout, att, None, 0.0)
+    expected = call.oracle(feat**-0.5 if score == "dot" else 1.0)
+    names = {"gq": q, "gk": k, "gv": v} | ({"gatt": att} if att is not None else {})
+    for t in names.values():
+        t.requires_grad_()
+    for algorithm in algorithms(device):
+        out = run_or_decline(fusedmm.attention, adj, q, k, v, score=score, att=att, algorithm=algorithm)
+        if out is None:
+            continue
+        check(algorithm, "out", out, expected, torch.float32)
+        for name, got in zip(names, torch.autograd.grad(out, list(names.values()), gout), strict=True):
+            check(algorithm, name, got, expected, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_of_half_a_million_equal_entries(dtype, device):
+    """The weights' sum is long, and every one of them is 1 / n: out is v."""
+    n = 500_000
+    adj = fusedmm.CSR.from_csr(torch.tensor([0, n], device=device), torch.arange(n, device=device))
+    q, k = torch.ones(1, 2, 4, dtype=dtype, device=device), torch.ones(n, 2, 4, dtype=dtype, device=device)
+    v = torch.full((n, 2, 3), 0.7, dtype=dtype, device=device)
+    for algorithm in algorithms(device):
+        found = run_or_decline(fusedmm.attention, adj, q, k, v, return_lse=True, algorithm=algorithm)
+        if found is not None:
+            out, lse = found
+            torch.testing.assert_close(out, v[:1], rtol=1e-5 if dtype == torch.float32 else 2**-8, atol=0)
+            torch.testing.assert_close(lse.double().cpu(), 2 + torch.full((1, 2), float(n)).double().log())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_cosine(dtype, device):
+    adj = fusedmm.CSR.from_coo(*torch.randint(0, 9, (2, 40)).to(device).unbind(), shape=(9, 9))
+    q, k, v = (torch.randn(9, 2, 5, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
+    unit = [torch.nn.functional.normalize(t, dim=-1) for t in (q, k)]
+    out = fusedmm.attention(adj, q, k, v, score="cosine", scale=3.0)
+    same = fusedmm.attention(adj, *unit, v, scale=3.0)
+    torch.testing.assert_close(out, same)
+    gout = torch.randn_like(out)
+    torch.testing.assert_close(torch.autograd.grad(out, (q, k, v), gout), torch.autograd.grad(same, (q, k, v), gout))

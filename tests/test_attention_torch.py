@@ -1,0 +1,197 @@
+"""Attention as torch runs it, compiled, captured, under autocast; and the same bits at every run."""
+
+import threading
+
+import pytest
+import torch
+from attention_oracle import SCORES, operands
+from generate import run_or_decline
+from torch.library import opcheck
+
+import fusedmm
+from fusedmm._lib import ops
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_compiled_is_eager(score, device, fresh_compiler):
+    adj, q, k, v, options = operands(score, device)
+    adj.cache_transpose()
+    given = [t for t in (q, k, v, options["att"]) if t is not None]
+
+    def f(adj, q, k, v, att):
+        return fusedmm.attention(adj, q, k, v, score=score, att=att).tanh()
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    ours, theirs = (g(adj, q, k, v, options["att"]) for g in (f, compiled))
+    torch.testing.assert_close(theirs, ours)
+    gout = torch.randn_like(ours)
+    for one, two in zip(torch.autograd.grad(ours, given, gout), torch.autograd.grad(theirs, given, gout), strict=True):
+        torch.testing.assert_close(two, one)
+
+
+def test_compiled_dropout_and_edge_softmax(device, fresh_compiler):
+    adj, q, k, v, _ = operands("dot", device)
+    adj.cache_transpose()
+
+    def f(adj, q, k, v, logits):
+        out = fusedmm.attention(adj, q, k, v, dropout=0.5)
+        return out, fusedmm.edge_softmax(adj, logits)
+
+    logits = torch.randn(60, 2, dtype=torch.float64, device=device, requires_grad=True)
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    out, w = compiled(adj, q, k, v, logits)
+    right = fusedmm.edge_softmax(adj, logits)
+    torch.testing.assert_close(w, right)
+    gw = torch.randn_like(w)
+    torch.testing.assert_close(
+        torch.autograd.grad(w, logits, gw, retain_graph=True), torch.autograd.grad(right, logits, gw)
+    )
+    assert bool(torch.autograd.grad(out.sum(), v)[0].isfinite().all())
+
+
+def test_opcheck(device):
+    """torch's own checks of schema and fake kernels, of every pass."""
+    adj, q, k, v, options = operands("gatv2", device)
+    q, k, v, att = (t.detach() for t in (q, k, v, options["att"]))
+    none, bias = adj.none, torch.randn(60, 2, dtype=torch.float64, device=device)
+    seed = torch.tensor([5], device=device)
+    halves = [(adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half()]
+    given, numbers = (q, k, v, att, bias, bias, seed), (1.0, 0.2, 0.3, 2)
+    tests = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
+    opcheck(ops._attention.default, (*halves[0], *given, *numbers, 0), test_utils=tests)
+    out, lse = ops._attention.default(*halves[0], *given, *numbers, 0)
+    opcheck(ops._attention_weights.default, (*halves[0], *given, lse, *numbers, 0), test_utils=tests)
+    opcheck(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], lse, *numbers, 0), test_utils=tests)
+    behind = (lse, torch.randn_like(lse), torch.randn_like(out), *numbers)
+    for want in (1, 2, 4, 8, 15):
+        opcheck(ops._attention_rows.default, (*halves[0], *given, *behind, want, 0), test_utils=tests)
+    for want in (1, 2, 3):
+        opcheck(ops._attention_cols.default, (*halves[1], *given, *behind, want, 0), test_utils=tests)
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(low, device):
+    adj, q, k, v, options = operands("dot", device, dtype=torch.float32)
+    with torch.autocast(device, dtype=low):
+        out = fusedmm.attention(adj, q, k, v, **options)
+        w = fusedmm.edge_softmax(adj, torch.zeros(60, device=device))
+    assert out.dtype == w.dtype == low
+    out.float().sum().backward()
+    assert q.grad.dtype == k.grad.dtype == v.grad.dtype == torch.float32
+
+
+def test_func_is_refused_by_name(device):
+    """Rather than by a message about the inside of this library."""
+    adj, q, k, v, _ = (t.detach() if isinstance(t, torch.Tensor) else t for t in operands("dot", device))
+    with pytest.raises(RuntimeError, match="attention: there is no rule for torch"):
+        torch.func.grad(lambda x: fusedmm.attention(adj, x, k, v).sum())(q)
+    with pytest.raises(RuntimeError, match="edge_softmax: there is no rule for torch"):
+        torch.func.vmap(lambda x: fusedmm.edge_softmax(adj, x))(q.new_zeros(3, 60))
+
+
+def test_cuda_graph_capture(cuda):
+    """Captured forward and backward replay on new numbers."""
+    adj, q, k, v, options = operands("dot", cuda, dtype=torch.float32)
+
+    def step():
+        out = fusedmm.attention(adj, q, k, v, **options)
+        return out, *torch.autograd.grad(out.sum(), (q, k, v))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        found = step()
+    for _ in range(3):
+        with torch.no_grad():
+            q.copy_(torch.randn_like(q))
+        captured.replay()
+        for one, two in zip(found, step(), strict=True):
+            assert torch.equal(one, two)
+
+
+# ---- the same bits ----
+
+
+def large(device, dtype=torch.float32, score="gatv2"):
+    """A power-law graph with a row of 3,000 entries, in no order."""
+    g = torch.Generator().manual_seed(0)
+    row, col = ((900 * torch.rand(15_000, generator=g) ** 3).long() for _ in range(2))
+    row[:3000] = 11
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(900, 900))
+    width = [] if score == "additive" else [9]
+    q, k, v = (torch.randn(900, 3, *w, generator=g).to(dtype).to(device) for w in (width, width, [17]))
+    bias, weight = (torch.randn(15_000, 3, generator=g).to(dtype).to(device) for _ in range(2))
+    att = torch.randn(3, 9, generator=g).to(dtype).to(device) if score == "gatv2" else None
+    return adj, [q, k, v, bias, weight, *([] if att is None else [att])], score
+
+
+def everything(adj, given, score, algorithm="auto"):
+    """out, lse, u and all gradients."""
+    q, k, v, bias, weight, *att = (t.detach().requires_grad_() for t in given)
+    torch.manual_seed(1)
+    out, lse = fusedmm.attention(
+        adj, q, k, v, score=score, att=att[0] if att else None, bias=bias, edge_weight=weight,
+        dropout=0.2, return_lse=True, algorithm=algorithm,
+    )  # fmt: skip
+    return [out.detach(), lse.detach(), *torch.autograd.grad(out, (q, k, v, bias, weight, *att), torch.ones_like(out))]
+
+
+def assert_equal(first, second, note):
+    for n, (one, two) in enumerate(zip(first, second, strict=True)):
+        assert torch.equal(one, two), (note, n, int((one != two).sum()))
+
+
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+def test_repeats(score, device):
+    """Every algorithm that the registry calls deterministic; other memory each time."""
+    case = large(device, score=score)
+    names = {a.name for a in fusedmm.algorithms("attention", device) if a.deterministic}
+    for algorithm in ["auto", *sorted(names - {"reference"})]:
+        first = run_or_decline(everything, *case, algorithm=algorithm)
+        for _ in range(10 if first is not None else 0):
+            keep = torch.full((torch.randint(1, 10_000, ()),), float("nan"), device=device)
+            assert_equal(first, everything(*case, algorithm=algorithm), algorithm)
+            del keep
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+def test_threads_do_not_matter(score, dtype, threads):
+    """CPU only."""
+    case = large("cpu", dtype, score)
+    threads(1)
+    first = everything(*case)
+    for count in (2, 5):
+        threads(count)
+        assert_equal(first, everything(*case), count)
+
+
+def test_callers_share_one_matrix(device):
+    adj, given, _ = large(device)
+    seedless = [t.detach() for t in given[:3]]
+    expected = fusedmm.attention(adj, *seedless)
+    fresh, results = large(device)[0], [None] * 4
+
+    def work(n):
+        results[n] = fusedmm.attention(fresh, *seedless)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join(timeout=120)
+        assert not w.is_alive(), "a caller hangs"
+    for result in results:
+        assert torch.equal(expected, result)
