@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks spmm|sddmm|host --device cpu|cuda``, ``python -m benchmarks plot FILE.json``."""
+"""Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,40 @@ from typing import Any
 import torch
 
 import fusedmm
-from benchmarks import bench_host, bench_sddmm, bench_spmm, case, graphs, report
+from benchmarks import (
+    bench_attention,
+    bench_construction,
+    bench_fused,
+    bench_host,
+    bench_layers,
+    bench_sddmm,
+    bench_spmm,
+    case,
+    graphs,
+    jobs,
+    report,
+    table,
+)
 from benchmarks.harness import Clock
 
 RESULTS = Path(__file__).parent / "results"
 CASES = {"spmm": (bench_spmm.case, [True]), "sddmm": (bench_sddmm.case, [True, False])}  # with values or without
+TWINS = list(graphs.SYMMETRIC)
+JOBS = {  # what lists its own cases, and on which matrices by default
+    "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
+    "layers": (bench_layers.jobs, {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", "musae_github", *TWINS]}),
+    "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *list(graphs.TWINS)[:9]]}),
+    "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
+}
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """The options, completed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="fusedmm beside torch.sparse")
-    parser.add_argument("op", choices=[*CASES, "host", "plot"])
+    parser.add_argument("op", choices=[*CASES, *JOBS, "host", "plot"])
     parser.add_argument("file", type=Path, nargs="?", help="results to plot")
-    parser.add_argument("--suite", choices=["graphs", "twins"], default="graphs")
+    parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--features", type=int, nargs="+", default=[32, 128, 256])
@@ -35,6 +55,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, nargs="+", help="CPU; by default 1 and all; for host 1, in five processes"
     )
+    parser.add_argument("--cases", type=lambda s: s.split(","), default=[], help="words a case must have, as 'dot 8x8'")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of the peers too, where there is one")
     parser.add_argument("--seconds-per-case", type=float, default=0.3)
     parser.add_argument("--reference", action="store_true", help="time the reference algorithms too")
     parser.add_argument("--plugins", type=Path, nargs="+", default=[], help="libraries with more algorithms to time")
@@ -59,6 +81,19 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     clock = Clock(options.device)
     document = {"op": options.op, "device": options.device, "dtype": options.dtype}
     document["conditions"] = report.conditions(options.device, clock)
+    if options.op in JOBS:
+        jobs_of, default = JOBS[options.op]
+        chosen = default[options.device] if options.suite == "graphs" else graphs.names(options.suite)
+        asked = jobs.Options(
+            device=options.device,
+            dtype=DTYPES[options.dtype],
+            seconds=options.seconds_per_case,
+            graphs=tuple(options.graphs or chosen),
+            cases=tuple(options.cases),
+            compile=options.compile,
+            threads=threads,
+        )
+        return jobs.collect(jobs_of, document, asked, options.json)
     if options.op == "host":
         document["conditions"]["timing"] = f"host clock, interleaved blocks of {bench_host.CALLS} calls"
         return {**document, "cases": bench_host.run(options.device, options.seconds_per_case)}
@@ -93,6 +128,11 @@ def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
     return {**parts[0], "cases": [c for part in parts for c in part["cases"]]}
 
 
+def writer(op: str) -> Any:
+    """The module that writes a benchmark's results."""
+    return bench_host if op == "host" else table if op in JOBS else report
+
+
 def main(argv: list[str]) -> None:
     """Measures, writes the files, prints the table."""
     options = arguments(argv)
@@ -106,10 +146,11 @@ def main(argv: list[str]) -> None:
             document = per_process(argv, options.threads)
         else:
             document = collect(options, None)
-        (bench_host if options.op == "host" else report).save(document, options.json)
+        writer(options.op).save(document, options.json)
     if options.op != "host":
         try:
-            report.plot(json.loads(options.json.read_text()), options.plot)
+            document = json.loads(options.json.read_text())
+            writer(document["op"]).plot(document, options.plot)
         except ImportError as error:
             print(f"no plot ({error}); where matplotlib is: python -m benchmarks plot {options.json}")
 

@@ -24,16 +24,17 @@ class Entries:
     row: Tensor
     col: Tensor
     rows: int
+    entry: Tensor | None = None  # which entries of the whole matrix, where they are a sample
 
 
 def operands(score: str, n: int, heads: int, feat: int, dtype: torch.dtype, device: str) -> list[Tensor]:
     """What a score learns from: q, k, v; one number per head for additive; k is v, and att, for gatv2."""
-    sizes = {
+    sizes: dict[str, list[tuple[int, ...]]] = {
         "dot": [(n, heads, feat)] * 3,
         "additive": [(n, heads), (n, heads), (n, heads, feat)],
         "gatv2": [(n, heads, feat), (n, heads, feat), (heads, feat)],
-    }[score]
-    made = (random(*size, dtype=dtype, device=device, seed=3 + k) for k, size in enumerate(sizes))
+    }
+    made = (random(*size, dtype=dtype, device=device, seed=3 + k) for k, size in enumerate(sizes[score]))
     return [t.requires_grad_() for t in made]
 
 
@@ -86,34 +87,42 @@ def by_torch_sparse(score: str, adj: CSR, at: Entries, *x: Tensor) -> Tensor:
 
 
 class Exact:
-    """Results and gradients in float64 for a loss that sees a sample of rows alone, the longest among them."""
+    """Results and gradients in float64 for a loss that sees a sample of rows alone, the longest among them.
 
-    def __init__(self, score: str, adj: CSR, x: list[Tensor]) -> None:
-        value = x[1] if score == "gatv2" else x[2]
+    Each operand has a role: "row" and "col" have one item per row or column of the matrix, "node" is both, of
+    a square matrix, and "whole" is neither.
+    """
+
+    def __init__(self, formula: Callable[..., Tensor], adj: CSR, x: list[Tensor], roles: list[str], width: int) -> None:
         degree = adj.degree()
         order = torch.randperm(adj.shape[0], generator=torch.Generator().manual_seed(1)).to(adj.device)[:4096]
         order = torch.cat([degree.argmax()[None], order])
-        taken = (degree[order].cumsum(0) * value.shape[1:].numel() <= LIMIT).sum().clamp(min=1)
+        taken = (degree[order].cumsum(0) * width <= LIMIT).sum().clamp(min=1)
         self.rows = order[: int(taken)].unique()
         count = degree[self.rows]
         owner = torch.repeat_interleave(count)
         entry = torch.arange(owner.numel(), device=adj.device) + (adj.ptr[self.rows] - count.cumsum(0) + count)[owner]
-        self.cols, col = adj.idx[entry].long().unique(return_inverse=True)
-        whole = slice(None)
-        self.picked = [self.rows, self.cols, whole if score == "gatv2" else self.cols]
-        small = [t.detach()[p].double().requires_grad_() for t, p in zip(x, self.picked, strict=True)]
-        result = gathered(score, Entries(owner, col, self.rows.numel()), *small)
-        self.gout = torch.zeros(adj.shape[0], *result.shape[1:], dtype=value.dtype, device=adj.device)
-        self.gout[self.rows] = random(*result.shape, dtype=value.dtype, device=str(adj.device.type), seed=9)
-        self.exact = [result.detach(), *torch.autograd.grad(result, small, self.gout[self.rows].double())]
+        rows, cols, columns = self.rows, adj.idx[entry].long().unique(), adj.idx[entry].long()
+        if "node" in roles:
+            rows = cols = torch.cat([rows, cols]).unique()
+        at = Entries(torch.searchsorted(rows, self.rows)[owner], torch.searchsorted(cols, columns), rows.numel(), entry)
+        picks = {"row": rows, "col": cols, "node": rows, "whole": slice(None)}
+        self.picked = [self.rows, *(picks[role] for role in roles)]
+        small = [t.detach()[p].double().requires_grad_() for t, p in zip(x, self.picked[1:], strict=True)]
+        result = formula(at, *small)
+        dtype, seen = x[0].dtype, torch.searchsorted(rows, self.rows)
+        upstream = random(rows.numel(), *result.shape[1:], dtype=dtype, device=adj.device.type, seed=9)
+        self.gout = upstream.new_zeros(adj.shape[0], *result.shape[1:])
+        self.gout[self.rows] = upstream[seen]
+        gradients = torch.autograd.grad(result[seen], small, self.gout[self.rows].double())
+        self.exact = [result.detach()[seen], *gradients]
         # Weights, sums and delta are differences of rounded numbers: 64 units of theirs, 4 of the result's.
-        accumulator = min(UNIT[value.dtype], UNIT[torch.float32])
-        self.limit = 4 * UNIT[value.dtype] + 64 * accumulator
+        self.limit = 4 * UNIT[dtype] + 64 * min(UNIT[dtype], UNIT[torch.float32])
 
     def error(self, found: tuple[Tensor, ...]) -> tuple[float, float]:
         """The largest norm of an error over the norm of the exact, of results and gradients; and the limit."""
         worst = 0.0
-        for exact, result, picked in zip(self.exact, found, [self.rows, *self.picked], strict=False):
+        for exact, result, picked in zip(self.exact, found, self.picked, strict=False):
             if not bool(torch.isfinite(result).all()):
                 return float("inf"), self.limit
             error = result.detach()[picked].double() - exact

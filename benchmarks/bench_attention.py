@@ -22,7 +22,7 @@ SCORES = ("additive", "dot", "gatv2")
 SHAPES = ((8, 8, torch.float32), (8, 64, torch.float32), (1, 64, torch.float32), (8, 8, torch.bfloat16))
 
 
-def jobs(adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
+def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     """Every score and shape, forward and with backward."""
     row, col, _ = adj.coo()
     at = Entries(row.long(), col.long(), adj.shape[0])
@@ -59,7 +59,8 @@ def trials(
     device, n = adj.device.type, adj.shape[0]
     x = operands(score, n, heads, feat, dtype, device)
     gout = random(n, heads, feat, dtype=dtype, device=device, seed=8)
-    exact = Exact(score, adj, x)
+    roles = ["node", "node", "whole" if score == "gatv2" else "node"]
+    exact = Exact(partial(gathered, score), adj, x, roles, heads * feat)
 
     def call(formula, upstream: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
         if not backward:

@@ -75,7 +75,9 @@ def markdown(document: Document) -> str:
     for c in cases:
         for name, f in c["contenders"].items():
             rest = [f"{f[k]:.4g}" if k in f else "" for k in EXTRAS]
-            rows.append([c["graph"], c["case"], name, _time(f["us"]), _time(f["warm_us"]), f"{f['peak_mib']:,.4g}", *rest])
+            rows.append(
+                [c["graph"], c["case"], name, _time(f["us"]), _time(f["warm_us"]), f"{f['peak_mib']:,.4g}", *rest]
+            )
     lines += ["Everyone; warm: the least of up to 20 runs without a flush.", ""]
     lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *EXTRAS.values()], rows)
     lines += _table(

@@ -8,6 +8,7 @@ stays in the table with the reason.
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.harness import Call, Clock
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler that counts memory writes two lines per use
 
 Step = Callable[[], tuple[Tensor, ...]]
 LEAST, MOST, WARM, HOST = 3, 200, 20, 20  # runs: at least, at most, of the warm minimum, per block of host time
@@ -50,8 +53,8 @@ class Wanted:
     replay: bool = False
 
 
-def peak_bytes(step: Step, results: int, cuda: bool) -> int:
-    """The most memory a step holds at a time beyond what was there and the gradients it gives."""
+def peak_bytes(step: Step, results: int, cuda: bool) -> tuple[int, int]:
+    """The most memory a step holds at a time beyond what was there and the gradients it gives; and its results'."""
     if cuda:
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -67,8 +70,8 @@ def peak_bytes(step: Step, results: int, cuda: bool) -> int:
         for record in sorted(records, key=lambda e: e.start_ns()):
             held += record.nbytes()
             peak = max(peak, held)
-    gradients = sum(t.numel() * t.element_size() for t in found[results:])
-    return max(0, peak - gradients)
+    size = [t.numel() * t.element_size() for t in found]
+    return max(0, peak - sum(size[results:])), sum(size[:results])
 
 
 def captured(step: Step) -> Call:
@@ -91,7 +94,7 @@ def captured(step: Step) -> Call:
 
 
 def warm_minimum(call: Callable[[], Any], cuda: bool, seconds: float) -> float:
-    """The least of 20 runs one after the other, caches warm, in seconds: what papers report; fewer if they take long."""
+    """The least of 20 runs one after the other, caches warm, in seconds, as papers report; fewer if they take long."""
     least, end = float("inf"), time.perf_counter() + seconds
     for _ in range(WARM):
         if cuda:
@@ -170,9 +173,9 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
         try:
             step = trial.make()
             step()
-            peak = peak_bytes(step, trial.results, cuda)
+            peak, size = (round(b / 2**20, 3) for b in peak_bytes(step, trial.results, cuda))
             steps[trial.name] = step
-            figures[trial.name] = {"kind": trial.kind, "peak_mib": round(peak / 2**20, 3)}
+            figures[trial.name] = {"kind": trial.kind, "peak_mib": peak, "result_mib": size}
         except Exception as error:  # whatever a peer raises is its reason
             if trial.name == "auto":
                 raise
