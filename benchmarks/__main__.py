@@ -16,6 +16,7 @@ import torch
 import fusedmm
 from benchmarks import (
     bench_attention,
+    bench_ceilings,
     bench_construction,
     bench_fused,
     bench_host,
@@ -25,6 +26,7 @@ from benchmarks import (
     case,
     graphs,
     jobs,
+    plots,
     report,
     table,
 )
@@ -39,13 +41,14 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *list(graphs.TWINS)[:9]]}),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }
+ALONE = {"host": bench_host, "ceilings": bench_ceilings}  # what needs no matrix
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """The options, completed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="fusedmm beside torch.sparse")
-    parser.add_argument("op", choices=[*CASES, *JOBS, "host", "plot"])
+    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot"])
     parser.add_argument("file", type=Path, nargs="?", help="results to plot")
     parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
@@ -70,7 +73,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         or RESULTS / f"{'-'.join([*name, *[options.dtype][: options.dtype != 'f32']])}.json"
     )
     options.plot = options.plot or options.json.with_suffix(".png")
-    options.threads = options.threads or ([1] * 5 if options.op == "host" else sorted({1, os.cpu_count() or 1}))
+    options.threads = options.threads or (
+        [1] * 5
+        if options.op == "host"
+        else [os.cpu_count() or 1]
+        if options.op == "ceilings"
+        else sorted({1, os.cpu_count() or 1})
+    )
     return options
 
 
@@ -79,7 +88,7 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     for plugin in options.plugins:
         fusedmm.load_algorithms(plugin)
     clock = Clock(options.device)
-    document = {"op": options.op, "device": options.device, "dtype": options.dtype}
+    document = {"op": options.op, "device": options.device, "dtype": options.dtype, "suite": options.suite}
     document["conditions"] = report.conditions(options.device, clock)
     if options.op in JOBS:
         jobs_of, default = JOBS[options.op]
@@ -94,11 +103,14 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
             threads=threads,
         )
         return jobs.collect(jobs_of, document, asked, options.json)
+    if options.op == "ceilings":
+        return {**document, "cases": bench_ceilings.run(options.device, options.seconds_per_case)}
     if options.op == "host":
         document["conditions"]["timing"] = f"host clock, interleaved blocks of {bench_host.CALLS} calls"
         return {**document, "cases": bench_host.run(options.device, options.seconds_per_case)}
     make, weights = CASES[options.op]
-    cases: list[dict[str, Any]] = []
+    cases: list[dict[str, Any]] = document.setdefault("cases", [])
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     for name, adj in graphs.suite(options.suite, options.device, options.graphs):
         for feat in options.features:
             for weighted in weights:
@@ -106,8 +118,9 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
                 head = {"graph": name, "rows": adj.shape[0], "cols": adj.shape[1], "nnz": adj.nnz}
                 head |= {"feat": feat, "weighted": weighted, "threads": threads}
                 cases.append(head | case.run(made, clock, options.seconds_per_case))
+                options.json.write_text(json.dumps(document))  # a run that is cut short has not been in vain
                 print(f"{head} {cases[-1]['speedup']} of {cases[-1]['best_peer']}", file=sys.stderr, flush=True)
-    return {**document, "cases": cases}
+    return document
 
 
 def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
@@ -130,7 +143,7 @@ def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
 
 def writer(op: str) -> Any:
     """The module that writes a benchmark's results."""
-    return bench_host if op == "host" else table if op in JOBS else report
+    return ALONE.get(op) or (table if op in JOBS else report)
 
 
 def main(argv: list[str]) -> None:
@@ -151,6 +164,8 @@ def main(argv: list[str]) -> None:
         try:
             document = json.loads(options.json.read_text())
             writer(document["op"]).plot(document, options.plot)
+            if document["op"] in CASES:
+                plots.beside(document, options.plot, RESULTS / f"ceilings-{document['device']}.json")
         except ImportError as error:
             print(f"no plot ({error}); where matplotlib is: python -m benchmarks plot {options.json}")
 
