@@ -153,7 +153,7 @@ def _release(cuda: bool) -> None:
 
 def _reason(error: BaseException) -> str:
     memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in str(error)
-    return "out of memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+    return "out of memory" if memory else f"{type(error).__name__}: {str(error).partition(chr(10))[0][:100]}"
 
 
 def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
