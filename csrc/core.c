@@ -91,6 +91,17 @@ fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algor
     return FMM_OK;
 }
 
+static fmm_status fail_with(fmm_status status, const char *text)
+{
+    return fmm_fail(status, "%s", text);
+}
+
+const fmm_host *fmm_plugin_host(void)
+{
+    static const fmm_host host = {.add = fmm_register, .fail = fail_with};
+    return &host;
+}
+
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
                               const fmm_algorithm **found)
 {

@@ -12,6 +12,7 @@ from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.fused import fused
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
+from fusedmm.plugins import load_algorithms
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "build_info",
     "edge_softmax",
     "fused",
+    "load_algorithms",
     "nn",
     "presets",
     "sddmm",

@@ -1,5 +1,6 @@
 /* The CUDA algorithms of each operator, and which one number 0 stands for. */
 #include "cuda.h"
+#include "vendor.h"
 
 typedef fmm_status run(const fmm_exec *, const fmm_call *);
 
@@ -24,6 +25,16 @@ static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
     };
     return of_dtype[call->x->dtype](exec, call);
 }
+
+#define X(op, id, what, algorithm, coo, preprocess, bits)                                          \
+    {.number = id,                                                                                 \
+     .name = "cusparse:" #what,                                                                    \
+     .about = "cuSPARSE, bound at run time",                                                       \
+     .source = "NVIDIA",                                                                           \
+     .deterministic = bits,                                                                        \
+     .supports = (preprocess) ? fmm_cusparse_prepared_supports : fmm_cusparse_supports,            \
+     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
+     .run = fmm_##op##_cusparse_##what},
 
 static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
 {
@@ -64,6 +75,14 @@ static const fmm_algorithm spmm[] = {
      .supports = fmm_spmm_segments_supports,
      .workspace = fmm_spmm_segments_workspace,
      .run = spmm_segments},
+    FMM_CUSPARSE_SPMM_LIST(X){.number = FMM_CUBLAS_NUMBER,
+                              .name = "cublas",
+                              .about = "the matrix made dense, then cuBLAS, bound at run time",
+                              .source = "NVIDIA",
+                              .deterministic = false,
+                              .supports = fmm_cublas_supports,
+                              .workspace = fmm_cublas_workspace,
+                              .run = fmm_spmm_cublas},
     {.name = NULL},
 };
 
@@ -82,8 +101,19 @@ static const fmm_algorithm sddmm[] = {
      .supports = fmm_sddmm_segments_supports,
      .workspace = fmm_sddmm_segments_workspace,
      .run = sddmm_segments},
+    FMM_CUSPARSE_SDDMM_LIST(X){
+        .number = FMM_CUBLAS_NUMBER,
+        .name = "cublas",
+        .about = "the whole product by cuBLAS, bound at run time, then its entries",
+        .source = "NVIDIA",
+        .deterministic = true,
+        .supports = fmm_cublas_supports,
+        .workspace = fmm_cublas_workspace,
+        .run = fmm_sddmm_cublas},
     {.name = NULL},
 };
+
+#undef X
 
 static const fmm_algorithm attention[] = {
     {.number = 1,
