@@ -73,5 +73,7 @@ warnings:
 	    done; \
 	done
 
+include tests/sanitize.mk
+
 clean:
 	rm -rf build $(LIBRARY)
