@@ -11,9 +11,12 @@ WARN := -std=c11 -O2 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion
         -Wmissing-prototypes -Werror
 AVX2 := -mavx2 -mfma -mf16c -mbmi2
 AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl
+NVCC ?= nvcc
+CUDA_ARCH ?= sm_90
+LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc/lessons/*.cu))
 C_TESTS := $(patsubst tests/c/%.c,build/c/%,$(wildcard tests/c/test_*.c))
 
-.PHONY: demo test lint warnings c-test abi-check gpu-test clean
+.PHONY: demo test lint warnings c-test abi-check gpu-test lessons clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +53,18 @@ c-test: $(C_TESTS)
 build/c/%: tests/c/%.c tests/c/test.h csrc/fusedmm.h $(LIBRARY)
 	mkdir -p build/c
 	$(CC) -std=c11 -O2 -Icsrc $< -o $@ -Lfusedmm -lfusedmm -lm -lpthread -Wl,-rpath,$(CURDIR)/fusedmm
+
+# The literature's algorithms as a plug-in: fusedmm.load_algorithms("build/lessons/lessons.so").
+lessons: build/lessons/lessons.so
+
+build/lessons/lessons.so: $(LESSON_OBJECTS)
+	$(NVCC) -shared -arch=$(CUDA_ARCH) $^ -o $@ -lcudadevrt
+
+# Kernels that launch kernels are linked once more, as device code.
+build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
+build/lessons/%.o: csrc/lessons/%.cu csrc/lessons/lesson.cuh csrc/cuda/common.cuh csrc/core.h csrc/fusedmm.h
+	mkdir -p build/lessons
+	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@
 
 abi-check: $(VENV)/dev
 	$(CXX) -std=c++20 -fsyntax-only -I$$($(BIN)/python -c "import torch.utils.cpp_extension as e; print(e.include_paths()[0])") tests/abi_check.cpp

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+import fusedmm
 from benchmarks import bench_host, bench_sddmm, bench_spmm, case, graphs, report
 from benchmarks.harness import Clock
 
@@ -36,6 +37,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seconds-per-case", type=float, default=0.3)
     parser.add_argument("--reference", action="store_true", help="time the reference algorithms too")
+    parser.add_argument("--plugins", type=Path, nargs="+", default=[], help="libraries with more algorithms to time")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/OP-DEVICE.json; a .md goes beside it")
     parser.add_argument("--plot", type=Path, help="by default beside the JSON")
     options = parser.parse_args(argv)
@@ -52,6 +54,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     """Runs every case in this process."""
+    for plugin in options.plugins:
+        fusedmm.load_algorithms(plugin)
     clock = Clock(options.device)
     document = {"op": options.op, "device": options.device, "dtype": options.dtype}
     document["conditions"] = report.conditions(options.device, clock)

@@ -18,6 +18,8 @@ from benchmarks.harness import Clock, Contender, measure, poisoned
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support is in beta|invariant checks)")
 
+FIRST_PLUGIN = 1000  # numbers from here on come from fusedmm.load_algorithms
+
 
 @dataclass(frozen=True)
 class Case:
@@ -40,9 +42,13 @@ def sparse_csr(adj: fusedmm.CSR, val: Tensor, index: torch.dtype) -> Tensor:
 
 
 def ours(op: str, device: str, reference: bool, call: Callable[[str], Tensor]) -> list[Contender]:
-    """auto and the algorithms of the registry."""
-    names = [a.name for a in fusedmm.algorithms(op, device) if reference or not a.name.startswith("reference")]
-    return [Contender(n, partial(call, n), True) for n in ("auto", *names)]
+    """auto and the algorithms of the registry; the vendors' and those of plug-ins are peers."""
+    contenders = [Contender("auto", partial(call, "auto"), True)]
+    for a in fusedmm.algorithms(op, device):
+        if reference or not a.name.startswith("reference"):
+            own = a.number < FIRST_PLUGIN and not a.name.startswith(("cusparse", "cublas"))
+            contenders.append(Contender(a.name, partial(call, a.name), own))
+    return contenders
 
 
 def _able(contenders: list[Contender]) -> tuple[list[Contender], dict[str, str]]:

@@ -45,13 +45,14 @@ void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ct
 
 enum { USERS_MAX = 256, USER_NUMBERS = 1000 };
 
-static const char *const operators[FMM_OPERATORS] = {"spmm", "sddmm", "attention"};
+static const char *const operators[FMM_OPERATORS] = {"spmm", "sddmm", "attention", "fused"};
 static const char *const devices[] = {"cpu", "cuda"};
 
 static const fmm_registry *const registries[FMM_OPERATORS][2] = {
     [FMM_SPMM] = {&fmm_spmm_cpu, &fmm_spmm_cuda},
     [FMM_SDDMM] = {&fmm_sddmm_cpu, &fmm_sddmm_cuda},
     [FMM_ATTENTION] = {&fmm_attention_cpu, &fmm_attention_cuda},
+    [FMM_FUSED] = {&fmm_fused_cpu, &fmm_fused_cuda},
 };
 
 /* A slot is claimed by its counter and published by its pointer, so readers need no lock: they stop
@@ -88,6 +89,17 @@ fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algor
     algorithm->number = USER_NUMBERS + slot;
     atomic_store(&users[op][device].slot[slot], algorithm);
     return FMM_OK;
+}
+
+static fmm_status fail_with(fmm_status status, const char *text)
+{
+    return fmm_fail(status, "%s", text);
+}
+
+const fmm_host *fmm_plugin_host(void)
+{
+    static const fmm_host host = {.add = fmm_register, .fail = fail_with};
+    return &host;
 }
 
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,

@@ -32,8 +32,8 @@ typedef struct fmm_registry {
     const fmm_algorithm *(*choose)(const fmm_call *);
 } fmm_registry;
 /* cpu/isa.c; cuda/registry.c, or cuda/absent.c without nvcc */
-extern const fmm_registry fmm_spmm_cpu, fmm_sddmm_cpu, fmm_attention_cpu;
-extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda;
+extern const fmm_registry fmm_spmm_cpu, fmm_sddmm_cpu, fmm_attention_cpu, fmm_fused_cpu;
+extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda, fmm_fused_cuda;
 
 /* Finds number (0: chooses) for a call; fails by name if it does not exist or does not support it.
  */

@@ -5,11 +5,14 @@ from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
+from fusedmm.ops import presets as presets
 from fusedmm.ops import registered  # noqa: F401  registers gradients
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
+from fusedmm.ops.fused import fused
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
+from fusedmm.plugins import load_algorithms
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -20,7 +23,10 @@ __all__ = [
     "attention",
     "build_info",
     "edge_softmax",
+    "fused",
+    "load_algorithms",
     "nn",
+    "presets",
     "sddmm",
     "spmm",
 ]

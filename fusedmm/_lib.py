@@ -15,9 +15,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-OPERATORS = {"spmm": 0, "sddmm": 1, "attention": 2}
+OPERATORS = {"spmm": 0, "sddmm": 1, "attention": 2, "fused": 3}
 DEVICES = {"cpu": 0, "cuda": 1}
 REDUCTIONS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
+SCORES = {"none": 0, "dot": 1, "sqdist": 2, "l1": 3, "additive": 4}
+MESSAGES = {"scale": 0, "add": 1, "sub": 2, "mul": 3, "max": 4, "min": 5}
+ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "sigmoid": 3, "tanh": 4}
 
 
 class _Algorithm(ctypes.Structure):
@@ -64,7 +67,7 @@ def algorithms(op: str, device: str = "cpu") -> list[Algorithm]:
     """Lists the algorithms of an operator on a device.
 
     Args:
-        op: ``"spmm"``, ``"sddmm"`` or ``"attention"``.
+        op: ``"spmm"``, ``"sddmm"``, ``"attention"`` or ``"fused"``.
         device: ``"cpu"`` or ``"cuda"``.
 
     Returns:
@@ -164,6 +167,23 @@ def _(ptr, idx, eid, plan, val, a, b, algorithm):  # type: ignore[no-untyped-def
 @torch.library.register_fake("fusedmm::sddmm")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  # type: ignore[no-untyped-def]
     return _fake_sddmm(idx, a)
+
+
+@torch.library.register_fake("fusedmm::_fused")
+def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, reduce, algorithm):  # type: ignore[no-untyped-def]
+    return _fake_spmm(z if message == MESSAGES["scale"] else x, ptr)
+
+
+@torch.library.register_fake("fusedmm::_fused_rows")
+def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
+    none = x.new_empty(0)
+    return _fake_spmm(x, ptr) if wanted & 1 else none, _fake_sddmm(idx, x) if wanted & 2 else none.clone()
+
+
+@torch.library.register_fake("fusedmm::_fused_cols")
+def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
+    none = x.new_empty(0)
+    return _fake_spmm(y, ptr) if wanted & 1 else none, _fake_spmm(z, ptr) if wanted & 2 else none.clone()
 
 
 @torch.library.register_fake("fusedmm::_select")

@@ -6,6 +6,8 @@ are differentiable by torch alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,10 +20,15 @@ def spmm(adj: CSR, x: Tensor, reduce: str = "sum") -> Tensor:
     terms = x[col]
     if val is not None:
         terms = terms * val.to(x.dtype).reshape(*val.shape, *[1] * (terms.dim() - val.dim()))
-    y = x.new_zeros(adj.shape[0], *x.shape[1:])
+    return spmm_terms(adj, row, terms, reduce)
+
+
+def spmm_terms(adj: CSR, row: Tensor, terms: Tensor, reduce: str) -> Tensor:
+    """Reduces one term per entry, in the caller's edge order, over the entries of each row."""
+    y = terms.new_zeros(adj.shape[0], *terms.shape[1:])
     if reduce in ("sum", "mean"):
         y = y.index_add(0, row, terms)
-        return y if reduce == "sum" else y / adj.degree().clamp(min=1).to(x.dtype).view(-1, *[1] * (y.dim() - 1))
+        return y if reduce == "sum" else y / adj.degree().clamp(min=1).to(y.dtype).view(-1, *[1] * (y.dim() - 1))
     index = row.view(-1, *[1] * (terms.dim() - 1)).expand_as(terms)
     worst = float("-inf") if reduce == "max" else float("inf")  # not 0, which would count as a tie
     y = torch.full_like(y, worst).scatter_reduce(0, index, terms, {"max": "amax", "min": "amin"}[reduce])
@@ -35,6 +42,42 @@ def sddmm(adj: CSR, a: Tensor, b: Tensor) -> Tensor:
     if val is None:
         return e
     return e * val.to(e.dtype).reshape(*val.shape, *[1] * (e.dim() - val.dim()))
+
+
+def fused(
+    adj: CSR,
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    w: Callable[[Tensor, Tensor], Tensor],
+    score: str = "dot",
+    message: str = "scale",
+    activation: str | None = None,
+    reduce: str = "sum",
+) -> Tensor:
+    """out[i] = reduce over row i's entries of w(score, val[p]) * activation(message)."""
+    row, col, val = adj.coo()
+    xi, yj, zj = x[row], y[col], z[col]
+    s = {
+        "none": lambda: xi.new_ones(xi.shape[:-1]),
+        "dot": lambda: (xi * yj).sum(-1),
+        "sqdist": lambda: ((xi - yj) ** 2).sum(-1),
+        "l1": lambda: (xi - yj).abs().sum(-1),
+        "additive": lambda: (xi + yj).squeeze(-1),
+    }[score]()
+    a = s.new_ones(()) if val is None else val.to(s.dtype).reshape(*val.shape, *[1] * (s.dim() - val.dim()))
+    m = {
+        "scale": lambda: zj,
+        "add": lambda: xi + yj,
+        "sub": lambda: xi - yj,
+        "mul": lambda: xi * yj,
+        "max": lambda: torch.maximum(xi, yj),
+        "min": lambda: torch.minimum(xi, yj),
+    }[message]()
+    if activation is not None:
+        m = getattr(torch.nn.functional, activation)(m)
+    weight = w(s, a)
+    return spmm_terms(adj, row, weight.unsqueeze(-1) * m, reduce)
 
 
 def dense(adj: CSR) -> Tensor:

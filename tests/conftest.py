@@ -2,6 +2,7 @@
 
 FUSEDMM_REQUIRE_CUDA=1 makes a missing GPU a failure instead of a skip, FUSEDMM_REQUIRE_GRAPHS=1 a
 missing folder of graphs: a machine that is there to run them must not pass by skipping.
+FUSEDMM_PLUGINS=one.so:two.so loads plug-ins, which every test over all algorithms then takes in.
 """
 
 import os
@@ -17,6 +18,9 @@ import torch
 import fusedmm
 
 ROOT = Path(__file__).resolve().parents[1]
+
+for plugin in filter(None, os.environ.get("FUSEDMM_PLUGINS", "").split(":")):
+    fusedmm.load_algorithms(plugin)
 
 
 def no_cuda() -> str | None:

@@ -228,3 +228,13 @@ def run_or_decline(op, *operands, algorithm: str, **options) -> Tensor | None:
         if obliged or algorithm not in str(error):
             raise
         return None
+
+
+def own_algorithms(op: str, device: str) -> list[str]:
+    """``auto``, and every algorithm but the vendors', which promise less.
+
+    Their libraries trust ptr and idx, choose their own order of addition, and cuBLAS multiplies the zeros
+    too; tests/test_vendor.py has them.
+    """
+    names = (a.name for a in fusedmm.algorithms(op, device))
+    return ["auto", *(n for n in names if n.partition(":")[0] not in ("cusparse", "cublas"))]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from bounds import assert_values_gradient, assert_within, sddmm_oracle, spmm_oracle
-from generate import Case, cases, run_or_decline
+from generate import Case, cases, own_algorithms, run_or_decline
 
 import fusedmm
 
@@ -16,7 +16,7 @@ def test_covering_array(case: Case, device):
     x = case.dense(adj.shape[1], device)
     for reduce in REDUCTIONS:
         exact, magnitude, n = spmm_oracle(adj, x, reduce)
-        for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+        for algorithm in own_algorithms("spmm", device):
             y = run_or_decline(fusedmm.spmm, adj, x, reduce=reduce, algorithm=algorithm)
             if y is None:
                 continue
@@ -47,7 +47,7 @@ def test_one_row_of_a_million_equal_terms(device):
         torch.tensor([0, n], device=device), torch.arange(n, device=device), torch.full((n,), 0.1, device=device)
     )
     x = torch.full((n, 2), 0.3, device=device)
-    for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+    for algorithm in own_algorithms("spmm", device):
         y = run_or_decline(fusedmm.spmm, adj, x, algorithm=algorithm)
         if y is not None:
             term = float(torch.tensor(0.1).double() * torch.tensor(0.3).double())
@@ -65,7 +65,7 @@ def test_nan_and_infinity_stay_in_the_rows_that_touch_them(device):
     x[1, 0], x[2, 1], x[4] = float("nan"), float("inf"), float("nan")  # nobody reads row 4
     nan, inf = float("nan"), float("inf")
     expected = torch.tensor([[nan, 1, 1], [nan, 1, 1], [-1, -inf, -1], [0, 0, 0], [1, 1, 1]])
-    for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+    for algorithm in own_algorithms("spmm", device):
         for reduce in REDUCTIONS:
             y = run_or_decline(fusedmm.spmm, adj, x, reduce=reduce, algorithm=algorithm)
             if y is None:
@@ -86,7 +86,7 @@ def test_overflow_and_denormals(device):
     assert fusedmm.spmm(adj, big, reduce="mean").item() == 60000.0
     for dtype in (torch.float16, torch.float32, torch.float64, torch.bfloat16):
         least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-        for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("spmm", device))]:
+        for algorithm in own_algorithms("spmm", device):
             y = run_or_decline(
                 fusedmm.spmm, adj, torch.full((1, 1), least, dtype=dtype, device=device), algorithm=algorithm
             )

@@ -177,7 +177,28 @@ static fmm_status attention_neon(const fmm_exec *exec, const fmm_call *call)
     return fmm_rows_attention(exec, call, &fmm_isa_neon);
 }
 
+static fmm_status fused_scalar(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_fused(exec, call, &fmm_isa_scalar);
+}
+
+static fmm_status fused_avx2(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_fused(exec, call, &fmm_isa_avx2);
+}
+
+static fmm_status fused_avx512(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_fused(exec, call, &fmm_isa_avx512);
+}
+
+static fmm_status fused_neon(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_rows_fused(exec, call, &fmm_isa_neon);
+}
+
 #define OWN "fusedmm"
+#define FUSEDMM "this project; the five steps of FusedMM (Rahman et al. 2021)"
 static const fmm_algorithm spmm[] = {
     {1, "reference", "plain loops in double: the specification", OWN, true, NULL, NULL,
      spmm_reference},
@@ -215,6 +236,18 @@ static const fmm_algorithm attention[] = {
     {0},
 };
 
+static const fmm_algorithm fused[] = {
+    {1, "reference", "plain loops in double: the specification", OWN, true, NULL, NULL,
+     fmm_fused_reference},
+    {2, "rows:scalar", "tiles of entries, plain C", FUSEDMM, true, NULL, NULL, fused_scalar},
+    {3, "rows:avx2", "tiles of entries, AVX2 + FMA", FUSEDMM, true, has_avx2, NULL, fused_avx2},
+    {4, "rows:avx512", "tiles of entries, AVX-512", FUSEDMM, true, has_avx512, NULL, fused_avx512},
+    {5, "rows:neon", "tiles of entries, NEON", FUSEDMM, true, has_neon, NULL, fused_neon},
+    {6, "back_to_back", "sddmm, the edge function, spmm: scores in memory", OWN, true,
+     fmm_back_to_back_supports, fmm_back_to_back_workspace, fmm_back_to_back},
+    {0},
+};
+
 /* Entry k of the tables is reference, then the sets in the order of `isa`. */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
 {
@@ -236,3 +269,11 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
 
 const fmm_registry fmm_spmm_cpu = {spmm, choose_spmm}, fmm_sddmm_cpu = {sddmm, choose_sddmm};
 const fmm_registry fmm_attention_cpu = {attention, choose_attention};
+
+static const fmm_algorithm *choose_fused(const fmm_call *call)
+{
+    (void)call;
+    return &fused[1 + best()];
+}
+
+const fmm_registry fmm_fused_cpu = {fused, choose_fused};

@@ -131,3 +131,19 @@ fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_
                           .uses_edges = true};
     return fmm_rows_run(exec, &task, b, 1 << 23); /* four rows on their way side by side as it is */
 }
+
+/* Gathered are y and z, in a column pass x and g: the widest of those that are read. */
+fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_fusion *f = call->fusion;
+    const bool cols = f->pass == FMM_COLS;
+    const fmm_dense *narrow = cols ? f->x : f->y, *wide = cols ? f->g : f->z;
+    if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->fused[f->out ? f->out->dtype : f->out2->dtype],
+                          .guarded = fmm_reference_fused,
+                          .heads = wide->heads,
+                          .feat = wide->feat,
+                          .uses_edges = call->val->data || (f->pass == FMM_ROWS && f->out2)};
+    return fmm_rows_run(exec, &task, wide, 1 << 20);
+}

@@ -34,7 +34,8 @@ struct fmm_rows_task {
 
 /* The kernels of one instruction set; all NULL where the compiler's target lacks it. */
 typedef struct fmm_cpu_isa {
-    fmm_rows_kernel *spmm[FMM_DTYPES], *sddmm[FMM_DTYPES], *attention[FMM_DTYPES];
+    fmm_rows_kernel *spmm[FMM_DTYPES], *sddmm[FMM_DTYPES], *attention[FMM_DTYPES],
+        *fused[FMM_DTYPES];
 } fmm_cpu_isa;
 extern const fmm_cpu_isa fmm_isa_scalar, fmm_isa_avx2, fmm_isa_avx512, fmm_isa_neon;
 
@@ -47,6 +48,7 @@ fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_den
                         int64_t near);
 /* Which chunk starts at row `first`. */
 int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first);
+fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 
 /* The specification; also what computes rows with columns or positions out of range: those entries
  * are skipped (e of a skipped column is 0). */
@@ -55,6 +57,13 @@ void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last);
 void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last);
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
 size_t fmm_attention_workspace(const fmm_call *call);
+void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last);
+
+/* cpu/fused.c: the specification of fused, and fused as two operators. */
+fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call);
+bool fmm_back_to_back_supports(const fmm_call *call);
+size_t fmm_back_to_back_workspace(const fmm_call *call);
+fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call);
 
 /* Position of entry p in the caller's edge order. */
 static inline int64_t fmm_edge(const fmm_csr *a, int64_t p)

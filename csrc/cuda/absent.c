@@ -28,11 +28,18 @@ static fmm_status run_attention(const fmm_exec *exec, const fmm_call *call)
     return absent("attention");
 }
 
+static fmm_status run_fused(const fmm_exec *exec, const fmm_call *call)
+{
+    (void)exec, (void)call;
+    return absent("fused");
+}
+
 /* Number 0 finds these, so that its error is the one that helps; the tables list nothing. */
 static const fmm_algorithm none[] = {{.name = NULL}};
 static const fmm_algorithm spmm = {.name = "absent", .run = run_spmm};
 static const fmm_algorithm sddmm = {.name = "absent", .run = run_sddmm};
 static const fmm_algorithm attention = {.name = "absent", .run = run_attention};
+static const fmm_algorithm fused = {.name = "absent", .run = run_fused};
 
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
 {
@@ -52,9 +59,16 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
     return &attention;
 }
 
+static const fmm_algorithm *choose_fused(const fmm_call *call)
+{
+    (void)call;
+    return &fused;
+}
+
 const fmm_registry fmm_spmm_cuda = {none, choose_spmm};
 const fmm_registry fmm_sddmm_cuda = {none, choose_sddmm};
 const fmm_registry fmm_attention_cuda = {none, choose_attention};
+const fmm_registry fmm_fused_cuda = {none, choose_fused};
 
 fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)
 {

@@ -16,8 +16,8 @@ bool fmm_attention_segments_supports(const fmm_call *call)
     const bool cols = t->pass == FMM_ATTENTION_COLS;
     const int64_t feat = t->q.feat > t->v.feat ? t->q.feat : t->v.feat;
     return gathers(cols ? &t->q : &t->k) && gathers(cols ? &t->gout : &t->v) &&
-           (a->cols || !a->nnz) && (a->rows || !t->gatt.data) && feat <= attention_widest(t) &&
-           t->q.heads <= UINT16_MAX && t->gatt.rows <= INT32_MAX && segments_reach(a, 1, 0);
+           (a->cols || !a->nnz) && feat <= attention_widest(t) && t->q.heads <= UINT16_MAX &&
+           t->gatt.rows <= INT32_MAX && segments_reach(a, 1, 0);
 }
 
 size_t fmm_attention_segments_workspace(const fmm_call *call)

@@ -11,12 +11,14 @@ extern "C" {
 fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 
-/* spmm_<dtype>.cu, sddmm_<dtype>.cu and attention_<dtype>.cu */
+/* spmm_<dtype>.cu, sddmm_<dtype>.cu, attention_<dtype>.cu and fused_<dtype>.cu */
 #define FMM_SEGMENTS(dtype)                                                                        \
     fmm_status fmm_spmm_segments_##dtype(const fmm_exec *exec, const fmm_call *call);              \
     fmm_status fmm_sddmm_segments_##dtype(const fmm_exec *exec, const fmm_call *call);             \
-    fmm_status fmm_attention_segments_##dtype(const fmm_exec *exec, const fmm_call *call);
+    fmm_status fmm_attention_segments_##dtype(const fmm_exec *exec, const fmm_call *call);         \
+    fmm_status fmm_fused_segments_##dtype(const fmm_exec *exec, const fmm_call *call);
 FMM_SEGMENTS(f32)
 FMM_SEGMENTS(f64)
 FMM_SEGMENTS(f16)
@@ -32,6 +34,9 @@ size_t fmm_sddmm_segments_workspace(const fmm_call *call);
 /* attention.cu: the same of attention */
 bool fmm_attention_segments_supports(const fmm_call *call);
 size_t fmm_attention_segments_workspace(const fmm_call *call);
+/* fused.cu: the same of fused */
+bool fmm_fused_segments_supports(const fmm_call *call);
+size_t fmm_fused_segments_workspace(const fmm_call *call);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 /* The CUDA algorithms of each operator, and which one number 0 stands for. */
 #include "cuda.h"
+#include "vendor.h"
 
 typedef fmm_status run(const fmm_exec *, const fmm_call *);
 
@@ -25,6 +26,16 @@ static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
     return of_dtype[call->x->dtype](exec, call);
 }
 
+#define X(op, id, what, algorithm, coo, preprocess, bits)                                          \
+    {.number = id,                                                                                 \
+     .name = "cusparse:" #what,                                                                    \
+     .about = "cuSPARSE, bound at run time",                                                       \
+     .source = "NVIDIA",                                                                           \
+     .deterministic = bits,                                                                        \
+     .supports = fmm_cusparse_supports,                                                            \
+     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
+     .run = fmm_##op##_cusparse_##what},
+
 static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
 {
     static run *const of_dtype[] = {
@@ -34,6 +45,17 @@ static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
         [FMM_BF16] = fmm_attention_segments_bf16,
     };
     return of_dtype[call->attention->q.dtype](exec, call);
+}
+
+static fmm_status fused_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static run *const of_dtype[] = {
+        [FMM_F32] = fmm_fused_segments_f32,
+        [FMM_F64] = fmm_fused_segments_f64,
+        [FMM_F16] = fmm_fused_segments_f16,
+        [FMM_BF16] = fmm_fused_segments_bf16,
+    };
+    return of_dtype[call->fusion->x->dtype](exec, call);
 }
 
 static const fmm_algorithm spmm[] = {
@@ -53,6 +75,14 @@ static const fmm_algorithm spmm[] = {
      .supports = fmm_spmm_segments_supports,
      .workspace = fmm_spmm_segments_workspace,
      .run = spmm_segments},
+    FMM_CUSPARSE_SPMM_LIST(X){.number = FMM_CUBLAS_NUMBER,
+                              .name = "cublas",
+                              .about = "the matrix made dense, then cuBLAS, bound at run time",
+                              .source = "NVIDIA",
+                              .deterministic = false,
+                              .supports = fmm_cublas_supports,
+                              .workspace = fmm_cublas_workspace,
+                              .run = fmm_spmm_cublas},
     {.name = NULL},
 };
 
@@ -71,8 +101,19 @@ static const fmm_algorithm sddmm[] = {
      .supports = fmm_sddmm_segments_supports,
      .workspace = fmm_sddmm_segments_workspace,
      .run = sddmm_segments},
+    FMM_CUSPARSE_SDDMM_LIST(X){
+        .number = FMM_CUBLAS_NUMBER,
+        .name = "cublas",
+        .about = "the whole product by cuBLAS, bound at run time, then its entries",
+        .source = "NVIDIA",
+        .deterministic = true,
+        .supports = fmm_cublas_supports,
+        .workspace = fmm_cublas_workspace,
+        .run = fmm_sddmm_cublas},
     {.name = NULL},
 };
+
+#undef X
 
 static const fmm_algorithm attention[] = {
     {.number = 1,
@@ -92,6 +133,25 @@ static const fmm_algorithm attention[] = {
      .supports = fmm_attention_segments_supports,
      .workspace = fmm_attention_segments_workspace,
      .run = attention_segments},
+    {0},
+};
+
+static const fmm_algorithm fused[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "a warp per row and head, entries one after the other, everything interpreted",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_fused_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about = "rows by falling length, long ones in pieces; a group of lanes scores and adds the "
+              "rows it gathered",
+     .source = "this project; the five steps of FusedMM (Rahman et al. 2021)",
+     .deterministic = true,
+     .supports = fmm_fused_segments_supports,
+     .workspace = fmm_fused_segments_workspace,
+     .run = fused_segments},
     {.name = NULL},
 };
 
@@ -113,6 +173,13 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
     return fmm_attention_segments_supports(call) ? &attention[1] : &attention[0];
 }
 
+/* Rows wider than a group, and gradients of other scores and messages, are left to `reference`. */
+static const fmm_algorithm *choose_fused(const fmm_call *call)
+{
+    return fmm_fused_segments_supports(call) ? &fused[1] : &fused[0];
+}
+
 const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};
 const fmm_registry fmm_sddmm_cuda = {sddmm, choose_sddmm};
 const fmm_registry fmm_attention_cuda = {attention, choose_attention};
+const fmm_registry fmm_fused_cuda = {fused, choose_fused};

@@ -70,7 +70,7 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
     c->scale = number(rest[0]);
     c->slope = number(rest[1]);
     c->dropout = number(rest[2]);
-    c->score = (fmm_score)(int64_t)rest[3];
+    c->score = (fmm_attention_score)(int64_t)rest[3];
     s->want = back ? (int64_t)rest[4] : 0;
     s->algorithm = (int)(int64_t)rest[back ? 5 : 4];
     tensor q;

@@ -1,0 +1,162 @@
+/* cuBLAS as an algorithm of SpMM and SDDMM: the sparse matrix as a dense one, in f32 or f64.
+ *
+ *   SpMM   A is scattered into zeros [rows, cols] (duplicates add, in any order), then y = A x
+ *   SDDMM  a b^T is computed whole, then its entries are taken
+ *
+ * What sparsity must beat: it costs rows * cols whatever nnz is, so it is limited to DENSE_MAX
+ * elements. A zero of A times a NaN or infinity of x is NaN here, where a sparse product skips it.
+ * cuBLAS is column-major, in which our row-major operands are their transposes: y^T = x^T A^T.
+ * Its scratch memory is part of our workspace; single precision stays that, without TF32. */
+#include "vendor.h"
+#include "vendor_api.h"
+
+#include <pthread.h>
+
+enum { PLAIN = 0, TRANSPOSED = 1, SCRATCH = 32 << 20 /* what it asks for on 9.0 */ };
+static const int64_t DENSE_MAX = INT64_C(1) << 30;
+
+/* X(name, type): our prototypes of cublas_api.h, releases 12 and 13, enumerations as int. */
+static struct {
+#define X(result, name, arguments) result(*name) arguments;
+    FMM_CUBLAS_API(X)
+#undef X
+} api;
+static const char *const names[] = {
+#define X(result, name, arguments) #name,
+    FMM_CUBLAS_API(X)
+#undef X
+        NULL,
+};
+
+static bool bound(const char *op)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const char *const files[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so", NULL};
+    static bool done;
+    pthread_mutex_lock(&lock);
+    if (!done) done = fmm_vendor_bind(op, "cuBLAS", "nvidia-cublas", files, names, &api);
+    const bool result = done;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+#define TRY_CUBLAS(op, call)                                                                       \
+    do {                                                                                           \
+        const int try_status = (call);                                                             \
+        REQUIRE(try_status == 0, FMM_DEVICE_ERROR, "%s: cuBLAS: %s", op,                           \
+                api.cublasGetStatusString(try_status));                                            \
+    } while (0)
+
+static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
+{
+    static _Thread_local void *handles[VENDOR_DEVICES]; /* this thread's; see vendor.h */
+    REQUIRE(exec->index < VENDOR_DEVICES, FMM_UNSUPPORTED,
+            "%s: cuBLAS on CUDA device %d; at most %d", op, exec->index, VENDOR_DEVICES);
+    if (!bound(op)) return FMM_UNSUPPORTED;
+    if (!handles[exec->index]) TRY_CUBLAS(op, api.cublasCreate_v2(&handles[exec->index]));
+    *handle = handles[exec->index];
+    /* The order matters: another stream forgets the workspace. */
+    TRY_CUBLAS(op, api.cublasSetStream_v2(*handle, exec->stream));
+    TRY_CUBLAS(op, api.cublasSetWorkspace_v2(*handle, exec->workspace, SCRATCH));
+    return FMM_OK;
+}
+
+static bool takes(const fmm_dense *d)
+{
+    return (d->rows <= 1 || d->row_stride >= d->feat) && d->row_stride <= INT32_MAX &&
+           d->feat <= INT32_MAX;
+}
+
+bool fmm_cublas_supports(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const fmm_dense *x = call->x;
+    return call->reduce == FMM_SUM && (x->dtype == FMM_F32 || x->dtype == FMM_F64) &&
+           a->rows <= INT32_MAX && a->cols <= INT32_MAX &&
+           (!a->cols || a->rows <= DENSE_MAX / a->cols) && takes(x) &&
+           takes(call->b ? call->b : call->y);
+}
+
+static bool is_empty(const fmm_call *call)
+{
+    return !call->a->nnz || !call->x->heads || !call->x->feat;
+}
+
+size_t fmm_cublas_workspace(const fmm_call *call)
+{
+    if (is_empty(call)) return 0;
+    return SCRATCH + (size_t)(call->a->rows * call->a->cols) * fmm_dtype_bytes(call->x->dtype);
+}
+
+/* The leading dimension; of a single row any will do that spans it. */
+static int ld_of(const fmm_dense *d)
+{
+    return (int)(d->row_stride > d->feat ? d->row_stride : d->feat);
+}
+
+static void *at_head(const fmm_dense *d, int64_t head)
+{
+    return (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
+}
+
+/* c[m, n] = op(a) b, column-major, with n columns. */
+static fmm_status multiply(const char *op, void *handle, fmm_dtype dtype, int op_a, int64_t m,
+                           int64_t n, int64_t k, const void *a, int lda, const void *b, int ldb,
+                           void *c, int ldc)
+{
+    const double one = 1, zero = 0;
+    const float one_f32 = 1, zero_f32 = 0;
+    if (dtype == FMM_F64)
+        TRY_CUBLAS(op, api.cublasDgemm_v2(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one, a, lda,
+                                          b, ldb, &zero, c, ldc));
+    else
+        TRY_CUBLAS(op, api.cublasSgemm_v2(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one_f32, a,
+                                          lda, b, ldb, &zero_f32, c, ldc));
+    return FMM_OK;
+}
+
+static fmm_status one_head(const fmm_exec *exec, const fmm_call *call, void *handle, int64_t head)
+{
+    const fmm_csr *a = call->a;
+    const fmm_dense *x = call->x, *y = call->y;
+    void *dense = (char *)exec->workspace + SCRATCH;
+    const int cols = (int)a->cols;
+    if (call->b) {
+        TRY(multiply("sddmm", handle, x->dtype, TRANSPOSED, cols, a->rows, x->feat,
+                     at_head(call->b, head), ld_of(call->b), at_head(x, head), ld_of(x), dense,
+                     cols));
+        fmm_vendor_sample(exec, call, head, dense);
+        return FMM_OK;
+    }
+    /* Heads with the same values share the dense matrix. */
+    if (head == 0 || (call->val->data && call->val->heads > 1))
+        fmm_vendor_densify(exec, call, head, dense);
+    return multiply("spmm", handle, x->dtype, PLAIN, x->feat, a->rows, cols, at_head(x, head),
+                    ld_of(x), dense, cols, at_head(y, head), ld_of(y));
+}
+
+static fmm_status run(const char *op, const fmm_exec *exec, const fmm_call *call)
+{
+    int before;
+    void *handle = NULL;
+    TRY(fmm_vendor_enter(op, exec, &before));
+    fmm_status status = FMM_OK;
+    if (is_empty(call))
+        fmm_vendor_zero(exec, call->y);
+    else
+        status = handle_of(op, exec, &handle);
+    for (int64_t h = 0; status == FMM_OK && !is_empty(call) && h < call->x->heads; h++)
+        status = one_head(exec, call, handle, h);
+    const fmm_status left = fmm_vendor_leave(op, exec, before);
+    return status != FMM_OK ? status : left;
+}
+
+fmm_status fmm_spmm_cublas(const fmm_exec *exec, const fmm_call *call)
+{
+    return run("spmm", exec, call);
+}
+
+fmm_status fmm_sddmm_cublas(const fmm_exec *exec, const fmm_call *call)
+{
+    return run("sddmm", exec, call);
+}

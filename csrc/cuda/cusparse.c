@@ -1,0 +1,283 @@
+/* cuSPARSE as algorithms of SpMM and SDDMM: every algorithm it has for CSR and COO.
+ *
+ * Its indices are of one type, so ptr is narrowed to int32 in the workspace, COO gets the row of
+ * every entry, and values that are not already as it wants them (absent, of another type, in
+ * another order) are gathered there: those passes are part of the call, since a user would pay them
+ * too. Heads that share their values and lie side by side are one
+ * wide product; others are taken one by one.
+ *
+ * A `_preprocess` entry analyses the structure in every call. cuSPARSE means that for analyses that
+ * serve many calls, which a call without memory of others cannot offer.
+ *
+ * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
+#include "vendor.h"
+#include "vendor_api.h"
+
+#include <pthread.h>
+
+/* Values of cusparse.h and library_types.h. */
+enum { NOT_TRANSPOSED = 0, TRANSPOSED = 1, BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
+static const int cuda_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
+
+typedef int multiply(void *handle, int op_a, int op_b, const void *alpha, const void *a,
+                     const void *b, const void *beta, void *c, int compute, int algorithm,
+                     void *buffer);
+
+static struct {
+#define X(result, name, arguments) result(*name) arguments;
+    FMM_CUSPARSE_API(X)
+#undef X
+} api;
+static const char *const names[] = {
+#define X(result, name, arguments) #name,
+    FMM_CUSPARSE_API(X)
+#undef X
+        NULL,
+};
+
+static bool bound(const char *op)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const char *const files[] = {"libcusparse.so.12", "libcusparse.so", NULL};
+    static bool done;
+    pthread_mutex_lock(&lock);
+    if (!done) done = fmm_vendor_bind(op, "cuSPARSE", "nvidia-cusparse", files, names, &api);
+    const bool result = done;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Fails with cuSPARSE's own words. */
+#define TRY_CUSPARSE(op, call)                                                                     \
+    do {                                                                                           \
+        const int try_status = (call);                                                             \
+        REQUIRE(try_status == 0, FMM_DEVICE_ERROR, "%s: cuSPARSE: %s", op,                         \
+                api.cusparseGetErrorString(try_status));                                           \
+    } while (0)
+
+static fmm_status handle_of(const char *op, int device, void **handle)
+{
+    static _Thread_local void *handles[VENDOR_DEVICES]; /* this thread's; see vendor.h */
+    REQUIRE(device >= 0 && device < VENDOR_DEVICES, FMM_UNSUPPORTED,
+            "%s: cuSPARSE on CUDA device %d; at most %d", op, device, VENDOR_DEVICES);
+    if (!bound(op)) return FMM_UNSUPPORTED;
+    if (!handles[device]) TRY_CUSPARSE(op, api.cusparseCreate(&handles[device]));
+    *handle = handles[device];
+    return FMM_OK;
+}
+
+/* An entry of the registry: which algorithm, and in which format. */
+typedef struct variant {
+    int algorithm;
+    bool coo, preprocess;
+} variant;
+
+/* One product: heads that share values and lie side by side are columns of it. */
+typedef struct shape {
+    const char *op;
+    bool sddmm;
+    int64_t products, width;
+    bool direct;                /* values (SDDMM: results) lie as cuSPARSE takes them */
+    size_t value_at, buffer_at; /* parts of the workspace; the index is the first */
+} shape;
+
+/* val, or e, as a plain vector of x's type in the order of storage. */
+static bool is_plain(const fmm_csr *a, const fmm_dense *v, const fmm_dense *x)
+{
+    return v->data && !a->eid && v->heads == 1 && v->dtype == x->dtype &&
+           (v->rows <= 1 || v->row_stride == 1) && (uintptr_t)v->data % 16 == 0;
+}
+
+static shape shape_of(const fmm_call *call, variant v)
+{
+    const fmm_dense *x = call->x, *y = call->y, *val = call->val;
+    shape s = {.op = call->b ? "sddmm" : "spmm", .sddmm = call->b != NULL};
+    const bool side = x->heads == 1 || (x->head_stride == x->feat && y->head_stride == y->feat);
+    const bool wide = !s.sddmm && side && (!val->data || val->heads == 1);
+    s.products = wide ? 1 : x->heads;
+    s.width = wide ? x->heads * x->feat : x->feat;
+    s.direct = s.sddmm ? !val->data && is_plain(call->a, y, x) : is_plain(call->a, val, x);
+    s.value_at = fmm_vendor_part(v.coo ? call->a->nnz : call->a->rows + 1, sizeof(int32_t));
+    s.buffer_at = s.value_at;
+    if (!s.direct) s.buffer_at += fmm_vendor_part(call->a->nnz, fmm_dtype_bytes(x->dtype));
+    return s;
+}
+
+/* Descriptors and scalars of one product. */
+typedef struct product {
+    void *handle, *sparse, *left, *right; /* left: x, or a; right: y, or b */
+    double wide[2];
+    float narrow[2];
+    const void *alpha, *beta;
+    int compute;
+} product;
+
+static void destroy(product *p)
+{
+    if (p->sparse) api.cusparseDestroySpMat(p->sparse);
+    if (p->left) api.cusparseDestroyDnMat(p->left);
+    if (p->right) api.cusparseDestroyDnMat(p->right);
+}
+
+static fmm_status describe_dense(const shape *s, const fmm_dense *d, int64_t head, void **matrix)
+{
+    char *at = (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
+    const int64_t ld = d->row_stride > s->width ? d->row_stride : s->width; /* of one row: any */
+    TRY_CUSPARSE(s->op, api.cusparseCreateDnMat(matrix, d->rows, s->width, ld, at,
+                                                cuda_type[d->dtype], ROW_MAJOR));
+    return FMM_OK;
+}
+
+/* index and values: in the workspace, or any address while only sizes are asked for. */
+static fmm_status describe(product *p, const shape *s, variant v, const fmm_call *call,
+                           int64_t head, void *index, void *values)
+{
+    const fmm_csr *a = call->a;
+    const fmm_dtype dtype = call->x->dtype;
+    void *idx = (void *)(uintptr_t)a->idx; /* cuSPARSE's const variants came late */
+    p->wide[0] = p->narrow[0] = 1;
+    p->alpha = dtype == FMM_F64 ? (void *)&p->wide[0] : (void *)&p->narrow[0];
+    p->beta = dtype == FMM_F64 ? (void *)&p->wide[1] : (void *)&p->narrow[1];
+    p->compute = cuda_type[dtype == FMM_F64 ? FMM_F64 : FMM_F32];
+    if (v.coo)
+        TRY_CUSPARSE(s->op, api.cusparseCreateCoo(&p->sparse, a->rows, a->cols, a->nnz, index, idx,
+                                                  values, INDEX_32, BASE_ZERO, cuda_type[dtype]));
+    else
+        TRY_CUSPARSE(s->op,
+                     api.cusparseCreateCsr(&p->sparse, a->rows, a->cols, a->nnz, index, idx, values,
+                                           INDEX_32, INDEX_32, BASE_ZERO, cuda_type[dtype]));
+    TRY(describe_dense(s, call->x, head, &p->left));
+    return describe_dense(s, s->sddmm ? call->b : call->y, head, &p->right);
+}
+
+static fmm_status buffer_bytes(product *p, const shape *s, variant v, size_t *bytes)
+{
+    if (s->sddmm)
+        TRY_CUSPARSE(s->op, api.cusparseSDDMM_bufferSize(
+                                p->handle, NOT_TRANSPOSED, TRANSPOSED, p->alpha, p->left, p->right,
+                                p->beta, p->sparse, p->compute, v.algorithm, bytes));
+    else
+        TRY_CUSPARSE(s->op, api.cusparseSpMM_bufferSize(p->handle, NOT_TRANSPOSED, NOT_TRANSPOSED,
+                                                        p->alpha, p->sparse, p->left, p->beta,
+                                                        p->right, p->compute, v.algorithm, bytes));
+    return FMM_OK;
+}
+
+static fmm_status apply(product *p, const shape *s, variant v, multiply *how, void *buffer)
+{
+    if (s->sddmm)
+        TRY_CUSPARSE(s->op, how(p->handle, NOT_TRANSPOSED, TRANSPOSED, p->alpha, p->left, p->right,
+                                p->beta, p->sparse, p->compute, v.algorithm, buffer));
+    else
+        TRY_CUSPARSE(s->op, how(p->handle, NOT_TRANSPOSED, NOT_TRANSPOSED, p->alpha, p->sparse,
+                                p->left, p->beta, p->right, p->compute, v.algorithm, buffer));
+    return FMM_OK;
+}
+
+static bool is_empty(const fmm_call *call)
+{
+    return !call->a->nnz || !call->x->heads || !call->x->feat;
+}
+
+/* The library missing is run's error to give: here it only has no needs. */
+static size_t workspace(const fmm_call *call, variant v)
+{
+    if (is_empty(call)) return 0;
+    const shape s = shape_of(call, v);
+    product p = {0};
+    size_t buffer = 0;
+    int device, before;
+    if (fmm_vendor_enter_at(s.op, call->x->data, &device, &before) != FMM_OK) return s.buffer_at;
+    void *any = (void *)(uintptr_t)call->a->ptr;
+    if (handle_of(s.op, device, &p.handle) == FMM_OK &&
+        describe(&p, &s, v, call, 0, any, any) == FMM_OK &&
+        buffer_bytes(&p, &s, v, &buffer) != FMM_OK)
+        buffer = 0;
+    destroy(&p);
+    fmm_vendor_return(before);
+    return s.buffer_at + buffer;
+}
+
+static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const shape *s, variant v,
+                              void *handle, int64_t head)
+{
+    char *base = exec->workspace;
+    const fmm_dense *plain = s->sddmm ? call->y : call->val;
+    void *values = s->direct ? plain->data : base + s->value_at;
+    void *buffer = base + s->buffer_at;
+    if (!s->direct && !s->sddmm)
+        fmm_vendor_values(exec, call->a, call->val, head, call->x->dtype, values);
+    product p = {.handle = handle};
+    fmm_status status = describe(&p, s, v, call, head, base, values);
+    if (status == FMM_OK && v.preprocess)
+        status =
+            apply(&p, s, v, s->sddmm ? api.cusparseSDDMM_preprocess : api.cusparseSpMM_preprocess,
+                  buffer);
+    if (status == FMM_OK)
+        status = apply(&p, s, v, s->sddmm ? api.cusparseSDDMM : api.cusparseSpMM, buffer);
+    destroy(&p);
+    if (status == FMM_OK && s->sddmm && !s->direct) fmm_vendor_edges(exec, call, head, values);
+    return status;
+}
+
+static fmm_status products(const fmm_exec *exec, const fmm_call *call, variant v)
+{
+    const shape s = shape_of(call, v);
+    void *handle;
+    TRY(handle_of(s.op, exec->index, &handle));
+    TRY_CUSPARSE(s.op, api.cusparseSetStream(handle, exec->stream));
+    if (v.coo)
+        fmm_vendor_rows(exec, call->a, exec->workspace);
+    else
+        fmm_vendor_ptr(exec, call->a, exec->workspace);
+    for (int64_t head = 0; head < s.products; head++)
+        TRY(one_product(exec, call, &s, v, handle, head));
+    return FMM_OK;
+}
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, variant v)
+{
+    const char *op = call->b ? "sddmm" : "spmm";
+    int before;
+    TRY(fmm_vendor_enter(op, exec, &before));
+    fmm_status status = FMM_OK;
+    if (is_empty(call))
+        fmm_vendor_zero(exec, call->y);
+    else
+        status = products(exec, call, v);
+    const fmm_status left = fmm_vendor_leave(op, exec, before);
+    return status != FMM_OK ? status : left;
+}
+
+static bool takes(const fmm_dense *d, int64_t width, bool apart)
+{
+    const size_t each = fmm_dtype_bytes(d->dtype);
+    return (d->rows <= 1 || d->row_stride >= width) && (uintptr_t)d->data % 16 == 0 &&
+           (!apart || d->heads == 1 || (size_t)d->head_stride * each % 16 == 0);
+}
+
+/* Sums; 32-bit sizes; rows that do not overlap, at 16 bytes as its vector loads want them. It has
+ * no SDDMM in half precision that rounds as ours does. */
+bool fmm_cusparse_supports(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const fmm_dense *x = call->x, *other = call->b ? call->b : call->y;
+    const shape s = shape_of(call, (variant){0});
+    const bool half = x->dtype != FMM_F32 && x->dtype != FMM_F64;
+    return call->reduce == FMM_SUM && !(half && call->b) && a->rows < INT32_MAX &&
+           a->cols < INT32_MAX && a->nnz < INT32_MAX && takes(x, s.width, s.products > 1) &&
+           takes(other, s.width, s.products > 1);
+}
+
+#define X(op, number, name, algorithm, coo, preprocess, deterministic)                             \
+    size_t fmm_##op##_cusparse_##name##_workspace(const fmm_call *call)                            \
+    {                                                                                              \
+        return workspace(call, (variant){algorithm, coo, preprocess});                             \
+    }                                                                                              \
+    fmm_status fmm_##op##_cusparse_##name(const fmm_exec *exec, const fmm_call *call)              \
+    {                                                                                              \
+        return run(exec, call, (variant){algorithm, coo, preprocess});                             \
+    }
+FMM_CUSPARSE_SPMM_LIST(X)
+FMM_CUSPARSE_SDDMM_LIST(X)
+#undef X

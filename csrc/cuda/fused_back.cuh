@@ -1,0 +1,307 @@
+/* The gradients of fused `segments`, for dot products, the message z and any edge program.
+ *
+ * With c = < g[i], z[j] > and the derivatives ws, wa of w,
+ *
+ *     ROWS on A:              gx[i] = sum_p c ws y[j]     gval[p] = c wa
+ *     COLS on its transpose:  gy[j] = sum_p c ws x[i]     gz[j]   = sum_p w g[i]
+ *
+ * so both passes are one: a row has an own side, its slices of one operand of the score and of one
+ * of the product in registers, and gathers the other two, the far side: x, g and y, z in ROWS, y, z
+ * and x, g in COLS. Per batch of entries two dot products meet in butterflies, the edge program
+ * runs side by side in the lanes, and the gathered rows, still in registers, are added under c ws
+ * and w. Otherwise as fused.cuh: one owner for each sum, pieces of long rows joined in order, no
+ * score in memory, the same bits every time. */
+#ifndef FMM_CUDA_FUSED_BACK_CUH
+#define FMM_CUDA_FUSED_BACK_CUH
+
+#include "fused.cuh"
+
+/* One operand: rows, or a gradient of them. data NULL: not wanted. */
+template <class P> struct fused_side {
+    P data;
+    int64_t row, head;
+};
+
+template <class T> struct back_args {
+    typedef typename sum_of<T>::type A;
+    csr_view a;
+    edge_view val;
+    plan_view plan;
+    fused_side<const T *> own_s, own_m, far_s, far_m; /* of the score, of the message */
+    fused_side<T *> out_s, out_m, gval;
+    A *partial_s, *partial_m; /* [segments][heads][width] */
+    int64_t feat_s, feat_m, width_s, width_m;
+    uint64_t per_head;
+    int32_t heads, shift;
+    edge_program<A> edge;
+};
+
+template <class T, bool COLS, bool SAME, int VEC, int LANES, int PER, int BATCH>
+static __global__ void __launch_bounds__(BLOCK, 2)
+    fused_back(const __grid_constant__ back_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    enum { SHARE = LANES / BATCH, STEP = LANES * VEC }; /* lanes with the same score */
+    static_assert(LANES >= BATCH, "a lane holds one score of a batch");
+    let_next_start();
+    const int lane = threadIdx.x % LANES, column = lane * VEC;
+    const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+
+    const plan_counts counts = read_counts(s.a, s.plan);
+    const int64_t k = item_of(group, s.heads, s.per_head), head = group - k * s.heads;
+    const item_view item = find_item(counts, k, s.shift);
+    const span mine = find_span(s.a, s.plan, item, lane);
+    const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
+    const T *const far_s = s.far_s.data + head * s.far_s.head + column;
+    const T *const far_m = s.far_m.data + head * s.far_m.head + column;
+    bool in_s[PER], in_m[PER];
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        in_s[i] = column + i * STEP < s.feat_s;
+        in_m[i] = column + i * STEP < s.feat_m;
+    }
+    auto write = [&](const fused_side<T *> &to, int64_t row, int i, const A *sums) {
+        if (to.data)
+            store<T, VEC>(to.data + row * to.row + head * to.head + column + i * STEP, sums);
+    };
+
+    /* Empty rows: as many to each item. */
+    for (int64_t e = k, items = count_items(counts, s.shift); e < s.a.rows - counts.ends[BUNDLES];
+         e += max(items, int64_t(1))) {
+        if (k >= items && k) break;
+        const int32_t row =
+            (int32_t)clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1);
+        const A zeros[VEC] = {};
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if (in_s[i]) write(s.out_s, row, i, zeros);
+            if (COLS && in_m[i]) write(s.out_m, row, i, zeros);
+        }
+    }
+
+    int32_t near, near_next;
+    A value, value_next;
+    int64_t edge, edge_next;
+    auto fetch = [&](const span &from, int at, int32_t *to, A *by, int64_t *id) {
+        *to = -1, *by = A(1), *id = 0;
+        if (at + lane >= from.length) return;
+        const int32_t j = __ldg(s.a.idx + from.begin + at + lane);
+        if ((uint32_t)j < (uint32_t)s.a.cols) *to = j;
+        if (s.val.data || (!COLS && s.gval.data)) {
+            *id = edge_of(s.val, from.begin + at + lane);
+            *by = edge_value<A>(s.val, *id, head);
+        }
+    };
+
+    span now = span_of_lane<LANES>(mine, 0);
+    fetch(now, 0, &near, &value, &edge);
+    for (int r = 0; r < rows; r++) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        A own_s[PER][VEC], own_m[PER][VEC], sum_s[PER][VEC], sum_m[COLS ? PER : 1][VEC];
+        const T *const from_s = s.own_s.data + now.row * s.own_s.row + head * s.own_s.head + column;
+        const T *const from_m = s.own_m.data + now.row * s.own_m.row + head * s.own_m.head + column;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            PACK(T, VEC) packed_s = {}, packed_m = {};
+            if (in_s[i]) packed_s = load<T, VEC>(from_s + i * STEP);
+            if (in_m[i]) packed_m = load<T, VEC>(from_m + i * STEP);
+            unpack<T, VEC>(packed_s, own_s[i]);
+            unpack<T, VEC>(packed_m, own_m[i]);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
+        }
+
+        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        for (int done = 0; done < longest; done += LANES) {
+            if (done + LANES < longest)
+                fetch(now, done + LANES, &near_next, &value_next, &edge_next);
+            else
+                fetch(next, 0, &near_next, &value_next, &edge_next);
+#pragma unroll 1
+            for (int c = 0; c < LANES; c += BATCH) {
+                if (c && done + c >= longest) break;
+                PACK(T, VEC) row_s[BATCH][PER], row_m[SAME ? 1 : BATCH][PER];
+                A score[BATCH], product[BATCH];
+#pragma unroll
+                for (int f = 0; f < BATCH; f++) {
+                    const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
+                    const T *const at_s = far_s + int64_t(j) * s.far_s.row;
+                    const T *const at_m = far_m + int64_t(j) * s.far_m.row;
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        row_s[f][i] = {};
+                        if (j >= 0 && in_s[i]) row_s[f][i] = load<T, VEC>(at_s + i * STEP);
+                        if (SAME) continue;
+                        row_m[SAME ? 0 : f][i] = {};
+                        if (j >= 0 && in_m[i])
+                            row_m[SAME ? 0 : f][i] = load<T, VEC>(at_m + i * STEP);
+                    }
+                }
+#pragma unroll
+                for (int f = 0; f < BATCH; f++) {
+                    score[f] = product[f] = A(0);
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        A there_s[VEC], there_m[VEC];
+                        unpack<T, VEC>(row_s[f][i], there_s);
+                        unpack<T, VEC>(SAME ? row_s[f][i] : row_m[SAME ? 0 : f][i], there_m);
+#pragma unroll
+                        for (int v = 0; v < VEC; v++) {
+                            score[f] += own_s[i][v] * there_s[v];
+                            product[f] += own_m[i][v] * there_m[v];
+                        }
+                    }
+                }
+                transpose_sum<A, LANES, BATCH>(score, lane);
+                transpose_sum<A, LANES, BATCH>(product, lane);
+
+                /* Entry c + lane / SHARE is this lane's. */
+                const int mine_is = c + lane / SHARE;
+                const A a = __shfl_sync(ALL, value, mine_is, LANES);
+                const int32_t there = __shfl_sync(ALL, near, mine_is, LANES);
+                A result[3];
+                edge_run(s.edge, score[0], a, result);
+                const A ds = there >= 0 ? product[0] * result[1] : A(0);
+                const A w = there >= 0 ? result[0] : A(0);
+                if (!COLS) {
+                    const int64_t id = __shfl_sync(ALL, edge, mine_is, LANES);
+                    const A da = product[0] * result[2];
+                    if (s.gval.data && there >= 0 && lane % SHARE == 0)
+                        store<T, 1>(s.gval.data + id * s.gval.row + head * s.gval.head, &da);
+                }
+#pragma unroll
+                for (int f = 0; f < BATCH; f++) {
+                    const A by_s = __shfl_sync(ALL, ds, f * SHARE, LANES);
+                    const A by_m = COLS ? __shfl_sync(ALL, w, f * SHARE, LANES) : A(0);
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        A there_s[VEC], there_m[VEC];
+                        unpack<T, VEC>(row_s[f][i], there_s);
+                        unpack<T, VEC>(SAME ? row_s[f][i] : row_m[SAME ? 0 : f][i], there_m);
+#pragma unroll
+                        for (int v = 0; v < VEC; v++) {
+                            sum_s[i][v] = reduce_sum::add(sum_s[i][v], by_s, there_s[v]);
+                            if (COLS)
+                                sum_m[COLS ? i : 0][v] =
+                                    reduce_sum::add(sum_m[COLS ? i : 0][v], by_m, there_m[v]);
+                        }
+                    }
+                }
+            }
+            near = near_next, value = value_next, edge = edge_next;
+        }
+
+        const bool piece = item.count == 0 && r == 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            const int at = column + i * STEP;
+            if (in_s[i] && piece && s.out_s.data)
+                keep<A, VEC>(s.partial_s + (k * s.heads + head) * s.width_s + at, sum_s[i]);
+            else if (in_s[i] && r < item.count)
+                write(s.out_s, now.row, i, sum_s[i]);
+            if (!COLS) continue;
+            if (in_m[i] && piece && s.out_m.data)
+                keep<A, VEC>(s.partial_m + (k * s.heads + head) * s.width_m + at,
+                             sum_m[COLS ? i : 0]);
+            else if (in_m[i] && r < item.count)
+                write(s.out_m, now.row, i, sum_m[COLS ? i : 0]);
+        }
+        now = next;
+    }
+}
+
+template <class T>
+static void join_back(const fmm_exec *exec, const back_args<T> &s, const fused_side<T *> &out,
+                      typename sum_of<T>::type *partial, int64_t feat, int64_t width)
+{
+    if (!out.data || !feat || !s.plan.long_rows_max) return;
+    spmm_args<T> j = {};
+    j.a = s.a;
+    j.plan = s.plan;
+    j.y = out.data;
+    j.partial = partial;
+    j.y_row = out.row;
+    j.y_head = out.head;
+    j.feat = feat;
+    j.width = width;
+    j.heads = s.heads;
+    j.reduce = FMM_SUM;
+    launch_join<T, reduce_sum>(exec, j);
+}
+
+template <class T, int VEC, int LANES, int PER, int BATCH>
+static void launch_back(const fmm_exec *exec, back_args<T> s, bool cols)
+{
+    const cudaStream_t stream = stream_of(exec);
+    s.shift = bundle_shift(s.a.rows);
+    while (1 << s.shift > LANES) s.shift--;
+    const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
+    const unsigned grid = blocks_for(items * LANES);
+    const bool same = s.far_s.data == s.far_m.data && s.far_s.row == s.far_m.row &&
+                      s.far_s.head == s.far_m.head && s.feat_s == s.feat_m;
+    if (cols)
+        fused_back<T, true, false, VEC, LANES, PER, BATCH><<<grid, BLOCK, 0, stream>>>(s);
+    else if (same)
+        fused_back<T, false, true, VEC, LANES, PER, BATCH><<<grid, BLOCK, 0, stream>>>(s);
+    else
+        fused_back<T, false, false, VEC, LANES, PER, BATCH><<<grid, BLOCK, 0, stream>>>(s);
+    join_back(exec, s, s.out_s, s.partial_s, s.feat_s, s.width_s);
+    if (cols) join_back(exec, s, s.out_m, s.partial_m, s.feat_m, s.width_m);
+}
+
+template <class T>
+static void choose_back(const fmm_exec *exec, const back_args<T> &s, bool cols, int vec)
+{
+    enum { V = 16 / sizeof(T) };
+    const int64_t n = ceil_div(s.feat_s > s.feat_m ? s.feat_s : s.feat_m, vec);
+    if (vec == V && n <= 4) return launch_back<T, V, 4, 1, 4>(exec, s, cols);
+    if (vec == V && n <= 8) return launch_back<T, V, 8, 1, 4>(exec, s, cols);
+    if (vec == V && n <= 16) return launch_back<T, V, 16, 1, 4>(exec, s, cols);
+    if (vec == V && n <= 32) return launch_back<T, V, 32, 1, 4>(exec, s, cols);
+    if (vec == V) return launch_back<T, V, 32, 2, 2>(exec, s, cols);
+    if (n <= 32) return launch_back<T, 1, 32, 1, 8>(exec, s, cols);
+    return launch_back<T, 1, 32, 4, 4>(exec, s, cols);
+}
+
+template <class P> static fused_side<P> side_of(const fmm_dense *d)
+{
+    return d ? fused_side<P>{static_cast<P>(d->data), d->row_stride, d->head_stride}
+             : fused_side<P>{NULL, 0, 0};
+}
+
+template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_call *call)
+{
+    typedef typename sum_of<T>::type A;
+    const fmm_csr *a = call->a;
+    const fmm_fusion *f = call->fusion;
+    const bool cols = f->pass == FMM_COLS;
+    int before;
+    TRY(cuda_enter("fused", exec, &before));
+
+    back_args<T> s;
+    s.a = view_csr(a);
+    s.val = view_edges(a, call->val);
+    s.plan = plan_for_call(exec, a);
+    s.own_s = side_of<const T *>(cols ? f->y : f->x);
+    s.own_m = side_of<const T *>(cols ? f->z : f->g);
+    s.far_s = side_of<const T *>(cols ? f->x : f->y);
+    s.far_m = side_of<const T *>(cols ? f->g : f->z);
+    s.out_s = side_of<T *>(f->out);
+    s.out_m = side_of<T *>(cols ? f->out2 : NULL);
+    s.gval = side_of<T *>(cols ? NULL : f->out2);
+    s.feat_s = f->x->feat;
+    s.feat_m = f->g->feat;
+    s.width_s = partial_width(s.feat_s);
+    s.width_m = partial_width(s.feat_m);
+    const int64_t slots = plan_segments_max(a->rows, a->nnz) * f->x->heads;
+    s.partial_s = reinterpret_cast<A *>(static_cast<char *>(exec->workspace) + plan_workspace(a));
+    s.partial_m = s.partial_s + slots * s.width_s;
+    s.heads = (int32_t)f->x->heads;
+    s.per_head = reciprocal(f->x->heads);
+    s.edge = edge_of_fusion<A>(f);
+    choose_back(exec, s, cols, fused_vec(f));
+    return cuda_leave("fused", exec, before);
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* multi_spmv_scalar and multi_spmv_vector, SpMM as one product with a vector per column.
+ *
+ * Teaches: what goes wrong when the columns of x are taken one by one. The scalar form gives a
+ * thread a row and a column: neighbouring threads read entries of different rows and rows of x far
+ * apart, so every load is a sector of its own, and the matrix is read again for each column. The
+ * vector form gives a warp a row and a column: entries are read in order, but each lane still takes
+ * 4 bytes out of a 32-byte sector of x. Both are expected to fall behind thread_per_output by about
+ * the number of columns in a sector: 8 in f32, 4 in f64.
+ *
+ * Source: the scalar and vector CSR kernels of Bell and Garland, "Implementing Sparse Matrix-Vector
+ * Multiplication on Throughput-Oriented Processors", SC 2009, once per column.
+ * Guard: columns run along grid y, which takes every 65,535th. */
+#include "lesson.cuh"
+
+template <class T> static __global__ void __launch_bounds__(BLOCK) spmv_scalar(const spmm_args<T> s)
+{
+    const int64_t i = int64_t(blockIdx.x) * BLOCK + threadIdx.x, h = blockIdx.z;
+    if (i >= s.a.rows) return;
+    int64_t begin;
+    const int64_t terms = row_range(s.a, i, &begin);
+    for (int64_t c = blockIdx.y; c < s.feat; c += gridDim.y) {
+        sums<T> sum;
+        sum.start();
+        for (int64_t p = begin; p < begin + terms; p++) {
+            const entry<T> e = fetch(s, p, h);
+            if (e.j >= 0) sum.part[0] += e.w * __ldg(s.x_at(e.j, h) + c);
+            sum.fold(1);
+        }
+        s.y_at(i, h)[c] = sum.total();
+    }
+}
+
+template <class T> static __global__ void __launch_bounds__(BLOCK) spmv_vector(const spmm_args<T> s)
+{
+    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP, h = blockIdx.z;
+    const int lane = threadIdx.x % WARP;
+    if (i >= s.a.rows) return; /* whole warps */
+    int64_t begin;
+    const int64_t terms = row_range(s.a, i, &begin);
+    for (int64_t c = blockIdx.y; c < s.feat; c += gridDim.y) {
+        sums<T> sum;
+        sum.start();
+        for (int64_t p = begin + lane; p < begin + terms; p += WARP) {
+            const entry<T> e = fetch(s, p, h);
+            if (e.j >= 0) sum.part[0] += e.w * __ldg(s.x_at(e.j, h) + c);
+            sum.fold(1);
+        }
+        const T total = lane_sum<WARP>(sum.total());
+        if (lane == 0) s.y_at(i, h)[c] = total;
+    }
+}
+
+static fmm_status run_scalar(const fmm_exec *exec, const fmm_call *call)
+{
+    return run_spmm(exec, call, [&](auto s) {
+        const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK), s.feat, call->x->heads);
+        spmv_scalar<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    });
+}
+
+static fmm_status run_vector(const fmm_exec *exec, const fmm_call *call)
+{
+    return run_spmm(exec, call, [&](auto s) {
+        const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / WARP), s.feat, call->x->heads);
+        spmv_vector<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    });
+}
+
+static const char source[] = "Bell and Garland, SC 2009";
+
+extern fmm_algorithm spmm_multi_spmv[];
+fmm_algorithm spmm_multi_spmv[] = {
+    lesson("multi_spmv_scalar", "a thread per row and column", source, run_scalar),
+    lesson("multi_spmv_vector", "a warp per row and column", source, run_vector),
+    {},
+};

@@ -1,0 +1,102 @@
+/* row_vector, SpMM with one group of lanes per row, 16-byte loads and entries fetched ahead.
+ *
+ * Teaches: three things at once that bring a plain row kernel near the gather's limit. A lane loads
+ * 16 bytes of x, so that a row takes a quarter of the load instructions and the fewest lanes that
+ * span it; the whole output row stays in registers, so every entry is read once; and the next
+ * entries are on their way while the last are used, so a row waits for memory once and not per
+ * chunk. What is left is balance: a row of a million entries is one group's work, and the kernel
+ * ends when it does.
+ *
+ * Expected: the best of these on matrices with even rows; far behind on power-law graphs with hubs.
+ *
+ * Source: the vectorised row kernels of Gale, Zaharia, Young and Elsen, "Sparse GPU Kernels for
+ * Deep Learning", SC 2020. Guard: rows of x and y in whole groups of 16 bytes, at most 4 loads of
+ * 32 lanes wide. */
+#include "lesson.cuh"
+
+template <class T, int LANES, int PER>
+static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
+{
+    enum { VEC = 16 / sizeof(T) };
+    const int lane = threadIdx.x % LANES;
+    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES, h = blockIdx.z;
+    if (i >= s.a.rows) return; /* whole groups, which is why the mask below is the group's */
+    const unsigned group =
+        LANES == WARP ? ALL : ((1u << (LANES % WARP)) - 1) << (threadIdx.x % WARP / LANES * LANES);
+    int64_t begin;
+    const int64_t terms = row_range(s.a, i, &begin);
+    auto entry_at = [&](int64_t at) {
+        return at < terms ? fetch(s, begin + at, h) : entry<T>{-1, T(0)};
+    };
+    sums<T, PER * VEC> sum;
+    sum.start();
+    entry<T> now = entry_at(lane);
+    for (int64_t done = 0; done < terms; done += LANES) {
+        const entry<T> next = entry_at(done + LANES + lane);
+#pragma unroll 4
+        for (int k = 0; k < LANES; k++) {
+            const int32_t j = __shfl_sync(group, now.j, k, LANES);
+            const T w = __shfl_sync(group, now.w, k, LANES);
+            if (j < 0) continue;
+#pragma unroll
+            for (int t = 0; t < PER; t++) {
+                const int64_t c = int64_t(t * LANES + lane) * VEC;
+                if (c >= s.feat) continue;
+                T x[VEC];
+                unpack<T, VEC>(load<T, VEC>(s.x_at(j, h) + c), x);
+#pragma unroll
+                for (int v = 0; v < VEC; v++) sum.part[t * VEC + v] += w * x[v];
+            }
+        }
+        sum.fold(LANES);
+        now = next;
+    }
+#pragma unroll
+    for (int t = 0; t < PER; t++) {
+        const int64_t c = int64_t(t * LANES + lane) * VEC;
+        if (c >= s.feat) continue;
+        T y[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; v++) y[v] = sum.total(t * VEC + v);
+        store<T, VEC>(s.y_at(i, h) + c, y);
+    }
+}
+
+template <int LANES, int PER, class T>
+static void launch(const fmm_exec *exec, spmm_args<T> s, int64_t heads)
+{
+    const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / LANES), 1, heads);
+    row_vector<T, LANES, PER><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+}
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call)
+{
+    return run_spmm(exec, call, [&](auto s) {
+        const int64_t heads = call->x->heads, loads = ceil_div(s.feat * (int64_t)sizeof(*s.x), 16);
+        if (loads <= 4) return launch<4, 1>(exec, s, heads);
+        if (loads <= 8) return launch<8, 1>(exec, s, heads);
+        if (loads <= 16) return launch<16, 1>(exec, s, heads);
+        if (loads <= 32) return launch<32, 1>(exec, s, heads);
+        if (loads <= 64) return launch<32, 2>(exec, s, heads);
+        launch<32, 4>(exec, s, heads);
+    });
+}
+
+static bool in_loads(const fmm_dense *d)
+{
+    const int64_t vec = d->dtype == FMM_F64 ? 2 : 4;
+    return (uintptr_t)d->data % 16 == 0 && d->feat % vec == 0 && d->row_stride % vec == 0 &&
+           d->head_stride % vec == 0 && d->feat <= 4 * WARP * vec;
+}
+
+static bool supports(const fmm_call *call)
+{
+    return lesson_supports(call) && in_loads(call->x) && in_loads(call->y);
+}
+
+extern fmm_algorithm spmm_row_vector[];
+fmm_algorithm spmm_row_vector[] = {
+    lesson("row_vector", "a group of lanes per row, 16-byte loads, entries fetched ahead",
+           "Sputnik, Gale et al., SC 2020", run, supports),
+    {},
+};

@@ -1,0 +1,162 @@
+/* fusedmm::_fused and its two gradient passes. */
+#include "frame.h"
+
+#include <string.h>
+
+/* Tensors ptr, idx, eid, plan, val, x, y, z, [g,] program, then numbers score, message, activation
+ * and either reduce or `wanted` (bit 0: out, bit 1: out2), then algorithm. */
+enum { VAL = 4, X, Y, Z, G };
+
+/* The program [n, 5] float64 on the CPU, whatever the device of the others. */
+static bool take_program(frame *f, int k, fmm_fusion *fusion, fmm_edge_step *steps)
+{
+    const AtenTensorHandle program = f->held[k];
+    int64_t dim = 0, *size = NULL, *stride = NULL;
+    int32_t dtype = 0, type = 0;
+    void *data = NULL;
+    fmm_torch.aoti_torch_get_dim(program, &dim);
+    fmm_torch.aoti_torch_get_sizes(program, &size);
+    fmm_torch.aoti_torch_get_strides(program, &stride);
+    fmm_torch.aoti_torch_get_dtype(program, &dtype);
+    fmm_torch.aoti_torch_get_device_type(program, &type);
+    if (type != fmm_torch.aoti_torch_device_type_cpu() || dim != 2 || size[1] != 5 ||
+        dtype != fmm_torch.aoti_torch_dtype_float64() || stride[1] != 1 ||
+        size[0] > FMM_EDGE_STEPS || fmm_torch.aoti_torch_get_data_ptr(program, &data))
+        return frame_fail(f, "an edge program is a CPU tensor [steps, 5] of float64, at most %d",
+                          FMM_EDGE_STEPS);
+    for (int64_t s = 0; s < size[0]; s++) {
+        const double *row = (const double *)data + s * stride[0];
+        int32_t part[4];
+        for (int c = 0; c < 4; c++) part[c] = row[c] >= 0 && row[c] < 256 ? (int32_t)row[c] : -1;
+        steps[s] = (fmm_edge_step){part[0], part[1], part[2], part[3], row[4]};
+    }
+    fusion->steps = steps;
+    fusion->count = size[0];
+    return true;
+}
+
+typedef struct operands {
+    fmm_csr a;
+    fmm_dense val, x, y, z, g;
+    tensor x_given;
+    fmm_edge_step steps[FMM_EDGE_STEPS];
+    fmm_fusion fusion;
+} operands;
+
+static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass, operands *o)
+{
+    tensor given, z_given;
+    memset(o, 0, sizeof *o);
+    o->fusion = (fmm_fusion){.pass = pass,
+                             .score = (fmm_score)(int64_t)stack[inputs],
+                             .message = (fmm_message)(int64_t)stack[inputs + 1],
+                             .activation = (fmm_activation)(int64_t)stack[inputs + 2]};
+    if (!frame_begin(f, stack, inputs) || !frame_dense(f, X, "x", &o->x, &o->x_given) ||
+        !frame_dense(f, Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
+        !frame_matrix(f, pass == FMM_COLS ? o->x.rows : o->y.rows, &o->a) ||
+        !take_program(f, inputs - 1, &o->fusion, o->steps))
+        return false;
+    o->fusion.val = &o->val;
+    o->fusion.x = &o->x;
+    o->fusion.y = &o->y;
+    /* A z without elements is absent unless the message needs it. */
+    if (o->fusion.message == FMM_MESSAGE_SCALE) {
+        if (!frame_dense(f, Z, "z", &o->z, &z_given)) return false;
+        o->fusion.z = &o->z;
+    }
+    if (pass == FMM_FORWARD) return true;
+    o->fusion.g = &o->g;
+    return frame_dense(f, G, "g", &o->g, &given);
+}
+
+enum { ONE_NUMBER = -1 };
+
+/* A new [rows, (heads,) feat], with heads if x has them; feat ONE_NUMBER: [rows(, heads)]. */
+static bool allocate(frame *f, const operands *o, int64_t rows, int64_t feat, tensor *t,
+                     fmm_dense *d)
+{
+    const bool heads = o->x_given.dim == 3;
+    const int64_t size[3] = {rows, heads ? o->x.heads : feat, feat};
+    if (!frame_allocate(f, o->x_given.dim - (feat == ONE_NUMBER), size, o->x_given.dtype, t))
+        return false;
+    *d = o->x;
+    d->data = t->data;
+    d->rows = rows;
+    d->feat = feat == ONE_NUMBER ? 1 : feat;
+    d->head_stride = d->feat;
+    d->row_stride = d->heads * d->feat;
+    return true;
+}
+
+static void compute(frame *f, operands *o, int algorithm)
+{
+    size_t bytes;
+    f->status = fmm_fused_workspace(&f->exec, &o->a, &o->fusion, algorithm, &bytes);
+    if (f->status != FMM_OK || !frame_workspace(f, bytes)) return;
+    f->status = fmm_fused(&f->exec, &o->a, &o->fusion, algorithm);
+}
+
+static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { TENSORS = 9 };
+    frame f;
+    operands o;
+    fmm_dense out_view;
+    tensor out = {0};
+    (void)inputs, (void)results;
+    if (take(&f, stack, TENSORS, FMM_FORWARD, &o)) {
+        o.fusion.reduce = (fmm_reduce)(int64_t)stack[TENSORS + 3];
+        o.fusion.out = &out_view;
+        const int64_t feat = o.fusion.z ? o.z.feat : o.x.feat;
+        if (allocate(&f, &o, o.a.rows, feat, &out, &out_view))
+            compute(&f, &o, (int)(int64_t)stack[TENSORS + 4]);
+    }
+    frame_finish(&f, "fused", stack, &out, 1);
+}
+
+/* Both passes: out and out2 where wanted, else a tensor without elements. */
+static void backward(StableIValue *stack, fmm_pass pass)
+{
+    enum { TENSORS = 10 };
+    static const int64_t nothing = 0;
+    frame f;
+    operands o;
+    fmm_dense view[2];
+    tensor out[2] = {{0}, {0}};
+    const int64_t wanted = (int64_t)stack[TENSORS + 3];
+    if (!take(&f, stack, TENSORS, pass, &o)) goto done;
+    const bool rows = pass == FMM_ROWS;
+    const int64_t feat[2] = {o.x.feat, rows ? ONE_NUMBER : o.z.feat};
+    const int64_t count[2] = {o.a.rows, rows ? o.a.nnz : o.a.rows};
+    for (int k = 0; k < 2; k++)
+        if (wanted >> k & 1 ? !allocate(&f, &o, count[k], feat[k], &out[k], &view[k])
+                            : !frame_allocate(&f, 1, &nothing, o.x_given.dtype, &out[k]))
+            goto done;
+    o.fusion.out = wanted & 1 ? &view[0] : NULL;
+    o.fusion.out2 = wanted & 2 ? &view[1] : NULL;
+    compute(&f, &o, (int)(int64_t)stack[TENSORS + 4]);
+done:
+    frame_finish(&f, "fused", stack, out, 2);
+}
+
+static void rows_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    (void)inputs, (void)results;
+    backward(stack, FMM_ROWS);
+}
+
+static void cols_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    (void)inputs, (void)results;
+    backward(stack, FMM_COLS);
+}
+
+#define OPERANDS FMM_HALF "Tensor val, Tensor x, Tensor y, Tensor z, "
+#define KINDS "Tensor program, int score, int message, int activation, "
+#define GRADIENT OPERANDS "Tensor g, " KINDS "int wanted, int algorithm) -> (Tensor, Tensor)"
+const fmm_torch_operator fmm_torch_fused[] = {
+    {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", forward},
+    {"_fused_rows", "_fused_rows(" GRADIENT, rows_pass},
+    {"_fused_cols", "_fused_cols(" GRADIENT, cols_pass},
+    {NULL, NULL, NULL},
+};

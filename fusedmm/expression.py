@@ -1,0 +1,366 @@
+"""Edge functions w(s, a): expressions of users, read with a whitelist, differentiated, made into small programs.
+
+A text is parsed by Python's ``ast`` and never evaluated by Python. What is on the whitelist becomes
+nodes of a graph in which equal subexpressions are one node, so a function and its derivatives share
+what they have in common. The kernels run the graph as a program over 16 registers (csrc/cpu/edge.inc);
+``Expression.torch`` computes the same with torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from fusedmm.assembly import assemble
+from fusedmm.folding import fold
+
+MAX_LENGTH, MAX_DEPTH = 1000, 40
+
+FUNCTIONS = {
+    "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "softplus": "softplus",
+    "abs": "abs", "relu": "leaky", "leaky_relu": "leaky", "minimum": "min", "maximum": "max",
+}  # fmt: skip
+_BINARY: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_TORCH: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "neg": torch.neg, "exp": torch.exp,
+    "log": torch.log, "sqrt": torch.sqrt, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "abs": torch.abs,
+    "softplus": lambda u: torch.logaddexp(u, torch.zeros_like(u)), "sign": torch.sign, "max": torch.maximum,
+    "min": torch.minimum,
+}  # fmt: skip
+
+
+class Node(NamedTuple):
+    """An operation on earlier nodes; value is its constant."""
+
+    op: str
+    args: tuple[int, ...] = ()
+    value: float = 0.0
+
+
+class Graph:
+    """Nodes in an order in which arguments come first, each different one once."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.known: dict[Node, int] = {}
+        self.derived: dict[tuple[int, str], int] = {}
+        self.lock = threading.RLock()
+
+    def add(self, op: str, *args: int, value: float = 0.0) -> int:
+        node = Node(op, args, value)
+        found = self.known.get(node)
+        if found is None:
+            found = self.known[node] = len(self.nodes)
+            self.nodes.append(node)
+        return found
+
+    def const(self, value: float) -> int:
+        return self.add("const", value=float(value) + 0.0)  # -0 is 0
+
+    def value(self, k: int) -> float | None:
+        return self.nodes[k].value if self.nodes[k].op == "const" else None
+
+    def make(self, op: str, *args: int, value: float = 0.0) -> int:
+        """A node, or what it plainly is: constants are computed, 0 and 1 left out."""
+        numbers = [self.value(k) for k in args]
+        known = [n for n in numbers if n is not None]
+        if len(known) == len(numbers):
+            return self.const(fold(op, known, value))
+        u, v = args[0], args[-1]
+        a, b = numbers[0], numbers[-1]
+        if op == "neg" and self.nodes[u].op == "neg":
+            return self.nodes[u].args[0]
+        if (op == "add" and a == 0) or (op == "mul" and a == 1):
+            return v
+        if (op in ("add", "sub") and b == 0) or (op in ("mul", "div") and b == 1) or (op == "pow" and value == 1):
+            return u
+        if (op == "mul" and 0 in (a, b)) or (op == "div" and a == 0):
+            return self.const(0)
+        if op == "pow" and value in (0, 2, -1):
+            return self.const(1) if value == 0 else self._small_power(u, value)
+        if op == "sub" and a == 0:
+            return self.make("neg", v)
+        if op in ("mul", "div") and b == -1:
+            return self.make("neg", u)
+        if op == "mul" and a == -1:
+            return self.make("neg", v)
+        return self.add(op, *args, value=value)
+
+    def _small_power(self, u: int, value: float) -> int:
+        return self.add("mul", u, u) if value == 2 else self.add("div", self.const(1), u)
+
+    def reachable(self, roots: list[int]) -> list[int]:
+        seen: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            k = waiting.pop()
+            if k not in seen:
+                seen.add(k)
+                waiting.extend(self.nodes[k].args)
+        return sorted(seen)
+
+    def derivative(self, root: int, name: str) -> int:
+        """Node of the derivative of root by variable name; those of its parts are kept."""
+        for k in self.reachable([root]):
+            if (k, name) not in self.derived:
+                self.derived[k, name] = self._rule(k, name)
+        return self.derived[root, name]
+
+    def _rule(self, k: int, name: str) -> int:
+        make, const = self.make, self.const
+        op, args, value = self.nodes[k]
+        if not args:
+            return const(1 if op == name else 0)
+        d = [self.derived[u, name] for u in args]
+        if all(self.value(part) == 0 for part in d):
+            return const(0)
+        u, v = args[0], args[-1]
+        if op in ("add", "sub"):
+            return make(op, d[0], d[1])
+        if op == "mul":
+            return make("add", make("mul", d[0], v), make("mul", u, d[1]))
+        if op == "div":  # (u' - (u / v) v') / v: no square that could overflow
+            return make("div", make("sub", d[0], make("mul", k, d[1])), v)
+        if op in ("max", "min"):  # equal arguments share evenly
+            sign = make("sign", make("sub", u, v) if op == "max" else make("sub", v, u))
+            first = make("mul", const(0.5), make("add", const(1), sign))
+            return make("add", make("mul", first, d[0]), make("mul", make("sub", const(1), first), d[1]))
+        return make("mul", self._slope(k, op, u, value), d[0])
+
+    def _slope(self, k: int, op: str, u: int, value: float) -> int:
+        """The derivative of a function of one argument, by its own value where that is stable."""
+        make, const = self.make, self.const
+        if op == "neg":
+            return const(-1)
+        if op == "exp":
+            return k
+        if op == "sigmoid":
+            return make("mul", k, make("sub", const(1), k))
+        if op == "tanh":
+            return make("sub", const(1), make("mul", k, k))
+        if op == "log":
+            return make("div", const(1), u)
+        if op == "sqrt":
+            return make("div", const(0.5), k)
+        if op == "softplus":
+            return make("sigmoid", u)
+        if op == "abs":
+            return make("sign", u)
+        if op == "leaky":
+            return make("step", u, value=value)
+        if op == "pow":
+            return make("mul", const(value), make("pow", u, value=value - 1))
+        return const(0)  # sign, step
+
+
+def _evaluate(op: str, args: list[Tensor], value: float) -> Tensor:
+    if op == "pow":
+        return torch.pow(args[0], value)
+    if op == "step":
+        return torch.where(args[0] > 0, torch.ones_like(args[0]), torch.full_like(args[0], value))
+    if op == "leaky":
+        return torch.relu(args[0]) if value == 0 else torch.nn.functional.leaky_relu(args[0], value)
+    return _TORCH[op](*args)
+
+
+class Expression:
+    """A function of a score ``s`` and an edge value ``a``; made by ``parse``.
+
+    Example:
+        >>> f = fusedmm.expression.parse("sigmoid(s) * a")
+        >>> f.derivative("a")
+        Expression('sigmoid(s)')
+        >>> f.torch(torch.tensor([0.0]), torch.tensor([2.0]))
+        tensor([1.])
+    """
+
+    def __init__(self, graph: Graph, root: int) -> None:
+        self.graph, self.root = graph, root
+        self._steps: dict[bool, list[tuple[float, ...]]] = {}
+        self._programs: dict[bool, Tensor] = {}
+
+    def derivative(self, name: str) -> Expression:
+        """The derivative by ``"s"`` or ``"a"``: an expression again, so any order exists."""
+        if name not in ("s", "a"):
+            raise ValueError(f"an edge function has the variables s and a, not {name!r}")
+        with self.graph.lock:
+            return Expression(self.graph, self.graph.derivative(self.root, name))
+
+    def torch(self, s: Tensor, a: Tensor) -> Tensor:
+        """Computes the function with torch, elementwise; s and a broadcast."""
+        s, a = torch.broadcast_tensors(s, a)
+        values: dict[int, Tensor] = {}
+        for k in self.graph.reachable([self.root]):
+            op, args, value = self.graph.nodes[k]
+            if op in ("s", "a"):
+                values[k] = s if op == "s" else a
+            elif op == "const":
+                values[k] = torch.full_like(s, value)
+            else:
+                values[k] = _evaluate(op, [values[u] for u in args], value)
+        return values[self.root]
+
+    def uses(self, name: str) -> bool:
+        """Whether s, or a, is in the expression."""
+        return any(self.graph.nodes[k].op == name for k in self.graph.reachable([self.root]))
+
+    def program(self, gradients: bool = False) -> Tensor:
+        """The kernels' program: float64 [steps, 5] of (operation, register, left, right, constant) on the CPU.
+
+        Registers 0 and 1 hold s and a at the start, 0 the value at the end; with gradients, 1 and 2 the
+        derivatives by s and by a.
+
+        Raises:
+            ValueError: more steps or registers are needed than there are.
+        """
+        found = self._programs.get(gradients)
+        if found is None:
+            found = torch.tensor(self.steps(gradients), dtype=torch.float64).reshape(-1, 5)
+            if type(found) is Tensor:  # and not one of a trace
+                self._programs[gradients] = found
+        return found
+
+    def steps(self, gradients: bool) -> list[tuple[float, ...]]:
+        """The program as a list."""
+        found = self._steps.get(gradients)
+        if found is None:
+            roots = [self.root]
+            if gradients:
+                roots += [self.derivative("s").root, self.derivative("a").root]
+            found = self._steps[gradients] = assemble(self.graph, roots)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Expression({_text(self.graph, self.root)!r})"
+
+
+def _text(graph: Graph, root: int) -> str:
+    """The expression as a text that parses to it; shared parts are written out, so long ones are cut."""
+    signs = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+    names = {"max": "maximum", "min": "minimum", "leaky": "leaky_relu"}
+    texts: dict[int, str] = {}
+    for k in graph.reachable([root]):
+        op, args, value = graph.nodes[k]
+        parts = [texts[u] for u in args]
+        if op == "const":
+            text = f"{value!r}" if value >= 0 else f"({value!r})"
+        elif op in ("s", "a"):
+            text = op
+        elif op in signs:
+            text = f"({parts[0]} {signs[op]} {parts[1]})"
+        elif op == "neg":
+            text = f"(-{parts[0]})"
+        elif op == "pow":
+            text = f"({parts[0]} ** {value!r})"
+        else:
+            tail = f", {value!r}" if op in ("leaky", "step") else ""
+            text = f"{names.get(op, op)}({', '.join(parts)}{tail})"
+        texts[k] = text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 3] + "..."
+    return texts[root]
+
+
+class _Reader:
+    """From Python's syntax tree to a graph; everything that is not listed is refused."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.graph = text, Graph()
+
+    def refuse(self, node: ast.AST, why: str) -> NoReturn:
+        piece = ast.get_source_segment(self.text, node) or self.text  # type: ignore[arg-type]
+        piece = piece if len(piece) <= 60 else piece[:57] + "..."
+        raise ValueError(f"edge: {piece!r} {why}")
+
+    def read(self, node: ast.AST, depth: int = 0) -> int:
+        """The node of a piece; constants stay finite."""
+        k = self.read_any(node, depth)
+        if not math.isfinite(self.graph.value(k) or 0):
+            self.refuse(node, "is no finite number")
+        return k
+
+    def read_any(self, node: ast.AST, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            self.refuse(node, f"is nested deeper than {MAX_DEPTH}")
+        if isinstance(node, ast.Constant):
+            return self.graph.const(self.number(node, node.value))
+        if isinstance(node, ast.Name):
+            if node.id not in ("s", "a"):
+                self.refuse(node, "is no variable; there are s (the score) and a (the value)")
+            return self.graph.add(node.id)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+            u = self.read(node.operand, depth + 1)
+            return self.graph.make("neg", u) if isinstance(node.op, ast.USub) else u
+        if isinstance(node, ast.BinOp):
+            return self.binary(node, depth)
+        if isinstance(node, ast.Call):
+            return self.call(node, depth)
+        self.refuse(node, "is not allowed; there are numbers, s, a, + - * / **, and " + ", ".join(FUNCTIONS))
+
+    def number(self, node: ast.AST, value: Any) -> float:
+        if type(value) not in (int, float):
+            self.refuse(node, "is no real number")
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+
+    def constant(self, node: ast.AST, k: int, what: str) -> float:
+        value = self.graph.value(k)
+        if value is None:
+            self.refuse(node, f"must be a number: {what}")
+        return value
+
+    def binary(self, node: ast.BinOp, depth: int) -> int:
+        left, right = self.read(node.left, depth + 1), self.read(node.right, depth + 1)
+        if isinstance(node.op, ast.Pow):
+            power = self.constant(node.right, right, "powers are constant")
+            return self.graph.make("pow", left, value=power)
+        op = _BINARY.get(type(node.op))
+        if op is None:
+            self.refuse(node, "uses an operator other than + - * / **")
+        return self.graph.make(op, left, right)
+
+    def call(self, node: ast.Call, depth: int) -> int:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name not in FUNCTIONS or node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
+            self.refuse(node, "is no function of edges; there are " + ", ".join(FUNCTIONS))
+        fewest, most = (2, 2) if name in ("minimum", "maximum") else (1, 2 if name == "leaky_relu" else 1)
+        if not fewest <= len(node.args) <= most:
+            self.refuse(node, f"has {len(node.args)} arguments, {fewest if fewest == most else '1 or 2'} are needed")
+        args = [self.read(a, depth + 1) for a in node.args]
+        if name == "leaky_relu":
+            slope = self.constant(node.args[1], args[1], "slopes are constant") if len(args) == 2 else 0.01
+            return self.graph.make("leaky", args[0], value=slope)
+        return self.graph.make(FUNCTIONS[name], *args)
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Expression:
+    """Reads an edge function.
+
+    Args:
+        text: an expression in ``s`` and ``a`` with numbers, ``+ - * /``, ``**`` by a constant, and
+            sigmoid, tanh, exp, log, sqrt, softplus, abs, relu, leaky_relu(u, slope), minimum, maximum.
+
+    Raises:
+        TypeError: not a text.
+        ValueError: anything else in it; the message holds the piece.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"edge must be an expression in s and a, not {type(text).__name__}")
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"edge has {len(text)} characters, {MAX_LENGTH} at most")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"edge: {text[:60]!r} is not an expression: {error}") from None
+    reader = _Reader(text.strip())
+    expression = Expression(reader.graph, reader.read(tree))
+    expression.steps(gradients=True)  # too long is said here, not in a backward
+    return expression

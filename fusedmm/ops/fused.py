@@ -1,0 +1,297 @@
+"""SDDMM, a function of each edge, and SpMM in one pass.
+
+The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused.c). Everything
+else (maxima's gradients, second derivatives, torch.func) goes through ``composite``: the same function
+of differentiable operations, which does store one score per edge.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fusedmm import reference
+from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, algorithm_number, ops
+from fusedmm.convert import as_csr
+from fusedmm.csr import CSR
+from fusedmm.expression import Expression, parse
+from fusedmm.ops.extreme import extreme
+from fusedmm.ops.operands import autocast, require_dense, require_values
+from fusedmm.ops.pair import Values, half, like_values, run, sddmm_half, spmm_half
+
+
+class Spec(NamedTuple):
+    """What to compute, and by which algorithm."""
+
+    score: str
+    edge: str
+    message: str
+    activation: str | None
+    reduce: str
+    algorithm: int
+
+    def kinds(self) -> tuple[int, int, int]:
+        return SCORES[self.score], MESSAGES[self.message], ACTIVATIONS[self.activation]
+
+
+def fused(
+    adj: Any,
+    x: Tensor,
+    y: Tensor | None = None,
+    z: Tensor | None = None,
+    *,
+    score: str = "dot",
+    edge: str = "s*a",
+    message: str = "scale",
+    activation: str | None = None,
+    reduce: str = "sum",
+    algorithm: str = "auto",
+) -> Tensor:
+    """One pass of message passing: ``out[i] = reduce_p edge(s, val[p]) * activation(message)`` over row i's entries.
+
+    For entry p = (i, j), ``s = score(x[i], y[j])`` and the message is made of x[i], y[j] and z[j]. With the
+    defaults ``fused(A, x)`` is ``spmm(A.with_values(sddmm(A, x, x)), x)``, but scores never reach memory.
+    ``fusedmm.presets`` has the patterns of the FusedMM paper.
+
+    Args:
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes; a pattern's values count as ones.
+        x: float32, float64, float16 or bfloat16, [rows, F] or [rows, heads, F], any strides.
+        y: the same dtype, [cols, F] or [cols, heads, F]; x if absent.
+        z: for the message "scale", [cols, Fz] or [cols, heads, Fz]; y if absent.
+        score: "dot"; "sqdist", the squared distance; "l1", the sum of absolute differences; "additive",
+            x[i] + y[j] where F is 1; "none", s = 1.
+        edge: w as an expression in ``s`` and ``a`` (the entry's value): numbers, ``+ - * /``, ``**`` by a
+            constant, sigmoid, tanh, exp, log, sqrt, softplus, abs, relu, leaky_relu(u, slope), minimum,
+            maximum. It is parsed, never evaluated by Python.
+        message: "scale" sends z[j]; "add" x[i] + y[j], "sub" x[i] - y[j], "mul", "max" and "min" combine
+            x[i] and y[j] channel by channel.
+        activation: of the message: None, "relu", "leaky_relu" (slope 0.01), "sigmoid" or "tanh".
+        reduce: "sum", "mean", "max" or "min" over the row's entries. Rows without entries give 0.
+        algorithm: a name from ``fusedmm.algorithms("fused", device)``, or "auto".
+
+    Returns:
+        out, [rows, Fz] or [rows, heads, Fz] (F in place of Fz unless the message is "scale"), of x's
+        dtype. Scores, weights and sums are kept in float32 (float64 for float64); bitwise reproducible.
+
+    Raises:
+        TypeError: wrong types, integer operands, operands of several dtypes or devices.
+        ValueError: shapes that do not fit, an unknown name, an edge function that is not on the list.
+
+    Gradient: reaches x, y, z and adj's values, of any order. Of a sum or mean by recomputation, without
+    memory per edge; of max and min, and second derivatives, through sddmm and spmm where the score is
+    "dot" and the message a plain "scale", else through a tensor [nnz, heads, F].
+
+    Cost: 4 nnz heads F flops for "dot" and "scale"; nnz gathered rows of y decide the time.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0]), torch.tensor([0, 1]), shape=(2, 2))
+        >>> fusedmm.fused(A, torch.tensor([[1., 0.], [2., 1.]]), edge="s/2")
+        tensor([[2.5000, 1.0000],
+                [0.0000, 0.0000]])
+    """
+    y = x if y is None else y
+    if type(adj) is not CSR:
+        size = (y.shape[0], x.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (x, y)) else None
+        adj = as_csr(adj, size=size)
+    for name, value, known in (
+        ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
+        ("reduce", reduce, REDUCTIONS),
+    ):  # fmt: skip
+        if value not in known:
+            raise ValueError(f"fused: {name} must be one of {', '.join(map(str, known))}, not {value!r}")
+    if z is not None and message != "scale":
+        raise ValueError(f'fused: z is what the message "scale" sends; {message!r} combines x and y')
+    require_dense("fused", "x", x, adj, adj.shape[0], "rows")
+    require_dense("fused", "y", y, adj, adj.n_cols, "columns")
+    z = y if z is None else z
+    require_dense("fused", "z", z, adj, adj.n_cols, "columns")
+    y, z = (None if t is like else autocast(t) for t, like in ((y, x), (z, y)))
+    x = autocast(x)
+    y = x if y is None else y
+    z = y if z is None else z
+    _require_fit(x, y, z, score, message)
+    require_values("fused", adj.val, x)
+    number = 0 if algorithm == "auto" else algorithm_number("fused", x.device.type, algorithm)
+    spec = Spec(score, edge, message, activation, reduce, number)
+    if torch._C._are_functorch_transforms_active():
+        return composite(adj, adj.val, x, y, z, spec)
+    needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
+        # An operand that serves twice is given once, as torch.compile asks.
+        return Fused.apply(adj, adj.val, x, None if y is x else y, None if z is y else z, spec)
+    return _forward(adj, adj.val, x, y, z, spec)
+
+
+def _require_fit(x: Tensor, y: Tensor, z: Tensor, score: str, message: str) -> None:
+    if not x.dtype == y.dtype == z.dtype:
+        raise TypeError(f"fused: x is {x.dtype}, y {y.dtype} and z {z.dtype}; they must be of one dtype")
+    if x.shape[1:] != y.shape[1:]:
+        raise ValueError(f"fused: x is {list(x.shape)} and y {list(y.shape)}; heads and features must agree")
+    if z.shape[1:-1] != x.shape[1:-1]:
+        raise ValueError(f"fused: x is {list(x.shape)} and z {list(z.shape)}; heads must agree")
+    if score == "additive" and x.shape[-1] != 1:
+        raise ValueError(f"fused: additive scores need x and y of 1 feature, not {x.shape[-1]}")
+
+
+def _program(edge: str, gradients: bool, like: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # the reader is no part of a graph: there it is one operator
+        program: Tensor = torch.ops.fusedmm._edge_program(like, edge, gradients)
+        return program
+    return parse(edge).program(gradients)
+
+
+_definitions = torch.library.Library("fusedmm", "FRAGMENT")
+_definitions.define("_edge_program(Tensor like, str edge, bool gradients) -> Tensor")
+
+
+@torch.library.impl(_definitions, "_edge_program", "CompositeExplicitAutograd")
+def _(like, edge, gradients):  # type: ignore[no-untyped-def]
+    return parse(edge).program(gradients).clone()
+
+
+@torch.library.register_fake("fusedmm::_edge_program", lib=_definitions)
+def _(like, edge, gradients):  # type: ignore[no-untyped-def]
+    return torch.empty((len(parse(edge).steps(gradients)), 5), dtype=torch.float64)
+
+
+def _operands(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> tuple[Tensor, ...]:
+    return adj.none if val is None else val, x, y, z if spec.message == "scale" else adj.none
+
+
+def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
+    kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm)
+    operands = _operands(adj, val, x, y, z, spec)
+    return run(ops._fused.default, x.device, *half(adj, False), *operands, _program(spec.edge, False, x), *kinds)
+
+
+class Edge(torch.autograd.Function):
+    """w(s, a), whose derivatives are expressions again: the ones the kernels compute."""
+
+    @staticmethod
+    def forward(expression: Expression, s: Tensor, a: Tensor) -> Tensor:
+        w = expression.torch(s, a)
+        return w.view_as(w)  # the functions s and a give back what they were given, which torch refuses to save
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.expression, s, a = inputs
+        ctx.save_for_backward(s, a)
+        ctx.save_for_forward(s, a)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        s, a = ctx.saved_tensors
+        gs, ga = (
+            g * Edge.apply(ctx.expression.derivative(name), s, a) if needed else None
+            for name, needed in zip("sa", ctx.needs_input_grad[1:], strict=True)
+        )
+        return None, gs, ga
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        s, a = ctx.saved_tensors
+        parts = [
+            t * Edge.apply(ctx.expression.derivative(name), s, a)
+            for name, t in zip("sa", tangents[1:], strict=True)
+            if t is not None
+        ]
+        return sum(parts[1:], parts[0])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, expression: Expression, s: Tensor, a: Tensor) -> Any:
+        s, a = (t if d is None else t.movedim(d, 0) for t, d in zip((s, a), in_dims[1:], strict=True))
+        return Edge.apply(expression, s, a), 0
+
+
+def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
+    """The same by differentiable operations, with one score per edge in memory."""
+
+    def weight(s: Tensor, a: Tensor) -> Tensor:
+        return Edge.apply(parse(spec.edge), s, a.expand_as(s))
+
+    if spec.score in ("dot", "none") and spec.message == "scale" and spec.activation is None:
+        if spec.score == "dot":
+            s = sddmm_half(adj, False, None, x, y)
+        else:
+            s = x.new_ones(adj.nnz, *x.shape[1:-1])
+        a = s.new_ones(()) if val is None else val.to(s.dtype).reshape(*val.shape, *[1] * (s.dim() - val.dim()))
+        compute = spmm_half if spec.reduce in ("sum", "mean") else extreme
+        return compute(adj, False, weight(s, a), z, REDUCTIONS[spec.reduce], 0)
+    with_val = adj.pattern() if val is None else adj.with_values(val)
+    return reference.fused(with_val, x, y, z, weight, spec.score, spec.message, spec.activation, spec.reduce)
+
+
+class Fused(torch.autograd.Function):
+    """The kernel, with its gradients by recomputation, or through the composite where those end.
+
+    y None is x, z None is y.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, val: Values, x: Tensor, y: Values, z: Values, spec: Spec) -> Tensor:
+        ctx.save_for_backward(val, x, y, z)
+        ctx.adj, ctx.spec = adj, spec
+        y = x if y is None else y
+        return _forward(adj, val, x, y, y if z is None else z, spec)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        val, x, y, z = ctx.saved_tensors
+        of_val, of_x, of_y, of_z = ctx.needs_input_grad[1:5]
+        of_y = of_x if y is None else of_y
+        of_z = of_y if z is None else of_z
+        second = x if y is None else y
+        operands = (val, x, second, second if z is None else z)
+        # Gradients that are differentiated themselves, and those of an extreme.
+        through = torch.is_grad_enabled() or ctx.spec.reduce in ("max", "min")
+        compute = _by_composite if through else _by_passes
+        gval, gx, gy, gz = compute(ctx.adj, operands, ctx.spec, (of_val, of_x, of_y, of_z), g)
+        if z is None:
+            gy, gz = _sum(gy, gz), None
+        if y is None:
+            gx, gy = _sum(gx, gy), None
+        return None, gval, gx, gy, gz, None
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+Needed = tuple[bool, bool, bool, bool]
+Grads = tuple[Tensor | None, ...]
+
+
+def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor) -> Grads:
+    create = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views of their own, since x, y and z may be one tensor whose shares must be told apart.
+        tensors = [None if t is None else (t.view_as(t) if create else t.detach().requires_grad_(n))
+                   for t, n in zip(saved, needed, strict=True)]  # fmt: skip
+        out = composite(adj, *tensors, spec)  # type: ignore[arg-type, call-arg]
+        wanted = [t for t, n in zip(tensors, needed, strict=True) if n]
+        found = iter(torch.autograd.grad(out, wanted, g, create_graph=create, allow_unused=True))  # type: ignore[arg-type]
+    return tuple(next(found) if n else None for n in needed)
+
+
+def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor) -> Grads:
+    val, x, y, z = saved
+    scale, scored = spec.message == "scale", spec.score != "none"
+    if spec.reduce == "mean":
+        entries = adj.degree().clamp(min=1).to(g.dtype)
+        g = g / entries.view(-1, *[1] * (g.dim() - 1))
+    program = _program(spec.edge, True, x)
+    operands = _operands(adj, val, x, y, z, spec)
+    reaches = scored or not scale  # x and y have a part in the result
+
+    def compute(op: Any, transposed: bool, wanted: int) -> tuple[Tensor | None, Tensor | None]:
+        if not wanted:
+            return None, None
+        kinds = (*spec.kinds(), wanted, 0)
+        found: Any = run(op, x.device, *half(adj, transposed), *operands, g, program, *kinds)
+        return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None
+
+    gx, gval = compute(ops._fused_rows.default, False, (needed[1] and reaches) | needed[0] << 1)
+    gy, gz = compute(ops._fused_cols.default, True, (needed[2] and reaches) | (needed[3] and scale) << 1)
+    return None if gval is None else like_values(gval, val), gx, gy, gz

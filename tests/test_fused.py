@@ -1,0 +1,245 @@
+"""fused against its definition in float64, within the stated bound: every algorithm, every form, every gradient."""
+
+import itertools
+import random
+from zlib import crc32
+
+import pytest
+import torch
+from bounds import UNIT
+from fused_oracle import Stages, assert_near, forward, gradients
+from generate import Case, cases, run_or_decline, small
+
+import fusedmm
+from fusedmm import presets, reference
+from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES
+from fusedmm.expression import parse
+
+EDGES = [
+    "s*a", "a", "1", "s", "sigmoid(s)", "sigmoid(-s)", "a/(1+s)", "leaky_relu(s, 0.2)*a", "exp(-s/2)", "tanh(s)*a - s",
+    "softplus(s + a)", "sqrt(1 + s**2)", "log(2 + s**2)*a", "relu(s - a)", "minimum(s, a)", "maximum(s*a, a)",
+    "abs(s) + a**2", "(s**2 + 1)**-0.5", "s**3 / (2 + a**2)",
+]  # fmt: skip
+PRESETS = {name: value for name, value in vars(presets).items() if name.isupper()}
+POSITIVE = {"a/(1+s)"}  # a pole at s = -1: only for scores that are none or distances
+
+
+def stages(seed: int) -> Stages:
+    """Five choices at random; an edge function with a pole only where the score stays away from it."""
+    rng = random.Random(seed)
+    score = rng.choice([s for s in SCORES if s != "additive"])
+    edges = EDGES if score in ("none", "sqdist", "l1") else [e for e in EDGES if e not in POSITIVE]
+    if score == "none":  # s is 1 there: an edge function of s alone would be a constant
+        edges = [e for e in edges if "a" in e.replace("tanh", "")]
+    picked = (rng.choice(list(MESSAGES)), rng.choice(list(ACTIVATIONS)), rng.choice(list(REDUCTIONS)))
+    return Stages(score, rng.choice(edges), *picked)
+
+
+def algorithms(device):
+    return ["auto", *(a.name for a in fusedmm.algorithms("fused", device))]
+
+
+def check(adj, x, y, z, st: Stages, algorithm="auto"):
+    # Two operators round scores and weights to the operands' dtype on their way through memory.
+    u = 2 * UNIT[x.dtype] if algorithm == "back_to_back" else None
+    out = run_or_decline(
+        fusedmm.fused, adj, x, y, z if st.message == "scale" else None, **st._asdict(), algorithm=algorithm
+    )
+    if out is not None:
+        assert out.is_contiguous() and out.device == adj.device
+        assert_near(out, *forward(adj, x, y, z, st, u), x.dtype, f"{algorithm} {st}")
+    return out
+
+
+def operands(rows, cols, feat, heads=None, dtype=torch.float32, device="cpu", wide=None, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    inner = [] if heads is None else [heads]
+    return [
+        (torch.randn(n, *inner, f, generator=g, dtype=torch.float64) / 2).to(dtype).to(device)
+        for n, f in ((rows, feat), (cols, feat), (cols, wide or feat))
+    ]
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c.data in ("random", "constant")], ids=str)
+def test_covering_array(case: Case, device):
+    adj = case.matrix(device)
+    x, y, z = (
+        case.dense(n, device, seed) / max(case.feat, 1) ** 0.5 for seed, n in enumerate(adj.shape + adj.shape[1:])
+    )
+    for st in (Stages(), stages(crc32(str(case).encode())), stages(case.feat + 7)):
+        for algorithm in algorithms(device):
+            check(adj, x, y, z, st, algorithm)
+
+
+@pytest.mark.parametrize("score", [s for s in SCORES if s != "additive"])
+@pytest.mark.parametrize("message", list(MESSAGES))
+def test_every_form(score, message, device):
+    """All scores, messages, activations and reductions together, with the edge functions in turn."""
+    adj = small(device=device)
+    x, y, z = operands(12, 15, 19, device=device)
+    edges = itertools.cycle(e for e in EDGES if e not in POSITIVE or score in ("sqdist", "l1"))
+    for activation, reduce in itertools.product(ACTIVATIONS, REDUCTIONS):
+        st = Stages(score, next(edges), message, activation, reduce)
+        for algorithm in algorithms(device):
+            check(adj, x, y, z, st, algorithm)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_every_edge_function(edge, dtype, device):
+    score = "sqdist" if edge in POSITIVE else "dot"
+    for heads in (None, 3):
+        adj = small(device=device, dtype=dtype, heads=heads)
+        x, y, z = operands(12, 15, 33, heads, dtype, device, wide=5)
+        for algorithm in algorithms(device):
+            check(adj, x, y, z, Stages(score, edge), algorithm)
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_presets(name, dtype, device):
+    """Widths from one channel to more than a tile; a graph with a hub, and one of short rows."""
+    st = Stages(**PRESETS[name])
+    hub = fusedmm.CSR.from_coo(
+        torch.cat([torch.full((2100,), 3), torch.arange(60) % 7 * 3]).to(device),
+        (torch.arange(2160) * 37 % 70).to(device),
+        shape=(30, 70),
+    )
+    for adj, feat in itertools.product((hub, small(device=device, dtype=dtype)), (1, 8, 32, 40, 128, 300)):
+        x, y, z = operands(*adj.shape, feat, dtype=dtype, device=device)
+        for algorithm in algorithms(device):
+            check(adj, x / feat**0.25, y / feat**0.25, z, st, algorithm)
+
+
+def test_the_default_is_spmm_of_sddmm(device):
+    adj = small(device=device, dtype=torch.float64).pattern()
+    square = fusedmm.CSR.from_coo(adj.coo()[0], adj.coo()[1], shape=(15, 15))
+    x = torch.randn(15, 6, dtype=torch.float64, device=device)
+    scores = fusedmm.sddmm(square, x, x)
+    torch.testing.assert_close(fusedmm.fused(square, x), fusedmm.spmm(square.with_values(scores), x))
+
+
+def test_additive_scores(device):
+    for heads in (None, 2):
+        adj = small(device=device, heads=heads)
+        x, y, z = operands(12, 15, 1, heads, device=device, wide=9)
+        for edge, reduce in (("leaky_relu(s, 0.2)*a", "sum"), ("exp(s)", "mean"), ("tanh(s)", "max")):
+            for algorithm in algorithms(device):
+                check(adj, x, y, z, Stages("additive", edge, "scale", None, reduce), algorithm)
+
+
+def test_a_row_of_many_equal_terms(device):
+    """One sequential sum in float32 would be far outside: no accumulator adds more than 512 in a row."""
+    n = 300_000
+    adj = fusedmm.CSR.from_csr(
+        torch.tensor([0, n], device=device), torch.arange(n, device=device), torch.full((n,), 0.1, device=device)
+    )
+    x, y, z = (torch.full((k, 2), 0.3, device=device) for k in (1, n, n))
+    for algorithm in algorithms(device):
+        for st in (Stages(), Stages("none", "a", "add"), Stages("sqdist", "1/(1+s)", "sub")):
+            check(adj, x, y, z + 0.5, st, algorithm)
+
+
+# ---- gradients ----
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c.data == "random" and c.feat], ids=str)
+def test_gradients_over_the_covering_array(case: Case, device):
+    adj, free = case.matrix(device), case.values == "none"
+    for st in (Stages(), stages(crc32(str(case).encode()))):
+        st = st._replace(reduce="mean" if st.reduce in ("mean", "max") else "sum")
+        x, y, z = (
+            (case.dense(n, device, seed) / case.feat**0.5).requires_grad_()
+            for seed, n in enumerate(adj.shape + adj.shape[1:])
+        )
+        val = None if free else adj.val.detach().requires_grad_()
+        out = fusedmm.fused(adj.with_values(val), x, y, z if st.message == "scale" else None, **st._asdict())
+        g = case.dense(adj.shape[0], device, seed=5)
+        wanted = {"x": x, "y": y, "z": z, "val": val}
+        wanted = {k: t for k, t in wanted.items() if t is not None and (k != "z" or st.message == "scale")}
+        found = torch.autograd.grad(out, list(wanted.values()), g, allow_unused=True)
+        for (name, (exact, error)), got in zip(
+            ((k, gradients(adj, x, y, z, g, st)[k]) for k in wanted), found, strict=True
+        ):
+            if got is None:
+                assert not exact.any(), (name, st)
+                continue
+            dtype = case.dtype
+            if name == "val":
+                error = error + UNIT[dtype] * exact.abs()
+                if val.dim() < exact.dim():
+                    error = (error + UNIT[dtype] * exact.abs()).sum(1) + UNIT[dtype] * exact.abs().sum(1)
+                    exact = exact.sum(1)
+                error, dtype = error + 16 * torch.finfo(dtype).smallest_normal * UNIT[dtype], val.dtype
+            assert_near(got, exact, error, dtype, f"{name} {st}")
+
+
+SMOOTH = ["s*a", "sigmoid(s)", "a/(1+s**2)", "exp(-s/2)*a", "softplus(s + a)", "tanh(s)*a - s"]
+
+
+@pytest.mark.parametrize("score", [s for s in SCORES if s != "additive"])
+@pytest.mark.parametrize("message", list(MESSAGES))
+@pytest.mark.parametrize("reduce", list(REDUCTIONS))
+def test_gradcheck(score, message, reduce):
+    """First and second derivatives by differences, with and without heads."""
+    pick = random.Random(f"{score}{message}{reduce}")
+    heads, edge, activation = pick.choice([None, 2]), pick.choice(SMOOTH), pick.choice([None, "sigmoid", "tanh"])
+    row, col = torch.tensor([0, 0, 0, 2, 2, 3, 1, 1]), torch.tensor([0, 1, 4, 2, 2, 3, 0, 4])
+    adj = fusedmm.CSR.from_coo(row, col, shape=(5, 5))
+    x, y, z = (t.requires_grad_() for t in operands(5, 5, 3, heads, torch.float64, wide=3))
+    val = torch.randn(8, *([] if heads is None else [heads]), dtype=torch.float64, requires_grad=True)
+
+    def f(val, x, y, z):
+        given = (x, y, z) if message == "scale" else (x, y)
+        out = fusedmm.fused(
+            adj.with_values(val), *given, score=score, edge=edge, message=message, activation=activation, reduce=reduce
+        )
+        return out + 0 * z.sum()
+
+    assert torch.autograd.gradcheck(f, (val, x, y, z))
+    assert torch.autograd.gradgradcheck(f, (val, x, y, z))
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_gradients_of_presets_with_one_operand(name, device):
+    """x serves as all three operands: its gradient is the sum of their shares, as torch's own."""
+    adj = fusedmm.CSR.from_coo(*(torch.randint(0, 9, (40,), device=device) for _ in range(2)), shape=(9, 9))
+    x = torch.randn(9, 5, dtype=torch.float64, device=device, requires_grad=True)
+    kinds = PRESETS[name]
+    g = torch.randn(9, 5, dtype=torch.float64, device=device)
+    kept = {k: v for k, v in kinds.items() if k != "edge"}
+    wanted = reference.fused(adj, x, x, x, parse(kinds["edge"]).torch, **kept)
+    out = fusedmm.fused(adj, x, **kinds)
+    torch.testing.assert_close(out, wanted)
+    if "reduce" not in kinds:
+        torch.testing.assert_close(*(torch.autograd.grad(o, x, g)[0] for o in (out, wanted)))
+
+
+def test_no_nan_where_the_edge_function_has_none(device):
+    """Scores of 1000 and more: sigmoids are 0 and 1, and so are their gradients finite."""
+    adj = small(device=device)
+    x, y, z = (1000 * t for t in operands(12, 15, 8, device=device))
+    for edge in ("sigmoid(s)", "tanh(s)", "softplus(-s)", "leaky_relu(s, 0.2)", "relu(s)"):
+        for algorithm in algorithms(device):
+            val, a, b, c = (t.detach().requires_grad_() for t in (adj.val, x, y, z))
+            out = run_or_decline(fusedmm.fused, adj.with_values(val), a, b, c, edge=edge, algorithm=algorithm)
+            if out is not None:
+                assert out.isfinite().all(), (edge, algorithm)
+                for grad in torch.autograd.grad(out.sum(), (a, b, c)):
+                    assert grad.isfinite().all(), (edge, algorithm)
+
+
+def test_nan_stays_in_the_rows_that_touch_it(device):
+    adj = fusedmm.CSR.from_coo(*torch.tensor([[0, 0, 1, 3], [0, 1, 1, 2]], device=device).unbind(), shape=(4, 4))
+    x, y, z = (torch.ones(4, 3, device=device) for _ in range(3))
+    z[1, 0], z[3] = float("nan"), float("nan")  # nobody reads row 3
+    for reduce, algorithm in itertools.product(REDUCTIONS, algorithms(device)):
+        out = run_or_decline(fusedmm.fused, adj, x, y, z, edge="s/3", reduce=reduce, algorithm=algorithm)
+        if out is None:
+            continue
+        out = out.cpu()
+        assert out[:2, 0].isnan().all() and out[:, 1:].isfinite().all() and out[2:].isfinite().all(), (
+            reduce,
+            algorithm,
+        )
+        assert not out[2].any()

@@ -1,0 +1,74 @@
+"""The published algorithms of csrc/lessons: they build, register, and pass the tests of the operators.
+
+They are a plug-in, and what a plug-in registers stays: so they are loaded in processes of their own.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, missing
+
+SOURCES = sorted((ROOT / "csrc" / "lessons").glob("*_*.cu"))
+SPMM = """thread_per_output:32 thread_per_output:64 thread_per_output:128 thread_per_output:256
+    shared:32 shared:128 shared:256 shared_swapped:32 shared_swapped:128 shared_swapped:256
+    row_split:4 row_split:16 multi_spmv_scalar multi_spmv_vector crc warp_merge:2 warp_merge:4 warp_merge:8
+    row_vector merge_path""".split()
+SDDMM = """edge_search:64 edge_search:128 edge_search:256 edge_shared dense_grid row_blocks padded_rows
+    row_vector:4 row_vector:8 row_vector:16 row_vector:32 row_vector:auto dynamic""".split()
+
+
+@pytest.fixture(scope="session")
+def lessons() -> Path:
+    """The plug-in: $FUSEDMM_LESSONS if it is built elsewhere, else what `make lessons` makes."""
+    given = os.environ.get("FUSEDMM_LESSONS")
+    if given:
+        return Path(given).resolve()
+    if shutil.which("nvcc") is None or shutil.which("make") is None:
+        missing("there is no nvcc to build the lessons with", "FUSEDMM_REQUIRE_CUDA")
+    subprocess.run(["make", "-s", "lessons"], cwd=ROOT, check=True)
+    return ROOT / "build" / "lessons" / "lessons.so"
+
+
+def run(*command: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+def test_they_register(lessons):
+    code = "import fusedmm, sys\nprint(*(a.name for a in fusedmm.load_algorithms(sys.argv[1])))"
+    assert run("-c", code, str(lessons)).split() == SPMM + SDDMM
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+def test_each_says_what_it_teaches(source):
+    """One file, one lesson: what it is, what it teaches, what to expect, whose it is."""
+    text = source.read_text()
+    head = text[: text.index("*/")]
+    for part in ("Teaches: ", "xpected", "Source: "):
+        assert part in head, part
+    for name in re.findall(r'lesson\("([a-z_]+)', text):
+        assert name in head, name
+    assert len(text.splitlines()) <= 160 and f"X({source.stem})" in (source.parent / "lessons.cu").read_text()
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ["tests/test_spmm.py::test_covering_array", "tests/test_sddmm.py::test_covering_array"],
+        ["tests/test_spmm.py", "tests/test_sddmm.py", "-k", "cuda and (million or nan or denormals)"],
+        ["tests/test_determinism.py::test_every_algorithm_keeps_its_word"],
+        ["tests/test_vendor.py::test_a_hundred_matrices"],
+    ],
+    ids=["covering_array", "numbers", "determinism", "vendors"],
+)
+def test_they_pass_the_tests_of_the_operators(tests, lessons, cuda):
+    out = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, FUSEDMM_PLUGINS=str(lessons))
+    assert re.search(r"\b[1-9]\d* passed", out), out
