@@ -65,8 +65,8 @@ static void selected(input *in, shared *s)
     const fmm_dense y = view(in, s->dtype, n, s->heads, s->feat);
     const fmm_dense z = byte(in) & 1 ? view(in, s->dtype, m, s->heads, s->feat) : none;
     const fmm_dense g = byte(in) & 1 ? view(in, s->dtype, n, s->heads, s->feat) : none;
-    const fmm_dense out = view(in, s->dtype, edges ? s->a.nnz : s->a.rows, s->heads,
-                               edges ? 1 : s->feat);
+    const fmm_dense out =
+        view(in, s->dtype, edges ? s->a.nnz : s->a.rows, s->heads, edges ? 1 : s->feat);
     fmm_select(&s->exec, &(fmm_select_call){.form = form,
                                             .a = &s->a,
                                             .val = &val,
@@ -88,7 +88,7 @@ static void attention(input *in, shared *s)
     static int64_t seed;
     static const double doubles[] = {0, 0.5, 1, 0.2, -1, 1e300};
     fmm_attention c = {.pass = (fmm_attention_pass)below(in, 5),
-                       .score = (fmm_score)below(in, 4),
+                       .score = (fmm_attention_score)below(in, 4),
                        .scale = doubles[below(in, 6)],
                        .slope = doubles[below(in, 6)],
                        .dropout = doubles[below(in, 6)],
@@ -129,6 +129,61 @@ static void attention(input *in, shared *s)
     fmm_attend(&s->exec, &s->a, &c, s->algorithm);
 }
 
+static const fmm_dense *held(fmm_dense *place, fmm_dense d)
+{
+    *place = d;
+    return place;
+}
+
+/* An operand that the call may need or not; present where it should not be now and then. */
+static const fmm_dense *perhaps(input *in, fmm_dense *place, bool needed, const shared *s,
+                                int64_t rows, int64_t feat)
+{
+    if (needed == rarely(in)) return NULL;
+    return held(place, view(in, s->dtype, rows, s->heads, feat));
+}
+
+static int64_t program(input *in, fmm_edge_step *steps)
+{
+    const int64_t count = below(in, 4) ? below(in, 8) : below(in, FMM_EDGE_STEPS + 2);
+    for (int64_t k = 0; k < count && k < FMM_EDGE_STEPS; k++) {
+        int32_t part[4] = {below(in, FMM_EDGE_OPS), below(in, 4), below(in, 4), below(in, 4)};
+        if (rarely(in)) part[below(in, 4)] = (int32_t)hostile(in, FMM_EDGE_REGISTERS);
+        steps[k] = (fmm_edge_step){part[0], part[1], part[2], part[3], (double)byte(in) - 100};
+    }
+    return count;
+}
+
+static void fused(input *in, shared *s)
+{
+    fmm_edge_step *const steps = array(in, FMM_EDGE_STEPS * sizeof *steps, 8);
+    fmm_dense place[7];
+    fmm_fusion f = {.pass = (fmm_pass)below(in, 4),
+                    .score = (fmm_score)below(in, 6),
+                    .message = (fmm_message)(byte(in) & 1 ? below(in, 7) : 0),
+                    .activation = (fmm_activation)below(in, 6),
+                    .reduce = (fmm_reduce)(byte(in) & 1 ? below(in, 5) : 0),
+                    .steps = steps,
+                    .count = program(in, steps)};
+    const bool cols = f.pass == FMM_COLS, back = cols || f.pass == FMM_ROWS;
+    const bool scale = f.message == FMM_MESSAGE_SCALE;
+    const int64_t n = cols ? s->a.cols : s->a.rows, m = cols ? s->a.rows : s->a.cols;
+    const int64_t feat = f.score == FMM_SCORE_ADDITIVE ? 1 : s->feat;
+    const int64_t feat_z = scale ? any_feat(in) : feat;
+    f.val = byte(in) & 1 ? NULL : held(&place[0], values(in, s));
+    f.x = held(&place[1], view(in, s->dtype, n, s->heads, feat));
+    f.y = held(&place[2], view(in, s->dtype, m, s->heads, feat));
+    f.z = perhaps(in, &place[3], scale, s, m, feat_z);
+    f.g = perhaps(in, &place[4], back, s, n, feat_z);
+    f.out = perhaps(in, &place[5], byte(in) & 3, s, cols ? m : n, back ? feat : feat_z);
+    f.out2 =
+        perhaps(in, &place[6], back && byte(in) & 1, s, cols ? m : s->a.nnz, cols ? feat_z : 1);
+    size_t bytes;
+    fmm_fused_workspace(&s->exec, &s->a, &f, s->algorithm, &bytes);
+    workspace(in, &s->exec, bytes);
+    fmm_fused(&s->exec, &s->a, &f, s->algorithm);
+}
+
 static void structure(input *in, shared *s)
 {
     uint64_t report = UINT64_MAX;
@@ -141,7 +196,8 @@ static void structure(input *in, shared *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static void (*const calls[])(input *, shared *) = {spmm, sddmm, attention, selected, structure};
+    static void (*const calls[])(input *, shared *) = {spmm,  sddmm,    attention,
+                                                       fused, selected, structure};
     input in = {.bytes = bytes, .left = size, .state = 88172645463325252u};
     release_slots();
     in.state += (uint64_t)byte(&in) << 32;

@@ -29,7 +29,7 @@ static inline int byte(input *in)
 }
 
 static inline int below(input *in, int n) { return byte(in) % n; }
-static inline bool rarely(input *in) { return byte(in) >= 240; }
+static inline bool rarely(input *in) { return byte(in) >= 250; }
 
 static inline uint64_t noise(input *in)
 {
@@ -54,9 +54,9 @@ static inline int64_t hostile(input *in, int64_t good)
     case 4:
         return -1;
     case 5:
-        return good + 1;
+        return (int64_t)((uint64_t)good + 1);
     case 6:
-        return good - 1;
+        return (int64_t)((uint64_t)good - 1);
     case 7:
         return INT64_MAX / 8 - byte(in);
     case 8:

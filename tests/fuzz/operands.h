@@ -20,7 +20,8 @@ static inline fmm_csr matrix(input *in)
     a.nnz = ptr[a.rows];
     a.ptr = ptr;
     int32_t *idx = array(in, (size_t)a.nnz * sizeof *idx, sizeof *idx), *eid = NULL;
-    for (int64_t p = 0; p < a.nnz; p++) idx[p] = a.cols ? (int32_t)(noise(in) % (uint64_t)a.cols) : 0;
+    for (int64_t p = 0; p < a.nnz; p++)
+        idx[p] = a.cols ? (int32_t)(noise(in) % (uint64_t)a.cols) : 0;
     a.idx = idx;
     if (byte(in) & 1) {
         eid = array(in, (size_t)a.nnz * sizeof *eid, sizeof *eid);
