@@ -33,14 +33,22 @@ def source_hash() -> str:
 
 
 def run() -> tuple[int, dict[str, int]]:
-    """pytest's exit code and how many tests passed, failed, erred and were skipped."""
+    """The worst exit code, and how many tests passed, failed, erred and were skipped.
+
+    The files are dealt to several processes, the largest first: together they take a quarter of the time.
+    """
+    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: -path.stat().st_size)
+    jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
+    environment = {**os.environ, "FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={report}", str(ROOT / "tests")]
-        environment = {**os.environ, "FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1"}
-        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-        suite = next(xml.parse(report).getroot().iter("testsuite"))
-        counts = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
+        parts = []
+        for job in range(jobs):
+            command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{job}.xml"]
+            command += [str(path) for path in files[job::jobs]]
+            parts.append(subprocess.Popen(command, cwd=ROOT, env=environment))
+        code = max(abs(part.wait()) for part in parts)
+        suites = [next(xml.parse(path).getroot().iter("testsuite")) for path in Path(folder).glob("*.xml")]
+        counts = {k: sum(int(s.attrib[k]) for s in suites) for k in ("tests", "failures", "errors", "skipped")}
     counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
     return code, counts
 

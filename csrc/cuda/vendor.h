@@ -72,6 +72,7 @@ FMM_CUSPARSE_SPMM_LIST(X)
 FMM_CUSPARSE_SDDMM_LIST(X)
 #undef X
 bool fmm_cusparse_supports(const fmm_call *call);
+bool fmm_cusparse_prepared_supports(const fmm_call *call);
 
 /* cublas.c */
 enum { FMM_CUBLAS_NUMBER = 30 };
