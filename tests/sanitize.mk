@@ -84,3 +84,34 @@ fuzz-minute: FUZZ_SECONDS := 60
 fuzz fuzz-minute: build/fuzz/fuzz_calls
 	mkdir -p build/fuzz/corpus
 	build/fuzz/fuzz_calls $(FUZZ_FLAGS) -max_total_time=$(FUZZ_SECONDS) build/fuzz/corpus tests/fuzz/corpus
+
+# On a machine with a GPU, whose Python has torch; the library as gpu-test built it. torch's pool of memory is off, so
+# that every tensor is an allocation with ends of its own.
+COMPUTE_SANITIZER ?= compute-sanitizer
+GPU_TOOLS := memcheck racecheck initcheck synccheck
+.PHONY: gpu-sanitize
+gpu-sanitize: export FUSEDMM_CUDA := 1
+gpu-sanitize: export TORCH_CUDA_ARCH_LIST ?= 9.0
+gpu-sanitize: export PYTORCH_NO_CUDA_MEMORY_CACHING := 1
+gpu-sanitize: build/planted/gpu
+	$(PYTHON) setup.py -q build_ext --inplace
+	set -e; for tool in $(GPU_TOOLS); do \
+	    $(FOUND) "ERROR SUMMARY: " $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 build/planted/gpu $$tool; \
+	    PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 --report-api-errors no \
+	        $(PYTHON) tests/gpu_sanitize.py; \
+	done
+
+build/planted/gpu: tests/gpu_planted.cu
+	@mkdir -p $(@D)
+	$(NVCC) -arch=$(CUDA_ARCH) -lineinfo $< -o $@
+
+# Lines of csrc/*.c and *.inc that the C tests and Python's run; docs/coverage.md says why the others are there.
+.PHONY: coverage
+coverage: $(VENV)/dev
+	$(MAKE) -j$$(nproc) $(C_TESTED:%=build/coverage/tests/%)
+	find build/coverage -name '*.gcda' -delete
+	set -e; for t in $(C_TESTED:%=build/coverage/tests/%); do $$t; done
+	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/coverage/fusedmm/$$(dirname $$f); \
+	    ln -sf $(CURDIR)/fusedmm/$$f build/coverage/fusedmm/$$f; done
+	PYTHONPATH=build/coverage $(BIN)/pytest -q
+	$(BIN)/python tests/coverage.py build/coverage

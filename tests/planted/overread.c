@@ -11,7 +11,7 @@ int main(void)
     const fmm_exec exec = {.device = FMM_CPU};
     const fmm_csr a = {.rows = 1, .cols = 4, .nnz = 1, .ptr = ptr, .idx = idx};
     const fmm_dense x = {rows, FMM_F32, 4, 1, 4, 4, 4}, y = {out, FMM_F32, 1, 1, 4, 4, 4};
-    const fmm_status status = fmm_spmm(&exec, &a, NULL, &x, &y, FMM_SUM, 0);
+    const fmm_status status = fmm_spmm(&exec, &a, NULL, &x, &y, FMM_SUM, 2);
     free(rows);
     return status != FMM_OK;
 }

@@ -15,5 +15,5 @@ int main(void)
     const fmm_exec exec = {.device = FMM_CPU, .parallel_for = pool};
     const fmm_csr a = {.rows = 1024, .cols = 1, .nnz = 0, .ptr = ptr};
     const fmm_dense x = {in, FMM_F32, 1, 1, 1, 1, 1}, y = {out, FMM_F32, 1024, 1, 1, 1, 1};
-    return fmm_spmm(&exec, &a, NULL, &x, &y, FMM_SUM, 0) != FMM_OK;
+    return fmm_spmm(&exec, &a, NULL, &x, &y, FMM_SUM, 1) != FMM_OK;
 }
