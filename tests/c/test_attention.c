@@ -7,7 +7,7 @@
 
 typedef struct setting {
     structure kind;
-    fmm_score score;
+    fmm_attention_score score;
     fmm_dtype dtype;
     int64_t rows, cols, heads, feat, feat_v, gap;
     bool eid, edges;
@@ -341,7 +341,7 @@ int main(void)
                                            : turn % 11 == 0 ? ALL_EMPTY
                                            : turn % 3       ? EMPTY_ROWS
                                                             : DENSE_ROWS,
-                                   .score = (fmm_score)score,
+                                   .score = (fmm_attention_score)score,
                                    .dtype = (fmm_dtype)dtype,
                                    .rows = wide ? 2 : 1 + turn % 5,
                                    .cols = turn % 13 == 12 ? 0 : 1 + turn % 9,
