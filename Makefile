@@ -71,7 +71,8 @@ abi-check: $(VENV)/dev
 
 lint: $(VENV)/dev warnings
 	$(BIN)/clang-format --dry-run -Werror \
-	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch] tests/fuzz/*.[ch] tests/planted/*.c')
+	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]' \
+	        'tests/fuzz/*.[ch]' 'tests/planted/*.c' tests/gpu_planted.cu)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -96,7 +96,7 @@ gpu-sanitize: export PYTORCH_NO_CUDA_MEMORY_CACHING := 1
 gpu-sanitize: build/planted/gpu
 	$(PYTHON) setup.py -q build_ext --inplace
 	set -e; for tool in $(GPU_TOOLS); do \
-	    $(FOUND) "ERROR SUMMARY: " $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 build/planted/gpu $$tool; \
+	    $(FOUND) "SUMMARY: " $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 build/planted/gpu $$tool; \
 	    PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 --report-api-errors no \
 	        $(PYTHON) tests/gpu_sanitize.py; \
 	done
@@ -114,4 +114,4 @@ coverage: $(VENV)/dev
 	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/coverage/fusedmm/$$(dirname $$f); \
 	    ln -sf $(CURDIR)/fusedmm/$$f build/coverage/fusedmm/$$f; done
 	PYTHONPATH=build/coverage $(BIN)/pytest -q
-	$(BIN)/python tests/coverage.py build/coverage
+	$(BIN)/python tests/line_coverage.py build/coverage

@@ -123,6 +123,6 @@ static void run(fmm_operator op, int turn)
 int main(void)
 {
     for (int op = 0; op < FMM_OPERATORS; op++)
-        for (int turn = 0; turn < 600; turn++) run((fmm_operator)op, turn);
+        for (int turn = 0; turn < 200; turn++) run((fmm_operator)op, turn);
     return finish();
 }
