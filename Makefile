@@ -71,7 +71,8 @@ abi-check: $(VENV)/dev
 
 lint: $(VENV)/dev warnings
 	$(BIN)/clang-format --dry-run -Werror \
-	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]')
+	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]' \
+	        'tests/fuzz/*.[ch]' 'tests/planted/*.c' tests/gpu_planted.cu)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -87,6 +88,8 @@ warnings:
 	        $$cc -std=c11 -O2 -Wall -Wextra -Werror -Icsrc -fsyntax-only $$f; \
 	    done; \
 	done
+
+include tests/sanitize.mk
 
 clean:
 	rm -rf build $(LIBRARY)

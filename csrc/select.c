@@ -19,17 +19,22 @@
 
 #include <inttypes.h>
 
-static fmm_status check_like(const char *name, const fmm_dense *d, int64_t rows, const fmm_dense *x)
+static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows, int64_t feat,
+                              const fmm_dense *x)
 {
-    if (!d->data && d->rows == 0) return FMM_OK;
     TRY(fmm_check_dense("select", name, d));
-    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == x->feat && d->dtype == x->dtype,
+    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == feat && d->dtype == x->dtype,
             FMM_INVALID_ARGUMENT,
             "select: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
             ", %" PRId64 ", %" PRId64 "]",
             name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(x->dtype),
-            rows, x->heads, x->feat);
+            rows, x->heads, feat);
     return FMM_OK;
+}
+
+static fmm_status check_like(const char *name, const fmm_dense *d, int64_t rows, const fmm_dense *x)
+{
+    return d->data || d->rows ? check_shape(name, d, rows, x->feat, x) : FMM_OK;
 }
 
 fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
@@ -47,6 +52,9 @@ fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
     TRY(check_like("y", call->y, rows, call->x));
     TRY(check_like("z", call->z, cols, call->x));
     TRY(check_like("g", call->g, rows, call->x));
+    const bool edges = call->form == FMM_SELECT_EDGES;
+    TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat,
+                    call->x));
     REQUIRE(call->y->data || call->y->rows == rows, FMM_INVALID_ARGUMENT, "select: y is absent");
     if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_cuda_select(exec, call) : fmm_cpu_select(exec, call);

@@ -67,7 +67,8 @@ static inline double total(const blocked_sum *s)
 /* The entries of row i, inside [0, nnz) whatever ptr holds. */
 static inline int64_t row_begin(const fmm_csr *a, int64_t i)
 {
-    return a->ptr[i] < 0 ? 0 : a->ptr[i];
+    const int64_t p = a->ptr[i];
+    return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
 }
 
 static inline int64_t row_end(const fmm_csr *a, int64_t i)

@@ -71,13 +71,16 @@ static inline void *guarded(size_t bytes, side where)
     return base + page + (where == AT_END ? inner - bytes : 0);
 }
 
-static inline void release_all(void)
+/* Frees what was allocated after the first `kept` arrays. */
+static inline void release_from(int kept)
 {
-    while (held_count) {
+    while (held_count > kept) {
         held_count--;
         munmap(held[held_count].base, held[held_count].bytes);
     }
 }
+
+static inline void release_all(void) { release_from(0); }
 
 /* ---- dense views ---- */
 

@@ -1,0 +1,128 @@
+/* Structures that no constructor saw, between guard pages: any number in ptr, idx or eid, and no
+ * operator reads or writes outside of its arguments. */
+#include "test.h"
+
+enum { ROWS = 23, COLS = 17, HEADS = 2, FEAT = 19, PARTS = 5 };
+
+static const int64_t wild[] = {INT64_MAX, INT64_MIN, INT32_MAX, INT32_MIN, -1, 1000, COLS, 0};
+enum { WILD = sizeof wild / sizeof *wild };
+
+typedef enum where { IN_PTR, IN_IDX, IN_EID, PLACES } where;
+
+static void forge(const fmm_csr *a, where place, int64_t value, int64_t at)
+{
+    if (place == IN_PTR) ((int64_t *)(uintptr_t)a->ptr)[at % (a->rows + 1)] = value;
+    if (place == IN_IDX) ((int32_t *)(uintptr_t)a->idx)[at % a->nnz] = (int32_t)value;
+    if (place == IN_EID) ((int32_t *)(uintptr_t)a->eid)[at % a->nnz] = (int32_t)value;
+}
+
+/* A new view of noise, or of what the call writes. */
+static fmm_dense dense(int64_t rows, int64_t feat)
+{
+    const fmm_dense d = view(FMM_F32, rows, HEADS, feat, 0, random_below(2) ? AT_END : AT_BEGIN);
+    fill(&d, RANDOM);
+    return d;
+}
+
+static fmm_status spmm(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    const fmm_dense val = dense(a->nnz, 1), x = dense(COLS, FEAT), y = dense(ROWS, FEAT);
+    const fmm_reduce reduce = (fmm_reduce)(turn % 4);
+    return fmm_spmm(exec, a, turn % 3 ? &val : NULL, &x, &y, reduce, algorithm);
+}
+
+static fmm_status sddmm(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    const fmm_dense val = dense(a->nnz, 1), q = dense(ROWS, FEAT), x = dense(COLS, FEAT);
+    const fmm_dense e = dense(a->nnz, 1);
+    return fmm_sddmm(exec, a, turn % 3 ? &val : NULL, &q, &x, &e, algorithm);
+}
+
+static fmm_status attend(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    static const int64_t seed = 7;
+    fmm_attention c = {.pass = (fmm_attention_pass)(turn % 4),
+                       .score = turn / 4 % 2 ? FMM_GATV2 : FMM_DOT,
+                       .scale = 0.5,
+                       .slope = 0.2,
+                       .dropout = turn / 8 % 2 ? 0.5 : 0,
+                       .seed = &seed};
+    const bool cols = c.pass == FMM_ATTENTION_COLS, rows = c.pass == FMM_ATTENTION_ROWS;
+    c.q = dense(ROWS, FEAT);
+    c.k = dense(COLS, FEAT);
+    c.v = dense(COLS, FEAT);
+    c.lse = dense(ROWS, 1);
+    c.bias = dense(a->nnz, 1);
+    if (c.score == FMM_GATV2) c.att = dense(1, FEAT);
+    if (c.pass == FMM_ATTENTION_FORWARD) c.out = dense(ROWS, FEAT);
+    if (c.pass == FMM_ATTENTION_WEIGHTS) c.weights = dense(a->nnz, 1);
+    if (rows || cols) {
+        c.gout = dense(ROWS, FEAT);
+        c.delta = dense(ROWS, 1);
+    }
+    if (rows) {
+        c.gq = dense(ROWS, FEAT);
+        c.gbias = dense(a->nnz, 1);
+        c.gweight = dense(a->nnz, 1);
+        if (c.score == FMM_GATV2) c.gatt = dense(PARTS, FEAT);
+    }
+    if (cols) {
+        c.gk = dense(COLS, FEAT);
+        c.gv = dense(COLS, FEAT);
+    }
+    return fmm_attend(exec, a, &c, algorithm);
+}
+
+static fmm_status fused(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    const fmm_pass pass = (fmm_pass)(turn % 3);
+    const bool cols = pass == FMM_COLS, rows = pass == FMM_ROWS;
+    const fmm_dense val = dense(a->nnz, 1), x = dense(ROWS, FEAT), y = dense(COLS, FEAT);
+    const fmm_dense z = dense(COLS, FEAT), g = dense(ROWS, FEAT),
+                    out = dense(cols ? COLS : ROWS, FEAT);
+    const fmm_dense out2 = cols ? dense(COLS, FEAT) : dense(a->nnz, 1);
+    const fmm_edge_step steps[] = {{FMM_EDGE_SIGMOID, 0, 0, 0, 0}};
+    const fmm_fusion f = {.pass = pass,
+                          .score = FMM_SCORE_DOT,
+                          .steps = steps,
+                          .count = 1,
+                          .val = &val,
+                          .x = &x,
+                          .y = &y,
+                          .z = &z,
+                          .g = rows || cols ? &g : NULL,
+                          .out = &out,
+                          .out2 = rows || cols ? &out2 : NULL};
+    return fmm_fused(exec, a, &f, algorithm);
+}
+
+typedef fmm_status calling(const fmm_exec *, const fmm_csr *, int, int);
+static calling *const calls[FMM_OPERATORS] = {
+    [FMM_SPMM] = spmm, [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend, [FMM_FUSED] = fused};
+
+/* Every algorithm of an operator, called with a structure in which some numbers are wild. */
+static void run(fmm_operator op, int turn)
+{
+    static _Alignas(16) char workspace[1 << 16];
+    const fmm_exec exec = {
+        .device = FMM_CPU, .workspace = workspace, .workspace_bytes = sizeof workspace};
+    const fmm_algorithm *algorithm;
+    for (int k = 0; (algorithm = fmm_algorithms(op, FMM_CPU, k)); k++) {
+        const bool cols = op == FMM_ATTENTION ? turn % 4 == 3 : op == FMM_FUSED && turn % 3 == 2;
+        const fmm_csr a = matrix(DENSE_ROWS, cols ? COLS : ROWS, cols ? ROWS : COLS, true,
+                                 turn % 2 ? AT_END : AT_BEGIN);
+        for (int n = 0; n < 1 + turn % 3; n++)
+            forge(&a, (where)random_below(PLACES), wild[random_below(WILD)], random_below(a.nnz));
+        const fmm_status status = calls[op](&exec, &a, algorithm->number, turn);
+        CHECK(status == FMM_OK || status == FMM_UNSUPPORTED, "%s, turn %d: %s", algorithm->name,
+              turn, fmm_last_error());
+        release_all();
+    }
+}
+
+int main(void)
+{
+    for (int op = 0; op < FMM_OPERATORS; op++)
+        for (int turn = 0; turn < 200; turn++) run((fmm_operator)op, turn);
+    return finish();
+}

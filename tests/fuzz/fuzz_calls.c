@@ -1,0 +1,214 @@
+/* A fuzzer's bytes as calls of every operator on the CPU, with each algorithm in turn.
+ *
+ * Whatever shapes, strides, dtypes, options and contents of ptr, idx and eid a call has, as long as
+ * its arguments are as large as they claim, nothing outside of them is read or written and nothing
+ * undefined happens. Results are not looked at: the tests of tests/c do that. */
+#include "operands.h"
+#include "select.h"
+
+static const fmm_dtype dtypes[] = {FMM_F32, FMM_F64, FMM_F16, FMM_BF16};
+static const int feats[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 130, 0};
+
+typedef struct shared {
+    fmm_exec exec;
+    fmm_csr a;
+    fmm_dtype dtype;
+    int64_t heads, feat;
+    int algorithm;
+} shared;
+
+static int64_t any_feat(input *in) { return feats[below(in, sizeof feats / sizeof *feats)]; }
+
+static fmm_dense values(input *in, const shared *s)
+{
+    if (byte(in) & 1) return (fmm_dense){.heads = 1, .feat = 1};
+    return view(in, dtypes[below(in, 4)], s->a.nnz, byte(in) & 1 ? s->heads : 1, 1);
+}
+
+static void workspace(input *in, fmm_exec *exec, size_t bytes)
+{
+    if (bytes > SLOT_BYTES) bytes = 0;
+    exec->workspace_bytes = rarely(in) ? bytes / 2 : bytes;
+    exec->workspace = array(in, exec->workspace_bytes, 16);
+}
+
+static void spmm(input *in, shared *s)
+{
+    const fmm_dense val = values(in, s), x = view(in, s->dtype, s->a.cols, s->heads, s->feat);
+    const fmm_dense y = view(in, s->dtype, s->a.rows, s->heads, s->feat);
+    const fmm_reduce reduce = (fmm_reduce)below(in, 5);
+    size_t bytes;
+    fmm_spmm_workspace(&s->exec, &s->a, &val, &x, &y, reduce, s->algorithm, &bytes);
+    workspace(in, &s->exec, bytes);
+    fmm_spmm(&s->exec, &s->a, &val, &x, &y, reduce, s->algorithm);
+}
+
+static void sddmm(input *in, shared *s)
+{
+    const fmm_dense val = values(in, s), x = view(in, s->dtype, s->a.rows, s->heads, s->feat);
+    const fmm_dense b = view(in, s->dtype, s->a.cols, s->heads, s->feat);
+    const fmm_dense e = view(in, s->dtype, s->a.nnz, s->heads, 1);
+    size_t bytes;
+    fmm_sddmm_workspace(&s->exec, &s->a, &val, &x, &b, &e, s->algorithm, &bytes);
+    workspace(in, &s->exec, bytes);
+    fmm_sddmm(&s->exec, &s->a, &val, &x, &b, &e, s->algorithm);
+}
+
+static void selected(input *in, shared *s)
+{
+    const fmm_select_form form = (fmm_select_form)below(in, 4);
+    const bool cols = form == FMM_SELECT_COLS, edges = form == FMM_SELECT_EDGES;
+    const int64_t n = cols ? s->a.cols : s->a.rows, m = cols ? s->a.rows : s->a.cols;
+    const fmm_dense none = {.heads = 1, .feat = 1};
+    const fmm_dense val = values(in, s), weight = values(in, s);
+    const fmm_dense x = view(in, s->dtype, m, s->heads, s->feat);
+    const fmm_dense y = view(in, s->dtype, n, s->heads, s->feat);
+    const fmm_dense z = byte(in) & 1 ? view(in, s->dtype, m, s->heads, s->feat) : none;
+    const fmm_dense g = byte(in) & 1 ? view(in, s->dtype, n, s->heads, s->feat) : none;
+    const fmm_dense out =
+        view(in, s->dtype, edges ? s->a.nnz : s->a.rows, s->heads, edges ? 1 : s->feat);
+    fmm_select(&s->exec, &(fmm_select_call){.form = form,
+                                            .a = &s->a,
+                                            .val = &val,
+                                            .weight = &weight,
+                                            .x = &x,
+                                            .y = &y,
+                                            .z = &z,
+                                            .g = &g,
+                                            .out = &out});
+}
+
+static fmm_dense maybe(input *in, fmm_dtype dtype, int64_t rows, int64_t heads, int64_t feat)
+{
+    return byte(in) & 1 ? view(in, dtype, rows, heads, feat) : (fmm_dense){.heads = 1, .feat = 1};
+}
+
+static void attention(input *in, shared *s)
+{
+    static int64_t seed;
+    static const double doubles[] = {0, 0.5, 1, 0.2, -1, 1e300};
+    fmm_attention c = {.pass = (fmm_attention_pass)below(in, 5),
+                       .score = (fmm_attention_score)below(in, 4),
+                       .scale = doubles[below(in, 6)],
+                       .slope = doubles[below(in, 6)],
+                       .dropout = doubles[below(in, 6)],
+                       .seed = rarely(in) ? NULL : &seed};
+    const bool cols = c.pass == FMM_ATTENTION_COLS;
+    const bool back = cols || c.pass == FMM_ATTENTION_ROWS;
+    const int64_t nq = cols ? s->a.cols : s->a.rows, nk = cols ? s->a.rows : s->a.cols;
+    const int64_t h = s->heads, f = c.score == FMM_ADDITIVE ? 1 : s->feat, fv = any_feat(in);
+    const fmm_dtype sums = s->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
+    seed = (int64_t)noise(in);
+    c.q = view(in, s->dtype, nq, h, f);
+    c.k = view(in, s->dtype, nk, h, f);
+    c.v = view(in, s->dtype, nk, h, fv);
+    c.lse = view(in, sums, nq, h, 1);
+    if (c.score == FMM_GATV2) c.att = view(in, s->dtype, 1, h, f);
+    c.bias = maybe(in, s->dtype, s->a.nnz, h, 1);
+    c.weight = maybe(in, s->dtype, s->a.nnz, byte(in) & 1 ? h : 1, 1);
+    if (c.pass == FMM_ATTENTION_FORWARD) c.out = view(in, s->dtype, nq, h, fv);
+    if (c.pass == FMM_ATTENTION_WEIGHTS) c.weights = view(in, s->dtype, s->a.nnz, h, 1);
+    if (back) {
+        c.gout = view(in, s->dtype, nq, h, fv);
+        c.delta = view(in, sums, nq, h, 1);
+    }
+    if (c.pass == FMM_ATTENTION_ROWS) {
+        c.gq = maybe(in, s->dtype, nq, h, f);
+        c.gatt = maybe(in, sums, 1 + below(in, 9), h, f);
+        c.gbias = maybe(in, s->dtype, s->a.nnz, h, 1);
+        c.gweight = maybe(in, s->dtype, s->a.nnz, h, 1);
+        c.weights = maybe(in, s->dtype, s->a.nnz, h, 1);
+    }
+    if (cols) {
+        c.gk = maybe(in, s->dtype, nk, h, f);
+        c.gv = maybe(in, s->dtype, nk, h, fv);
+    }
+    size_t bytes;
+    fmm_attend_workspace(&s->exec, &s->a, &c, s->algorithm, &bytes);
+    workspace(in, &s->exec, bytes);
+    fmm_attend(&s->exec, &s->a, &c, s->algorithm);
+}
+
+static const fmm_dense *held(fmm_dense *place, fmm_dense d)
+{
+    *place = d;
+    return place;
+}
+
+/* An operand that the call may need or not; present where it should not be now and then. */
+static const fmm_dense *perhaps(input *in, fmm_dense *place, bool needed, const shared *s,
+                                int64_t rows, int64_t feat)
+{
+    if (needed == rarely(in)) return NULL;
+    return held(place, view(in, s->dtype, rows, s->heads, feat));
+}
+
+static int64_t program(input *in, fmm_edge_step *steps)
+{
+    const int64_t count = below(in, 4) ? below(in, 8) : below(in, FMM_EDGE_STEPS + 2);
+    for (int64_t k = 0; k < count && k < FMM_EDGE_STEPS; k++) {
+        int32_t part[4] = {below(in, FMM_EDGE_OPS), below(in, 4), below(in, 4), below(in, 4)};
+        if (rarely(in)) part[below(in, 4)] = (int32_t)hostile(in, FMM_EDGE_REGISTERS);
+        steps[k] = (fmm_edge_step){part[0], part[1], part[2], part[3], (double)byte(in) - 100};
+    }
+    return count;
+}
+
+static void fused(input *in, shared *s)
+{
+    fmm_edge_step *const steps = array(in, FMM_EDGE_STEPS * sizeof *steps, 8);
+    fmm_dense place[7];
+    fmm_fusion f = {.pass = (fmm_pass)below(in, 4),
+                    .score = (fmm_score)below(in, 6),
+                    .message = (fmm_message)(byte(in) & 1 ? below(in, 7) : 0),
+                    .activation = (fmm_activation)below(in, 6),
+                    .reduce = (fmm_reduce)(byte(in) & 1 ? below(in, 5) : 0),
+                    .steps = steps,
+                    .count = program(in, steps)};
+    const bool cols = f.pass == FMM_COLS, back = cols || f.pass == FMM_ROWS;
+    const bool scale = f.message == FMM_MESSAGE_SCALE;
+    const int64_t n = cols ? s->a.cols : s->a.rows, m = cols ? s->a.rows : s->a.cols;
+    const int64_t feat = f.score == FMM_SCORE_ADDITIVE ? 1 : s->feat;
+    const int64_t feat_z = scale ? any_feat(in) : feat;
+    f.val = byte(in) & 1 ? NULL : held(&place[0], values(in, s));
+    f.x = held(&place[1], view(in, s->dtype, n, s->heads, feat));
+    f.y = held(&place[2], view(in, s->dtype, m, s->heads, feat));
+    f.z = perhaps(in, &place[3], scale, s, m, feat_z);
+    f.g = perhaps(in, &place[4], back, s, n, feat_z);
+    f.out = perhaps(in, &place[5], byte(in) & 3, s, cols ? m : n, back ? feat : feat_z);
+    f.out2 =
+        perhaps(in, &place[6], back && byte(in) & 1, s, cols ? m : s->a.nnz, cols ? feat_z : 1);
+    size_t bytes;
+    fmm_fused_workspace(&s->exec, &s->a, &f, s->algorithm, &bytes);
+    workspace(in, &s->exec, bytes);
+    fmm_fused(&s->exec, &s->a, &f, s->algorithm);
+}
+
+static void structure(input *in, shared *s)
+{
+    uint64_t report = UINT64_MAX;
+    int64_t where = 0;
+    size_t bytes;
+    (void)in;
+    if (fmm_csr_check(&s->exec, &s->a, &report) == FMM_OK) fmm_csr_report(report, &where);
+    if (fmm_plan_workspace(&s->exec, &s->a, &bytes) == FMM_OK) fmm_plan(&s->exec, &s->a, NULL);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static void (*const calls[])(input *, shared *) = {spmm,  sddmm,    attention,
+                                                       fused, selected, structure};
+    input in = {.bytes = bytes, .left = size, .state = 88172645463325252u};
+    release_slots();
+    in.state += (uint64_t)byte(&in) << 32;
+    shared s = {.exec = {.device = FMM_CPU}};
+    void (*const call)(input *, shared *) = calls[below(&in, sizeof calls / sizeof *calls)];
+    s.exec.parallel_for = byte(&in) & 1 ? backwards : NULL;
+    s.algorithm = below(&in, 6);
+    s.dtype = dtypes[below(&in, 4)];
+    s.heads = rarely(&in) ? 0 : 1 + below(&in, 4);
+    s.feat = any_feat(&in);
+    s.a = matrix(&in);
+    call(&in, &s);
+    return 0;
+}

@@ -1,0 +1,102 @@
+"""A few calls of every CUDA operator and algorithm, for compute-sanitizer (make gpu-sanitize).
+
+Small structures, so that a tool that watches every access ends soon: forward and backward, each dtype,
+an odd number of features, empty rows, a row long enough to be split, and structures written behind the
+check. Numbers are looked at only as far as being there; the test suite compares them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fusedmm
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WILD = {"ptr": (2**62, -1), "idx": (2**31 - 1, -1), "eid": (2**31 - 1, -1)}
+
+
+def structure(long_row: bool) -> fusedmm.CSR:
+    """33 x 40 with empty rows, edges in no order; a long row is cut in segments by the plan."""
+    g = torch.Generator().manual_seed(1)
+    row, col = torch.randint(0, 30, (300,), generator=g), torch.randint(0, 40, (300,), generator=g)
+    if long_row:
+        row = torch.cat([row, torch.full((1500,), 7)])
+        col = torch.cat([col, torch.randint(0, 40, (1500,), generator=g)])
+    order = torch.randperm(row.numel(), generator=g)
+    return fusedmm.CSR.from_coo(row[order].cuda(), col[order].cuda(), shape=(33, 40))
+
+
+def forged(name: str, value: int) -> fusedmm.CSR:
+    """One number is not what the constructor saw; the transpose is from before."""
+    adj = structure(False).cache_transpose()
+    getattr(adj, name).data[5] = value
+    return adj
+
+
+def tensor(*size: int, dtype: torch.dtype, grad: bool) -> Tensor:
+    g = torch.Generator().manual_seed(2)
+    return torch.randn(size, generator=g).to(dtype).cuda().requires_grad_(grad)
+
+
+def attempt(call: Callable[[], Any], grad: bool) -> bool:
+    """Runs a call, and its gradient; an algorithm may decline by name."""
+    try:
+        out = call()
+    except ValueError as error:
+        if "algorithm" not in str(error):
+            raise
+        return False
+    if grad:
+        out.float().square().sum().backward()
+    torch.cuda.synchronize()
+    return True
+
+
+def calls(
+    adj: fusedmm.CSR, algorithms: dict[str, str], dtype: torch.dtype, feat: int, grad: bool
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """(name, call) of every operator with these algorithms."""
+    new = partial(tensor, dtype=dtype, grad=grad)
+    weighted = adj.with_values(new(adj.nnz))
+    x, q, att, one, two = new(40, 2, feat), new(33, 2, feat), new(2, feat), new(33, 2), new(40, 2)
+    spmm = partial(fusedmm.spmm, weighted, x, algorithm=algorithms["spmm"])
+    yield from (("spmm", partial(spmm, reduce=reduce)) for reduce in ("sum", "max"))
+    yield "sddmm", partial(fusedmm.sddmm, weighted, q, x, algorithm=algorithms["sddmm"])
+    attention = partial(fusedmm.attention, adj, algorithm=algorithms["attention"])
+    yield "attention", partial(attention, q, x, x)
+    yield "attention", partial(attention, one, two, x, score="additive", dropout=0.5)
+    yield "attention", partial(attention, q, x, x, score="gatv2", att=att, bias=new(adj.nnz, 2))
+    fused = partial(fusedmm.fused, weighted, q, x, edge="sigmoid(s)*a", algorithm=algorithms["fused"])
+    yield from (("fused", partial(fused, message=message)) for message in ("scale", "sub"))
+
+
+def main() -> int:
+    done: dict[str, int] = {}
+
+    def run(adj: fusedmm.CSR, algorithms: dict[str, str], dtype: torch.dtype, feat: int, grad: bool) -> None:
+        for name, call in calls(adj, algorithms, dtype, feat, grad):
+            done[name] = done.get(name, 0) + attempt(call, grad)
+
+    operators = ("spmm", "sddmm", "attention", "fused")
+    auto = dict.fromkeys(operators, "auto")
+    listed = [[a.name for a in fusedmm.algorithms(op, "cuda")] for op in operators]
+    for turn, names in enumerate(itertools.zip_longest(*listed, fillvalue="auto")):
+        run(structure(turn % 2 == 0), dict(zip(operators, names, strict=True)), torch.float32, 33, False)
+    for dtype, feat in zip(DTYPES, (32, 5, 64, 7), strict=True):
+        run(structure(True), auto, dtype, feat, True)
+    for name, values in WILD.items():
+        for value in values:
+            run(forged(name, value), auto, torch.float32, 33, name != "ptr")
+    print(", ".join(f"{n} calls of {name}" for name, n in done.items()))
+    return 0 if all(done.get(op) for op in operators) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+# Builds of the library that watch themselves, and the tests that run on them. Part of the Makefile.
+SOURCES := $(wildcard csrc/*.c csrc/cpu/*.c csrc/torch/*.c) csrc/cuda/absent.c
+HEADERS := $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.inc)
+CHECKED := -std=c11 -g1 -fPIC -fexceptions -fvisibility=hidden -Icsrc -fno-omit-frame-pointer
+UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=all
+# The kernels' loops are inlined and unrolled many times over, which takes a compiler minutes to watch in full: there
+# addresses are checked out of line, and of what is undefined integers alone (clang: in the rest of the library only).
+GCC_KERNELS := --param asan-instrumentation-with-call-threshold=0 -fno-sanitize-recover=all \
+    -fsanitize=signed-integer-overflow -fsanitize=shift -fsanitize=integer-divide-by-zero
+CLANG_KERNELS := -mllvm -asan-instrumentation-with-call-threshold=0
+
+# $(1): folder under build/, $(2): compiler, $(3): flags, $(4): more for all but the kernels, $(5): for those
+define build
+build/$(1)/%.o: csrc/%.c $(HEADERS)
+	@mkdir -p $$(@D)
+	$(2) $(CHECKED) $(3) $$(if $$(findstring isa_,$$@),$(5),$(4)) $$(if $$(findstring isa_avx,$$@),$(AVX2)) \
+	    $$(if $$(findstring isa_avx512,$$@),$(AVX512)) -c $$< -o $$@
+build/$(1)/fusedmm/libfusedmm.so: $(SOURCES:csrc/%.c=build/$(1)/%.o)
+	@mkdir -p $$(@D)
+	$(2) -shared $(3) $(4) $$^ -o $$@ -ldl -lpthread -lm
+build/$(1)/tests/%: tests/c/%.c tests/c/test.h build/$(1)/fusedmm/libfusedmm.so
+	@mkdir -p $$(@D)
+	$(2) $(CHECKED) $(3) $(4) $$< -o $$@ -Lbuild/$(1)/fusedmm -lfusedmm -lm -lpthread \
+	    -Wl,-rpath,$(CURDIR)/build/$(1)/fusedmm
+endef
+$(eval $(call build,asan,gcc,-O1 -fsanitize=address,$(UNDEFINED),$(GCC_KERNELS)))
+$(eval $(call build,tsan,gcc,-O1 -fsanitize=thread))
+$(eval $(call build,fuzz,clang,-O1 -fsanitize=address,$(UNDEFINED) -fsanitize=fuzzer-no-link,$(CLANG_KERNELS)))
+$(eval $(call build,coverage,gcc,-O0 --coverage -fprofile-update=atomic))
+
+build/fuzz/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(SOURCES:csrc/%.c=build/fuzz/%.o)
+	clang $(CHECKED) -O1 -fsanitize=address,fuzzer $(UNDEFINED) $< $(filter %.o,$^) -o $@ -ldl -lpthread -lm
+
+# Programs that have the fault which their gate must find.
+build/planted/%: tests/planted/%.c build/asan/fusedmm/libfusedmm.so build/tsan/fusedmm/libfusedmm.so
+	@mkdir -p $(@D)
+	gcc $(CHECKED) -O1 $(if $(findstring race,$@),-fsanitize=thread,-fsanitize=address $(UNDEFINED)) $< -o $@ \
+	    -L$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm -lfusedmm -lpthread \
+	    -Wl,-rpath,$(CURDIR)/$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm
+build/planted/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(SOURCES:csrc/%.c=build/fuzz/%.o)
+	@mkdir -p $(@D)
+	sed 's/begin < 0 || end > a->nnz/begin < 0/' csrc/cpu/rows.c >build/planted/rows.c
+	clang $(CHECKED) -Icsrc/cpu -O1 -fsanitize=address,fuzzer $(UNDEFINED) $< build/planted/rows.c \
+	    $(filter-out %/rows.o,$(filter %.o,$^)) -o $@ -ldl -lpthread -lm
+
+C_TESTED := $(patsubst tests/c/%.c,%,$(wildcard tests/c/test_*.c))
+PLANTED := build/planted/overread build/planted/leak build/planted/undefined build/planted/race
+FOUND := tests/planted/found.sh
+export ASAN_OPTIONS := detect_leaks=1:detect_stack_use_after_return=1
+export UBSAN_OPTIONS := print_stacktrace=1
+export TSAN_OPTIONS := halt_on_error=1
+FUZZ_SECONDS ?= 3600
+# What Python's tests reach and the C tests do not: the operators' way through torch, and bad input.
+PYTHON_CHECKED ?= tests/test_contract.py tests/test_attention_rules.py tests/test_fused_contract.py tests/test_sddmm.py
+
+.PHONY: sanitize sanitize-c sanitize-threads sanitize-python sanitize-planted fuzz fuzz-minute
+sanitize:
+	$(MAKE) -j$$(nproc) $(C_TESTED:%=build/asan/tests/%) build/tsan/tests/test_threads $(PLANTED) \
+	    build/fuzz/fuzz_calls build/planted/fuzz_calls
+	$(MAKE) sanitize-planted sanitize-c sanitize-threads sanitize-python fuzz-minute
+
+sanitize-planted: $(PLANTED) build/planted/fuzz_calls
+	$(FOUND) "AddressSanitizer: heap-buffer-overflow" build/planted/overread
+	$(FOUND) "LeakSanitizer: detected memory leaks" build/planted/leak
+	$(FOUND) "signed integer overflow" build/planted/undefined
+	$(FOUND) "ThreadSanitizer: data race" build/planted/race
+	$(FOUND) "AddressSanitizer" build/planted/fuzz_calls -max_total_time=60 -seed=1 $(FUZZ_FLAGS) tests/fuzz/corpus
+
+sanitize-c: $(C_TESTED:%=build/asan/tests/%)
+	set -e; for t in $^; do echo $$t; $$t; done
+
+sanitize-threads: build/tsan/tests/test_threads
+	$<
+
+# The package beside the watched library. Python itself never frees all it holds, so no leaks are looked for.
+sanitize-python: build/asan/fusedmm/libfusedmm.so $(VENV)/dev
+	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/asan/fusedmm/$$(dirname $$f); \
+	    ln -sf $(CURDIR)/fusedmm/$$f build/asan/fusedmm/$$f; done
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    PYTHONPATH=build/asan $(BIN)/pytest -q $(PYTHON_CHECKED)
+
+FUZZ_FLAGS := -max_len=600 -len_control=0 -print_funcs=0 -artifact_prefix=build/fuzz/
+fuzz-minute: FUZZ_SECONDS := 60
+fuzz fuzz-minute: build/fuzz/fuzz_calls
+	mkdir -p build/fuzz/corpus
+	build/fuzz/fuzz_calls $(FUZZ_FLAGS) -max_total_time=$(FUZZ_SECONDS) build/fuzz/corpus tests/fuzz/corpus
+
+# On a machine with a GPU, whose Python has torch; the library as gpu-test built it. torch's pool of memory is off, so
+# that every tensor is an allocation with ends of its own.
+COMPUTE_SANITIZER ?= compute-sanitizer
+GPU_TOOLS := memcheck racecheck initcheck synccheck
+.PHONY: gpu-sanitize
+gpu-sanitize: export FUSEDMM_CUDA := 1
+gpu-sanitize: export TORCH_CUDA_ARCH_LIST ?= 9.0
+gpu-sanitize: export PYTORCH_NO_CUDA_MEMORY_CACHING := 1
+gpu-sanitize: build/planted/gpu
+	$(PYTHON) setup.py -q build_ext --inplace
+	set -e; for tool in $(GPU_TOOLS); do \
+	    $(FOUND) "SUMMARY: " $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 build/planted/gpu $$tool; \
+	    PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 --report-api-errors no \
+	        $(PYTHON) tests/gpu_sanitize.py; \
+	done
+
+build/planted/gpu: tests/gpu_planted.cu
+	@mkdir -p $(@D)
+	$(NVCC) -arch=$(CUDA_ARCH) -lineinfo $< -o $@
+
+# Lines of csrc/*.c and *.inc that the C tests and Python's run; docs/coverage.md says why the others are there.
+.PHONY: coverage
+coverage: $(VENV)/dev
+	$(MAKE) -j$$(nproc) $(C_TESTED:%=build/coverage/tests/%)
+	find build/coverage -name '*.gcda' -delete
+	set -e; for t in $(C_TESTED:%=build/coverage/tests/%); do $$t; done
+	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/coverage/fusedmm/$$(dirname $$f); \
+	    ln -sf $(CURDIR)/fusedmm/$$f build/coverage/fusedmm/$$f; done
+	PYTHONPATH=build/coverage $(BIN)/pytest -q
+	$(BIN)/python tests/line_coverage.py build/coverage
