@@ -1,31 +1,57 @@
-/* exp in plain C without branches, which compilers turn into vectors over an array.
+/* exp and log in plain C without branches, which compilers turn into vectors over an array.
  *
  * x = k ln 2 + r, |r| <= ln 2 / 2: adding and subtracting 1.5 * 2^(mantissa bits) rounds x / ln 2
  * to k; ln 2 is taken off in two parts, of which k times the first is exact; exp(r) is its Taylor
  * sum up to the first term below half a unit. The power of two is applied in two halves, so that
- * results below the normal numbers come out rounded instead of 0. NaN stays NaN. */
+ * results below the normal numbers come out rounded instead of 0. NaN stays NaN.
+ *
+ * log of a normal positive number: x = m 2^k, sqrt(1/2) <= m < sqrt(2), and with z = (m - 1) /
+ * (m + 1), |z| < 0.172, log m = 2 z + 2 z^3 / 3 + 2 z^5 / 5 + ... NaN stays NaN, infinity does. */
 #ifndef FMM_EXP_H
 #define FMM_EXP_H
 
 #include "simd.h"
 
+/* a b + c, in one rounding where that is one instruction. */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define FMM_FMA32 __builtin_fmaf
+#define FMM_FMA64 __builtin_fma
+#else
+#define FMM_FMA32(a, b, c) ((a) * (b) + (c))
+#define FMM_FMA64(a, b, c) ((a) * (b) + (c))
+#endif
+
 FMM_INLINE float f32_exp(float x)
 {
     const float big = 0x1.8p23f;
     const float up = x < -105.0f ? -105.0f : x, in = up > 89.0f ? 89.0f : up;
-    const float shifted = in * 0x1.715476p+0f + big, k = shifted - big;
-    const float r = (in - k * 0x1.62e4p-1f) - k * 0x1.7f7d1cp-20f;
+    const float shifted = FMM_FMA32(in, 0x1.715476p+0f, big), k = shifted - big;
+    const float r = FMM_FMA32(k, -0x1.7f7d1cp-20f, FMM_FMA32(k, -0x1.62e4p-1f, in));
     float sum = 1.0f / 5040;
-    sum = sum * r + 1.0f / 720;
-    sum = sum * r + 1.0f / 120;
-    sum = sum * r + 1.0f / 24;
-    sum = sum * r + 1.0f / 6;
-    sum = sum * r + 0.5f;
-    sum = sum * (r * r) + r + 1.0f;
+    sum = FMM_FMA32(sum, r, 1.0f / 720);
+    sum = FMM_FMA32(sum, r, 1.0f / 120);
+    sum = FMM_FMA32(sum, r, 1.0f / 24);
+    sum = FMM_FMA32(sum, r, 1.0f / 6);
+    sum = FMM_FMA32(sum, r, 0.5f);
+    sum = FMM_FMA32(sum, r * r, r) + 1.0f;
     const uint32_t power = f32_bits(shifted) - f32_bits(big) + 512; /* k + 512: positive */
     const uint32_t half = power / 2;
     const float low = f32_from((half - 256 + 127) << 23);
     return sum * low * f32_from((power - half - 256 + 127) << 23);
+}
+
+FMM_INLINE float f32_log(float x)
+{
+    const uint32_t power = (f32_bits(x) - 0x3f3504f3) & 0xff800000; /* k, in its place */
+    const float k = (float)((int32_t)power / 0x800000), m = f32_from(f32_bits(x) - power);
+    const float z = (m - 1) / (m + 1), y = z * z;
+    float sum = 2.0f / 9;
+    sum = FMM_FMA32(sum, y, 2.0f / 7);
+    sum = FMM_FMA32(sum, y, 2.0f / 5);
+    sum = FMM_FMA32(sum, y, 2.0f / 3);
+    const float log =
+        FMM_FMA32(k, 0x1.62e43p-1f, FMM_FMA32(sum * y, z, 2 * z) - k * 0x1.05c61p-29f);
+    return x < INFINITY ? log : x;
 }
 
 static inline uint64_t f64_bits(double f)
@@ -46,25 +72,45 @@ FMM_INLINE double f64_exp(double x)
 {
     const double big = 0x1.8p52;
     const double up = x < -746.0 ? -746.0 : x, in = up > 710.0 ? 710.0 : up;
-    const double shifted = in * 0x1.71547652b82fep+0 + big, k = shifted - big;
-    const double r = (in - k * 0x1.62e42fefa3p-1) - k * 0x1.3de6af278ece6p-42;
+    const double shifted = FMM_FMA64(in, 0x1.71547652b82fep+0, big), k = shifted - big;
+    const double r = FMM_FMA64(k, -0x1.3de6af278ece6p-42, FMM_FMA64(k, -0x1.62e42fefa3p-1, in));
     double sum = 1.0 / 6227020800.0;
-    sum = sum * r + 1.0 / 479001600;
-    sum = sum * r + 1.0 / 39916800;
-    sum = sum * r + 1.0 / 3628800;
-    sum = sum * r + 1.0 / 362880;
-    sum = sum * r + 1.0 / 40320;
-    sum = sum * r + 1.0 / 5040;
-    sum = sum * r + 1.0 / 720;
-    sum = sum * r + 1.0 / 120;
-    sum = sum * r + 1.0 / 24;
-    sum = sum * r + 1.0 / 6;
-    sum = sum * r + 0.5;
-    sum = sum * (r * r) + r + 1.0;
+    sum = FMM_FMA64(sum, r, 1.0 / 479001600);
+    sum = FMM_FMA64(sum, r, 1.0 / 39916800);
+    sum = FMM_FMA64(sum, r, 1.0 / 3628800);
+    sum = FMM_FMA64(sum, r, 1.0 / 362880);
+    sum = FMM_FMA64(sum, r, 1.0 / 40320);
+    sum = FMM_FMA64(sum, r, 1.0 / 5040);
+    sum = FMM_FMA64(sum, r, 1.0 / 720);
+    sum = FMM_FMA64(sum, r, 1.0 / 120);
+    sum = FMM_FMA64(sum, r, 1.0 / 24);
+    sum = FMM_FMA64(sum, r, 1.0 / 6);
+    sum = FMM_FMA64(sum, r, 0.5);
+    sum = FMM_FMA64(sum, r * r, r) + 1.0;
     const uint64_t power = f64_bits(shifted) - f64_bits(big) + 4096;
     const uint64_t half = power / 2;
     const double low = f64_from((half - 2048 + 1023) << 52);
     return sum * low * f64_from((power - half - 2048 + 1023) << 52);
+}
+
+FMM_INLINE double f64_log(double x)
+{
+    const uint64_t power = (f64_bits(x) - 0x3fe6a09e667f3bcd) & 0xfff0000000000000;
+    const double k = (double)((int64_t)power / 0x10000000000000), m = f64_from(f64_bits(x) - power);
+    const double z = (m - 1) / (m + 1), y = z * z;
+    double sum = 2.0 / 21;
+    sum = FMM_FMA64(sum, y, 2.0 / 19);
+    sum = FMM_FMA64(sum, y, 2.0 / 17);
+    sum = FMM_FMA64(sum, y, 2.0 / 15);
+    sum = FMM_FMA64(sum, y, 2.0 / 13);
+    sum = FMM_FMA64(sum, y, 2.0 / 11);
+    sum = FMM_FMA64(sum, y, 2.0 / 9);
+    sum = FMM_FMA64(sum, y, 2.0 / 7);
+    sum = FMM_FMA64(sum, y, 2.0 / 5);
+    sum = FMM_FMA64(sum, y, 2.0 / 3);
+    const double log = FMM_FMA64(sum * y, z, 2 * z) + k * 0x1.abc9e3b39803fp-56;
+    const double all = FMM_FMA64(k, 0x1.62e42fefa39efp-1, log);
+    return x < (double)INFINITY ? all : x;
 }
 
 #endif

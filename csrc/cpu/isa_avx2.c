@@ -24,6 +24,20 @@ static inline void vf32_sum4(const vf32 *v, float *out)
 {
     fmm_sum4_ps(v[0], v[1], v[2], v[3], out);
 }
+static inline vf32 vf32_pairs(vf32 a, vf32 b)
+{
+    const __m256d sums = _mm256_castps_pd(_mm256_hadd_ps(a, b)); /* a, b, a, b */
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(sums, 0xd8));
+}
+typedef __m256i vf32_at, vf64_at;
+static inline __m256i vf32_lanes(const int32_t *index)
+{
+    return _mm256_sub_epi32(_mm256_loadu_si256((const void *)index), _mm256_set1_epi32(*index));
+}
+static inline vf32 vf32_pick(const float *p, __m256i at)
+{
+    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), at);
+}
 
 static inline vf64 vf64_set1(double s) { return _mm256_set1_pd(s); }
 static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return _mm256_fmadd_pd(a, b, c); }
@@ -38,6 +52,24 @@ static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 static inline void vf64_sum4(const vf64 *v, double *out)
 {
     fmm_sum4_pd(v[0], v[1], v[2], v[3], out);
+}
+static inline vf64 vf64_pairs(vf64 a, vf64 b)
+{
+    return _mm256_permute4x64_pd(_mm256_hadd_pd(a, b), 0xd8);
+}
+/* A lane of 64 bits as its two of 32: 2 k and 2 k + 1. */
+static inline __m256i vf64_lanes(const int32_t *index)
+{
+    const __m128i four = _mm_loadu_si128((const void *)index);
+    const __m256i at = _mm256_cvtepu32_epi64(_mm_sub_epi32(four, _mm_set1_epi32(*index)));
+    const __m256i twice = _mm256_mul_epu32(at, _mm256_set1_epi64x(2));
+    return _mm256_add_epi32(_mm256_or_si256(twice, _mm256_slli_epi64(twice, 32)),
+                            _mm256_set1_epi64x(0x100000000));
+}
+static inline vf64 vf64_pick(const double *p, __m256i at)
+{
+    const __m256 all = _mm256_castpd_ps(_mm256_loadu_pd(p));
+    return _mm256_castps_pd(_mm256_permutevar8x32_ps(all, at));
 }
 
 /* All ones in the first n 32-bit lanes. */

@@ -30,6 +30,22 @@ static inline void vf32_sum4(const vf32 *v, float *out)
         half[g] = _mm256_add_ps(_mm512_castps512_ps256(v[g]), _mm512_extractf32x8_ps(v[g], 1));
     fmm_sum4_ps(half[0], half[1], half[2], half[3], out);
 }
+static inline vf32 vf32_pairs(vf32 a, vf32 b)
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    return _mm512_permutex2var_ps(a, even, b) + _mm512_permutex2var_ps(a, odd, b);
+}
+typedef __m512i vf32_at, vf64_at;
+static inline __m512i vf32_lanes(const int32_t *index)
+{
+    return _mm512_sub_epi32(_mm512_loadu_si512(index), _mm512_set1_epi32(*index));
+}
+static inline vf32 vf32_pick(const float *p, __m512i at)
+{
+    return _mm512_permutexvar_ps(at, _mm512_loadu_ps(p));
+}
 
 static inline vf64 vf64_set1(double s) { return _mm512_set1_pd(s); }
 static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return _mm512_fmadd_pd(a, b, c); }
@@ -48,6 +64,21 @@ static inline void vf64_sum4(const vf64 *v, double *out)
     for (int g = 0; g < 4; g++)
         half[g] = _mm256_add_pd(_mm512_castpd512_pd256(v[g]), _mm512_extractf64x4_pd(v[g], 1));
     fmm_sum4_pd(half[0], half[1], half[2], half[3], out);
+}
+static inline vf64 vf64_pairs(vf64 a, vf64 b)
+{
+    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+    const __m512i odd = _mm512_add_epi64(even, _mm512_set1_epi64(1));
+    return _mm512_permutex2var_pd(a, even, b) + _mm512_permutex2var_pd(a, odd, b);
+}
+static inline __m512i vf64_lanes(const int32_t *index)
+{
+    const __m256i eight = _mm256_loadu_si256((const void *)index);
+    return _mm512_cvtepi32_epi64(_mm256_sub_epi32(eight, _mm256_set1_epi32(*index)));
+}
+static inline vf64 vf64_pick(const double *p, __m512i at)
+{
+    return _mm512_permutexvar_pd(at, _mm512_loadu_pd(p));
 }
 
 static inline vf32 f32_load(const float *p) { return _mm512_loadu_ps(p); }

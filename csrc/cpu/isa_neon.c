@@ -18,6 +18,19 @@ static inline void vf32_sum4(const vf32 *v, float *out)
 {
     vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
 }
+static inline vf32 vf32_pairs(vf32 a, vf32 b) { return vpaddq_f32(a, b); }
+/* Lane k of 32 bits is bytes 4 k to 4 k + 3. */
+typedef uint8x16_t vf32_at, vf64_at;
+static inline uint8x16_t vf32_lanes(const int32_t *index)
+{
+    const uint32x4_t at = vreinterpretq_u32_s32(vsubq_s32(vld1q_s32(index), vdupq_n_s32(*index)));
+    const uint32x4_t bytes = vmlaq_n_u32(vdupq_n_u32(0x03020100), at, 0x04040404);
+    return vreinterpretq_u8_u32(bytes);
+}
+static inline vf32 vf32_pick(const float *p, uint8x16_t at)
+{
+    return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(vld1q_f32(p)), at));
+}
 
 static inline vf64 vf64_set1(double s) { return vdupq_n_f64(s); }
 static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b); }
@@ -27,6 +40,16 @@ static inline void vf64_sum4(const vf64 *v, double *out)
 {
     vst1q_f64(out, vpaddq_f64(v[0], v[1]));
     vst1q_f64(out + 2, vpaddq_f64(v[2], v[3]));
+}
+static inline vf64 vf64_pairs(vf64 a, vf64 b) { return vpaddq_f64(a, b); }
+static inline uint8x16_t vf64_lanes(const int32_t *index)
+{
+    const uint64_t first = 0x0706050403020100, other = 0x0f0e0d0c0b0a0908;
+    return vcombine_u8(vcreate_u8(first), vcreate_u8(index[1] == index[0] ? first : other));
+}
+static inline vf64 vf64_pick(const double *p, uint8x16_t at)
+{
+    return vreinterpretq_f64_u8(vqtbl1q_u8(vreinterpretq_u8_f64(vld1q_f64(p)), at));
 }
 
 static inline vf32 f32_load(const float *p) { return vld1q_f32(p); }

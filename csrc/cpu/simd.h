@@ -5,6 +5,9 @@
  *     <vf>_set1(s)  <vf>_fma(a, b, c) = a * b + c  <vf>_max(a, b), NaN if either is
  *     <vf>_above(t, a, b): a in the lanes where t > 0, else b
  *     <vf>_sum4(v, out): out[g] = sum of the lanes of v[g], g < 4
+ *     <vf>_pairs(a, b): the sums of neighbouring lanes of a, then of b
+ *     <vf>_pick(p, at): lane l is p[at's lane l], where at, a <vf>_at, is <vf>_lanes(index): lane l
+ *     is index[l] - index[0], which must be in [0, LANES); reads LANES numbers from p and index
  * and for every dtype: <dtype>_load(p), <dtype>_store(p, v), and <dtype>_load_part(p, n),
  * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n.
  * f16 and bf16 are uint16_t in memory and vf32 in registers. Then it includes kernels.inc. */
