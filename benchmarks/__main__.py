@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks spmm|sddmm|host --device cpu|cuda``, ``python -m benchmarks plot FILE.json``."""
+"""Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,43 @@ from typing import Any
 import torch
 
 import fusedmm
-from benchmarks import bench_host, bench_sddmm, bench_spmm, case, graphs, report
+from benchmarks import (
+    bench_attention,
+    bench_ceilings,
+    bench_construction,
+    bench_fused,
+    bench_host,
+    bench_layers,
+    bench_sddmm,
+    bench_spmm,
+    case,
+    graphs,
+    jobs,
+    plots,
+    report,
+    table,
+)
 from benchmarks.harness import Clock
 
 RESULTS = Path(__file__).parent / "results"
 CASES = {"spmm": (bench_spmm.case, [True]), "sddmm": (bench_sddmm.case, [True, False])}  # with values or without
+TWINS = list(graphs.SYMMETRIC)
+JOBS = {  # what lists its own cases, and on which matrices by default
+    "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
+    "layers": (bench_layers.jobs, {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", "musae_github", *TWINS]}),
+    "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *list(graphs.TWINS)[:9]]}),
+    "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
+}
+ALONE = {"host": bench_host, "ceilings": bench_ceilings}  # what needs no matrix
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """The options, completed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="fusedmm beside torch.sparse")
-    parser.add_argument("op", choices=[*CASES, "host", "plot"])
+    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot"])
     parser.add_argument("file", type=Path, nargs="?", help="results to plot")
-    parser.add_argument("--suite", choices=["graphs", "twins"], default="graphs")
+    parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--features", type=int, nargs="+", default=[32, 128, 256])
@@ -35,6 +58,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, nargs="+", help="CPU; by default 1 and all; for host 1, in five processes"
     )
+    parser.add_argument("--cases", type=lambda s: s.split(","), default=[], help="words a case must have, as 'dot 8x8'")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of the peers too, where there is one")
     parser.add_argument("--seconds-per-case", type=float, default=0.3)
     parser.add_argument("--reference", action="store_true", help="time the reference algorithms too")
     parser.add_argument("--plugins", type=Path, nargs="+", default=[], help="libraries with more algorithms to time")
@@ -48,7 +73,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         or RESULTS / f"{'-'.join([*name, *[options.dtype][: options.dtype != 'f32']])}.json"
     )
     options.plot = options.plot or options.json.with_suffix(".png")
-    options.threads = options.threads or ([1] * 5 if options.op == "host" else sorted({1, os.cpu_count() or 1}))
+    options.threads = options.threads or (
+        [1] * 5
+        if options.op == "host"
+        else [os.cpu_count() or 1]
+        if options.op == "ceilings"
+        else sorted({1, os.cpu_count() or 1})
+    )
     return options
 
 
@@ -57,13 +88,29 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     for plugin in options.plugins:
         fusedmm.load_algorithms(plugin)
     clock = Clock(options.device)
-    document = {"op": options.op, "device": options.device, "dtype": options.dtype}
+    document = {"op": options.op, "device": options.device, "dtype": options.dtype, "suite": options.suite}
     document["conditions"] = report.conditions(options.device, clock)
+    if options.op in JOBS:
+        jobs_of, default = JOBS[options.op]
+        chosen = default[options.device] if options.suite == "graphs" else graphs.names(options.suite)
+        asked = jobs.Options(
+            device=options.device,
+            dtype=DTYPES[options.dtype],
+            seconds=options.seconds_per_case,
+            graphs=tuple(options.graphs or chosen),
+            cases=tuple(options.cases),
+            compile=options.compile,
+            threads=threads,
+        )
+        return jobs.collect(jobs_of, document, asked, options.json)
+    if options.op == "ceilings":
+        return {**document, "cases": bench_ceilings.run(options.device, options.seconds_per_case)}
     if options.op == "host":
         document["conditions"]["timing"] = f"host clock, interleaved blocks of {bench_host.CALLS} calls"
         return {**document, "cases": bench_host.run(options.device, options.seconds_per_case)}
     make, weights = CASES[options.op]
-    cases: list[dict[str, Any]] = []
+    cases: list[dict[str, Any]] = document.setdefault("cases", [])
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     for name, adj in graphs.suite(options.suite, options.device, options.graphs):
         for feat in options.features:
             for weighted in weights:
@@ -71,8 +118,9 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
                 head = {"graph": name, "rows": adj.shape[0], "cols": adj.shape[1], "nnz": adj.nnz}
                 head |= {"feat": feat, "weighted": weighted, "threads": threads}
                 cases.append(head | case.run(made, clock, options.seconds_per_case))
+                options.json.write_text(json.dumps(document))  # a run that is cut short has not been in vain
                 print(f"{head} {cases[-1]['speedup']} of {cases[-1]['best_peer']}", file=sys.stderr, flush=True)
-    return {**document, "cases": cases}
+    return document
 
 
 def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
@@ -93,6 +141,11 @@ def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
     return {**parts[0], "cases": [c for part in parts for c in part["cases"]]}
 
 
+def writer(op: str) -> Any:
+    """The module that writes a benchmark's results."""
+    return ALONE.get(op) or (table if op in JOBS else report)
+
+
 def main(argv: list[str]) -> None:
     """Measures, writes the files, prints the table."""
     options = arguments(argv)
@@ -100,16 +153,20 @@ def main(argv: list[str]) -> None:
         threads = int(os.environ["OMP_NUM_THREADS"])
         torch.set_num_threads(threads)
         Path(part).write_text(json.dumps(collect(options, threads)))
-        return
+        sys.stdout.flush()
+        os._exit(0)  # torch.sparse's gradient in values on CUDA at times aborts an orderly exit
     if options.op != "plot":
         if options.device == "cpu" or options.op == "host":
             document = per_process(argv, options.threads)
         else:
             document = collect(options, None)
-        (bench_host if options.op == "host" else report).save(document, options.json)
+        writer(options.op).save(document, options.json)
     if options.op != "host":
         try:
-            report.plot(json.loads(options.json.read_text()), options.plot)
+            document = json.loads(options.json.read_text())
+            writer(document["op"]).plot(document, options.plot)
+            if document["op"] in CASES:
+                plots.beside(document, options.plot, RESULTS / f"ceilings-{document['device']}.json")
         except ImportError as error:
             print(f"no plot ({error}); where matplotlib is: python -m benchmarks plot {options.json}")
 

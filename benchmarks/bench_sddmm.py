@@ -18,8 +18,9 @@ from torch import Tensor
 
 import fusedmm
 from benchmarks import check
-from benchmarks.case import Case, ours, random, sparse_csr
+from benchmarks.case import DENSE, Case, dense, ours, random, sparse_csr
 from benchmarks.harness import Contender
+from benchmarks.jobs import small
 
 GATHER_BYTES = {"cpu": 2**30, "cuda": 2**34}  # the largest gathered operand of the plain torch peer
 
@@ -48,7 +49,9 @@ def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, re
         contenders.append(Contender(f"{name} b contiguous", partial(sampled, matrix, transposed)))
     if nnz * feat * a.element_size() <= GATHER_BYTES[device]:
         contenders.append(Contender("gather, multiply, sum", partial(gather, *adj.coo()[:2])))
-    return Case(contenders, check.sddmm(adj, adj.val, a, b), a.new_empty(nnz), nnz * feat)
+    if nnz > DENSE * adj.shape[0] * adj.n_cols:
+        contenders += dense(device, dtype, lambda: a, b.t)
+    return Case(contenders, check.sddmm(adj, adj.val, a, b), a.new_empty(nnz), nnz * feat, small(adj))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import torch
 
 import fusedmm
 from benchmarks import check
-from benchmarks.case import Case, ours, random, sparse_csr
+from benchmarks.case import DENSE, Case, dense, ours, random, sparse_csr
 from benchmarks.harness import Contender
+from benchmarks.jobs import small
 
 
 def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, reference: bool) -> Case:
@@ -29,7 +30,10 @@ def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, re
         contenders.append(Contender(name, partial(torch.sparse.mm, matrix, x)))
         if device == "cpu":  # where torch has this form, which uses other kernels
             contenders.append(Contender(f"{name} reduce", partial(torch.sparse.mm, matrix, x, "sum")))
-    return Case(contenders, check.spmm(adj, val, x), x.new_empty(adj.shape[0], feat), adj.nnz * feat)
+    if adj.nnz > DENSE * adj.shape[0] * adj.n_cols:
+        contenders += dense(device, dtype, adj.to_dense, lambda: x)
+    like = x.new_empty(adj.shape[0], feat)
+    return Case(contenders, check.spmm(adj, val, x), like, adj.nnz * feat, small(adj))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The matrices: files of real graphs, and R-MAT twins that have the node and edge counts of public ones."""
+"""The matrices: files of real graphs, R-MAT twins that have the node and edge counts of public ones, and
+patterns of pruned networks."""
 
 from __future__ import annotations
 
@@ -12,27 +13,103 @@ from fusedmm.data import find_graph, load_npz
 
 # name: nodes, drawn edges (those of the public graph, before duplicates go), R-MAT or uniform
 TWINS = {
-    "ddi-size": (4_267, 2_135_822, False),
     "arxiv-size": (169_343, 1_166_243, True),
+    "collab-size": (235_868, 2_358_104, True),
+    "citation-size": (2_927_963, 30_561_187, True),
+    "ddi-size": (4_267, 2_135_822, False),
     "proteins-size": (132_534, 79_122_504, True),
+    "ppa-size": (576_289, 42_463_862, True),
     "reddit-size": (232_965, 114_615_892, True),
     "products-size": (2_449_029, 123_718_280, True),
+    "youtube-size": (1_138_499, 5_980_886, True),
+    "amazon-size": (1_569_960, 264_339_468, True),
+    "yelp-size": (716_847, 13_954_819, True),
+    "wikikg2-size": (2_500_604, 17_137_181, True),
+    "am-size": (881_680, 5_668_682, True),
+}
+
+# name: nodes, pairs of neighbours; every pair stands in both directions, so twice as many entries, exactly
+SYMMETRIC = {
+    "arxiv-symmetric": (169_343, 1_166_243),
+    "reddit-symmetric": (232_965, 57_307_946),
+    "products-symmetric": (2_449_029, 61_859_140),
+}
+
+# rows and columns in thousands (1,024), of the layers of pruned networks; and the shares of zeros
+LAYERS = [(1, 1), (3, 1), (4, 1), (2, 2), (6, 2), (8, 2), (4, 4), (12, 4), (16, 4), (8, 8), (24, 8), (32, 8)]
+PRUNED = [f"{m * 1024}x{k * 1024} {z}%" for m, k in LAYERS for z in (70, 80, 90)]
+SIZES = [f"{m}x{m // 2} 90%" for m in (1024, 2048, 4096, 8192)]
+SWEEPS = SIZES + [f"8192x4096 {z}%" for z in (85, 95, 99)]
+
+SUITES = {
+    "graphs": [],
+    "twins": list(TWINS),
+    "symmetric": list(SYMMETRIC),
+    "pruned": PRUNED,
+    "sweeps": SWEEPS,
 }
 
 
-def suite(name: str, device: str, only: list[str] | None) -> Iterator[tuple[str, CSR]]:
-    """Names and patterns of a suite, one at a time; ``only`` these if given.
+def names(suite: str) -> list[str]:
+    """The matrices of a suite; of the files those that are there.
 
     Raises:
-        FileNotFoundError: no such graph, or no folder of graphs.
-        KeyError: no such twin.
+        FileNotFoundError: no folder of graphs.
     """
-    if name == "twins":
-        for twin in only or TWINS:
-            yield twin, _twin(*TWINS[twin], device)
-        return
-    for graph in only or sorted(path.stem for path in find_graph("cora").parent.glob("*.npz")):
-        yield graph, load_npz(find_graph(graph)).adj.pattern().to(device)
+    return SUITES[suite] or sorted(path.stem for path in find_graph("cora").parent.glob("*.npz"))
+
+
+def load(name: str, device: str) -> CSR:
+    """The pattern of a twin, of a pruned layer ("1024x512 90%", zeros drawn from a seed), or of a file.
+
+    Raises:
+        FileNotFoundError: no such graph.
+    """
+    if name in TWINS:
+        return _twin(*TWINS[name], device)
+    if name in SYMMETRIC:
+        return symmetric(*SYMMETRIC[name], device)
+    if name.endswith("%"):
+        size, zeros = name[:-1].split()
+        rows, cols = (int(n) for n in size.split("x"))
+        return uniform(rows, cols, 1 - int(zeros) / 100, device)
+    return load_npz(find_graph(name)).adj.pattern().to(device)
+
+
+def suite(name: str, device: str, only: list[str] | None) -> Iterator[tuple[str, CSR]]:
+    """Names and patterns of a suite, one at a time; ``only`` these if given, from whichever suite."""
+    for graph in only or names(name):
+        yield graph, load(graph, device)
+
+
+def uniform(rows: int, cols: int, density: float, device: str) -> CSR:
+    """Every position an entry with the same probability."""
+    generator = torch.Generator(device).manual_seed(0)
+    kept = torch.rand(rows, cols, generator=generator, device=device) < density
+    return _from_keys(kept.view(-1).nonzero().view(-1), rows, cols)
+
+
+def symmetric(n: int, pairs: int, device: str) -> CSR:
+    """An undirected R-MAT graph of exactly that many pairs, no loops, nodes permuted, columns sorted."""
+    generator = torch.Generator(device).manual_seed(0)
+    permutation = torch.randperm(n, generator=generator, device=device)
+    keys = torch.empty(0, dtype=torch.int64, device=device)
+    while keys.numel() < pairs:
+        row, col = (permutation[t] for t in _rmat(n, min(2**24, 2 * pairs), generator))
+        apart = row != col
+        drawn = torch.minimum(row, col)[apart] * n + torch.maximum(row, col)[apart]
+        keys = torch.cat([keys, drawn]).unique()
+    chosen = torch.randperm(keys.numel(), generator=generator, device=device)[:pairs]
+    low, high = keys[chosen] // n, keys[chosen] % n
+    del keys, chosen
+    return _from_keys(torch.cat([low * n + high, high * n + low]).sort().values, n, n)
+
+
+def _from_keys(key: Tensor, rows: int, cols: int) -> CSR:
+    """The pattern of sorted, distinct positions row * cols + col."""
+    ptr = torch.zeros(rows + 1, dtype=torch.int64, device=key.device)
+    ptr[1:] = torch.bincount(key // cols, minlength=rows).cumsum(0)
+    return CSR.from_csr(ptr, key % cols, shape=(rows, cols))
 
 
 def _twin(n: int, edges: int, rmat: bool, device: str) -> CSR:
@@ -48,10 +125,7 @@ def _twin(n: int, edges: int, rmat: bool, device: str) -> CSR:
             row, col = torch.randint(n, (2, draw), generator=generator, device=device)
         edges -= row.numel()
         parts.append(permutation[row] * n + permutation[col])
-    key = torch.cat(parts).unique()
-    ptr = torch.zeros(n + 1, dtype=torch.int64, device=device)
-    ptr[1:] = torch.bincount(key // n, minlength=n).cumsum(0)
-    return CSR.from_csr(ptr, key % n, shape=(n, n))
+    return _from_keys(torch.cat(parts).unique(), n, n)
 
 
 def _rmat(n: int, edges: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ import torch
 
 import fusedmm
 from benchmarks.harness import Clock
+from benchmarks.plots import speedups
 
 Document = dict[str, Any]
 
@@ -45,7 +46,8 @@ def conditions(device: str, clock: Clock) -> Document:
     except (OSError, subprocess.CalledProcessError) as error:
         found["driver"] = f"unknown ({type(error).__name__})"
     found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "build": info["cuda"]}
-    found["timing"] = f"CUDA events, L2 cold: {clock.flush.numel() >> 20} MiB are written before each run"
+    cold = f"L2 cold, {clock.flush.numel() >> 20} MiB are written before each run"
+    found["timing"] = f"CUDA events; {cold}; warm: the least of 20 runs without that"
     return found
 
 
@@ -64,6 +66,8 @@ def summarize(cases: list[Document]) -> Document:
         if c["speedup"] < 1:
             found["slower"].append(f"{label}: {c['speedup']} of {c['best_peer']}")
         for name, r in c["contenders"].items():
+            if r.get("dense"):
+                continue
             if not r["error_over_bound"] <= 1:
                 found["out_of_bound"].append(f"{label}: {name}")
             if not r["poisoned"]:
@@ -78,18 +82,22 @@ def markdown(document: Document) -> str:
     lines += [f"- {k}: {v}" for k, v in document["conditions"].items()]
     lines += ["", "Times in µs; GB/s of gathered rows; speedup: time of the best peer over that of auto. Results", ""]
     lines[-2] += " are checked against float64, of large matrices a sample of rows or entries (JSON: checked)."
-    lines += [
-        "| graph | nnz | case | auto | best of ours | best peer | speedup | GFLOP/s | GB/s | error | error/bound |"
-    ]
-    lines += ["|" + "---|" * 11]
+    beside = list(dict.fromkeys(n for c in document["cases"] for n, r in c["contenders"].items() if r.get("dense")))
+    head = ["graph", "nnz", "case", "auto", "best of ours", "best peer", "speedup", "warm: auto, least of the peers"]
+    head += ["GFLOP/s", "GB/s", "error", "error/bound", *beside]
+    lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for c in document["cases"]:
         auto, peer = c["contenders"]["auto"], c["contenders"][c["best_peer"]]
         named = [(r["us"], n) for n, r in c["contenders"].items() if r["ours"] and n != "auto"]
+        warm = min(r["warm_us"] for r in c["contenders"].values() if not r["ours"] and not r.get("dense"))
         us, best = min(named, default=(auto["us"], "auto"))
         cells = [c["graph"], f"{c['nnz']:,}", _setting(c), f"{auto['us']:.1f}", f"{us:.1f} {best}"]
-        cells += [f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}", f"{auto['gflops']:.1f}"]
+        cells += [f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}"]
+        cells += [f"{auto['warm_us']:.1f}, {warm:.1f}", f"{auto['gflops']:.1f}"]
         cells += [f"{auto['gather_gbs']:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
+        cells += [f"{c['contenders'][n]['us']:.1f}" if n in c["contenders"] else "" for n in beside]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *(speedups(document, peer) for peer in ("torch.sparse", "cusparse"))]
     summary = document["summary"]
     lines += ["", "| case | geometric mean of speedups |", "|---|---|"]
     lines += [f"| {k} | {v} |" for k, v in summary["geomean_speedup"].items()]

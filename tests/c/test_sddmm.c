@@ -40,7 +40,7 @@ static void run(const setting *t)
     fill(&b, t->data);
     if (val.data) fill(&val, t->data);
     const fmm_exec exec = {.device = FMM_CPU};
-    const fmm_call call = {&s, &val, &a, &b, &e, FMM_SUM};
+    const fmm_call call = {.a = &s, .val = &val, .x = &a, .b = &b, .y = &e, .reduce = FMM_SUM};
     const fmm_algorithm *algorithm;
     for (int k = 0; (algorithm = next_algorithm(FMM_SDDMM, &k, &call));) {
         char text[256];

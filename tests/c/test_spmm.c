@@ -60,7 +60,8 @@ static void run(const setting *s)
     if (val.data) fill(&val, s->data);
     const fmm_exec exec = {.device = FMM_CPU};
     for (int reduce = FMM_SUM; reduce <= FMM_MIN; reduce++) {
-        const fmm_call call = {&a, &val, &x, NULL, &y, (fmm_reduce)reduce};
+        const fmm_call call = {
+            .a = &a, .val = &val, .x = &x, .y = &y, .reduce = (fmm_reduce)reduce};
         const fmm_algorithm *algorithm;
         for (int k = 0; (algorithm = next_algorithm(FMM_SPMM, &k, &call));) {
             char text[256];
@@ -164,7 +165,8 @@ static void not_finite(void)
             set(&x, 3, 0, feat - 1, (double)INFINITY);
             for (int reduce = FMM_SUM; reduce <= FMM_MIN; reduce++) {
                 const fmm_algorithm *algorithm;
-                const fmm_call call = {&a, &none, &x, NULL, &y, (fmm_reduce)reduce};
+                const fmm_call call = {
+                    .a = &a, .val = &none, .x = &x, .y = &y, .reduce = (fmm_reduce)reduce};
                 for (int k = 0; (algorithm = next_algorithm(FMM_SPMM, &k, &call));) {
                     poison(&y);
                     fmm_spmm(&exec, &a, &none, &x, &y, (fmm_reduce)reduce, algorithm->number);
@@ -205,7 +207,7 @@ static void rounding(void)
         const fmm_dense x = view((fmm_dtype)dtype, 1, 1, FEAT, 0, AT_END);
         const fmm_dense y = view((fmm_dtype)dtype, ROWS, 1, FEAT, 0, AT_END);
         for (int64_t c = 0; c < FEAT; c++) set(&x, 0, 0, c, 1);
-        const fmm_call call = {&a, &val, &x, NULL, &y, FMM_SUM};
+        const fmm_call call = {.a = &a, .val = &val, .x = &x, .y = &y, .reduce = FMM_SUM};
         const fmm_algorithm *algorithm;
         for (int k = 0; (algorithm = next_algorithm(FMM_SPMM, &k, &call));) {
             poison(&y);

@@ -1,0 +1,94 @@
+"""fusedmm.fused, one pass, beside its two halves one after the other: ours, and torch's.
+
+Both make ``out[i] = sum_p w(<x[i], x[j]>, a[p]) x[j]``. The wall is SpMM alone at the same width, and for the
+backward also its row pass's and its column pass's gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import fusedmm
+from benchmarks.attend import Entries, Exact
+from benchmarks.case import FIRST_PLUGIN, random
+from benchmarks.jobs import Job, Options, small
+from benchmarks.trial import Trial
+
+WIDTHS = (32, 128, 256)
+EDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "s*a": lambda s, a: s * a,
+    "sigmoid(s)": lambda s, a: torch.sigmoid(s),
+}
+
+
+def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
+    """Every edge function and width, forward and with backward."""
+    for edge in EDGES:
+        for feat in WIDTHS:
+            for backward in (False, True):
+                label = f"{edge} K={feat} {'forward + backward' if backward else 'forward'}"
+                if options.wants(label):
+                    make = partial(trials, adj, edge, feat, options.dtype, backward)
+                    yield Job(label, make, replay=small(adj))
+
+
+def trials(adj: fusedmm.CSR, edge: str, feat: int, dtype: torch.dtype, backward: bool) -> list[Trial]:
+    """Every algorithm of ours, the vendors' and plug-ins', back to back, and the wall."""
+    device, square, weigh = adj.device.type, adj.shape[0] == adj.shape[1], EDGES[edge]
+    x = [random(n, feat, dtype=dtype, device=device, seed=3 + k) for k, n in enumerate(adj.shape)]
+    x = [t.mul_(feat**-0.5).requires_grad_() for t in (x[:1] if square else x)]
+    val = random(adj.nnz, dtype=dtype, device=device, seed=2)
+    weighted, ptr = adj.with_values(val), adj.ptr.to(torch.int32)
+    gout = random(adj.shape[0], feat, dtype=dtype, device=device, seed=8)
+    zero = torch.sparse_csr_tensor(ptr, adj.idx, torch.zeros_like(val), adj.shape)
+
+    def ours(algorithm: str, *x: Tensor) -> Tensor:
+        return fusedmm.fused(weighted, x[0], x[-1], edge=edge, algorithm=algorithm)
+
+    def two_calls(*x: Tensor) -> Tensor:
+        w = weigh(fusedmm.sddmm(adj, x[0], x[-1]), val)
+        return fusedmm.spmm(adj.with_values(w), x[-1])
+
+    def two_of_torch(*x: Tensor) -> Tensor:
+        s = torch.sparse.sampled_addmm(zero, x[0], x[-1].t(), beta=0.0).values()
+        return torch.sparse_csr_tensor(ptr, adj.idx, weigh(s, val), adj.shape) @ x[-1]
+
+    def formula(at: Entries, *x: Tensor) -> Tensor:
+        w = weigh((x[0][at.row] * x[-1][at.col]).sum(-1), val[at.entry].double())
+        return x[0].new_zeros(at.rows, feat).index_add(0, at.row, w[:, None] * x[-1][at.col])
+
+    exact = Exact(formula, adj, x, ["node"] if square else ["row", "col"], feat)
+
+    def call(compute: Callable[..., Tensor], upstream: Tensor) -> tuple[Tensor, ...]:
+        if not backward:
+            with torch.no_grad():
+                return (compute(*x),)
+        out = compute(*x)
+        return (out, *torch.autograd.grad(out, x, upstream))
+
+    def trial(name: str, compute: Callable[..., Tensor], kind: str) -> Trial:
+        step = partial(call, compute, gout)
+        return Trial(name, lambda: step, kind, check=lambda: exact.error(call(compute, exact.gout)))
+
+    if backward:
+        adj.cache_transpose()
+    found = [trial("auto", partial(ours, "auto"), "ours")]
+    for a in fusedmm.algorithms("fused", device):
+        if not a.name.startswith("reference"):
+            foreign = a.number >= FIRST_PLUGIN or a.name.startswith(("cusparse", "cublas", "back_to_back"))
+            found.append(trial(a.name, partial(ours, a.name), "peer" if foreign else "ours"))
+    found.append(trial("sddmm, then spmm", two_calls, "peer"))
+    found.append(trial("sampled_addmm, then CSR @ dense", two_of_torch, "peer"))
+    wide = random(adj.shape[0], 2 * feat, dtype=dtype, device=device, seed=10)
+    column = x[-1].detach()
+
+    def gather() -> tuple[Tensor, ...]:
+        if not backward:
+            return (fusedmm.spmm(adj, column),)
+        return fusedmm.spmm(adj, column), fusedmm.spmm(adj, column), fusedmm.spmm(adj.t(), wide)
+
+    return [*found, Trial("spmm alone", lambda: gather, "wall", results=3)]

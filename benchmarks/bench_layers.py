@@ -1,0 +1,183 @@
+"""The layers of fusedmm.nn beside PyG's with the same weights, 128 features in, forward + backward.
+
+PyG is measured as shipped; for its convolutions also with a torch.sparse matrix normalised beforehand; and
+compiled, self loops added beforehand. Ours are given a CSR. A training epoch of a two-layer GCN stands beside
+them on the graphs that have features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import cross_entropy
+
+import fusedmm
+from benchmarks.case import random
+from benchmarks.jobs import Job, Options, small
+from benchmarks.trial import Step, Trial
+from fusedmm.data import find_graph, load_npz
+
+FEAT, HIDDEN = 128, 16
+EPOCHS = ("amazon_photo", "coauthor_cs")
+CHECKED = 2**21  # entries up to which PyG in float64 says what is right
+LIMIT = 68 * 2.0**-24  # of a norm, as for attention; each gradient passes through one more product
+# label: name, sizes, options, and the channels of an entry that PyG keeps
+LAYERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
+    "GATConv 8x8": ("GATConv", (FEAT, 8), {"heads": 8}, 64),
+    "GATv2Conv 8x8": ("GATv2Conv", (FEAT, 8), {"heads": 8}, 64),
+    "TransformerConv 8x8": ("TransformerConv", (FEAT, 8), {"heads": 8}, 64),
+    "AGNNConv 1x128": ("AGNNConv", (), {}, FEAT),
+    "GATConv 8x64": ("GATConv", (FEAT, 64), {"heads": 8}, 512),
+    "GATv2Conv 8x64": ("GATv2Conv", (FEAT, 64), {"heads": 8}, 512),
+    "TransformerConv 8x64": ("TransformerConv", (FEAT, 64), {"heads": 8}, 512),
+    "GCNConv 128": ("GCNConv", (FEAT, FEAT), {}, FEAT),
+    "SAGEConv 128": ("SAGEConv", (FEAT, FEAT), {}, FEAT),
+}
+LOOPS = ("GATConv", "GATv2Conv", "AGNNConv", "GCNConv")  # whose default adds self loops
+
+
+def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
+    """Every layer, and the epoch where there are features."""
+    for label in LAYERS:
+        if options.wants(f"{label} forward + backward"):
+            make = partial(trials, adj, label, options.compile)
+            yield Job(f"{label} forward + backward", make, host=small(adj), replay=small(adj))
+    if name in EPOCHS and options.wants("GCN epoch"):
+        yield Job("GCN epoch", partial(epochs, name, options.device), host=True)
+
+
+def peer_layer(name: str, sizes: tuple[int, ...], options: dict[str, Any], like: Module | None) -> Module:
+    """PyG's layer, with the weights of ours if given.
+
+    Raises:
+        ImportError: there is no PyG.
+    """
+    from torch_geometric import nn
+
+    layer: Module = getattr(nn, name)(*sizes, **options)
+    if like is not None:
+        layer = layer.to(next(like.parameters()).device)
+        layer.load_state_dict(like.state_dict())
+    return layer
+
+
+def gradients(layer: Any, x: Tensor, graph: Any, gout: Tensor) -> tuple[Tensor, ...]:
+    """The layer's result, and the gradients of x and the weights."""
+    out = layer(x, graph)
+    return (out, *torch.autograd.grad(out, [x, *layer.parameters()], gout))
+
+
+def _edges(adj: fusedmm.CSR) -> Tensor:
+    row, col, _ = adj.coo()
+    return torch.stack([col.long(), row.long()])
+
+
+def _torch_sparse(adj: fusedmm.CSR) -> Tensor:
+    val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val
+    if adj.val is not None and adj.eid.numel():
+        val = adj.val[adj.eid.long()]
+    return torch.sparse_csr_tensor(adj.ptr, adj.idx.long(), val, adj.shape)
+
+
+def trials(adj: fusedmm.CSR, label: str, compiled: bool) -> list[Trial]:
+    """Ours and PyG's."""
+    name, sizes, options, channels = LAYERS[label]
+    device = adj.device.type
+    torch.manual_seed(0)
+    x = random(adj.shape[0], FEAT, dtype=torch.float32, device=device, seed=3).requires_grad_()
+    ours: Module = getattr(fusedmm.nn, name)(*sizes, **options).to(device)
+    with torch.no_grad():
+        gout = random(*ours(x, adj).shape, dtype=torch.float32, device=device, seed=4)
+    adj.cache_transpose()
+
+    def eager() -> Step:
+        return partial(gradients, peer_layer(name, sizes, options, ours), x, _edges(adj), gout)
+
+    def sparse() -> Step:
+        plain = options | ({"normalize": False} if name == "GCNConv" else {})
+        matrix = _torch_sparse(adj.gcn_norm() if name == "GCNConv" else adj)
+        return partial(gradients, peer_layer(name, sizes, plain, ours), x, matrix, gout)
+
+    def by_compiler() -> Step:
+        loops = name in LOOPS
+        layer = peer_layer(name, sizes, options | ({"add_self_loops": False} if loops else {}), ours)
+        edges = _edges(adj.add_self_loops().pattern() if loops else adj)
+        return partial(gradients, torch.compile(layer, dynamic=True), x, edges, gout)
+
+    expected = 6 * 4 * adj.nnz * channels
+    check = partial(_error, adj, label, ours, x, gout) if adj.nnz <= CHECKED else None
+    found = [
+        Trial("auto", lambda: partial(gradients, ours, x, adj, gout), "ours", check=check),
+        Trial("PyG", eager, "peer", expected=expected),
+    ]
+    if name in ("GCNConv", "SAGEConv"):
+        found.append(Trial("PyG with torch.sparse", sparse, "peer"))
+    if compiled:
+        found.append(Trial("PyG compiled", by_compiler, "peer", expected=expected))
+    return found
+
+
+def _error(adj: fusedmm.CSR, label: str, ours: Module, x: Tensor, gout: Tensor) -> tuple[float, float]:
+    """The largest norm of a difference from PyG in float64 over the norm: result, x, all weights."""
+    name, sizes, options, _ = LAYERS[label]
+    layer = peer_layer(name, sizes, options, ours).double()
+    exact = gradients(layer, x.detach().double().requires_grad_(), _edges(adj), gout.double())
+    found = gradients(ours, x, adj, gout)
+    whole = [torch.cat([t.detach().double().view(-1) for t in g[2:]] or [g[1].new_zeros(1)]) for g in (found, exact)]
+    # The weights' gradients together: some of them, as that of a key's bias, are exactly 0.
+    pairs = [*zip(found[:2], exact[:2], strict=True), (whole[0], whole[1])]
+    errors = [(a.detach().double() - b.detach()).norm() / b.detach().norm().clamp(min=1e-300) for a, b in pairs]
+    return max(map(float, errors)), LIMIT
+
+
+class Network(torch.nn.Module):
+    """Two layers with a ReLU between them."""
+
+    def __init__(self, first: Module, second: Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, graph: Any) -> Tensor:
+        """Scores of the classes."""
+        out: Tensor = self.second(self.first(x, graph).relu(), graph)
+        return out
+
+
+def epochs(name: str, device: str) -> list[Trial]:
+    """A step of Adam on the whole graph; every node has its label."""
+    graph = load_npz(find_graph(name))
+    assert graph.x is not None and graph.y is not None
+    x, y, adj = graph.x.to(device), graph.y.long().to(device), graph.adj.pattern().to(device)
+    x = x.to_dense() if x.layout != torch.strided else x
+    sizes = [(x.shape[1], HIDDEN), (HIDDEN, int(y.max()) + 1)]
+    norm = adj.gcn_norm().cache_transpose()
+
+    def training(matrix: Any, network: Network) -> Step:
+        network = network.to(device)
+        adam = torch.optim.Adam(network.parameters(), lr=0.01)
+
+        def step() -> tuple[Tensor, ...]:
+            adam.zero_grad()
+            loss = cross_entropy(network(x, matrix), y)
+            loss.backward()
+            adam.step()
+            return (loss.detach(),)
+
+        return step
+
+    def ours() -> Step:
+        return training(adj, Network(*(fusedmm.nn.GCNConv(*size) for size in sizes)))
+
+    def peer(options: dict[str, Any], matrix: Any) -> Step:
+        return training(matrix, Network(*(peer_layer("GCNConv", size, options, None) for size in sizes)))
+
+    return [
+        Trial("auto", ours, "ours"),
+        Trial("PyG", lambda: peer({"cached": True}, _edges(adj)), "peer"),
+        Trial("PyG with torch.sparse", lambda: peer({"normalize": False}, _torch_sparse(norm)), "peer"),
+    ]

@@ -1,0 +1,73 @@
+"""Runs a list of jobs: one case after the other, with a progress bar, each saved as soon as it is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import graphs
+from benchmarks.harness import Clock
+from benchmarks.trial import Trial, Wanted, run
+from fusedmm import CSR
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks of every job."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    seconds: float = 0.3
+    graphs: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()  # each several words that a label must have
+    compile: bool = False
+    threads: int | None = None
+
+    def wants(self, label: str) -> bool:
+        """Whether a case was asked for; all are unless some are named."""
+        return not self.cases or any(all(word in label for word in case.split()) for case in self.cases)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case: its name, how to get its contenders, and what is measured of them."""
+
+    label: str
+    trials: Callable[[], list[Trial]]
+    host: bool = False
+    replay: bool = False
+
+
+def small(adj: CSR) -> bool:
+    """Whether launches rather than bytes decide the time, so that a CUDA graph may help."""
+    return adj.nnz <= 1_000_000
+
+
+def collect(
+    jobs_of: Callable[[str, CSR, Options], Iterator[Job]], document: dict[str, Any], options: Options, partial: Path
+) -> dict[str, Any]:
+    """The document with the results of every job on every graph; ``partial`` has what was measured so far."""
+    from tqdm import tqdm
+
+    clock, cases = Clock(options.device), document.setdefault("cases", [])
+    with tqdm(disable=None) as bar:
+        for name in options.graphs:
+            adj = graphs.load(name, options.device)
+            head = {"graph": name, "rows": adj.shape[0], "cols": adj.shape[1], "nnz": adj.nnz}
+            for job in jobs_of(name, adj, options):
+                bar.set_description(f"{name} {job.label}")
+                wanted = Wanted(options.seconds, job.host, job.replay)
+                label = job.label + (
+                    f", {options.threads} thread{'s' * (options.threads > 1)}" if options.threads else ""
+                )
+                cases.append(head | {"case": label} | run(job.trials(), clock, wanted))
+                partial.parent.mkdir(parents=True, exist_ok=True)
+                partial.write_text(json.dumps(document))  # a run that is cut short has not been in vain
+                bar.update()
+            del adj
+    return document

@@ -1,0 +1,121 @@
+"""Results of trials as JSON, Markdown tables and a plot."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+Document = dict[str, Any]
+EXTRAS = {"host_us": "host µs", "replay_us": "replayed, warm µs", "replay_cold_us": "replayed, cold µs"}
+
+
+def summarize(cases: list[Document]) -> Document:
+    """Geometric means of the speedups by case, what a peer wins, and errors beyond what they may be."""
+    logs: dict[str, list[float]] = {}
+    found: Document = {"geomean_speedup": {}, "slower": [], "out_of_bound": [], "not_run": []}
+    for c in cases:
+        label = f"{c['graph']}, {c['case']}"
+        if c["speedup"] is not None:
+            logs.setdefault(c["case"], []).append(math.log(c["speedup"]))
+            if c["speedup"] < 1:
+                found["slower"].append(f"{label}: {c['speedup']} of {c['best_peer']}")
+        for name, f in c["contenders"].items():
+            if "error" in f and f["kind"] == "ours" and not f["error"] <= f["error_limit"]:
+                found["out_of_bound"].append(f"{label}: {name} {f['error']}")
+        found["not_run"] += [f"{label}: {name} ({reason})" for name, reason in c["refused"].items()]
+    found["geomean_speedup"] = {k: round(math.exp(sum(v) / len(v)), 3) for k, v in logs.items()}
+    return found
+
+
+def _time(us: float) -> str:
+    return f"{us / 1e3:.4g} ms" if us >= 1e3 else f"{us:.4g} µs"
+
+
+def _cell(c: Document, name: str | None) -> str:
+    if name is None:
+        return "none ran"
+    f = c["contenders"][name]
+    return f"{_time(f['us'])}, {f['peak_mib']:,.4g} MiB"
+
+
+def _row(c: Document) -> list[str]:
+    auto = c["contenders"]["auto"]
+    wall = [f["us"] for f in c["contenders"].values() if f["kind"] == "wall"]
+    peer = c["best_peer"]
+    return [
+        c["graph"],
+        f"{c['nnz']:,}",
+        c["case"],
+        _cell(c, "auto"),
+        _cell(c, peer) + (f" ({peer})" if peer else ""),
+        "" if c["speedup"] is None else f"{c['speedup']:.2f}",
+        f"{100 * min(wall) / auto['us']:.0f} %" if wall else "",
+        f"{auto['error']:.1e}" if "error" in auto else "",
+    ]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def markdown(document: Document) -> str:
+    """Conditions, ours beside the best peer, everyone, summary."""
+    cases, summary = document["cases"], document["summary"]
+    lines = [f"# {document['op']} on {document['device']}", ""]
+    lines += [f"- {k}: {v}" for k, v in document["conditions"].items()]
+    lines += ["", "Median time, and peak memory beyond the operands and the gradients; speedup: time of the best peer"]
+    lines += ["over ours; wall: time of the contender that does less than is needed, over ours; error: the largest"]
+    lines += ["norm of a difference from float64 over the norm, where it was checked.", ""]
+    head = ["graph", "nnz", "case", "ours (auto)", "best peer", "speedup", "of the wall", "error"]
+    lines += _table(head, [_row(c) for c in cases])
+    rows: list[list[str]] = []
+    for c in cases:
+        for name, f in c["contenders"].items():
+            rest = [f"{f[k]:.4g}" if k in f else "" for k in EXTRAS]
+            rows.append(
+                [c["graph"], c["case"], name, _time(f["us"]), _time(f["warm_us"]), f"{f['peak_mib']:,.4g}", *rest]
+            )
+    lines += ["Everyone; warm: the least of up to 20 runs without a flush.", ""]
+    lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *EXTRAS.values()], rows)
+    lines += _table(
+        ["case", "geometric mean of speedups"], [[k, str(v)] for k, v in summary["geomean_speedup"].items()]
+    )
+    for key in ("slower", "out_of_bound", "not_run"):
+        lines += [f"{key.replace('_', ' ').capitalize()}: {'; '.join(summary[key]) or 'none'}.", ""]
+    return "\n".join(lines)
+
+
+def plot(document: Document, path: Path) -> None:
+    """Speedup over the best peer, one dot per graph and case."""
+    from matplotlib.figure import Figure
+
+    cases = document["cases"]
+    labels = list(dict.fromkeys(c["case"] for c in cases))[::-1]
+    graphs = list(dict.fromkeys(c["graph"] for c in cases))
+    figure = Figure(figsize=(9, 1.5 + 0.3 * len(labels)), layout="constrained")
+    axes = figure.subplots()
+    for k, graph in enumerate(graphs):
+        of_graph = [c for c in cases if c["graph"] == graph and c["speedup"] is not None]
+        height = [labels.index(c["case"]) - 0.6 * ((k + 0.5) / len(graphs) - 0.5) for c in of_graph]
+        axes.scatter([c["speedup"] for c in of_graph], height, s=16, label=graph, color=f"C{k % 10}")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(xscale="log", xlabel="times faster than the best peer", yticks=range(len(labels)), yticklabels=labels)
+    machine = document["conditions"].get("gpu", document["conditions"]["cpu"])
+    axes.set_title(f"{document['op']}, {machine}, torch {document['conditions']['torch']}")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=120)
+
+
+def save(document: Document, path: Path) -> None:
+    """JSON at path, the tables beside it and printed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document["summary"] = summarize(document["cases"])
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    path.with_suffix(".md").write_text(markdown(document))
+    print(markdown(document))
