@@ -9,10 +9,12 @@
  *
  * Backward: t = u / w * < gout[i,h], v[j,h] >, glogit = w (t - delta[i,h]); for every gradient of
  * an edge's number glogit is the factor, which DOT hands to q and k times scale, ADDITIVE times
- * leaky', GATV2 times att * leaky'. gv[j] sums u gout[i], gweight is keep / (1 - dropout) * w *
- * < gout, v >. A pass has one owner per output: ROWS for what belongs to rows and entries, COLS, on
- * the transpose, for what belongs to columns. Nothing is added to memory that another owns, so
- * every number is the same on every run.
+ * leaky', GATV2 times att * leaky'. leaky' has two values, 1 and slope, and a row's glogit add up
+ * to glse, the gradient of lse: where forward left the parts of out and of sum w whose leaky' is 1,
+ * gq of ADDITIVE is (1 - slope) (< gout, pos > - delta pos_w) + slope glse, and no pass. gv[j] sums
+ * u gout[i], gweight is keep / (1 - dropout) * w * < gout, v >. A pass has one owner per output:
+ * ROWS for what belongs to rows and entries, COLS, on the transpose, for what belongs to columns.
+ * Nothing is added to memory that another owns, so every number is the same on every run.
  * Precision: logits, statistics and sums in f32 (f64 for f64); one rounding to the output's dtype.
  * Cost: forward 2 nnz heads (feat + feat_v) flops and nnz heads exponentials; every entry gathers
  * one row of k and of v. */
@@ -44,7 +46,7 @@ typedef struct operand {
     int64_t rows, heads, feat;
 } operand;
 
-enum { INPUTS = 9, OUTPUTS = 9 };
+enum { INPUTS = 9, OUTPUTS = 11 };
 
 static fmm_status check_operands(const operand *all, int count, const fmm_attention *call)
 {
@@ -101,8 +103,12 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"gbias", &call->gbias, false, false, a->nnz, heads, 1},
         {"gweight", &call->gweight, false, false, a->nnz, heads, 1},
         {"weights", &call->weights, weights, false, a->nnz, heads, 1},
+        {"pos", &call->pos, present(&call->pos_w), true, nq, heads, feat_v},
+        {"pos_w", &call->pos_w, present(&call->pos), true, nq, heads, 1},
         {"lse", &call->lse, true, true, nq, heads, 1},
     };
+    REQUIRE(call->score == FMM_ADDITIVE || !(present(&call->pos) || present(&call->pos_w)),
+            FMM_INVALID_ARGUMENT, OP ": pos and pos_w are of additive scores");
     REQUIRE(!call->gatt.data || parts > 0, FMM_INVALID_ARGUMENT, OP ": gatt has no part");
     TRY(check_operands(inputs, INPUTS, call));
     TRY(check_operands(outputs, OUTPUTS, call));

@@ -107,10 +107,14 @@ FMM_API fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, c
  * backward passes recompute w from lse: nothing of the size edges x heads is kept. With
  * delta[i,h] = < out, gout > (less a gradient of lse), u' = u / w and t = u' < gout[i,h], v[j,h] >,
  * the gradient of a logit is w (t - delta). ROWS walks A and writes gq, gatt, gbias, gweight and
- * weights, those that are present; COLS walks the transpose and writes gk and gv. */
+ * weights, those that are present; COLS walks the transpose and writes gk and gv.
+ * pos[i,h,:] and pos_w[i,h] are the parts of out and of sum_p w that come from entries with leaky's
+ * argument above 0, in the dtype of sums. ADDITIVE's gq follows from them without another walk:
+ * (1 - slope) (< gout, pos > - delta pos_w) + slope * (the gradient of lse), 0 where lse is
+ * -infinity. */
 typedef enum fmm_attention_score { FMM_DOT, FMM_ADDITIVE, FMM_GATV2 } fmm_attention_score;
 typedef enum fmm_attention_pass {
-    FMM_ATTENTION_FORWARD, /* out and lse */
+    FMM_ATTENTION_FORWARD, /* out and lse; pos and pos_w where both are present */
     FMM_ATTENTION_WEIGHTS, /* weights = u, from lse */
     FMM_ATTENTION_ROWS,
     FMM_ATTENTION_COLS,
@@ -128,6 +132,7 @@ typedef struct fmm_attention {
     fmm_dense gq, gk, gv;   /* as q, k, v */
     fmm_dense gatt;         /* [parts, heads, feat] as lse: the caller adds up the parts */
     fmm_dense gbias, gweight, weights; /* [nnz, heads, 1] */
+    fmm_dense pos, pos_w; /* as out and lse, both as lse's dtype: ADDITIVE, may be absent */
 } fmm_attention;
 
 /* Philox4x32-10 decides what dropout keeps: word h % 4 of the block with key (seed low, high) and

@@ -203,8 +203,11 @@ def _sums(x: Tensor) -> torch.dtype:
 
 @torch.library.register_fake("fusedmm::_attention")
 def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
-    rows, heads = ptr.size(0) - 1, q.size(1)
-    return v.new_empty((rows, heads, v.size(2))), v.new_empty((rows, heads), dtype=_sums(v))
+    size = (ptr.size(0) - 1, q.size(1))
+    out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=_sums(v))
+    if not rest[-2] & 1:
+        return out, lse, v.new_empty(0), v.new_empty(0)
+    return out, lse, torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
 
 
 @torch.library.register_fake("fusedmm::_attention_weights")

@@ -150,7 +150,8 @@ def _toward(
     if score == "dot":
         return abs(scale) * k.abs(), abs(scale) * q.abs(), None, torch.ones_like(logit)
     if score == "additive":
-        gain = torch.where(logit > 0, 1.0, abs(slope))
+        t = (q + k)[..., 0] if g.bias is None else (q + k)[..., 0] + g.bias
+        gain = torch.where(t > 0, 1.0, abs(slope))
         return gain[..., None], gain[..., None], None, gain
     turn = g.att.abs() * torch.where(q + k > 0, 1.0, abs(slope))
     return turn, turn, leaky_relu(q + k, slope).abs(), torch.ones_like(logit)

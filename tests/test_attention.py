@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.utils._python_dispatch
 from attention_oracle import Given, algorithms, assert_close, attention_oracle, keeps
 from generate import Case, cases, run_or_decline
 
@@ -97,6 +98,8 @@ def test_covering_array(turn: int, case: Case, device):
         for (name, x), got in zip(names.items(), grads, strict=True):
             assert got.dtype == x.dtype and got.shape == x.shape, (algorithm, name, got.dtype, got.shape)
             check(algorithm, name, got, expected, x.dtype, case.dtype)
+        if call.score == "additive":
+            check_without_gradients_of_edges(call, expected, algorithm)
         with torch.no_grad():
             seed_of_next_call(device)
             out, use = fusedmm.attention(
@@ -104,6 +107,20 @@ def test_covering_array(turn: int, case: Case, device):
             )
         check(algorithm, "out", out, expected, case.dtype)
         check(algorithm, "use", use, expected, case.dtype)
+
+
+def check_without_gradients_of_edges(call, expected, algorithm, slope=0.2):
+    """Where no gradient of an edge's number is asked for, gq follows from what the forward kept."""
+    seed_of_next_call(call.v.device)
+    bias, weight = (None if t is None else t.detach() for t in (call.bias, call.adj.val))
+    given = [t.detach().requires_grad_() for t in (call.q, call.k, call.v)]
+    options = call.options() | {"bias": bias, "edge_weight": weight, "slope": slope, "algorithm": algorithm}
+    out = run_or_decline(fusedmm.attention, call.adj, *given, **options)
+    if out is None:
+        return
+    check(algorithm, "out", out, expected, call.v.dtype)
+    for name, got in zip(("gq", "gk", "gv"), torch.autograd.grad(out, given, call.gout), strict=True):
+        check(algorithm, name, got, expected, call.v.dtype)
 
 
 def check(algorithm, name, got, expected, *dtypes):
@@ -155,6 +172,88 @@ def test_a_row_of_half_a_million_equal_entries(dtype, device):
             out, lse = found
             torch.testing.assert_close(out, v[:1], rtol=1e-5 if dtype == torch.float32 else 2**-8, atol=0)
             torch.testing.assert_close(lse.double().cpu(), 2 + torch.full((1, 2), float(n)).double().log())
+
+
+# ---- additive scores keep what the gradient of q needs ----
+
+
+def long_rows(dtype, device, heads=3, feat=16):
+    """A row of 3,000 entries among short and empty ones, with edge weights, bias and dropout."""
+    g = torch.Generator().manual_seed(0)
+    row, col = ((700 * torch.rand(9_000, generator=g) ** 3).long() for _ in range(2))
+    row[:3000] = 11
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(800, 700))
+    sizes = ((800, heads), (700, heads), (700, heads, feat), (800, heads, feat), (9_000, heads), (9_000, heads))
+    q, k, v, gout, bias, weight = (torch.randn(size, generator=g).to(dtype).to(device) for size in sizes)
+    return Call(adj.with_values(weight), "additive", q, k, v, gout, None, bias, 0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("slope", [0.0, 1.0, 3.0, -0.5])
+def test_slopes(slope, dtype, device):
+    call = long_rows(dtype, device, feat=17 if slope == 3.0 else 16)
+    expected = call.oracle(1.0, slope)
+    for algorithm in algorithms(device):
+        check_without_gradients_of_edges(call, expected, algorithm, slope)
+
+
+class Calls(torch.utils._python_dispatch.TorchDispatchMode):
+    """The operators that run, and the largest number of elements that one gave besides out."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.kept = [], 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        self.names.append(str(func))
+        if str(func) == "fusedmm._attention.default":
+            self.kept = max(t.numel() for t in found[2:])
+        return found
+
+
+def test_passes_over_the_entries(device):
+    """No walk over the rows where nothing but q, k and v learns, and nothing kept where q does not."""
+    call = long_rows(torch.float64, device)
+    q, k, v, bias, weight = (t.detach() for t in (call.q, call.k, call.v, call.bias, call.adj.val))
+
+    def step(learns):
+        for t in (q, k, v, bias, weight):
+            t.requires_grad_(any(t is x for x in learns))
+        torch.manual_seed(7)
+        with Calls() as calls:
+            out, lse = fusedmm.attention(
+                call.adj, q, k, v, bias=bias, edge_weight=weight, score="additive", dropout=0.3, return_lse=True
+            )
+            given = (out, torch.where(lse.isinf(), 0.0, lse)), list(learns), (call.gout, call.gout[..., 0])
+            grads = torch.autograd.grad(*given) if learns else ()
+        return grads, "fusedmm._attention_rows.default" in calls.names, calls.kept
+
+    (gq, gk, gv), walked, kept = step((q, k, v))
+    assert not walked and kept == call.gout.numel()
+    for learns in ((q, k, v, bias), (q, k, v, weight)):
+        grads, walked, kept = step(learns)
+        assert walked and not kept
+        torch.testing.assert_close(grads[0], gq, rtol=1e-10, atol=1e-10)
+        assert torch.equal(grads[1], gk) and torch.equal(grads[2], gv)
+    assert step((k, v))[1:] == (False, 0) and step(())[1:] == (False, 0)
+
+
+def test_gradient_of_q_of_rows_without_weight(device):
+    """Empty rows, and rows of nothing but -infinity, whatever reaches out and lse."""
+    row = torch.tensor([0, 0, 1, 1], device=device)
+    adj = fusedmm.CSR.from_coo(row, torch.tensor([0, 1, 0, 1], device=device), shape=(3, 2))
+    bias = torch.tensor([0.0, float("-inf"), float("-inf"), float("-inf")], device=device)
+    k, v = torch.tensor([1.0, 2.0], device=device), torch.ones(2, 4, device=device)
+    for algorithm in algorithms(device):
+        q = torch.zeros(3, device=device, requires_grad=True)
+        found = run_or_decline(
+            fusedmm.attention, adj, q, k, v, score="additive", bias=bias, return_lse=True, algorithm=algorithm
+        )
+        if found is not None:
+            gout = torch.tensor([1.0, float("inf"), float("nan")], device=device)[:, None]
+            (gq,) = torch.autograd.grad(found, q, (gout.expand(3, 4), gout))
+            assert gq.tolist() == [1, 0, 0], algorithm
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -263,7 +263,7 @@ def test_operators_refuse_wrong_tensors(device):
     adj, q, k, v, options = operands("gatv2", device)
     q, k, v, att = (t.detach() for t in (q, k, v, options["att"]))
     half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
-    good = (*half, q, k, v, att, none, none, none, 1.0, 0.2, 0.0, 2, 0)
+    good = (*half, q, k, v, att, none, none, none, 1.0, 0.2, 0.0, 2, 0, 0)
     for at, other, text in (
         (4, q[:, :, :2], "k is"),
         (5, k[:-1], "v is"),
@@ -272,7 +272,8 @@ def test_operators_refuse_wrong_tensors(device):
         (13, 0.5, "seed must be given"),
         (13, 2.0, "dropout 2 is outside"),
         (14, 9, "no score 9"),
-        (15, 99, "99"),
+        (15, 1, "pos and pos_w are of additive scores"),
+        (16, 99, "99"),
     ):
         bad = list(good)
         bad[at] = other

@@ -65,8 +65,11 @@ def test_opcheck(device):
     halves = [(adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half()]
     given, numbers = (q, k, v, att, bias, bias, seed), (1.0, 0.2, 0.3, 2)
     tests = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
-    opcheck(ops._attention.default, (*halves[0], *given, *numbers, 0), test_utils=tests)
-    out, lse = ops._attention.default(*halves[0], *given, *numbers, 0)
+    opcheck(ops._attention.default, (*halves[0], *given, *numbers, 0, 0), test_utils=tests)
+    out, lse, *_ = ops._attention.default(*halves[0], *given, *numbers, 0, 0)
+    additive = (q[..., :1], k[..., :1], v, none, bias, bias, seed, 1.0, 0.2, 0.3, 1)
+    for want in (0, 1):
+        opcheck(ops._attention.default, (*halves[0], *additive, want, 0), test_utils=tests)
     opcheck(ops._attention_weights.default, (*halves[0], *given, lse, *numbers, 0), test_utils=tests)
     opcheck(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], lse, *numbers, 0), test_utils=tests)
     behind = (lse, torch.randn_like(lse), torch.randn_like(out), *numbers)
@@ -145,7 +148,13 @@ def everything(adj, given, score, algorithm="auto"):
         adj, q, k, v, score=score, att=att[0] if att else None, bias=bias, edge_weight=weight,
         dropout=0.2, return_lse=True, algorithm=algorithm,
     )  # fmt: skip
-    return [out.detach(), lse.detach(), *torch.autograd.grad(out, (q, k, v, bias, weight, *att), torch.ones_like(out))]
+    found = [out.detach(), lse.detach(), *torch.autograd.grad(out, (q, k, v, bias, weight, *att), torch.ones_like(out))]
+    if score == "additive":  # gq without a pass over the rows
+        torch.manual_seed(1)
+        edges = {"bias": bias.detach(), "edge_weight": weight.detach()}
+        out = fusedmm.attention(adj, q, k, v, score=score, dropout=0.2, algorithm=algorithm, **edges)
+        found += torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    return found
 
 
 def assert_equal(first, second, note):

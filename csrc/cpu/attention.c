@@ -55,6 +55,17 @@ static double logit(const walk *w, int64_t p, double *turn)
     return total(&sum) * (c->score == FMM_DOT ? c->scale : 1) + bias;
 }
 
+/* 1 where leaky's argument is above 0. */
+static double above(const walk *w, int64_t p)
+{
+    walk identity = *w;
+    fmm_attention call = *w->call;
+    double turn;
+    call.slope = 1;
+    identity.call = &call;
+    return logit(&identity, p, &turn) > 0;
+}
+
 static double keep(const walk *w, int64_t p)
 {
     const double dropout = w->call->dropout;
@@ -109,13 +120,22 @@ static void forward(const walk *w)
         if (inside(w, p)) add(&sum, exp(logit(w, p, &turn) - zero));
     const double all = total(&sum);
     put(&c->lse, w->i, w->h, 0, all == 0 ? -INFINITY : top + log(all));
-    for (int64_t f = 0; f < c->v.feat; f++) {
-        blocked_sum out = {0};
+    if (c->pos_w.data) {
+        blocked_sum part = {0};
         for (int64_t p = begin; all != 0 && p < end; p++)
-            if (inside(w, p))
-                add(&out, exp(logit(w, p, &turn) - zero) / all * keep(w, p) * weight(w, p) *
-                              get(&c->v, w->a->idx[p], w->h, f));
+            if (inside(w, p)) add(&part, exp(logit(w, p, &turn) - zero) / all * above(w, p));
+        put(&c->pos_w, w->i, w->h, 0, total(&part));
+    }
+    for (int64_t f = 0; f < c->v.feat; f++) {
+        blocked_sum out = {0}, pos = {0};
+        for (int64_t p = begin; all != 0 && p < end; p++)
+            if (inside(w, p)) {
+                const double u = exp(logit(w, p, &turn) - zero) / all * keep(w, p) * weight(w, p);
+                add(&out, u * get(&c->v, w->a->idx[p], w->h, f));
+                if (c->pos.data) add(&pos, u * above(w, p) * get(&c->v, w->a->idx[p], w->h, f));
+            }
         put(&c->out, w->i, w->h, f, total(&out));
+        if (c->pos.data) put(&c->pos, w->i, w->h, f, total(&pos));
     }
 }
 

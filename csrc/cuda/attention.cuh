@@ -45,6 +45,7 @@ template <class T> struct attend_args {
     const A *stats;                         /* COLS: stats_of packs them */
     own_side<T> to_s, to_v;                 /* gq; gk and gv; out */
     own_side<A> to_lse, to_att;             /* FORWARD; ROWS of GATV2 */
+    own_side<A> to_pos, to_pos_w;           /* FORWARD of ADDITIVE that keeps them */
     own_side<T> to_bias, to_weight, to_use; /* gbias, gweight, weights */
     A *partial; /* [segments][heads][width]: width_s sums for to_s, then those for to_v */
     const int64_t *seed;
@@ -97,8 +98,8 @@ template <class A> static __device__ __forceinline__ A bounded(A high)
     return high == -A(INFINITY) ? A(0) : high;
 }
 
-/* Slots of partial sums, in sums a head: those of to_s, then of to_v, in FORWARD then (high, sum).
- */
+/* Slots of partial sums, in sums a head: those of to_s, then of to_v; in FORWARD those of to_v, of
+ * to_pos where it is kept, then (high, sum, to_pos_w's sum). */
 static inline int64_t quads(int64_t feat) { return ceil_div(feat, QUAD) * QUAD; }
 static inline int64_t slot_width_s(const fmm_attention *t)
 {
@@ -107,7 +108,8 @@ static inline int64_t slot_width_s(const fmm_attention *t)
 }
 static inline int64_t slot_width(const fmm_attention *t)
 {
-    if (t->pass == FMM_ATTENTION_FORWARD) return quads(t->v.feat > 0 ? t->v.feat : 1) + QUAD;
+    if (t->pass == FMM_ATTENTION_FORWARD)
+        return quads(t->v.feat > 0 ? t->v.feat : 1) * (t->pos_w.data ? 2 : 1) + QUAD;
     return slot_width_s(t) + (t->pass == FMM_ATTENTION_COLS ? quads(t->v.feat) : 0);
 }
 static inline int64_t stats_bytes(const fmm_call *call)
@@ -129,6 +131,8 @@ static inline bool attention_packs(const fmm_attention *t)
             packs = packs && lies_in_packs(d, bytes, 16 / (int64_t)bytes);
     for (const fmm_dense *d : values)
         if (d->data) packs = packs && lies_in_packs(d, bytes, 16 / (int64_t)bytes);
+    const size_t sum_bytes = bytes == 8 ? 8 : 4;
+    if (t->pos.data) packs = packs && lies_in_packs(&t->pos, sum_bytes, 16 / (int64_t)sum_bytes);
     return packs;
 }
 enum { PER_SINGLE = 8 };

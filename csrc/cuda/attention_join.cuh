@@ -33,36 +33,37 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
     }
 }
 
-/* Sums of QUAD columns; those of FORWARD are relative to high. */
-template <class A, int WALK> struct quad {
-    A v[QUAD], high, sum;
+/* Sums of QUAD columns, with POS one more, pos_w's; those of FORWARD are relative to high. */
+template <class A, int WALK, bool POS> struct quad {
+    enum { SUMS = QUAD + POS };
+    A v[SUMS], high, sum;
     __device__ __forceinline__ void start(void)
     {
-        for (int i = 0; i < QUAD; i++) v[i] = A(0);
+        for (int i = 0; i < SUMS; i++) v[i] = A(0);
         high = -A(INFINITY), sum = A(0);
     }
     __device__ __forceinline__ void join(const quad &other)
     {
         if (WALK != FORWARD) {
 #pragma unroll
-            for (int i = 0; i < QUAD; i++) v[i] += other.v[i];
+            for (int i = 0; i < SUMS; i++) v[i] += other.v[i];
             return;
         }
         const A higher = most(high, other.high), zero = bounded(higher);
         const A mine = exp2_of(high - zero), theirs = exp2_of(other.high - zero);
 #pragma unroll
-        for (int i = 0; i < QUAD; i++) v[i] = v[i] * mine + other.v[i] * theirs;
+        for (int i = 0; i < SUMS; i++) v[i] = v[i] * mine + other.v[i] * theirs;
         sum = sum * mine + other.sum * theirs;
         high = higher;
     }
 };
 
-template <class T, int WALK>
+template <class T, int WALK, bool POS>
 static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
     attend_join(const __grid_constant__ attend_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    typedef quad<A, WALK> sums;
+    typedef quad<A, WALK, POS> sums;
     __shared__ sums meet[BLOCK];
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t stride = s.heads * s.width;
@@ -79,15 +80,23 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
             if (WALK == FORWARD) {
                 slot.high = __ldcs(slots + p * stride + width);
                 slot.sum = __ldcs(slots + p * stride + width + 1);
+                if (POS) slot.v[QUAD] = __ldcs(slots + p * stride + width + 2);
             }
             to->join(slot);
         }
     };
     auto write = [&](int64_t row, int64_t head, int64_t c, const sums &total) {
+        const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
+        if (POS && c >= width / 2) {
+            const int64_t column = c - width / 2;
+            for (int i = 0; i < QUAD && column + i < s.feat_v; i++)
+                *s.to_pos.at(row, head, column + i) = total.v[i] * share;
+            if (column == 0) *s.to_pos_w.at(row, head, 0) = total.v[QUAD] * share;
+            return;
+        }
         const bool first = c < s.width_s;
         const own_side<T> &to = first ? s.to_s : s.to_v;
         const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
-        const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
         for (int i = 0; i < QUAD && at + i < end && to.data; i++)
             *to.at(row, head, at + i) = narrow<T>(total.v[i] * share);
         if (WALK == FORWARD && c == 0) *s.to_lse.at(row, head, 0) = lse_of(total.high, total.sum);

@@ -9,7 +9,7 @@ template <class T> struct plain_args {
     csr_view a;
     edge_view edges; /* eid alone */
     dense_view q, k, v, att, bias, weight, out, lse, gout, delta, gq, gk, gv, gatt, gbias, gweight,
-        weights;
+        weights, pos, pos_w;
     const int64_t *seed;
     uint64_t keep_limit;
     A scale, slope, kept; /* kept: 1 / (1 - dropout) */
@@ -26,6 +26,7 @@ template <class T> struct plain_entry {
     int64_t i, j, e, h;
     bool there;
     A logit, gain;      /* gain: leaky' of ADDITIVE's argument */
+    A above;            /* 1 where that is above 0 */
     A w, drop, by, dot; /* by: u / w; dot: < gout, v > */
     A slant;            /* the gradient of the logit */
 
@@ -45,10 +46,11 @@ template <class T> struct plain_entry {
         if (!there) return;
         i = s.cols ? column : row, j = s.cols ? row : column, h = head;
         const A bias = s.bias.data ? widen(*element<T>(s.bias, e, h, 0)) : A(0);
-        gain = A(1);
+        gain = above = A(1);
         if (s.score == FMM_ADDITIVE) {
             const A t = q(s, 0) + k(s, 0) + bias;
             logit = leaky(t, s.slope), gain = t > A(0) ? A(1) : s.slope;
+            above = t > A(0) ? A(1) : A(0);
             return;
         }
         long_sum<A> sum;
@@ -108,19 +110,27 @@ static __global__ void __launch_bounds__(BLOCK)
             if (entry.there) high = fmax(high, entry.logit);
         }
         const A zero = high == -A(INFINITY) ? A(0) : high;
-        long_sum<A> sum, values;
-        sum.start(), values.start();
+        long_sum<A> sum, values, pos, pos_w;
+        sum.start(), values.start(), pos.start(), pos_w.start();
         for (int64_t p = begin; p < begin + terms; p++) {
             entry.find(s, i, p, h);
             if (!entry.there) continue;
             entry.use(s);
             const A w = exp(entry.logit - zero);
             sum.add(w, A(1));
-            if (s.feat_v > 0) values.add(w * entry.by, widen(*element<T>(s.v, entry.j, h, c)));
+            pos_w.add(w, entry.above);
+            if (s.feat_v <= 0) continue;
+            const A value = widen(*element<T>(s.v, entry.j, h, c));
+            values.add(w * entry.by, value);
+            pos.add(w * entry.by * entry.above, value);
         }
         const A all = sum.total();
         if (s.feat_v > 0)
             *element<T>(s.out, i, h, c) = narrow<T>(all == A(0) ? A(0) : values.total() / all);
+        if (s.feat_v > 0 && s.pos.data)
+            *element<A>(s.pos, i, h, c) = all == A(0) ? A(0) : pos.total() / all;
+        if (c == 0 && s.pos_w.data)
+            *element<A>(s.pos_w, i, h, 0) = all == A(0) ? A(0) : pos_w.total() / all;
         if (c == 0) *element<A>(s.lse, i, h, 0) = all == A(0) ? -A(INFINITY) : high + log(all);
     }
 }
@@ -227,6 +237,8 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
                        view_dense(&t->gbias),
                        view_dense(&t->gweight),
                        view_dense(&t->weights),
+                       view_dense(&t->pos),
+                       view_dense(&t->pos_w),
                        t->seed,
                        fmm_philox_limit(t->dropout),
                        A(t->scale),

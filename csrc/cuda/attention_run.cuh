@@ -33,7 +33,7 @@ template <class T, int VEC, int PER, int FLY> static void deal_lanes(attend_args
     if (s->shift > s->group_bits) s->shift = s->group_bits;
 }
 
-template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND>
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
 static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
 {
     deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
@@ -41,7 +41,7 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     const bool collects = WALK == ROWS && SCORE == FMM_GATV2 && s.to_att.data;
     const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
-    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND>;
+    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS>;
     if (WALK == COLS && s.a.cols) /* stats_of went before */
         launch_early(exec->index, stream_of(exec), walk, grid, s);
     else
@@ -49,23 +49,23 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     if (!s.plan.long_rows_max || !s.partial) return;
     const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / QUAD);
     if (!threads) return;
-    launch_early(exec->index, stream_of(exec), attend_join<T, WALK>,
+    launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
                  dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
 }
 
 /* How many blocks a multiprocessor holds, so that a walk's registers hardly spill (sm_90); the
  * backward of additive f32 scores gains 5 % by a third block although it spills. */
-template <class T, int WALK, int SCORE> static constexpr int blocks_of(bool edges)
+template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
     if (sizeof(T) == 8) return 2;
     if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && sizeof(T) == 4 ? 3 : 2;
-    if (SCORE == FMM_ADDITIVE) return edges ? 3 : 4;
+    if (SCORE == FMM_ADDITIVE) return edges || (POS && sizeof(T) == 2) ? 3 : 4;
     return edges || (SCORE == FMM_GATV2 && sizeof(T) == 2) ? 2 : 3;
 }
 
 /* The variants: 16 bytes a load where all operands lie so, one load a lane and row up to 512 bytes
  * of a head, else four; any other layout in single elements. */
-template <class T, int WALK, int SCORE>
+template <class T, int WALK, int SCORE, bool POS>
 static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool packs, kind kind,
                         int64_t parts)
 {
@@ -74,28 +74,33 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
     const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
     if (packs && feat <= WARP * V) {
         constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;
-        constexpr int BLOCKS = blocks_of<T, WALK, SCORE>(false);
+        constexpr int BLOCKS = blocks_of<T, WALK, SCORE, POS>(false);
         if constexpr (SCORE == FMM_GATV2 && WALK != COLS && sizeof(T) < 8)
             if (kind == SAME_FAR)
-                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, SAME_FAR>(exec, s, parts);
+                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, SAME_FAR, POS>(exec, s,
+                                                                                     parts);
         if constexpr (sizeof(T) < 8)
             if (kind != WITH_EDGES)
-                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, PLAIN>(exec, s, parts);
-        return launch_walk<T, WALK, SCORE, V, 1, 2, blocks_of<T, WALK, SCORE>(true), WITH_EDGES>(
-            exec, s, parts);
+                return launch_walk<T, WALK, SCORE, V, 1, FLY, BLOCKS, PLAIN, POS>(exec, s, parts);
+        return launch_walk<T, WALK, SCORE, V, 1, 2, blocks_of<T, WALK, SCORE, POS>(true),
+                           WITH_EDGES, POS>(exec, s, parts);
     }
     if (packs && feat <= WARP * V * MANY)
-        return launch_walk<T, WALK, SCORE, V, MANY, 1, 1, WITH_EDGES>(exec, s, parts);
-    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? 1 : 2, WITH_EDGES>(
+        return launch_walk<T, WALK, SCORE, V, MANY, 1, 1, WITH_EDGES, POS>(exec, s, parts);
+    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? 1 : 2, WITH_EDGES, POS>(
         exec, s, parts);
 }
 template <class T, int WALK>
 static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,
                          kind kind, int64_t parts)
 {
-    if (score == FMM_DOT) choose_walk<T, WALK, FMM_DOT>(exec, s, packs, kind, parts);
-    if (score == FMM_ADDITIVE) choose_walk<T, WALK, FMM_ADDITIVE>(exec, s, packs, kind, parts);
-    if (score == FMM_GATV2) choose_walk<T, WALK, FMM_GATV2>(exec, s, packs, kind, parts);
+    if constexpr (WALK == FORWARD)
+        if (s.to_pos_w.data)
+            return choose_walk<T, WALK, FMM_ADDITIVE, true>(exec, s, packs, kind, parts);
+    if (score == FMM_DOT) choose_walk<T, WALK, FMM_DOT, false>(exec, s, packs, kind, parts);
+    if (score == FMM_ADDITIVE)
+        choose_walk<T, WALK, FMM_ADDITIVE, false>(exec, s, packs, kind, parts);
+    if (score == FMM_GATV2) choose_walk<T, WALK, FMM_GATV2, false>(exec, s, packs, kind, parts);
 }
 
 template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_call *call)
@@ -122,7 +127,10 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.weight = own_of<const T>(&t->weight);
     s.lse = own_of<const A>(&t->lse);
     s.delta = own_of<const A>(&t->delta);
-    if (forward) s.to_v = own_of<T>(&t->out), s.to_lse = own_of<A>(&t->lse);
+    if (forward) {
+        s.to_v = own_of<T>(&t->out), s.to_lse = own_of<A>(&t->lse);
+        s.to_pos = own_of<A>(&t->pos), s.to_pos_w = own_of<A>(&t->pos_w);
+    }
     if (cols) s.to_s = own_of<T>(&t->gk), s.to_v = own_of<T>(&t->gv);
     if (t->pass == FMM_ATTENTION_ROWS) {
         s.to_s = own_of<T>(&t->gq);

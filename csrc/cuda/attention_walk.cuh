@@ -9,14 +9,15 @@
  *
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
- * (attention_join.cuh). gatt alone has no owner among the items: blocks take a fixed share of them
+ * (attention_join.cuh). With POS, FORWARD of ADDITIVE also sums the entries whose argument is above
+ * 0 on their own. gatt alone has no owner among the items: blocks take a fixed share of them
  * each, and leave one sum a block. The same bits every time. */
 #ifndef FMM_CUDA_ATTENTION_WALK_CUH
 #define FMM_CUDA_ATTENTION_WALK_CUH
 
 #include "attention_lanes.cuh"
 
-template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND>
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     attend_segments(const __grid_constant__ attend_args<T> s)
 {
@@ -59,8 +60,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         /* Rows without entries: as many to each item. */
         for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += max(items, int64_t(1))) {
             if (k >= items && k) break;
-            me.write_empty(s,
-                           clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
+            me.template write_empty<POS>(
+                s, clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
         }
 
         entry<EDGES> near, near_next;
@@ -71,6 +72,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         me.read_own(s, now.row, &own);
         for (int r = 0; r < rows; r++) {
             A own_s[PS][VS], own_v[PER][VEC], sum_s[PS][VS], sum_v[PER][VEC], turned[PS][VS];
+            A pos[PER][VEC], pos_w = A(0);
             A high = -A(INFINITY), sum = A(0), own_lse = A(0), own_delta = A(0);
 #pragma unroll
             for (int i = 0; i < PS; i++) {
@@ -85,7 +87,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             for (int i = 0; i < PER; i++) {
                 if (BACK) unpack<T, VEC>(own.v[i], own_v[i]);
 #pragma unroll
-                for (int v = 0; v < VEC; v++) sum_v[i][v] = A(0);
+                for (int v = 0; v < VEC; v++) sum_v[i][v] = pos[i][v] = A(0);
             }
             if (WALK == ROWS) own_lse = lse_base2(own.lse), own_delta = own.delta;
             if (AHEAD)
@@ -152,6 +154,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                     }
 
                     A logit[FLY], dot[FLY], gain[FLY];
+                    bool above[FLY];
 #pragma unroll
                     for (int f = 0; f < FLY; f++) {
                         logit[f] = dot[f] = A(0), gain[f] = A(1);
@@ -159,7 +162,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                             if (FAR_S) unpack<T, 1>(got_s[f][0], &far[f]);
                             A t = own_s[0][0] + far[f];
                             if (EDGES) t += bias[f];
-                            gain[f] = t > A(0) ? A(LOG2_E) : s.slope * A(LOG2_E);
+                            above[f] = t > A(0);
+                            gain[f] = above[f] ? A(LOG2_E) : s.slope * A(LOG2_E);
                             logit[f] = t * gain[f];
                         } else {
 #pragma unroll
@@ -206,21 +210,29 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         const A zero = bounded(higher), shrink = exp2_of(high - zero);
                         high = higher;
                         sum *= shrink;
+                        if (POS) pos_w *= shrink;
 #pragma unroll
                         for (int i = 0; i < PER; i++)
 #pragma unroll
-                            for (int v = 0; v < VEC; v++) sum_v[i][v] *= shrink;
+                            for (int v = 0; v < VEC; v++) {
+                                sum_v[i][v] *= shrink;
+                                if (POS) pos[i][v] *= shrink;
+                            }
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
                             const A w = exp2_of(logit[f] - zero), use = EDGES ? w * by[f] : w;
+                            const A use_pos = POS && above[f] ? use : A(0);
                             sum += w;
+                            if (POS && above[f]) pos_w += w;
 #pragma unroll
                             for (int i = 0; i < PER; i++) {
                                 A wide[VEC];
                                 unpack<T, VEC>(got_v[f][i], wide);
 #pragma unroll
-                                for (int v = 0; v < VEC; v++)
+                                for (int v = 0; v < VEC; v++) {
                                     sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                                    if (POS) pos[i][v] = fma(use_pos, wide[v], pos[i][v]);
+                                }
                             }
                         }
                     } else {
@@ -285,14 +297,21 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
                     for (int i = 0; i < PER; i++)
 #pragma unroll
-                        for (int v = 0; v < VEC; v++) sum_v[i][v] *= share;
+                        for (int v = 0; v < VEC; v++) {
+                            sum_v[i][v] *= share;
+                            if (POS) pos[i][v] *= share;
+                        }
+                    if (POS) pos_w *= share;
                 }
                 if (me.live && me.sub == 0) {
                     if (whole) *s.to_lse.at(now.row, head, 0) = lse_of(high, sum);
                     if (piece) slot[s.width - QUAD] = high, slot[s.width - QUAD + 1] = sum;
+                    if (POS && whole) *s.to_pos_w.at(now.row, head, 0) = pos_w;
+                    if (POS && piece) slot[s.width - QUAD + 2] = pos_w;
                 }
             }
             if (WALK != ROWS) me.write(s, item, r, now.row, sum_v, s.to_v, s.width_s, me.in_v);
+            if (POS) me.write(s, item, r, now.row, pos, s.to_pos, (s.width - QUAD) / 2, me.in_v);
             if constexpr (BACK && SCALAR) {
                 sum_s[0][0] *= A(LN_2);
                 if (me.live && me.sub == 0) {

@@ -2,7 +2,8 @@
  * _attention_cols; see ../attention.c.
  *
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
- * `want` has one bit per result, in their order; a result not wanted has no elements. */
+ * `want` has one bit per result, in their order; a result not wanted has no elements. Of
+ * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). */
 #include "frame.h"
 
 #include <string.h>
@@ -67,12 +68,13 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
     fmm_attention *c = &s->call;
     const StableIValue *rest = stack + tensors;
     const bool back = pass == FMM_ATTENTION_ROWS || pass == FMM_ATTENTION_COLS;
+    const bool wants = pass != FMM_ATTENTION_WEIGHTS;
     c->scale = number(rest[0]);
     c->slope = number(rest[1]);
     c->dropout = number(rest[2]);
     c->score = (fmm_attention_score)(int64_t)rest[3];
-    s->want = back ? (int64_t)rest[4] : 0;
-    s->algorithm = (int)(int64_t)rest[back ? 5 : 4];
+    s->want = wants ? (int64_t)rest[4] : 0;
+    s->algorithm = (int)(int64_t)rest[wants ? 5 : 4];
     tensor q;
     if (!frame_begin(&s->f, stack, tensors) || !frame_dense(&s->f, Q, "q", &c->q, &q) ||
         !take_dense(s, K, "k", &c->k) || !take_att(s) || !take_seed(s) ||
@@ -129,7 +131,9 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     (void)inputs, (void)results;
     if (begin(&s, stack, FMM_ATTENTION_FORWARD, LSE) &&
         give(&s, &c->out, true, false, s.a.rows, c->v.feat, false) &&
-        give(&s, &c->lse, true, true, s.a.rows, 1, true))
+        give(&s, &c->lse, true, true, s.a.rows, 1, true) &&
+        give(&s, &c->pos, s.want & 1, true, s.a.rows, c->v.feat, false) &&
+        give(&s, &c->pos_w, s.want & 1, true, s.a.rows, 1, true))
         run(&s);
     finish(&s, stack);
 }
@@ -176,7 +180,9 @@ static void cols(StableIValue *stack, uint64_t inputs, uint64_t results)
     FMM_HALF "Tensor q, Tensor k, Tensor v, Tensor att, Tensor bias, Tensor weight, Tensor seed, "
 #define NUMBERS "float scale, float slope, float dropout, int score, "
 const fmm_torch_operator fmm_torch_attention[] = {
-    {"_attention", "_attention(" OPERANDS NUMBERS "int algorithm) -> (Tensor, Tensor)", forward},
+    {"_attention",
+     "_attention(" OPERANDS NUMBERS "int want, int algorithm) -> (Tensor, Tensor, Tensor, Tensor)",
+     forward},
     {"_attention_weights",
      "_attention_weights(" OPERANDS "Tensor lse, " NUMBERS "int algorithm) -> Tensor", weights},
     {"_attention_rows",

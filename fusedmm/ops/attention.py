@@ -1,9 +1,10 @@
 """Graph attention: softmax over each row's entries and the weighted sum in one pass, differentiable to any order.
 
 A forward keeps lse, one number per row and head; a backward computes the weights again from it, in one
-pass over the rows and one over the columns (csrc/attention.c). Nothing of the size edges x heads exists
-but what the caller asks for. Where a gradient is itself differentiated, it is taken through the same
-formula written with edge_softmax and spmm.
+pass over the rows and one over the columns (csrc/attention.c). Additive scores whose q needs a gradient
+keep the part of out from entries with a positive argument as well, and need no pass over the rows.
+Nothing of the size edges x heads exists but what the caller asks for. Where a gradient is itself
+differentiated, it is taken through the same formula written with edge_softmax and spmm.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Options(NamedTuple):
     slope: float
     dropout: float
     algorithm: int
+    pos: bool  # whether forward also gives what the gradient of q follows from
 
 
 class Operands(NamedTuple):
@@ -106,7 +108,9 @@ def attention(
 
     Gradient: reaches q, k, v, att, bias and edge_weight (or adj's values), of any order.
 
-    Cost: every entry gathers one row of k and of v; memory for one number per row and head.
+    Cost: every entry gathers one row of k and of v; memory for one number per row and head. For the
+    gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
+    (float64 for float64), unless bias or edge_weight needs a gradient too.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(2, 2))
@@ -135,11 +139,13 @@ def attention(
     if rate:
         x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
     chosen = 0 if algorithm == "auto" else algorithm_number("attention", v.device.type, algorithm)
-    options = Options(adj, number, float(scale), float(slope), rate, chosen)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
+    learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in x]
+    pos = number == ADDITIVE and learns[0] and not (learns[4] or learns[5])
+    options = Options(adj, number, float(scale), float(slope), rate, chosen, pos)
+    if any(learns):
         out, lse = Attention.apply(options, *x)
     else:
-        out, lse = forward(options, x)
+        out, lse, _, _ = forward(options, x)
     found = [out[:, 0] if flat else out]
     if return_lse:
         found.append(lse)
@@ -203,9 +209,9 @@ def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
     return [*half(o.adj, transposed), *(none if t is None else t for t in x)]
 
 
-def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
-    """out and lse."""
-    numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
+def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out and lse, and of out and of the sum of weights the parts from positive arguments (empty unless o.pos)."""
+    numbers = (o.scale, o.slope, o.dropout, o.score, int(o.pos), o.algorithm)
     found: Any = run(ops._attention.default, x.v.device, *_arguments(o, x, False), *numbers)
     return found
 
@@ -216,23 +222,28 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, o: Options, *operands: Any) -> tuple[Tensor, Tensor]:
         x = Operands(*operands)
-        out, lse = forward(o, x)
-        ctx.save_for_backward(*x, out, lse)
+        out, lse, pos, pos_w = forward(o, x)
+        ctx.save_for_backward(*x, out, lse, *((pos, pos_w) if o.pos else (None, None)))
         ctx.o = o
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor, glse: Tensor) -> tuple[Optional, ...]:  # type: ignore[override]
-        *operands, out, lse = ctx.saved_tensors
+        *operands, out, lse, pos, pos_w = ctx.saved_tensors
         o, x, needs = ctx.o, Operands(*operands), ctx.needs_input_grad[1:]
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return None, *_differentiable(o, x, needs, gout, glse)
         sums = lse.dtype
-        delta = (out.to(sums) * gout.to(sums)).sum(-1) - glse
+        products = out * gout if out.dtype == sums else out.to(sums).mul_(gout)
+        delta = products.sum(-1) - glse
+        del products
         behind = (lse, delta, gout, o.scale, o.slope, o.dropout, o.score)
         gq = gk = gv = gatt = gbias = gweight = None
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
-        if want:
+        if o.pos:  # leaky' is 1 or slope, and the gradients of a row's logits add up to glse
+            gq = (1 - o.slope) * ((pos * gout).sum(-1) - delta * pos_w) + o.slope * glse
+            gq = torch.where(lse == -torch.inf, 0.0, gq)[..., None].to(x.q.dtype)
+        elif want:
             rows: Any = run(
                 ops._attention_rows.default, gout.device, *_arguments(o, x, False), *behind, want, o.algorithm
             )

@@ -114,7 +114,7 @@ def lse_of(adj: CSR, logits: Tensor) -> Tensor:
     q, k = _nothing(adj, logits)
     half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
     out: Any = run(
-        ops._attention.default, q.device, *half, q, k, k, none, logits, none, none, 1.0, 1.0, 0.0, ADDITIVE, 0
+        ops._attention.default, q.device, *half, q, k, k, none, logits, none, none, 1.0, 1.0, 0.0, ADDITIVE, 0, 0
     )
     return out[1]
 

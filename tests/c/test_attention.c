@@ -146,6 +146,29 @@ static int64_t wrong_outputs(const subject *s, const fmm_dense *out, const fmm_d
     return wrong;
 }
 
+/* Of what forward keeps for gq: the parts of out and of the weights' sum whose gain is 1. */
+static int64_t wrong_pos(const subject *s)
+{
+    const fmm_attention *c = &s->call;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < s->a.rows; i++)
+        for (int64_t h = 0; h < c->q.heads; h++)
+            for (int64_t f = -1; f < c->v.feat; f++) { /* -1: pos_w */
+                const int64_t begin = s->a.ptr[i], end = s->a.ptr[i + 1];
+                long double exact = 0, size = 0;
+                for (int64_t p = begin; p < end; p++) {
+                    const int64_t j = s->a.idx[p];
+                    const numbers n = of(s, i, j, edge(&s->a, p), h);
+                    const long double term = f < 0 ? n.w : n.w * n.by * get(&c->v, j, h, f);
+                    exact += n.gain == 1 ? term : 0;
+                    size += fabsl(term);
+                }
+                const double got = f < 0 ? get(&c->pos_w, i, h, 0) : get(&c->pos, i, h, f);
+                wrong += !near(s, got, exact, size, end - begin);
+            }
+    return wrong;
+}
+
 static int64_t wrong_edges(const subject *s)
 {
     const fmm_attention *c = &s->call;
@@ -246,8 +269,8 @@ static void run_all(subject *s)
                  " feat %" PRId64 " and %" PRId64 " gap %" PRId64 " eid %d edges %d dropout %g",
                  algorithm->name, dtype_of[t->dtype], (int)t->score, (int)t->kind, t->rows, t->cols,
                  t->heads, t->feat, t->feat_v, t->gap, t->eid, t->edges, t->dropout);
-        fmm_dense *const results[] = {&c->out,  &c->gq,    &c->gk,      &c->gv,
-                                      &c->gatt, &c->gbias, &c->gweight, &c->weights};
+        fmm_dense *const results[] = {&c->out,   &c->gq,      &c->gk,      &c->gv,  &c->gatt,
+                                      &c->gbias, &c->gweight, &c->weights, &c->pos, &c->pos_w};
         for (size_t r = 0; r < sizeof results / sizeof *results; r++) poison(results[r]);
         c->lse = written;
         poison(&c->lse);
@@ -256,6 +279,8 @@ static void run_all(subject *s)
         if (!ran) continue;
         int64_t wrong = wrong_outputs(s, &out, &outs, &written);
         CHECK(wrong == 0, "%s: %" PRId64 " of out and lse", text, wrong);
+        wrong = t->score == FMM_ADDITIVE ? wrong_pos(s) : 0;
+        CHECK(wrong == 0, "%s: %" PRId64 " of pos and pos_w", text, wrong);
         if (run_pass(s, FMM_ATTENTION_WEIGHTS, algorithm->number)) wrong = wrong_edges(s);
         CHECK(wrong == 0, "%s: %" PRId64 " weights", text, wrong);
         if (!run_pass(s, FMM_ATTENTION_ROWS, algorithm->number)) continue;
@@ -318,6 +343,10 @@ static void run(const setting *t)
                              .weights = VIEW(t->dtype, nnz, h, 1)};
     fmm_attention *c = &s.call;
     if (t->score == FMM_GATV2) c->att = VIEW(t->dtype, 1, h, t->feat);
+    if (t->score == FMM_ADDITIVE) {
+        c->pos = VIEW(sums, t->rows, h, t->feat_v);
+        c->pos_w = VIEW(sums, t->rows, h, 1);
+    }
     if (t->score == FMM_GATV2) c->gatt = VIEW(sums, 3, h, t->feat);
     if (t->edges && nnz) c->bias = VIEW(t->dtype, nnz, h, 1);
     if (t->edges && nnz) c->weight = VIEW(t->dtype, nnz, t->gap ? h : 1, 1);
