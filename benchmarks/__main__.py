@@ -153,7 +153,8 @@ def main(argv: list[str]) -> None:
         threads = int(os.environ["OMP_NUM_THREADS"])
         torch.set_num_threads(threads)
         Path(part).write_text(json.dumps(collect(options, threads)))
-        return
+        sys.stdout.flush()
+        os._exit(0)  # torch.sparse's gradient in values on CUDA at times aborts an orderly exit
     if options.op != "plot":
         if options.device == "cpu" or options.op == "host":
             document = per_process(argv, options.threads)

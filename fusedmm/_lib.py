@@ -54,7 +54,12 @@ ops: Any = torch.ops.fusedmm
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to compute an operator on a device, as the library's registry lists it."""
+    """One way to compute an operator on a device, as the library's registry lists it.
+
+    Example:
+        >>> fusedmm.algorithms("spmm")[0].name
+        'reference'
+    """
 
     number: int
     name: str

@@ -4,11 +4,14 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 import torch
+from conftest import ROOT
 
 import fusedmm
+import fusedmm.data
 
 MODULES = [
     m.name
@@ -17,6 +20,13 @@ MODULES = [
 ]
 SECTIONS = ("Args:", "Returns:", "Raises:", "Example:")
 FUNCTIONS = {name: getattr(fusedmm, name) for name in fusedmm.__all__ if inspect.isfunction(getattr(fusedmm, name))}
+NAMESPACES = (fusedmm, fusedmm.nn, fusedmm.data)
+PUBLIC = {
+    f"{space.__name__}.{name}": getattr(space, name)
+    for space in NAMESPACES
+    for name in space.__all__
+    if not inspect.ismodule(getattr(space, name))
+}
 
 
 @pytest.mark.parametrize("name", ["fusedmm", *MODULES])
@@ -50,3 +60,20 @@ def test_public_names_exist_and_are_documented():
             assert inspect.getdoc(member), f"CSR.{name}"
     for name in ("fusedmm", *MODULES):
         assert importlib.import_module(name).__doc__ or name == "fusedmm.ops", name
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names_have_an_example(name):
+    """It is among those that test_examples_run runs: the name is at home in one of the package's modules."""
+    assert ">>> " in (inspect.getdoc(PUBLIC[name]) or "")
+    assert PUBLIC[name].__module__ in MODULES
+
+
+def test_readme_runs():
+    """The Python of the README, one block after the other, as a reader would type it."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(blocks) >= 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert "out" in names and names["out"].shape == (3, 7)

@@ -269,15 +269,6 @@ bool fmm_cusparse_supports(const fmm_call *call)
            takes(other, s.width, s.products > 1);
 }
 
-/* Prepared by csr_alg3, rows of 31 floats are read at addresses that fault (CUDA 13.0). */
-bool fmm_cusparse_prepared_supports(const fmm_call *call)
-{
-    const size_t each = fmm_dtype_bytes(call->x->dtype);
-    return fmm_cusparse_supports(call) &&
-           (size_t)shape_of(call, (variant){0}).width * each % 16 == 0 &&
-           (size_t)call->x->row_stride * each % 16 == 0;
-}
-
 #define X(op, number, name, algorithm, coo, preprocess, deterministic)                             \
     size_t fmm_##op##_cusparse_##name##_workspace(const fmm_call *call)                            \
     {                                                                                              \

@@ -12,9 +12,9 @@
  * kernel adds in order: no atomics, the same bits every time, no accumulator of more than 512
  * terms.
  *
- * Four forms are compiled: the dot product with the message y or z, the squared distance with
- * x - y, all with the edge functions that have direct code, and ANY, which branches on everything,
- * the same way in every lane, and interprets edge programs. */
+ * Five forms are compiled: the dot product with the message y or z and the squared distance with
+ * x - y for edge functions that have direct code; RUN, the dot product with y for those that are
+ * interpreted; and ANY, which branches on everything, the same way in every lane. */
 #ifndef FMM_CUDA_FUSED_CUH
 #define FMM_CUDA_FUSED_CUH
 
@@ -22,7 +22,7 @@
 #include "sddmm.cuh"
 #include "spmm.cuh"
 
-enum fused_form { DOT_SAME, DOT_OTHER, SQDIST_SUB, ANY_FORM };
+enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 
 template <class T> struct fused_args {
     typedef typename sum_of<T>::type A;
@@ -34,7 +34,7 @@ template <class T> struct fused_args {
     A *partial; /* [segments][heads][width] */
     int64_t x_row, x_head, y_head, z_head, out_row, out_head, feat, feat_out, width;
     uint64_t per_head;
-    uint32_t y_row, z_row;
+    uint32_t y_row, z_row; /* in bytes */
     int32_t heads, shift;
     int score, message, activation, reduce;
     edge_program<A> edge;
@@ -44,7 +44,7 @@ template <class T> struct fused_args {
 template <int FORM, class A>
 static __device__ __forceinline__ A score_term(int score, A sum, A x, A y)
 {
-    if (FORM == DOT_SAME || FORM == DOT_OTHER) return sum + x * y;
+    if (FORM == DOT_SAME || FORM == DOT_OTHER || FORM == DOT_RUN) return sum + x * y;
     const A d = x - y;
     if (FORM == SQDIST_SUB) return sum + d * d;
     switch (score) {
@@ -62,8 +62,7 @@ static __device__ __forceinline__ A score_term(int score, A sum, A x, A y)
 /* Rows of z take registers beside those of y, and so does what lives across the interpreter. */
 static constexpr int blocks_of_form(int form, int per, int blocks)
 {
-    if (form == DOT_SAME || form == SQDIST_SUB) return blocks;
-    return per > 2 ? 1 : 2;
+    return form == DOT_SAME || form == SQDIST_SUB ? blocks : per > 2 ? 1 : 2;
 }
 
 template <class T, int FORM, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
@@ -71,30 +70,30 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
     fused_segments(const __grid_constant__ fused_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    enum {
-        EACH = LANES < BATCH ? BATCH / LANES : 1, /* entries whose column a lane fetches */
-        CHUNK = LANES * EACH,
-        SPREAD = EACH,                             /* scores of a batch in a lane */
-        SHARE = LANES < BATCH ? 1 : LANES / BATCH, /* lanes with the same score */
-        STEP = LANES * VEC,
-    };
-    constexpr bool OTHER = FORM == DOT_OTHER || FORM == ANY_FORM;
+    enum { SHARE = LANES / BATCH, STEP = LANES * VEC }; /* lanes with the same score */
+    static_assert(LANES >= BATCH, "a lane holds one score of a batch");
+    constexpr int UNROLL = FORM == DOT_RUN || FORM == ANY_FORM ? 1
+                           : SHARE < 4                         ? SHARE
+                                                               : 4; /* batches */
+    constexpr bool ANY = FORM == ANY_FORM, OTHER = FORM == DOT_OTHER || ANY;
+    constexpr bool RUN = FORM == DOT_RUN || ANY;
     let_next_start();
     const int lane = threadIdx.x % LANES;
-    const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
     const int column = lane * VEC;
+    const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
 
     const plan_counts counts = read_counts(s.a, s.plan);
-    const int64_t k = item_of(group, s.heads, s.per_head), head = group - k * s.heads;
+    const int64_t k = item_of(group, s.heads, s.per_head);
+    const int32_t head = int32_t(group - k * s.heads);
     const item_view item = find_item(counts, k, s.shift);
     const span mine = find_span(s.a, s.plan, item, lane);
     const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
-    const T *const y = s.y + head * s.y_head + column;
-    const T *const z = OTHER && s.z ? s.z + head * s.z_head + column : NULL;
-    T *const out = s.out + head * s.out_head + column;
-    const bool extreme = FORM == ANY_FORM && s.reduce >= FMM_MAX;
-    const bool scored = FORM != ANY_FORM || s.score != FMM_SCORE_NONE;
-    const bool reads_y = scored || !z;
+    const char *const y = reinterpret_cast<const char *>(s.y + head * s.y_head + column);
+    const char *const z =
+        OTHER && s.z ? reinterpret_cast<const char *>(s.z + head * s.z_head + column) : NULL;
+    const bool extreme = ANY && s.reduce >= FMM_MAX;
+    const bool scored = !ANY || s.score != FMM_SCORE_NONE;
+    const bool reads_y = !ANY || scored || !s.z;
 
     /* Empty rows: as many to each item. */
     for (int64_t e = k, items = count_items(counts, s.shift); e < s.a.rows - counts.ends[BUNDLES];
@@ -106,37 +105,37 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
 #pragma unroll
         for (int i = 0; i < PER; i++)
             if (column + i * STEP < s.feat_out)
-                store<T, VEC>(out + row * s.out_row + i * STEP, zeros);
+                store<T, VEC>(s.out + row * s.out_row + head * s.out_head + column + i * STEP,
+                              zeros);
     }
 
-    int32_t near[EACH], near_next[EACH];
-    A value[EACH], value_next[EACH];
+    int32_t near, near_next;
+    A value, value_next;
     auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int p = at + e * LANES + lane;
-            to[e] = -1;
-            by[e] = A(1);
-            if (p < from.length) {
-                const int32_t j = __ldg(s.a.idx + from.begin + p);
-                if ((uint32_t)j < (uint32_t)s.a.cols) to[e] = j;
-                if (s.val.data) by[e] = edge_value<A>(s.val, edge_of(s.val, from.begin + p), head);
-            }
-        }
+        *to = -1;
+        *by = A(1);
+        if (at + lane >= from.length) return;
+        const int32_t j = __ldg(s.a.idx + from.begin + at + lane);
+        if ((uint32_t)j < (uint32_t)s.a.cols) *to = j;
+        if (s.val.data) *by = edge_value<A>(s.val, edge_of(s.val, from.begin + at + lane), head);
+    };
+    /* Rows of the bundle after the r-th, and none after the last lane's. */
+    auto span_after = [&](int r) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        return next;
     };
     /* Whether channel column + i * STEP of a row of y, or of z and out, is there. */
     bool in[PER], in_out[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         in[i] = column + i * STEP < s.feat;
-        in_out[i] = column + i * STEP < s.feat_out;
+        in_out[i] = OTHER ? column + i * STEP < s.feat_out : in[i];
     }
 
     span now = span_of_lane<LANES>(mine, 0);
-    fetch(now, 0, near, value);
+    fetch(now, 0, &near, &value);
     for (int r = 0; r < rows; r++) {
-        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
-        if (r + 1 == LANES) next.length = 0;
         A left[PER][VEC], sum[PER][VEC];
         const T *const x = s.x + now.row * s.x_row + head * s.x_head + column;
 #pragma unroll
@@ -149,30 +148,30 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
         }
 
         const int longest = max(most_in_warp<LANES>(now.length), 1);
-        for (int done = 0; done < longest; done += CHUNK) {
-            if (done + CHUNK < longest)
-                fetch(now, done + CHUNK, near_next, value_next);
+        for (int done = 0; done < longest; done += LANES) {
+            if (done + LANES < longest)
+                fetch(now, done + LANES, &near_next, &value_next);
             else
-                fetch(next, 0, near_next, value_next);
-#pragma unroll 1
-            for (int c = 0; c < CHUNK; c += BATCH) {
+                fetch(span_after(r), 0, &near_next, &value_next);
+#pragma unroll UNROLL
+            for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
-                int32_t j[BATCH];
                 PACK(T, VEC) row[BATCH][PER], sent[OTHER ? BATCH : 1][PER];
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
-                    j[f] = __shfl_sync(ALL, near[f / LANES], (c + f) % LANES, LANES);
-                    const T *const from = y + uint64_t(uint32_t(j[f])) * s.y_row;
-                    const T *const from_z = OTHER ? z + uint64_t(uint32_t(j[f])) * s.z_row : NULL;
+                    const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
+                    const char *const from = y + uint64_t(uint32_t(j)) * s.y_row;
+                    const char *const from_z = OTHER ? z + uint64_t(uint32_t(j)) * s.z_row : NULL;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
                         row[f][i] = {};
-                        if (reads_y && j[f] >= 0 && in[i])
-                            row[f][i] = load<T, VEC>(from + i * STEP);
+                        if (reads_y && j >= 0 && in[i])
+                            row[f][i] = load<T, VEC>(reinterpret_cast<const T *>(from) + i * STEP);
                         if (!OTHER) continue;
                         sent[OTHER ? f : 0][i] = {};
-                        if (z && j[f] >= 0 && in_out[i])
-                            sent[OTHER ? f : 0][i] = load<T, VEC>(from_z + i * STEP);
+                        if (z && j >= 0 && in_out[i])
+                            sent[OTHER ? f : 0][i] =
+                                load<T, VEC>(reinterpret_cast<const T *>(from_z) + i * STEP);
                     }
                 }
 
@@ -184,61 +183,53 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                     for (int i = 0; i < PER; i++) {
                         A right[VEC];
                         unpack<T, VEC>(row[f][i], right);
-                        if (!scored || (FORM == ANY_FORM && !in[i])) continue;
+                        if (!scored || (ANY && !in[i])) continue;
 #pragma unroll
                         for (int v = 0; v < VEC; v++)
                             dot[f] = score_term<FORM, A>(s.score, dot[f], left[i][v], right[v]);
                     }
                 }
                 transpose_sum<A, LANES, BATCH>(dot, lane);
-                A weight[SPREAD];
-#pragma unroll
-                for (int h = 0; h < SPREAD; h++) {
-                    const int at = c + lane / SHARE * SPREAD + h;
-                    A a = __shfl_sync(ALL, value[0], at % LANES, LANES);
-#pragma unroll
-                    for (int e = 1; e < EACH; e++) {
-                        const A other = __shfl_sync(ALL, value[e], at % LANES, LANES);
-                        if (at / LANES == e) a = other;
-                    }
-                    weight[h] = FORM == ANY_FORM ? edge_weight(s.edge, scored ? dot[h] : A(1), a)
-                                                 : edge_direct(s.edge, dot[h], a);
-                    if (FORM == ANY_FORM && s.reduce == FMM_MIN) weight[h] = -weight[h];
-                }
+
+                /* Entry c + lane / SHARE is this lane's. */
+                const A a = __shfl_sync(ALL, value, c + lane / SHARE, LANES);
+                const bool there = __shfl_sync(ALL, near, c + lane / SHARE, LANES) >= 0;
+                const A score = scored ? dot[0] : A(1);
+                A weight = RUN && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, score, a).w
+                                                              : edge_direct(s.edge, score, a).w;
+                if (ANY && s.reduce == FMM_MIN) weight = -weight;
+                if (!there) weight = A(0);
 
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
-                    const A shared =
-                        __shfl_sync(ALL, weight[f % SPREAD], f / SPREAD * SHARE, LANES);
-                    const A by = j[f] >= 0 ? shared : A(0);
+                    const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
+                    const bool absent = ANY && __shfl_sync(ALL, near, c + f, LANES) < 0;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
                         A right[VEC];
-                        unpack<T, VEC>(FORM == DOT_OTHER || (FORM == ANY_FORM && z)
-                                           ? sent[OTHER ? f : 0][i]
-                                           : row[f][i],
+                        unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i]
+                                                                       : row[f][i],
                                        right);
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
                             A m = right[v];
                             if (FORM == SQDIST_SUB) m = left[i][v] - m;
-                            if (FORM == ANY_FORM) {
+                            if (ANY) {
                                 m = activated<A>(s.activation,
                                                  message_raw<A>(s.message, left[i][v], m));
                                 if (extreme) {
-                                    const A term = j[f] >= 0 ? by * m : -A(INFINITY);
+                                    const A term = absent ? -A(INFINITY) : by * m;
                                     sum[i][v] = reduce_extreme::join(sum[i][v], term);
                                     continue;
                                 }
-                                if (j[f] < 0) m = A(0);
+                                if (absent) m = A(0);
                             }
                             sum[i][v] = reduce_sum::add(sum[i][v], by, m);
                         }
                     }
                 }
             }
-#pragma unroll
-            for (int e = 0; e < EACH; e++) near[e] = near_next[e], value[e] = value_next[e];
+            near = near_next, value = value_next;
         }
 
 #pragma unroll
@@ -252,10 +243,11 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                 for (int v = 0; v < VEC; v++)
                     sum[i][v] = extreme ? reduce_extreme::finish(sum[i][v], now.length, s.reduce)
                                         : reduce_sum::finish(sum[i][v], now.length, s.reduce);
-                store<T, VEC>(out + now.row * s.out_row + i * STEP, sum[i]);
+                store<T, VEC>(s.out + now.row * s.out_row + head * s.out_head + column + i * STEP,
+                              sum[i]);
             }
         }
-        now = next;
+        now = span_after(r);
     }
 }
 
@@ -287,36 +279,40 @@ static void launch_fused(const fmm_exec *exec, fused_args<T> s)
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
     const unsigned grid = blocks_for(items * LANES);
-    const bool plain =
-        s.activation == FMM_ACT_NONE && s.reduce <= FMM_MEAN && s.edge.kind != EDGE_PROGRAM;
+    const bool plain = s.activation == FMM_ACT_NONE && s.reduce <= FMM_MEAN;
+    const bool run = s.edge.kind == EDGE_PROGRAM;
     const bool dot = plain && s.score == FMM_SCORE_DOT && s.message == FMM_MESSAGE_SCALE;
+    const bool sqdist = plain && s.score == FMM_SCORE_SQDIST && s.message == FMM_MESSAGE_SUB;
     const bool same =
         s.z == s.y && s.z_row == s.y_row && s.z_head == s.y_head && s.feat == s.feat_out;
+    if (same) s.z = NULL;
+    auto kernel = fused_segments<T, ANY_FORM, VEC, LANES, PER, BATCH, BLOCKS>;
     if (dot && same)
-        fused_segments<T, DOT_SAME, VEC, LANES, PER, BATCH, BLOCKS><<<grid, BLOCK, 0, stream>>>(s);
-    else if (dot)
-        fused_segments<T, DOT_OTHER, VEC, LANES, PER, BATCH, BLOCKS><<<grid, BLOCK, 0, stream>>>(s);
-    else if (plain && s.score == FMM_SCORE_SQDIST && s.message == FMM_MESSAGE_SUB)
-        fused_segments<T, SQDIST_SUB, VEC, LANES, PER, BATCH, BLOCKS>
-            <<<grid, BLOCK, 0, stream>>>(s);
-    else
-        fused_segments<T, ANY_FORM, VEC, LANES, PER, BATCH, BLOCKS><<<grid, BLOCK, 0, stream>>>(s);
+        kernel = run ? fused_segments<T, DOT_RUN, VEC, LANES, PER, BATCH, BLOCKS>
+                     : fused_segments<T, DOT_SAME, VEC, LANES, PER, BATCH, BLOCKS>;
+    else if (dot && !run)
+        kernel = fused_segments<T, DOT_OTHER, VEC, LANES, PER, BATCH, BLOCKS>;
+    else if (sqdist && !run)
+        kernel = fused_segments<T, SQDIST_SUB, VEC, LANES, PER, BATCH, BLOCKS>;
+    kernel<<<grid, BLOCK, 0, stream>>>(s);
     if (s.plan.long_rows_max) join_slots_of(exec, s);
 }
 
-/* The fewest lanes that span a row with up to 2 loads each, at last 4. */
+/* The fewest lanes that span a row with up to 2 loads each, at last 4, and as many rows in flight
+ * as the registers of 3 blocks hold: a pack of 2-byte elements takes twice as many once unpacked.
+ */
 template <class T> static void choose_group(const fmm_exec *exec, const fused_args<T> &s, int vec)
 {
-    enum { V = 16 / sizeof(T) };
+    enum { V = 16 / sizeof(T), WIDE = V < 8 ? 8 : 4, FEW = V < 8 ? 3 : 2 };
     const int64_t n = ceil_div(s.feat > s.feat_out ? s.feat : s.feat_out, vec);
     if (vec == V && n <= 4) return launch_fused<T, V, 4, 1, 4, 3>(exec, s);
-    if (vec == V && n <= 8) return launch_fused<T, V, 8, 1, 4, 3>(exec, s);
-    if (vec == V && n <= 16) return launch_fused<T, V, 16, 1, 4, 3>(exec, s);
-    if (vec == V && n <= 32) return launch_fused<T, V, 16, 2, 4, 2>(exec, s);
-    if (vec == V && n <= 64) return launch_fused<T, V, 32, 2, 4, 2>(exec, s);
+    if (vec == V && n <= 8) return launch_fused<T, V, 8, 1, WIDE, 3>(exec, s);
+    if (vec == V && n <= 16) return launch_fused<T, V, 16, 1, WIDE, 3>(exec, s);
+    if (vec == V && n <= 32) return launch_fused<T, V, 16, 2, 4, FEW>(exec, s);
+    if (vec == V && n <= 64) return launch_fused<T, V, 32, 2, 4, FEW>(exec, s);
     if (vec == V) return launch_fused<T, V, 32, 4, 2, 2>(exec, s);
-    if (n <= 8) return launch_fused<T, 1, 8, 1, 8, 3>(exec, s);
-    if (n <= 32) return launch_fused<T, 1, 32, 1, 8, 3>(exec, s);
+    if (n <= 8) return launch_fused<T, 1, 8, 1, 8, 4>(exec, s);
+    if (n <= 32) return launch_fused<T, 1, 32, 1, 8, 4>(exec, s);
     return launch_fused<T, 1, 32, 8, 2, 2>(exec, s);
 }
 
@@ -351,9 +347,9 @@ template <class T> static fmm_status fused_run(const fmm_exec *exec, const fmm_c
                                                              plan_workspace(a));
     s.x_row = f->x->row_stride;
     s.x_head = f->x->head_stride;
-    s.y_row = (uint32_t)f->y->row_stride;
+    s.y_row = uint32_t(f->y->row_stride * int64_t(sizeof(T)));
     s.y_head = f->y->head_stride;
-    s.z_row = f->z ? (uint32_t)f->z->row_stride : 0;
+    s.z_row = f->z ? uint32_t(f->z->row_stride * int64_t(sizeof(T))) : 0;
     s.z_head = f->z ? f->z->head_stride : 0;
     s.out_row = f->out->row_stride;
     s.out_head = f->out->head_stride;

@@ -7,10 +7,11 @@
  *
  * so both passes are one: a row has an own side, its slices of one operand of the score and of one
  * of the product in registers, and gathers the other two, the far side: x, g and y, z in ROWS, y, z
- * and x, g in COLS. Per batch of entries two dot products meet in butterflies, the edge program
- * runs side by side in the lanes, and the gathered rows, still in registers, are added under c ws
- * and w. Otherwise as fused.cuh: one owner for each sum, pieces of long rows joined in order, no
- * score in memory, the same bits every time. */
+ * and x, g in COLS. Per batch of entries the two dot products of each meet in one butterfly, the
+ * edge function is evaluated side by side in the lanes, and the gathered rows, still in registers,
+ * are added under c ws and w. Where z is y, SAME, ROWS gathers one row for both and COLS keeps one.
+ * Otherwise as fused.cuh: one owner for each sum, pieces of long rows joined in order, no score in
+ * memory, the same bits every time. */
 #ifndef FMM_CUDA_FUSED_BACK_CUH
 #define FMM_CUDA_FUSED_BACK_CUH
 
@@ -32,33 +33,62 @@ template <class T> struct back_args {
     A *partial_s, *partial_m; /* [segments][heads][width] */
     int64_t feat_s, feat_m, width_s, width_m;
     uint64_t per_head;
+    uint32_t far_s_row, far_m_row; /* in bytes */
     int32_t heads, shift;
     edge_program<A> edge;
 };
 
-template <class T, bool COLS, bool SAME, int VEC, int LANES, int PER, int BATCH>
-static __global__ void __launch_bounds__(BLOCK, 2)
+/* Sums both over the group: half of the lanes take the products from the other half and give their
+ * scores. Afterwards lane l holds those of entry l % (LANES / 2) / (LANES / 2 / BATCH) in the first
+ * elements. */
+template <class A, int LANES, int BATCH>
+static __device__ __forceinline__ void transpose_sums(A *score, A *product, int lane)
+{
+    enum { HALF = LANES / 2 };
+    const bool upper = lane & HALF;
+#pragma unroll
+    for (int f = 0; f < BATCH; f++) {
+        const A give = upper ? score[f] : product[f], keep = upper ? product[f] : score[f];
+        score[f] = keep + __shfl_xor_sync(ALL, give, HALF);
+    }
+    transpose_sum<A, HALF, BATCH>(score, lane);
+    const A own = score[0], other = __shfl_xor_sync(ALL, own, HALF);
+    score[0] = upper ? other : own;
+    product[0] = upper ? own : other;
+}
+
+template <class T, bool COLS, bool SAME, bool RUN, int VEC, int LANES, int PER, int BATCH>
+static __global__ void __launch_bounds__(BLOCK, PER > 1 || RUN ? 2 : 3)
     fused_back(const __grid_constant__ back_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    enum { SHARE = LANES / BATCH, STEP = LANES * VEC }; /* lanes with the same score */
-    static_assert(LANES >= BATCH, "a lane holds one score of a batch");
+    enum {
+        HALF = LANES / 2,
+        SHARE = HALF / BATCH, /* lanes with the same score */
+        STEP = LANES * VEC,
+        UNROLL = LANES / BATCH < 4 ? LANES / BATCH : 4,
+    };
+    static_assert(HALF >= BATCH, "a lane holds one score of a batch");
+    constexpr bool ONE_FAR = SAME && !COLS, ONE_OWN = SAME && COLS;
     let_next_start();
     const int lane = threadIdx.x % LANES, column = lane * VEC;
     const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
 
     const plan_counts counts = read_counts(s.a, s.plan);
-    const int64_t k = item_of(group, s.heads, s.per_head), head = group - k * s.heads;
+    const int64_t k = item_of(group, s.heads, s.per_head);
+    const int32_t head = int32_t(group - k * s.heads);
     const item_view item = find_item(counts, k, s.shift);
     const span mine = find_span(s.a, s.plan, item, lane);
     const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
-    const T *const far_s = s.far_s.data + head * s.far_s.head + column;
-    const T *const far_m = s.far_m.data + head * s.far_m.head + column;
+    const char *const far_s =
+        reinterpret_cast<const char *>(s.far_s.data + head * s.far_s.head + column);
+    const char *const far_m =
+        reinterpret_cast<const char *>(s.far_m.data + head * s.far_m.head + column);
     bool in_s[PER], in_m[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         in_s[i] = column + i * STEP < s.feat_s;
-        in_m[i] = column + i * STEP < s.feat_m;
+        in_m[i] = SAME ? in_s[i] : column + i * STEP < s.feat_m;
     }
     auto write = [&](const fused_side<T *> &to, int64_t row, int i, const A *sums) {
         if (to.data)
@@ -81,33 +111,34 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 
     int32_t near, near_next;
     A value, value_next;
-    int64_t edge, edge_next;
-    auto fetch = [&](const span &from, int at, int32_t *to, A *by, int64_t *id) {
-        *to = -1, *by = A(1), *id = 0;
+    auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
+        *to = -1, *by = A(1);
         if (at + lane >= from.length) return;
         const int32_t j = __ldg(s.a.idx + from.begin + at + lane);
         if ((uint32_t)j < (uint32_t)s.a.cols) *to = j;
-        if (s.val.data || (!COLS && s.gval.data)) {
-            *id = edge_of(s.val, from.begin + at + lane);
-            *by = edge_value<A>(s.val, *id, head);
-        }
+        if (s.val.data) *by = edge_value<A>(s.val, edge_of(s.val, from.begin + at + lane), head);
+    };
+    /* Rows of the bundle after the r-th, and none after the last lane's. */
+    auto span_after = [&](int r) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        return next;
     };
 
     span now = span_of_lane<LANES>(mine, 0);
-    fetch(now, 0, &near, &value, &edge);
+    fetch(now, 0, &near, &value);
     for (int r = 0; r < rows; r++) {
-        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
-        if (r + 1 == LANES) next.length = 0;
-        A own_s[PER][VEC], own_m[PER][VEC], sum_s[PER][VEC], sum_m[COLS ? PER : 1][VEC];
+        A own_s[PER][VEC], own_m[ONE_OWN ? 1 : PER][VEC];
+        A sum_s[PER][VEC], sum_m[COLS ? PER : 1][VEC];
         const T *const from_s = s.own_s.data + now.row * s.own_s.row + head * s.own_s.head + column;
         const T *const from_m = s.own_m.data + now.row * s.own_m.row + head * s.own_m.head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             PACK(T, VEC) packed_s = {}, packed_m = {};
             if (in_s[i]) packed_s = load<T, VEC>(from_s + i * STEP);
-            if (in_m[i]) packed_m = load<T, VEC>(from_m + i * STEP);
+            if (in_m[i] && !ONE_OWN) packed_m = load<T, VEC>(from_m + i * STEP);
             unpack<T, VEC>(packed_s, own_s[i]);
-            unpack<T, VEC>(packed_m, own_m[i]);
+            if (!ONE_OWN) unpack<T, VEC>(packed_m, own_m[ONE_OWN ? 0 : i]);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
         }
@@ -115,27 +146,30 @@ static __global__ void __launch_bounds__(BLOCK, 2)
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += LANES) {
             if (done + LANES < longest)
-                fetch(now, done + LANES, &near_next, &value_next, &edge_next);
+                fetch(now, done + LANES, &near_next, &value_next);
             else
-                fetch(next, 0, &near_next, &value_next, &edge_next);
-#pragma unroll 1
+                fetch(span_after(r), 0, &near_next, &value_next);
+#pragma unroll UNROLL
             for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
-                PACK(T, VEC) row_s[BATCH][PER], row_m[SAME ? 1 : BATCH][PER];
+                PACK(T, VEC) row_s[BATCH][PER], row_m[ONE_FAR ? 1 : BATCH][PER];
                 A score[BATCH], product[BATCH];
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
                     const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
-                    const T *const at_s = far_s + int64_t(j) * s.far_s.row;
-                    const T *const at_m = far_m + int64_t(j) * s.far_m.row;
+                    const char *const at_s = far_s + uint64_t(uint32_t(j)) * s.far_s_row;
+                    const char *const at_m = far_m + uint64_t(uint32_t(j)) * s.far_m_row;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
                         row_s[f][i] = {};
-                        if (j >= 0 && in_s[i]) row_s[f][i] = load<T, VEC>(at_s + i * STEP);
-                        if (SAME) continue;
-                        row_m[SAME ? 0 : f][i] = {};
+                        if (j >= 0 && in_s[i])
+                            row_s[f][i] =
+                                load<T, VEC>(reinterpret_cast<const T *>(at_s) + i * STEP);
+                        if (ONE_FAR) continue;
+                        row_m[ONE_FAR ? 0 : f][i] = {};
                         if (j >= 0 && in_m[i])
-                            row_m[SAME ? 0 : f][i] = load<T, VEC>(at_m + i * STEP);
+                            row_m[ONE_FAR ? 0 : f][i] =
+                                load<T, VEC>(reinterpret_cast<const T *>(at_m) + i * STEP);
                     }
                 }
 #pragma unroll
@@ -145,30 +179,30 @@ static __global__ void __launch_bounds__(BLOCK, 2)
                     for (int i = 0; i < PER; i++) {
                         A there_s[VEC], there_m[VEC];
                         unpack<T, VEC>(row_s[f][i], there_s);
-                        unpack<T, VEC>(SAME ? row_s[f][i] : row_m[SAME ? 0 : f][i], there_m);
+                        unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
+                        const A *const own = ONE_OWN ? own_s[i] : own_m[ONE_OWN ? 0 : i];
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
                             score[f] += own_s[i][v] * there_s[v];
-                            product[f] += own_m[i][v] * there_m[v];
+                            product[f] += own[v] * there_m[v];
                         }
                     }
                 }
-                transpose_sum<A, LANES, BATCH>(score, lane);
-                transpose_sum<A, LANES, BATCH>(product, lane);
+                transpose_sums<A, LANES, BATCH>(score, product, lane);
 
-                /* Entry c + lane / SHARE is this lane's. */
-                const int mine_is = c + lane / SHARE;
+                const int mine_is = c + lane % HALF / SHARE;
                 const A a = __shfl_sync(ALL, value, mine_is, LANES);
-                const int32_t there = __shfl_sync(ALL, near, mine_is, LANES);
-                A result[3];
-                edge_run(s.edge, score[0], a, result);
-                const A ds = there >= 0 ? product[0] * result[1] : A(0);
-                const A w = there >= 0 ? result[0] : A(0);
-                if (!COLS) {
-                    const int64_t id = __shfl_sync(ALL, edge, mine_is, LANES);
-                    const A da = product[0] * result[2];
-                    if (s.gval.data && there >= 0 && lane % SHARE == 0)
-                        store<T, 1>(s.gval.data + id * s.gval.row + head * s.gval.head, &da);
+                const bool there = __shfl_sync(ALL, near, mine_is, LANES) >= 0;
+                const edge_result<A> found = RUN && s.edge.kind == EDGE_PROGRAM
+                                                 ? edge_run(s.edge, score[0], a)
+                                                 : edge_direct(s.edge, score[0], a);
+                const A ds = there ? product[0] * found.by_s : A(0);
+                const A w = there ? found.w : A(0);
+                if (!COLS && s.gval.data && there && lane < HALF && lane % SHARE == 0) {
+                    const int64_t edge = edge_at(s.val, now.begin + done + mine_is);
+                    const A da = product[0] * found.by_a;
+                    if (is_edge(s.val, edge))
+                        store<T, 1>(s.gval.data + edge * s.gval.row + head * s.gval.head, &da);
                 }
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
@@ -178,7 +212,7 @@ static __global__ void __launch_bounds__(BLOCK, 2)
                     for (int i = 0; i < PER; i++) {
                         A there_s[VEC], there_m[VEC];
                         unpack<T, VEC>(row_s[f][i], there_s);
-                        unpack<T, VEC>(SAME ? row_s[f][i] : row_m[SAME ? 0 : f][i], there_m);
+                        unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
                             sum_s[i][v] = reduce_sum::add(sum_s[i][v], by_s, there_s[v]);
@@ -189,7 +223,7 @@ static __global__ void __launch_bounds__(BLOCK, 2)
                     }
                 }
             }
-            near = near_next, value = value_next, edge = edge_next;
+            near = near_next, value = value_next;
         }
 
         const bool piece = item.count == 0 && r == 0;
@@ -207,7 +241,7 @@ static __global__ void __launch_bounds__(BLOCK, 2)
             else if (in_m[i] && r < item.count)
                 write(s.out_m, now.row, i, sum_m[COLS ? i : 0]);
         }
-        now = next;
+        now = span_after(r);
     }
 }
 
@@ -238,14 +272,20 @@ static void launch_back(const fmm_exec *exec, back_args<T> s, bool cols)
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
     const unsigned grid = blocks_for(items * LANES);
-    const bool same = s.far_s.data == s.far_m.data && s.far_s.row == s.far_m.row &&
-                      s.far_s.head == s.far_m.head && s.feat_s == s.feat_m;
-    if (cols)
-        fused_back<T, true, false, VEC, LANES, PER, BATCH><<<grid, BLOCK, 0, stream>>>(s);
-    else if (same)
-        fused_back<T, false, true, VEC, LANES, PER, BATCH><<<grid, BLOCK, 0, stream>>>(s);
-    else
-        fused_back<T, false, false, VEC, LANES, PER, BATCH><<<grid, BLOCK, 0, stream>>>(s);
+    const auto alike = [](const fused_side<const T *> &l, const fused_side<const T *> &r) {
+        return l.data == r.data && l.row == r.row && l.head == r.head;
+    };
+    const bool same =
+        s.feat_s == s.feat_m && (cols ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
+    const bool run = s.edge.kind == EDGE_PROGRAM;
+    const auto kernel = cols
+                            ? (run    ? fused_back<T, true, false, true, VEC, LANES, PER, BATCH>
+                               : same ? fused_back<T, true, true, false, VEC, LANES, PER, BATCH>
+                                      : fused_back<T, true, false, false, VEC, LANES, PER, BATCH>)
+                            : (run    ? fused_back<T, false, false, true, VEC, LANES, PER, BATCH>
+                               : same ? fused_back<T, false, true, false, VEC, LANES, PER, BATCH>
+                                      : fused_back<T, false, false, false, VEC, LANES, PER, BATCH>);
+    kernel<<<grid, BLOCK, 0, stream>>>(s);
     join_back(exec, s, s.out_s, s.partial_s, s.feat_s, s.width_s);
     if (cols) join_back(exec, s, s.out_m, s.partial_m, s.feat_m, s.width_m);
 }
@@ -255,7 +295,7 @@ static void choose_back(const fmm_exec *exec, const back_args<T> &s, bool cols, 
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat_s > s.feat_m ? s.feat_s : s.feat_m, vec);
-    if (vec == V && n <= 4) return launch_back<T, V, 4, 1, 4>(exec, s, cols);
+    if (vec == V && n <= 4) return launch_back<T, V, 4, 1, 2>(exec, s, cols);
     if (vec == V && n <= 8) return launch_back<T, V, 8, 1, 4>(exec, s, cols);
     if (vec == V && n <= 16) return launch_back<T, V, 16, 1, 4>(exec, s, cols);
     if (vec == V && n <= 32) return launch_back<T, V, 32, 1, 4>(exec, s, cols);
@@ -287,6 +327,8 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     s.own_m = side_of<const T *>(cols ? f->z : f->g);
     s.far_s = side_of<const T *>(cols ? f->x : f->y);
     s.far_m = side_of<const T *>(cols ? f->g : f->z);
+    s.far_s_row = uint32_t(s.far_s.row * int64_t(sizeof(T)));
+    s.far_m_row = uint32_t(s.far_m.row * int64_t(sizeof(T)));
     s.out_s = side_of<T *>(f->out);
     s.out_m = side_of<T *>(cols ? f->out2 : NULL);
     s.gval = side_of<T *>(cols ? NULL : f->out2);

@@ -1,84 +1,144 @@
 /* fused on CUDA, what its kernels share: the edge function and the messages.
  *
- * A program travels as a kernel's argument, so it lives in constant memory and every lane reads the
- * same step at the same time. The commonest functions have direct code; the others are interpreted,
- * one entry per lane, over registers that are indexed by the program and hence lie in local memory,
- * which stays in L1. */
+ * Most edge functions are a known function of an affine one, times val:
+ *
+ *     w = factor F(scale s + shift) [a]
+ *
+ * The host walks over the program once and finds that form, which has direct code. Since a program
+ * that serves a gradient holds w's own derivatives, they follow from the form, too. Other programs
+ * are interpreted, one entry per lane: a program travels as a kernel's argument, so it lives in
+ * constant memory and every lane reads the same step at the same time; its registers are indexed by
+ * the program and hence lie in local memory, which stays in L1. */
 #ifndef FMM_CUDA_FUSED_EDGE_CUH
 #define FMM_CUDA_FUSED_EDGE_CUH
 
 #include "common.cuh"
 
-/* w = f(s), times a where `valued`: what has direct code. */
+/* F of u = scale s + shift. */
 enum edge_kind {
     EDGE_ONE,
-    EDGE_S,
-    EDGE_SIGMOID_S,
-    EDGE_SIGMOID_MINUS_S,
-    EDGE_RECIPROCAL, /* 1 / (1 + s) */
-    EDGE_LEAKY_S,
+    EDGE_U,
+    EDGE_SIGMOID_U,
+    EDGE_EXP_U,
+    EDGE_LEAKY_U,
+    EDGE_INVERSE_U,
+    EDGE_TANH_U,
     EDGE_PROGRAM,
+};
+
+struct edge_form {
+    int kind;
+    bool valued; /* times a */
+    double factor, scale, shift, slope;
 };
 
 template <class A> struct edge_program {
     int32_t kind, count;
     bool valued;
-    A slope;
+    A factor, scale, shift, slope;
+    uchar4 result;               /* registers of w and of its derivatives by s and a */
     uchar4 step[FMM_EDGE_STEPS]; /* operation, out, left, right */
     A constant[FMM_EDGE_STEPS];
 };
 
-/* The direct code of a program, which is compared with what expressions are assembled to. */
-static inline int edge_kind_of(const fmm_fusion *f, bool *valued, double *slope)
+/* The form of one step's result. Sums are not multiplied out, which would cancel worse. */
+static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_form r)
 {
-    const fmm_edge_step *s = f->steps;
-    int64_t n = f->count;
-    const auto is = [&](int64_t k, int op, int out, int left, int right) {
-        return k < n && s[k].op == op && s[k].out == out && s[k].left == left &&
-               s[k].right == right;
+    const edge_form none = {EDGE_PROGRAM, false, 1, 1, 0, 0};
+    const auto is_number = [](const edge_form &f) { return f.kind == EDGE_ONE && !f.valued; };
+    const auto is_plain = [](const edge_form &f) {
+        return f.kind == EDGE_U && !f.valued && f.factor == 1;
     };
-    const bool one = n && s[0].op == FMM_EDGE_CONST && s[0].constant == 1;
-    *valued = false;
-    *slope = 0;
-    if (f->g) return EDGE_PROGRAM; /* with its derivatives */
-    if (n == 1 && one && s[0].out == 0) return EDGE_ONE;
-    if (n == 2 && is(0, FMM_EDGE_COPY, 2, 1, 1) && is(1, FMM_EDGE_COPY, 0, 2, 2)) {
-        *valued = true;
-        return EDGE_ONE;
-    }
-    for (int r = 1; r <= 2; r++)
-        if (n == 3 && one && is(0, FMM_EDGE_CONST, r, 0, 0) && is(1, FMM_EDGE_ADD, 0, r, 0) &&
-            is(2, FMM_EDGE_DIV, 0, 1, 0)) {
-            *valued = r == 2; /* register 1 still holds a */
-            return EDGE_RECIPROCAL;
+    const auto times = [](edge_form f, double k) {
+        if (f.kind == EDGE_U && f.shift == 0)
+            f.scale *= k;
+        else
+            f.factor *= k;
+        return f;
+    };
+    const auto apply = [&](int kind, double slope) {
+        l.kind = kind, l.slope = slope;
+        return l;
+    };
+    switch (s.op) {
+    case FMM_EDGE_CONST:
+        return edge_form{EDGE_ONE, false, s.constant, 1, 0, 0};
+    case FMM_EDGE_COPY:
+        return l;
+    case FMM_EDGE_NEG:
+        return l.kind == EDGE_PROGRAM ? none : times(l, -1);
+    case FMM_EDGE_ADD:
+    case FMM_EDGE_SUB:
+        if (s.op == FMM_EDGE_SUB && is_number(r)) r.factor = -r.factor;
+        if (s.op == FMM_EDGE_ADD && is_number(l)) {
+            const edge_form number = l;
+            l = r, r = number;
         }
-    if (n && (is(n - 1, FMM_EDGE_MUL, 0, 0, 1) || is(n - 1, FMM_EDGE_MUL, 0, 1, 0))) {
-        *valued = true;
-        n--;
+        if (s.op == FMM_EDGE_SUB && is_number(l) && is_plain(r)) {
+            r.scale = -r.scale, r.shift = l.factor - r.shift;
+            return r;
+        }
+        if (!is_plain(l) || !is_number(r)) return none;
+        l.shift += r.factor;
+        return l;
+    case FMM_EDGE_MUL:
+        if (l.kind == EDGE_ONE) {
+            const edge_form other = l;
+            l = r, r = other;
+        }
+        if (l.kind == EDGE_PROGRAM || r.kind != EDGE_ONE || (l.valued && r.valued)) return none;
+        l.valued |= r.valued;
+        return times(l, r.factor);
+    case FMM_EDGE_DIV:
+        if (l.kind == EDGE_ONE && is_plain(r)) {
+            r.kind = EDGE_INVERSE_U, r.factor = l.factor, r.valued = l.valued;
+            return r;
+        }
+        return l.kind == EDGE_PROGRAM || !is_number(r) || r.factor == 0 ? none
+                                                                        : times(l, 1 / r.factor);
+    case FMM_EDGE_SIGMOID:
+        return is_plain(l) ? apply(EDGE_SIGMOID_U, 0) : none;
+    case FMM_EDGE_EXP:
+        return is_plain(l) ? apply(EDGE_EXP_U, 0) : none;
+    case FMM_EDGE_LEAKY:
+        return is_plain(l) ? apply(EDGE_LEAKY_U, s.constant) : none;
+    case FMM_EDGE_TANH:
+        return is_plain(l) ? apply(EDGE_TANH_U, 0) : none;
+    default:
+        return none;
     }
-    if (n == 0) return EDGE_S;
-    if (n == 1 && is(0, FMM_EDGE_SIGMOID, 0, 0, 0)) return EDGE_SIGMOID_S;
-    if (n == 2 && is(0, FMM_EDGE_NEG, 0, 0, 0) && is(1, FMM_EDGE_SIGMOID, 0, 0, 0))
-        return EDGE_SIGMOID_MINUS_S;
-    if (n == 1 && is(0, FMM_EDGE_LEAKY, 0, 0, 0)) {
-        *slope = s[0].constant;
-        return EDGE_LEAKY_S;
-    }
-    return EDGE_PROGRAM;
 }
 
 template <class A> static inline edge_program<A> edge_of_fusion(const fmm_fusion *f)
 {
     edge_program<A> e;
-    double slope;
-    e.kind = edge_kind_of(f, &e.valued, &slope);
-    e.slope = (A)slope;
-    e.count = (int32_t)f->count;
+    edge_form at[FMM_EDGE_REGISTERS];
+    for (edge_form &form : at) form = edge_form{EDGE_PROGRAM, false, 1, 1, 0, 0};
+    at[0] = edge_form{EDGE_U, false, 1, 1, 0, 0};
+    at[1] = edge_form{EDGE_ONE, true, 1, 1, 0, 0};
+    for (int64_t k = 0; k < f->count; k++)
+        at[f->steps[k].out] =
+            edge_form_of(f->steps[k], at[f->steps[k].left], at[f->steps[k].right]);
+    e.kind = at[0].kind;
+    e.valued = at[0].valued;
+    e.factor = (A)at[0].factor;
+    e.scale = (A)at[0].scale;
+    e.shift = (A)at[0].shift;
+    e.slope = (A)at[0].slope;
     for (int64_t k = 0; k < f->count; k++) {
         const fmm_edge_step &s = f->steps[k];
         e.step[k] = make_uchar4((unsigned char)s.op, (unsigned char)s.out, (unsigned char)s.left,
                                 (unsigned char)s.right);
         e.constant[k] = (A)s.constant;
+    }
+    /* Programs end in copies to registers 0, 1 and 2, which can as well be read where they are. */
+    e.result = make_uchar4(0, 1, 2, 0);
+    for (e.count = (int32_t)f->count; e.count; e.count--) {
+        const uchar4 last = e.step[e.count - 1];
+        if (last.x != FMM_EDGE_COPY) break;
+        if (e.result.x == last.y) e.result.x = last.z;
+        if (e.result.y == last.y) e.result.y = last.z;
+        if (e.result.z == last.y) e.result.z = last.z;
     }
     return e;
 }
@@ -161,9 +221,12 @@ template <class A> static __device__ A edge_step(int op, A l, A r, A k)
     }
 }
 
-/* result[0] = w, and the derivatives by s and a where the program computes them. */
+/* w, and its derivatives by s and a where the program computes them. */
+template <class A> struct edge_result {
+    A w, by_s, by_a;
+};
 template <class A>
-static __device__ __noinline__ void edge_run(const edge_program<A> &e, A s, A a, A *result)
+static __device__ __noinline__ edge_result<A> edge_run(const edge_program<A> &e, A s, A a)
 {
     A at[FMM_EDGE_REGISTERS];
     at[0] = s, at[1] = a, at[2] = A(0);
@@ -171,29 +234,44 @@ static __device__ __noinline__ void edge_run(const edge_program<A> &e, A s, A a,
         const uchar4 step = e.step[k];
         at[step.y] = edge_step<A>(step.x, at[step.z], at[step.w], e.constant[k]);
     }
-    for (int k = 0; k < 3; k++) result[k] = at[k];
+    return edge_result<A>{at[e.result.x], at[e.result.y], at[e.result.z]};
 }
 
 /* Functions with direct code; the interpreter is a call, which costs registers in every kernel that
  * might make it. */
 template <class A>
-static __device__ __forceinline__ A edge_direct(const edge_program<A> &e, A s, A a)
+static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<A> &e, A s, A a)
 {
-    A w = s;
-    if (e.kind == EDGE_ONE) w = A(1);
-    if (e.kind == EDGE_SIGMOID_S || e.kind == EDGE_SIGMOID_MINUS_S)
-        w = sigmoid(e.kind == EDGE_SIGMOID_S ? s : -s);
-    if (e.kind == EDGE_RECIPROCAL) w = A(1) / (A(1) + s);
-    if (e.kind == EDGE_LEAKY_S) w = leaky(s, e.slope);
-    return e.valued ? w * a : w;
-}
-template <class A>
-static __device__ __forceinline__ A edge_weight(const edge_program<A> &e, A s, A a)
-{
-    if (e.kind != EDGE_PROGRAM) return edge_direct(e, s, a);
-    A result[3];
-    edge_run(e, s, a, result);
-    return result[0];
+    const A u = s * e.scale + e.shift;
+    A f = u, slope = A(1);
+    if (e.kind != EDGE_U) {
+        switch (e.kind) {
+        case EDGE_SIGMOID_U:
+            f = sigmoid(u);
+            slope = f * (A(1) - f);
+            break;
+        case EDGE_EXP_U:
+            slope = f = exp_of(u);
+            break;
+        case EDGE_LEAKY_U:
+            f = leaky(u, e.slope);
+            slope = u > A(0) ? A(1) : e.slope;
+            break;
+        case EDGE_INVERSE_U:
+            f = A(1) / u;
+            slope = -f / u;
+            break;
+        case EDGE_TANH_U:
+            f = tanh_of(u);
+            slope = A(1) - f * f;
+            break;
+        default:
+            f = A(1), slope = A(0);
+        }
+    }
+    f *= e.factor;
+    slope *= e.factor * e.scale;
+    return edge_result<A>{e.valued ? f * a : f, e.valued ? slope * a : slope, e.valued ? f : A(0)};
 }
 
 /* ---- messages ---- */

@@ -136,19 +136,20 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
             const bool cols = s.pass == FMM_COLS;
             const pair_at<T> at = {s, cols ? far : row, cols ? row : far, h};
             const int64_t edge = edge_of(s.val, begin + n);
-            A result[3], ds = A(0);
-            edge_run<A>(s.edge, at.score(lane), edge_value<A>(s.val, edge, h), result);
+            const edge_result<A> found =
+                edge_run<A>(s.edge, at.score(lane), edge_value<A>(s.val, edge, h));
+            A ds = A(0);
             if (!forward && !(cols && second)) {
                 const A product = at.product(lane);
-                ds = product * result[1];
+                ds = product * found.by_s;
                 if (values && lane == 0)
-                    *element<T>(s.out2, edge, h, 0) = narrow<T>(product * result[2]);
+                    *element<T>(s.out2, edge, h, 0) = narrow<T>(product * found.by_a);
             }
 #pragma unroll
             for (int k = 0; k < HELD; k++) {
                 const int64_t c = tile + k * WARP + lane;
                 if (c >= out.feat) continue;
-                const A t = at.term(c, second, result[0], ds);
+                const A t = at.term(c, second, found.w, ds);
                 if (!extreme)
                     sum[0][k] += t;
                 else if (sign * t > sum[0][k] || t != t)

@@ -32,7 +32,7 @@ static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
      .about = "cuSPARSE, bound at run time",                                                       \
      .source = "NVIDIA",                                                                           \
      .deterministic = bits,                                                                        \
-     .supports = (preprocess) ? fmm_cusparse_prepared_supports : fmm_cusparse_supports,            \
+     .supports = fmm_cusparse_supports,                                                            \
      .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
      .run = fmm_##op##_cusparse_##what},
 

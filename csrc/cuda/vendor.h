@@ -57,7 +57,6 @@ void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y);
     X(spmm, 12, csr_alg2, 6, false, false, false)                                                  \
     X(spmm, 13, csr_alg3, 12, false, false, true)                                                  \
     X(spmm, 14, csr_alg1_preprocess, 4, false, true, false)                                        \
-    X(spmm, 15, csr_alg3_preprocess, 12, false, true, true)                                        \
     X(spmm, 16, coo_alg1, 1, true, false, false)                                                   \
     X(spmm, 17, coo_alg2, 2, true, false, true)                                                    \
     X(spmm, 18, coo_alg3, 3, true, false, false)                                                   \
@@ -72,7 +71,6 @@ FMM_CUSPARSE_SPMM_LIST(X)
 FMM_CUSPARSE_SDDMM_LIST(X)
 #undef X
 bool fmm_cusparse_supports(const fmm_call *call);
-bool fmm_cusparse_prepared_supports(const fmm_call *call);
 
 /* cublas.c */
 enum { FMM_CUBLAS_NUMBER = 30 };

@@ -25,6 +25,12 @@ def find_graph(name: str) -> Path:
 
     Raises:
         FileNotFoundError: it is in neither; the text names both.
+
+    Example:
+        >>> from fusedmm import data
+        >>> data.find_graph("no-such-graph")
+        Traceback (most recent call last):
+        FileNotFoundError: no no-such-graph.npz in ...
     """
     file = name if name.endswith(".npz") else f"{name}.npz"
     beside = Path(__file__).resolve().parents[3] / "shared" / "graphs"
@@ -124,6 +130,15 @@ def load_npz(path: str | os.PathLike[str], split: int = 0) -> Graph:
     Raises:
         OSError: the file cannot be opened.
         ValueError: the file is malformed; the text names the file and the key.
+
+    Example:
+        >>> from fusedmm import data
+        >>> import pathlib, tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "ring.npz")
+        ...     np.savez(path, indptr=np.arange(4), indices=np.array([1, 2, 0]), shape=np.array([3, 3]))
+        ...     data.load_npz(path).adj
+        CSR(shape=(3, 3), nnz=3, val=none, device=cpu)
     """
     path = Path(path)
     if split < 0:
@@ -151,6 +166,16 @@ def load_matrix_market(path: str | os.PathLike[str]) -> CSR:
         OSError: the file cannot be opened.
         ValueError: the file is malformed or complex.
         ImportError: scipy is not installed.
+
+    Example:
+        >>> from fusedmm import data
+        >>> import pathlib, tempfile
+        >>> text = "%%MatrixMarket matrix coordinate real general\\n2 2 1\\n1 2 0.5\\n"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "one.mtx")
+        ...     _ = path.write_text(text)
+        ...     data.load_matrix_market(path)
+        CSR(shape=(2, 2), nnz=1, val=float64[1], device=cpu)
     """
     io, sparse = extra("scipy.io", "scipy"), extra("scipy.sparse", "scipy")
     Path(path).open("rb").close()  # scipy's own error for a missing file differs by version

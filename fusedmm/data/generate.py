@@ -28,6 +28,11 @@ def rmat(scale: int, edge_factor: int = 16, a: float = 0.57, b: float = 0.19, c:
         edge_factor: entries drawn per node; those drawn twice are merged, so there are somewhat fewer.
         a, b, c: probability of the upper left, upper right and lower left quarter at every level.
         seed: of the random generator.
+
+    Example:
+        >>> from fusedmm import data
+        >>> data.rmat(4, 2)
+        CSR(shape=(16, 16), nnz=27, val=none, device=cpu)
     """
     if not 0 <= scale <= 30 or min(a, b, c) < 0 or not 0 < a + b + c <= 1 or edge_factor < 0:
         raise ValueError(f"no R-MAT of scale {scale}, edge factor {edge_factor} and quarters {(a, b, c)}")
@@ -41,7 +46,13 @@ def rmat(scale: int, edge_factor: int = 16, a: float = 0.57, b: float = 0.19, c:
 
 
 def uniform(rows: int, cols: int, nnz: int, seed: int = 0) -> CSR:
-    """A matrix of nnz distinct entries, every choice of them equally likely."""
+    """A matrix of nnz distinct entries, every choice of them equally likely.
+
+    Example:
+        >>> from fusedmm import data
+        >>> data.uniform(3, 4, 5)
+        CSR(shape=(3, 4), nnz=5, val=none, device=cpu)
+    """
     places = rows * cols
     if not 0 <= nnz <= places:
         raise ValueError(f"{nnz} distinct entries do not fit into {rows} x {cols}")
@@ -67,7 +78,13 @@ def _from_offsets(extent: tuple[int, ...], offsets: Array) -> CSR:
 
 
 def banded(n: int, bandwidth: int) -> CSR:
-    """The n x n matrix with an entry wherever row and column differ by at most bandwidth."""
+    """The n x n matrix with an entry wherever row and column differ by at most bandwidth.
+
+    Example:
+        >>> from fusedmm import data
+        >>> data.banded(4, 1)
+        CSR(shape=(4, 4), nnz=10, val=none, device=cpu)
+    """
     if n < 1 or bandwidth < 0:
         raise ValueError(f"no banded matrix of {n} rows and bandwidth {bandwidth}")
     return _from_offsets((n,), np.arange(-min(bandwidth, n), min(bandwidth, n) + 1)[:, None])
@@ -77,6 +94,11 @@ def stencil(n_x: int, n_y: int, n_z: int | None = None, *, points: int = 5) -> C
     """The matrix of a stencil on a grid without wrap-around: 5 or 9 points in the plane, 7 or 27 in space.
 
     Point (x, y, z) is row (x * n_y + y) * n_z + z; an entry joins it to itself and to its neighbours.
+
+    Example:
+        >>> from fusedmm import data
+        >>> data.stencil(2, 2)
+        CSR(shape=(4, 4), nnz=12, val=none, device=cpu)
     """
     extent = (n_x, n_y) if n_z is None else (n_x, n_y, n_z)
     known: dict[tuple[int, int], Callable[[Array], Array]] = {

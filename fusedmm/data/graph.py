@@ -22,6 +22,12 @@ class Graph:
         x: features, float32 [nodes, features].
         y: labels, int64 [nodes], from 0.
         train, val, test: int64 node ids of a split.
+
+    Example:
+        >>> from fusedmm import data
+        >>> ring = fusedmm.as_csr(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+        >>> data.Graph(ring, y=torch.tensor([0, 1, 0])).adj.nnz
+        3
     """
 
     adj: CSR
@@ -45,6 +51,13 @@ def random_split(graph: Graph, train_per_class: int = 20, val_per_class: int = 3
 
     Raises:
         ValueError: no labels, or a class that is too small.
+
+    Example:
+        >>> from fusedmm import data
+        >>> graph = data.Graph(data.banded(8, 1), y=torch.arange(8) % 2)
+        >>> split = data.random_split(graph, train_per_class=1, val_per_class=1)
+        >>> len(split.train), len(split.val), len(split.test)
+        (2, 2, 4)
     """
     if graph.y is None:
         raise ValueError("the graph has no labels to split")
@@ -70,6 +83,11 @@ def digits(labels_per_class: int = 5, neighbours: int = 10, seed: int = 0) -> Gr
 
     Raises:
         ImportError: scikit-learn is not installed.
+
+    Example:
+        >>> from fusedmm import data
+        >>> data.digits(neighbours=5).x.shape
+        torch.Size([1797, 64])
     """
     datasets, near = extra("sklearn.datasets", "scikit-learn"), extra("sklearn.neighbors", "scikit-learn")
     pixels, y = datasets.load_digits(return_X_y=True)

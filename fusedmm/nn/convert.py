@@ -103,6 +103,10 @@ class Conversion:
         model: the model; another object than the one given only where that was itself a layer.
         swapped: what stands now in the place of a layer, by the layer's name within the model.
         left: why a layer of PyG stays, by its name.
+
+    Example:
+        >>> fusedmm.nn.convert(torch.nn.Linear(2, 2)).swapped
+        {}
     """
 
     model: Module
