@@ -6,8 +6,7 @@
  * Each lane multiplies its channels, a transposing butterfly (sddmm.cuh) leaves the scores of the
  * batch spread over the lanes, which turn them into weights side by side and hand them round; the
  * rows are still in registers and are added under their weights. So y is gathered once for both
- * uses and no score reaches memory. With AHEAD there are two sets of rows: one is on its way while
- * the other is multiplied, across the ends of rows, too.
+ * uses and no score reaches memory.
  *
  * Whole rows are written once, pieces of long rows go to slots of the workspace that SpMM's second
  * kernel adds in order: no atomics, the same bits every time, no accumulator of more than 512
@@ -75,17 +74,16 @@ static constexpr int blocks_of_form(int form, int per, int blocks)
     return form == DOT_SAME || form == SQDIST_SUB ? blocks : per > 2 ? 1 : 2;
 }
 
-template <class T, int FORM, int VEC, int LANES, int PER, int BATCH, int BLOCKS, bool AHEAD>
+template <class T, int FORM, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
 static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS))
     fused_segments(const __grid_constant__ fused_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     enum { SHARE = LANES / BATCH, STEP = LANES * VEC }; /* lanes with the same score */
-    enum { SETS = AHEAD ? 2 : 1, STRIDE = SETS * BATCH };
-    static_assert(LANES >= STRIDE, "a lane holds one score of a batch");
-    constexpr int UNROLL = AHEAD || FORM == DOT_RUN || FORM == ANY_FORM ? 1
-                           : SHARE < 4                                  ? SHARE
-                                                                        : 4; /* batches */
+    static_assert(LANES >= BATCH, "a lane holds one score of a batch");
+    constexpr int UNROLL = FORM == DOT_RUN || FORM == ANY_FORM ? 1
+                           : SHARE < 4                         ? SHARE
+                                                               : 4; /* batches */
     constexpr bool ANY = FORM == ANY_FORM, OTHER = FORM == DOT_OTHER || ANY;
     constexpr bool RUN = FORM == DOT_RUN || ANY;
     let_next_start();
@@ -145,50 +143,36 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
     }
 
     /* Entries `at` and on of those whose columns the lanes hold. */
-    PACK(T, VEC) row[SETS][BATCH][PER], sent[OTHER ? BATCH : 1][PER];
-    auto gather = [&](int32_t columns, int at, int set) __attribute__((always_inline))
+    PACK(T, VEC) row[BATCH][PER], sent[OTHER ? BATCH : 1][PER];
+    auto gather = [&](int at) __attribute__((always_inline))
     {
 #pragma unroll
         for (int f = 0; f < BATCH; f++) {
-            const int32_t j = __shfl_sync(ALL, columns, at + f, LANES);
+            const int32_t j = __shfl_sync(ALL, near, at + f, LANES);
             const char *const from = y + uint64_t(uint32_t(j)) * s.y_row;
             const char *const from_z = OTHER ? z + uint64_t(uint32_t(j)) * s.z_row : NULL;
 #pragma unroll
             for (int i = 0; i < PER; i++) {
-                row[set][f][i] = load_if<T, VEC>(reads_y && j >= 0 && in[i],
-                                                 reinterpret_cast<const T *>(from) + i * STEP);
+                row[f][i] = load_if<T, VEC>(reads_y && j >= 0 && in[i],
+                                            reinterpret_cast<const T *>(from) + i * STEP);
                 if (OTHER)
                     sent[OTHER ? f : 0][i] = load_if<T, VEC>(
                         z && j >= 0 && in_out[i], reinterpret_cast<const T *>(from_z) + i * STEP);
             }
         }
     };
-    PACK(T, VEC) left_next[PER];
-    auto gather_left = [&](int32_t r) {
-        const T *const x = s.x + r * s.x_row + head * s.x_head + column;
-#pragma unroll
-        for (int i = 0; i < PER; i++)
-            left_next[i] = load_if<T, VEC>(reads_y && in[i], x + i * STEP);
-    };
-
     if (rows <= 0) return;
     span now = span_of_lane<LANES>(mine, 0);
     fetch(now, 0, &near, &value);
-    if (AHEAD) {
-        gather_left(now.row);
-        gather(near, 0, 0);
-    }
     for (int r = 0; r < rows; r++) {
         A left[PER][VEC], sum[PER][VEC];
-        if (!AHEAD) gather_left(now.row);
+        const T *const x = s.x + now.row * s.x_row + head * s.x_head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            unpack<T, VEC>(left_next[i], left[i]);
+            unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), left[i]);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum[i][v] = extreme ? -A(INFINITY) : A(0);
         }
-
-        if (AHEAD) gather_left(span_after(r).row);
 
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += LANES) {
@@ -197,70 +181,60 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
             else
                 fetch(span_after(r), 0, &near_next, &value_next);
 #pragma unroll UNROLL
-            for (int c = 0; c < LANES; c += STRIDE) {
+            for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
+                gather(c);
+
+                A dot[BATCH];
 #pragma unroll
-                for (int set = 0; set < SETS; set++) {
-                    const int at = c + set * BATCH, then = at + BATCH;
-                    if (AHEAD) {
-                        const bool last = set && (then == LANES || done + then >= longest);
-                        gather(last ? near_next : near, last ? 0 : then, !set);
-                    } else {
-                        gather(near, at, 0);
+                for (int f = 0; f < BATCH; f++) {
+                    dot[f] = A(0);
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        A right[VEC];
+                        unpack<T, VEC>(row[f][i], right);
+                        if (!scored || (ANY && !in[i])) continue;
+#pragma unroll
+                        for (int v = 0; v < VEC; v++)
+                            dot[f] = score_term<FORM, A>(s.score, dot[f], left[i][v], right[v]);
                     }
-                    if (set && done + at >= longest) break;
+                }
+                transpose_sum<A, LANES, BATCH>(dot, lane);
 
-                    A dot[BATCH];
-#pragma unroll
-                    for (int f = 0; f < BATCH; f++) {
-                        dot[f] = A(0);
-#pragma unroll
-                        for (int i = 0; i < PER; i++) {
-                            A right[VEC];
-                            unpack<T, VEC>(row[set][f][i], right);
-                            if (!scored || (ANY && !in[i])) continue;
-#pragma unroll
-                            for (int v = 0; v < VEC; v++)
-                                dot[f] = score_term<FORM, A>(s.score, dot[f], left[i][v], right[v]);
-                        }
-                    }
-                    transpose_sum<A, LANES, BATCH>(dot, lane);
-
-                    /* Entry at + lane / SHARE is this lane's. */
-                    const A a = __shfl_sync(ALL, value, at + lane / SHARE, LANES);
-                    const bool there = __shfl_sync(ALL, near, at + lane / SHARE, LANES) >= 0;
-                    const A score = scored ? dot[0] : A(1);
-                    A weight = RUN && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, score, a).w
-                                                                  : edge_direct(s.edge, score, a).w;
-                    if (ANY && s.reduce == FMM_MIN) weight = -weight;
-                    if (!there) weight = A(0);
+                /* Entry c + lane / SHARE is this lane's. */
+                const A a = __shfl_sync(ALL, value, c + lane / SHARE, LANES);
+                const bool there = __shfl_sync(ALL, near, c + lane / SHARE, LANES) >= 0;
+                const A score = scored ? dot[0] : A(1);
+                A weight = RUN && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, score, a).w
+                                                              : edge_direct(s.edge, score, a).w;
+                if (ANY && s.reduce == FMM_MIN) weight = -weight;
+                if (!there) weight = A(0);
 
 #pragma unroll
-                    for (int f = 0; f < BATCH; f++) {
-                        const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
-                        const bool absent = ANY && __shfl_sync(ALL, near, at + f, LANES) < 0;
+                for (int f = 0; f < BATCH; f++) {
+                    const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
+                    const bool absent = ANY && __shfl_sync(ALL, near, c + f, LANES) < 0;
 #pragma unroll
-                        for (int i = 0; i < PER; i++) {
-                            A right[VEC];
-                            unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i]
-                                                                           : row[set][f][i],
-                                           right);
+                    for (int i = 0; i < PER; i++) {
+                        A right[VEC];
+                        unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i]
+                                                                       : row[f][i],
+                                       right);
 #pragma unroll
-                            for (int v = 0; v < VEC; v++) {
-                                A m = right[v];
-                                if (FORM == SQDIST_SUB) m = left[i][v] - m;
-                                if (ANY) {
-                                    m = activated<A>(s.activation,
-                                                     message_raw<A>(s.message, left[i][v], m));
-                                    if (extreme) {
-                                        const A term = absent ? -A(INFINITY) : by * m;
-                                        sum[i][v] = reduce_extreme::join(sum[i][v], term);
-                                        continue;
-                                    }
-                                    if (absent) m = A(0);
+                        for (int v = 0; v < VEC; v++) {
+                            A m = right[v];
+                            if (FORM == SQDIST_SUB) m = left[i][v] - m;
+                            if (ANY) {
+                                m = activated<A>(s.activation,
+                                                 message_raw<A>(s.message, left[i][v], m));
+                                if (extreme) {
+                                    const A term = absent ? -A(INFINITY) : by * m;
+                                    sum[i][v] = reduce_extreme::join(sum[i][v], term);
+                                    continue;
                                 }
-                                sum[i][v] = reduce_sum::add(sum[i][v], by, m);
+                                if (absent) m = A(0);
                             }
+                            sum[i][v] = reduce_sum::add(sum[i][v], by, m);
                         }
                     }
                 }
@@ -309,7 +283,7 @@ template <class T> static void join_slots_of(const fmm_exec *exec, const fused_a
         launch_join<T, reduce_extreme>(exec, j);
 }
 
-template <class T, int VEC, int LANES, int PER, int BATCH, int BLOCKS, bool AHEAD>
+template <class T, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
 static void launch_fused(const fmm_exec *exec, fused_args<T> s)
 {
     const cudaStream_t stream = stream_of(exec);
@@ -324,14 +298,14 @@ static void launch_fused(const fmm_exec *exec, fused_args<T> s)
     const bool same =
         s.z == s.y && s.z_row == s.y_row && s.z_head == s.y_head && s.feat == s.feat_out;
     if (same) s.z = NULL;
-    auto kernel = fused_segments<T, ANY_FORM, VEC, LANES, PER, BATCH, BLOCKS, false>;
+    auto kernel = fused_segments<T, ANY_FORM, VEC, LANES, PER, BATCH, BLOCKS>;
     if (dot && same)
-        kernel = run ? fused_segments<T, DOT_RUN, VEC, LANES, PER, BATCH, BLOCKS, false>
-                     : fused_segments<T, DOT_SAME, VEC, LANES, PER, BATCH, BLOCKS, AHEAD>;
+        kernel = run ? fused_segments<T, DOT_RUN, VEC, LANES, PER, BATCH, BLOCKS>
+                     : fused_segments<T, DOT_SAME, VEC, LANES, PER, BATCH, BLOCKS>;
     else if (dot && !run)
-        kernel = fused_segments<T, DOT_OTHER, VEC, LANES, PER, BATCH, BLOCKS, false>;
+        kernel = fused_segments<T, DOT_OTHER, VEC, LANES, PER, BATCH, BLOCKS>;
     else if (sqdist && !run)
-        kernel = fused_segments<T, SQDIST_SUB, VEC, LANES, PER, BATCH, BLOCKS, AHEAD>;
+        kernel = fused_segments<T, SQDIST_SUB, VEC, LANES, PER, BATCH, BLOCKS>;
     kernel<<<grid, BLOCK, 0, stream>>>(s);
     if (s.plan.long_rows_max) join_slots_of(exec, s);
 }
@@ -343,15 +317,15 @@ template <class T> static void choose_group(const fmm_exec *exec, const fused_ar
 {
     enum { V = 16 / sizeof(T), WIDE = V < 8 ? 8 : 4, FEW = V < 8 ? 3 : 2 };
     const int64_t n = ceil_div(s.feat > s.feat_out ? s.feat : s.feat_out, vec);
-    if (vec == V && n <= 4) return launch_fused<T, V, 4, 1, 4, 3, false>(exec, s);
-    if (vec == V && n <= 8) return launch_fused<T, V, 8, 1, WIDE, 3, false>(exec, s);
-    if (vec == V && n <= 16) return launch_fused<T, V, 16, 1, WIDE, 3, false>(exec, s);
-    if (vec == V && n <= 32) return launch_fused<T, V, 16, 2, 4, FEW, false>(exec, s);
-    if (vec == V && n <= 64) return launch_fused<T, V, 32, 2, 4, FEW, false>(exec, s);
-    if (vec == V) return launch_fused<T, V, 32, 4, 2, 2, false>(exec, s);
-    if (n <= 8) return launch_fused<T, 1, 8, 1, 8, 4, false>(exec, s);
-    if (n <= 32) return launch_fused<T, 1, 32, 1, 8, 4, false>(exec, s);
-    return launch_fused<T, 1, 32, 8, 2, 2, false>(exec, s);
+    if (vec == V && n <= 4) return launch_fused<T, V, 4, 1, 4, 3>(exec, s);
+    if (vec == V && n <= 8) return launch_fused<T, V, 8, 1, WIDE, 3>(exec, s);
+    if (vec == V && n <= 16) return launch_fused<T, V, 16, 1, WIDE, 3>(exec, s);
+    if (vec == V && n <= 32) return launch_fused<T, V, 16, 2, 4, FEW>(exec, s);
+    if (vec == V && n <= 64) return launch_fused<T, V, 32, 2, 4, FEW>(exec, s);
+    if (vec == V) return launch_fused<T, V, 32, 4, 2, 2>(exec, s);
+    if (n <= 8) return launch_fused<T, 1, 8, 1, 8, 4>(exec, s);
+    if (n <= 32) return launch_fused<T, 1, 32, 1, 8, 4>(exec, s);
+    return launch_fused<T, 1, 32, 8, 2, 2>(exec, s);
 }
 
 /* How many elements move at once: 16 bytes where all operands lie so, else one. */
