@@ -105,7 +105,7 @@ build/planted/gpu: tests/gpu_planted.cu
 	@mkdir -p $(@D)
 	$(NVCC) -arch=$(CUDA_ARCH) -lineinfo $< -o $@
 
-# Lines of csrc/*.c and *.inc that the C tests and Python's run; docs/coverage.md says why the others are there.
+# Lines of csrc/*.c and *.inc that the C tests and Python's run.
 .PHONY: coverage
 coverage: $(VENV)/dev
 	$(MAKE) -j$$(nproc) $(C_TESTED:%=build/coverage/tests/%)
