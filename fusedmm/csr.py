@@ -21,7 +21,6 @@ from fusedmm.structure import (
     require_shape,
     require_values,
     require_vector,
-    sort_key,
     transpose,
     validate,
     written,
@@ -142,6 +141,7 @@ class CSR:
         require_vector("row", row)
         require_vector("col", col)
         require_same_device(row=row, col=col, val=val)
+        row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
         if row.numel() != col.numel():
             raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
         if shape is None:
@@ -150,7 +150,7 @@ class CSR:
         if check and row.numel():
             require_range("row", row, rows)
             require_range("col", col, cols)
-        key = sort_key(row, col, cols)
+        key = row * cols + col
         none = torch.empty(0, dtype=torch.uint8, device=row.device)
         if check and bool((key[1:] >= key[:-1]).all()):
             eid, row_sorted, idx = none, row, col
@@ -212,10 +212,9 @@ class CSR:
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
         """From a scipy sparse matrix or array; values in the order of its CSR form, integers become float32."""
-        csr = matrix.tocsr()
-        val = torch.from_numpy(csr.data)
-        val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
-        return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
+        from fusedmm.forms import from_scipy
+
+        return from_scipy(matrix, check)
 
     @staticmethod
     def make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:

@@ -1,6 +1,8 @@
-"""Torch's own sparse and dense tensors, to and from a CSR."""
+"""Torch's own sparse and dense tensors and scipy's matrices, to and from a CSR."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +29,14 @@ def from_torch(adj: Tensor, check: bool) -> CSR:
     indices = adj.indices() if adj.is_coalesced() else adj._indices()
     values = adj.values() if adj.is_coalesced() else adj._values()
     return CSR.from_coo(indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check=check)
+
+
+def from_scipy(matrix: Any, check: bool) -> CSR:
+    """``CSR.from_scipy``."""
+    csr = matrix.tocsr()
+    val = torch.from_numpy(csr.data)
+    val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
+    return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
 
 
 def to_dense(adj: CSR) -> Tensor:

@@ -12,6 +12,8 @@ from fusedmm._lib import ops
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
+
 
 class Shared:
     """What matrices of one structure share: what is made of it is built once for all of them."""
@@ -41,10 +43,6 @@ def as_eid(order: Tensor) -> Tensor:
 def pointers(sorted_rows: Tensor, rows: int) -> Tensor:
     bounds = torch.arange(rows + 1, dtype=sorted_rows.dtype, device=sorted_rows.device)
     return torch.searchsorted(sorted_rows.contiguous(), bounds)
-
-
-def sort_key(row: Tensor, col: Tensor, cols: int) -> Tensor:
-    return row.long() * cols + col
 
 
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
@@ -95,8 +93,8 @@ def require_shape(shape: tuple[int, int]) -> tuple[int, int]:
 def require_vector(name: str, t: Tensor) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
-    if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integers, not {t.dtype}")
+    if t.dtype not in INTEGERS:
+        raise TypeError(f"{name} must hold integers (int64, int32, int16, int8 or uint8), not {t.dtype}")
     if t.dim() != 1:
         raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
 

@@ -69,6 +69,17 @@ def test_int32_indices_and_narrower_ones_are_taken(check, device):
         assert fusedmm.spmm(adj, torch.eye(2, device=device)).tolist() == [[0, 1], [1, 1]]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8], ids=str)
+def test_narrow_indices_of_a_matrix_beyond_their_range(dtype, device):
+    """Sizes and keys are compared in int64, not in what the indices happen to be."""
+    row, col = (torch.tensor(t, dtype=dtype, device=device) for t in ([100, 2, 100], [99, 100, 1]))
+    for check in (True, False):
+        adj = fusedmm.CSR.from_coo(row, col, shape=(40000, 70000), check=check)
+        assert adj.degree().nonzero()[:, 0].tolist() == [2, 100] and adj.ptr[-1] == 3
+        assert adj.coo()[0].tolist() == [100, 2, 100] and adj.coo()[1].tolist() == [99, 100, 1]
+        assert fusedmm.CSR.from_coo(col, row, shape=(40000, 1000), check=check).t().ptr[-1] == 3
+
+
 @pytest.mark.parametrize("end, at", [("row", 1), ("col", 2)])
 @pytest.mark.parametrize("value", [-1, 3, 2**32, I64])
 def test_coordinates_outside(end, at, value, device):
@@ -91,6 +102,12 @@ CONSTRUCTORS = [
     (lambda: fusedmm.CSR.from_csr([0, 1], vector(0)), TypeError, "ptr must be a tensor, not list"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0, dtype=torch.float32)), TypeError, "idx must hold integers"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0, dtype=torch.bool)), TypeError, "idx must hold integers"),
+    (
+        lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(2**63, dtype=torch.uint64), shape=(1, 9)),
+        TypeError,
+        r"idx must hold integers \(int64, int32, int16, int8 or uint8\), not torch.uint64",
+    ),
+    (lambda: fusedmm.CSR.from_coo(vector(0), vector(0, dtype=torch.uint32)), TypeError, "col must hold integers"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0)[None]), ValueError, "idx must have 1 dimension, not 2"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), vector(1)), TypeError, "val must be a floating-point"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), [1.0]), TypeError, "val must be a floating-point"),
