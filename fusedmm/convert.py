@@ -14,8 +14,9 @@ from fusedmm.structure import as_eid, own, own_values
 
 Size = int | tuple[int, int] | None
 
-# Structures of tensors that were converted before, with the version and size they had then. Weak, so an
-# entry lives as long as its tensor; beside the tensors, so that copies and pickles do not carry it.
+# Structures of tensors that were converted before, with the version and size they had then and whether they
+# were validated. Weak, so an entry lives as long as its tensor; beside the tensors, so that copies and pickles
+# do not carry it.
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _lock = threading.Lock()
 
@@ -100,12 +101,12 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     version = -1 if adj.is_inference() else adj._version
     with _lock:
         known = _known.get(adj)
-    if known is not None and known[0] == version and known[1] == size and version >= 0:
+    if known is not None and known[:2] == (version, size) and version >= 0 and (known[3] or not check):
         csr: CSR = known[2]
         return csr if adj.layout == torch.strided else csr.with_values(own_values(adj.values()))
     csr = _convert(adj, size, check)
     with _lock:
-        _known[adj] = (version, size, csr.pattern())
+        _known[adj] = (version, size, csr.pattern(), check)
     return csr
 
 

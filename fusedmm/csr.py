@@ -12,10 +12,10 @@ from fusedmm._lib import ops
 from fusedmm.structure import (
     Half,
     Shared,
-    as_eid,
+    compress,
     constant,
+    lasting,
     own,
-    pointers,
     require_range,
     require_same_device,
     require_shape,
@@ -35,7 +35,8 @@ class CSR:
     repeat (entries add) and need not be sorted. Values and edge gradients are in the *caller's* edge
     order: entry p has the value ``val[eid[p]]``.
 
-    The object is frozen; its tensors must not be written to. It is validated when it is made. The
+    The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
+    ``val.data``, which torch does not count). It is validated when it is made. The
     transpose, which every gradient needs, is made on first use and kept (``cache_transpose`` makes it
     at once, which compiled code requires).
 
@@ -81,6 +82,7 @@ class CSR:
     # ---- making one ----
 
     @staticmethod
+    @lasting
     def from_csr(
         ptr: Tensor,
         idx: Tensor,
@@ -119,6 +121,7 @@ class CSR:
         return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check)
 
     @staticmethod
+    @lasting
     def from_coo(
         row: Tensor,
         col: Tensor,
@@ -150,14 +153,8 @@ class CSR:
         if check and row.numel():
             require_range("row", row, rows)
             require_range("col", col, cols)
-        key = row * cols + col
-        none = torch.empty(0, dtype=torch.uint8, device=row.device)
-        if check and bool((key[1:] >= key[:-1]).all()):
-            eid, row_sorted, idx = none, row, col
-        else:
-            order = torch.sort(key, stable=True).indices
-            eid, row_sorted, idx = as_eid(order), row[order], col[order]
-        return CSR.make(pointers(row_sorted, rows), own(idx, torch.int32), eid, val, cols, False)
+        ptr, idx, eid = compress(row, col, rows, cols, check)
+        return CSR.make(ptr, idx, eid, val, cols, False)
 
     @staticmethod
     def from_edge_index(
@@ -217,6 +214,7 @@ class CSR:
         return from_scipy(matrix, check)
 
     @staticmethod
+    @lasting
     def make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:
         """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's."""
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
@@ -302,6 +300,7 @@ class CSR:
         """The same structure without values: every entry counts as one."""
         return self if self.val is None else self.with_values(None)
 
+    @lasting
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
         """On another device, and with values of another dtype."""
         target = self.device if device is None else torch.device(device)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from fusedmm._lib import ops
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
 
+P = ParamSpec("P")
+T = TypeVar("T")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -24,6 +28,20 @@ class Shared:
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 
+def lasting(make: Callable[P, T]) -> Callable[P, T]:
+    """What make makes in inference mode is no inference tensor: it is kept, and a gradient may need it later."""
+
+    @functools.wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+            return make(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return make(*args, **kwargs)
+
+    return made
+
+
+@lasting
 def own(t: Tensor, dtype: torch.dtype) -> Tensor:
     """A contiguous tensor of its own: index tensors of sparse tensors are views that torch.compile rejects."""
     return t.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
@@ -45,6 +63,16 @@ def pointers(sorted_rows: Tensor, rows: int) -> Tensor:
     return torch.searchsorted(sorted_rows.contiguous(), bounds)
 
 
+def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(ptr, idx, eid) of int64 coordinates in any order; to find them sorted already is a synchronisation."""
+    key = row * cols + col
+    if check and bool((key[1:] >= key[:-1]).all()):
+        return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
+    order = torch.sort(key, stable=True).indices
+    return pointers(row[order], rows), own(col[order], torch.int32), as_eid(order)
+
+
+@lasting
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
     row = torch.repeat_interleave(ptr[1:] - ptr[:-1], output_size=idx.numel())
@@ -53,10 +81,13 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     return ptr_t, idx_t, eid[order] if eid.numel() else as_eid(order), ops._plan(ptr_t, idx_t)
 
 
+@lasting
 def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
     """Constant values in the order of a half, so that kernels read them in a row; none where a gradient
-    is wanted or the order is the caller's already."""
+    is wanted, where the order is the caller's already, and where writes to val would go unseen."""
     if val is None or val.requires_grad or not eid.numel():
+        return none
+    if not torch.compiler.is_compiling() and val.is_inference():
         return none
     return val[eid.long()]
 

@@ -215,6 +215,87 @@ def test_a_change_in_place_is_seen(device):
     assert torch.equal(fusedmm.spmm(adj, torch.ones(4, 1, device=device)), 2 * y)
 
 
+def test_an_unchecked_conversion_is_not_taken_for_a_checked_one(device):
+    bad, x = torch.tensor([[0, 1, 9], [1, 2, 0]], device=device), torch.ones(3, 2, device=device)
+    unchecked = fusedmm.as_csr(bad, size=3, check=False)
+    assert fusedmm.as_csr(bad, size=3, check=False) is unchecked
+    with pytest.raises(ValueError, match="9 is outside"):
+        fusedmm.spmm(bad, x)
+    good = bad.clamp(max=2)
+    fusedmm.as_csr(good, size=3, check=False)
+    checked = fusedmm.as_csr(good, size=3)
+    assert fusedmm.as_csr(good, size=3, check=False) is checked is fusedmm.as_csr(good, size=3)
+
+
+# ---- what inference mode makes and training uses ----
+
+EDGES = [[2, 0, 1, 1, 0], [0, 1, 2, 1, 0]]
+
+
+def aggregated(adj, x):
+    return fusedmm.spmm(adj, x)
+
+
+# what makes something that is kept, and is called again in training: of (graph, x)
+KEPT = {
+    "structure of an edge_index": aggregated,
+    "transpose": lambda a, x: aggregated(fusedmm.as_csr(a, size=3).cache_transpose(), x),
+    "self loops": lambda a, x: aggregated(fusedmm.as_csr(a, size=3).add_self_loops(), x),
+    "normalised pattern": lambda a, x: aggregated(fusedmm.as_csr(a, size=3).gcn_norm(), x),
+    "GCNConv": fusedmm.nn.GCNConv(4, 2),
+    "GATConv": fusedmm.nn.GATConv(4, 2),
+    "GATConv with edges": lambda a, x: EDGE_LAYER(x, a, torch.ones(5, 3, device=x.device)),
+}
+EDGE_LAYER = fusedmm.nn.GATConv(4, 2, edge_dim=3)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_inference_mode_keeps_serves_training(name, device):
+    EDGE_LAYER.to(device)
+    use = KEPT[name]
+    if isinstance(use, torch.nn.Module):
+        layer = use.to(device)
+        use = lambda a, x: layer(x, a)  # noqa: E731
+    edge_index = torch.tensor(EDGES, device=device)
+    weighted = fusedmm.CSR.from_edge_index(edge_index, torch.rand(5, device=device), 3)
+    graphs = [edge_index, weighted.pattern()]
+    if name in ("transpose", "self loops"):
+        graphs.append(weighted)
+    for graph in graphs:
+        x = torch.randn(3, 4, device=device, requires_grad=True)
+        with torch.inference_mode():
+            expected = use(graph, x)
+        y = use(graph, x)
+        assert torch.equal(y, expected)
+        y.square().sum().backward()
+        assert x.grad.any()
+
+
+def test_a_matrix_and_a_cached_layer_of_inference_mode_serve_training(device):
+    edge_index, weight = torch.tensor(EDGES, device=device), torch.rand(5, device=device)
+    cached = fusedmm.nn.GCNConv(4, 2, cached=True).to(device)
+    x = torch.randn(3, 4, device=device, requires_grad=True)
+    with torch.inference_mode():
+        made = fusedmm.CSR.from_edge_index(edge_index, weight, 3)
+        cached(x, edge_index, weight)
+        row_major = fusedmm.CSR.from_csr(made.ptr, made.idx, shape=(3, 3))
+        converted = made.to(dtype=torch.float64).to(dtype=torch.float32)
+    for adj in (made, row_major, converted):
+        (adj @ x).square().sum().backward()
+    cached(x, edge_index, weight).square().sum().backward()
+    assert x.grad.any()
+
+
+def test_values_of_inference_mode_that_were_written_to_are_seen(device):
+    """Torch does not count writes to them, so no copy of them is kept."""
+    edge_index = torch.tensor(EDGES, device=device)
+    with torch.inference_mode():
+        adj = fusedmm.CSR.from_edge_index(edge_index, torch.rand(5, device=device), 3).cache_transpose()
+        adj.val.mul_(2)
+        for matrix in (adj, adj.t()):
+            torch.testing.assert_close(matrix @ torch.eye(3, device=device), matrix.to_dense())
+
+
 def test_copies_of_a_tensor_carry_nothing(device):
     """Kept beside the tensor, not on it: pickles and deep copies stay as they were."""
     import pickle

@@ -13,6 +13,7 @@ from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, reduction, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
+from fusedmm.structure import lasting
 
 
 class GCNConv(torch.nn.Module):
@@ -105,8 +106,9 @@ class GCNConv(torch.nn.Module):
             raise ValueError("GCNConv: x must be one tensor; for sources and targets of their own use SAGEConv")
         adj = self._kept
         if adj is None:
-            adj = self._graph(x, edge_index, edge_weight)
-            if self.cached and self.normalize:
+            keep = self.cached and self.normalize
+            adj = (lasting(self._graph) if keep else self._graph)(x, edge_index, edge_weight)
+            if keep:
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias
