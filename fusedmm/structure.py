@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -114,27 +115,66 @@ def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
     raise ValueError(f"ptr[{rows}] = {value} must be nnz = {nnz}")
 
 
-def require_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    rows, cols = int(shape[0]), int(shape[1])
-    if rows < 0 or not 0 <= cols < 2**31:
-        raise ValueError(f"shape {(rows, cols)}: rows must not be negative, cols must be in [0, 2^31)")
-    return rows, cols
+def require_shape(shape: Any, name: str = "shape") -> tuple[int, int]:
+    """Two sizes, whatever kind of integers they are."""
+    try:
+        first, second = shape
+        pair = operator.index(first), operator.index(second)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be two integers, not {shape!r}") from None
+    if not 0 <= pair[0] < 2**31 or not 0 <= pair[1] < 2**31:
+        raise ValueError(f"{name} {pair}: both must be in [0, 2^31)")
+    return pair
 
 
-def require_vector(name: str, t: Tensor) -> None:
+def require_size(size: Any) -> tuple[int, int]:
+    """(sources, targets) of an edge_index; one integer is both.
+
+    Raises:
+        TypeError, ValueError: something else, or beyond int32.
+    """
+    if isinstance(size, (tuple, list)):
+        return require_shape(size, "size")
+    try:
+        nodes = operator.index(size)
+    except TypeError:
+        raise TypeError(f"size must be an integer or (sources, targets), not {size!r}") from None
+    return require_shape((nodes, nodes), "size")
+
+
+def require_tensor(name: str, t: Any) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
+
+
+def require_integers(name: str, t: Any) -> None:
+    require_tensor(name, t)
     if t.dtype not in INTEGERS:
         raise TypeError(f"{name} must hold integers (int64, int32, int16, int8 or uint8), not {t.dtype}")
+
+
+def require_vector(name: str, t: Any) -> None:
+    require_integers(name, t)
     if t.dim() != 1:
         raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
 
 
-def require_range(name: str, t: Tensor, end: int) -> None:
+def require_range(place: str, t: Tensor, end: int) -> None:
+    """All in [0, end); place is the name of an element, with braces for its number."""
     bad = (t < 0) | (t >= end)
     if bool(bad.any()):
         where = int(bad.nonzero()[0])
-        raise ValueError(f"{name}[{where}] = {int(t[where])} is outside [0, {end})")
+        raise ValueError(f"{place.format(where)} = {int(t[where])} is outside [0, {end})")
+
+
+def require_permutation(name: str, order: Tensor, nnz: int) -> None:
+    require_vector(name, order)
+    if order.numel() != nnz:
+        raise ValueError(f"{name} has {order.numel()} elements for {nnz} entries")
+    require_range(name + "[{}]", order, nnz)
+    seen = torch.zeros(nnz, dtype=torch.bool, device=order.device).index_fill_(0, order.long(), True)
+    if not bool(seen.all()):
+        raise ValueError(f"{name} has no {int((~seen).nonzero()[0])}: it must be a permutation")
 
 
 def require_same_device(**tensors: Tensor | None) -> None:

@@ -87,6 +87,19 @@ def test_scipy(family, kind):
     assert held.sum() == sum(VAL), "scipy's own memory is not ours to write"
 
 
+SCIPY_REFUSED = [
+    (lambda m: m.astype("complex64"), TypeError, "real numbers of at most 64 bits, not complex64"),
+    (lambda m: m.astype("longdouble"), TypeError, "real numbers of at most 64 bits, not float128"),
+    (lambda m: scipy_sparse.coo_array([1.0, 0, 2]), ValueError, "matrix must have 2 dimensions, not 1"),
+]
+
+
+@pytest.mark.parametrize("change, kind, text", SCIPY_REFUSED, ids=[r[2] for r in SCIPY_REFUSED])
+def test_scipy_that_has_no_counterpart(change, kind, text):
+    with pytest.raises(kind, match=text):
+        fusedmm.as_csr(change(scipy_sparse.coo_array((VAL, (ROW, COL)), SHAPE)))
+
+
 def test_edge_index_of_pyg(device):
     """Plain and as EdgeIndex: row 0 sources, row 1 targets, size as EdgeIndex knows it."""
     pyg = pytest.importorskip("torch_geometric")
@@ -169,6 +182,23 @@ def test_stand_in_for_a_dgl_graph(device):
     csr = fusedmm.as_csr(DGLGraph(device))
     assert csr.shape == SHAPE and torch.equal(csr.to_dense(), (expected(device) != 0).float())
     assert csr.coo()[0].tolist() == ROW, "edge gradients come in dgl's order of edges"
+
+
+@pytest.mark.parametrize(
+    "order, text",
+    [
+        ([0, 1, 2, 3, 5], r"order of the edges\[4\] = 5 is outside \[0, 5\)"),
+        ([0, 1, -1, 3, 4], r"order of the edges\[2\] = -1 is outside"),
+        ([0, 1, 1, 3, 4], "order of the edges has no 2: it must be a permutation"),
+        ([0, 1, 2, 3], "order of the edges has 4 elements for 5 entries"),
+    ],
+)
+def test_an_order_of_edges_that_is_none(order, text, device):
+    graph = DGLGraph(device)
+    ptr, idx, _ = graph.matrix.csr()
+    graph.adj_tensors = lambda kind: (ptr, idx, torch.tensor(order, device=device))
+    with pytest.raises(ValueError, match=text):
+        fusedmm.as_csr(graph)
 
 
 def test_lookalikes_are_refused():
