@@ -91,7 +91,7 @@ class GCNConv(torch.nn.Module):
             x: floating, [nodes, in_channels], or [batch, nodes, in_channels] over one graph.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [nodes, nodes].
-            edge_weight: [edges], in the graph's order; in place of the graph's own values.
+            edge_weight: [edges] or [edges, 1], in the graph's order; in place of the graph's own values.
 
         Returns:
             [nodes, out_channels], or [batch, nodes, out_channels].
@@ -115,6 +115,8 @@ class GCNConv(torch.nn.Module):
 
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
+        if isinstance(edge_weight, Tensor) and edge_weight.dim() == 2 and edge_weight.size(1) == 1:
+            edge_weight = edge_weight[:, 0]
         if not self.normalize:
             return adj if edge_weight is None else adj.with_values(edge_weight)
         val = adj.val if edge_weight is None else edge_weight
