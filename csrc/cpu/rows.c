@@ -145,5 +145,5 @@ fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_
                           .heads = wide->heads,
                           .feat = wide->feat,
                           .uses_edges = call->val->data || (f->pass == FMM_ROWS && f->out2)};
-    return fmm_rows_run(exec, &task, wide, 1 << 20);
+    return fmm_rows_run(exec, &task, wide, 1 << 21); /* below, fetching costs more */
 }

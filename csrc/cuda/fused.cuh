@@ -22,6 +22,15 @@
 #include "sddmm.cuh"
 #include "spmm.cuh"
 
+/* A load that always loads: rows that are not there come from a line of zeros. Loads under a branch
+ * go through a temporary, and loads through one temporary wait for each other. */
+static __device__ const uint4 no_row = {0, 0, 0, 0};
+template <class T, int N>
+static __device__ __forceinline__ PACK(T, N) load_if(bool there, const T *from)
+{
+    return load<T, N>(there ? from : reinterpret_cast<const T *>(&no_row));
+}
+
 enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 
 template <class T> struct fused_args {
@@ -133,6 +142,26 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
         in_out[i] = OTHER ? column + i * STEP < s.feat_out : in[i];
     }
 
+    /* Entries `at` and on of those whose columns the lanes hold. */
+    PACK(T, VEC) row[BATCH][PER], sent[OTHER ? BATCH : 1][PER];
+    auto gather = [&](int at) __attribute__((always_inline))
+    {
+#pragma unroll
+        for (int f = 0; f < BATCH; f++) {
+            const int32_t j = __shfl_sync(ALL, near, at + f, LANES);
+            const char *const from = y + uint64_t(uint32_t(j)) * s.y_row;
+            const char *const from_z = OTHER ? z + uint64_t(uint32_t(j)) * s.z_row : NULL;
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                row[f][i] = load_if<T, VEC>(reads_y && j >= 0 && in[i],
+                                            reinterpret_cast<const T *>(from) + i * STEP);
+                if (OTHER)
+                    sent[OTHER ? f : 0][i] = load_if<T, VEC>(
+                        z && j >= 0 && in_out[i], reinterpret_cast<const T *>(from_z) + i * STEP);
+            }
+        }
+    };
+    if (rows <= 0) return;
     span now = span_of_lane<LANES>(mine, 0);
     fetch(now, 0, &near, &value);
     for (int r = 0; r < rows; r++) {
@@ -140,9 +169,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
         const T *const x = s.x + now.row * s.x_row + head * s.x_head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            PACK(T, VEC) packed = {};
-            if (reads_y && in[i]) packed = load<T, VEC>(x + i * STEP);
-            unpack<T, VEC>(packed, left[i]);
+            unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), left[i]);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum[i][v] = extreme ? -A(INFINITY) : A(0);
         }
@@ -156,24 +183,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
 #pragma unroll UNROLL
             for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
-                PACK(T, VEC) row[BATCH][PER], sent[OTHER ? BATCH : 1][PER];
-#pragma unroll
-                for (int f = 0; f < BATCH; f++) {
-                    const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
-                    const char *const from = y + uint64_t(uint32_t(j)) * s.y_row;
-                    const char *const from_z = OTHER ? z + uint64_t(uint32_t(j)) * s.z_row : NULL;
-#pragma unroll
-                    for (int i = 0; i < PER; i++) {
-                        row[f][i] = {};
-                        if (reads_y && j >= 0 && in[i])
-                            row[f][i] = load<T, VEC>(reinterpret_cast<const T *>(from) + i * STEP);
-                        if (!OTHER) continue;
-                        sent[OTHER ? f : 0][i] = {};
-                        if (z && j >= 0 && in_out[i])
-                            sent[OTHER ? f : 0][i] =
-                                load<T, VEC>(reinterpret_cast<const T *>(from_z) + i * STEP);
-                    }
-                }
+                gather(c);
 
                 A dot[BATCH];
 #pragma unroll
@@ -232,18 +242,20 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
             near = near_next, value = value_next;
         }
 
+        const int32_t row_of = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             if (!in_out[i]) continue;
             if (item.count == 0 && r == 0) {
-                keep<A, VEC>(s.partial + (k * s.heads + head) * s.width + column + i * STEP,
+                keep<A, VEC>(s.partial + (int64_t(item.from) * s.heads + head) * s.width + column +
+                                 i * STEP,
                              sum[i]);
             } else if (r < item.count) {
 #pragma unroll
                 for (int v = 0; v < VEC; v++)
                     sum[i][v] = extreme ? reduce_extreme::finish(sum[i][v], now.length, s.reduce)
                                         : reduce_sum::finish(sum[i][v], now.length, s.reduce);
-                store<T, VEC>(s.out + now.row * s.out_row + head * s.out_head + column + i * STEP,
+                store<T, VEC>(s.out + row_of * s.out_row + head * s.out_head + column + i * STEP,
                               sum[i]);
             }
         }

@@ -57,8 +57,9 @@ static __device__ __forceinline__ void transpose_sums(A *score, A *product, int 
     product[0] = upper ? own : other;
 }
 
-template <class T, bool COLS, bool SAME, bool RUN, int VEC, int LANES, int PER, int BATCH>
-static __global__ void __launch_bounds__(BLOCK, PER > 1 || RUN ? 2 : 3)
+template <class T, bool COLS, bool SAME, bool RUN, int VEC, int LANES, int PER, int BATCH,
+          int BLOCKS>
+static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
     fused_back(const __grid_constant__ back_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -134,11 +135,9 @@ static __global__ void __launch_bounds__(BLOCK, PER > 1 || RUN ? 2 : 3)
         const T *const from_m = s.own_m.data + now.row * s.own_m.row + head * s.own_m.head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            PACK(T, VEC) packed_s = {}, packed_m = {};
-            if (in_s[i]) packed_s = load<T, VEC>(from_s + i * STEP);
-            if (in_m[i] && !ONE_OWN) packed_m = load<T, VEC>(from_m + i * STEP);
-            unpack<T, VEC>(packed_s, own_s[i]);
-            if (!ONE_OWN) unpack<T, VEC>(packed_m, own_m[ONE_OWN ? 0 : i]);
+            unpack<T, VEC>(load_if<T, VEC>(in_s[i], from_s + i * STEP), own_s[i]);
+            if (!ONE_OWN)
+                unpack<T, VEC>(load_if<T, VEC>(in_m[i], from_m + i * STEP), own_m[ONE_OWN ? 0 : i]);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
         }
@@ -161,15 +160,11 @@ static __global__ void __launch_bounds__(BLOCK, PER > 1 || RUN ? 2 : 3)
                     const char *const at_m = far_m + uint64_t(uint32_t(j)) * s.far_m_row;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
-                        row_s[f][i] = {};
-                        if (j >= 0 && in_s[i])
-                            row_s[f][i] =
-                                load<T, VEC>(reinterpret_cast<const T *>(at_s) + i * STEP);
-                        if (ONE_FAR) continue;
-                        row_m[ONE_FAR ? 0 : f][i] = {};
-                        if (j >= 0 && in_m[i])
-                            row_m[ONE_FAR ? 0 : f][i] =
-                                load<T, VEC>(reinterpret_cast<const T *>(at_m) + i * STEP);
+                        row_s[f][i] = load_if<T, VEC>(j >= 0 && in_s[i],
+                                                      reinterpret_cast<const T *>(at_s) + i * STEP);
+                        if (!ONE_FAR)
+                            row_m[ONE_FAR ? 0 : f][i] = load_if<T, VEC>(
+                                j >= 0 && in_m[i], reinterpret_cast<const T *>(at_m) + i * STEP);
                     }
                 }
 #pragma unroll
@@ -227,19 +222,21 @@ static __global__ void __launch_bounds__(BLOCK, PER > 1 || RUN ? 2 : 3)
         }
 
         const bool piece = item.count == 0 && r == 0;
+        const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             const int at = column + i * STEP;
             if (in_s[i] && piece && s.out_s.data)
-                keep<A, VEC>(s.partial_s + (k * s.heads + head) * s.width_s + at, sum_s[i]);
+                keep<A, VEC>(s.partial_s + (int64_t(item.from) * s.heads + head) * s.width_s + at,
+                             sum_s[i]);
             else if (in_s[i] && r < item.count)
-                write(s.out_s, now.row, i, sum_s[i]);
+                write(s.out_s, row, i, sum_s[i]);
             if (!COLS) continue;
             if (in_m[i] && piece && s.out_m.data)
-                keep<A, VEC>(s.partial_m + (k * s.heads + head) * s.width_m + at,
+                keep<A, VEC>(s.partial_m + (int64_t(item.from) * s.heads + head) * s.width_m + at,
                              sum_m[COLS ? i : 0]);
             else if (in_m[i] && r < item.count)
-                write(s.out_m, now.row, i, sum_m[COLS ? i : 0]);
+                write(s.out_m, row, i, sum_m[COLS ? i : 0]);
         }
         now = span_after(r);
     }
@@ -264,9 +261,11 @@ static void join_back(const fmm_exec *exec, const back_args<T> &s, const fused_s
     launch_join<T, reduce_sum>(exec, j);
 }
 
-template <class T, int VEC, int LANES, int PER, int BATCH>
-static void launch_back(const fmm_exec *exec, back_args<T> s, bool cols)
+/* BATCH is SAME's; others gather two rows for an entry in ROWS, too. */
+template <class T, bool COLS, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
+static void launch_back(const fmm_exec *exec, back_args<T> s)
 {
+    enum { BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2 };
     const cudaStream_t stream = stream_of(exec);
     s.shift = bundle_shift(s.a.rows);
     while (1 << s.shift > LANES) s.shift--;
@@ -276,32 +275,28 @@ static void launch_back(const fmm_exec *exec, back_args<T> s, bool cols)
         return l.data == r.data && l.row == r.row && l.head == r.head;
     };
     const bool same =
-        s.feat_s == s.feat_m && (cols ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
+        s.feat_s == s.feat_m && (COLS ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
     const bool run = s.edge.kind == EDGE_PROGRAM;
-    const auto kernel = cols
-                            ? (run    ? fused_back<T, true, false, true, VEC, LANES, PER, BATCH>
-                               : same ? fused_back<T, true, true, false, VEC, LANES, PER, BATCH>
-                                      : fused_back<T, true, false, false, VEC, LANES, PER, BATCH>)
-                            : (run    ? fused_back<T, false, false, true, VEC, LANES, PER, BATCH>
-                               : same ? fused_back<T, false, true, false, VEC, LANES, PER, BATCH>
-                                      : fused_back<T, false, false, false, VEC, LANES, PER, BATCH>);
+    const auto kernel = run    ? fused_back<T, COLS, false, true, VEC, LANES, PER, BOTH, BLOCKS>
+                        : same ? fused_back<T, COLS, true, false, VEC, LANES, PER, BATCH, BLOCKS>
+                               : fused_back<T, COLS, false, false, VEC, LANES, PER, BOTH, BLOCKS>;
     kernel<<<grid, BLOCK, 0, stream>>>(s);
     join_back(exec, s, s.out_s, s.partial_s, s.feat_s, s.width_s);
-    if (cols) join_back(exec, s, s.out_m, s.partial_m, s.feat_m, s.width_m);
+    if (COLS) join_back(exec, s, s.out_m, s.partial_m, s.feat_m, s.width_m);
 }
 
-template <class T>
-static void choose_back(const fmm_exec *exec, const back_args<T> &s, bool cols, int vec)
+template <class T, bool COLS>
+static void choose_back(const fmm_exec *exec, const back_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
     const int64_t n = ceil_div(s.feat_s > s.feat_m ? s.feat_s : s.feat_m, vec);
-    if (vec == V && n <= 4) return launch_back<T, V, 4, 1, 2>(exec, s, cols);
-    if (vec == V && n <= 8) return launch_back<T, V, 8, 1, 4>(exec, s, cols);
-    if (vec == V && n <= 16) return launch_back<T, V, 16, 1, 4>(exec, s, cols);
-    if (vec == V && n <= 32) return launch_back<T, V, 32, 1, 4>(exec, s, cols);
-    if (vec == V) return launch_back<T, V, 32, 2, 2>(exec, s, cols);
-    if (n <= 32) return launch_back<T, 1, 32, 1, 8>(exec, s, cols);
-    return launch_back<T, 1, 32, 4, 4>(exec, s, cols);
+    if (vec == V && n <= 4) return launch_back<T, COLS, V, 4, 1, 2, 3>(exec, s);
+    if (vec == V && n <= 8) return launch_back<T, COLS, V, 8, 1, 4, 3>(exec, s);
+    if (vec == V && n <= 16) return launch_back<T, COLS, V, 16, 1, 4, 3>(exec, s);
+    if (vec == V && n <= 32) return launch_back<T, COLS, V, 32, 1, 4, 3>(exec, s);
+    if (vec == V) return launch_back<T, COLS, V, 32, 2, 2, 2>(exec, s);
+    if (n <= 32) return launch_back<T, COLS, 1, 32, 1, 8, 3>(exec, s);
+    return launch_back<T, COLS, 1, 32, 4, 4, 2>(exec, s);
 }
 
 template <class P> static fused_side<P> side_of(const fmm_dense *d)
@@ -342,7 +337,10 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     s.heads = (int32_t)f->x->heads;
     s.per_head = reciprocal(f->x->heads);
     s.edge = edge_of_fusion<A>(f);
-    choose_back(exec, s, cols, fused_vec(f));
+    if (cols)
+        choose_back<T, true>(exec, s, fused_vec(f));
+    else
+        choose_back<T, false>(exec, s, fused_vec(f));
     return cuda_leave("fused", exec, before);
 }
 

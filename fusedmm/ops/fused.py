@@ -20,6 +20,7 @@ from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, require_dense, require_values
 from fusedmm.ops.pair import Values, half, like_values, run, sddmm_half, spmm_half
+from fusedmm.structure import Half
 
 
 class Spec(NamedTuple):
@@ -156,14 +157,26 @@ def _(like, edge, gradients):  # type: ignore[no-untyped-def]
     return torch.empty((len(parse(edge).steps(gradients)), 5), dtype=torch.float64)
 
 
+def _ordered(adj: CSR, transposed: bool, val: Values) -> tuple[Half, Values]:
+    """A half and the values to go with it: constant ones lie in its order and need no positions."""
+    structure = half(adj, transposed)
+    if val is not None and val is adj.val:
+        here = adj.constant_values(transposed)
+        if here.numel():
+            ptr, idx, _, plan = structure
+            return (ptr, idx, adj.none, plan), here
+    return structure, val
+
+
 def _operands(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> tuple[Tensor, ...]:
     return adj.none if val is None else val, x, y, z if spec.message == "scale" else adj.none
 
 
 def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm)
+    structure, val = _ordered(adj, False, val)
     operands = _operands(adj, val, x, y, z, spec)
-    return run(ops._fused.default, x.device, *half(adj, False), *operands, _program(spec.edge, False, x), *kinds)
+    return run(ops._fused.default, x.device, *structure, *operands, _program(spec.edge, False, x), *kinds)
 
 
 class Edge(torch.autograd.Function):
@@ -249,14 +262,17 @@ class Fused(torch.autograd.Function):
         compute = _by_composite if through else _by_passes
         gval, gx, gy, gz = compute(ctx.adj, operands, ctx.spec, (of_val, of_x, of_y, of_z), g)
         if z is None:
-            gy, gz = _sum(gy, gz), None
+            gy, gz = _sum(gy, gz, not through), None
         if y is None:
-            gx, gy = _sum(gx, gy), None
+            gx, gy = _sum(gx, gy, not through), None
         return None, gval, gx, gy, gz, None
 
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return b if a is None else a if b is None else a + b
+def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
+    """a + b, in the memory of a where nobody else has it."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a.add_(b) if fresh else a + b
 
 
 Needed = tuple[bool, bool, bool, bool]
@@ -282,14 +298,15 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         entries = adj.degree().clamp(min=1).to(g.dtype)
         g = g / entries.view(-1, *[1] * (g.dim() - 1))
     program = _program(spec.edge, True, x)
-    operands = _operands(adj, val, x, y, z, spec)
     reaches = scored or not scale  # x and y have a part in the result
 
     def compute(op: Any, transposed: bool, wanted: int) -> tuple[Tensor | None, Tensor | None]:
         if not wanted:
             return None, None
-        kinds = (*spec.kinds(), wanted, 0)
-        found: Any = run(op, x.device, *half(adj, transposed), *operands, g, program, *kinds)
+        # The gradient of val is in the caller's order, so its pass needs positions.
+        here = (half(adj, False), val) if not transposed and needed[0] else _ordered(adj, transposed, val)
+        operands = _operands(adj, here[1], x, y, z, spec)
+        found: Any = run(op, x.device, *here[0], *operands, g, program, *spec.kinds(), wanted, 0)
         return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None
 
     gx, gval = compute(ops._fused_rows.default, False, (needed[1] and reaches) | needed[0] << 1)

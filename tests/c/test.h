@@ -160,7 +160,7 @@ static inline void fill(const fmm_dense *d, content what)
 
 static inline void poison(const fmm_dense *d)
 {
-    memset(d->data, 0xff, (size_t)extent(d) * width_of[d->dtype]);
+    if (d->data) memset(d->data, 0xff, (size_t)extent(d) * width_of[d->dtype]);
 }
 
 /* The gaps of an output still hold the pattern. */
