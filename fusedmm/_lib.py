@@ -68,12 +68,12 @@ class Algorithm:
     deterministic: bool
 
 
-def algorithms(op: str, device: str = "cpu") -> list[Algorithm]:
+def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
     """Lists the algorithms of an operator on a device.
 
     Args:
         op: ``"spmm"``, ``"sddmm"``, ``"attention"`` or ``"fused"``.
-        device: ``"cpu"`` or ``"cuda"``.
+        device: ``"cpu"`` or ``"cuda"``, with or without a number, or a ``torch.device``.
 
     Returns:
         The entries of the registry, in the order of their numbers. ``"auto"`` chooses among them.
@@ -87,10 +87,11 @@ def algorithms(op: str, device: str = "cpu") -> list[Algorithm]:
     """
     if op not in OPERATORS:
         raise ValueError(f"op must be one of {', '.join(OPERATORS)}, not {op!r}")
-    if device not in DEVICES:
+    kind = device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
+    if kind not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
     found: list[Algorithm] = []
-    while entry := library.fmm_algorithms(OPERATORS[op], DEVICES[device], len(found)):
+    while entry := library.fmm_algorithms(OPERATORS[op], DEVICES[kind], len(found)):
         a = entry.contents
         text = [s.decode() if s else "" for s in (a.name, a.about, a.source)]
         found.append(Algorithm(a.number, text[0], text[1], text[2], a.deterministic))

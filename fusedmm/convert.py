@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusedmm.csr import CSR
-from fusedmm.structure import as_eid, own, own_values
+from fusedmm.structure import INTEGERS, as_eid, own, own_values, require_permutation, require_size
 
 Size = int | tuple[int, int] | None
 
-# Structures of tensors that were converted before, with the version and size they had then. Weak, so an
-# entry lives as long as its tensor; beside the tensors, so that copies and pickles do not carry it.
+# Structures of tensors that were converted before, with the version and size they had then and whether they
+# were validated. Weak, so an entry lives as long as its tensor; beside the tensors, so that copies and pickles
+# do not carry it.
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _lock = threading.Lock()
 
@@ -42,7 +43,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
         converted once and remembered while the tensor lives unchanged; not so in compiled code, where
-        it is converted at every step: make a CSR beforehand.
+        it is converted at every step, outside of the graph: make a CSR beforehand.
 
     Raises:
         TypeError: something else.
@@ -56,7 +57,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         return adj
     if isinstance(adj, Tensor):
         return _from_tensor(adj, size, check)
-    if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4:
+    if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4 and isinstance(adj[0], Tensor):
         return CSR.from_csr(*adj, check=check)
     module = type(adj).__module__
     if module.startswith("scipy.sparse"):
@@ -83,12 +84,16 @@ def _from_parts(
     plain = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
     if order is None or not order.numel():
         return plain
+    if check:
+        require_permutation("the order of the edges", order, plain.nnz)
     return CSR.make(plain.ptr, plain.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
 
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
-    if isinstance(size, int):
-        size = (size, size)
+    if torch.compiler.is_dynamo_compiling():
+        torch._dynamo.graph_break(msg="a graph is converted outside of compiled code: make a fusedmm.CSR beforehand")
+    if size is not None:
+        size = require_size(size)
     if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
         sources, targets = adj.sparse_size()
         if sources is not None and targets is not None:  # what it knows is surer than what x suggests
@@ -100,12 +105,12 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     version = -1 if adj.is_inference() else adj._version
     with _lock:
         known = _known.get(adj)
-    if known is not None and known[0] == version and known[1] == size and version >= 0:
+    if known is not None and known[:2] == (version, size) and version >= 0 and (known[3] or not check):
         csr: CSR = known[2]
         return csr if adj.layout == torch.strided else csr.with_values(own_values(adj.values()))
     csr = _convert(adj, size, check)
     with _lock:
-        _known[adj] = (version, size, csr.pattern())
+        _known[adj] = (version, size, csr.pattern(), check)
     return csr
 
 
@@ -114,7 +119,7 @@ def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
         return CSR.from_torch(adj, check=check)
     if adj.layout != torch.strided:
         raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
-    if adj.dtype.is_floating_point or adj.dim() != 2 or adj.size(0) != 2:
+    if adj.dtype not in INTEGERS or adj.dim() != 2 or adj.size(0) != 2:
         raise TypeError(
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "
             "integers, and CSR.from_dense takes the entries of a dense matrix that are not zero"

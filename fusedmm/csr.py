@@ -12,16 +12,14 @@ from fusedmm._lib import ops
 from fusedmm.structure import (
     Half,
     Shared,
-    as_eid,
     constant,
+    lasting,
     own,
-    pointers,
     require_range,
     require_same_device,
     require_shape,
     require_values,
     require_vector,
-    sort_key,
     transpose,
     validate,
     written,
@@ -36,7 +34,8 @@ class CSR:
     repeat (entries add) and need not be sorted. Values and edge gradients are in the *caller's* edge
     order: entry p has the value ``val[eid[p]]``.
 
-    The object is frozen; its tensors must not be written to. It is validated when it is made. The
+    The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
+    ``val.data``, which torch does not count). It is validated when it is made. The
     transpose, which every gradient needs, is made on first use and kept (``cache_transpose`` makes it
     at once, which compiled code requires).
 
@@ -82,6 +81,7 @@ class CSR:
     # ---- making one ----
 
     @staticmethod
+    @lasting
     def from_csr(
         ptr: Tensor,
         idx: Tensor,
@@ -97,8 +97,9 @@ class CSR:
             idx: [nnz], integers in [0, cols).
             val: [nnz] or [nnz, heads], floating, or None for ones.
             shape: (rows, cols); without it cols is the largest column + 1.
-            check: False skips the validation, and with it the only synchronisation with a GPU. Then
-                wrong indices give wrong results, though never a read outside the operands.
+            check: False skips the validation, and with it the only synchronisation with a GPU where
+                ``shape`` is given (to find the largest column is another). Then wrong indices give
+                wrong results, though never a read outside the operands.
 
         Raises:
             TypeError: dtypes that are not integers, or tensors on several devices.
@@ -115,7 +116,7 @@ class CSR:
         if rows != ptr.numel() - 1:
             raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")
         if check and idx.dtype == torch.int64 and idx.numel():
-            require_range("idx", idx, cols)  # before the cast to int32 could hide it
+            require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
         return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check)
 
@@ -139,25 +140,11 @@ class CSR:
         Raises:
             TypeError, ValueError: as ``from_csr``.
         """
+        from fusedmm.forms import from_coo
+
         require_vector("row", row)
         require_vector("col", col)
-        require_same_device(row=row, col=col, val=val)
-        if row.numel() != col.numel():
-            raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
-        if shape is None:
-            shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
-        rows, cols = require_shape(shape)
-        if check and row.numel():
-            require_range("row", row, rows)
-            require_range("col", col, cols)
-        key = sort_key(row, col, cols)
-        none = torch.empty(0, dtype=torch.uint8, device=row.device)
-        if check and bool((key[1:] >= key[:-1]).all()):
-            eid, row_sorted, idx = none, row, col
-        else:
-            order = torch.sort(key, stable=True).indices
-            eid, row_sorted, idx = as_eid(order), row[order], col[order]
-        return CSR.make(pointers(row_sorted, rows), own(idx, torch.int32), eid, val, cols, False)
+        return from_coo(row, col, val, shape, check)
 
     @staticmethod
     def from_edge_index(
@@ -178,28 +165,24 @@ class CSR:
         Returns:
             CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
         """
-        if edge_index.dim() != 2 or edge_index.size(0) != 2:
-            raise ValueError(f"edge_index must be [2, nnz], not {list(edge_index.shape)}")
-        source, target = edge_index[0], edge_index[1]
-        if size is None:
-            size = int(edge_index.max()) + 1 if edge_index.numel() else 0
-        shape = (size, size) if isinstance(size, int) else (size[1], size[0])
-        return CSR.from_coo(target, source, edge_weight, shape, check=check)
+        from fusedmm.forms import from_edge_index
+
+        return from_edge_index(edge_index, edge_weight, size, check)
 
     @staticmethod
     def from_dense(dense: Tensor) -> CSR:
         """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
-        if dense.dim() != 2:
-            raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
-        row, col = torch.nonzero(dense.detach(), as_tuple=True)
-        return CSR.from_coo(row, col, dense[row, col], (dense.size(0), dense.size(1)))
+        from fusedmm.forms import from_dense
+
+        return from_dense(dense)
 
     @staticmethod
     def from_torch(adj: Tensor, *, check: bool = True) -> CSR:
         """From a torch sparse CSR, CSC or COO tensor [rows, cols]; gradients reach its values.
 
         Values and edge gradients are in the order of adj's own ``values()``; an uncoalesced COO tensor
-        stays so (entries add), unless its values want a gradient.
+        stays so (entries add), unless its values want a gradient. The gradient goes to the tensor that
+        the values came from; that of a CSC tensor itself (its ``.grad``, as a leaf) torch refuses to keep.
 
         Raises:
             TypeError: another layout, or values that are not floating-point.
@@ -211,13 +194,18 @@ class CSR:
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
-        """From a scipy sparse matrix or array; values in the order of its CSR form, integers become float32."""
-        csr = matrix.tocsr()
-        val = torch.from_numpy(csr.data)
-        val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
-        return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
+        """From a scipy sparse matrix or array; values in the order of its CSR form, integers become float32.
+
+        Raises:
+            TypeError: complex numbers, long doubles, or no sparse matrix.
+            ValueError: an array of other than two dimensions.
+        """
+        from fusedmm.forms import from_scipy
+
+        return from_scipy(matrix, check)
 
     @staticmethod
+    @lasting
     def make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:
         """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's."""
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
@@ -271,6 +259,11 @@ class CSR:
             self.ptr, self.idx, self.eid, self.plan, self.val_here,
         )  # fmt: skip
 
+    @property
+    def T(self) -> CSR:
+        """The transpose, as ``t()``."""
+        return self.t()
+
     def with_values(self, val: Tensor | None) -> CSR:
         """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
 
@@ -304,13 +297,15 @@ class CSR:
         return self if self.val is None else self.with_values(None)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
-        """On another device, and with values of another dtype."""
-        target = self.device if device is None else torch.device(device)
-        val = None if self.val is None else self.val.to(target, dtype)
-        if target == self.device or (target.index is None and target.type == self.device.type):
-            return self if val is self.val else self.with_values(val)
-        eid = self.eid.to(target)
-        return CSR.make(self.ptr.to(target), self.idx.to(target), eid, val, self.n_cols, False)
+        """On another device, and with values of another dtype.
+
+        Raises:
+            TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
+            ValueError: a device that is neither cpu nor cuda.
+        """
+        from fusedmm.forms import to
+
+        return to(self, device, dtype)
 
     def add_self_loops(self, fill: float = 1.0) -> CSR:
         """With one self loop per node; see ``fusedmm.normalize.add_self_loops``."""
@@ -325,7 +320,11 @@ class CSR:
         return gcn_norm(self, improved, add_self_loops)
 
     def cache_transpose(self) -> CSR:
-        """Makes the transpose now, and returns self. Compiled and exported code needs it beforehand."""
+        """Makes the transpose now, and returns self.
+
+        Compiled and exported code needs it beforehand. Call it before a fork too (workers of a data
+        loader), so that the processes share it and none inherits a lock that is held.
+        """
         self.transpose_half()
         return self
 
@@ -380,7 +379,7 @@ class CSR:
     def __matmul__(self, x: Tensor) -> Tensor:
         from fusedmm.ops.spmm import spmm
 
-        return spmm(self, x[:, None])[:, 0] if x.dim() == 1 else spmm(self, x)
+        return spmm(self, x[:, None])[:, 0] if isinstance(x, Tensor) and x.dim() == 1 else spmm(self, x)
 
     # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
 

@@ -1,16 +1,78 @@
-"""Torch's own sparse and dense tensors, to and from a CSR."""
+"""Coordinates, torch's own sparse and dense tensors and scipy's matrices, to and from a CSR."""
 
 from __future__ import annotations
+
+import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fusedmm._lib import DEVICES
 from fusedmm.csr import CSR
-from fusedmm.structure import own_values
+from fusedmm.structure import (
+    compress,
+    lasting,
+    own_values,
+    require_integers,
+    require_range,
+    require_same_device,
+    require_shape,
+    require_size,
+    require_tensor,
+)
+
+
+@lasting
+def from_coo(
+    row: Tensor,
+    col: Tensor,
+    val: Tensor | None,
+    shape: Any,
+    check: bool,
+    places: tuple[str, str] = ("row[{}]", "col[{}]"),
+) -> CSR:
+    """``CSR.from_coo`` of vectors of integers; places are what errors call an element of either."""
+    require_same_device(row=row, col=col, val=val)
+    if row.numel() != col.numel():
+        raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
+    row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
+    if shape is None:
+        shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
+    rows, cols = require_shape(shape)
+    if check and row.numel():
+        require_range(places[0], row, rows)
+        require_range(places[1], col, cols)
+    ptr, idx, eid = compress(row, col, rows, cols, check)
+    return CSR.make(ptr, idx, eid, val, cols, False)
+
+
+def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:
+    """``CSR.from_edge_index``."""
+    require_integers("edge_index", edge_index)
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ValueError(f"edge_index must be [2, nnz], not {list(edge_index.shape)}")
+    if size is None:
+        size = int(edge_index.max()) + 1 if edge_index.numel() else 0
+    sources, targets = require_size(size)
+    places = ("edge_index[1, {}]", "edge_index[0, {}]")
+    return from_coo(edge_index[1], edge_index[0], edge_weight, (targets, sources), check, places)
+
+
+def from_dense(dense: Tensor) -> CSR:
+    """``CSR.from_dense``."""
+    require_tensor("dense", dense)
+    if dense.layout != torch.strided:
+        raise TypeError(f"dense must be a dense tensor, not {dense.layout}; from_torch takes sparse ones")
+    if dense.dim() != 2:
+        raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
+    row, col = torch.nonzero(dense.detach(), as_tuple=True)
+    return from_coo(row, col, dense[row, col], (dense.size(0), dense.size(1)), True)
 
 
 def from_torch(adj: Tensor, check: bool) -> CSR:
     """``CSR.from_torch``."""
+    require_tensor("adj", adj)
     if adj.layout in (torch.sparse_csr, torch.sparse_csc):
         if adj.values().dim() < 1 or adj.dim() - adj.dense_dim() != 2:
             raise ValueError(f"adj must be one matrix, not a batch of shape {list(adj.shape)}")
@@ -29,6 +91,34 @@ def from_torch(adj: Tensor, check: bool) -> CSR:
     return CSR.from_coo(indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check=check)
 
 
+def from_scipy(matrix: Any, check: bool) -> CSR:
+    """``CSR.from_scipy``."""
+    if not hasattr(matrix, "tocsr"):
+        raise TypeError(f"matrix must be a scipy sparse matrix or array, not {type(matrix).__name__}")
+    if matrix.ndim != 2:
+        raise ValueError(f"matrix must have 2 dimensions, not {matrix.ndim}")
+    if matrix.dtype.kind not in "fiub" or matrix.dtype.itemsize > 8:  # no complex numbers, no long doubles
+        raise TypeError(f"matrix must hold real numbers of at most 64 bits, not {matrix.dtype}")
+    csr = matrix.tocsr()
+    val = torch.from_numpy(csr.data)
+    val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
+    return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
+
+
+@lasting
+def to(adj: CSR, device: Any, dtype: torch.dtype | None) -> CSR:
+    """``CSR.to``."""
+    if not isinstance(device, (torch.device, str, int, type(None))):
+        raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
+    target = adj.device if device is None else torch.device(device)
+    if target.type not in DEVICES:
+        raise ValueError(f"a CSR is on cpu or cuda, not on {target}")
+    val = None if adj.val is None else adj.val.to(target, dtype)
+    if target == adj.device or (target.index is None and target.type == adj.device.type):
+        return adj if val is adj.val else adj.with_values(val)
+    return CSR.make(adj.ptr.to(target), adj.idx.to(target), adj.eid.to(target), val, adj.n_cols, False)
+
+
 def to_dense(adj: CSR) -> Tensor:
     """``CSR.to_dense``."""
     row, col, val = adj.coo()
@@ -44,7 +134,9 @@ def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
     val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val
     if layout == torch.sparse_csr:
         order = val[adj.eid.long()] if adj.eid.numel() else val
-        return torch.sparse_csr_tensor(adj.ptr, adj.idx.long(), order, adj.shape)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse")  # that the layout is in beta, that it checks nothing
+            return torch.sparse_csr_tensor(adj.ptr, adj.idx.long(), order, adj.shape)
     if layout == torch.sparse_coo:
         row, col, _ = adj.coo()
         return torch.sparse_coo_tensor(torch.stack([row, col]), val, adj.shape)

@@ -12,8 +12,10 @@ import torch
 
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
+from fusedmm.structure import lasting
 
 
+@lasting
 def into_rows(adj: CSR) -> CSR:
     """[rows, nnz]: has a 1 at (i, p) where entry p of the caller's order is in row i. Kept beside the structure.
 

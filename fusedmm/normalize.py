@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import constant, require_values
+from fusedmm.structure import constant, lasting, require_values
 
 
 class Looped(NamedTuple):
@@ -107,7 +107,7 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
     if known is None:
         _forbid_compiled()
         with torch.no_grad():
-            known = _frozen(_normalized(adj, _ones(adj, dtype), fill))
+            known = _frozen(adj, dtype, fill)
         adj._shared.derived[key] = known
     return known
 
@@ -122,6 +122,7 @@ def with_loops(adj: CSR) -> Looped:
     return known
 
 
+@lasting
 def without_loops(adj: CSR) -> CSR:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).kept is None:
@@ -138,6 +139,7 @@ def without_loops(adj: CSR) -> CSR:
     return known
 
 
+@lasting
 def _make_looped(adj: CSR) -> Looped:
     nodes, device = min(adj.shape), adj.device
     node = torch.arange(nodes, device=device)
@@ -192,8 +194,10 @@ def _normalized(adj: CSR, val: Tensor, fill: float | None) -> CSR:
         return matrix.with_values(sddmm(matrix, scale, scale))
 
 
-def _frozen(adj: CSR) -> CSR:
-    """adj with constant values, permuted into the order of its rows; it shares tensors, but owns its cache."""
+@lasting
+def _frozen(adj: CSR, dtype: torch.dtype | None, fill: float | None) -> CSR:
+    """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
+    adj = _normalized(adj, _ones(adj, dtype), fill)
     there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
     return CSR(
         adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, constant(adj.val, adj.eid, adj.none), adj.n_cols,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +14,10 @@ from torch import Tensor
 from fusedmm._lib import ops
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
+
+P = ParamSpec("P")
+T = TypeVar("T")
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
 class Shared:
@@ -22,6 +29,20 @@ class Shared:
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 
+def lasting(make: Callable[P, T]) -> Callable[P, T]:
+    """What make makes in inference mode is no inference tensor: it is kept, and a gradient may need it later."""
+
+    @functools.wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+            return make(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return make(*args, **kwargs)
+
+    return made
+
+
+@lasting
 def own(t: Tensor, dtype: torch.dtype) -> Tensor:
     """A contiguous tensor of its own: index tensors of sparse tensors are views that torch.compile rejects."""
     return t.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
@@ -43,10 +64,16 @@ def pointers(sorted_rows: Tensor, rows: int) -> Tensor:
     return torch.searchsorted(sorted_rows.contiguous(), bounds)
 
 
-def sort_key(row: Tensor, col: Tensor, cols: int) -> Tensor:
-    return row.long() * cols + col
+def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(ptr, idx, eid) of int64 coordinates in any order; to find them sorted already is a synchronisation."""
+    key = row * cols + col
+    if check and bool((key[1:] >= key[:-1]).all()):
+        return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
+    order = torch.sort(key, stable=True).indices
+    return pointers(row[order], rows), own(col[order], torch.int32), as_eid(order)
 
 
+@lasting
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
     row = torch.repeat_interleave(ptr[1:] - ptr[:-1], output_size=idx.numel())
@@ -55,10 +82,13 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     return ptr_t, idx_t, eid[order] if eid.numel() else as_eid(order), ops._plan(ptr_t, idx_t)
 
 
+@lasting
 def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
     """Constant values in the order of a half, so that kernels read them in a row; none where a gradient
-    is wanted or the order is the caller's already."""
+    is wanted, where the order is the caller's already, and where writes to val would go unseen."""
     if val is None or val.requires_grad or not eid.numel():
+        return none
+    if not torch.compiler.is_compiling() and val.is_inference():
         return none
     return val[eid.long()]
 
@@ -85,27 +115,66 @@ def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
     raise ValueError(f"ptr[{rows}] = {value} must be nnz = {nnz}")
 
 
-def require_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    rows, cols = int(shape[0]), int(shape[1])
-    if rows < 0 or not 0 <= cols < 2**31:
-        raise ValueError(f"shape {(rows, cols)}: rows must not be negative, cols must be in [0, 2^31)")
-    return rows, cols
+def require_shape(shape: Any, name: str = "shape") -> tuple[int, int]:
+    """Two sizes, whatever kind of integers they are."""
+    try:
+        first, second = shape
+        pair = operator.index(first), operator.index(second)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be two integers, not {shape!r}") from None
+    if not 0 <= pair[0] < 2**31 or not 0 <= pair[1] < 2**31:
+        raise ValueError(f"{name} {pair}: both must be in [0, 2^31)")
+    return pair
 
 
-def require_vector(name: str, t: Tensor) -> None:
+def require_size(size: Any) -> tuple[int, int]:
+    """(sources, targets) of an edge_index; one integer is both.
+
+    Raises:
+        TypeError, ValueError: something else, or beyond int32.
+    """
+    if isinstance(size, (tuple, list)):
+        return require_shape(size, "size")
+    try:
+        nodes = operator.index(size)
+    except TypeError:
+        raise TypeError(f"size must be an integer or (sources, targets), not {size!r}") from None
+    return require_shape((nodes, nodes), "size")
+
+
+def require_tensor(name: str, t: Any) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
-    if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integers, not {t.dtype}")
+
+
+def require_integers(name: str, t: Any) -> None:
+    require_tensor(name, t)
+    if t.dtype not in INTEGERS:
+        raise TypeError(f"{name} must hold integers (int64, int32, int16, int8 or uint8), not {t.dtype}")
+
+
+def require_vector(name: str, t: Any) -> None:
+    require_integers(name, t)
     if t.dim() != 1:
         raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
 
 
-def require_range(name: str, t: Tensor, end: int) -> None:
+def require_range(place: str, t: Tensor, end: int) -> None:
+    """All in [0, end); place is the name of an element, with braces for its number."""
     bad = (t < 0) | (t >= end)
     if bool(bad.any()):
         where = int(bad.nonzero()[0])
-        raise ValueError(f"{name}[{where}] = {int(t[where])} is outside [0, {end})")
+        raise ValueError(f"{place.format(where)} = {int(t[where])} is outside [0, {end})")
+
+
+def require_permutation(name: str, order: Tensor, nnz: int) -> None:
+    require_vector(name, order)
+    if order.numel() != nnz:
+        raise ValueError(f"{name} has {order.numel()} elements for {nnz} entries")
+    require_range(name + "[{}]", order, nnz)
+    seen = torch.zeros(nnz, dtype=torch.bool, device=order.device).index_fill_(0, order.long(), True)
+    if not bool(seen.all()):
+        raise ValueError(f"{name} has no {int((~seen).nonzero()[0])}: it must be a permutation")
 
 
 def require_same_device(**tensors: Tensor | None) -> None:

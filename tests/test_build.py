@@ -104,3 +104,12 @@ def test_it_needs_torch_in_the_process():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "import torch first" in out
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_algorithms_of_a_device_of_any_form(kind):
+    listed = fusedmm.algorithms("spmm", kind)
+    for device in (f"{kind}:0", torch.device(kind), torch.device(kind, 1)):
+        assert fusedmm.algorithms("spmm", device) == listed
+    other = fusedmm.algorithms("spmm", {"cpu": "cuda", "cuda": "cpu"}[kind])
+    assert listed != other, "each kind has its own"

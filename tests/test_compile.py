@@ -311,3 +311,15 @@ def test_another_current_device(cuda):
         y = layer(graph(50, device="cuda:1"), x.to("cuda:1"))
     assert y.device.index == 1
     torch.testing.assert_close(y.cpu(), expected)
+
+
+def test_a_graph_in_compiled_code_is_converted_outside_of_it():
+    """CPU only: nothing of it is a device's. A break of the graph, which fullgraph refuses by name."""
+    edge_index, x = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]), torch.randn(3, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda e, x: 2 * fusedmm.spmm(e, x), backend="aot_eager")
+    assert torch.equal(compiled(edge_index, x), 2 * fusedmm.spmm(edge_index, x))
+    torch._dynamo.reset()
+    whole = torch.compile(lambda e, x: 2 * fusedmm.spmm(e, x), backend="aot_eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"make a fusedmm\.CSR beforehand"):
+        whole(edge_index, x)

@@ -42,9 +42,9 @@ MALFORMED = [
     ("column is cols", [0, 2, 3], [0, 2, 1], (2, 2), ValueError, r"idx\[1\] = 2 is outside \[0, 2\)"),
     ("column wraps to 0", [0, 2, 3], [0, 2**32, 1], (2, 2), ValueError, r"idx\[1\] = 4294967296 is outside \[0, 2\)"),
     ("column is huge", [0, 2, 3], [0, 1, I64], (2, 2), ValueError, rf"idx\[2\] = {I64} is outside \[0, 2\)"),
-    ("too many columns", [0, 1], [0], (1, 2**31), ValueError, r"cols must be in \[0, 2\^31\)"),
-    ("negative shape", [0, 1], [0], (1, -2), ValueError, r"cols must be in \[0, 2\^31\)"),
-    ("negative rows", [0], [], (-1, 2), ValueError, r"rows must not be negative"),
+    ("too many columns", [0, 1], [0], (1, 2**31), ValueError, r"both must be in \[0, 2\^31\)"),
+    ("negative shape", [0, 1], [0], (1, -2), ValueError, r"both must be in \[0, 2\^31\)"),
+    ("negative rows", [0], [], (-1, 2), ValueError, r"shape \(-1, 2\): both must be in"),
 ]
 
 
@@ -69,6 +69,17 @@ def test_int32_indices_and_narrower_ones_are_taken(check, device):
         assert fusedmm.spmm(adj, torch.eye(2, device=device)).tolist() == [[0, 1], [1, 1]]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8], ids=str)
+def test_narrow_indices_of_a_matrix_beyond_their_range(dtype, device):
+    """Sizes and keys are compared in int64, not in what the indices happen to be."""
+    row, col = (torch.tensor(t, dtype=dtype, device=device) for t in ([100, 2, 100], [99, 100, 1]))
+    for check in (True, False):
+        adj = fusedmm.CSR.from_coo(row, col, shape=(40000, 70000), check=check)
+        assert adj.degree().nonzero()[:, 0].tolist() == [2, 100] and adj.ptr[-1] == 3
+        assert adj.coo()[0].tolist() == [100, 2, 100] and adj.coo()[1].tolist() == [99, 100, 1]
+        assert fusedmm.CSR.from_coo(col, row, shape=(40000, 1000), check=check).t().ptr[-1] == 3
+
+
 @pytest.mark.parametrize("end, at", [("row", 1), ("col", 2)])
 @pytest.mark.parametrize("value", [-1, 3, 2**32, I64])
 def test_coordinates_outside(end, at, value, device):
@@ -76,8 +87,8 @@ def test_coordinates_outside(end, at, value, device):
     {"row": row, "col": col}[end][at] = value
     with pytest.raises(ValueError, match=rf"{end}\[{at}\] = {value} is outside \[0, 3\)"):
         fusedmm.CSR.from_coo(row, col, shape=(3, 3))
-    edge_index = torch.stack([col, row])
-    with pytest.raises(ValueError, match=rf"{end}\[{at}\] = {value} is outside \[0, 3\)"):
+    edge_index, place = torch.stack([col, row]), rf"edge_index\[{int(end == 'row')}, {at}\]"
+    with pytest.raises(ValueError, match=rf"{place} = {value} is outside \[0, 3\)"):
         fusedmm.spmm(edge_index, torch.ones(3, 2, device=device))
     works(device)
 
@@ -86,11 +97,19 @@ def vector(*values, dtype=torch.int64):
     return torch.tensor(values, dtype=dtype)
 
 
+EDGES = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+
 # what to call, exception, text
 CONSTRUCTORS = [
     (lambda: fusedmm.CSR.from_csr([0, 1], vector(0)), TypeError, "ptr must be a tensor, not list"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0, dtype=torch.float32)), TypeError, "idx must hold integers"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0, dtype=torch.bool)), TypeError, "idx must hold integers"),
+    (
+        lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(2**63, dtype=torch.uint64), shape=(1, 9)),
+        TypeError,
+        r"idx must hold integers \(int64, int32, int16, int8 or uint8\), not torch.uint64",
+    ),
+    (lambda: fusedmm.CSR.from_coo(vector(0), vector(0, dtype=torch.uint32)), TypeError, "col must hold integers"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0)[None]), ValueError, "idx must have 1 dimension, not 2"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), vector(1)), TypeError, "val must be a floating-point"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), [1.0]), TypeError, "val must be a floating-point"),
@@ -107,6 +126,29 @@ CONSTRUCTORS = [
     (lambda: fusedmm.CSR.from_edge_index(vector(0, 1)), ValueError, r"edge_index must be \[2, nnz\], not \[2\]"),
     (lambda: fusedmm.CSR.from_dense(torch.ones(3)), ValueError, "dense must have 2 dimensions, not 1"),
     (lambda: fusedmm.CSR.from_torch(torch.ones(3, 3)), TypeError, "torch sparse CSR, CSC or COO tensor, not torch.st"),
+    (lambda: fusedmm.CSR.from_dense([[1.0]]), TypeError, "dense must be a tensor, not list"),
+    (lambda: fusedmm.CSR.from_dense(torch.eye(3).to_sparse()), TypeError, "dense must be a dense tensor, not torch.sp"),
+    (lambda: fusedmm.CSR.from_torch([[1.0]]), TypeError, "adj must be a tensor, not list"),
+    (lambda: fusedmm.CSR.from_edge_index([[0], [1]]), TypeError, "edge_index must be a tensor, not list"),
+    (lambda: fusedmm.CSR.from_edge_index(torch.ones(2, 3)), TypeError, "edge_index must hold integers"),
+    (lambda: fusedmm.CSR.from_edge_index(EDGES, size=3.7), TypeError, r"size must be an integer or \(sources, t.*3.7"),
+    (lambda: fusedmm.CSR.from_edge_index(EDGES, size="33"), TypeError, "size must be an integer or .*, not '33'"),
+    (lambda: fusedmm.CSR.from_edge_index(EDGES, size=(3, 3, 3)), TypeError, r"size must be two integers, not \(3, 3"),
+    (lambda: fusedmm.CSR.from_edge_index(EDGES, size=-1), ValueError, r"size \(-1, -1\): both must be in \[0, 2\^31"),
+    (lambda: fusedmm.as_csr(EDGES, size=(3.0, 3)), TypeError, r"size must be two integers, not \(3.0, 3\)"),
+    (lambda: fusedmm.CSR.from_coo(*EDGES, shape=3), TypeError, "shape must be two integers, not 3"),
+    (lambda: fusedmm.CSR.from_coo(*EDGES, shape=(3.7, 3)), TypeError, r"shape must be two integers, not \(3.7, 3\)"),
+    (lambda: fusedmm.CSR.from_coo(*EDGES, shape=(3, 3, 3)), TypeError, r"shape must be two integers, not \(3, 3, 3\)"),
+    (lambda: fusedmm.CSR.from_coo(*EDGES, shape="33"), TypeError, "shape must be two integers, not '33'"),
+    (lambda: fusedmm.CSR.from_coo(*EDGES, shape=(2**62, 3)), ValueError, r"both must be in \[0, 2\^31\)"),
+    (lambda: fusedmm.CSR.from_scipy([[1.0]]), TypeError, "matrix must be a scipy sparse matrix or array, not list"),
+    (lambda: small() @ 3, TypeError, "spmm: x must be a tensor, not int"),
+    (lambda: small().to(torch.float16), TypeError, "not torch.float16; give a dtype as dtype="),
+    (lambda: small().to(dtype=torch.int64), TypeError, "val must be a floating-point tensor, not torch.int64"),
+    (lambda: small().to("meta"), ValueError, "a CSR is on cpu or cuda, not on meta"),
+    (lambda: fusedmm.as_csr([[0, 1], [1, 0]]), TypeError, "cannot make a CSR of list; give a fusedmm.CSR"),
+    (lambda: fusedmm.as_csr(torch.ones(2, 3).cfloat()), TypeError, "a dense tensor .* of torch.complex64 is no graph"),
+    (lambda: fusedmm.as_csr(torch.ones(2, 3).bool()), TypeError, "a dense tensor .* of torch.bool is no graph"),
     (lambda: small().with_values(torch.ones(59)), ValueError, "val has 59 values for 60 entries"),
     (lambda: small().with_values(torch.ones(60, dtype=torch.int64)), TypeError, "val must be a floating-point tensor"),
     (lambda: small(heads=2).to_torch(), ValueError, "one value per entry, not one per head"),

@@ -87,6 +87,19 @@ def test_scipy(family, kind):
     assert held.sum() == sum(VAL), "scipy's own memory is not ours to write"
 
 
+SCIPY_REFUSED = [
+    (lambda m: m.astype("complex64"), TypeError, "real numbers of at most 64 bits, not complex64"),
+    (lambda m: m.astype("longdouble"), TypeError, "real numbers of at most 64 bits, not float128"),
+    (lambda m: scipy_sparse.coo_array([1.0, 0, 2]), ValueError, "matrix must have 2 dimensions, not 1"),
+]
+
+
+@pytest.mark.parametrize("change, kind, text", SCIPY_REFUSED, ids=[r[2] for r in SCIPY_REFUSED])
+def test_scipy_that_has_no_counterpart(change, kind, text):
+    with pytest.raises(kind, match=text):
+        fusedmm.as_csr(change(scipy_sparse.coo_array((VAL, (ROW, COL)), SHAPE)))
+
+
 def test_edge_index_of_pyg(device):
     """Plain and as EdgeIndex: row 0 sources, row 1 targets, size as EdgeIndex knows it."""
     pyg = pytest.importorskip("torch_geometric")
@@ -171,6 +184,23 @@ def test_stand_in_for_a_dgl_graph(device):
     assert csr.coo()[0].tolist() == ROW, "edge gradients come in dgl's order of edges"
 
 
+@pytest.mark.parametrize(
+    "order, text",
+    [
+        ([0, 1, 2, 3, 5], r"order of the edges\[4\] = 5 is outside \[0, 5\)"),
+        ([0, 1, -1, 3, 4], r"order of the edges\[2\] = -1 is outside"),
+        ([0, 1, 1, 3, 4], "order of the edges has no 2: it must be a permutation"),
+        ([0, 1, 2, 3], "order of the edges has 4 elements for 5 entries"),
+    ],
+)
+def test_an_order_of_edges_that_is_none(order, text, device):
+    graph = DGLGraph(device)
+    ptr, idx, _ = graph.matrix.csr()
+    graph.adj_tensors = lambda kind: (ptr, idx, torch.tensor(order, device=device))
+    with pytest.raises(ValueError, match=text):
+        fusedmm.as_csr(graph)
+
+
 def test_lookalikes_are_refused():
     with pytest.raises(TypeError, match="cannot make a CSR of SimpleNamespace"):
         fusedmm.as_csr(types.SimpleNamespace(csr=lambda: None))
@@ -213,6 +243,87 @@ def test_a_change_in_place_is_seen(device):
     y = fusedmm.spmm(adj, torch.ones(4, 1, device=device))
     adj.values().mul_(2)
     assert torch.equal(fusedmm.spmm(adj, torch.ones(4, 1, device=device)), 2 * y)
+
+
+def test_an_unchecked_conversion_is_not_taken_for_a_checked_one(device):
+    bad, x = torch.tensor([[0, 1, 9], [1, 2, 0]], device=device), torch.ones(3, 2, device=device)
+    unchecked = fusedmm.as_csr(bad, size=3, check=False)
+    assert fusedmm.as_csr(bad, size=3, check=False) is unchecked
+    with pytest.raises(ValueError, match="9 is outside"):
+        fusedmm.spmm(bad, x)
+    good = bad.clamp(max=2)
+    fusedmm.as_csr(good, size=3, check=False)
+    checked = fusedmm.as_csr(good, size=3)
+    assert fusedmm.as_csr(good, size=3, check=False) is checked is fusedmm.as_csr(good, size=3)
+
+
+# ---- what inference mode makes and training uses ----
+
+EDGES = [[2, 0, 1, 1, 0], [0, 1, 2, 1, 0]]
+
+
+def aggregated(adj, x):
+    return fusedmm.spmm(adj, x)
+
+
+# what makes something that is kept, and is called again in training: of (graph, x)
+KEPT = {
+    "structure of an edge_index": aggregated,
+    "transpose": lambda a, x: aggregated(fusedmm.as_csr(a, size=3).cache_transpose(), x),
+    "self loops": lambda a, x: aggregated(fusedmm.as_csr(a, size=3).add_self_loops(), x),
+    "normalised pattern": lambda a, x: aggregated(fusedmm.as_csr(a, size=3).gcn_norm(), x),
+    "GCNConv": fusedmm.nn.GCNConv(4, 2),
+    "GATConv": fusedmm.nn.GATConv(4, 2),
+    "GATConv with edges": lambda a, x: EDGE_LAYER(x, a, torch.ones(5, 3, device=x.device)),
+}
+EDGE_LAYER = fusedmm.nn.GATConv(4, 2, edge_dim=3)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_inference_mode_keeps_serves_training(name, device):
+    EDGE_LAYER.to(device)
+    use = KEPT[name]
+    if isinstance(use, torch.nn.Module):
+        layer = use.to(device)
+        use = lambda a, x: layer(x, a)  # noqa: E731
+    edge_index = torch.tensor(EDGES, device=device)
+    weighted = fusedmm.CSR.from_edge_index(edge_index, torch.rand(5, device=device), 3)
+    graphs = [edge_index, weighted.pattern()]
+    if name in ("transpose", "self loops"):
+        graphs.append(weighted)
+    for graph in graphs:
+        x = torch.randn(3, 4, device=device, requires_grad=True)
+        with torch.inference_mode():
+            expected = use(graph, x)
+        y = use(graph, x)
+        assert torch.equal(y, expected)
+        y.square().sum().backward()
+        assert x.grad.any()
+
+
+def test_a_matrix_and_a_cached_layer_of_inference_mode_serve_training(device):
+    edge_index, weight = torch.tensor(EDGES, device=device), torch.rand(5, device=device)
+    cached = fusedmm.nn.GCNConv(4, 2, cached=True).to(device)
+    x = torch.randn(3, 4, device=device, requires_grad=True)
+    with torch.inference_mode():
+        made = fusedmm.CSR.from_edge_index(edge_index, weight, 3)
+        cached(x, edge_index, weight)
+        row_major = fusedmm.CSR.from_csr(made.ptr, made.idx, shape=(3, 3))
+        converted = made.to(dtype=torch.float64).to(dtype=torch.float32)
+    for adj in (made, row_major, converted):
+        (adj @ x).square().sum().backward()
+    cached(x, edge_index, weight).square().sum().backward()
+    assert x.grad.any()
+
+
+def test_values_of_inference_mode_that_were_written_to_are_seen(device):
+    """Torch does not count writes to them, so no copy of them is kept."""
+    edge_index = torch.tensor(EDGES, device=device)
+    with torch.inference_mode():
+        adj = fusedmm.CSR.from_edge_index(edge_index, torch.rand(5, device=device), 3).cache_transpose()
+        adj.val.mul_(2)
+        for matrix in (adj, adj.t()):
+            torch.testing.assert_close(matrix @ torch.eye(3, device=device), matrix.to_dense())
 
 
 def test_copies_of_a_tensor_carry_nothing(device):

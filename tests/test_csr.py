@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from generate import Case, small
@@ -54,11 +55,16 @@ def test_from_csr_and_its_own_tensors(device):
     assert CSR.from_csr(sliced, torch.tensor([4, 0, 1], device=device)).degree().tolist() == [2, 0, 1]
 
 
-@pytest.mark.parametrize("size, shape", [(None, (3, 3)), (5, (5, 5)), ((4, 7), (7, 4))])
+SIZES = [(None, (3, 3)), (5, (5, 5)), ((4, 7), (7, 4)), ([4, 7], (7, 4)), (torch.Size([4, 7]), (7, 4))]
+SIZES += [(np.int64(5), (5, 5)), (torch.tensor(5), (5, 5)), ((np.int32(4), torch.tensor(7)), (7, 4))]
+
+
+@pytest.mark.parametrize("size, shape", SIZES)
 def test_from_edge_index_gathers_sources_into_targets(size, shape, device):
     edge_index = torch.tensor([[0, 2, 1], [1, 1, 0]], device=device)
     adj = CSR.from_edge_index(edge_index, torch.tensor([1.0, 2.0, 3.0], device=device), size)
-    assert adj.shape == shape
+    assert adj.shape == shape == fusedmm.as_csr(edge_index, size=size).shape
+    assert [type(n) for n in adj.shape] == [int, int]
     x = torch.arange(1.0, shape[1] + 1, device=device)[:, None]
     assert (adj @ x)[:2].tolist() == [[3 * 2.0], [1 * 1.0 + 2 * 3.0]]
 
@@ -78,6 +84,7 @@ def test_transpose(structure, permuted, heads, device):
     values = "entry" if heads is None else "head"
     adj = Case(structure, 1, heads, torch.float64, "contiguous", values, permuted, "random").matrix(device)
     there = adj.t()
+    assert adj.T.idx is there.idx and adj.T.shape == there.shape
     assert there.shape == adj.shape[::-1] and there.nnz == adj.nnz
     assert torch.equal(there.to_dense(), adj.to_dense().transpose(0, 1))
     row, col, val = there.coo()
@@ -129,10 +136,10 @@ def test_it_is_frozen():
 
 
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo], ids=str)
-def test_to_torch(layout, device):
+def test_to_torch(layout, device, recwarn):
     for adj in (small(device=device), small(device=device).pattern()):
         sparse = adj.to_torch(layout)
-        assert sparse.layout == layout
+        assert sparse.layout == layout and not recwarn.list
         torch.testing.assert_close(sparse.to_dense(), adj.to_dense())
         torch.testing.assert_close(fusedmm.as_csr(sparse).to_dense(), adj.to_dense())
 

@@ -38,6 +38,13 @@ def test_gcn(options, loops, weighted):
     check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, weight], **options)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gcn_with_a_column_of_weights(normalize):
+    edge_index = graph()
+    column = weights(edge_index)[:, None]
+    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, column], normalize=normalize)
+
+
 def test_gcn_cached_keeps_the_first_graph():
     edge_index = graph()
     x = features(NODES, F_IN)

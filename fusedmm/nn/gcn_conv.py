@@ -13,6 +13,7 @@ from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, reduction, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
+from fusedmm.structure import lasting
 
 
 class GCNConv(torch.nn.Module):
@@ -90,7 +91,7 @@ class GCNConv(torch.nn.Module):
             x: floating, [nodes, in_channels], or [batch, nodes, in_channels] over one graph.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [nodes, nodes].
-            edge_weight: [edges], in the graph's order; in place of the graph's own values.
+            edge_weight: [edges] or [edges, 1], in the graph's order; in place of the graph's own values.
 
         Returns:
             [nodes, out_channels], or [batch, nodes, out_channels].
@@ -105,14 +106,17 @@ class GCNConv(torch.nn.Module):
             raise ValueError("GCNConv: x must be one tensor; for sources and targets of their own use SAGEConv")
         adj = self._kept
         if adj is None:
-            adj = self._graph(x, edge_index, edge_weight)
-            if self.cached and self.normalize:
+            keep = self.cached and self.normalize
+            adj = (lasting(self._graph) if keep else self._graph)(x, edge_index, edge_weight)
+            if keep:
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias
 
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
+        if isinstance(edge_weight, Tensor) and edge_weight.dim() == 2 and edge_weight.size(1) == 1:
+            edge_weight = edge_weight[:, 0]
         if not self.normalize:
             return adj if edge_weight is None else adj.with_values(edge_weight)
         val = adj.val if edge_weight is None else edge_weight
