@@ -7,7 +7,8 @@ gradients of any order exist (csrc/select.c):
     cols (w, g)[j] = sum over column j's p of  w[p] M[p] g[i]
     edges(z, g)[p] = sum over channels of      M[p] z[j] g[i]
 
-y = max_p val[p] x[j]:  share = gy / rows(1, 1);  gx = cols(val, share);  gval = edges(x, share).
+y = max_p val[p] x[j]:  share = gy / rows(1, 1), which "counts" keeps in the dtype of sums;
+                        gx = cols(val, share);  gval = edges(x, share).
 M itself has no derivative (the extreme is not smooth where it changes hands).
 """
 
@@ -22,7 +23,7 @@ from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.ops.pair import Values, half, like_values, run, spmm_run
 
-ROWS, COLS, EDGES = 0, 1, 2
+ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
 
 
 class Chosen(NamedTuple):
@@ -72,7 +73,7 @@ class Extreme(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, x, y = ctx.saved_tensors
         m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
-        share = gy / _select(m, ROWS, None, None, None).clamp(min=1)
+        share = (gy / _select(m, COUNTS, None, None, None).clamp(min=1)).to(gy.dtype)
         gx = Selected.apply(m, COLS, val, None, share) if ctx.needs_input_grad[3] else None
         gval = like_values(Selected.apply(m, EDGES, None, x, share), val) if ctx.needs_input_grad[2] else None
         return None, None, gval, gx, None, None

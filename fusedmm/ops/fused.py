@@ -19,7 +19,7 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, require_dense, require_values
-from fusedmm.ops.pair import Values, half, like_values, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import Values, half, like_values, per_entry, run, sddmm_half, spmm_half
 
 
 class Spec(NamedTuple):
@@ -279,8 +279,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     if spec.reduce == "mean":
-        entries = adj.degree().clamp(min=1).to(g.dtype)
-        g = g / entries.view(-1, *[1] * (g.dim() - 1))
+        g = per_entry(adj.ptr, g)
     program = _program(spec.edge, True, x)
     operands = _operands(adj, val, x, y, z, spec)
     reaches = scored or not scale  # x and y have a part in the result

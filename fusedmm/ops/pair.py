@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops, raise_translated
+from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.structure import Half
 
@@ -84,6 +84,12 @@ def like_values(g: Tensor, val: Tensor) -> Tensor:
     return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
 
 
+def per_entry(ptr: Tensor, g: Tensor) -> Tensor:
+    """The gradient of each row's mean, for one of its entries; float16 has no number for 65,520 entries."""
+    entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(g))
+    return (g / entries.view(-1, *[1] * (g.dim() - 1))).to(g.dtype)
+
+
 class SpMM(torch.autograd.Function):
     """y = A x, y = A^T x, or the mean over each row's entries."""
 
@@ -99,9 +105,7 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = None
         if ctx.reduce == MEAN:
-            ptr = half(adj, transposed)[0]
-            entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(gy.dtype)
-            gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))
+            gy = per_entry(half(adj, transposed)[0], gy)
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
