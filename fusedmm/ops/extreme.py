@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
+from fusedmm.ops.operands import refuse_rules
 from fusedmm.ops.pair import Values, half, like_values, run, spmm_run
 
 ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
@@ -40,12 +41,9 @@ def extreme(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, alg
     """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row.
 
     Raises:
-        RuntimeError: under a torch.func transform, for which there is no rule.
+        RuntimeError: under a torch.func transform or with a tangent, for which there is no rule.
     """
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(
-            "spmm: max and min have no rule for torch.func transforms; torch.autograd has their gradient"
-        )
+    refuse_rules("spmm with max or min", val, x)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return Extreme.apply(adj, transposed, val, x, reduce, algorithm)
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
