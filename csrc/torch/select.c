@@ -19,7 +19,7 @@ static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
     fmm_csr a;
     fmm_dense val, weight, x, y, z, g, out_view;
     tensor x_given, y_given, out = {0};
-    const fmm_select_form form = (fmm_select_form)(int64_t)stack[TENSORS];
+    const fmm_select_form form = (fmm_select_form)frame_int(stack[TENSORS]);
     const bool cols = form == FMM_SELECT_COLS, edges = form == FMM_SELECT_EDGES;
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &x, &x_given) ||
