@@ -118,7 +118,9 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
 {
     const fmm_algorithm *a = NULL;
     if (number == 0) {
+        message[0] = 0;
         a = registries[op][device]->choose(call);
+        if (!a && message[0]) return FMM_UNSUPPORTED; /* it said why */
         REQUIRE(a, FMM_UNSUPPORTED, "%s: no algorithm on %s for this call", operators[op],
                 devices[device]);
     } else {
