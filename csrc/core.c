@@ -1,6 +1,7 @@
 /* Error texts, dtype facts, threads and the registry of algorithms. */
 #include "core.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -55,12 +56,13 @@ static const fmm_registry *const registries[FMM_OPERATORS][2] = {
     [FMM_FUSED] = {&fmm_fused_cpu, &fmm_fused_cuda},
 };
 
-/* A slot is claimed by its counter and published by its pointer, so readers need no lock: they stop
- * at the first slot that is still empty. */
+/* A slot is published by its pointer, so readers need no lock: they stop at the first slot that is
+ * still empty. Writers take one, so that a name is looked for and entered at once. */
 static struct {
-    _Atomic int claimed;
+    int claimed;
     _Atomic(const fmm_algorithm *) slot[USERS_MAX];
 } users[FMM_OPERATORS][2];
+static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
 
 const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
 {
@@ -72,23 +74,32 @@ const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
     return k - count < USERS_MAX ? atomic_load(&users[op][device].slot[k - count]) : NULL;
 }
 
+static fmm_status enter(fmm_operator op, fmm_device device, fmm_algorithm *algorithm)
+{
+    const fmm_algorithm *known;
+    for (int k = 0; (known = fmm_algorithms(op, device, k)); k++)
+        REQUIRE(strcmp(known->name, algorithm->name) != 0, FMM_INVALID_ARGUMENT,
+                "fmm_register: %s on %s already has an algorithm %s", operators[op],
+                devices[device], algorithm->name);
+    const int slot = users[op][device].claimed;
+    REQUIRE(slot < USERS_MAX, FMM_OUT_OF_MEMORY, "fmm_register: more than %d algorithms",
+            USERS_MAX);
+    users[op][device].claimed++;
+    algorithm->number = USER_NUMBERS + slot;
+    atomic_store(&users[op][device].slot[slot], algorithm);
+    return FMM_OK;
+}
+
 fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algorithm)
 {
     REQUIRE((unsigned)op < FMM_OPERATORS && (unsigned)device <= FMM_CUDA, FMM_INVALID_ARGUMENT,
             "fmm_register: no operator %d on device %d", (int)op, (int)device);
     REQUIRE(algorithm && algorithm->name && algorithm->run, FMM_INVALID_ARGUMENT,
             "fmm_register: an algorithm needs a name and a run function");
-    const fmm_algorithm *known;
-    for (int k = 0; (known = fmm_algorithms(op, device, k)); k++)
-        REQUIRE(strcmp(known->name, algorithm->name) != 0, FMM_INVALID_ARGUMENT,
-                "fmm_register: %s on %s already has an algorithm %s", operators[op],
-                devices[device], algorithm->name);
-    const int slot = atomic_fetch_add(&users[op][device].claimed, 1);
-    REQUIRE(slot < USERS_MAX, FMM_OUT_OF_MEMORY, "fmm_register: more than %d algorithms",
-            USERS_MAX);
-    algorithm->number = USER_NUMBERS + slot;
-    atomic_store(&users[op][device].slot[slot], algorithm);
-    return FMM_OK;
+    pthread_mutex_lock(&registering);
+    const fmm_status status = enter(op, device, algorithm);
+    pthread_mutex_unlock(&registering);
+    return status;
 }
 
 static fmm_status fail_with(fmm_status status, const char *text)
@@ -107,7 +118,9 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
 {
     const fmm_algorithm *a = NULL;
     if (number == 0) {
+        message[0] = 0;
         a = registries[op][device]->choose(call);
+        if (!a && message[0]) return FMM_UNSUPPORTED; /* it said why */
         REQUIRE(a, FMM_UNSUPPORTED, "%s: no algorithm on %s for this call", operators[op],
                 devices[device]);
     } else {

@@ -9,32 +9,33 @@
  *     COLS    out[j,h,c]    = sum over p of column j  w[eid[p],h] M[p,h,c] g[i,h,c]
  *     EDGES   out[eid[p],h] = sum over c              M[p,h,c] z[j,h,c] g[i,h,c]
  *
- * ROWS with w and z absent (ones) counts the entries that share an extreme; gy / count through COLS
- * is the gradient of x when ties share evenly, through EDGES that of val. COLS runs on the
- * transpose, whose rows are the columns of A: every form has one owner per output and adds nothing
- * to memory. M is recomputed from x and y wherever it is needed; nothing of size nnz * feat is ever
- * stored. */
+ * COUNTS is ROWS with w and z absent (ones), the number of entries that share an extreme, and is
+ * stored in the dtype of sums, since f16 ends at 65,504 and bf16 skips numbers above 256. gy /
+ * count through COLS is the gradient of x when ties share evenly, through EDGES that of val. COLS
+ * runs on the transpose, whose rows are the columns of A: every form has one owner per output and
+ * adds nothing to memory. M is recomputed from x and y wherever it is needed; nothing of size nnz *
+ * feat is ever stored. */
 #include "select.h"
 #include "check.h"
 
 #include <inttypes.h>
 
 static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows, int64_t feat,
-                              const fmm_dense *x)
+                              const fmm_dense *x, fmm_dtype dtype)
 {
     TRY(fmm_check_dense("select", name, d));
-    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == feat && d->dtype == x->dtype,
+    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == feat && d->dtype == dtype,
             FMM_INVALID_ARGUMENT,
             "select: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
             ", %" PRId64 ", %" PRId64 "]",
-            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(x->dtype),
-            rows, x->heads, feat);
+            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype), rows,
+            x->heads, feat);
     return FMM_OK;
 }
 
 static fmm_status check_like(const char *name, const fmm_dense *d, int64_t rows, const fmm_dense *x)
 {
-    return d->data || d->rows ? check_shape(name, d, rows, x->feat, x) : FMM_OK;
+    return d->data || d->rows ? check_shape(name, d, rows, x->feat, x, x->dtype) : FMM_OK;
 }
 
 fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
@@ -42,7 +43,7 @@ fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
     const fmm_csr *a = call->a;
     const bool transposed = call->form == FMM_SELECT_COLS;
     TRY(fmm_check_matrix("select", exec, a));
-    REQUIRE((unsigned)call->form <= FMM_SELECT_EDGES, FMM_INVALID_ARGUMENT, "select: no form %d",
+    REQUIRE((unsigned)call->form <= FMM_SELECT_COUNTS, FMM_INVALID_ARGUMENT, "select: no form %d",
             (int)call->form);
     TRY(fmm_check_dense("select", "x", call->x));
     const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
@@ -53,8 +54,9 @@ fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
     TRY(check_like("z", call->z, cols, call->x));
     TRY(check_like("g", call->g, rows, call->x));
     const bool edges = call->form == FMM_SELECT_EDGES;
-    TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat,
-                    call->x));
+    const bool wide = call->form == FMM_SELECT_COUNTS && call->x->dtype != FMM_F64;
+    TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat, call->x,
+                    wide ? FMM_F32 : call->x->dtype));
     REQUIRE(call->y->data || call->y->rows == rows, FMM_INVALID_ARGUMENT, "select: y is absent");
     if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_cuda_select(exec, call) : fmm_cpu_select(exec, call);

@@ -147,6 +147,11 @@ def raise_translated(error: RuntimeError, device: torch.device) -> NoReturn:
     raise error
 
 
+def sums_dtype(x: Tensor) -> torch.dtype:
+    """What sums over numbers of x's dtype are kept in."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def _fake_spmm(x: Tensor, ptr: Tensor) -> Tensor:
     return x.new_empty((ptr.size(0) - 1, *x.shape[1:]))
 
@@ -194,18 +199,15 @@ def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation,
 
 @torch.library.register_fake("fusedmm::_select")
 def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
+    if form == 3:  # counts
+        return _fake_spmm(x, ptr).to(sums_dtype(x))
     return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
-
-
-def _sums(x: Tensor) -> torch.dtype:
-    """What sums over numbers of x's dtype are kept in."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 @torch.library.register_fake("fusedmm::_attention")
 def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     size = (ptr.size(0) - 1, q.size(1))
-    out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=_sums(v))
+    out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=sums_dtype(v))
     if not rest[-2] & 1:
         return out, lse, v.new_empty(0), v.new_empty(0)
     return out, lse, torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
@@ -224,7 +226,7 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *
     want, heads, feat = rest[-2], q.size(1), q.size(2)
     gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & 1 else (0,))
     parts = (GATT_PARTS[q.device.type], heads, feat)
-    gatt = q.new_empty(parts, dtype=_sums(q)) if want & 2 else q.new_empty(0)
+    gatt = q.new_empty(parts, dtype=sums_dtype(q)) if want & 2 else q.new_empty(0)
     edges = (idx.size(0), heads)
     return gq, gatt, q.new_empty(edges if want & 4 else (0,)), q.new_empty(edges if want & 8 else (0,))
 

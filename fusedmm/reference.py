@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fusedmm._lib import sums_dtype
 from fusedmm.csr import CSR
 
 
@@ -28,7 +29,10 @@ def spmm_terms(adj: CSR, row: Tensor, terms: Tensor, reduce: str) -> Tensor:
     y = terms.new_zeros(adj.shape[0], *terms.shape[1:])
     if reduce in ("sum", "mean"):
         y = y.index_add(0, row, terms)
-        return y if reduce == "sum" else y / adj.degree().clamp(min=1).to(y.dtype).view(-1, *[1] * (y.dim() - 1))
+        if reduce == "sum":
+            return y
+        entries = adj.degree().clamp(min=1).to(sums_dtype(y))
+        return (y / entries.view(-1, *[1] * (y.dim() - 1))).to(y.dtype)
     index = row.view(-1, *[1] * (terms.dim() - 1)).expand_as(terms)
     worst = float("-inf") if reduce == "max" else float("inf")  # not 0, which would count as a tie
     y = torch.full_like(y, worst).scatter_reduce(0, index, terms, {"max": "amax", "min": "amin"}[reduce])

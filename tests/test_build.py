@@ -1,6 +1,7 @@
 """The library in the package: what it needs, what it asks of others, what it says of itself."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -113,3 +114,22 @@ def test_algorithms_of_a_device_of_any_form(kind):
         assert fusedmm.algorithms("spmm", device) == listed
     other = fusedmm.algorithms("spmm", {"cpu": "cuda", "cuda": "cpu"}[kind])
     assert listed != other, "each kind has its own"
+
+
+ASK = """
+import torch, fusedmm
+adj = fusedmm.CSR.from_coo(torch.arange(3), torch.arange(3), shape=(3, 3))
+assert fusedmm.spmm(adj, torch.ones(3, 2), algorithm="rows:scalar").sum() == 6
+print(fusedmm.spmm(adj, torch.ones(3, 2)).sum().item())
+"""
+
+
+@pytest.mark.parametrize("wish", ["", "scalar", "avx2", "avx512", "neon", "avx", "AVX2"])
+def test_a_wish_for_an_instruction_set_is_heard_or_refused(wish):
+    ran = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=ROOT, capture_output=True, text=True, env={**os.environ, "FUSEDMM_ISA": wish}
+    )
+    if wish in ("avx", "AVX2"):
+        assert "RuntimeError: FUSEDMM_ISA must be scalar, avx2, avx512 or neon" in ran.stderr, ran.stderr
+    else:
+        assert ran.stdout == "6.0\n", ran.stderr

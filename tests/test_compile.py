@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from generate import small
+from torch.autograd import forward_ad
 from torch.library import opcheck
 
 import fusedmm
@@ -188,7 +189,57 @@ def test_func_has_a_rule_or_a_named_error_for_each_reduction(reduce, device):
     try:
         torch.testing.assert_close(torch.func.grad(f)(x), expected)
     except RuntimeError as error:
-        assert reduce in ("max", "min") and str(error).startswith("spmm: max and min have no rule"), error
+        assert reduce in ("max", "min") and str(error).startswith("spmm with max or min: there is no rule"), error
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_tangents_of_dual_numbers(learns, device):
+    """torch.autograd.forward_ad, which no transform announces; backward mode works beside it."""
+    adj = small(device=device, dtype=torch.float64)
+    x, dx, a, da = (torch.randn(n, 4, dtype=torch.float64, device=device) for n in (15, 15, 12, 12))
+    val, dval = adj.val.clone(), torch.randn_like(adj.val)
+    calls = {
+        "sum": (lambda v, a, x: fusedmm.spmm(adj.with_values(v), x)),
+        "mean": (lambda v, a, x: fusedmm.spmm(adj.with_values(v), x, reduce="mean")),
+        "sddmm": (lambda v, a, x: fusedmm.sddmm(adj.with_values(v), a, x)),
+        "mul": (lambda v, a, x: fusedmm.sddmm(adj.with_values(v), a, x, op="mul")),
+        "fused": (lambda v, a, x: fusedmm.fused(adj.with_values(v), a, x, edge="sigmoid(s)*a")),
+        "fused add": (lambda v, a, x: fusedmm.fused(adj.with_values(v), a, x, score="none", message="add", edge="a")),
+    }
+    for name, f in calls.items():
+        leaves = [t.clone().requires_grad_(learns) for t in (val, a, x)]
+        _, expected = torch.func.jvp(f, (val, a, x), (dval, da, dx))
+        with forward_ad.dual_level():
+            out = f(*(forward_ad.make_dual(t, d) for t, d in zip(leaves, (dval, da, dx), strict=True)))
+            y, tangent = forward_ad.unpack_dual(out)
+            assert tangent is not None, name
+            torch.testing.assert_close(tangent, expected, msg=name)
+            assert forward_ad.unpack_dual(f(val, a, x)).tangent is None, name  # nobody has a tangent here
+        assert y.requires_grad == learns
+        if learns:
+            found = torch.autograd.grad(y.sum(), leaves, allow_unused=True)
+            plain = torch.autograd.grad(f(*leaves).sum(), leaves, allow_unused=True)
+            torch.testing.assert_close(found[2], plain[2], msg=name)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_tangents_without_a_rule_are_refused_by_name(learns, device):
+    adj = small(device=device)
+    x = torch.randn(15, 1, 4, device=device, requires_grad=learns)
+    q, logits = torch.randn(12, 1, 4, device=device), torch.randn(60, 1, device=device, requires_grad=learns)
+    calls = [
+        ("spmm with max or min", lambda x, e: fusedmm.spmm(adj, x, reduce="max")),
+        ("spmm with max or min", lambda x, e: fusedmm.spmm(adj.with_values(e), q.new_ones(15, 1, 4), reduce="min")),
+        ("attention", lambda x, e: fusedmm.attention(adj, q, x, x)),
+        ("attention", lambda x, e: fusedmm.attention(adj, q, q.new_ones(15, 1, 4), q.new_ones(15, 1, 4), bias=e)),
+        ("edge_softmax", lambda x, e: fusedmm.edge_softmax(adj, e)),
+    ]
+    for name, f in calls:
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(t, torch.ones_like(t)) for t in (x, logits)]
+            with pytest.raises(RuntimeError, match=f"{name}: there is no rule for torch.func and forward mode"):
+                f(*duals)
+        f(x, logits)
 
 
 # ---- the other ways ----

@@ -10,6 +10,7 @@ from bounds import assert_within, spmm_oracle
 from generate import own_algorithms, run_or_decline, small
 
 import fusedmm
+from fusedmm.expression import parse
 
 I64 = 2**63 - 1
 
@@ -293,6 +294,40 @@ RAW = [
     ),
     (lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, 99), "99"),
     (
+        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 2**32, 0),
+        "spmm: no reduction number 2147483647",
+    ),
+    (
+        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, 2**32 + 2),
+        "spmm has no algorithm number 2147483647",
+    ),
+    (
+        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, -(2**32)),
+        "spmm has no algorithm number -2147483648",
+    ),
+    (
+        lambda m, x: torch.ops.fusedmm._sddmm(m.ptr, m.idx, m.eid, m.plan, m.none, x[:12], x, 2**32),
+        "sddmm has no algorithm number 2147483647",
+    ),
+    (
+        lambda m, x: torch.ops.fusedmm._select(
+            m.ptr, m.idx, m.eid, m.plan, m.none, m.none, x, x[:12], m.none, m.none, 2**32
+        ),
+        "select: no form 2147483647",
+    ),
+    (
+        lambda m, x: torch.ops.fusedmm._fused(
+            m.ptr, m.idx, m.eid, m.plan, m.none, x[:12], x, x, parse("s").program(), 1, 0, 0, 2**32, 0
+        ),
+        "2147483647",
+    ),
+    (
+        lambda m, x: torch.ops.fusedmm._attention(
+            m.ptr, m.idx, m.eid, m.plan, x[:12, None], x[:, None], x[:, None], *[m.none] * 4, 1.0, 0.2, 0.0, 2**32, 0, 0
+        ),
+        "2147483647",
+    ),
+    (
         lambda m, x: torch.ops.fusedmm._sddmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, x, 0),
         "sddmm: a has 15 rows, the matrix 12",
     ),
@@ -305,6 +340,20 @@ def test_private_operators_check_again(call, text, device):
     adj = small(device=device)
     with pytest.raises(RuntimeError, match=text):
         call(adj, torch.ones(15, 3, device=device))
+    works(device)
+
+
+def test_results_beyond_any_memory_are_refused_as_such(device):
+    """Their sizes would wrap; and what merely does not fit is out of memory."""
+    one = fusedmm.CSR.from_coo(torch.arange(2, device=device), torch.zeros(2, dtype=torch.int64, device=device))
+    x = torch.ones(1, 1, 1, device=device)
+    for heads in (2**61, 2**62):
+        with pytest.raises(ValueError, match="more bytes than int64 counts"):
+            fusedmm.spmm(one, x.expand(1, heads, 1))
+        with pytest.raises(ValueError, match="more bytes than int64 counts"):
+            fusedmm.spmm(one, x.expand(1, 2, heads // 2))  # copied first
+    with pytest.raises(torch.OutOfMemoryError if device == "cuda" else MemoryError, match="2251799813685248 elements"):
+        fusedmm.spmm(one, x.expand(1, 2**50, 1))
     works(device)
 
 

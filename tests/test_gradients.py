@@ -41,3 +41,26 @@ def test_sddmm_gradients(heads):
         return fusedmm.sddmm(adj.with_values(val), a, b)
 
     assert torch.autograd.gradcheck(f, (val, a, b)) and torch.autograd.gradgradcheck(f, (val, a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reduce", ["mean", "max", "min"])
+def test_shares_of_long_rows(reduce, dtype, device):
+    """70,000 entries: more than float16 can say, and no count that bfloat16 rounds."""
+    n = 70_000
+    row = torch.zeros(n, dtype=torch.int64, device=device)
+    adj = fusedmm.CSR.from_coo(row, torch.arange(n, device=device), shape=(1, n)).cache_transpose()
+    expected = torch.tensor(1000 / n).to(dtype).item()
+    gy = torch.full((1, 2), 1000.0, dtype=dtype, device=device)
+
+    def gradient(f):
+        x = torch.ones(n, 2, dtype=dtype, device=device, requires_grad=True)
+        return torch.autograd.grad(f(x), x, gy)[0].unique().tolist()
+
+    assert gradient(lambda x: fusedmm.spmm(adj, x, reduce=reduce)) == [expected]
+    if reduce == "mean":
+        halves = (adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half())
+        assert gradient(lambda x: torch.ops.fusedmm.spmm(*halves, adj.none, x, 1, 0)) == [expected]
+        ones = torch.ones(1, 1, dtype=dtype, device=device)
+        y = torch.ones(n, 1, dtype=dtype, device=device)
+        assert gradient(lambda z: fusedmm.fused(adj, ones, y, z, edge="1", reduce="mean")) == [expected]

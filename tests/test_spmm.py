@@ -104,3 +104,29 @@ def test_ties_share_the_gradient_evenly(reduce, dtype, device):
     fusedmm.spmm(adj, x, reduce=reduce).backward(torch.tensor([[4.0, 3.0, 6.0]], dtype=dtype, device=device))
     shares = torch.tensor([[1.0, 1, 2], [1, 1, 0], [1, 1, 2], [1, 0, 2]], dtype=dtype, device=device)
     assert torch.equal(x.grad, shares)
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_extremes_of_wider_values_keep_their_gradient(reduce, dtype, device):
+    """Every algorithm's result is one that the gradient recognises: of values rounded to what sums are kept in."""
+    n = 50
+    row = torch.arange(n, device=device)
+    val = torch.rand(n, dtype=torch.float64, device=device) + 0.5
+    adj = fusedmm.CSR.from_coo(row, row, val, shape=(n, n))
+    for algorithm in own_algorithms("spmm", device):
+        x = torch.rand(n, 8, device=device).to(dtype).requires_grad_()
+        y = run_or_decline(fusedmm.spmm, adj, x, reduce=reduce, algorithm=algorithm)
+        if y is not None:
+            (gx,) = torch.autograd.grad(y.sum(), x)
+            torch.testing.assert_close(gx, val.to(dtype)[:, None].expand_as(gx), msg=algorithm)
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_a_nan_extreme_passes_no_gradient(reduce, device):
+    adj = fusedmm.CSR.from_csr(torch.tensor([0, 2], device=device), torch.arange(2, device=device))
+    x = torch.tensor([[torch.nan, 3.0], [1.0, 2.0]], device=device, requires_grad=True)
+    y = fusedmm.spmm(adj, x, reduce=reduce)
+    assert y[0, 0].isnan() and not y[0, 1].isnan()
+    (gx,) = torch.autograd.grad(y.sum(), x)
+    assert gx[:, 0].tolist() == [0, 0] and gx[:, 1].sum() == 1

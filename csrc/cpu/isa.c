@@ -2,7 +2,8 @@
  *
  * A set counts when cpuid lists it and XCR0 says that the system saves its registers (a kernel may
  * keep them off). FUSEDMM_ISA=scalar|avx2|avx512|neon caps what `auto` takes: tests and comparisons
- * run a lesser set on a better machine; a set asked for by name is not capped. */
+ * run a lesser set on a better machine; a set asked for by name is not capped. It is read once, at
+ * the first `auto`; any other word is an error, and not a wish that nobody heard. */
 #include "rows.h"
 
 #include <stdatomic.h>
@@ -73,17 +74,35 @@ const char *fmm_isa_levels(void)
     return list;
 }
 
-/* The best usable set within FUSEDMM_ISA; a name of another architecture leaves only scalar. */
-static isa best(void)
+/* The best usable set within FUSEDMM_ISA, ISAS for a word that is none; a name of another
+ * architecture leaves only scalar. */
+static isa within_wish(void)
 {
     const char *wish = getenv("FUSEDMM_ISA");
-    isa cap = NEON;
+    if (wish && !*wish) wish = NULL;
+    isa cap = wish ? ISAS : NEON;
     for (isa level = SCALAR; wish && level < ISAS; level++)
         if (!strcmp(wish, names[level])) cap = level;
+    if (cap == ISAS) return ISAS;
     isa chosen = SCALAR;
     for (isa level = AVX2; level <= cap; level++)
-        if (usable(level) && (level != NEON || cap == NEON)) chosen = level;
-    return chosen;
+        if (usable(level)) chosen = level;
+    return wish && cap == NEON && chosen != NEON ? SCALAR : chosen;
+}
+
+/* Entry k of the tables below is reference, then the sets in the order of `isa`. Threads that race
+ * find the same. */
+static const fmm_algorithm *best(const fmm_algorithm *table)
+{
+    static _Atomic int known; /* 1 + the set */
+    int found = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!found) {
+        found = 1 + (int)within_wish();
+        atomic_store_explicit(&known, found, memory_order_relaxed);
+    }
+    if (found <= ISAS) return &table[found];
+    fmm_fail(FMM_UNSUPPORTED, "FUSEDMM_ISA must be scalar, avx2, avx512 or neon, or not set");
+    return NULL;
 }
 
 /* ---- the algorithms; kernels take any dtype, shape and stride, only the machine limits them ----
@@ -248,23 +267,22 @@ static const fmm_algorithm fused[] = {
     {0},
 };
 
-/* Entry k of the tables is reference, then the sets in the order of `isa`. */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
 {
     (void)call;
-    return &spmm[1 + best()];
+    return best(spmm);
 }
 
 static const fmm_algorithm *choose_sddmm(const fmm_call *call)
 {
     (void)call;
-    return &sddmm[1 + best()];
+    return best(sddmm);
 }
 
 static const fmm_algorithm *choose_attention(const fmm_call *call)
 {
     (void)call;
-    return &attention[1 + best()];
+    return best(attention);
 }
 
 const fmm_registry fmm_spmm_cpu = {spmm, choose_spmm}, fmm_sddmm_cpu = {sddmm, choose_sddmm};
@@ -273,7 +291,7 @@ const fmm_registry fmm_attention_cpu = {attention, choose_attention};
 static const fmm_algorithm *choose_fused(const fmm_call *call)
 {
     (void)call;
-    return &fused[1 + best()];
+    return best(fused);
 }
 
 const fmm_registry fmm_fused_cpu = {fused, choose_fused};

@@ -15,10 +15,14 @@ static double spmm_output(const fmm_call *call, int64_t i, int64_t h, int64_t c)
     const fmm_csr *a = call->a;
     blocked_sum sum = {0};
     double extreme = 0;
+    /* Gradients recognise an extreme by its product of two floats: exact in double, but for val. */
+    const bool narrow = call->reduce >= FMM_MAX && call->x->dtype != FMM_F64;
     for (int64_t p = row_begin(a, i); p < row_end(a, i); p++) {
         const int64_t edge = call->val->data ? edge_of(a, p) : 0; /* ones need no edge */
         if (a->idx[p] < 0 || a->idx[p] >= a->cols || edge < 0) continue;
-        const double term = value_of(call, edge, h) * get(call->x, a->idx[p], h, c);
+        double val = value_of(call, edge, h);
+        if (narrow) val = (double)(float)val;
+        const double term = val * get(call->x, a->idx[p], h, c);
         const bool beyond = call->reduce == FMM_MAX ? term > extreme : term < extreme;
         if (sum.terms == 0 || beyond || isnan(term)) extreme = term; /* NaN is never left again */
         add(&sum, term);

@@ -20,6 +20,7 @@ template <class T> struct select_args {
     edge_view val, weight;
     operand x, y, z, g;
     T *out;
+    typename sum_of<T>::type *counts; /* out of COUNTS */
     int64_t out_row, out_head;
     int64_t heads, feat;
     int form;
@@ -61,7 +62,11 @@ static __global__ void __launch_bounds__(BLOCK)
             const A other = cols ? at<T>(s.g, i, h, c) : at<T>(s.z, j, h, c);
             total += double(edge_value<A>(s.weight, edge, h)) * double(other);
         }
-        s.out[row * s.out_row + h * s.out_head + c] = narrow<T>(A(total));
+        const int64_t to = row * s.out_row + h * s.out_head + c;
+        if (s.counts)
+            s.counts[to] = A(total);
+        else
+            s.out[to] = narrow<T>(A(total));
     }
 }
 
@@ -108,6 +113,9 @@ template <class T> static void launch(const fmm_exec *exec, const fmm_select_cal
     s.weight = view_edges(call->a, call->weight);
     s.x = view(call->x), s.y = view(call->y), s.z = view(call->z), s.g = view(call->g);
     s.out = static_cast<T *>(call->out->data);
+    s.counts = call->form == FMM_SELECT_COUNTS
+                   ? static_cast<typename sum_of<T>::type *>(call->out->data)
+                   : NULL;
     s.out_row = call->out->row_stride, s.out_head = call->out->head_stride;
     s.heads = call->x->heads, s.feat = call->x->feat;
     s.form = call->form;

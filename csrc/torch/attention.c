@@ -72,9 +72,9 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
     c->scale = number(rest[0]);
     c->slope = number(rest[1]);
     c->dropout = number(rest[2]);
-    c->score = (fmm_attention_score)(int64_t)rest[3];
+    c->score = (fmm_attention_score)frame_int(rest[3]);
     s->want = wants ? (int64_t)rest[4] : 0;
-    s->algorithm = (int)(int64_t)rest[wants ? 5 : 4];
+    s->algorithm = frame_int(rest[wants ? 5 : 4]);
     tensor q;
     if (!frame_begin(&s->f, stack, tensors) || !frame_dense(&s->f, Q, "q", &c->q, &q) ||
         !take_dense(s, K, "k", &c->k) || !take_att(s) || !take_seed(s) ||

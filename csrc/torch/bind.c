@@ -6,6 +6,7 @@
 #include "frame.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,9 +86,17 @@ static bool register_operators(void)
 
 const char *fmm_torch_register(void)
 {
-    static bool done;
-    if (!done) done = bind_shim() && register_operators();
-    return done ? NULL : problem;
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    static bool tried, done;
+    pthread_mutex_lock(&one_at_a_time);
+    /* A torch that is not loaded yet may be later; one that refused has some of the operators. */
+    if (!tried && bind_shim()) {
+        tried = true;
+        done = register_operators();
+    }
+    const char *const answer = done ? NULL : problem;
+    pthread_mutex_unlock(&one_at_a_time);
+    return answer;
 }
 
 /* For hosts that only load the library (torch.ops.load_library, exported programs): registers when

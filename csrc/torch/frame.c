@@ -2,6 +2,7 @@
 #include "frame.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,6 +33,12 @@ static void run_parallel(int64_t count, fmm_range *body, void *ctx)
         body(0, count, ctx);
     else
         fmm_torch.torch_parallel_for(0, count, 1, body, ctx);
+}
+
+int frame_int(StableIValue slot)
+{
+    const int64_t value = (int64_t)slot;
+    return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;
 }
 
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)
@@ -76,15 +83,20 @@ bool frame_take(frame *f, int k, const char *name, tensor *t)
 
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t)
 {
-    int64_t stride[3] = {1, 1, 1};
-    for (int64_t d = dim - 1; d > 0; d--) stride[d - 1] = stride[d] * (size[d] > 0 ? size[d] : 1);
+    enum { LARGEST_ELEMENT = 8 };
+    int64_t stride[3], bytes = LARGEST_ELEMENT;
+    bool fits = true;
+    for (int64_t d = dim - 1; d >= 0; d--) {
+        stride[d] = bytes / LARGEST_ELEMENT;
+        fits &= size[d] >= 0 && !__builtin_mul_overflow(bytes, size[d] ? size[d] : 1, &bytes);
+    }
+    if (!fits)
+        return frame_fail(f, "a tensor of this call would have more bytes than int64 counts");
     AtenTensorHandle handle = NULL;
     if (fmm_torch.aoti_torch_empty_strided(dim, size, stride, dtype, f->device_type,
                                            f->device_index, &handle)) {
-        int64_t elements = 1;
-        for (int64_t d = 0; d < dim; d++) elements *= size[d];
-        f->status =
-            fmm_fail(FMM_OUT_OF_MEMORY, "could not allocate %" PRId64 " elements", elements);
+        f->status = fmm_fail(FMM_OUT_OF_MEMORY, "could not allocate %" PRId64 " elements",
+                             bytes / LARGEST_ELEMENT);
         return false;
     }
     f->held[f->count++] = handle;

@@ -29,6 +29,10 @@ typedef struct tensor {
     void *data;
 } tensor;
 
+/* An int argument, which torch carries as 64 bits, as what fits: beyond int it is the end of int,
+ * which names nothing anywhere and is refused as such, and never another number's lower half. */
+int frame_int(StableIValue slot);
+
 /* Takes over the first `inputs` slots of the stack, which are all tensors. */
 bool frame_begin(frame *f, const StableIValue *stack, int inputs);
 bool frame_fail(frame *f, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -48,9 +48,9 @@ static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass,
     tensor given, z_given;
     memset(o, 0, sizeof *o);
     o->fusion = (fmm_fusion){.pass = pass,
-                             .score = (fmm_score)(int64_t)stack[inputs],
-                             .message = (fmm_message)(int64_t)stack[inputs + 1],
-                             .activation = (fmm_activation)(int64_t)stack[inputs + 2]};
+                             .score = (fmm_score)frame_int(stack[inputs]),
+                             .message = (fmm_message)frame_int(stack[inputs + 1]),
+                             .activation = (fmm_activation)frame_int(stack[inputs + 2])};
     if (!frame_begin(f, stack, inputs) || !frame_dense(f, X, "x", &o->x, &o->x_given) ||
         !frame_dense(f, Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
         !frame_matrix(f, pass == FMM_COLS ? o->x.rows : o->y.rows, &o->a) ||
@@ -105,11 +105,11 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     tensor out = {0};
     (void)inputs, (void)results;
     if (take(&f, stack, TENSORS, FMM_FORWARD, &o)) {
-        o.fusion.reduce = (fmm_reduce)(int64_t)stack[TENSORS + 3];
+        o.fusion.reduce = (fmm_reduce)frame_int(stack[TENSORS + 3]);
         o.fusion.out = &out_view;
         const int64_t feat = o.fusion.z ? o.z.feat : o.x.feat;
         if (allocate(&f, &o, o.a.rows, feat, &out, &out_view))
-            compute(&f, &o, (int)(int64_t)stack[TENSORS + 4]);
+            compute(&f, &o, frame_int(stack[TENSORS + 4]));
     }
     frame_finish(&f, "fused", stack, &out, 1);
 }
@@ -134,7 +134,7 @@ static void backward(StableIValue *stack, fmm_pass pass)
             goto done;
     o.fusion.out = wanted & 1 ? &view[0] : NULL;
     o.fusion.out2 = wanted & 2 ? &view[1] : NULL;
-    compute(&f, &o, (int)(int64_t)stack[TENSORS + 4]);
+    compute(&f, &o, frame_int(stack[TENSORS + 4]));
 done:
     frame_finish(&f, "fused", stack, out, 2);
 }

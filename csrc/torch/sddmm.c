@@ -9,7 +9,7 @@ static void sddmm(StableIValue *stack, int inputs)
     fmm_dense val, a, b, e;
     tensor given, out = {0};
     size_t bytes;
-    const int algorithm = (int)(int64_t)stack[inputs];
+    const int algorithm = frame_int(stack[inputs]);
     if (!frame_begin(&f, stack, inputs) || !frame_dense(&f, inputs - 1, "b", &b, &given) ||
         !frame_dense(&f, inputs - 2, "a", &a, &given) || !frame_values(&f, inputs - 3, &val) ||
         !frame_matrix(&f, b.rows, &s))

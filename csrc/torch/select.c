@@ -19,7 +19,7 @@ static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
     fmm_csr a;
     fmm_dense val, weight, x, y, z, g, out_view;
     tensor x_given, y_given, out = {0};
-    const fmm_select_form form = (fmm_select_form)(int64_t)stack[TENSORS];
+    const fmm_select_form form = (fmm_select_form)frame_int(stack[TENSORS]);
     const bool cols = form == FMM_SELECT_COLS, edges = form == FMM_SELECT_EDGES;
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &x, &x_given) ||
@@ -29,14 +29,15 @@ static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
         goto done;
     const int64_t edge_size[2] = {a.nnz, x.heads};
     const int64_t flat[2] = {a.rows, x.feat}, headed[3] = {a.rows, x.heads, x.feat};
-    const bool heads = x_given.dim == 3;
+    const bool heads = x_given.dim == 3, wide = form == FMM_SELECT_COUNTS && x.dtype != FMM_F64;
     if (!frame_allocate(&f, x_given.dim - edges,
                         edges   ? edge_size
                         : heads ? headed
                                 : flat,
-                        x_given.dtype, &out))
+                        wide ? fmm_torch.aoti_torch_dtype_float32() : x_given.dtype, &out))
         goto done;
     out_view = x;
+    if (wide) out_view.dtype = FMM_F32;
     out_view.data = out.data;
     out_view.rows = edges ? a.nnz : a.rows;
     out_view.feat = edges ? 1 : x.feat;

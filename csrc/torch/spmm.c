@@ -9,8 +9,8 @@ static void spmm(StableIValue *stack, int inputs)
     fmm_dense val, x, y;
     tensor given, out = {0};
     size_t bytes;
-    const fmm_reduce reduce = (fmm_reduce)(int64_t)stack[inputs];
-    const int algorithm = (int)(int64_t)stack[inputs + 1];
+    const fmm_reduce reduce = (fmm_reduce)frame_int(stack[inputs]);
+    const int algorithm = frame_int(stack[inputs + 1]);
     if (!frame_begin(&f, stack, inputs) || !frame_dense(&f, inputs - 1, "x", &x, &given) ||
         !frame_values(&f, inputs - 2, &val) || !frame_matrix(&f, x.rows, &a))
         goto done;

@@ -18,8 +18,8 @@ from torch.nn.functional import leaky_relu, normalize
 from fusedmm._lib import algorithm_number, ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.edge_softmax import log_sum_exp, refuse_transforms, require_logits, softmax, weights
-from fusedmm.ops.operands import autocast, require_dense
+from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
+from fusedmm.ops.operands import autocast, refuse_rules, require_dense
 from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
@@ -123,11 +123,11 @@ def attention(
         raise ValueError(f"attention: score must be one of {', '.join(SCORES)}, not {score!r}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
-    refuse_transforms("attention")
     if type(adj) is not CSR:
         size = (v.shape[0], q.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (q, v)) else None
         adj = as_csr(adj, size=size)
     edge_weight = adj.val if edge_weight is None else edge_weight
+    refuse_rules("attention", q, k, v, att, bias, edge_weight)
     x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
     number = SCORES[score]
     if scale is None:

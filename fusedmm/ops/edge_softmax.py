@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import FLOATS, autocast
+from fusedmm.ops.operands import FLOATS, autocast, refuse_rules
 from fusedmm.ops.pair import run, sddmm_half, spmm_half
 
 ADDITIVE = 1
@@ -68,19 +68,9 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
         raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")
 
 
-def refuse_transforms(op: str) -> None:
-    """Says by name that torch.func has no rule for an operator.
-
-    Raises:
-        RuntimeError: inside torch.func.grad, vjp, jvp or vmap.
-    """
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(f"{op}: there is no rule for torch.func; torch.autograd has gradients of any order")
-
-
 def softmax(adj: CSR, logits: Tensor) -> Tensor:
     """edge_softmax of logits [nnz, heads]."""
-    refuse_transforms("edge_softmax")
+    refuse_rules("edge_softmax", logits)
     if torch.is_grad_enabled() and logits.requires_grad:
         return Softmax.apply(adj, logits)
     return weights(adj, logits, lse_of(adj, logits))

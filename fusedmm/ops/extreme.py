@@ -7,7 +7,8 @@ gradients of any order exist (csrc/select.c):
     cols (w, g)[j] = sum over column j's p of  w[p] M[p] g[i]
     edges(z, g)[p] = sum over channels of      M[p] z[j] g[i]
 
-y = max_p val[p] x[j]:  share = gy / rows(1, 1);  gx = cols(val, share);  gval = edges(x, share).
+y = max_p val[p] x[j]:  share = gy / rows(1, 1), which "counts" keeps in the dtype of sums;
+                        gx = cols(val, share);  gval = edges(x, share).
 M itself has no derivative (the extreme is not smooth where it changes hands).
 """
 
@@ -20,9 +21,10 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
+from fusedmm.ops.operands import refuse_rules
 from fusedmm.ops.pair import Values, half, like_values, run, spmm_run
 
-ROWS, COLS, EDGES = 0, 1, 2
+ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
 
 
 class Chosen(NamedTuple):
@@ -39,12 +41,9 @@ def extreme(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, alg
     """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row.
 
     Raises:
-        RuntimeError: under a torch.func transform, for which there is no rule.
+        RuntimeError: under a torch.func transform or with a tangent, for which there is no rule.
     """
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(
-            "spmm: max and min have no rule for torch.func transforms; torch.autograd has their gradient"
-        )
+    refuse_rules("spmm with max or min", val, x)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return Extreme.apply(adj, transposed, val, x, reduce, algorithm)
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
@@ -72,7 +71,7 @@ class Extreme(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, x, y = ctx.saved_tensors
         m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
-        share = gy / _select(m, ROWS, None, None, None).clamp(min=1)
+        share = (gy / _select(m, COUNTS, None, None, None).clamp(min=1)).to(gy.dtype)
         gx = Selected.apply(m, COLS, val, None, share) if ctx.needs_input_grad[3] else None
         gval = like_values(Selected.apply(m, EDGES, None, x, share), val) if ctx.needs_input_grad[2] else None
         return None, None, gval, gx, None, None

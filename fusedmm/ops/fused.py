@@ -18,8 +18,8 @@ from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.operands import autocast, require_dense, require_values
-from fusedmm.ops.pair import Values, half, like_values, run, sddmm_half, spmm_half
+from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values
+from fusedmm.ops.pair import Values, half, like_values, per_entry, run, sddmm_half, spmm_half
 from fusedmm.structure import Half
 
 
@@ -116,7 +116,7 @@ def fused(
     require_values("fused", adj.val, x)
     number = 0 if algorithm == "auto" else algorithm_number("fused", x.device.type, algorithm)
     spec = Spec(score, edge, message, activation, reduce, number)
-    if torch._C._are_functorch_transforms_active():
+    if needs_rules(adj.val, x, y, z):
         return composite(adj, adj.val, x, y, z, spec)
     needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
     if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
@@ -185,7 +185,8 @@ class Edge(torch.autograd.Function):
     @staticmethod
     def forward(expression: Expression, s: Tensor, a: Tensor) -> Tensor:
         w = expression.torch(s, a)
-        return w.view_as(w)  # the functions s and a give back what they were given, which torch refuses to save
+        # The functions s and a give back what they were given; torch takes neither that nor a view of it.
+        return w.clone() if expression.graph.nodes[expression.root].op in ("s", "a") else w
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -295,8 +296,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     if spec.reduce == "mean":
-        entries = adj.degree().clamp(min=1).to(g.dtype)
-        g = g / entries.view(-1, *[1] * (g.dim() - 1))
+        g = per_entry(adj.ptr, g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
 

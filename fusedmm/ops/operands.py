@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from fusedmm.csr import CSR
 
@@ -37,6 +40,27 @@ def autocast(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(x.device.type))
     return x
+
+
+def needs_rules(*operands: Any) -> bool:
+    """Whether a torch.func transform is active, or forward-mode AD with a tangent on an operand."""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    if forward_ad._current_level < 0 or torch.compiler.is_compiling():
+        return False
+    return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)
+
+
+def refuse_rules(op: str, *operands: Any) -> None:
+    """Says by name that an operator has no rule for torch.func and forward mode.
+
+    Raises:
+        RuntimeError: inside torch.func.grad, vjp, jvp or vmap, or where an operand has a tangent.
+    """
+    if needs_rules(*operands):
+        raise RuntimeError(
+            f"{op}: there is no rule for torch.func and forward mode; torch.autograd has gradients of any order"
+        )
 
 
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:

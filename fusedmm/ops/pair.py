@@ -7,7 +7,8 @@
 Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
 edge order. A backward calls the same two functions on the other half; nothing is sorted, added
 atomically or synchronised. The classic form of autograd.Function costs the least per call; torch.func
-needs the other one (transforms.py), which is chosen only while a transform is active.
+needs the other one (transforms.py), which is chosen only while a transform is active or
+an operand has a tangent of forward mode.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops, raise_translated
+from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.csr import CSR
+from fusedmm.ops.operands import needs_rules
 from fusedmm.structure import Half
 
 Values = Tensor | None
@@ -45,7 +47,7 @@ def run(op: Any, device: torch.device, *operands: Any) -> Tensor:
 
 def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
-    if torch._C._are_functorch_transforms_active():
+    if needs_rules(val, x):
         return transforms.SpMM.apply(adj, transposed, val, x, reduce, algorithm)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return SpMM.apply(adj, transposed, val, x, reduce, algorithm)
@@ -66,7 +68,7 @@ def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, al
 
 def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
-    if torch._C._are_functorch_transforms_active():
+    if needs_rules(val, a, b):
         return transforms.SDDMM.apply(adj, transposed, val, a, b, algorithm)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)):
         return SDDMM.apply(adj, transposed, val, a, b, algorithm)
@@ -84,6 +86,12 @@ def like_values(g: Tensor, val: Tensor) -> Tensor:
     return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
 
 
+def per_entry(ptr: Tensor, g: Tensor) -> Tensor:
+    """The gradient of each row's mean, for one of its entries; float16 has no number for 65,520 entries."""
+    entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(g))
+    return (g / entries.view(-1, *[1] * (g.dim() - 1))).to(g.dtype)
+
+
 class SpMM(torch.autograd.Function):
     """y = A x, y = A^T x, or the mean over each row's entries."""
 
@@ -99,9 +107,7 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = None
         if ctx.reduce == MEAN:
-            ptr = half(adj, transposed)[0]
-            entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(gy.dtype)
-            gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))
+            gy = per_entry(half(adj, transposed)[0], gy)
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:

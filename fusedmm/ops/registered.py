@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, ops
+from fusedmm.ops.pair import like_values, per_entry
 
 Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
 
@@ -20,10 +21,6 @@ def _transposed(halves: Halves) -> Halves:
     if not halves[4].numel():
         raise RuntimeError("fusedmm: a gradient needs the transpose: give ptr_t, idx_t, eid_t and plan_t")
     return halves[4:] + halves[:4]
-
-
-def _per_entry(g: Tensor, val: Tensor) -> Tensor:
-    return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
 
 
 def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -37,12 +34,11 @@ def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.reduce not in (REDUCTIONS["sum"], REDUCTIONS["mean"]):
         raise RuntimeError("fusedmm: torch.ops.fusedmm.spmm has no gradient of max and min; fusedmm.spmm has")
     if ctx.reduce == REDUCTIONS["mean"]:
-        entries = (halves[0][1:] - halves[0][:-1]).clamp(min=1).to(gy.dtype)
-        gy = gy / entries.view(-1, *[1] * (gy.dim() - 1))
+        gy = per_entry(halves[0], gy)
     if ctx.needs_input_grad[9]:
         gx = ops.spmm(*_transposed(halves), val, gy, 0, 0)
     if ctx.needs_input_grad[8]:
-        gval = _per_entry(ops.sddmm(*halves, val.new_empty(0), gy, x, 0), val)
+        gval = like_values(ops.sddmm(*halves, val.new_empty(0), gy, x, 0), val)
     return *[None] * 8, gval, gx, None, None
 
 
@@ -62,7 +58,7 @@ def _sddmm_backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[10]:
         gb = ops.spmm(*_transposed(halves), weight, a, 0, 0)
     if ctx.needs_input_grad[8] and val.numel():
-        gval = _per_entry(ge * ops.sddmm(*halves, val.new_empty(0), a, b, 0), val)
+        gval = like_values(ge * ops.sddmm(*halves, val.new_empty(0), a, b, 0), val)
     return *[None] * 8, gval, ga, gb, None
 
 

@@ -1,4 +1,4 @@
-"""SpMM and SDDMM under torch.func: the same backwards, with rules for vmap and forward mode.
+"""SpMM and SDDMM under torch.func and forward mode: the same backwards, with rules for vmap and forward mode.
 
 A batch of operands needs no loop: it becomes more heads of one call. Values without a batch serve all.
 """

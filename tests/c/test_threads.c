@@ -152,6 +152,28 @@ static void registering(void)
     CHECK(seen == CALLERS, "%d of %d registered algorithms are listed", seen, CALLERS);
 }
 
+/* Threads that register one name: one of them may. */
+static void one_name(void)
+{
+    enum { NAMES = 40 };
+    static fmm_algorithm same_name[NAMES][CALLERS];
+    static char name[NAMES][16];
+    pthread_t threads[CALLERS];
+    for (int n = 0; n < NAMES; n++) {
+        snprintf(name[n], sizeof name[n], "name%d", n);
+        for (int t = 0; t < CALLERS; t++) {
+            same_name[n][t] = (fmm_algorithm){.name = name[n], .run = nothing};
+            if (pthread_create(&threads[t], NULL, enter, &same_name[n][t])) abort();
+        }
+        int entered = 0;
+        for (int t = 0; t < CALLERS; t++) {
+            pthread_join(threads[t], NULL);
+            entered += same_name[n][t].number >= 1000;
+        }
+        CHECK(entered == 1, "%d threads entered %s", entered, name[n]);
+    }
+}
+
 int main(void)
 {
     for (int k = 0; k < 3; k++) { /* three matrices, so that chunks of a call end elsewhere */
@@ -180,5 +202,6 @@ int main(void)
         release_all();
     }
     registering();
+    one_name();
     return finish();
 }
