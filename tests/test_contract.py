@@ -426,3 +426,30 @@ def test_unchecked_construction_is_guarded_too(device):
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
     assert fusedmm.spmm(adj, x).tolist() == [[1, 2], [3, 4]]
     works(device)
+
+
+@pytest.mark.parametrize("forged", ["starts late", "ends early", "edge outside", "falls"])
+def test_entries_that_no_row_has_are_zero(forged):
+    """And not what memory held before: here the NaN of a tensor just freed."""
+    n, cpu = 3000, "cpu"
+    row = torch.arange(n) // 3
+    lost = torch.zeros(n, dtype=torch.bool)
+    for algorithm in own_algorithms("sddmm", cpu):
+        adj = fusedmm.CSR.from_coo(row, row.flip(0), torch.ones(n), shape=(n // 3, n // 3))
+        if forged == "starts late":
+            adj.ptr.data[0], lost[:2] = 2, True
+        elif forged == "ends early":
+            adj.ptr.data[-1], lost[-2:] = n - 2, True
+        elif forged == "edge outside":
+            adj = fusedmm.CSR.from_coo(row.flip(0), row, torch.ones(n), shape=(n // 3, n // 3))
+            lost[int(adj.eid[5])] = True
+            adj.eid.data[5] = -1
+        else:
+            adj.ptr.data[4], lost[9:12] = 6, True  # row 3 is empty then, and row 4 has its entries as well
+            lost[6:12] = True
+        for _ in range(5):
+            del_me = torch.full((n,), torch.nan)
+            del del_me
+            e = run_or_decline(fusedmm.sddmm, adj, torch.ones(n // 3, 4), torch.ones(n // 3, 4), algorithm=algorithm)
+            if e is not None:
+                assert e.isfinite().all() and (e[~lost] == 4).all(), algorithm

@@ -117,22 +117,10 @@ static void spmm_range(int64_t first, int64_t last, void *call)
     fmm_reference_spmm(call, first, last);
 }
 
-static void sddmm_range(int64_t first, int64_t last, void *call)
-{
-    fmm_reference_sddmm(call, first, last);
-}
-
 static fmm_status spmm_reference(const fmm_exec *exec, const fmm_call *call)
 {
     fmm_call copy = *call;
     fmm_parallel(exec, call->a->rows, spmm_range, &copy);
-    return FMM_OK;
-}
-
-static fmm_status sddmm_reference(const fmm_exec *exec, const fmm_call *call)
-{
-    fmm_call copy = *call;
-    fmm_parallel(exec, call->a->rows, sddmm_range, &copy);
     return FMM_OK;
 }
 
@@ -229,7 +217,7 @@ static const fmm_algorithm spmm[] = {
 };
 static const fmm_algorithm sddmm[] = {
     {1, "reference", "plain loops in double: the specification", OWN, true, NULL, NULL,
-     sddmm_reference},
+     fmm_sddmm_reference},
     {2, "rows:scalar", "four entries of a row at a time, plain C", OWN, true, NULL, NULL,
      sddmm_scalar},
     {3, "rows:avx2", "four entries of a row at a time, AVX2 + FMA", OWN, true, has_avx2, NULL,

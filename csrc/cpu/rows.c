@@ -68,8 +68,10 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
         if (first < last) {
             if (sane(task, first, last))
                 task->kernel(task, first, last);
-            else
+            else {
                 task->guarded(task->call, first, last);
+                if (task->forged) atomic_store_explicit(task->forged, true, memory_order_relaxed);
+            }
         }
         first = last;
     }
@@ -122,14 +124,18 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
 
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
 {
+    const fmm_csr *a = call->a;
     const fmm_dense *b = call->b;
+    atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
     fmm_rows_task task = {.call = call,
                           .kernel = isa->sddmm[b->dtype],
                           .guarded = fmm_reference_sddmm,
+                          .forged = &forged,
                           .heads = b->heads,
                           .feat = b->feat,
                           .uses_edges = true};
-    return fmm_rows_run(exec, &task, b, 1 << 23); /* four rows on their way side by side as it is */
+    TRY(fmm_rows_run(exec, &task, b, 1 << 23)); /* four rows on their way side by side as it is */
+    return forged ? fmm_sddmm_reference(exec, call) : FMM_OK; /* which leaves no entry unwritten */
 }
 
 /* Gathered are y and z, in a column pass x and g: the widest of those that are read. */

@@ -8,6 +8,8 @@
 
 #include "../core.h"
 
+#include <stdatomic.h>
+
 enum {
     /* Terms that one register adds in a row. n equal terms can be off by n u / 2 in all, which
      * stays under the promised 4 sqrt(n) u up to about this many. */
@@ -23,6 +25,7 @@ struct fmm_rows_task {
     const fmm_call *call;
     fmm_rows_kernel *kernel;
     void (*guarded)(const fmm_call *, int64_t first, int64_t last); /* for rows that are not sane */
+    atomic_bool *forged; /* where not NULL: set when rows were not sane */
     int64_t heads,
         feat;          /* of the gathered operand, heads folded into feat where that is the same */
     bool uses_edges;   /* eid is read */
@@ -53,6 +56,7 @@ fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_
 /* The specification; also what computes rows with columns or positions out of range: those entries
  * are skipped (e of a skipped column is 0). */
 void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last);
+fmm_status fmm_sddmm_reference(const fmm_exec *exec, const fmm_call *call);
 void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last);
 void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last);
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
