@@ -76,4 +76,4 @@ def test_readme_runs():
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
-    assert "out" in names and names["out"].shape == (3, 7)
+    assert "out" in names and names["out"].shape == (3, 64)

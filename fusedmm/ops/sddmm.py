@@ -27,7 +27,8 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         a: float32, float64, float16 or bfloat16, [rows, F] or [rows, heads, F], any strides.
         b: the same dtype, [cols, F] or [cols, heads, F].
         op: "dot", or "add", "sub", "mul" for ``val[p] * (a[i] + b[j])`` and its like, channel by channel.
-        algorithm: a name from ``fusedmm.algorithms("sddmm", device)``, or "auto".
+        algorithm: a name from ``fusedmm.algorithms("sddmm", device)``, or "auto". (cuSPARSE's want the
+            columns of a row to differ; the others take repeated entries.)
 
     Returns:
         e for entry p = (i, j), [nnz] or [nnz, heads] ([nnz, F] or [nnz, heads, F] for the elementwise

@@ -50,7 +50,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
     require_values("spmm", adj.val, x)
     x = autocast(x)
-    if reduce not in REDUCTIONS:
+    if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
     compute = spmm_half if reduce in ("sum", "mean") else extreme
