@@ -100,7 +100,7 @@ def fused(
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
         ("reduce", reduce, REDUCTIONS),
     ):  # fmt: skip
-        if not isinstance(value, str) or value not in known:
+        if not isinstance(value, str | None) or value not in known:
             raise ValueError(f"fused: {name} must be one of {', '.join(map(str, known))}, not {value!r}")
     if z is not None and message != "scale":
         raise ValueError(f'fused: z is what the message "scale" sends; {message!r} combines x and y')
