@@ -79,12 +79,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     auto read_left = [&](int32_t row, int64_t tile) {
         const T *const a = s.a + row * s.a_row + head * s.a_head + lane * VEC + tile;
 #pragma unroll
-        for (int i = 0; i < PER; i++) {
-            PACK(T, VEC) packed = {};
-            if (tile + (i * LANES + lane) * VEC < s.feat)
-                packed = load<T, VEC>(a + i * LANES * VEC);
-            unpack<T, VEC>(packed, left[i]);
-        }
+        for (int i = 0; i < PER; i++)
+            unpack<T, VEC>(
+                load_if<T, VEC>(tile + (i * LANES + lane) * VEC < s.feat, a + i * LANES * VEC),
+                left[i]);
     };
 
     int32_t near[EACH], near_next[EACH];
@@ -110,11 +108,9 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 const int32_t j = __shfl_sync(ALL, near[at / LANES], at % LANES, LANES);
                 const T *const from = b + uint64_t(uint32_t(j)) * s.b_row + tile;
 #pragma unroll
-                for (int i = 0; i < PER; i++) {
-                    row[f][i] = {};
-                    if (j >= 0 && tile + (i * LANES + lane) * VEC < s.feat)
-                        row[f][i] = load<T, VEC>(from + i * LANES * VEC);
-                }
+                for (int i = 0; i < PER; i++)
+                    row[f][i] = load_if<T, VEC>(j >= 0 && tile + (i * LANES + lane) * VEC < s.feat,
+                                                from + i * LANES * VEC);
             }
 #pragma unroll
             for (int f = 0; f < FLY; f++)

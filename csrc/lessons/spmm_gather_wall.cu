@@ -16,8 +16,6 @@
 #include "../cuda/segments.cuh"
 #include "lesson.cuh"
 
-static __device__ const uint4 no_row = {0, 0, 0, 0};
-
 template <class T> struct wall_args {
     spmm_args<T> s;
     plan_view plan;
