@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -33,7 +34,7 @@ from benchmarks import (
 from benchmarks.harness import Clock
 
 RESULTS = Path(__file__).parent / "results"
-CASES = {"spmm": (bench_spmm.case, [True]), "sddmm": (bench_sddmm.case, [True, False])}  # with values or without
+CASES = {"spmm": bench_spmm.case, "sddmm": bench_sddmm.case}
 TWINS = list(graphs.SYMMETRIC)
 JOBS = {  # what lists its own cases, and on which matrices by default
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
@@ -41,6 +42,8 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *list(graphs.TWINS)[:9]]}),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }
+WIDTHS = {"twins": [32, 64, 128, 256, 512], "pruned": [32, 128], "sweeps": [32, 128]}  # the graphs': below
+PLUGINS = {"twins": (), "pruned": ()}  # suites in which a plug-in's algorithms are too many, but for the walls
 ALONE = {"host": bench_host, "ceilings": bench_ceilings}  # what needs no matrix
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -53,16 +56,18 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--features", type=int, nargs="+", default=[32, 128, 256])
+    parser.add_argument("--features", type=int, nargs="+", help="widths; by default those of the suite")
     parser.add_argument("--dtype", choices=list(DTYPES), default="f32")
     parser.add_argument(
         "--threads", type=int, nargs="+", help="CPU; by default 1 and all; for host 1, in five processes"
     )
     parser.add_argument("--cases", type=lambda s: s.split(","), default=[], help="words a case must have, as 'dot 8x8'")
     parser.add_argument("--compile", action="store_true", help="torch.compile of the peers too, where there is one")
-    parser.add_argument("--seconds-per-case", type=float, default=0.3)
+    parser.add_argument("--seconds-per-case", type=float, help="by default 0.3, in suites with many cases 0.1")
     parser.add_argument("--reference", action="store_true", help="time the reference algorithms too")
     parser.add_argument("--plugins", type=Path, nargs="+", default=[], help="libraries with more algorithms to time")
+    parser.add_argument("--algorithms", type=lambda s: tuple(s.split(",")), help="of the plug-ins: names or beginnings")
+    parser.add_argument("--preprocess", action="store_true", help="SpMM: cuSPARSE with its state kept across calls too")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/OP-DEVICE.json; a .md goes beside it")
     parser.add_argument("--plot", type=Path, help="by default beside the JSON")
     options = parser.parse_args(argv)
@@ -72,6 +77,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         or options.json
         or RESULTS / f"{'-'.join([*name, *[options.dtype][: options.dtype != 'f32']])}.json"
     )
+    many = options.device == "cuda" and options.suite in WIDTHS and options.op in CASES
+    options.seconds_per_case = options.seconds_per_case or (0.1 if many else 0.3)
+    options.features = options.features or WIDTHS.get(options.suite, [32, 128, 256])
     options.plot = options.plot or options.json.with_suffix(".png")
     options.threads = options.threads or (
         [1] * 5
@@ -108,18 +116,32 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     if options.op == "host":
         document["conditions"]["timing"] = f"host clock, interleaved blocks of {bench_host.CALLS} calls"
         return {**document, "cases": bench_host.run(options.device, options.seconds_per_case)}
-    make, weights = CASES[options.op]
+    return measure(document, clock, options, threads)
+
+
+def measure(document: dict[str, Any], clock: Clock, options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
+    """SpMM or SDDMM on every matrix of a suite, in every width. SDDMM has values on the graphs only: no peer has."""
+    from tqdm import tqdm
+
     cases: list[dict[str, Any]] = document.setdefault("cases", [])
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    for name, adj in graphs.suite(options.suite, options.device, options.graphs):
-        for feat in options.features:
-            for weighted in weights:
-                made = make(adj, feat, DTYPES[options.dtype], weighted, options.reference)
+    choice = case.Choice(options.reference, options.algorithms or PLUGINS.get(options.suite), options.preprocess)
+    weights = [True] if options.op == "spmm" else [True, False] if options.suite == "graphs" else [False]
+    names = options.graphs or graphs.names(options.suite)
+    with tqdm(total=len(names) * len(options.features) * len(weights), disable=None) as bar:
+        for name in names:
+            adj = graphs.load(name, options.device)
+            for feat, weighted in itertools.product(options.features, weights):
+                bar.set_description(f"{name} K {feat}")
                 head = {"graph": name, "rows": adj.shape[0], "cols": adj.shape[1], "nnz": adj.nnz}
                 head |= {"feat": feat, "weighted": weighted, "threads": threads}
+                made = CASES[options.op](adj, feat, DTYPES[options.dtype], weighted, choice)
                 cases.append(head | case.run(made, clock, options.seconds_per_case))
+                del made
                 options.json.write_text(json.dumps(document))  # a run that is cut short has not been in vain
-                print(f"{head} {cases[-1]['speedup']} of {cases[-1]['best_peer']}", file=sys.stderr, flush=True)
+                bar.set_postfix_str(f"{cases[-1]['speedup']} of {cases[-1]['best_peer']}")
+                bar.update()
+            del adj
     return document
 
 

@@ -101,7 +101,7 @@ def test_peak_memory_counts_what_is_held_at_a_time_without_gradients() -> None:
 def test_pruned_layers_have_dense_products_beside_them_and_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     name, clock = "128x64 90%", Clock("cpu")
-    made = case.run(bench_spmm.case(graphs.load(name, "cpu"), 32, torch.float32, True, False), clock, 0.0)
+    made = case.run(bench_spmm.case(graphs.load(name, "cpu"), 32, torch.float32, True, case.Choice()), clock, 0.0)
     assert made["contenders"]["dense float32"]["us"] > 0 and made["best_peer"].startswith("torch.sparse")
     assert made["contenders"]["auto"]["warm_us"] > 0 and made["contenders"]["auto"]["error_over_bound"] <= 1
     head = {"graph": name, "rows": 128, "cols": 64, "nnz": 800, "feat": 32, "weighted": True, "threads": 1}
