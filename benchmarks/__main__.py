@@ -1,4 +1,5 @@
-"""Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``."""
+"""Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``,
+``python -m benchmarks answers``, which fills the tables of docs/ from the results."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import torch
 
 import fusedmm
 from benchmarks import (
+    answers,
     bench_attention,
     bench_ceilings,
     bench_construction,
@@ -51,7 +53,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 def arguments(argv: list[str]) -> argparse.Namespace:
     """The options, completed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="fusedmm beside torch.sparse")
-    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot"])
+    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot", "answers"])
     parser.add_argument("file", type=Path, nargs="?", help="results to plot")
     parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
@@ -171,6 +173,10 @@ def writer(op: str) -> Any:
 def main(argv: list[str]) -> None:
     """Measures, writes the files, prints the table."""
     options = arguments(argv)
+    if options.op == "answers":
+        for name in ("spmm", "sddmm"):
+            answers.fill(RESULTS.parents[1] / "docs" / f"{name}.md", RESULTS)
+        return
     if part := os.environ.get("BENCHMARK_PART"):
         threads = int(os.environ["OMP_NUM_THREADS"])
         torch.set_num_threads(threads)

@@ -19,7 +19,7 @@ from benchmarks.trial import captured, warm_minimum
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support is in beta|invariant checks)")
 
-DENSE = 0.04  # share of entries from which dense products stand beside
+DENSE = 0.005  # share of entries from which dense products stand beside
 FIRST_PLUGIN = 1000  # numbers from here on come from fusedmm.load_algorithms
 WALL = "gather_wall"  # algorithms of a plug-in whose names begin so only gather: csrc/lessons/spmm_gather_wall.cu
 CLOSE = 1.25  # times slower than the fastest: warm runs are measured too

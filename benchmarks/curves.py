@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.reading import Document, best, family, gflops, machine, shape
 
+STYLES = ("-", "--", ":")  # for every ten colours
 
-def _lines(axes: Any, cases: list[Document], at: Any) -> None:
+
+def _families(cases: list[Document]) -> list[str]:
+    """Ours once, and everyone else."""
+    found = [family(n, r) for c in cases for n, r in c["contenders"].items() if n == "auto" or not r["ours"]]
+    return list(dict.fromkeys(found))
+
+
+def _lines(axes: Any, names: list[str], cases: list[Document], at: Callable[[Document], int]) -> None:
     """One line a family of contenders, its best variant; at: where a case stands."""
-    names = dict.fromkeys(
-        family(n, r) for c in cases for n, r in c["contenders"].items() if n == "auto" or not r["ours"]
-    )
-    for name in names:
+    for k, name in enumerate(names):
         points = sorted((at(c), us) for c in cases if not math.isnan(us := best(c, name)))
         if points:
-            width = 2.2 if name == "ours" else 1
-            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=width, label=name)
+            look: dict[str, Any] = {"color": f"C{k % 10}", "linestyle": STYLES[k // 10 % len(STYLES)]}
+            look["linewidth"] = 2.2 if name == "ours" else 1
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name, **look)
 
 
 def _blocks(axes: Any, case: Document) -> None:
@@ -42,13 +49,13 @@ def sweeps(document: Document, path: Path) -> None:
 
     found = [(c, s) for c in document["cases"] if (s := shape(c))]
     largest = max(s[0] for _, s in found)
-    feats = sorted({c["feat"] for c, _ in found})
+    feats, names = sorted({c["feat"] for c, _ in found}), _families([c for c, _ in found])
     figure = Figure(figsize=(16, 3.8 * len(feats)), layout="constrained")
     grid = figure.subplots(len(feats), 3, squeeze=False)
     for row, feat in zip(grid, feats, strict=True):
         of_feat = [(c, s) for c, s in found if c["feat"] == feat]
-        _lines(row[0], [c for c, s in of_feat if s[2] == 90], lambda c: shape(c)[0])  # type: ignore[index]
-        _lines(row[1], [c for c, s in of_feat if s[0] == largest], lambda c: shape(c)[2])  # type: ignore[index]
+        _lines(row[0], names, [c for c, s in of_feat if s[2] == 90], lambda c: shape(c)[0])  # type: ignore[index]
+        _lines(row[1], names, [c for c, s in of_feat if s[0] == largest], lambda c: shape(c)[2])  # type: ignore[index]
         _blocks(row[2], next((c for c, s in of_feat if s[0] == largest and s[2] == 90), of_feat[0][0]))
         for axes, label in zip(row, ("rows", "zeros, %", "size of a block or tile"), strict=True):
             axes.set(xlabel=label, ylabel="µs", yscale="log", title=f"{document['op']}, {feat} columns")

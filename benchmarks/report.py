@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -33,6 +34,8 @@ def conditions(device: str, clock: Clock) -> Document:
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": os.cpu_count(),
     }
+    hashed = [sys.executable, str(Path(__file__).parents[1] / "tests" / "gpu_report.py"), "--hash"]
+    found["source"] = subprocess.run(hashed, capture_output=True, text=True, check=True).stdout.strip()
     found["method"] = "medians, contenders interleaved in one process; values and operands normal, none of them ones"
     if device == "cpu":
         found |= {"isa": info["isa"], "environment": {k: os.environ.get(k) for k in CPU_ENVIRONMENT}}
