@@ -72,3 +72,24 @@ def test_each_says_what_it_teaches(source):
 def test_they_pass_the_tests_of_the_operators(tests, lessons, cuda):
     out = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, FUSEDMM_PLUGINS=str(lessons))
     assert re.search(r"\b[1-9]\d* passed", out), out
+
+
+def test_the_wall_is_the_plain_sum(lessons, cuda):
+    """Hubs in pieces, short rows in bundles, empty rows, and every layout of lanes."""
+    code = """
+import sys, torch, fusedmm
+walls = [a.name for a in fusedmm.load_algorithms(sys.argv[1]) if a.name.startswith("gather_wall")]
+row, col = torch.randint(5000, (200_000,), device="cuda"), torch.randint(3000, (200_000,), device="cuda")
+row[:50_000], row[50_000:60_000] = 7, 4999
+row[row % 10 == 3] = 8
+adj = fusedmm.CSR.from_coo(row, col, shape=(5000, 3000))
+for dtype in (torch.float32, torch.float64):
+    for feat in (4, 8, 16, 32, 64, 96, 128, 256, 512, 1028):
+        x = torch.randn(3000, feat, device="cuda", dtype=dtype)
+        exact = x.new_zeros(5000, feat, dtype=torch.float64).index_add(0, row, x.double()[col])
+        for name in walls:
+            y = fusedmm.spmm(adj, x, algorithm=name).double()
+            torch.testing.assert_close(y, exact, rtol=1e-4, atol=2e-3, msg=f"{name} {feat} {dtype}")
+            print(name)
+"""
+    assert len(set(run("-c", code, str(lessons)).split())) == 4
