@@ -183,15 +183,15 @@ def main(argv: list[str]) -> None:
         Path(part).write_text(json.dumps(collect(options, threads)))
         sys.stdout.flush()
         os._exit(0)  # torch.sparse's gradient in values on CUDA at times aborts an orderly exit
-    if options.op != "plot":
-        if options.device == "cpu" or options.op == "host":
-            document = per_process(argv, options.threads)
-        else:
-            document = collect(options, None)
-        writer(options.op).save(document, options.json)
-    if options.op != "host":
+    if options.op == "plot":
+        document = json.loads(options.json.read_text())
+    elif options.device == "cpu" or options.op == "host":
+        document = per_process(argv, options.threads)
+    else:
+        document = collect(options, None)
+    writer(document["op"]).save(document, options.json)
+    if document["op"] != "host":
         try:
-            document = json.loads(options.json.read_text())
             writer(document["op"]).plot(document, options.plot)
             if document["op"] in CASES:
                 plots.beside(document, options.plot, RESULTS / f"ceilings-{document['device']}.json")
