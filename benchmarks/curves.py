@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reading import Document, best, family, gflops, machine, shape
+from benchmarks.reading import Document, best, family, flops, gflops, machine, role, shape
 
 STYLES = ("-", "--", ":")  # for every ten colours
 
 
 def _families(cases: list[Document]) -> list[str]:
     """Ours once, and everyone else."""
-    found = [family(n, r) for c in cases for n, r in c["contenders"].items() if n == "auto" or not r["ours"]]
+    found = [family(n, r) for c in cases for n, r in c["contenders"].items() if n == "auto" or role(r) != "ours"]
     return list(dict.fromkeys(found))
 
 
@@ -88,7 +88,7 @@ def roofline(document: Document, ceilings: Document, path: Path) -> None:
             for c in (c for c in document["cases"] if c["feat"] == feat):
                 once = c["nnz"] * (4 + item) + 8 * c["rows"] + (c["rows"] + (not of_caches) * c["cols"]) * feat * item
                 moved = once + of_caches * c["nnz"] * feat * item
-                points.append((2 * c["nnz"] * feat / moved, gflops(c, "ours")))
+                points.append((flops(c) / moved, gflops(c, "ours")))
             reach += [p[0] for p in points]
             label = f"K {feat}, bytes {'gathered' if of_caches else 'of memory'}"
             axes.scatter(*zip(*points, strict=True), s=16, color=f"C{k}", marker=mark, linewidths=0.8, label=label)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from benchmarks import curves
-from benchmarks.reading import Document, best, gflops, machine, shape
+from benchmarks.reading import Document, best, gflops, machine, role, shape
 
 
 def dots(document: Document, found: list[tuple[str, str, float]], path: Path) -> None:
@@ -35,7 +35,7 @@ def dots(document: Document, found: list[tuple[str, str, float]], path: Path) ->
 
 
 def _kinds(cases: list[Document]) -> list[str]:
-    dense = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if r.get("dense"))
+    dense = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if role(r) == "dense")
     return ["ours", "best peer", *dense]
 
 
@@ -104,7 +104,8 @@ def squares(document: Document, peer: str, path: Path) -> None:
 
 
 def beside(document: Document, path: Path, ceilings: Path) -> None:
-    """The plots that go with a suite, next to ``path``."""
+    """The plots that go with a suite, next to ``path``; of cases that say how wide they are."""
+    document = {**document, "cases": [c for c in document["cases"] if "feat" in c]}
     if document["suite"] == "pruned":
         bars(document, path.with_name(f"{path.stem}-bars.png"))
     if document["suite"] == "sweeps":

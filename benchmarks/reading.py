@@ -1,19 +1,13 @@
-"""What tables and plots read from the results of SpMM and SDDMM."""
+"""What tables and plots read from the results of SpMM, SDDMM (case.py) and of trials (trial.py)."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 Document = dict[str, Any]
 SHAPE = re.compile(r"(\d+)x(\d+) (\d+)%")  # of the suites pruned and sweeps: rows, columns, share of zeros
-KINDS: dict[str, Callable[[str, Document], bool]] = {
-    "ours": lambda name, r: name == "auto",
-    "wall": lambda name, r: bool(r.get("wall")),
-    "best peer": lambda name, r: not (r["ours"] or r.get("dense") or r.get("wall")),
-}
 
 
 def machine(document: Document) -> str:
@@ -24,8 +18,16 @@ def machine(document: Document) -> str:
 
 def best(case: Document, kind: str, key: str = "us") -> float:
     """Least microseconds of a kind, or of those whose family is called so; NaN without any."""
-    counts = KINDS.get(kind) or (lambda name, r: family(name, r) == kind)
+
+    def counts(name: str, r: Document) -> bool:
+        return role(r) == "peer" if kind == "best peer" else family(name, r) == kind
+
     return min((r[key] for n, r in case["contenders"].items() if key in r and counts(n, r)), default=math.nan)
+
+
+def role(found: Document) -> str:
+    """Whether a contender is "ours", a "peer", a "dense" product or a "wall"."""
+    return str(found.get("kind") or next((k for k in ("ours", "dense", "wall") if found.get(k)), "peer"))
 
 
 def family(name: str, found: Document) -> str:
@@ -33,7 +35,7 @@ def family(name: str, found: Document) -> str:
     for vendor in ("cusparse", "torch.sparse", "sampled_addmm"):
         if name.startswith(vendor):
             return vendor
-    return "wall" if found.get("wall") else "ours" if name == "auto" else name.split(":")[0]
+    return "wall" if role(found) == "wall" else "ours" if name == "auto" else name.split(":")[0]
 
 
 def wall_share(case: Document) -> float | None:
@@ -42,9 +44,15 @@ def wall_share(case: Document) -> float | None:
     return None if math.isnan(share) else share
 
 
+def flops(case: Document) -> float:
+    """Multiplications and additions for the entries; those for the zeros do not count, though a dense product has
+    them."""
+    return float(case.get("flops", 2 * case["nnz"] * case["feat"]))
+
+
 def gflops(case: Document, kind: str) -> float:
-    """GFLOP/s of the entries' products; those of the others do not count for a dense product."""
-    return 2e-3 * case["nnz"] * case["feat"] / best(case, kind)
+    """GFLOP/s of the entries."""
+    return 1e-3 * flops(case) / best(case, kind)
 
 
 def shape(case: Document) -> tuple[int, int, int] | None:
