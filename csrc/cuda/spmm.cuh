@@ -338,7 +338,9 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 }
 
 /* Lanes and loads for a row of x: the fewest lanes that span it with one load each up to 256 bytes,
- * then two loads each, which leaves fewer lanes to hand idx and val to. */
+ * then two loads each, which leaves fewer lanes to hand idx and val to. Wider rows are taken in
+ * tiles of 512 bytes, one after the other: of a table beyond L2, more of the tile stays there
+ * (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
@@ -347,8 +349,8 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
     if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
-    if (vec == V) return launch_segments<T, V, 32, 2, 2, 4>(exec, s);
+    if (vec == V && is_small(s.a.nnz)) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+    if (vec == V) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
     if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);
     return launch_segments<T, 1, 32, 4, 4, 4>(exec, s);
