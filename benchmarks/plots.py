@@ -1,4 +1,4 @@
-"""Plots of SpMM's and SDDMM's results: rooflines, GFLOP/s bars of pruned layers, sweeps, speed-ups over one peer."""
+"""Plots of results of SpMM, SDDMM and fused: rooflines, GFLOP/s bars of pruned layers, sweeps, speed-ups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ def _best(case: Document, kind: str) -> float | None:
     """Least microseconds of ours, the peers or a dense product by name."""
     of_kind = {
         "ours": lambda n, r: n == "auto",
-        "best peer": lambda n, r: not r["ours"] and not r.get("dense"),
+        "best peer": lambda n, r: r["kind"] == "peer" if "kind" in r else not r["ours"] and not r.get("dense"),
     }.get(kind, lambda n, r: n == kind)
     return min((r["us"] for n, r in case["contenders"].items() if of_kind(n, r)), default=None)
 
 
 def _gflops(case: Document, kind: str) -> float:
     us = _best(case, kind)
-    return math.nan if us is None else 2e-3 * case["nnz"] * case["feat"] / us
+    return math.nan if us is None else 1e-3 * _flops(case) / us
+
+
+def _flops(case: Document) -> float:
+    return float(case.get("flops", 2 * case["nnz"] * case["feat"]))
 
 
 def _kinds(cases: list[Document]) -> list[str]:
@@ -86,8 +90,8 @@ def roofline(document: Document, ceilings: Path, path: Path) -> None:
     """GFLOP/s over the flops per byte that memory must move at least, under the measured ceilings.
 
     Memory must deliver the matrix, the dense operand and the result once; the caches must deliver a row of the
-    dense operand for every entry, which is 2 flops for every 4 bytes whatever the matrix. So the second roof, of
-    gathers from a table that the cache holds, is flat.
+    dense operand for every entry, which is 2 flops for every 4 bytes whatever the matrix (4 for fused, which uses
+    it twice). So the second roof, of gathers from a table that the cache holds, is flat.
     """
     from matplotlib.figure import Figure
 
@@ -103,13 +107,14 @@ def roofline(document: Document, ceilings: Path, path: Path) -> None:
         points = []
         for c in (c for c in document["cases"] if c["feat"] == feat):
             moved = c["nnz"] * (4 + item) + 8 * c["rows"] + (c["rows"] + c["cols"]) * feat * item
-            points.append((2 * c["nnz"] * feat / moved, _gflops(c, "ours")))
+            points.append((_flops(c) / moved, _gflops(c, "ours")))
         reach += [p[0] for p in points]
         x, y = zip(*points, strict=True)
         axes.scatter(x, y, s=16, color=f"C{k}", label=f"ours, K {feat}")
     span = [min(reach) / 2, max(reach) * 2]
     axes.plot(span, [min(copy * s, dense) for s in span], color="black", linewidth=0.8, label="memory (copy)")
-    axes.axhline(2 * gather / item, color="C7", linewidth=0.8, label="gather from a cached table")
+    uses = _flops(document["cases"][0]) / (document["cases"][0]["nnz"] * document["cases"][0]["feat"])
+    axes.axhline(uses * gather / item, color="C7", linewidth=0.8, label="gather from a cached table")
     axes.axhline(dense, color="black", linestyle=":", linewidth=0.8, label="dense fp32")
     axes.set(xscale="log", yscale="log", xlabel="flops per byte that must come from memory", ylabel="GFLOP/s")
     axes.set_title(f"{document['op']}, {document['dtype']}")
@@ -135,7 +140,8 @@ def speedups(document: Document, peer: str) -> str:
 
 
 def beside(document: Document, path: Path, ceilings: Path) -> None:
-    """The plots that go with a suite, next to ``path``."""
+    """The plots that go with a suite, next to ``path``; of cases that say how wide they are."""
+    document = {**document, "cases": [c for c in document["cases"] if "feat" in c]}
     if document["suite"] == "pruned":
         bars(document, path.with_name(f"{path.stem}-bars.png"))
     if document["suite"] == "sweeps":
