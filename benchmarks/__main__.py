@@ -38,10 +38,11 @@ from benchmarks.harness import Clock
 RESULTS = Path(__file__).parent / "results"
 CASES = {"spmm": bench_spmm.case, "sddmm": bench_sddmm.case}
 TWINS = list(graphs.SYMMETRIC)
+REAL = ["amazon_photo", "coauthor_cs", "musae_github", "ogbl_ddi_train", "usa_road_ny"]
 JOBS = {  # what lists its own cases, and on which matrices by default
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
     "layers": (bench_layers.jobs, {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", "musae_github", *TWINS]}),
-    "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *list(graphs.TWINS)[:9]]}),
+    "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }
 WIDTHS = {"twins": [32, 64, 128, 256, 512], "pruned": [32, 128], "sweeps": [32, 128]}  # the graphs': below
@@ -193,7 +194,7 @@ def main(argv: list[str]) -> None:
     if document["op"] != "host":
         try:
             writer(document["op"]).plot(document, options.plot)
-            if document["op"] in CASES:
+            if document["op"] in (*CASES, "fused"):
                 plots.beside(document, options.plot, RESULTS / f"ceilings-{document['device']}.json")
         except ImportError as error:
             print(f"no plot ({error}); where matplotlib is: python -m benchmarks plot {options.json}")

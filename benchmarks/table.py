@@ -9,7 +9,12 @@ from benchmarks.plots import dots
 from benchmarks.reading import Document
 from benchmarks.report import write
 
-EXTRAS = {"host_us": "host µs", "replay_us": "replayed, warm µs", "replay_cold_us": "replayed, cold µs"}
+EXTRAS = {
+    "gflops": "GFLOP/s",
+    "host_us": "host µs",
+    "replay_us": "replayed, warm µs",
+    "replay_cold_us": "replayed, cold µs",
+}
 
 
 def summarize(cases: list[Document]) -> Document:
@@ -73,14 +78,15 @@ def markdown(document: Document) -> str:
     head = ["graph", "nnz", "case", "ours (auto)", "best peer", "speedup", "of the wall", "error"]
     lines += _table(head, [_row(c) for c in cases])
     rows: list[list[str]] = []
+    extras = {k: v for k, v in EXTRAS.items() if any(k in f for c in cases for f in c["contenders"].values())}
     for c in cases:
         for name, f in c["contenders"].items():
-            rest = [f"{f[k]:.4g}" if k in f else "" for k in EXTRAS]
+            rest = [f"{f[k]:.4g}" if k in f else "" for k in extras]
             rows.append(
                 [c["graph"], c["case"], name, _time(f["us"]), _time(f["warm_us"]), f"{f['peak_mib']:,.4g}", *rest]
             )
     lines += ["Everyone; warm: the least of up to 20 runs without a flush.", ""]
-    lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *EXTRAS.values()], rows)
+    lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *extras.values()], rows)
     lines += _table(
         ["case", "geometric mean of speedups"], [[k, str(v)] for k, v in summary["geomean_speedup"].items()]
     )

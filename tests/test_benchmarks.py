@@ -15,6 +15,7 @@ import fusedmm
 from benchmarks import (
     answers,
     bench_ceilings,
+    bench_fused,
     bench_sddmm,
     bench_spmm,
     case,
@@ -80,6 +81,35 @@ def test_benchmarks_run_within_bounds(
         assert auto["kind"] == "ours" and auto["us"] > 0 and auto["peak_mib"] >= auto["result_mib"] > 0
         assert "error" in auto or module == "construction"
     assert "| tiny |" in (tmp_path / "result.md").read_text()
+
+
+def test_fused_measures_pruned_layers_forward_with_their_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tqdm")
+    pytest.importorskip("matplotlib")
+    monkeypatch.setitem(graphs.SUITES, "pruned", ["128x64 90%"])
+    document = {"op": "fused", "device": "cpu", "dtype": "f32", "suite": "pruned"}
+    document["conditions"] = report.conditions("cpu", Clock("cpu"))
+    options = jobs.Options(seconds=0.0, graphs=("128x64 90%",))
+    made = jobs.collect(bench_fused.jobs, document, options, tmp_path / "partial.json")
+    assert [c["case"] for c in made["cases"]] == ["s*a K=32 forward", "s*a K=128 forward"]
+    for c in made["cases"]:
+        auto = c["contenders"]["auto"]
+        assert auto["gflops"] == pytest.approx(4e-3 * c["nnz"] * c["feat"] / auto["us"], rel=0.01)
+        assert c["contenders"]["back_to_back"]["kind"] == "peer" and "gflops" not in c["contenders"]["spmm alone"]
+    table.save(made, tmp_path / "fused.json")
+    assert "| GFLOP/s |" in (tmp_path / "fused.md").read_text()
+    plots.beside(made, tmp_path / "fused.png", tmp_path / "none.json")
+    assert (tmp_path / "fused-bars.png").exists()
+
+
+def test_who_waits_too_long_is_left_out_with_the_time() -> None:
+    def slow() -> tuple[torch.Tensor, ...]:
+        time.sleep(0.02)
+        return (torch.zeros(10),)
+
+    trials = [Trial("auto", lambda: slow, "ours"), Trial("slow", lambda: slow)]
+    found = run(trials, Clock("cpu"), Wanted(seconds=0.0, patience=0.01))
+    assert list(found["contenders"]) == ["auto"] and "not measured: a step takes" in found["refused"]["slow"]
 
 
 def test_who_fails_stays_with_the_reason() -> None:

@@ -20,6 +20,7 @@ SPMM = """thread_per_output:32 thread_per_output:64 thread_per_output:128 thread
     row_vector merge_path gather_wall:1x4 gather_wall:1x8 gather_wall:2x2 gather_wall:4x2""".split()
 SDDMM = """edge_search:64 edge_search:128 edge_search:256 edge_shared dense_grid row_blocks padded_rows
     row_vector:4 row_vector:8 row_vector:16 row_vector:32 row_vector:auto dynamic""".split()
+FUSED = "blocks_atomic:32 blocks_atomic:64 blocks_atomic:128 blocks_atomic:256 row_vector".split()
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,16 @@ def run(*command: str, **environment: str) -> str:
 
 def test_they_register(lessons):
     code = "import fusedmm, sys\nprint(*(a.name for a in fusedmm.load_algorithms(sys.argv[1])))"
-    assert run("-c", code, str(lessons)).split() == SPMM + SDDMM
+    assert run("-c", code, str(lessons)).split() == SPMM + SDDMM + FUSED
+
+
+def test_the_one_with_atomics_says_so(lessons):
+    code = """
+import fusedmm, sys
+for a in fusedmm.load_algorithms(sys.argv[1]):
+    assert a.deterministic == (not a.name.startswith("blocks_atomic")), a
+"""
+    run("-c", code, str(lessons))
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
@@ -64,10 +74,11 @@ def test_each_says_what_it_teaches(source):
     [
         ["tests/test_spmm.py::test_covering_array", "tests/test_sddmm.py::test_covering_array"],
         ["tests/test_spmm.py", "tests/test_sddmm.py", "-k", "cuda and (million or nan or denormals)"],
-        ["tests/test_determinism.py::test_every_algorithm_keeps_its_word"],
+        ["tests/test_fused.py", "-k", "cuda and not grad and not bfloat16 and not float16"],
+        [f"tests/test_{name}.py::test_every_algorithm_keeps_its_word" for name in ("determinism", "fused_contract")],
         ["tests/test_vendor.py::test_a_hundred_matrices"],
     ],
-    ids=["covering_array", "numbers", "determinism", "vendors"],
+    ids=["covering_array", "numbers", "fused", "determinism", "vendors"],
 )
 def test_they_pass_the_tests_of_the_operators(tests, lessons, cuda):
     out = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, FUSEDMM_PLUGINS=str(lessons))
