@@ -191,10 +191,8 @@ static bool supports(const fmm_call *call)
 
 static fmm_algorithm wall(const char *name, lesson_run *run)
 {
-    fmm_algorithm made =
-        lesson(name, "gathers and adds rows of x, nothing else", "this project", run, supports);
-    made.deterministic = false;
-    return made;
+    return lesson(name, "gathers and adds rows of x, nothing else", "this project", run, supports,
+                  NULL, false);
 }
 
 extern fmm_algorithm spmm_gather_wall[];
