@@ -15,6 +15,11 @@ static fmm_status spmm_segments(const fmm_exec *exec, const fmm_call *call)
     return of_dtype[call->x->dtype](exec, call);
 }
 
+static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
+{
+    return (call->x->dtype == FMM_F64 ? fmm_spmm_tiles_f64 : fmm_spmm_tiles_f32)(exec, call);
+}
+
 static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
 {
     static run *const of_dtype[] = {
@@ -75,6 +80,16 @@ static const fmm_algorithm spmm[] = {
      .supports = fmm_spmm_segments_supports,
      .workspace = fmm_spmm_segments_workspace,
      .run = spmm_segments},
+    {.number = 3,
+     .name = "tiles",
+     .about =
+         "windows of x in shared memory, which every row of a block gathers from; needs 227 KB "
+         "a block, else segments",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_spmm_tiles_supports,
+     .workspace = fmm_spmm_segments_workspace,
+     .run = spmm_tiles},
     FMM_CUSPARSE_SPMM_LIST(X){.number = FMM_CUBLAS_NUMBER,
                               .name = "cublas",
                               .about = "the matrix made dense, then cuBLAS, bound at run time",
