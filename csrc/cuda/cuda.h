@@ -31,7 +31,7 @@ bool fmm_sddmm_segments_supports(const fmm_call *call);
 size_t fmm_spmm_segments_workspace(const fmm_call *call);
 size_t fmm_sddmm_segments_workspace(const fmm_call *call);
 
-/* spmm_tiles.cu */
+/* spmm_tiles_<dtype>.cu */
 bool fmm_spmm_tiles_supports(const fmm_call *call);
 fmm_status fmm_spmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call);

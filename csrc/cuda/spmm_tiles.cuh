@@ -10,14 +10,15 @@
  * A warp owns ROWS rows. Each lane holds some of their next entries, read a pass ahead; those in
  * the window (a prefix of them, if columns rise) go to the warp's list as (value, address), and
  * groups of LANES lanes take one each: PER loads of 16 bytes per lane span the strip. Shared memory
- * hands a warp 128 bytes a cycle whatever it reads, so a list's element, read by all lanes of a
- * group, costs less the more groups there are: two for a strip of 512 bytes, four for 128 bytes
- * were fastest.
+ * hands an SM 128 bytes of registers a cycle, also where lanes read the same: four cycles for the
+ * 512 bytes of a row, two for an element of the list that all lanes read, one where two groups read
+ * two.
  *
  * What no window took, because columns do not rise or lie outside the matrix, is added at the end
  * from global memory: right for any content, fast for sorted rows. A row has one owner and an order
- * that depends on the matrix alone. After FLUSH passes, before an accumulator has more than CHAIN
- * terms, the groups' sums meet in a fixed tree and are added to y. */
+ * that depends on the matrix alone. Before an accumulator has more than CHAIN terms, the groups'
+ * sums meet in a fixed tree and are added to y.
+ */
 #ifndef FMM_CUDA_SPMM_TILES_CUH
 #define FMM_CUDA_SPMM_TILES_CUH
 
@@ -40,22 +41,19 @@ template <class T> struct tiles_entry {
     uint32_t at; /* where the row of x lies in its window, in bytes */
 };
 
-template <class T, int LANES_, int PER_, int W_, int ROWS_, int DEEP_> struct tiles_shape {
+template <class T, int LANES_, int PER_, int W_, int ROWS_> struct tiles_shape {
     enum {
         LANES = LANES_,
         PER = PER_,
         W = W_,
         ROWS = ROWS_,
-        DEEP = DEEP_, /* entries of a row that a lane holds */
         WARPS = 16,
         STAGES = 3,
         VEC = 16 / sizeof(T),
         STRIP = LANES * PER * VEC,
         GROUPS = WARP / LANES,
-        PASS = DEEP * WARP,
-        FLUSH = CHAIN * GROUPS / PASS,
         WINDOW = (W + 1) * STRIP, /* the last row is 0, for groups without an entry */
-        LIST = PASS + GROUPS,
+        LIST = WARP + GROUPS,
         LISTS_AT = STAGES * WINDOW * sizeof(T),
         BARRIERS_AT = LISTS_AT + WARPS * ROWS * LIST * sizeof(tiles_entry<T>),
         BYTES = BARRIERS_AT + 2 * STAGES * sizeof(uint64_t),
@@ -78,7 +76,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     spmm_tiles(const __grid_constant__ tiles_args<T> s)
 {
 #if TILES_POSSIBLE(__CUDA_ARCH__)
-    enum { THREADS = S::WARPS * WARP, VEC = S::VEC, PER = S::PER, ROWS = S::ROWS, DEEP = S::DEEP };
+    enum { THREADS = S::WARPS * WARP, VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
     extern __shared__ __align__(16) char memory[];
     T *const ring = reinterpret_cast<T *>(memory);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
@@ -99,23 +97,27 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         ring[k / S::STRIP * S::WINDOW + S::W * S::STRIP + k % S::STRIP] = T(0);
     __syncthreads();
 
+    /* A thread copies the same columns of every STEP-th row. */
+    enum { ACROSS = S::LANES * PER, STEP = THREADS / ACROSS };
+    const int my_row = threadIdx.x / ACROSS, my_column = threadIdx.x % ACROSS * VEC;
+    const int64_t wanted = s.feat - strip - my_column;
+    const T *const my_x = s.x + my_row * s.x_row + strip + my_column;
+    T *const my_ring = ring + my_row * S::STRIP + my_column;
     auto copy_window = [&](int w) {
         if (w >= windows) return;
-        const int stage = w % S::STAGES;
+        const int stage = w % S::STAGES, rows = s.a.cols - w * S::W - my_row;
         if (w >= S::STAGES) wait_for(empty + stage, w / S::STAGES - 1);
+        const T *from = my_x + int64_t(w) * S::W * s.x_row;
+        T *to = my_ring + stage * S::WINDOW;
+        if (s.packs) {
 #pragma unroll
-        for (int i = 0; i < S::W * S::LANES * PER / THREADS; i++) {
-            const int k = i * THREADS + threadIdx.x;
-            const int row = k / (S::LANES * PER), c = k % (S::LANES * PER) * VEC;
-            const int64_t j = int64_t(w) * S::W + row;
-            if (j >= s.a.cols || strip + c >= s.feat) continue;
-            T *const to = ring + stage * S::WINDOW + row * S::STRIP + c;
-            const T *const from = s.x + j * s.x_row + strip + c;
-            if (s.packs)
-                __pipeline_memcpy_async(to, from, 16);
-            else
-                for (int v = 0; v < VEC && strip + c + v < s.feat; v++)
-                    __pipeline_memcpy_async(to + v, from + v, sizeof(T));
+            for (int i = 0; i < S::W; i += STEP, from += STEP * s.x_row)
+                if (wanted > 0 && i < rows) __pipeline_memcpy_async(to + i * S::STRIP, from, 16);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < S::W && i < rows; i += STEP, from += STEP * s.x_row)
+                for (int v = 0; v < VEC && v < wanted; v++)
+                    __pipeline_memcpy_async(to + i * S::STRIP + v, from + v, sizeof(T));
         }
         __pipeline_arrive_on(full + stage);
         (void)__mbarrier_arrive(full + stage);
@@ -133,54 +135,54 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         if (PLAIN) return __ldg(static_cast<const T *>(s.val.data) + p);
         return edge_value<T>(s.val, edge_of(s.val, p), 0);
     };
-    auto fetch = [&](int32_t(&near)[ROWS][DEEP], T(&by)[ROWS][DEEP]) {
+    auto fetch = [&](int32_t(&near)[ROWS], T(&by)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const int from = __shfl_sync(ALL, at, r) + lane, until = __shfl_sync(ALL, end, r);
-#pragma unroll
-            for (int d = 0; d < DEEP; d++) {
-                const int p = from + d * WARP;
-                near[r][d] = -1;
-                by[r][d] = 0;
-                if (p < until) {
-                    near[r][d] = __ldg(s.a.idx + p);
-                    by[r][d] = value(p);
-                }
-            }
+            const int p = __shfl_sync(ALL, at, r) + lane;
+            const bool some = p < __shfl_sync(ALL, end, r);
+            near[r] = some ? __ldg(s.a.idx + p) : -1;
+            by[r] = some ? value(p) : T(0);
         }
     };
 
     T sum[ROWS][PER][VEC] = {};
+    int terms = 0; /* at most, in each accumulator since it was empty */
     bool added = false;
     auto flush = [&](bool last) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const int terms = __shfl_sync(ALL, length, r);
+            const int all = __shfl_sync(ALL, length, r);
+            const T share = last && s.mean && all ? T(all) : T(1);
+            const bool here = group == 0 && first_row + r < s.a.rows;
+            T *const to = s.y + (first_row + r) * s.y_row + column;
+            T old[PER][VEC];
 #pragma unroll
-            for (int i = 0; i < PER; i++) {
-                T *const to = s.y + (first_row + r) * s.y_row + column + i * S::LANES * VEC;
+            for (int c = 0; c < PER * VEC; c++) {
+                const int at = c / VEC * S::LANES * VEC + c % VEC;
+                old[c / VEC][c % VEC] = added && here && column + at < s.feat ? to[at] : T(0);
+            }
 #pragma unroll
-                for (int v = 0; v < VEC; v++) {
+            for (int c = 0; c < PER * VEC; c++) {
+                const int at = c / VEC * S::LANES * VEC + c % VEC;
+                T *const mine = &sum[r][c / VEC][c % VEC];
 #pragma unroll
-                    for (int d = S::LANES; d < WARP; d *= 2)
-                        sum[r][i][v] += __shfl_xor_sync(ALL, sum[r][i][v], d);
-                    if (group == 0 && first_row + r < s.a.rows &&
-                        column + i * S::LANES * VEC + v < s.feat) {
-                        const T all = added ? to[v] + sum[r][i][v] : sum[r][i][v];
-                        to[v] = last && s.mean && terms ? all / T(terms) : all;
-                    }
-                    sum[r][i][v] = 0;
-                }
+                for (int d = S::LANES; d < WARP; d *= 2) *mine += __shfl_xor_sync(ALL, *mine, d);
+                if (here && column + at < s.feat) to[at] = (old[c / VEC][c % VEC] + *mine) / share;
+                *mine = 0;
             }
         }
         added = true;
+        terms = 0;
+    };
+    auto make_room = [&](int more) {
+        if (terms + more > CHAIN) flush(false);
+        terms += more;
     };
 
-    int32_t near[ROWS][DEEP], near_next[ROWS][DEEP];
-    T by[ROWS][DEEP], by_next[ROWS][DEEP];
+    int32_t near[ROWS], near_next[ROWS];
+    T by[ROWS], by_next[ROWS];
     fetch(near, by);
     copy_window(0);
-    int passes = 0;
     for (int w = 0; w < windows; w++) {
         const int stage = w % S::STAGES;
         const uint32_t base = uint32_t(w) * S::W, here = min(uint32_t(s.a.cols) - base, S::W);
@@ -188,33 +190,28 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             reinterpret_cast<const char *>(ring + stage * S::WINDOW) + lane % S::LANES * 16;
         copy_window(w + 1);
         wait_for(full + stage, w / S::STAGES);
-        for (bool more = true; more;) {
+        for (int most = WARP; most == WARP;) {
             int count[ROWS];
-            more = false;
+            most = 0;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                count[r] = 0;
-#pragma unroll
-                for (int d = 0; d < DEEP; d++) {
-                    const unsigned out = ~__ballot_sync(ALL, uint32_t(near[r][d]) - base < here);
-                    if (count[r] == d * WARP) count[r] += out ? __ffs(out) - 1 : WARP;
-                }
+                const unsigned out = ~__ballot_sync(ALL, uint32_t(near[r]) - base < here);
+                count[r] = out ? __ffs(out) - 1 : WARP;
                 if (lane == r) at += count[r];
-                more |= count[r] == S::PASS;
+                most = max(most, count[r]);
             }
             fetch(near_next, by_next);
+            make_room(most / S::GROUPS + 1);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 tiles_entry<T> *const list = lists + r * S::LIST;
-#pragma unroll
-                for (int d = 0; d < DEEP; d++)
-                    if (d * WARP + lane < count[r])
-                        list[d * WARP + lane] = {by[r][d], (uint32_t(near[r][d]) - base) *
-                                                               uint32_t(S::STRIP * sizeof(T))};
+                if (lane < count[r])
+                    list[lane] = {by[r],
+                                  (uint32_t(near[r]) - base) * uint32_t(S::STRIP * sizeof(T))};
                 if (lane < S::GROUPS)
                     list[count[r] + lane] = {T(0), uint32_t(S::W * S::STRIP * sizeof(T))};
                 __syncwarp();
-#pragma unroll 4
+#pragma unroll 2
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
                     const tiles_entry<T> entry = list[k + group];
                     uint4 row[PER];
@@ -234,11 +231,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             }
             __syncwarp();
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int d = 0; d < DEEP; d++)
-                    near[r][d] = near_next[r][d], by[r][d] = by_next[r][d];
-            if (++passes % S::FLUSH == 0) flush(false);
+            for (int r = 0; r < ROWS; r++) near[r] = near_next[r], by[r] = by_next[r];
         }
         if (lane == 0) (void)__mbarrier_arrive(empty + stage);
     }
@@ -251,21 +244,26 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             const bool mine = p + lane < until;
             const int32_t j = mine ? __ldg(s.a.idx + p + lane) : -1;
             const T weight = mine ? value(p + lane) : T(0);
+            make_room(WARP / S::GROUPS);
 #pragma unroll 4
             for (int k = 0; k < WARP; k += S::GROUPS) {
                 const int32_t from = __shfl_sync(ALL, j, k + group);
                 const T with = __shfl_sync(ALL, weight, k + group);
-                if (uint32_t(from) >= uint32_t(s.a.cols)) continue;
-                const T *const row = s.x + from * s.x_row + column;
+                const bool inside = uint32_t(from) < uint32_t(s.a.cols);
+                const T *const row = s.x + (inside ? from : 0) * s.x_row + column;
 #pragma unroll
-                for (int i = 0; i < PER; i++)
+                for (int i = 0; i < PER; i++) {
+                    const int64_t left = inside ? s.feat - column - i * S::LANES * VEC : 0;
+                    T term[VEC] = {};
+                    if (s.packs && left > 0)
+                        unpack<T, VEC>(load<T, VEC>(row + i * S::LANES * VEC), term);
 #pragma unroll
-                    for (int v = 0; v < VEC; v++)
-                        if (column + i * S::LANES * VEC + v < s.feat)
-                            sum[r][i][v] =
-                                fma(with, __ldg(row + i * S::LANES * VEC + v), sum[r][i][v]);
+                    for (int v = 0; v < VEC; v++) {
+                        if (!s.packs && v < left) term[v] = __ldg(row + i * S::LANES * VEC + v);
+                        if (v < left) sum[r][i][v] = fma(with, term[v], sum[r][i][v]);
+                    }
+                }
             }
-            if (++passes % S::FLUSH == 0) flush(false);
         }
     }
     flush(true);
@@ -293,16 +291,35 @@ template <class T, class S> static fmm_status launch_tiles(const fmm_exec *exec,
     return FMM_OK;
 }
 
-/* Strips of 512 bytes, or of 128 where x has no more than two of them. With fewer rows a warp there
- * are blocks enough for a card from half as many rows on. */
+/* Rows a warp: fewer make more blocks. The time of a block is about that of ROWS rows and one more,
+ * for the copying, and blocks run a card's worth at a time. */
+template <class T, int LANES, int PER, int W>
+static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
+{
+    int cards = 1;
+    (void)cudaDeviceGetAttribute(&cards, cudaDevAttrMultiProcessorCount, exec->index);
+    const int64_t strips = ceil_div(s.feat, LANES * PER * (16 / sizeof(T)));
+    int best = 0;
+    int64_t least = 0;
+    for (int rows = 4; rows > 0; rows--) {
+        const int64_t blocks = ceil_div(s.a.rows, 16 * rows) * strips;
+        const int64_t time = ceil_div(blocks, cards) * (rows + 1);
+        if (!best || time < least) best = rows, least = time;
+    }
+    if (best == 1) return launch_tiles<T, tiles_shape<T, LANES, PER, W, 1>>(exec, s);
+    if (best == 2) return launch_tiles<T, tiles_shape<T, LANES, PER, W, 2>>(exec, s);
+    if (best == 3) return launch_tiles<T, tiles_shape<T, LANES, PER, W, 3>>(exec, s);
+    return launch_tiles<T, tiles_shape<T, LANES, PER, W, 4>>(exec, s);
+}
+
+/* Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists need more. */
 template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s)
 {
-    enum { NARROW = sizeof(T) == 4 ? 512 : 384, WIDE = sizeof(T) == 4 ? 128 : 112 };
-    const bool narrow = s.feat * (int64_t)sizeof(T) <= 256, few = s.a.rows <= 6144;
-    if (narrow && few) return launch_tiles<T, tiles_shape<T, 8, 1, NARROW, 2, 2>>(exec, s);
-    if (narrow) return launch_tiles<T, tiles_shape<T, 8, 1, NARROW, 4, 2>>(exec, s);
-    if (few) return launch_tiles<T, tiles_shape<T, 16, 2, WIDE, 2, 1>>(exec, s);
-    return launch_tiles<T, tiles_shape<T, 16, 2, WIDE, 4, 1>>(exec, s);
+    enum { W = sizeof(T) == 4 ? 128 : 112 };
+    const int64_t bytes = s.feat * (int64_t)sizeof(T);
+    if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s);
+    if (bytes <= 256) return choose_rows<T, 8, 2, 2 * W>(exec, s);
+    return choose_rows<T, 16, 2, W>(exec, s);
 }
 
 /* Runs `otherwise` where the card cannot. */

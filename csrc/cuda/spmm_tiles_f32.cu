@@ -1,4 +1,4 @@
-/* SpMM `tiles` over f32 and f64, and what it can take: spmm_tiles.cuh. */
+/* SpMM `tiles` over f32, and what `tiles` can take in any type: spmm_tiles.cuh. */
 #include "spmm_tiles.cuh"
 
 #include "cuda.h"
@@ -16,9 +16,4 @@ bool fmm_spmm_tiles_supports(const fmm_call *call)
 extern "C" fmm_status fmm_spmm_tiles_f32(const fmm_exec *exec, const fmm_call *call)
 {
     return tiles_run<float>(exec, call, fmm_spmm_segments_f32);
-}
-
-extern "C" fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call)
-{
-    return tiles_run<double>(exec, call, fmm_spmm_segments_f64);
 }
