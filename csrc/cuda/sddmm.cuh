@@ -117,9 +117,17 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 const int32_t j = __shfl_sync(ALL, near[at % EACH].column, at / EACH, LANES);
                 const T *const from = b + uint64_t(uint32_t(j)) * s.b_row + tile;
 #pragma unroll
-                for (int i = 0; i < PER; i++)
-                    row[f][i] = load_if<T, VEC>(j >= 0 && tile + (i * LANES + lane) * VEC < s.feat,
-                                                from + i * LANES * VEC);
+                for (int i = 0; i < PER; i++) {
+                    /* Where a row takes several loads, not loading those of absent rows is worth
+                     * more than loads that need not wait for each other: 10 % on short rows. */
+                    const bool there = j >= 0 && tile + (i * LANES + lane) * VEC < s.feat;
+                    if (PER == 1) {
+                        row[f][i] = load_if<T, VEC>(there, from + i * LANES * VEC);
+                    } else {
+                        row[f][i] = {};
+                        if (there) row[f][i] = load<T, VEC>(from + i * LANES * VEC);
+                    }
+                }
             }
 #pragma unroll
             for (int f = 0; f < FLY; f++)
