@@ -1,5 +1,5 @@
 /* SpMM `tiles` over f32, and what `tiles` can take in any type: spmm_tiles.cuh. */
-#include "spmm_tiles.cuh"
+#include "spmm_tiles_run.cuh"
 
 #include "cuda.h"
 

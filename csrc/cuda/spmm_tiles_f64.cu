@@ -1,5 +1,5 @@
 /* SpMM `tiles` over f64: spmm_tiles.cuh. */
-#include "spmm_tiles.cuh"
+#include "spmm_tiles_run.cuh"
 
 #include "cuda.h"
 
