@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 
     if (threadIdx.x < S::STAGES) {
         __mbarrier_init(full + threadIdx.x, THREADS);
-        __mbarrier_init(empty + threadIdx.x, S::WARPS);
+        __mbarrier_init(empty + threadIdx.x, THREADS);
     }
     for (int k = threadIdx.x; k < S::STAGES * S::STRIP; k += THREADS)
         ring[k / S::STRIP * S::WINDOW + S::W * S::STRIP + k % S::STRIP] = T(0);
@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) near[r] = near_next[r], by[r] = by_next[r];
         }
-        if (lane == 0) (void)__mbarrier_arrive(empty + stage);
+        (void)__mbarrier_arrive(empty + stage);
     }
 
     /* The rest: entries of row r from `at` on, a warp's worth at a time. */
