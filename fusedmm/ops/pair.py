@@ -35,14 +35,12 @@ def half(adj: CSR, transposed: bool) -> Half:
     return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
 
 
-def run(op: Any, device: torch.device, *operands: Any) -> Tensor:
-    """Calls an operator of the library; its errors become the exceptions they stand for."""
-    if torch.compiler.is_compiling():
-        return op(*operands)
+def run(op: Any, like: Tensor, *operands: Any) -> Any:
+    """Calls an operator of the library on like's device; its errors become the exceptions they stand for."""
     try:
         return op(*operands)
     except RuntimeError as error:
-        raise_translated(error, device)
+        raise_translated(error, like.device)
 
 
 def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
@@ -63,7 +61,8 @@ def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, al
         here = adj.constant_values(transposed)
         if here.numel():
             val, eid = here, adj.none
-    return run(_spmm, x.device, ptr, idx, eid, plan, val, x, reduce, algorithm)
+    result: Tensor = run(_spmm, x, ptr, idx, eid, plan, val, x, reduce, algorithm)
+    return result
 
 
 def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
@@ -78,7 +77,8 @@ def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, al
 def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
     ptr, idx, eid, plan = half(adj, transposed)
-    return run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+    result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+    return result
 
 
 def like_values(g: Tensor, val: Tensor) -> Tensor:
