@@ -7,7 +7,8 @@
  *     SPREAD  the gradient of SCORES, whose x is attention's v too:
  *             out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:]
  *             parts[b,h,:] = sum of gk[i,h] x[i,h,:], parts[b,heads+h,:] = sum of gq[i,h] x[i,h,:],
- *             i over the nodes [b, b + 1) * FMM_GAT_ROWS
+ *             and where gout is given parts[b,2heads+h,:] = sum of gout[i,h,:], for a bias that was
+ *             added to attention's result; i over the nodes [b, b + 1) * FMM_GAT_ROWS
  *
  * Each is one pass over operands of n heads feat numbers in the place of two to ten calls of torch,
  * whose host time is what small graphs wait for. Every result has one owner and terms in an order
@@ -65,7 +66,9 @@ static fmm_status check(const fmm_gat_call *c)
     const int64_t parts = n / FMM_GAT_ROWS + (n % FMM_GAT_ROWS != 0);
     TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
-    return check_shape("parts", &c->parts, x, parts, 2 * heads, x->feat, true);
+    if (c->gout.data) TRY(check_shape("gout", &c->gout, x, n, heads, x->feat, false));
+    return check_shape("parts", &c->parts, x, parts, (2 + (c->gout.data != NULL)) * heads, x->feat,
+                       true);
 }
 
 fmm_status fmm_gat(const fmm_exec *exec, const fmm_gat_call *call)

@@ -16,11 +16,12 @@ typedef struct fmm_gat_call {
     fmm_dense att[2];     /* [1, heads, feat]: of k, of q; SCORES, SPREAD */
     fmm_dense score[2];   /* [n, heads]: k and q; SPREAD: their gradients; DELTA: [1] is gq */
     fmm_dense value;      /* [n, heads, feat]; DELTA: out; SPREAD: gv */
+    fmm_dense gout;       /* [n, heads, feat], or absent; SPREAD */
     fmm_dense pos;        /* [n, heads, feat] sums, with score[1]; DELTA */
     fmm_dense lse, pos_w; /* [n, heads] sums; DELTA, pos_w with pos */
     fmm_dense glse;       /* [n, heads] sums, or absent: zeros; DELTA */
     fmm_dense delta;      /* [n, heads] sums, a result of DELTA */
-    fmm_dense out, parts; /* [n, heads, feat] and [ceil(n / FMM_GAT_ROWS), 2 heads, feat] sums */
+    fmm_dense out, parts; /* [n, heads, feat]; [ceil(n / FMM_GAT_ROWS), 2 or 3 heads, feat] sums */
     double slope;
 } fmm_gat_call;
 

@@ -68,13 +68,15 @@ def test_delta(size, dtype, device):
 def test_spread(size, dtype, device):
     x, gv, *att = draw(size, dtype, device)
     g = [torch.randn(*size[:2], 1).to(dtype).to(device) for _ in range(2)]
-    gx, parts = ops._gat_spread(x, *att, *g, gv)
+    gx, parts = ops._gat_spread(x, *att, *g, gv, gv)
     terms = [gv.double(), *(s.double() * a.double() for s, a in zip(g, att, strict=True))]
     close(gx, sum(terms), sum(t.abs() for t in terms), 3, dtype)
-    assert parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
+    assert parts.shape == (-(-size[0] // 64), 3 * size[1], size[2])
     found = parts.double().sum(0)
-    terms = torch.cat([s.double() * x.double() for s in g], 1)
+    terms = torch.cat([*(s.double() * x.double() for s in g), gv.double()], 1)
     close(found.to(sums(dtype)), terms.sum(0), terms.abs().sum(0), size[0], dtype)
+    other, without = ops._gat_spread(x, *att, *g, gv, gv.new_empty(0))
+    assert torch.equal(other, gx) and torch.equal(without, parts[:, : 2 * size[1]])
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4), (5, 0, 4), (5, 3, 0)], ids=str)
@@ -82,7 +84,7 @@ def test_nothing(size, device):
     x, gv, *att = draw(size, torch.float32, device)
     k, q = ops._gat_scores(x, *att)
     assert k.shape == q.shape == (*size[:2], 1) and not k.any() and not q.any()
-    gx, parts = ops._gat_spread(x, *att, k, q, gv)
+    gx, parts = ops._gat_spread(x, *att, k, q, gv, gv.new_empty(0))
     assert gx.shape == size and parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
 
 
@@ -106,7 +108,7 @@ def test_wrong_shapes_are_refused(device):
         lambda: ops._gat_scores(x, att[0][0], att[1]),
         lambda: ops._gat_scores(x, att[0].double(), att[1]),
         lambda: ops._gat_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 3, SLOPE),
-        lambda: ops._gat_spread(x, *att, g, g[:9], gv),
+        lambda: ops._gat_spread(x, *att, g, g[:9], gv, gv),
     ]
     for call in wrong:
         with pytest.raises(RuntimeError, match="invalid"):
@@ -120,17 +122,17 @@ def graph(device, n=40):
     return fusedmm.CSR.from_coo(row.to(device), col.to(device), None, (n, n))
 
 
-def by_attention(adj, x, att_k, att_q, slope, dropout):
+def by_attention(adj, x, att_k, att_q, bias, slope, dropout):
     heads = x.view(x.shape[0], *att_k.shape[1:])
     scores = ((heads * att).sum(-1) for att in (att_q, att_k))
-    return fusedmm.attention(adj, *scores, heads, score="additive", slope=slope, dropout=dropout).flatten(1)
+    return fusedmm.attention(adj, *scores, heads, score="additive", slope=slope, dropout=dropout).flatten(1) + bias
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("learnt", [(0, 1, 2), (0,), (1,), (2,), ()], ids=str)
+@pytest.mark.parametrize("learnt", [(0, 1, 2, 3), (0,), (1, 3), (2,), (3,), ()], ids=str)
 def test_step_is_attention_with_projected_scores(learnt, dropout, device):
     adj, found = graph(device), []
-    given = [torch.randn(40, 15), torch.randn(1, 3, 5), torch.randn(1, 3, 5)]
+    given = [torch.randn(size) for size in ((40, 15), (1, 3, 5), (1, 3, 5), (15,))]
     for way in (attend_self, by_attention):
         leaves = [t.to(device).requires_grad_(k in learnt) for k, t in enumerate(given)]
         torch.manual_seed(3)
@@ -144,14 +146,13 @@ def test_step_is_attention_with_projected_scores(learnt, dropout, device):
 
 def test_gradients_of_any_order(device):
     adj = graph(device, 9)
-    x, att_k, att_q = (
-        torch.randn(*size, dtype=torch.float64).to(device).requires_grad_() for size in ((9, 6), (1, 2, 3), (1, 2, 3))
-    )
+    sizes = (9, 6), (1, 2, 3), (1, 2, 3), (6,)
+    given = [torch.randn(*size, dtype=torch.float64).to(device).requires_grad_() for size in sizes]
 
     def call(*operands):
         return attend_self(adj, *operands, SLOPE, 0.0)
 
-    assert gradcheck(call, (x, att_k, att_q)) and gradgradcheck(call, (x, att_k, att_q))
+    assert gradcheck(call, given) and gradgradcheck(call, given)
 
 
 def test_autocast_gives_half_precision(device):
@@ -168,7 +169,9 @@ def test_wrong_operands_are_named(device):
     adj = graph(device)
     att = torch.randn(1, 3, 5, device=device)
     with pytest.raises(ValueError, match="40 columns"):
-        attend_self(adj, torch.randn(39, 15, device=device), att, att, SLOPE, 0.0)
+        attend_self(adj, torch.randn(39, 15, device=device), att, att, None, SLOPE, 0.0)
     with pytest.raises(RuntimeError, match=r"no rule for torch\.func"):
-        torch.func.grad(lambda x: attend_self(adj, x, att, att, SLOPE, 0.0).sum())(torch.randn(40, 15, device=device))
-    assert attend_self(adj, torch.randn(40, 15, device=device), att, att, SLOPE, 0.0).isfinite().all()
+        torch.func.grad(lambda x: attend_self(adj, x, att, att, None, SLOPE, 0.0).sum())(
+            torch.randn(40, 15, device=device)
+        )
+    assert attend_self(adj, torch.randn(40, 15, device=device), att, att, None, SLOPE, 0.0).isfinite().all()

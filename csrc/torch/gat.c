@@ -80,10 +80,11 @@ done:
     frame_finish(&f, "gat_delta", stack, out, 2);
 }
 
-/* (x, att_k, att_q, gk, gq, gv) -> gradient of x, sums of the gradients of att_k and att_q */
+/* (x, att_k, att_q, gk, gq, gv, gout) -> gradient of x, and in parts those of att_k, att_q and,
+ * where gout is given, of a bias */
 static void spread(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { X, ATT_K, ATT_Q, GK, GQ, GV, TENSORS };
+    enum { X, ATT_K, ATT_Q, GK, GQ, GV, GOUT, TENSORS };
     frame f;
     tensor x, t, out[2] = {{0}};
     fmm_gat_call c = {.form = FMM_GAT_SPREAD};
@@ -91,11 +92,13 @@ static void spread(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &c.x, &x) ||
         !take(&f, ATT_K, "att_k", &c.att[0]) || !take(&f, ATT_Q, "att_q", &c.att[1]) ||
         !take(&f, GK, "gk", &c.score[0]) || !take(&f, GQ, "gq", &c.score[1]) ||
-        !frame_dense(&f, GV, "gv", &c.value, &t))
+        !frame_dense(&f, GV, "gv", &c.value, &t) || !frame_take(&f, GOUT, "gout", &t) ||
+        (t.numel && !frame_dense(&f, GOUT, "gout", &c.gout, &t)))
         goto done;
+    const int64_t planes = c.gout.data ? 3 : 2;
     const int64_t parts = c.x.rows / FMM_GAT_ROWS + (c.x.rows % FMM_GAT_ROWS != 0);
     if (!give(&f, &c.out, &out[0], &x, &c.x, false, 3, c.x.rows, c.x.heads, c.x.feat) ||
-        !give(&f, &c.parts, &out[1], &x, &c.x, true, 3, parts, 2 * c.x.heads, c.x.feat))
+        !give(&f, &c.parts, &out[1], &x, &c.x, true, 3, parts, planes * c.x.heads, c.x.feat))
         goto done;
     f.status = fmm_gat(&f.exec, &c);
 done:
@@ -110,7 +113,8 @@ const fmm_torch_operator fmm_torch_gat[] = {
      "float slope) -> (Tensor, Tensor)",
      delta},
     {"_gat_spread",
-     "_gat_spread(Tensor x, Tensor att_k, Tensor att_q, Tensor gk, Tensor gq, Tensor gv) -> "
+     "_gat_spread(Tensor x, Tensor att_k, Tensor att_q, Tensor gk, Tensor gq, Tensor gv, Tensor "
+     "gout) -> "
      "(Tensor, Tensor)",
      spread},
     {NULL, NULL, NULL},

@@ -153,17 +153,19 @@ class GATConv(torch.nn.Module):
         given, _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge is not None)
         adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
         source, target, residual = self._transformed(x)
-        alpha = None
+        alpha, bias = None, self.bias
         if source is target and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:
-            dropout = self.dropout if self.training else 0.0
-            out = attend_self(adj, source, self.att_src, self.att_dst, self.negative_slope, dropout)
-            if not self.concat:
+            dropout, inside = self.dropout if self.training else 0.0, bias if self.concat else None
+            out = attend_self(adj, source, self.att_src, self.att_dst, inside, self.negative_slope, dropout)
+            if self.concat:
+                bias = None
+            else:
                 out = merged(self._by_head(out), False)
         else:
             out, alpha = self._attend(adj, attr, source, target, bool(return_attention_weights))
             out = merged(out, self.concat)
         out = out if residual is None else out + residual
-        out = out if self.bias is None else out + self.bias
+        out = out if bias is None else out + bias
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _transformed(self, x: Tensor | OptPair) -> tuple[Tensor, Tensor | None, Tensor | None]:

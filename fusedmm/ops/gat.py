@@ -25,13 +25,16 @@ _scores: Any = ops._gat_scores.default
 _spread: Any = ops._gat_spread.default
 
 
-def attend_self(adj: CSR, x: Tensor, att_k: Tensor, att_q: Tensor, slope: float, dropout: float) -> Tensor:
+def attend_self(
+    adj: CSR, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, slope: float, dropout: float
+) -> Tensor:
     """What each row gathers of x, all heads side by side.
 
     Args:
         adj: [n, n]; values are not used.
         x: floating, [n, H * C].
         att_k, att_q: [1, H, C], of the columns' and of the rows' scores.
+        bias: [H * C], added to the result, or None.
         slope, dropout: as of ``attention``.
 
     Returns:
@@ -41,20 +44,25 @@ def attend_self(adj: CSR, x: Tensor, att_k: Tensor, att_q: Tensor, slope: float,
         TypeError, ValueError: as ``attention``.
     """
     refuse_rules("attention", x, att_k, att_q)
-    if torch.is_autocast_enabled(x.device.type) or att_k.dtype != x.dtype or att_q.dtype != x.dtype:
+    mixed = any(t is not None and t.dtype != x.dtype for t in (att_k, att_q, bias))
+    if mixed or torch.is_autocast_enabled(x.device.type):
         heads = x.view(x.shape[0], *att_k.shape[1:])
         k, q = (heads * att_k).sum(-1), (heads * att_q).sum(-1)
         out = base.attention(adj.pattern(), q, k, heads, score="additive", slope=slope, dropout=dropout)
         assert isinstance(out, Tensor)
-        return out.flatten(1)
+        return out.flatten(1) if bias is None else out.flatten(1) + bias
     require_dense("attention", "x", x, adj, adj.n_cols, "columns")
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if dropout else None
-    learns = torch.is_grad_enabled() and (x.requires_grad or att_k.requires_grad or att_q.requires_grad)
-    o = Options(adj, ADDITIVE, 1.0, slope, dropout, 0, learns)
-    if learns:
-        result: Tensor = SelfAttention.apply(o, x, att_k, att_q, seed)
+    learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (x, att_k, att_q, bias)]
+    o = Options(adj, ADDITIVE, 1.0, slope, dropout, 0, any(learns[:3]))
+    if any(learns):
+        result: Tensor = SelfAttention.apply(o, x, att_k, att_q, bias, seed)
         return result
-    return _forward(o, x, att_k, att_q, seed)[0].view(x.shape)
+    return _biased(_forward(o, x, att_k, att_q, seed)[0], x, bias)
+
+
+def _biased(out: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    return out.view(x.shape) if bias is None else out.view(x.shape) + bias
 
 
 def _forward(
@@ -71,25 +79,34 @@ class SelfAttention(torch.autograd.Function):
     """``attend_self``."""
 
     @staticmethod
-    def forward(ctx: Any, o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None
+    ) -> Tensor:
         out, operands, kept = _forward(o, x, att_k, att_q, seed)
         ctx.save_for_backward(x, att_k, att_q, seed, operands.k, operands.q, out, *kept)
         ctx.o = o
-        return out.view(x.shape)
+        return _biased(out, x, bias)
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, att_k, att_q, seed, k, q, out, lse, pos, pos_w = ctx.saved_tensors
         o: Options = ctx.o
+        needs = ctx.needs_input_grad[1:5]
+        gbias = None
+        if not any(needs[:3]):
+            return None, None, None, None, gout.sum(0), None
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return None, *_differentiable(o, x, att_k, att_q, seed, ctx.needs_input_grad[1:4], gout), None
-        heads, gout = x.view(out.shape), gout.reshape(out.shape)
-        delta, gq = run(base.row_sums, x, gout, out, lse, o.adj.none, pos, pos_w, o.slope)
+            gbias = gout.sum(0) if needs[3] else None
+            return None, *_differentiable(o, x, att_k, att_q, seed, needs[:3], gout), gbias, None
+        heads, gout, none = x.view(out.shape), gout.reshape(out.shape), o.adj.none
+        delta, gq = run(base.row_sums, x, gout, out, lse, none, pos, pos_w, o.slope)
         operands = Operands(q, k, heads, None, None, None, seed)
         gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
-        gx, parts = run(_spread, x, heads, att_k, att_q, gk, gq, gv)
-        gatt_k, gatt_q = parts.sum(0, keepdim=True, dtype=x.dtype).split(out.shape[1], 1)
-        return None, gx.view(x.shape), gatt_k, gatt_q, None
+        gx, parts = run(_spread, x, heads, att_k, att_q, gk, gq, gv, gout if needs[3] else none)
+        gatt_k, gatt_q, *rest = parts.sum(0, keepdim=True, dtype=x.dtype).split(out.shape[1], 1)
+        if needs[3]:
+            gbias = rest[0].reshape(-1)
+        return None, gx.view(x.shape), gatt_k, gatt_q, gbias, None
 
 
 def _differentiable(
