@@ -23,7 +23,7 @@ from fusedmm.nn.heads import (
     with_weights,
 )
 from fusedmm.ops.attention import attention
-from fusedmm.ops.gat import attend_self
+from fusedmm.ops.gat import attend_self, self_scores
 
 
 class GATConv(torch.nn.Module):
@@ -186,12 +186,15 @@ class GATConv(torch.nn.Module):
         self, adj: CSR, attr: Tensor | None, source: Tensor, target: Tensor | None, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """[targets, H, C], and the weights where they are asked for."""
-        source = self._by_head(source)
-        k = (source * self.att_src).sum(-1)
-        if target is None:
-            q = k.new_zeros(1, 1).expand(adj.shape[0], self.heads)
+        same, source = target is source, self._by_head(source)
+        q: Tensor | None
+        if same:
+            k, q = self_scores(source, self.att_src, self.att_dst)
         else:
-            q = (self._by_head(target) * self.att_dst).sum(-1)
+            k = (source * self.att_src).sum(-1)
+            q = None if target is None else (self._by_head(target) * self.att_dst).sum(-1)
+        if q is None:
+            q = k.new_zeros(1, 1).expand(adj.shape[0], self.heads)
         found = attention(
             adj, q, k, source, score="additive", slope=self.negative_slope, bias=self._edge_scores(attr),
             dropout=self.dropout, training=self.training, return_weights=return_weights,

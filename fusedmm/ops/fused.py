@@ -19,7 +19,7 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values
-from fusedmm.ops.pair import Values, half, like_values, per_entry, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import Values, half, kept_entries, like_values, per_entry, run, sddmm_half, spmm_half
 from fusedmm.structure import Half
 
 
@@ -296,7 +296,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     if spec.reduce == "mean":
-        g = per_entry(adj.ptr, g)
+        g = per_entry(kept_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
 

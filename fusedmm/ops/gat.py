@@ -44,10 +44,9 @@ def attend_self(
         TypeError, ValueError: as ``attention``.
     """
     refuse_rules("attention", x, att_k, att_q)
-    mixed = any(t is not None and t.dtype != x.dtype for t in (att_k, att_q, bias))
-    if mixed or torch.is_autocast_enabled(x.device.type):
+    if _mixed(x, att_k, att_q, bias):
         heads = x.view(x.shape[0], *att_k.shape[1:])
-        k, q = (heads * att_k).sum(-1), (heads * att_q).sum(-1)
+        k, q = self_scores(heads, att_k, att_q)
         out = base.attention(adj.pattern(), q, k, heads, score="additive", slope=slope, dropout=dropout)
         assert isinstance(out, Tensor)
         return out.flatten(1) if bias is None else out.flatten(1) + bias
@@ -59,6 +58,34 @@ def attend_self(
         result: Tensor = SelfAttention.apply(o, x, att_k, att_q, bias, seed)
         return result
     return _biased(_forward(o, x, att_k, att_q, seed)[0], x, bias)
+
+
+def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
+    """k and q of x [n, H, C], [n, H], in the bits that ``attend_self`` has; of any order."""
+    if _mixed(x, att_k, att_q):
+        return (x * att_k).sum(-1), (x * att_q).sum(-1)
+    k, q = Scores.apply(x, att_k, att_q)
+    return k[..., 0], q[..., 0]
+
+
+def _mixed(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
+    return torch.is_autocast_enabled(x.device.type) or any(t is not None and t.dtype != x.dtype for t in others)
+
+
+class Scores(torch.autograd.Function):
+    """``self_scores``, [n, H, 1]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, att_k, att_q)
+        found: tuple[Tensor, Tensor] = run(_scores, x, x, att_k, att_q)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gk: Tensor, gq: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        x, att_k, att_q = ctx.saved_tensors
+        return gk * att_k + gq * att_q, (gk * x).sum(0, keepdim=True), (gq * x).sum(0, keepdim=True)
 
 
 def _biased(out: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -116,7 +143,7 @@ def _differentiable(
     with torch.enable_grad():
         given = [t.view_as(t) if need else t for t, need in zip((x, att_k, att_q), needs, strict=True)]
         heads = given[0].view(x.shape[0], *att_k.shape[1:])
-        k, q = ((heads * att).sum(-1, keepdim=True) for att in given[1:])
+        k, q = Scores.apply(heads, *given[1:])
         out, _ = base.Attention.apply(o, q, k, heads, None, None, None, seed)
     wanted = [t for t, need in zip(given, needs, strict=True) if need]
     found = iter(torch.autograd.grad(out, wanted, gout.view(out.shape), create_graph=True))

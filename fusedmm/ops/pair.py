@@ -86,10 +86,28 @@ def like_values(g: Tensor, val: Tensor) -> Tensor:
     return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
 
 
-def per_entry(ptr: Tensor, g: Tensor) -> Tensor:
-    """The gradient of each row's mean, for one of its entries; float16 has no number for 65,520 entries."""
-    entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(g))
+def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
+    """Entries of each row, at least one; in the dtype of sums, since float16 has no number for 65,520."""
+    return (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(like))
+
+
+def per_entry(entries: Tensor, g: Tensor) -> Tensor:
+    """The gradient of each row's mean, for one of its entries."""
     return (g / entries.view(-1, *[1] * (g.dim() - 1))).to(g.dtype)
+
+
+def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
+    """``entries_of`` a matrix or its transpose, made once per structure."""
+    shared = None if torch.compiler.is_compiling() else getattr(adj, "_shared", None)
+    key = ("entries", transposed, sums_dtype(like))
+    known: Tensor | None = None if shared is None else shared.derived.get(key)
+    if known is None:
+        with torch.no_grad():
+            known = entries_of(half(adj, transposed)[0], like)
+        lasts = type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing())
+        if shared is not None and lasts:  # no traced tensor, and none of a CUDA graph's own memory
+            shared.derived[key] = known
+    return known
 
 
 class SpMM(torch.autograd.Function):
@@ -107,7 +125,7 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = None
         if ctx.reduce == MEAN:
-            gy = per_entry(half(adj, transposed)[0], gy)
+            gy = per_entry(kept_entries(adj, transposed, gy), gy)
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
