@@ -265,6 +265,23 @@ static inline bool starts_early(int device)
     return major >= 9;
 }
 
+/* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
+template <class Kernel, class Args>
+static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid,
+                         const Args &args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(BLOCK);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = starts_early(device);
+    cudaLaunchKernelEx(&config, kernel, args);
+}
+
 static inline cudaStream_t stream_of(const fmm_exec *exec)
 {
     return static_cast<cudaStream_t>(exec->stream);

@@ -72,6 +72,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
     const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
+    wait_for_previous();
     /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
     for (int64_t begin = first - first % (WARP >> s.lane_bits); begin < count; begin += step) {
         const int64_t mine = begin + first % (WARP >> s.lane_bits), t = min(mine, count - 1);
@@ -109,6 +110,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
     const bool live = column < width;
     const int64_t h = live ? column / s.feat : 0, c = live ? column - h * s.feat : 0;
     const int64_t end = live ? min((part + 1) * FMM_GAT_ROWS, s.rows) : 0;
+    wait_for_previous();
     const A att_k = widen(__ldg(s.att[0].at(0, h) + c)),
             att_q = widen(__ldg(s.att[1].at(0, h) + c));
     A sums[PLANES] = {};
@@ -152,15 +154,14 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     if (call->form == FMM_GAT_SPREAD) {
         const int64_t blocks = ceil_div(s.rows, FMM_GAT_ROWS) * ceil_div(s.heads * s.feat, COLUMNS);
         REQUIRE(blocks <= INT32_MAX, FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
-        gat_spread<T><<<(unsigned)blocks, BLOCK, 0, stream>>>(s);
+        launch_early(exec->index, stream, gat_spread<T>, dim3((unsigned)blocks), s);
         return FMM_OK;
     }
     const int64_t groups = s.rows * s.heads;
     const unsigned blocks = (unsigned)smaller(ceil_div(groups << s.lane_bits, BLOCK), BLOCKS_MAX);
-    if (call->form == FMM_GAT_DELTA)
-        gat_dots<T, true><<<blocks, BLOCK, 0, stream>>>(s);
-    else
-        gat_dots<T, false><<<blocks, BLOCK, 0, stream>>>(s);
+    launch_early(exec->index, stream,
+                 call->form == FMM_GAT_DELTA ? gat_dots<T, true> : gat_dots<T, false>, dim3(blocks),
+                 s);
     return FMM_OK;
 }
 

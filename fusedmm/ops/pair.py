@@ -99,13 +99,15 @@ def per_entry(entries: Tensor, g: Tensor) -> Tensor:
 def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
     """``entries_of`` a matrix or its transpose, made once per structure."""
     shared = None if torch.compiler.is_compiling() else getattr(adj, "_shared", None)
+    if shared is None:
+        return entries_of(half(adj, transposed)[0], like)
     key = ("entries", transposed, sums_dtype(like))
-    known: Tensor | None = None if shared is None else shared.derived.get(key)
+    known: Tensor | None = shared.derived.get(key)
     if known is None:
         with torch.no_grad():
             known = entries_of(half(adj, transposed)[0], like)
-        lasts = type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing())
-        if shared is not None and lasts:  # no traced tensor, and none of a CUDA graph's own memory
+        # No traced tensor is kept, and none in a CUDA graph's own memory.
+        if type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
             shared.derived[key] = known
     return known
 
