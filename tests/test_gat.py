@@ -175,3 +175,27 @@ def test_wrong_operands_are_named(device):
             torch.randn(40, 15, device=device)
         )
     assert attend_self(adj, torch.randn(40, 15, device=device), att, att, None, SLOPE, 0.0).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_operators_pass_opcheck(dtype, device):
+    x, other, *att = draw((70, 2, 5), dtype, device)
+    g, none = x[..., :1].contiguous(), x.new_empty(0)
+    numbers = [torch.randn(70, 2, device=device) for _ in range(3)]
+    pos = torch.randn(70, 2, 5, device=device)
+    torch.library.opcheck(ops._gat_scores.default, (x, *att))
+    torch.library.opcheck(ops._gat_delta.default, (x, other, *numbers[:2], pos, numbers[2], SLOPE))
+    torch.library.opcheck(ops._gat_delta.default, (x, other, none, none, none, none, SLOPE))
+    torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, other))
+    torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, none))
+
+
+def test_layer_compiles_and_gives_the_same_gradients(device):
+    adj = graph(device).cache_transpose()
+    layer, x = fusedmm.nn.GATConv(15, 5, heads=3).to(device), torch.randn(40, 15).to(device).requires_grad_()
+    inputs = [x, *layer.parameters()]
+    expected = torch.autograd.grad(layer(x, adj).square().sum(), inputs)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for one, other in zip(torch.autograd.grad(compiled(x, adj).square().sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(one, other)
