@@ -36,17 +36,16 @@ struct plan_view {
 };
 
 /* Short segments keep a small matrix's lanes busy, long ones save partial sums: 64 to 128 entries
- * for 1 to 2 M, 256 for 10 M and 512 beyond were fastest on R-MAT graphs (H200). A matrix of no
- * more entries than TINY has no long rows at all: host time is all there is to its calls, and the
- * partial sums would cost an allocation and a launch. */
-enum { TINY = 256 };
+ * for 1 to 2 M, 256 for 10 M and 512 beyond were fastest on R-MAT graphs (H200). Up to SMALL
+ * entries a kernel lasts as long as its longest segment. A matrix of no more than TINY has no long
+ * rows at all: host time is all there is to its calls, and the partial sums would cost an
+ * allocation and a launch. */
+enum { TINY = 256, SMALL = 1 << 17 };
 static inline int32_t plan_segment(int64_t nnz)
 {
-    return nnz <= TINY      ? TINY
-           : nnz < 1000000  ? 64
-           : nnz < 4000000  ? 128
-           : nnz < 10000000 ? 256
-                            : CHAIN;
+    if (nnz <= TINY) return TINY;
+    if (nnz <= SMALL) return 32;
+    return nnz < 1000000 ? 64 : nnz < 4000000 ? 128 : nnz < 10000000 ? 256 : CHAIN;
 }
 
 /* A row is long if it has more than `segment` entries, hence these bounds. */
