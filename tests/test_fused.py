@@ -8,7 +8,7 @@ import pytest
 import torch
 from bounds import UNIT
 from fused_oracle import Stages, assert_near, forward, gradients
-from generate import Case, cases, run_or_decline, small
+from generate import Case, cases, own_algorithms, run_or_decline, small
 
 import fusedmm
 from fusedmm import presets, reference
@@ -36,7 +36,7 @@ def stages(seed: int) -> Stages:
 
 
 def algorithms(device):
-    return ["auto", *(a.name for a in fusedmm.algorithms("fused", device))]
+    return own_algorithms("fused", device)
 
 
 def check(adj, x, y, z, st: Stages, algorithm="auto"):
@@ -138,6 +138,39 @@ def test_a_row_of_many_equal_terms(device):
     for algorithm in algorithms(device):
         for st in (Stages(), Stages("none", "a", "add"), Stages("sqdist", "1/(1+s)", "sub")):
             check(adj, x, y, z + 0.5, st, algorithm)
+
+
+TWO_CALLS = ("back_to_back", "cusparse", "cublas")
+NOT_THEIRS = [
+    {"score": "sqdist"}, {"score": "none", "edge": "a"}, {"message": "add"}, {"activation": "relu"},
+    {"message": "mul", "reduce": "max"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", NOT_THEIRS, ids=str)
+def test_two_calls_decline_what_they_cannot(options, device):
+    """By name: there is no SDDMM of a distance and no SpMM of another message. What they do take works after."""
+    adj = small(device=device)
+    x, y, z = operands(12, 15, 8, device=device)
+    listed = [a.name for a in fusedmm.algorithms("fused", device) if a.name in TWO_CALLS]
+    assert listed == list(TWO_CALLS if device == "cuda" else TWO_CALLS[:1])
+    given = (x, y) if "message" in options else (x, y, z)
+    for name in listed:
+        with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
+            fusedmm.fused(adj, *given, **options, algorithm=name)
+    check(adj, x, y, z, Stages(), "back_to_back")
+
+
+def test_two_calls_in_any_order_of_edges(device):
+    """Values through the edge order, as they want a gradient: where SDDMM multiplies by them, and where it does not."""
+    g = torch.Generator().manual_seed(3)
+    row, col = torch.randint(0, 40, (500,), generator=g), torch.randint(0, 30, (500,), generator=g)
+    for inner in ((), (3,)):
+        val = torch.randn(500, *inner, generator=g).to(device).requires_grad_()
+        adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), val, shape=(40, 30))
+        x, y, z = operands(40, 30, 16, *inner, device=device, wide=9)
+        for edge in ("s*a", "s", "sigmoid(s)*a", "softplus(s + a)"):
+            check(adj, x, y, z, Stages("dot", edge), "back_to_back")
 
 
 # ---- gradients ----

@@ -38,6 +38,16 @@ size_t fmm_attention_segments_workspace(const fmm_call *call);
 bool fmm_fused_segments_supports(const fmm_call *call);
 size_t fmm_fused_segments_workspace(const fmm_call *call);
 
+/* fused_two.cu: SDDMM, then SpMM */
+#define FMM_FUSED_TWO(name)                                                                        \
+    bool fmm_fused_##name##_supports(const fmm_call *call);                                        \
+    size_t fmm_fused_##name##_workspace(const fmm_call *call);                                     \
+    fmm_status fmm_fused_##name(const fmm_exec *exec, const fmm_call *call);
+FMM_FUSED_TWO(back_to_back)
+FMM_FUSED_TWO(cusparse)
+FMM_FUSED_TWO(cublas)
+#undef FMM_FUSED_TWO
+
 #ifdef __cplusplus
 }
 #endif

@@ -152,11 +152,36 @@ static const fmm_algorithm fused[] = {
      .supports = fmm_fused_segments_supports,
      .workspace = fmm_fused_segments_workspace,
      .run = fused_segments},
+    {.number = 3,
+     .name = "back_to_back",
+     .about = "sddmm, the edge function, spmm: scores in memory",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_fused_back_to_back_supports,
+     .workspace = fmm_fused_back_to_back_workspace,
+     .run = fmm_fused_back_to_back},
+    {.number = FMM_CUSPARSE_DEFAULT,
+     .name = "cusparse",
+     .about = "cuSPARSE's SDDMM, the edge function, its SpMM, bound at run time",
+     .source = "NVIDIA",
+     .deterministic = false,
+     .supports = fmm_fused_cusparse_supports,
+     .workspace = fmm_fused_cusparse_workspace,
+     .run = fmm_fused_cusparse},
+    {.number = FMM_CUBLAS_NUMBER,
+     .name = "cublas",
+     .about =
+         "cuBLAS's whole product, the edge function of its entries, then made dense for cuBLAS",
+     .source = "NVIDIA",
+     .deterministic = false,
+     .supports = fmm_fused_cublas_supports,
+     .workspace = fmm_fused_cublas_workspace,
+     .run = fmm_fused_cublas},
     {.name = NULL},
 };
 
-/* `segments` was the faster on every graph and width measured; it declines only what its grids or
- * 32-bit strides cannot span (over 2^34 entries, or rows of x 16 GB apart). */
+/* `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
+ * of x 16 GB apart); the reference, one thread per output element, takes everything. */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
 {
     return fmm_spmm_segments_supports(call) ? &spmm[1] : &spmm[0];
