@@ -198,7 +198,7 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
     return fmm_attention_segments_supports(call) ? &attention[1] : &attention[0];
 }
 
-/* Rows wider than a group, and gradients of other scores and messages, are left to `reference`. */
+/* Rows wider than a group are left to `reference`. */
 static const fmm_algorithm *choose_fused(const fmm_call *call)
 {
     return fmm_fused_segments_supports(call) ? &fused[1] : &fused[0];
