@@ -173,6 +173,22 @@ def test_two_calls_in_any_order_of_edges(device):
             check(adj, x, y, z, Stages("dot", edge), "back_to_back")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_rows_wider_than_any_group(dtype, device):
+    """Forward and backward, beyond what one pass holds in registers."""
+    adj = small(device=device, dtype=dtype)
+    x, y, z = operands(12, 15, 1100, dtype=dtype, device=device, wide=1030)
+    for st in (Stages(), Stages("dot", "sigmoid(s/30)*a", "scale", None, "mean"), Stages("sqdist", "a/(1+s)", "sub")):
+        check(adj, x, y, z, st)
+        a, b, c = (t.clone().requires_grad_() for t in (x, y, z))
+        named = {"x": a, "y": b, "z": c} if st.message == "scale" else {"x": a, "y": b}
+        out = fusedmm.fused(adj, *named.values(), **st._asdict())
+        g = torch.ones_like(out)
+        wanted = gradients(adj, x, y, z, g, st)
+        for name, found in zip(named, torch.autograd.grad(out, list(named.values()), g), strict=True):
+            assert_near(found, *wanted[name], dtype, f"{name} {st}")
+
+
 # ---- gradients ----
 
 
