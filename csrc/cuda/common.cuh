@@ -70,6 +70,18 @@ template <class T, int N> static __device__ __forceinline__ PACK(T, N) load(cons
     return __ldg(reinterpret_cast<const PACK(T, N) *>(from));
 }
 
+/* A load that always loads: rows that are not there come from a line of zeros, or from another
+ * line. Loads under a branch go through a temporary, and loads through one temporary wait for each
+ * other.
+ */
+static __device__ const uint4 no_row = {0, 0, 0, 0};
+template <class T, int N>
+static __device__ __forceinline__ PACK(T, N)
+    load_if(bool there, const T *from, const uint4 *other = &no_row)
+{
+    return load<T, N>(there ? from : reinterpret_cast<const T *>(other));
+}
+
 template <class T> static __device__ __forceinline__ void unpack2(unsigned pair, float *to);
 template <> __device__ __forceinline__ void unpack2<__half>(unsigned pair, float *to)
 {

@@ -180,8 +180,8 @@ static const fmm_algorithm fused[] = {
     {.name = NULL},
 };
 
-/* `segments` was the faster on every graph and width measured; it declines only what its grids or
- * 32-bit strides cannot span (over 2^34 entries, or rows of x 16 GB apart). */
+/* `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
+ * of x 16 GB apart); the reference, one thread per output element, takes everything. */
 static const fmm_algorithm *choose_spmm(const fmm_call *call)
 {
     return fmm_spmm_segments_supports(call) ? &spmm[1] : &spmm[0];

@@ -4,7 +4,7 @@
  * for f32 and f64, kept close to how its paper draws it. None is tuned: the point is to see what
  * one idea gives. All of them take edge values of any dtype, an edge order, heads (grid z) and
  * strides as given, compute sums only, and own every output once: no atomics, so each is
- * deterministic, save the one that is about them.
+ * deterministic, save blocks_atomic and gather_wall, which add by them.
  *
  * Nothing here trusts the content of an array: an entry whose column lies outside is skipped. */
 #ifndef FMM_LESSON_CUH

@@ -11,7 +11,8 @@
     X(spmm_multi_spmv)                                                                             \
     X(spmm_crc)                                                                                    \
     X(spmm_row_vector)                                                                             \
-    X(spmm_merge_path)
+    X(spmm_merge_path)                                                                             \
+    X(spmm_gather_wall)
 #define SDDMM_LESSONS(X)                                                                           \
     X(sddmm_edge_search)                                                                           \
     X(sddmm_dense_grid)                                                                            \
