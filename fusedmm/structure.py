@@ -17,6 +17,7 @@ Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix 
 
 P = ParamSpec("P")
 T = TypeVar("T")
+COUNTED = 2**20  # entries and rows up to which one thread that counts beats a sort
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -61,12 +62,10 @@ def as_eid(order: Tensor) -> Tensor:
 
 def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
     """Where each row begins among entries that order, or none, sorts by row."""
-    if row.is_cpu and row.numel():
-        low, high = torch.aminmax(row)
-        if low >= 0 and high < rows:  # counting is quicker than a search for each row
-            ptr = torch.zeros(rows + 1, dtype=torch.int64)
-            torch.cumsum(torch.bincount(row, minlength=rows), 0, out=ptr[1:])
-            return ptr
+    if row.is_cpu and inside(row, rows):
+        ptr = torch.zeros(rows + 1, dtype=torch.int64)  # counting is quicker than a search for each row
+        torch.cumsum(torch.bincount(row, minlength=rows), 0, out=ptr[1:])
+        return ptr
     rising = row.contiguous() if order is None else row.index_select(0, order)
     bounds = torch.arange(rows + 1, dtype=rising.dtype, device=rising.device)
     return torch.searchsorted(rising, bounds)
@@ -74,14 +73,19 @@ def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
 
 def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(ptr, idx, eid) of int64 coordinates in any order; to find them sorted already is a synchronisation."""
-    if row.is_cpu or check:
+    if check:
         key = row * cols + col
-        if check and bool((key[1:] >= key[:-1]).all()):
+        if bool((key[1:] >= key[:-1]).all()):
             return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
+        del key
+    if countable(row, rows) and countable(col, cols):
+        by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
+        ptr, order = ops._group(row.contiguous(), by_col, rows)
+        return ptr, col.index_select(0, order).to(torch.int32), order
     if row.is_cpu:
-        order = torch.sort(key, stable=True).indices
+        order = torch.sort(row * cols + col, stable=True).indices
     else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
-        key = order = torch.sort(col.int(), stable=True).indices
+        order = torch.sort(col.int(), stable=True).indices
         order = order.index_select(0, torch.sort(row.int().index_select(0, order), stable=True).indices)
     return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order)
 
@@ -89,12 +93,28 @@ def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tup
 @lasting
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
-    col, order = torch.sort(idx, stable=True)
+    if countable(idx, cols):
+        ptr_t, order = ops._group(idx, idx.new_empty(0), cols)
+    else:
+        col, order = torch.sort(idx, stable=True)
+        ptr_t = pointers(col, cols)
     row = torch.arange(ptr.numel() - 1, dtype=torch.int32, device=ptr.device)
-    row = torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=idx.numel())
-    ptr_t, idx_t = pointers(col, cols), row.index_select(0, order)
+    idx_t = torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=idx.numel()).index_select(0, order)
     other = eid.index_select(0, order) if eid.numel() else as_eid(order)
     return ptr_t, idx_t, other, ops._plan(ptr_t, idx_t)
+
+
+def countable(key: Tensor, end: int) -> bool:
+    """Whether counting beats sorting: on the CPU, for what one thread's cache holds, and keys in [0, end)."""
+    return key.is_cpu and key.numel() < COUNTED and end < COUNTED and inside(key, end)
+
+
+def inside(t: Tensor, end: int) -> bool:
+    """All in [0, end); a synchronisation with a GPU."""
+    if not t.numel():
+        return True
+    low, high = torch.stack(torch.aminmax(t)).tolist()
+    return bool(low >= 0 and high < end)
 
 
 @lasting
@@ -176,10 +196,7 @@ def require_vector(name: str, t: Any) -> None:
 
 def require_range(place: str, t: Tensor, end: int) -> None:
     """All in [0, end); place is the name of an element, with braces for its number."""
-    if not t.numel():
-        return
-    low, high = torch.stack(torch.aminmax(t)).tolist()  # one synchronisation
-    if low < 0 or high >= end:
+    if not inside(t, end):
         where = int(((t < 0) | (t >= end)).nonzero()[0])
         raise ValueError(f"{place.format(where)} = {int(t[where])} is outside [0, {end})")
 
