@@ -17,7 +17,7 @@ Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix 
 
 P = ParamSpec("P")
 T = TypeVar("T")
-COUNTED = 2**20  # entries and rows up to which one thread that counts beats a sort
+COUNTED = 2**21  # entries and rows up to which one thread that counts beats a sort
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -78,7 +78,8 @@ def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tup
         if bool((key[1:] >= key[:-1]).all()):
             return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
         del key
-    if countable(row, rows) and countable(col, cols):
+    few = row.is_cpu and max(row.numel(), rows, cols) < COUNTED
+    if few and (check or (inside(row, rows) and inside(col, cols))):
         by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
         ptr, order = ops._group(row.contiguous(), by_col, rows)
         return ptr, col.index_select(0, order).to(torch.int32), order
@@ -93,7 +94,7 @@ def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tup
 @lasting
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
-    if countable(idx, cols):
+    if idx.is_cpu and max(idx.numel(), cols) < COUNTED and inside(idx, cols):
         ptr_t, order = ops._group(idx, idx.new_empty(0), cols)
     else:
         col, order = torch.sort(idx, stable=True)
@@ -104,17 +105,13 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     return ptr_t, idx_t, other, ops._plan(ptr_t, idx_t)
 
 
-def countable(key: Tensor, end: int) -> bool:
-    """Whether counting beats sorting: on the CPU, for what one thread's cache holds, and keys in [0, end)."""
-    return key.is_cpu and key.numel() < COUNTED and end < COUNTED and inside(key, end)
-
-
 def inside(t: Tensor, end: int) -> bool:
     """All in [0, end); a synchronisation with a GPU."""
     if not t.numel():
         return True
-    low, high = torch.stack(torch.aminmax(t)).tolist()
-    return bool(low >= 0 and high < end)
+    ends = torch.aminmax(t)
+    low, high = (e.item() for e in ends) if t.is_cpu else torch.stack(ends).tolist()
+    return low >= 0 and high < end
 
 
 @lasting
