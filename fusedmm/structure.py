@@ -122,7 +122,7 @@ def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
         return none
     if not torch.compiler.is_compiling() and val.is_inference():
         return none
-    return val[eid.long()]
+    return val.index_select(0, eid)
 
 
 def written(val: Tensor | None) -> int:
