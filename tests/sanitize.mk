@@ -120,5 +120,5 @@ coverage: $(VENV)/dev
 	find build/coverage -name '*.gcda' -delete
 	set -e; for t in $(C_TESTED:%=build/coverage/tests/%); do $$t; done
 	$(call package,coverage)
-	PYTHONPATH=build/coverage $(BIN)/pytest -q
+	PYTHONPATH=build/coverage:. $(BIN)/pytest -q
 	$(BIN)/python tests/line_coverage.py build/coverage
