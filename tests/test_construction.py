@@ -82,3 +82,28 @@ def test_group_refuses():
     for keys, order, groups, text in cases:
         with pytest.raises(RuntimeError, match=text):
             ops._group(keys, order, groups)
+
+
+@pytest.mark.parametrize("current, other", [(0, 1), (1, 0)])
+def test_all_of_it_on_a_device_that_is_not_the_current_one(current, other, cuda):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one CUDA device")
+
+    def run(device):
+        row, col = edges(500, 30, 30, device)
+        adj = fusedmm.CSR.from_edge_index(torch.stack([col, row]), size=30).gcn_norm()
+        g = torch.Generator().manual_seed(1)
+        x = torch.randn(30, 2, 5, dtype=torch.float64, generator=g).to(device).requires_grad_()
+        e = fusedmm.sddmm(adj, x, x)
+        y = fusedmm.spmm(adj.with_values(fusedmm.edge_softmax(adj, e)), x) + fusedmm.spmm(adj, x, reduce="max")
+        y = y + fusedmm.attention(adj, x, x, x) + fusedmm.fused(adj, x, edge="sigmoid(s)")
+        return y.detach(), *torch.autograd.grad(y.square().sum(), x)
+
+    with torch.cuda.device(current):
+        found = run(f"cuda:{other}")
+        assert torch.cuda.current_device() == current
+        with pytest.raises(ValueError, match=r"row\[1\] = 9 is outside"):
+            fusedmm.CSR.from_coo(*torch.tensor([[0, 9], [1, 1]], device=f"cuda:{other}").unbind(), shape=(3, 3))
+    for here, there in zip(run("cpu"), found, strict=True):
+        assert there.device.index == other
+        torch.testing.assert_close(there.cpu(), here)
