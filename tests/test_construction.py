@@ -6,6 +6,7 @@ import torch
 import fusedmm
 from fusedmm import structure
 from fusedmm._lib import ops
+from fusedmm.normalize import gcn_norm
 
 
 def edges(nnz, rows, cols, device, seed=0):
@@ -91,7 +92,7 @@ def test_all_of_it_on_a_device_that_is_not_the_current_one(current, other, cuda)
 
     def run(device):
         row, col = edges(500, 30, 30, device)
-        adj = fusedmm.CSR.from_edge_index(torch.stack([col, row]), size=30).gcn_norm()
+        adj = gcn_norm(fusedmm.CSR.from_edge_index(torch.stack([col, row]), size=30), dtype=torch.float64)
         g = torch.Generator().manual_seed(1)
         x = torch.randn(30, 2, 5, dtype=torch.float64, generator=g).to(device).requires_grad_()
         e = fusedmm.sddmm(adj, x, x)
