@@ -119,7 +119,7 @@ assert lost("what keeps its tensor when it fails", leak) > LIMIT
 def test_every_allocation_may_fail(tmp_path, device):
     library = tmp_path / "refuse.so"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", HERE / "refuse.c", "-o", library, "-ldl"], check=True)
-    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(HERE.parent)]).lstrip(os.pathsep)
     environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     done = subprocess.run([sys.executable, "-c", CHILD, device], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
