@@ -157,9 +157,9 @@ def _make_looped(adj: CSR) -> Looped:
         number = torch.arange(idx.numel(), device=device)
     nnz, ends = idx.numel() + nodes, before[adj.ptr[1 : nodes + 1]] + node
     new_idx = torch.empty(nnz, dtype=torch.int32, device=device)
-    new_idx[place], new_idx[ends] = idx, node.int()
+    new_idx.scatter_(0, place, idx).scatter_(0, ends, node.int())
     eid = torch.empty(nnz, dtype=torch.int32 if nnz < 2**31 else torch.int64, device=device)
-    eid[place], eid[ends] = number.to(eid.dtype), (node + idx.numel()).to(eid.dtype)
+    eid.scatter_(0, place, number.to(eid.dtype)).scatter_(0, ends, (node + idx.numel()).to(eid.dtype))
     ptr = before[adj.ptr] + torch.arange(adj.ptr.numel(), device=device).clamp(max=nodes)
     pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False)
     return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept)

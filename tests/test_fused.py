@@ -47,7 +47,7 @@ def check(adj, x, y, z, st: Stages, algorithm="auto"):
     )
     if out is not None:
         assert out.is_contiguous() and out.device == adj.device
-        assert_near(out, *forward(adj, x, y, z, st, u), x.dtype, f"{algorithm} {st}")
+        assert_near(out, *forward(adj, x, y, z, st, u), x.dtype, f"{algorithm} {st}", "fused")
     return out
 
 
