@@ -175,7 +175,7 @@ def main(argv: list[str]) -> None:
     """Measures, writes the files, prints the table."""
     options = arguments(argv)
     if options.op == "answers":
-        for name in ("spmm", "sddmm"):
+        for name in ("spmm", "sddmm", "fused"):
             answers.fill(RESULTS.parents[1] / "docs" / f"{name}.md", RESULTS)
         return
     if part := os.environ.get("BENCHMARK_PART"):

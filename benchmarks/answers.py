@@ -1,4 +1,4 @@
-"""The tables of docs/spmm.md and docs/sddmm.md, out of the results of the suites.
+"""The tables of docs/spmm.md, docs/sddmm.md and docs/fused.md, out of the results of the suites.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
 microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
@@ -18,6 +18,7 @@ from benchmarks.reading import Document, best, gflops, machine, shape
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
+FUSED_OTHERS = ["back_to_back", "cusparse", "cublas", "row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -92,6 +93,16 @@ def layers(document: Document) -> str:
     return _table(["K", "zeros", *columns, "most GFLOP/s"], rows)
 
 
+def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
+    """Of fused, the forward with the edge function s*a."""
+
+    def chosen(document: Document) -> str:
+        cases = [c for c in document["cases"] if "feat" in c and c["case"].startswith("s*a ")]
+        return make({**document, "cases": cases})
+
+    return chosen
+
+
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
@@ -107,6 +118,10 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "sddmm_pruned": ("sddmm-cuda-pruned", layers),
     "sddmm_blocking": ("sddmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SDDMM_LESSONS])),
     "sddmm_dynamic": ("sddmm-cuda-sweeps", by_width(["dynamic / row_blocks"])),
+    "fused_graphs": ("fused-cuda", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
+    "fused_twins": ("fused-cuda-twins", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
+    "fused_pruned": ("fused-cuda-pruned", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
+    "fused_algorithms": ("fused-cuda-sweeps", plain(listed(["auto", *FUSED_OTHERS]))),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 

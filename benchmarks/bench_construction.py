@@ -1,5 +1,6 @@
 """What a new graph costs: CSR from edges in any order, beside two sorts of their keys and torch.sparse's own way;
-and a layer that is given a fresh edge_index every step, beside PyG's."""
+and layers that are given a fresh edge_index every step, all of the graph or as much as a neighbour sampler gives,
+beside PyG's."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from benchmarks.jobs import Job, Options
 from benchmarks.trial import Step, Trial
 
 FEAT = 64
+SAMPLE = (3_000, 10_000)  # nodes and edges
 
 
-def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
+def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     """The structure, with its transpose, and a step."""
     row, col, _ = adj.coo()
     order = torch.randperm(adj.nnz, generator=torch.Generator(adj.device).manual_seed(1), device=adj.device)
@@ -27,9 +29,12 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
         label = f"edges to CSR{' and its transpose' if transpose else ''}"
         if options.wants(label):
             yield Job(label, partial(structures, edge_index, adj.shape[0], transpose))
-    label = f"GCNConv {FEAT} to {FEAT}, fresh edges, forward + backward"
-    if options.wants(label):
-        yield Job(label, partial(layers, edge_index, adj.shape[0]))
+    sample = edge_index[:, : SAMPLE[1]] % SAMPLE[0]
+    for edges, n, of in ((edge_index, adj.shape[0], ""), (sample, SAMPLE[0], " of a sample")):
+        for name in ("GCNConv", "SAGEConv"):
+            label = f"{name} {FEAT} to {FEAT}, fresh edges{of}, forward + backward"
+            if options.wants(label):
+                yield Job(label, partial(layers, name, edges, n))
 
 
 def structures(edge_index: Tensor, n: int, transpose: bool) -> list[Trial]:
@@ -59,18 +64,18 @@ def structures(edge_index: Tensor, n: int, transpose: bool) -> list[Trial]:
     return found if transpose else [*found, Trial("torch.sparse", lambda: torch_sparse, "peer", results=3)]
 
 
-def layers(edge_index: Tensor, n: int) -> list[Trial]:
-    """GCNConv of ours and of PyG, with edges that neither has seen."""
+def layers(name: str, edge_index: Tensor, n: int) -> list[Trial]:
+    """A layer of ours and of PyG, with edges that neither has seen."""
     device = edge_index.device.type
     x = random(n, FEAT, dtype=torch.float32, device=device, seed=3).requires_grad_()
     gout = random(n, FEAT, dtype=torch.float32, device=device, seed=4)
-    ours = fusedmm.nn.GCNConv(FEAT, FEAT).to(device)
+    ours = getattr(fusedmm.nn, name)(FEAT, FEAT).to(device)
 
     def step(layer: torch.nn.Module) -> tuple[Tensor, ...]:
         return gradients(layer, x, edge_index.clone(), gout)
 
     def peer() -> Step:
-        return partial(step, peer_layer("GCNConv", (FEAT, FEAT), {}, ours))
+        return partial(step, peer_layer(name, (FEAT, FEAT), {}, ours))
 
     return [
         Trial("auto", lambda: partial(step, ours), "ours"),

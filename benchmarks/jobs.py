@@ -51,8 +51,8 @@ class Job:
 
 
 def small(adj: CSR) -> bool:
-    """Whether launches rather than bytes decide the time, so that a CUDA graph may help."""
-    return adj.nnz <= 1_000_000
+    """Whether launches and the host that makes them may decide the time rather than bytes: a CUDA graph helps then."""
+    return adj.nnz <= 4_000_000
 
 
 def collect(

@@ -17,6 +17,7 @@ Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix 
 
 P = ParamSpec("P")
 T = TypeVar("T")
+COUNTED = 2**21  # entries and rows up to which one thread that counts beats a sort
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -59,27 +60,58 @@ def as_eid(order: Tensor) -> Tensor:
     return order.to(torch.int32) if order.numel() < 2**31 else order
 
 
-def pointers(sorted_rows: Tensor, rows: int) -> Tensor:
-    bounds = torch.arange(rows + 1, dtype=sorted_rows.dtype, device=sorted_rows.device)
-    return torch.searchsorted(sorted_rows.contiguous(), bounds)
+def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
+    """Where each row begins among entries that order, or none, sorts by row."""
+    if row.is_cpu and inside(row, rows):
+        ptr = torch.zeros(rows + 1, dtype=torch.int64)  # counting is quicker than a search for each row
+        torch.cumsum(torch.bincount(row, minlength=rows), 0, out=ptr[1:])
+        return ptr
+    rising = row.contiguous() if order is None else row.index_select(0, order)
+    bounds = torch.arange(rows + 1, dtype=rising.dtype, device=rising.device)
+    return torch.searchsorted(rising, bounds)
 
 
 def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(ptr, idx, eid) of int64 coordinates in any order; to find them sorted already is a synchronisation."""
-    key = row * cols + col
-    if check and bool((key[1:] >= key[:-1]).all()):
-        return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
-    order = torch.sort(key, stable=True).indices
-    return pointers(row[order], rows), own(col[order], torch.int32), as_eid(order)
+    if check:
+        key = row * cols + col
+        if bool((key[1:] >= key[:-1]).all()):
+            return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
+        del key
+    few = row.is_cpu and max(row.numel(), rows, cols) < COUNTED
+    if few and (check or (inside(row, rows) and inside(col, cols))):
+        by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
+        ptr, order = ops._group(row.contiguous(), by_col, rows)
+        return ptr, col.index_select(0, order).to(torch.int32), order
+    if row.is_cpu:
+        order = torch.sort(row * cols + col, stable=True).indices
+    else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
+        order = torch.sort(col.int(), stable=True).indices
+        order = order.index_select(0, torch.sort(row.int().index_select(0, order), stable=True).indices)
+    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order)
 
 
 @lasting
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
-    row = torch.repeat_interleave(ptr[1:] - ptr[:-1], output_size=idx.numel())
-    col, order = torch.sort(idx, stable=True)
-    ptr_t, idx_t = pointers(col, cols), row[order].to(torch.int32)
-    return ptr_t, idx_t, eid[order] if eid.numel() else as_eid(order), ops._plan(ptr_t, idx_t)
+    if idx.is_cpu and max(idx.numel(), cols) < COUNTED and inside(idx, cols):
+        ptr_t, order = ops._group(idx, idx.new_empty(0), cols)
+    else:
+        col, order = torch.sort(idx, stable=True)
+        ptr_t = pointers(col, cols)
+    row = torch.arange(ptr.numel() - 1, dtype=torch.int32, device=ptr.device)
+    idx_t = torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=idx.numel()).index_select(0, order)
+    other = eid.index_select(0, order) if eid.numel() else as_eid(order)
+    return ptr_t, idx_t, other, ops._plan(ptr_t, idx_t)
+
+
+def inside(t: Tensor, end: int) -> bool:
+    """All in [0, end); a synchronisation with a GPU."""
+    if not t.numel():
+        return True
+    ends = torch.aminmax(t)
+    low, high = (e.item() for e in ends) if t.is_cpu else torch.stack(ends).tolist()
+    return low >= 0 and high < end
 
 
 @lasting
@@ -90,7 +122,7 @@ def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
         return none
     if not torch.compiler.is_compiling() and val.is_inference():
         return none
-    return val[eid.long()]
+    return val.index_select(0, eid)
 
 
 def written(val: Tensor | None) -> int:
@@ -161,9 +193,8 @@ def require_vector(name: str, t: Any) -> None:
 
 def require_range(place: str, t: Tensor, end: int) -> None:
     """All in [0, end); place is the name of an element, with braces for its number."""
-    bad = (t < 0) | (t >= end)
-    if bool(bad.any()):
-        where = int(bad.nonzero()[0])
+    if not inside(t, end):
+        where = int(((t < 0) | (t >= end)).nonzero()[0])
         raise ValueError(f"{place.format(where)} = {int(t[where])} is outside [0, {end})")
 
 

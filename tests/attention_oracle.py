@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import accuracy
 import torch
 from bounds import UNIT, accumulator
 from generate import small
@@ -157,11 +158,15 @@ def _toward(
     return turn, turn, leaky_relu(q + k, slope).abs(), torch.ones_like(logit)
 
 
-def assert_close(name: str, computed: Tensor, result: Result, dtype: torch.dtype, *roundings: torch.dtype) -> None:
-    """computed, of ``dtype``, is within result's bound; ``roundings`` are others on the way."""
+def assert_close(
+    name: str, computed: Tensor, result: Result, dtype: torch.dtype, *roundings: torch.dtype, operator: str = ""
+) -> None:
+    """computed, of ``dtype``, is within result's bound; ``roundings`` are others on the way; operator: in README."""
     assert computed.dtype == dtype and computed.shape == result.exact.shape, (name, computed.dtype, computed.shape)
     bound = result.bound + sum(UNIT[t] for t in (dtype, *roundings)) * result.exact.abs()
     bound = bound + 4 * max(torch.finfo(t).smallest_normal * UNIT[t] for t in (dtype, *roundings))
+    error = (computed.detach().double().cpu() - result.exact).abs()
+    accuracy.record(operator, computed, error, bound)
     computed = computed.detach().double().cpu()
     same = (computed == result.exact) | ((computed - result.exact).abs() <= bound)
     if not bool(same.all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import accuracy
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,7 +18,13 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def assert_within(
-    computed: Tensor, exact: Tensor, magnitude: Tensor, n: Tensor | int, dtype: torch.dtype, note: str = ""
+    computed: Tensor,
+    exact: Tensor,
+    magnitude: Tensor,
+    n: Tensor | int,
+    dtype: torch.dtype,
+    note: str = "",
+    operator: str = "",
 ) -> None:
     """|computed - exact| <= 4 sqrt(n) u sum|a||b| + u_out |exact|, and half a step of the smallest number.
 
@@ -28,6 +35,7 @@ def assert_within(
         n: number of terms of each element.
         dtype: output dtype; sums are kept in float32, or float64 for float64.
         note: what to say when it fails.
+        operator: of README's table, in whose line this comparison counts.
     """
     assert computed.dtype == dtype and computed.shape == exact.shape, (note, computed.dtype, computed.shape)
     terms = torch.as_tensor(n, dtype=torch.float64)
@@ -41,6 +49,7 @@ def assert_within(
             f"{note}: {int(wrong.sum())} of {wrong.numel()} outside the bound, first at {list(at)}: "
             f"{computed[at].item()!r} for {exact[at].item()!r}, error {error[at].item():.3g} > {bound[at].item():.3g}"
         )
+    accuracy.record(operator, computed, error, bound)
 
 
 def double(adj: fusedmm.CSR) -> fusedmm.CSR:

@@ -2,6 +2,7 @@
 
 FUSEDMM_REQUIRE_CUDA=1 makes a missing GPU a failure instead of a skip, FUSEDMM_REQUIRE_GRAPHS=1 a
 missing folder of graphs: a machine that is there to run them must not pass by skipping.
+FUSEDMM_ACCURACY=file writes down how near each operator came to its error bound (accuracy.py).
 FUSEDMM_PLUGINS=one.so:two.so loads plug-ins, which every test over all algorithms then takes in.
 """
 
@@ -13,6 +14,7 @@ import pytest
 # On a busy machine threads that spin while they wait cost the suite a factor of ten.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import accuracy
 import torch
 
 import fusedmm
@@ -73,6 +75,12 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+def pytest_sessionfinish() -> None:
+    """What the tests saw of errors and their bounds, where it is asked for."""
+    if "FUSEDMM_ACCURACY" in os.environ:
+        accuracy.write(os.environ["FUSEDMM_ACCURACY"])
 
 
 @pytest.fixture(autouse=True)

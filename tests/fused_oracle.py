@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import accuracy
 import torch
 from bounds import UNIT, accumulator, double
 from torch import Tensor
@@ -173,8 +174,10 @@ def gradients(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, g: Tensor, st: 
     return found
 
 
-def assert_near(computed: Tensor, exact: Tensor, error: Tensor, dtype: torch.dtype, note: str = "") -> None:
-    """|computed - exact| <= error + u_out |exact| and half a step of the smallest number."""
+def assert_near(
+    computed: Tensor, exact: Tensor, error: Tensor, dtype: torch.dtype, note: str = "", operator: str = ""
+) -> None:
+    """|computed - exact| <= error + u_out |exact| and half a step of the smallest number; operator: README's line."""
     assert computed.dtype == dtype and computed.shape == exact.shape, (note, computed.dtype, computed.shape)
     bound = error * 1.01 + UNIT[dtype] * exact.abs() + torch.finfo(dtype).smallest_normal * UNIT[dtype]
     found = (computed.detach().double().cpu() - exact).abs()
@@ -185,3 +188,4 @@ def assert_near(computed: Tensor, exact: Tensor, error: Tensor, dtype: torch.dty
             f"{note}: {int(wrong.sum())} of {wrong.numel()} outside the bound, first at {list(at)}: "
             f"{computed[at].item()!r} for {exact[at].item()!r}, error {found[at].item():.3g} > {bound[at].item():.3g}"
         )
+    accuracy.record(operator, computed, found, bound)

@@ -17,6 +17,8 @@ import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import accuracy
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("csrc", "fusedmm", "tests")
 SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".py", ".cpp"}
@@ -32,8 +34,8 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def run() -> tuple[int, dict[str, int]]:
-    """The worst exit code, and how many tests passed, failed, erred and were skipped.
+def run() -> tuple[int, dict[str, int], accuracy.Ratios]:
+    """The worst exit code, how many tests passed, failed, erred and were skipped, and errors over bounds on CUDA.
 
     The files are dealt to several processes, the largest first: together they take about half the time.
     """
@@ -45,12 +47,14 @@ def run() -> tuple[int, dict[str, int]]:
         for job in range(jobs):
             command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{job}.xml"]
             command += [str(path) for path in files[job::jobs]]
-            parts.append(subprocess.Popen(command, cwd=ROOT, env=environment))
+            kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{job}.json"}
+            parts.append(subprocess.Popen(command, cwd=ROOT, env=kept))
         code = max(abs(part.wait()) for part in parts)
         suites = [next(xml.parse(path).getroot().iter("testsuite")) for path in Path(folder).glob("*.xml")]
+        ratios = accuracy.merge(json.loads(path.read_text()) for path in Path(folder).glob("*.json"))
         counts = {k: sum(int(s.attrib[k]) for s in suites) for k in ("tests", "failures", "errors", "skipped")}
     counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
-    return code, counts
+    return code, counts, {k: v for k, v in ratios.items() if k == "cuda"}
 
 
 def conditions() -> dict[str, str]:
@@ -76,9 +80,9 @@ def main() -> int:
     if sys.argv[1:] == ["--hash"]:
         print(source_hash())
         return 0
-    code, counts = run()
+    code, counts, ratios = run()
     sys.path.insert(0, str(ROOT))
-    report = {"source": source_hash(), **conditions(), **counts}
+    report = {"source": source_hash(), **conditions(), **counts, "accuracy": ratios}
     target = Path(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")

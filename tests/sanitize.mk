@@ -51,7 +51,7 @@ export UBSAN_OPTIONS := print_stacktrace=1
 export TSAN_OPTIONS := halt_on_error=1
 FUZZ_SECONDS ?= 3600
 # What Python's tests reach and the C tests do not: the operators' way through torch, and bad input.
-PYTHON_CHECKED ?= tests/test_contract.py tests/test_attention_rules.py tests/test_fused_contract.py tests/test_sddmm.py
+PYTHON_CHECKED ?= tests/test_contract.py $(wildcard tests/test_forged*.py) tests/test_attention_rules.py tests/test_fused_contract.py tests/test_sddmm.py
 
 .PHONY: sanitize sanitize-c sanitize-threads sanitize-python sanitize-planted fuzz fuzz-minute
 sanitize:
@@ -72,12 +72,20 @@ sanitize-c: $(C_TESTED:%=build/asan/tests/%)
 sanitize-threads: build/tsan/tests/test_threads
 	$<
 
-# The package beside the watched library. Python itself never frees all it holds, so no leaks are looked for.
+# The package beside the watched library. Python itself never frees all it holds, so no leaks are looked for; what is
+# larger than any memory is refused, as without the sanitizer; its reports are not pytest's to capture.
+WATCHED = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=build/asan
 sanitize-python: build/asan/fusedmm/libfusedmm.so $(VENV)/dev
-	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/asan/fusedmm/$$(dirname $$f); \
-	    ln -sf $(CURDIR)/fusedmm/$$f build/asan/fusedmm/$$f; done
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	    PYTHONPATH=build/asan $(BIN)/pytest -q $(PYTHON_CHECKED)
+	$(call package,asan)
+	$(FOUND) "AddressSanitizer: heap-buffer-overflow" $(WATCHED) $(BIN)/python tests/planted/overread.py
+	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_CHECKED)
+
+# The package's files beside a library under build/.
+define package
+	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/$(1)/fusedmm/$$(dirname $$f); \
+	    ln -sf $(CURDIR)/fusedmm/$$f build/$(1)/fusedmm/$$f; done
+endef
 
 FUZZ_FLAGS := -max_len=600 -len_control=0 -print_funcs=0 -artifact_prefix=build/fuzz/
 fuzz-minute: FUZZ_SECONDS := 60
@@ -111,7 +119,6 @@ coverage: $(VENV)/dev
 	$(MAKE) -j$$(nproc) $(C_TESTED:%=build/coverage/tests/%)
 	find build/coverage -name '*.gcda' -delete
 	set -e; for t in $(C_TESTED:%=build/coverage/tests/%); do $$t; done
-	for f in $$(cd fusedmm && git ls-files); do mkdir -p build/coverage/fusedmm/$$(dirname $$f); \
-	    ln -sf $(CURDIR)/fusedmm/$$f build/coverage/fusedmm/$$f; done
-	PYTHONPATH=build/coverage $(BIN)/pytest -q
+	$(call package,coverage)
+	PYTHONPATH=build/coverage:. $(BIN)/pytest -q
 	$(BIN)/python tests/line_coverage.py build/coverage

@@ -100,6 +100,9 @@ def test_fused_measures_pruned_layers_forward_with_their_rate(tmp_path: Path, mo
     assert "| GFLOP/s |" in (tmp_path / "fused.md").read_text()
     plots.beside(made, tmp_path / "fused.png", tmp_path / "none.json")
     assert (tmp_path / "fused-bars.png").exists()
+    (tmp_path / "fused-cuda-pruned.json").write_text(json.dumps(made))
+    text = answers.made("fused_pruned", tmp_path)
+    assert "auto / spmm alone and back_to_back / auto | K 32 | K 128 |" in text and "| 128x64 90% | " in text
 
 
 def test_who_waits_too_long_is_left_out_with_the_time() -> None:
@@ -209,7 +212,7 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
     sweeps = suite_of("spmm", tiny, "512x256 90%")
     for suite, document in (("twins", suite_of("spmm", tiny, "tiny")), ("sweeps", sweeps), ("pruned", sweeps)):
         (tmp_path / f"spmm-cuda-{suite}.json").write_text(json.dumps(document))
-    for name in ("spmm", "sddmm"):
+    for name in ("spmm", "sddmm", "fused"):
         page = tmp_path / f"{name}.md"
         page.write_text((Path(__file__).parents[1] / "docs" / f"{name}.md").read_text())
         before = page.read_text()
@@ -218,7 +221,7 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
         answers.fill(page, tmp_path)
         once = page.read_text()
         answers.fill(page, tmp_path)
-        assert page.read_text() == once and (once == before) == (name == "sddmm")
+        assert page.read_text() == once and (once == before) == (name != "spmm")
     text = (tmp_path / "spmm.md").read_text()
     assert "| best peer / ours and wall / ours | K 32 | K 64 |" in text and "| 512x256 90% | 32 |" in text
 

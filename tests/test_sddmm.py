@@ -22,7 +22,7 @@ def test_covering_array(case: Case, device):
         if e is None:
             continue
         assert e.is_contiguous() and e.device == adj.device
-        assert_within(e, exact, magnitude, n, case.dtype, algorithm)
+        assert_within(e, exact, magnitude, n, case.dtype, algorithm, "sddmm dot")
         if case.data == "powers":
             assert torch.equal(e.cpu(), exact.to(case.dtype)), algorithm
 
@@ -82,7 +82,7 @@ def test_a_long_dot_product_of_equal_terms(device):
     for algorithm in own_algorithms("sddmm", device):
         e = run_or_decline(fusedmm.sddmm, adj, a, b, algorithm=algorithm)
         if e is not None:
-            assert_within(e, *sddmm_oracle(adj, a, b), torch.float32, algorithm)
+            assert_within(e, *sddmm_oracle(adj, a, b), torch.float32, algorithm, "sddmm dot")
 
 
 def test_it_is_the_gradient_of_spmm(device):

@@ -21,7 +21,7 @@ def test_covering_array(case: Case, device):
             if y is None:
                 continue
             assert y.is_contiguous() and y.device == adj.device
-            assert_within(y, exact, magnitude, n, case.dtype, f"{algorithm} {reduce}")
+            assert_within(y, exact, magnitude, n, case.dtype, f"{algorithm} {reduce}", f"spmm {reduce}")
             if case.data == "powers" and reduce != "mean":
                 assert torch.equal(y.cpu(), exact.to(case.dtype)), (algorithm, reduce)
 
@@ -52,7 +52,7 @@ def test_one_row_of_a_million_equal_terms(device):
         if y is not None:
             term = float(torch.tensor(0.1).double() * torch.tensor(0.3).double())
             exact = torch.full((1, 2), n * term, dtype=torch.float64)
-            assert_within(y, exact, exact, n, torch.float32, algorithm)
+            assert_within(y, exact, exact, n, torch.float32, algorithm, "spmm sum")
 
 
 def test_nan_and_infinity_stay_in_the_rows_that_touch_them(device):

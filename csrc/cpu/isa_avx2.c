@@ -83,10 +83,12 @@ static inline vf32 f32_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void f32_store(float *p, vf32 v) { _mm256_storeu_ps(p, v); }
 static inline vf32 f32_load_part(const float *p, int64_t n)
 {
+    fmm_reads(p, 4 * n);
     return _mm256_maskload_ps(p, mask32(n));
 }
 static inline void f32_store_part(float *p, vf32 v, int64_t n)
 {
+    fmm_writes(p, 4 * n);
     _mm256_maskstore_ps(p, mask32(n), v);
 }
 
@@ -94,10 +96,12 @@ static inline vf64 f64_load(const double *p) { return _mm256_loadu_pd(p); }
 static inline void f64_store(double *p, vf64 v) { _mm256_storeu_pd(p, v); }
 static inline vf64 f64_load_part(const double *p, int64_t n)
 {
+    fmm_reads(p, 8 * n);
     return _mm256_maskload_pd(p, mask32(2 * n));
 }
 static inline void f64_store_part(double *p, vf64 v, int64_t n)
 {
+    fmm_writes(p, 8 * n);
     _mm256_maskstore_pd(p, mask32(2 * n), v);
 }
 

@@ -85,10 +85,12 @@ static inline vf32 f32_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline void f32_store(float *p, vf32 v) { _mm512_storeu_ps(p, v); }
 static inline vf32 f32_load_part(const float *p, int64_t n)
 {
+    fmm_reads(p, 4 * n);
     return _mm512_maskz_loadu_ps(mask16(n), p);
 }
 static inline void f32_store_part(float *p, vf32 v, int64_t n)
 {
+    fmm_writes(p, 4 * n);
     _mm512_mask_storeu_ps(p, mask16(n), v);
 }
 
@@ -96,10 +98,12 @@ static inline vf64 f64_load(const double *p) { return _mm512_loadu_pd(p); }
 static inline void f64_store(double *p, vf64 v) { _mm512_storeu_pd(p, v); }
 static inline vf64 f64_load_part(const double *p, int64_t n)
 {
+    fmm_reads(p, 8 * n);
     return _mm512_maskz_loadu_pd(mask8(n), p);
 }
 static inline void f64_store_part(double *p, vf64 v, int64_t n)
 {
+    fmm_writes(p, 8 * n);
     _mm512_mask_storeu_pd(p, mask8(n), v);
 }
 
@@ -125,10 +129,12 @@ static inline __m256i load16(const uint16_t *p) { return _mm256_loadu_si256((con
 static inline void store16(uint16_t *p, __m256i h) { _mm256_storeu_si256((void *)p, h); }
 static inline __m256i load16_part(const uint16_t *p, int64_t n)
 {
+    fmm_reads(p, 2 * n);
     return _mm256_maskz_loadu_epi16(mask16(n), p);
 }
 static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
 {
+    fmm_writes(p, 2 * n);
     _mm256_mask_storeu_epi16(p, mask16(n), h);
 }
 

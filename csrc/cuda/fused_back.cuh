@@ -69,8 +69,15 @@ static __device__ __forceinline__ void transpose_sums(A *score, A *product, int 
     product[0] = upper ? own : other;
 }
 
+/* Blocks whose registers a processor must hold. */
+template <class T> static constexpr int back_blocks(int form, int channels, int blocks)
+{
+    const int bytes = channels * (int)sizeof(typename sum_of<T>::type);
+    return form != BACK_ANY ? blocks : bytes > 32 ? 1 : 2;
+}
+
 template <class T, bool COLS, int FORM, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
-static __global__ void __launch_bounds__(BLOCK, FORM == BACK_ANY ? 2 : BLOCKS)
+static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, BLOCKS))
     fused_back(const __grid_constant__ back_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -297,11 +304,15 @@ static void join_back(const fmm_exec *exec, const back_args<T> &s, const fused_s
     launch_join<T, reduce_sum>(exec, j);
 }
 
-/* BATCH is SAME's; others gather two rows for an entry in ROWS, too. */
+/* BATCH is SAME's; others gather two rows for an entry in ROWS, too, and ANY is half as long where
+ * a pack unpacks into twice the registers. */
 template <class T, bool COLS, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
 static void launch_back(const fmm_exec *exec, back_args<T> s)
 {
-    enum { BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2 };
+    enum {
+        BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2,
+        FEW = BOTH > 4 || (VEC > 4 && BOTH > 2) ? BOTH / 2 : BOTH
+    };
     const cudaStream_t stream = stream_of(exec);
     s.shift = bundle_shift(s.a.rows);
     while (1 << s.shift > LANES) s.shift--;
@@ -314,7 +325,7 @@ static void launch_back(const fmm_exec *exec, back_args<T> s)
         s.feat_s == s.feat_m && (COLS ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
     const bool any = s.edge.kind == EDGE_PROGRAM || s.score != FMM_SCORE_DOT ||
                      s.message != FMM_MESSAGE_SCALE || s.activation != FMM_ACT_NONE;
-    const auto kernel = any    ? fused_back<T, COLS, BACK_ANY, VEC, LANES, PER, BOTH, BLOCKS>
+    const auto kernel = any    ? fused_back<T, COLS, BACK_ANY, VEC, LANES, PER, FEW, BLOCKS>
                         : same ? fused_back<T, COLS, BACK_SAME, VEC, LANES, PER, BATCH, BLOCKS>
                                : fused_back<T, COLS, BACK_OTHER, VEC, LANES, PER, BOTH, BLOCKS>;
     kernel<<<grid, BLOCK, 0, stream>>>(s);

@@ -226,10 +226,14 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
     return fmm_attention_segments_supports(call) ? &attention[1] : &attention[0];
 }
 
-/* Rows wider than a group, and gradients of other scores and messages, are left to `reference`. */
+/* Rows wider than a group: two calls where these take them and round nothing that one pass would
+ * not, else `reference`. */
 static const fmm_algorithm *choose_fused(const fmm_call *call)
 {
-    return fmm_fused_segments_supports(call) ? &fused[1] : &fused[0];
+    const fmm_dtype dtype = call->fusion->x->dtype;
+    const bool whole = dtype == FMM_F32 || dtype == FMM_F64;
+    if (fmm_fused_segments_supports(call)) return &fused[1];
+    return whole && fmm_fused_back_to_back_supports(call) ? &fused[2] : &fused[0];
 }
 
 const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};

@@ -1,0 +1,98 @@
+"""The error bound where it is hardest to keep: rows of a million entries, of every dtype, constant and cancelling."""
+
+import json
+
+import accuracy
+import pytest
+import torch
+from attention_oracle import Given, assert_close, attention_oracle
+from bounds import assert_within, sddmm_oracle, spmm_oracle
+from fused_oracle import Stages, assert_near, forward
+from generate import Case
+
+import fusedmm
+
+N = 1_000_000
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+DATA = ["random", "constant", "cancelling"]
+
+
+def fill(data, dtype, device, *size, seed=0):
+    case = Case("one", 1, None, dtype, "contiguous", "entry", False, data)
+    return case._fill(size, seed).to(dtype).to(device)
+
+
+def long_row(device, val=None, n=N):
+    """Row 1 of three has every entry."""
+    ptr = torch.tensor([0, 0, n, n], device=device)
+    return fusedmm.CSR.from_csr(ptr, torch.arange(n, device=device), val)
+
+
+def length(dtype):
+    """Oracles that add float64 one after the other are for a million equal terms no better than the operator."""
+    return 64 if dtype == torch.float64 else N
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_spmm(dtype, data, device):
+    adj = long_row(device, fill(data, dtype, device, N, seed=1))
+    x = fill(data, dtype, device, N, 3, seed=2) / 256  # sums of float16 stay below its largest number
+    for reduce in ("sum", "mean", "max", "min"):
+        y = fusedmm.spmm(adj, x, reduce=reduce)
+        assert_within(y, *spmm_oracle(adj, x, reduce), dtype, f"{data} {reduce}", f"spmm {reduce}")
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sddmm(dtype, data, device):
+    """A million channels, and entries that are many."""
+    row = torch.tensor([0, 1, 1], device=device)
+    adj = fusedmm.CSR.from_coo(row, row, shape=(2, 2))
+    a, b = (fill(data, dtype, device, 2, N, seed=k) / 16 for k in (1, 2))
+    assert_within(fusedmm.sddmm(adj, a, b), *sddmm_oracle(adj, a, b), dtype, data, "sddmm dot")
+    adj = long_row(device)
+    a, b = fill(data, dtype, device, 3, 5, seed=1), fill(data, dtype, device, N, 5, seed=2)
+    assert_within(fusedmm.sddmm(adj, a, b), *sddmm_oracle(adj, a, b), dtype, data, "sddmm dot")
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fused(dtype, data, device):
+    n = length(dtype)
+    adj = long_row(device, fill(data, dtype, device, n, seed=1), n)
+    x, y, z = (fill(data, dtype, device, m, 4, seed=s) / 32 for s, m in ((2, 3), (3, n), (4, n)))
+    for stages in (Stages(), Stages("dot", "sigmoid(s)"), Stages("none", "a", "add", None, "mean")):
+        given = (x, y, z) if stages.message == "scale" else (x, y)
+        out = fusedmm.fused(adj, *given, **stages._asdict())
+        assert_near(out, *forward(adj, x, y, z, stages), dtype, f"{data} {stages}", "fused")
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_attention_and_edge_softmax(dtype, data, device):
+    """Attention's weights for q = k = 0 and a bias are the softmax over the bias."""
+    n = length(dtype)
+    adj = long_row(device, n=n)
+    q, k, v = (fill(data, dtype, device, m, 1, 4, seed=s) / 4 for s, m in ((1, 3), (2, n), (3, n)))
+    out = fusedmm.attention(adj, q, k, v)
+    expected = attention_oracle(adj, Given(q, k, v, None, None, None, None), "dot", 0.5, 0.2, out, dtype)
+    assert_close(data, out, expected["out"], dtype, operator="attention")
+    logits, none = fill(data, dtype, device, n, 1, seed=4), torch.zeros(n, 1, 1, dtype=dtype)
+    given = Given(none[:3], none, none, None, logits, None, None)
+    expected = attention_oracle(adj, given, "additive", 1.0, 1.0, none[:3], dtype)
+    assert_close(data, fusedmm.edge_softmax(adj, logits), expected["use"], dtype, operator="edge_softmax")
+
+
+def test_the_table_has_what_was_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(accuracy, "worst", {})
+    computed = torch.zeros(2, dtype=torch.float16)
+    accuracy.record("fused", computed, torch.tensor([0.1, 0.5]), torch.tensor([1.0, 2.0]))
+    accuracy.record("fused", computed, torch.tensor([0.0]), torch.tensor([0.0]))
+    accuracy.record("", computed, torch.tensor([3.0]), torch.tensor([1.0]))
+    accuracy.write(str(tmp_path / "a.json"))
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found == {"cpu": {"fused": {"float16": 0.25}}}
+    larger = {"cpu": {"fused": {"float16": 0.251}, "spmm sum": {"float32": 0.07}}}
+    table = accuracy.table(accuracy.merge([found, larger]))
+    assert "| fused |  |  | 0.26 |  |" in table and "| spmm sum | 0.07 |  |  |  |" in table

@@ -1,0 +1,77 @@
+"""The private operators, given what the package never gives them: the layer between torch and C refuses by name."""
+
+import pytest
+import torch
+from generate import small
+
+import fusedmm
+
+ops = torch.ops.fusedmm
+
+
+def given(device):
+    adj = small(device=device)
+    x, a = torch.ones(15, 4, device=device), torch.ones(12, 4, device=device)
+    return {"ptr": adj.ptr, "idx": adj.idx, "eid": adj.eid, "plan": adj.plan, "val": adj.val, "a": a, "x": x}
+
+
+def spmm(ptr, idx, eid, plan, val, a, x):
+    return ops._spmm(ptr, idx, eid, plan, val, x, 0, 0)
+
+
+def sddmm(ptr, idx, eid, plan, val, a, x):
+    return ops._sddmm(ptr, idx, eid, plan, val, a, x, 0)
+
+
+WRONG = {
+    "ptr of int32": (lambda g: {"ptr": g["ptr"].int()}, "ptr must be a vector of int64"),
+    "ptr of nothing": (lambda g: {"ptr": g["ptr"][:0]}, "ptr must have rows \\+ 1 elements, not 0"),
+    "idx of two dimensions": (lambda g: {"idx": g["idx"][None]}, "idx must be a vector of int32"),
+    "idx with gaps": (lambda g: {"idx": g["idx"].repeat(2)[::2]}, "idx must be contiguous"),
+    "eid of int64": (lambda g: {"eid": g["eid"].long()}, "eid must be a vector of int32"),
+    "eid too short": (lambda g: {"eid": g["eid"][1:]}, "eid has 59 elements for 60 entries"),
+    "plan of int32": (lambda g: {"plan": g["eid"]}, "plan must be a vector of uint8"),
+    "x of one dimension": (lambda g: {"x": g["x"][0]}, "x must have 2 or 3 dimensions, not 1"),
+    "x of integers": (lambda g: {"x": g["x"].int()}, "x must be float32, float64, float16 or bfloat16"),
+    "val of three dimensions": (lambda g: {"val": g["val"][:, None, None]}, "val must have 1 or 2 dimensions, not 3"),
+    "val of integers": (lambda g: {"val": g["val"].int()}, "val must be float32, float64, float16 or bfloat16"),
+}
+
+
+@pytest.mark.parametrize("call", [spmm, sddmm])
+@pytest.mark.parametrize("name", WRONG)
+def test_refused_by_name(name, call, device):
+    change, text = WRONG[name]
+    good = given(device)
+    if call is sddmm and name.startswith("x "):
+        text = text.replace("x must", "b must")
+    with pytest.raises(RuntimeError, match="^invalid: .*" + text):
+        call(**{**good, **change(good)})
+    assert call(**good).isfinite().all()
+
+
+def test_a_plan_is_taken_where_none_is_needed():
+    """CPU only: a structure that came from a GPU may have kept its own."""
+    good = given("cpu")
+    assert torch.equal(spmm(**good), spmm(**{**good, "plan": torch.zeros(64, dtype=torch.uint8)}))
+
+
+def test_a_seed_of_other_integers(device):
+    q = torch.ones(12, 1, 4, device=device)
+    k, adj = torch.ones(15, 1, 4, device=device), small(device=device)
+    seed = torch.zeros(1, dtype=torch.int32, device=device)
+    with pytest.raises(RuntimeError, match="seed must be int64"):
+        ops._attention(
+            adj.ptr, adj.idx, adj.eid, adj.plan, q, k, k, *[q.new_empty(0)] * 3, seed, 1.0, 0.2, 0.5, 0, 0, 0
+        )
+    assert fusedmm.attention(adj, q, k, k).isfinite().all()
+
+
+def test_operands_on_two_devices(cuda):
+    good = given("cpu")
+    with pytest.raises(RuntimeError):
+        spmm(**{**good, "x": good["x"].to(cuda)})
+    good = given(cuda)
+    with pytest.raises(RuntimeError, match="x is on another device than the first tensor"):
+        ops._spmm(*list(good.values())[:5], good["x"].cpu(), 0, 0)
+    assert fusedmm.spmm(small(device=cuda), good["x"]).isfinite().all()
