@@ -47,9 +47,9 @@ long cuda_blocks_held(void) { return cuda_blocks; }
 
 int cudaMalloc(void **out, size_t bytes)
 {
-    if (refused()) return CUDA_OUT_OF_MEMORY;
+    if (bytes && refused()) return CUDA_OUT_OF_MEMORY;
     const int status = cuda_malloc(out, bytes);
-    if (!status) cuda_blocks++;
+    if (!status && *out) cuda_blocks++; /* of no bytes there is no block */
     return status;
 }
 
