@@ -62,7 +62,8 @@ build/lessons/lessons.so: $(LESSON_OBJECTS)
 
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
-build/lessons/%.o: csrc/lessons/%.cu csrc/lessons/lesson.cuh csrc/cuda/common.cuh csrc/core.h csrc/fusedmm.h
+build/lessons/%.o: csrc/lessons/%.cu $(wildcard csrc/lessons/*.cuh) csrc/cuda/common.cuh \
+                   csrc/cuda/fused_edge.cuh csrc/core.h csrc/fusedmm.h
 	mkdir -p build/lessons
 	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@
 

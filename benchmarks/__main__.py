@@ -1,8 +1,10 @@
-"""Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``."""
+"""Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``,
+``python -m benchmarks answers``, which fills the tables of docs/ from the results."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ import torch
 
 import fusedmm
 from benchmarks import (
+    answers,
     bench_attention,
     bench_ceilings,
     bench_construction,
@@ -33,14 +36,17 @@ from benchmarks import (
 from benchmarks.harness import Clock
 
 RESULTS = Path(__file__).parent / "results"
-CASES = {"spmm": (bench_spmm.case, [True]), "sddmm": (bench_sddmm.case, [True, False])}  # with values or without
+CASES = {"spmm": bench_spmm.case, "sddmm": bench_sddmm.case}
 TWINS = list(graphs.SYMMETRIC)
+REAL = ["amazon_photo", "coauthor_cs", "musae_github", "ogbl_ddi_train", "usa_road_ny"]
 JOBS = {  # what lists its own cases, and on which matrices by default
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
     "layers": (bench_layers.jobs, {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", "musae_github", *TWINS]}),
-    "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *list(graphs.TWINS)[:9]]}),
+    "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }
+WIDTHS = {"twins": [32, 64, 128, 256, 512], "pruned": [32, 128], "sweeps": [32, 128]}  # the graphs': below
+PLUGINS = {"twins": (), "pruned": ()}  # suites in which a plug-in's algorithms are too many, but for the walls
 ALONE = {"host": bench_host, "ceilings": bench_ceilings}  # what needs no matrix
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -48,21 +54,23 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 def arguments(argv: list[str]) -> argparse.Namespace:
     """The options, completed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="fusedmm beside torch.sparse")
-    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot"])
+    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot", "answers"])
     parser.add_argument("file", type=Path, nargs="?", help="results to plot")
     parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--features", type=int, nargs="+", default=[32, 128, 256])
+    parser.add_argument("--features", type=int, nargs="+", help="widths; by default those of the suite")
     parser.add_argument("--dtype", choices=list(DTYPES), default="f32")
     parser.add_argument(
         "--threads", type=int, nargs="+", help="CPU; by default 1 and all; for host 1, in five processes"
     )
     parser.add_argument("--cases", type=lambda s: s.split(","), default=[], help="words a case must have, as 'dot 8x8'")
     parser.add_argument("--compile", action="store_true", help="torch.compile of the peers too, where there is one")
-    parser.add_argument("--seconds-per-case", type=float, default=0.3)
+    parser.add_argument("--seconds-per-case", type=float, help="by default 0.3, in suites with many cases 0.1")
     parser.add_argument("--reference", action="store_true", help="time the reference algorithms too")
     parser.add_argument("--plugins", type=Path, nargs="+", default=[], help="libraries with more algorithms to time")
+    parser.add_argument("--algorithms", type=lambda s: tuple(s.split(",")), help="of the plug-ins: names or beginnings")
+    parser.add_argument("--preprocess", action="store_true", help="SpMM: cuSPARSE with its state kept across calls too")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/OP-DEVICE.json; a .md goes beside it")
     parser.add_argument("--plot", type=Path, help="by default beside the JSON")
     options = parser.parse_args(argv)
@@ -72,6 +80,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         or options.json
         or RESULTS / f"{'-'.join([*name, *[options.dtype][: options.dtype != 'f32']])}.json"
     )
+    many = options.device == "cuda" and options.suite in WIDTHS and options.op in CASES
+    options.seconds_per_case = options.seconds_per_case or (0.1 if many else 0.3)
+    options.features = options.features or WIDTHS.get(options.suite, [32, 128, 256])
     options.plot = options.plot or options.json.with_suffix(".png")
     options.threads = options.threads or (
         [1] * 5
@@ -108,18 +119,32 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     if options.op == "host":
         document["conditions"]["timing"] = f"host clock, interleaved blocks of {bench_host.CALLS} calls"
         return {**document, "cases": bench_host.run(options.device, options.seconds_per_case)}
-    make, weights = CASES[options.op]
+    return measure(document, clock, options, threads)
+
+
+def measure(document: dict[str, Any], clock: Clock, options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
+    """SpMM or SDDMM on every matrix of a suite, in every width. SDDMM has values on the graphs only: no peer has."""
+    from tqdm import tqdm
+
     cases: list[dict[str, Any]] = document.setdefault("cases", [])
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    for name, adj in graphs.suite(options.suite, options.device, options.graphs):
-        for feat in options.features:
-            for weighted in weights:
-                made = make(adj, feat, DTYPES[options.dtype], weighted, options.reference)
+    choice = case.Choice(options.reference, options.algorithms or PLUGINS.get(options.suite), options.preprocess)
+    weights = [True] if options.op == "spmm" else [True, False] if options.suite == "graphs" else [False]
+    names = options.graphs or graphs.names(options.suite)
+    with tqdm(total=len(names) * len(options.features) * len(weights), disable=None) as bar:
+        for name in names:
+            adj = graphs.load(name, options.device)
+            for feat, weighted in itertools.product(options.features, weights):
+                bar.set_description(f"{name} K {feat}")
                 head = {"graph": name, "rows": adj.shape[0], "cols": adj.shape[1], "nnz": adj.nnz}
                 head |= {"feat": feat, "weighted": weighted, "threads": threads}
+                made = CASES[options.op](adj, feat, DTYPES[options.dtype], weighted, choice)
                 cases.append(head | case.run(made, clock, options.seconds_per_case))
+                del made
                 options.json.write_text(json.dumps(document))  # a run that is cut short has not been in vain
-                print(f"{head} {cases[-1]['speedup']} of {cases[-1]['best_peer']}", file=sys.stderr, flush=True)
+                bar.set_postfix_str(f"{cases[-1]['speedup']} of {cases[-1]['best_peer']}")
+                bar.update()
+            del adj
     return document
 
 
@@ -149,23 +174,27 @@ def writer(op: str) -> Any:
 def main(argv: list[str]) -> None:
     """Measures, writes the files, prints the table."""
     options = arguments(argv)
+    if options.op == "answers":
+        for name in ("spmm", "sddmm", "fused"):
+            answers.fill(RESULTS.parents[1] / "docs" / f"{name}.md", RESULTS)
+        return
     if part := os.environ.get("BENCHMARK_PART"):
         threads = int(os.environ["OMP_NUM_THREADS"])
         torch.set_num_threads(threads)
         Path(part).write_text(json.dumps(collect(options, threads)))
         sys.stdout.flush()
         os._exit(0)  # torch.sparse's gradient in values on CUDA at times aborts an orderly exit
-    if options.op != "plot":
-        if options.device == "cpu" or options.op == "host":
-            document = per_process(argv, options.threads)
-        else:
-            document = collect(options, None)
-        writer(options.op).save(document, options.json)
-    if options.op != "host":
+    if options.op == "plot":
+        document = json.loads(options.json.read_text())
+    elif options.device == "cpu" or options.op == "host":
+        document = per_process(argv, options.threads)
+    else:
+        document = collect(options, None)
+    writer(document["op"]).save(document, options.json)
+    if document["op"] != "host":
         try:
-            document = json.loads(options.json.read_text())
             writer(document["op"]).plot(document, options.plot)
-            if document["op"] in CASES:
+            if document["op"] in (*CASES, "fused"):
                 plots.beside(document, options.plot, RESULTS / f"ceilings-{document['device']}.json")
         except ImportError as error:
             print(f"no plot ({error}); where matplotlib is: python -m benchmarks plot {options.json}")

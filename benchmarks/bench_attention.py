@@ -15,7 +15,7 @@ from torch import Tensor
 import fusedmm
 from benchmarks.attend import Entries, Exact, by_torch_sparse, gathered, operands
 from benchmarks.case import random
-from benchmarks.jobs import Job, Options
+from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Step, Trial
 
 SCORES = ("additive", "dot", "gatv2")
@@ -31,7 +31,8 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
             for backward in (False, True):
                 label = f"{score} {heads}x{feat} {str(dtype)[6:]} {'forward + backward' if backward else 'forward'}"
                 if options.wants(label):
-                    yield Job(label, partial(trials, adj, at, score, heads, feat, dtype, backward, options))
+                    make = partial(trials, adj, at, score, heads, feat, dtype, backward, options)
+                    yield Job(label, make, host=small(adj), replay=small(adj))
 
 
 def attend(adj: fusedmm.CSR, score: str, *x: Tensor) -> Tensor:

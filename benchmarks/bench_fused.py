@@ -1,11 +1,16 @@
-"""fusedmm.fused, one pass, beside its two halves one after the other: ours, and torch's.
+"""fusedmm.fused, one pass, beside its two halves one after the other: ours, the vendors' and torch's.
 
 Both make ``out[i] = sum_p w(<x[i], x[j]>, a[p]) x[j]``. The wall is SpMM alone at the same width, and for the
 backward also its row pass's and its column pass's gathers.
+
+Real graphs are measured in all forms; the large twins with one edge function and two widths; pruned layers and
+sweeps over sizes, which are published for the forward alone, in that, with every size of block of the lessons.
+A contender that takes longer than ``PATIENCE`` for one step is left out with that time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -13,12 +18,16 @@ import torch
 from torch import Tensor
 
 import fusedmm
+from benchmarks import graphs
 from benchmarks.attend import Entries, Exact
 from benchmarks.case import FIRST_PLUGIN, random
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
 
 WIDTHS = (32, 128, 256)
+PATIENCE, BRIEFLY = 0.25, 0.05  # seconds of a step, and of a contender's repetitions
+BLOCK = "128"  # of the lessons' sizes of blocks, the one that stands for all outside of the sweeps
+TWO_CALLS = ("back_to_back", "cusparse", "cublas")
 EDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "s*a": lambda s, a: s * a,
     "sigmoid(s)": lambda s, a: torch.sigmoid(s),
@@ -26,17 +35,33 @@ EDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
-    """Every edge function and width, forward and with backward."""
-    for edge in EDGES:
-        for feat in WIDTHS:
-            for backward in (False, True):
+    """Every edge function and width, forward and with backward; fewer of matrices that come in dozens."""
+    layer = name.endswith("%")
+    sized = layer or name in graphs.TWINS or name in graphs.SYMMETRIC
+    patience = PATIENCE if options.device == "cuda" else math.inf
+    seconds = min(options.seconds, BRIEFLY) if sized else options.seconds
+    for edge in list(EDGES)[: 1 if sized else None]:
+        for feat in WIDTHS[: 2 if sized else None]:
+            for backward in (False, True)[: 1 if layer else None]:
                 label = f"{edge} K={feat} {'forward + backward' if backward else 'forward'}"
                 if options.wants(label):
-                    make = partial(trials, adj, edge, feat, options.dtype, backward)
-                    yield Job(label, make, replay=small(adj))
+                    make = partial(trials, adj, edge, feat, options.dtype, backward, name in graphs.SWEEPS)
+                    facts = {} if backward else {"feat": feat, "flops": 4 * adj.nnz * feat}
+                    replay = small(adj) and not sized
+                    yield Job(label, make, replay=replay, seconds=seconds, patience=patience, facts=facts)
 
 
-def trials(adj: fusedmm.CSR, edge: str, feat: int, dtype: torch.dtype, backward: bool) -> list[Trial]:
+def listed(device: str, backward: bool, blocks: bool) -> Iterator[tuple[str, bool]]:
+    """Algorithms and whether they are ours; in the backward, which is the same for all, none but auto."""
+    for a in () if backward else fusedmm.algorithms("fused", device):
+        plugin = a.number >= FIRST_PLUGIN
+        if not a.name.startswith("reference") and (not plugin or blocks or a.name.partition(":")[2] in ("", BLOCK)):
+            yield a.name, not plugin and a.name not in TWO_CALLS
+
+
+def trials(
+    adj: fusedmm.CSR, edge: str, feat: int, dtype: torch.dtype, backward: bool, blocks: bool = False
+) -> list[Trial]:
     """Every algorithm of ours, the vendors' and plug-ins', back to back, and the wall."""
     device, square, weigh = adj.device.type, adj.shape[0] == adj.shape[1], EDGES[edge]
     x = [random(n, feat, dtype=dtype, device=device, seed=3 + k) for k, n in enumerate(adj.shape)]
@@ -77,10 +102,8 @@ def trials(adj: fusedmm.CSR, edge: str, feat: int, dtype: torch.dtype, backward:
     if backward:
         adj.cache_transpose()
     found = [trial("auto", partial(ours, "auto"), "ours")]
-    for a in fusedmm.algorithms("fused", device):
-        if not a.name.startswith("reference"):
-            foreign = a.number >= FIRST_PLUGIN or a.name.startswith(("cusparse", "cublas", "back_to_back"))
-            found.append(trial(a.name, partial(ours, a.name), "peer" if foreign else "ours"))
+    for name, own in listed(device, backward, blocks):
+        found.append(trial(name, partial(ours, name), "ours" if own else "peer"))
     found.append(trial("sddmm, then spmm", two_calls, "peer"))
     found.append(trial("sampled_addmm, then CSR @ dense", two_of_torch, "peer"))
     wide = random(adj.shape[0], 2 * feat, dtype=dtype, device=device, seed=10)

@@ -18,21 +18,22 @@ from torch import Tensor
 
 import fusedmm
 from benchmarks import check
-from benchmarks.case import DENSE, Case, dense, ours, random, sparse_csr
+from benchmarks.case import DENSE, Case, Choice, dense, ours, random, sparse_csr, walls
 from benchmarks.harness import Contender
 from benchmarks.jobs import small
 
 GATHER_BYTES = {"cpu": 2**30, "cuda": 2**34}  # the largest gathered operand of the plain torch peer
 
 
-def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, reference: bool) -> Case:
+def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, choice: Choice) -> Case:
     """A matrix and a width, with everyone who can compute it."""
     device, nnz = pattern.device.type, pattern.nnz
     val = random(nnz, dtype=dtype, device=device, seed=2)
     a = random(pattern.shape[0], feat, dtype=dtype, device=device, seed=3)
     b = random(pattern.n_cols, feat, dtype=dtype, device=device, seed=4)
     adj = pattern.with_values(val if weighted else None)
-    contenders = ours("sddmm", device, reference, lambda name: fusedmm.sddmm(adj, a, b, algorithm=name))
+    contenders = ours("sddmm", device, choice, lambda name: fusedmm.sddmm(adj, a, b, algorithm=name))
+    contenders += walls(pattern, b)
 
     def sampled(matrix: Tensor, right: Tensor) -> Tensor:
         result = torch.sparse.sampled_addmm(matrix, a, right, beta=0)

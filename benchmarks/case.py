@@ -19,8 +19,25 @@ from benchmarks.trial import captured, warm_minimum
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support is in beta|invariant checks)")
 
-DENSE = 0.04  # share of entries from which dense products stand beside
+DENSE = 0.005  # share of entries from which dense products stand beside
 FIRST_PLUGIN = 1000  # numbers from here on come from fusedmm.load_algorithms
+WALL = "gather_wall"  # algorithms of a plug-in whose names begin so only gather: csrc/lessons/spmm_gather_wall.cu
+CLOSE = 1.25  # times slower than the fastest: warm runs are measured too
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which algorithms of the registry are timed."""
+
+    reference: bool = False
+    plugins: tuple[str, ...] | None = None  # beginnings of the names of plug-ins' algorithms; None: all
+    preprocess: bool = False  # cuSPARSE with its state kept across calls
+
+    def wants(self, algorithm: fusedmm.Algorithm) -> bool:
+        """The walls always; the reference only where it is asked for."""
+        if algorithm.number < FIRST_PLUGIN:
+            return self.reference or not algorithm.name.startswith("reference")
+        return self.plugins is None or algorithm.name.startswith((WALL, *self.plugins))
 
 
 @dataclass(frozen=True)
@@ -44,14 +61,20 @@ def sparse_csr(adj: fusedmm.CSR, val: Tensor, index: torch.dtype) -> Tensor:
     return torch.sparse_csr_tensor(adj.ptr.to(index), adj.idx.to(index), val, adj.shape)
 
 
-def ours(op: str, device: str, reference: bool, call: Callable[[str], Tensor]) -> list[Contender]:
+def ours(op: str, device: str, choice: Choice, call: Callable[[str], Tensor]) -> list[Contender]:
     """auto and the algorithms of the registry; the vendors' and those of plug-ins are peers."""
     contenders = [Contender("auto", partial(call, "auto"), True)]
     for a in fusedmm.algorithms(op, device):
-        if reference or not a.name.startswith("reference"):
+        if choice.wants(a) and not a.name.startswith(WALL):
             own = a.number < FIRST_PLUGIN and not a.name.startswith(("cusparse", "cublas"))
             contenders.append(Contender(a.name, partial(call, a.name), own))
     return contenders
+
+
+def walls(pattern: fusedmm.CSR, x: Tensor) -> list[Contender]:
+    """What only gathers the rows of x that the pattern names."""
+    names = [a.name for a in fusedmm.algorithms("spmm", x.device.type) if a.name.startswith(WALL)]
+    return [Contender(n, partial(fusedmm.spmm, pattern, x, algorithm=n), wall=True) for n in names]
 
 
 def dense(device: str, dtype: torch.dtype, left: Call, right: Call) -> list[Contender]:
@@ -101,34 +124,40 @@ def _able(contenders: list[Contender]) -> tuple[list[Contender], dict[str, str]]
     return able, refused
 
 
+def _spread(times: list[float]) -> dict[str, Any]:
+    """Median and quartiles in microseconds."""
+    low, median, high = (round(t * 1e6, 3) for t in (statistics.quantiles(times, n=4) if times[1:] else times * 3))
+    return {"us": median, "us_quartiles": [low, high], "runs": len(times)}
+
+
+def _checked(c: Contender, case: Case, us: float) -> dict[str, Any]:
+    """Rates, and how right it is."""
+    result, was_poisoned = poisoned(c.call, case.like)
+    relative, over_bound = case.oracle.errors(result)
+    return {
+        "gflops": round(2e-3 * case.products / us, 2),
+        "gather_gbs": round(1e-3 * case.products * case.like.element_size() / us, 2),
+        "error": float(f"{relative:.3g}"),
+        "error_over_bound": float(f"{over_bound:.3g}"),
+        "poisoned": was_poisoned,
+    }
+
+
 def run(case: Case, clock: Clock, seconds: float) -> dict[str, Any]:
     """Times and errors of every contender, and how auto compares with the best peer."""
     contenders, refused = _able(case.contenders)
     results: dict[str, dict[str, Any]] = {}
     for c, times in zip(contenders, measure(contenders, clock, seconds), strict=True):
-        if c.dense:
-            results[c.name] = {"ours": False, "dense": True, "us": round(statistics.median(times) * 1e6, 3)}
-            results[c.name]["warm_us"] = round(warm_minimum(c.call, clock.cuda, seconds) * 1e6, 3)
-            continue
-        result, was_poisoned = poisoned(c.call, case.like)
-        relative, over_bound = case.oracle.errors(result)
-        del result
-        low, median, high = (round(t * 1e6, 3) for t in statistics.quantiles(times, n=4))
-        results[c.name] = {
-            "ours": c.ours,
-            "us": median,
-            "us_quartiles": [low, high],
-            "warm_us": round(warm_minimum(c.call, clock.cuda, seconds) * 1e6, 3),
-            "runs": len(times),
-            "gflops": round(2e-3 * case.products / median, 2),
-            "gather_gbs": round(1e-3 * case.products * case.like.element_size() / median, 2),
-            "error": float(f"{relative:.3g}"),
-            "error_over_bound": float(f"{over_bound:.3g}"),
-            "poisoned": was_poisoned,
-        }
-        if clock.cuda and case.small:
-            results[c.name] |= replayed(c.call, clock, seconds)
-    peer = min((n for n, r in results.items() if not r["ours"] and not r.get("dense")), key=lambda n: results[n]["us"])
+        kind = {"dense": True} if c.dense else {"wall": True} if c.wall else {}
+        results[c.name] = {"ours": c.ours, **kind, **_spread(times)}
+        if not kind:
+            results[c.name] |= _checked(c, case, results[c.name]["us"])
+    peer = min((c.name for c in contenders if c.peer), key=lambda n: results[n]["us"])
+    for c in contenders:
+        if c.name in ("auto", peer) or results[c.name]["us"] <= CLOSE * results["auto"]["us"]:
+            results[c.name]["warm_us"] = round(warm_minimum(c.call, clock.cuda, max(seconds, 0.1)) * 1e6, 3)
+            if clock.cuda and case.small and not c.dense:
+                results[c.name] |= replayed(c.call, clock, seconds)
     picked = case.oracle.picked
     return {
         "best_peer": peer,

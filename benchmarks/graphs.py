@@ -3,8 +3,6 @@ patterns of pruned networks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -76,12 +74,6 @@ def load(name: str, device: str) -> CSR:
     return load_npz(find_graph(name)).adj.pattern().to(device)
 
 
-def suite(name: str, device: str, only: list[str] | None) -> Iterator[tuple[str, CSR]]:
-    """Names and patterns of a suite, one at a time; ``only`` these if given, from whichever suite."""
-    for graph in only or names(name):
-        yield graph, load(graph, device)
-
-
 def uniform(rows: int, cols: int, density: float, device: str) -> CSR:
     """Every position an entry with the same probability."""
     generator = torch.Generator(device).manual_seed(0)
@@ -107,8 +99,7 @@ def symmetric(n: int, pairs: int, device: str) -> CSR:
 
 def _from_keys(key: Tensor, rows: int, cols: int) -> CSR:
     """The pattern of sorted, distinct positions row * cols + col."""
-    ptr = torch.zeros(rows + 1, dtype=torch.int64, device=key.device)
-    ptr[1:] = torch.bincount(key // cols, minlength=rows).cumsum(0)
+    ptr = torch.searchsorted(key, torch.arange(rows + 1, device=key.device) * cols)
     return CSR.from_csr(ptr, key % cols, shape=(rows, cols))
 
 

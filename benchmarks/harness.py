@@ -10,17 +10,29 @@ import torch
 from torch import Tensor
 
 Call = Callable[[], Tensor]
-LEAST, MOST = 5, 1000  # runs of a contender
+LEAST, MOST = 5, 1000  # runs of a contender that stays
+BEHIND = 3.0  # times slower than the fastest: one run is enough
+LONG, FEW = 0.1, 3  # seconds of a round beyond which that many runs do
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute a case; ours or a peer's."""
+    """One way to compute a case; ours, or a peer's.
+
+    What stands beside for comparison, as another operation, is no peer and not checked: ``dense`` products, and a
+    ``wall``, which only reads what is needed.
+    """
 
     name: str
     call: Call
     ours: bool = False
-    dense: bool = False  # another operation that stands beside for comparison: no peer, and not checked
+    dense: bool = False
+    wall: bool = False
+
+    @property
+    def peer(self) -> bool:
+        """Whether it computes the same and is not ours."""
+        return not (self.ours or self.dense or self.wall)
 
 
 class Clock:
@@ -58,25 +70,33 @@ class Clock:
             torch.cuda.synchronize()
 
 
+def _ahead(contenders: list[Contender], runs: list[list[float]]) -> list[int]:
+    """Those that may be the fastest of their kind; the others have shown what they can do."""
+    least = [min(times) for times in runs]
+    of_walls = min((t for c, t in zip(contenders, least, strict=True) if c.wall), default=0.0)
+    fastest = min((t for c, t in zip(contenders, least, strict=True) if not c.wall and not c.dense), default=0.0)
+    limits = [1.2 * of_walls if c.wall else BEHIND * fastest for c in contenders]
+    return [k for k, c in enumerate(contenders) if c.name == "auto" or c.dense or least[k] <= limits[k]]
+
+
 def measure(contenders: list[Contender], clock: Clock, seconds: float) -> list[list[float]]:
     """Seconds of every run of every contender.
 
-    Each round runs all of them, starting with another one each time. After the least number of rounds those
-    that never came within four times the fastest drop out, and the others go on for ``seconds``.
+    After one round those far behind drop out, with that one run. The others go on in rounds, starting with another
+    one each time: a least number of rounds, and more for ``seconds``.
     """
-    runs: list[list[float]] = [[] for _ in contenders]
-    active = list(range(len(contenders)))
-    clock.run([c.call for c in contenders])  # warms up
-    start = 0.0
+    runs = [[t] for t in clock.run([c.call for c in contenders])]
+    active = _ahead(contenders, runs)
+    start = time.perf_counter()
+    for k in active:
+        runs[k] = []
     for r in range(MOST):
         order = active[r % len(active) :] + active[: r % len(active)]
+        begin = time.perf_counter()
         for k, t in zip(order, clock.run([contenders[k].call for k in order]), strict=True):
             runs[k].append(t)
-        if r + 1 == LEAST:
-            fastest = min(min(times) for c, times in zip(contenders, runs, strict=True) if not c.dense)
-            active = [k for k in active if min(runs[k]) <= 4 * fastest]
-            start = time.perf_counter()
-        if r + 1 >= LEAST and time.perf_counter() - start > seconds:
+        now = time.perf_counter()
+        if r + 1 >= (FEW if now - begin > LONG else LEAST) and now - start > seconds:
             break
     return runs
 

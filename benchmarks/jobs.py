@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,23 @@ class Options:
 
 @dataclass(frozen=True)
 class Job:
-    """One case: its name, how to get its contenders, and what is measured of them."""
+    """One case: its name, how to get its contenders, and what is measured of them.
+
+    ``facts`` go into the results as they are; "flops" among them makes a rate of every time.
+    """
 
     label: str
     trials: Callable[[], list[Trial]]
     host: bool = False
     replay: bool = False
+    seconds: float | None = None
+    patience: float = math.inf
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def small(adj: CSR) -> bool:
-    """Whether launches rather than bytes decide the time, so that a CUDA graph may help."""
-    return adj.nnz <= 1_000_000
+    """Whether launches and the host that makes them may decide the time rather than bytes: a CUDA graph helps then."""
+    return adj.nnz <= 4_000_000
 
 
 def collect(
@@ -61,11 +68,15 @@ def collect(
             head = {"graph": name, "rows": adj.shape[0], "cols": adj.shape[1], "nnz": adj.nnz}
             for job in jobs_of(name, adj, options):
                 bar.set_description(f"{name} {job.label}")
-                wanted = Wanted(options.seconds, job.host, job.replay)
+                seconds = options.seconds if job.seconds is None else job.seconds
+                wanted = Wanted(seconds, job.host, job.replay, job.patience)
                 label = job.label + (
                     f", {options.threads} thread{'s' * (options.threads > 1)}" if options.threads else ""
                 )
-                cases.append(head | {"case": label} | run(job.trials(), clock, wanted))
+                cases.append(head | {"case": label} | job.facts | run(job.trials(), clock, wanted))
+                for found in cases[-1]["contenders"].values():
+                    if "flops" in job.facts and found["kind"] != "wall":
+                        found["gflops"] = round(1e-3 * job.facts["flops"] / found["us"], 2)
                 partial.parent.mkdir(parents=True, exist_ok=True)
                 partial.write_text(json.dumps(document))  # a run that is cut short has not been in vain
                 bar.update()

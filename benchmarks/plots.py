@@ -1,33 +1,41 @@
-"""Plots of SpMM's and SDDMM's results: rooflines, GFLOP/s bars of pruned layers, sweeps, speed-ups over one peer."""
+"""Plots: speed-ups over the best peer or over one, GFLOP/s bars of pruned layers; curves.py has the others."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
-from typing import Any
 
-Document = dict[str, Any]
-PRUNED = re.compile(r"(\d+)x(\d+) (\d+)%")
-
-
-def _best(case: Document, kind: str) -> float | None:
-    """Least microseconds of ours, the peers or a dense product by name."""
-    of_kind = {
-        "ours": lambda n, r: n == "auto",
-        "best peer": lambda n, r: not r["ours"] and not r.get("dense"),
-    }.get(kind, lambda n, r: n == kind)
-    return min((r["us"] for n, r in case["contenders"].items() if of_kind(n, r)), default=None)
+from benchmarks import curves
+from benchmarks.reading import Document, best, gflops, machine, role, shape
 
 
-def _gflops(case: Document, kind: str) -> float:
-    us = _best(case, kind)
-    return math.nan if us is None else 2e-3 * case["nnz"] * case["feat"] / us
+def dots(document: Document, found: list[tuple[str, str, float]], path: Path) -> None:
+    """Speedups over the best peer on a logarithmic axis; found: line, colour, speedup."""
+    from matplotlib.figure import Figure
+
+    lines = list(dict.fromkeys(line for line, _, _ in found))[::-1]
+    colours = list(dict.fromkeys(colour for _, colour, _ in found))
+    figure = Figure(figsize=(9, 1.5 + 0.33 * len(lines)), layout="constrained")
+    axes = figure.subplots()
+    for k, colour in enumerate(colours):
+        of_colour = [(line, speedup) for line, other, speedup in found if other == colour]
+        height = [lines.index(line) - 0.6 * ((k + 0.5) / len(colours) - 0.5) for line, _ in of_colour]
+        axes.scatter([speedup for _, speedup in of_colour], height, s=16, label=colour, color=f"C{k % 10}")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(xscale="log", xlabel="times faster than the best peer", yticks=range(len(lines)), yticklabels=lines)
+    axes.set_title(
+        ", ".join([document["op"], *([document["dtype"]] if "dtype" in document else []), machine(document)])
+    )
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=120)
 
 
 def _kinds(cases: list[Document]) -> list[str]:
-    dense = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if r.get("dense"))
+    dense = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if role(r) == "dense")
     return ["ours", "best peer", *dense]
 
 
@@ -35,7 +43,7 @@ def bars(document: Document, path: Path) -> None:
     """GFLOP/s of the entries' products for each pruned layer; dense products are counted by the same entries."""
     from matplotlib.figure import Figure
 
-    cases = [c for c in document["cases"] if PRUNED.fullmatch(c["graph"])]
+    cases = [c for c in document["cases"] if shape(c)]
     feats, kinds = sorted({c["feat"] for c in cases}), _kinds(cases)
     figure = Figure(figsize=(13, 3.6 * len(feats)), layout="constrained")
     all_axes = figure.subplots(len(feats), 1, squeeze=False)[:, 0]
@@ -43,7 +51,7 @@ def bars(document: Document, path: Path) -> None:
         of_feat = [c for c in cases if c["feat"] == feat]
         for k, kind in enumerate(kinds):
             places = [i + (k + 0.5) / len(kinds) * 0.8 - 0.4 for i in range(len(of_feat))]
-            axes.bar(places, [_gflops(c, kind) for c in of_feat], 0.8 / len(kinds), label=kind)
+            axes.bar(places, [gflops(c, kind) for c in of_feat], 0.8 / len(kinds), label=kind)
         axes.set_xticks(range(len(of_feat)), [c["graph"] for c in of_feat], rotation=90, fontsize="x-small")
         axes.set(title=f"{document['op']}, {feat} columns", ylabel="GFLOP/s of the entries", yscale="log")
         axes.grid(axis="y", alpha=0.3)
@@ -51,94 +59,58 @@ def bars(document: Document, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def sweeps(document: Document, path: Path) -> None:
-    """Time over the size of the matrix at 90 % zeros, and over the share of zeros at the largest size."""
-    from matplotlib.figure import Figure
-
-    found = [(c, [int(g) for g in PRUNED.fullmatch(c["graph"]).groups()]) for c in document["cases"]]  # type: ignore[union-attr]
-    largest = max(size[0] for _, size in found)
-    sides = [
-        ("rows", sorted({s[0] for _, s in found if s[2] == 90}), lambda s, v: s[0] == v and s[2] == 90),
-        ("zeros, %", sorted({s[2] for _, s in found}), lambda s, v: s[0] == largest and s[2] == v),
-    ]
-    feats = sorted({c["feat"] for c, _ in found})
-    figure = Figure(figsize=(10, 3.6 * len(feats)), layout="constrained")
-    grid = figure.subplots(len(feats), 2, squeeze=False)
-    for row, feat in zip(grid, feats, strict=True):
-        for axes, (label, values, fits) in zip(row, sides, strict=True):
-            names = dict.fromkeys(n for c, _ in found for n in c["contenders"])
-            for name in names:
-                points = [
-                    (v, c["contenders"][name]["us"])
-                    for v in values
-                    for c, s in found
-                    if fits(s, v) and c["feat"] == feat and name in c["contenders"]
-                ]
-                if points:
-                    axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
-            axes.set(xlabel=label, ylabel="µs", yscale="log", title=f"{document['op']}, {feat} columns")
-            axes.grid(alpha=0.3)
-    grid[0][1].legend(fontsize="xx-small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=120)
-
-
-def roofline(document: Document, ceilings: Path, path: Path) -> None:
-    """GFLOP/s over the flops per byte that memory must move at least, under the measured ceilings.
-
-    Memory must deliver the matrix, the dense operand and the result once; the caches must deliver a row of the
-    dense operand for every entry, which is 2 flops for every 4 bytes whatever the matrix. So the second roof, of
-    gathers from a table that the cache holds, is flat.
-    """
-    from matplotlib.figure import Figure
-
-    limits = json.loads(ceilings.read_text())["cases"]
-    copy = next(c["gbs"] for c in limits if c["what"] == "copy")
-    dense = next(c["gflops"] for c in limits if c["what"] == "dense fp32")
-    gather = max(c["gbs"] for c in limits if c["what"] == "gather")
-    item = {"f64": 8, "f32": 4}.get(document["dtype"], 2)
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    reach = []
-    for k, feat in enumerate(sorted({c["feat"] for c in document["cases"]})):
-        points = []
-        for c in (c for c in document["cases"] if c["feat"] == feat):
-            moved = c["nnz"] * (4 + item) + 8 * c["rows"] + (c["rows"] + c["cols"]) * feat * item
-            points.append((2 * c["nnz"] * feat / moved, _gflops(c, "ours")))
-        reach += [p[0] for p in points]
-        x, y = zip(*points, strict=True)
-        axes.scatter(x, y, s=16, color=f"C{k}", label=f"ours, K {feat}")
-    span = [min(reach) / 2, max(reach) * 2]
-    axes.plot(span, [min(copy * s, dense) for s in span], color="black", linewidth=0.8, label="memory (copy)")
-    axes.axhline(2 * gather / item, color="C7", linewidth=0.8, label="gather from a cached table")
-    axes.axhline(dense, color="black", linestyle=":", linewidth=0.8, label="dense fp32")
-    axes.set(xscale="log", yscale="log", xlabel="flops per byte that must come from memory", ylabel="GFLOP/s")
-    axes.set_title(f"{document['op']}, {document['dtype']}")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small")
-    figure.savefig(path, dpi=120)
+def over(document: Document, peer: str) -> dict[str, dict[int, float]]:
+    """For each matrix and width how many times faster ours is than the best contender whose name begins so."""
+    found: dict[str, dict[int, float]] = {}
+    for c in document["cases"]:
+        times = best(c, peer) / best(c, "ours")
+        if not math.isnan(times):
+            found.setdefault(c["graph"], {}).setdefault(c["feat"], times)
+    return found
 
 
 def speedups(document: Document, peer: str) -> str:
-    """A Markdown table, matrices by widths, of how many times faster ours is than the best of that peer."""
-    feats = sorted({c["feat"] for c in document["cases"]})
-    if not any(n.startswith(peer) for c in document["cases"] for n in c["contenders"]):
+    """The same as a Markdown table; nothing where no case has that peer."""
+    found, feats = over(document, peer), sorted({c["feat"] for c in document["cases"]})
+    if not found:
         return ""
     lines = [f"| times faster than {peer} | {' | '.join(f'K {f}' for f in feats)} |", "|" + "---|" * (len(feats) + 1)]
-    for graph in dict.fromkeys(c["graph"] for c in document["cases"]):
-        cells = []
-        for feat in feats:
-            of = [c for c in document["cases"] if c["graph"] == graph and c["feat"] == feat]
-            times = [r["us"] for c in of for n, r in c["contenders"].items() if n.startswith(peer)]
-            cells.append(f"{min(times) / of[0]['contenders']['auto']['us']:.2f}" if of and times else "")
-        lines.append(f"| {graph} | {' | '.join(cells)} |")
+    for graph, times in found.items():
+        lines.append(f"| {graph} | {' | '.join(f'{times[f]:.2f}' if f in times else '' for f in feats)} |")
     return "\n".join(lines) + "\n"
 
 
+def squares(document: Document, peer: str, path: Path) -> None:
+    """The same drawn: matrices by widths, coloured by the speedup."""
+    from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.figure import Figure
+
+    found, feats = over(document, peer), sorted({c["feat"] for c in document["cases"]})
+    if not found:
+        return
+    values = [[times.get(f, math.nan) for f in feats] for times in found.values()]
+    most = max(v for row in values for v in row if not math.isnan(v))
+    figure = Figure(figsize=(2 + 0.9 * len(feats), 1.2 + 0.36 * len(values)), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(values, aspect="auto", cmap="RdYlGn", norm=TwoSlopeNorm(1, 0, max(2.0, most)))
+    for y, row in enumerate(values):
+        for x, v in enumerate(row):
+            if not math.isnan(v):
+                axes.text(x, y, f"{v:.2f}", ha="center", va="center", fontsize="small")
+    axes.set_xticks(range(len(feats)), [f"K {f}" for f in feats])
+    axes.set_yticks(range(len(values)), list(found))
+    axes.set_title(f"{document['op']}, {document['dtype']}: times faster than {peer}", fontsize="medium")
+    figure.savefig(path, dpi=120)
+
+
 def beside(document: Document, path: Path, ceilings: Path) -> None:
-    """The plots that go with a suite, next to ``path``."""
+    """The plots that go with a suite, next to ``path``; of cases that say how wide they are."""
+    document = {**document, "cases": [c for c in document["cases"] if "feat" in c]}
     if document["suite"] == "pruned":
         bars(document, path.with_name(f"{path.stem}-bars.png"))
     if document["suite"] == "sweeps":
-        sweeps(document, path.with_name(f"{path.stem}-sweeps.png"))
+        curves.sweeps(document, path.with_name(f"{path.stem}-sweeps.png"))
+    if document["suite"] == "twins":
+        squares(document, "cusparse", path.with_name(f"{path.stem}-cusparse.png"))
     if ceilings.exists():
-        roofline(document, ceilings, path.with_name(f"{path.stem}-roofline.png"))
+        curves.roofline(document, json.loads(ceilings.read_text()), path.with_name(f"{path.stem}-roofline.png"))

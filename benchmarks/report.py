@@ -1,4 +1,4 @@
-"""Results as JSON, a Markdown table and a plot."""
+"""Results of SpMM and SDDMM as JSON, Markdown tables and a plot; what every benchmark says of its conditions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import math
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import fusedmm
 from benchmarks.harness import Clock
-from benchmarks.plots import speedups
-
-Document = dict[str, Any]
+from benchmarks.plots import dots, speedups
+from benchmarks.reading import Document, best, wall_share
 
 # Set before the process starts: threads stay on their cores, and freed outputs are not given back to the
 # system, so that page faults are not timed and the poison of one run is what the next one gets.
@@ -35,6 +34,8 @@ def conditions(device: str, clock: Clock) -> Document:
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": os.cpu_count(),
     }
+    hashed = [sys.executable, str(Path(__file__).parents[1] / "tests" / "gpu_report.py"), "--hash"]
+    found["source"] = subprocess.run(hashed, capture_output=True, text=True, check=True).stdout.strip()
     found["method"] = "medians, contenders interleaved in one process; values and operands normal, none of them ones"
     if device == "cpu":
         found |= {"isa": info["isa"], "environment": {k: os.environ.get(k) for k in CPU_ENVIRONMENT}}
@@ -56,51 +57,65 @@ def _setting(c: Document) -> str:
     return f"K {c['feat']}{threads}{'' if c['weighted'] else ', no values'}"
 
 
+def _geomean(values: list[float]) -> float:
+    return round(math.exp(sum(map(math.log, values)) / len(values)), 3)
+
+
 def summarize(cases: list[Document]) -> Document:
-    """Geometric means of the speedups, the cases that a peer wins, and results that are not right or not poisoned."""
-    logs: dict[str, list[float]] = {}
-    found: Document = {"geomean_speedup": {}, "slower": [], "out_of_bound": [], "not_poisoned": []}
+    """Geometric means of the speedups and of the shares of the wall, the cases that a peer wins, and results that are
+    not right or not poisoned."""
+    settings: dict[str, list[Document]] = {}
+    found: Document = {"slower": [], "out_of_bound": [], "not_poisoned": []}
     for c in cases:
         label = f"{c['graph']}, {_setting(c)}"
-        logs.setdefault(_setting(c), []).append(math.log(c["speedup"]))
+        settings.setdefault(_setting(c), []).append(c)
         if c["speedup"] < 1:
             found["slower"].append(f"{label}: {c['speedup']} of {c['best_peer']}")
         for name, r in c["contenders"].items():
-            if r.get("dense"):
+            if "error" not in r:
                 continue
             if not r["error_over_bound"] <= 1:
                 found["out_of_bound"].append(f"{label}: {name}")
             if not r["poisoned"]:
                 found["not_poisoned"].append(f"{label}: {name}")
-    found["geomean_speedup"] = {k: round(math.exp(sum(v) / len(v)), 3) for k, v in logs.items()}
+    found["geomean_speedup"] = {k: _geomean([c["speedup"] for c in v]) for k, v in settings.items()}
+    shares = {k: [w for c in v if (w := wall_share(c))] for k, v in settings.items()}
+    found["geomean_of_the_wall"] = {k: _geomean(v) for k, v in shares.items() if v}
     return found
+
+
+def _row(c: Document, dense: list[str]) -> list[str]:
+    """A case's line."""
+    auto, peer = c["contenders"]["auto"], c["contenders"][c["best_peer"]]
+    us, name = min(((r["us"], n) for n, r in c["contenders"].items() if r["ours"] and n != "auto"), default=(0, ""))
+    low, high = auto["us_quartiles"]
+    share, warm = wall_share(c), best(c, "best peer", "warm_us")
+    cells = [c["graph"], f"{c['nnz']:,}", _setting(c), f"{auto['us']:.1f} ({low:.1f}-{high:.1f})"]
+    cells += [f"{us:.1f} {name}" if name else "", f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}"]
+    cells += [f"{100 * share:.0f} %" if share else "", f"{auto['warm_us']:.1f}, {warm:.1f}", f"{auto['gflops']:.1f}"]
+    cells += [f"{auto['gather_gbs']:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
+    return cells + [f"{c['contenders'][n]['us']:.1f}" if n in c["contenders"] else "" for n in dense]
 
 
 def markdown(document: Document) -> str:
     """Conditions, table, summary."""
+    cases, summary = document["cases"], document["summary"]
     lines = [f"# {document['op']} on {document['device']}, {document['dtype']}", ""]
     lines += [f"- {k}: {v}" for k, v in document["conditions"].items()]
-    lines += ["", "Times in µs; GB/s of gathered rows; speedup: time of the best peer over that of auto. Results", ""]
-    lines[-2] += " are checked against float64, of large matrices a sample of rows or entries (JSON: checked)."
-    beside = list(dict.fromkeys(n for c in document["cases"] for n, r in c["contenders"].items() if r.get("dense")))
-    head = ["graph", "nnz", "case", "auto", "best of ours", "best peer", "speedup", "warm: auto, least of the peers"]
-    head += ["GFLOP/s", "GB/s", "error", "error/bound", *beside]
+    lines += ["", "Times in µs, of auto with quartiles; speedup: time of the best peer over that of auto; of the wall:"]
+    lines += ["time of a kernel that only gathers the same rows, over that of auto; GFLOP/s and GB/s of gathered rows:"]
+    lines += ["auto's. Results are checked against float64, of large matrices a sample of rows or entries (JSON:"]
+    lines += ["checked). Who was far behind in one run had no more (JSON: runs).", ""]
+    dense = list(dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if r.get("dense")))
+    head = ["graph", "nnz", "case", "auto", "best of ours", "best peer", "speedup", "of the wall"]
+    head += ["warm: auto, least of the peers", "GFLOP/s", "GB/s", "error", "error/bound", *dense]
     lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for c in document["cases"]:
-        auto, peer = c["contenders"]["auto"], c["contenders"][c["best_peer"]]
-        named = [(r["us"], n) for n, r in c["contenders"].items() if r["ours"] and n != "auto"]
-        warm = min(r["warm_us"] for r in c["contenders"].values() if not r["ours"] and not r.get("dense"))
-        us, best = min(named, default=(auto["us"], "auto"))
-        cells = [c["graph"], f"{c['nnz']:,}", _setting(c), f"{auto['us']:.1f}", f"{us:.1f} {best}"]
-        cells += [f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}"]
-        cells += [f"{auto['warm_us']:.1f}, {warm:.1f}", f"{auto['gflops']:.1f}"]
-        cells += [f"{auto['gather_gbs']:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
-        cells += [f"{c['contenders'][n]['us']:.1f}" if n in c["contenders"] else "" for n in beside]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *(speedups(document, peer) for peer in ("torch.sparse", "cusparse"))]
-    summary = document["summary"]
-    lines += ["", "| case | geometric mean of speedups |", "|---|---|"]
-    lines += [f"| {k} | {v} |" for k, v in summary["geomean_speedup"].items()]
+    lines += [f"| {' | '.join(_row(c, dense))} |" for c in cases]
+    lines += ["", *(speedups(document, peer) for peer in ("torch.sparse", "sampled_addmm", "cusparse"))]
+    lines += ["", "| case | geometric mean of speedups | of the wall |", "|---|---|---|"]
+    for k, v in summary["geomean_speedup"].items():
+        share = summary["geomean_of_the_wall"].get(k)
+        lines.append(f"| {k} | {v} | {f'{100 * share:.0f} %' if share else ''} |")
     for key in ("slower", "out_of_bound", "not_poisoned"):
         lines += ["", f"{key.replace('_', ' ').capitalize()}: {'; '.join(summary[key]) or 'none'}."]
     return "\n".join(lines) + "\n"
@@ -108,31 +123,18 @@ def markdown(document: Document) -> str:
 
 def plot(document: Document, path: Path) -> None:
     """Speedup over the best peer, one dot per case."""
-    from matplotlib.figure import Figure
+    dots(document, [(c["graph"], _setting(c), c["speedup"]) for c in document["cases"]], path)
 
-    settings = list(document["summary"]["geomean_speedup"])
-    graphs = list(dict.fromkeys(c["graph"] for c in document["cases"]))[::-1]
-    figure = Figure(figsize=(8, 1.5 + 0.35 * len(graphs)), layout="constrained")
-    axes = figure.subplots()
-    for k, setting in enumerate(settings):
-        cases = [c for c in document["cases"] if _setting(c) == setting]
-        height = [graphs.index(c["graph"]) - 0.6 * ((k + 0.5) / len(settings) - 0.5) for c in cases]
-        axes.scatter([c["speedup"] for c in cases], height, s=16, label=setting, color=f"C{k % 10}")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set(xscale="log", xlabel="times faster than the best of torch", yticks=range(len(graphs)), yticklabels=graphs)
-    machine = document["conditions"].get("gpu", document["conditions"]["cpu"])
-    axes.set_title(f"{document['op']}, {document['dtype']}, {machine}, torch {document['conditions']['torch']}")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=120)
+
+def write(document: Document, text: str, path: Path) -> None:
+    """JSON at path, the text beside it and printed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    path.with_suffix(".md").write_text(text)
+    print(text)
 
 
 def save(document: Document, path: Path) -> None:
-    """JSON at path, the table beside it and printed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """JSON at path, the tables beside it and printed."""
     document["summary"] = summarize(document["cases"])
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(document))
-    print(markdown(document))
+    write(document, markdown(document), path)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
-Document = dict[str, Any]
-EXTRAS = {"host_us": "host µs", "replay_us": "replayed, warm µs", "replay_cold_us": "replayed, cold µs"}
+from benchmarks.plots import dots
+from benchmarks.reading import Document
+from benchmarks.report import write
+
+EXTRAS = {
+    "gflops": "GFLOP/s",
+    "host_us": "host µs",
+    "replay_us": "replayed, warm µs",
+    "replay_cold_us": "replayed, cold µs",
+}
 
 
 def summarize(cases: list[Document]) -> Document:
@@ -72,14 +78,15 @@ def markdown(document: Document) -> str:
     head = ["graph", "nnz", "case", "ours (auto)", "best peer", "speedup", "of the wall", "error"]
     lines += _table(head, [_row(c) for c in cases])
     rows: list[list[str]] = []
+    extras = {k: v for k, v in EXTRAS.items() if any(k in f for c in cases for f in c["contenders"].values())}
     for c in cases:
         for name, f in c["contenders"].items():
-            rest = [f"{f[k]:.4g}" if k in f else "" for k in EXTRAS]
+            rest = [f"{f[k]:.4g}" if k in f else "" for k in extras]
             rows.append(
                 [c["graph"], c["case"], name, _time(f["us"]), _time(f["warm_us"]), f"{f['peak_mib']:,.4g}", *rest]
             )
     lines += ["Everyone; warm: the least of up to 20 runs without a flush.", ""]
-    lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *EXTRAS.values()], rows)
+    lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *extras.values()], rows)
     lines += _table(
         ["case", "geometric mean of speedups"], [[k, str(v)] for k, v in summary["geomean_speedup"].items()]
     )
@@ -90,32 +97,11 @@ def markdown(document: Document) -> str:
 
 def plot(document: Document, path: Path) -> None:
     """Speedup over the best peer, one dot per graph and case."""
-    from matplotlib.figure import Figure
-
-    cases = document["cases"]
-    labels = list(dict.fromkeys(c["case"] for c in cases))[::-1]
-    graphs = list(dict.fromkeys(c["graph"] for c in cases))
-    figure = Figure(figsize=(9, 1.5 + 0.3 * len(labels)), layout="constrained")
-    axes = figure.subplots()
-    for k, graph in enumerate(graphs):
-        of_graph = [c for c in cases if c["graph"] == graph and c["speedup"] is not None]
-        height = [labels.index(c["case"]) - 0.6 * ((k + 0.5) / len(graphs) - 0.5) for c in of_graph]
-        axes.scatter([c["speedup"] for c in of_graph], height, s=16, label=graph, color=f"C{k % 10}")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set(xscale="log", xlabel="times faster than the best peer", yticks=range(len(labels)), yticklabels=labels)
-    machine = document["conditions"].get("gpu", document["conditions"]["cpu"])
-    axes.set_title(f"{document['op']}, {machine}, torch {document['conditions']['torch']}")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=120)
+    found = [(c["case"], c["graph"], c["speedup"]) for c in document["cases"] if c["speedup"] is not None]
+    dots(document, found, path)
 
 
 def save(document: Document, path: Path) -> None:
     """JSON at path, the tables beside it and printed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     document["summary"] = summarize(document["cases"])
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(document))
-    print(markdown(document))
+    write(document, markdown(document), path)

@@ -8,6 +8,7 @@ stays in the table with the reason.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import statistics
 import time
@@ -25,6 +26,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler that counts
 
 Step = Callable[[], tuple[Tensor, ...]]
 LEAST, MOST, WARM, HOST = 3, 200, 20, 20  # runs: at least, at most, of the warm minimum, per block of host time
+PLENTY = 2**34  # bytes that may stay reserved between contenders
 FREE = {"cpu": 2**32, "cuda": 2**38}  # bytes a peer may be expected to take; cuda: it is tried
 
 
@@ -46,11 +48,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is measured beside the cold median."""
+    """What is measured beside the cold median, and how many seconds a peer's step may take to be measured."""
 
     seconds: float = 1.0
     host: bool = False
     replay: bool = False
+    patience: float = math.inf
 
 
 def peak_bytes(step: Step, results: int, cuda: bool) -> tuple[int, int]:
@@ -146,9 +149,10 @@ def _rounds(steps: dict[str, Step], clock: Clock, seconds: float) -> dict[str, l
 
 
 def _release(cuda: bool) -> None:
-    gc.collect()
-    if cuda:
-        torch.cuda.empty_cache()
+    if not cuda or torch.cuda.memory_reserved() > PLENTY:  # collecting takes longer than most contenders
+        gc.collect()
+        if cuda:
+            torch.cuda.empty_cache()
 
 
 def _reason(error: BaseException) -> str:
@@ -173,9 +177,15 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
         try:
             step = trial.make()
             step()
+            begin = time.perf_counter()
             peak, size = (round(b / 2**20, 3) for b in peak_bytes(step, trial.results, cuda))
-            steps[trial.name] = step
-            figures[trial.name] = {"kind": trial.kind, "peak_mib": peak, "result_mib": size}
+            took = time.perf_counter() - begin
+            if took > wanted.patience and trial.name != "auto":
+                refused[trial.name] = f"not measured: a step takes {took:.2g} s"
+            else:
+                steps[trial.name] = step
+                figures[trial.name] = {"kind": trial.kind, "peak_mib": peak, "result_mib": size}
+            del step
         except Exception as error:  # whatever a peer raises is its reason
             if trial.name == "auto":
                 raise

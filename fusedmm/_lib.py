@@ -219,6 +219,7 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 GATT_PARTS = {"cpu": 64, "cuda": 1024}
+GAT_ROWS = 64
 
 
 @torch.library.register_fake("fusedmm::_attention_rows")
@@ -236,6 +237,24 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *
     want, rows, heads = rest[-2], ptr.size(0) - 1, q.size(1)
     gk = q.new_empty((rows, heads, k.size(2)) if want & 1 else (0,))
     return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
+
+
+@torch.library.register_fake("fusedmm::_gat_scores")
+def _(x, att_k, att_q):  # type: ignore[no-untyped-def]
+    return x.new_empty((*x.shape[:2], 1)), x.new_empty((*x.shape[:2], 1))
+
+
+@torch.library.register_fake("fusedmm::_gat_delta")
+def _(gout, out, lse, glse, pos, pos_w, slope):  # type: ignore[no-untyped-def]
+    gq = gout.new_empty((*gout.shape[:2], 1) if pos.dim() == 3 else (0,))
+    return gout.new_empty(gout.shape[:2], dtype=sums_dtype(gout)), gq
+
+
+@torch.library.register_fake("fusedmm::_gat_spread")
+def _(x, att_k, att_q, gk, gq, gv, gout):  # type: ignore[no-untyped-def]
+    rows, heads, feat = x.shape
+    parts = ((rows + GAT_ROWS - 1) // GAT_ROWS, (3 if gout.dim() == 3 else 2) * heads, feat)
+    return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
 
 
 @torch.library.register_fake("fusedmm::_check")

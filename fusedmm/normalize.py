@@ -27,8 +27,6 @@ class Looped(NamedTuple):
 
     pattern: CSR
     kept: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
-    nodes: Tensor  # int64, nodes that had self loops
-    last: Tensor  # int64, the last old self loop of each of those
 
 
 def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
@@ -61,7 +59,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
     looped = with_loops(adj)
     if adj.val is None and fill == 1:
         return looped.pattern
-    return looped.pattern.with_values(_looped_values(looped, _ones(adj, None), fill))
+    return looped.pattern.with_values(_looped_values(adj, looped, _ones(adj, None), fill))
 
 
 def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, dtype: torch.dtype | None = None) -> CSR:
@@ -101,7 +99,7 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
     _require_square(adj)
     if val is not None:
         require_values(val, adj.nnz, adj.device)
-        return _normalized(adj, val, fill)
+        return _normalized(adj, val, fill, None)
     key = ("norm", fill, dtype or torch.float32)
     known = _derived(adj).get(key)
     if known is None:
@@ -147,15 +145,11 @@ def _make_looped(adj: CSR) -> Looped:
     stays = adj.idx != row  # in the order of the rows; its running sum is where an entry goes
     before = torch.nn.functional.pad(stays.cumsum(0), (1, 0))
     number = adj.eid.long() if adj.eid.numel() else None
-    kept, idx, had, last = None, adj.idx, node[:0], node[:0]
+    kept, idx = None, adj.idx
     place = before[:-1] + row.clamp(max=nodes)
     if not bool(stays.all()):
         mine = stays if number is None else torch.empty_like(stays).scatter_(0, number, stays)
-        loop = (~mine).nonzero()[:, 0]
-        at = adj.coo()[0][loop]
-        newest = torch.full((nodes,), -1, device=device).scatter_reduce_(0, at, loop, "amax")
-        kept, had = mine.nonzero()[:, 0], (newest >= 0).nonzero()[:, 0]
-        last = newest[had]
+        kept = mine.nonzero()[:, 0]
         renumbered = mine.cumsum(0) - 1
         number = (renumbered if number is None else renumbered[number])[stays]
         place, idx = place[stays], adj.idx[stays]
@@ -168,24 +162,44 @@ def _make_looped(adj: CSR) -> Looped:
     eid.scatter_(0, place, number.to(eid.dtype)).scatter_(0, ends, (node + idx.numel()).to(eid.dtype))
     ptr = before[adj.ptr] + torch.arange(adj.ptr.numel(), device=device).clamp(max=nodes)
     pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False)
-    return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept, had, last)
+    return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept)
 
 
-def _looped_values(looped: Looped, val: Tensor, fill: float) -> Tensor:
+@lasting
+def _old_loops(adj: CSR) -> tuple[Tensor, Tensor]:
+    """int64, the nodes that have self loops, and the last loop of each; made once, where values are asked for."""
+    known = _derived(adj).get("old loops")
+    if known is None:
+        _forbid_compiled()
+        row, col, _ = adj.coo()
+        loop = (row == col).nonzero()[:, 0]
+        newest = torch.full((min(adj.shape),), -1, device=adj.device)
+        newest = newest.scatter_reduce_(0, row[loop], loop, "amax")
+        nodes = (newest >= 0).nonzero()[:, 0]
+        known = adj._shared.derived["old loops"] = nodes, newest[nodes]
+    return known
+
+
+def _looped_values(adj: CSR, looped: Looped, val: Tensor, fill: float) -> Tensor:
     loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
     if looped.kept is None:
         return torch.cat([val, loops])
-    loops = loops.index_copy(0, looped.nodes, val.index_select(0, looped.last))
+    nodes, last = _old_loops(adj)
+    loops = loops.index_copy(0, nodes, val.index_select(0, last))
     return torch.cat([val.index_select(0, looped.kept), loops])
 
 
-def _normalized(adj: CSR, val: Tensor, fill: float | None) -> CSR:
+def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> CSR:
     from fusedmm.ops.sddmm import sddmm
     from fusedmm.ops.spmm import spmm
 
-    if fill is not None:
-        looped = with_loops(adj)
-        adj, val = looped.pattern, _looped_values(looped, val, fill)
+    looped = None if fill is None else with_loops(adj)
+    if looped is None or fill is None or (given is None and adj.val is None and fill == 1):
+        adj = adj if looped is None else looped.pattern  # a loop weighs as much as an edge, whichever were there
+        val = _ones(adj, dtype) if given is None else given
+    else:
+        val = _looped_values(adj, looped, _ones(adj, dtype) if given is None else given, fill)
+        adj = looped.pattern
     matrix = adj.with_values(val)
     with torch.autocast(val.device.type, enabled=False):  # half precision would round the degrees
         degree = spmm(matrix, val.new_ones(adj.n_cols, *val.shape[1:], 1))
@@ -197,7 +211,7 @@ def _normalized(adj: CSR, val: Tensor, fill: float | None) -> CSR:
 @lasting
 def _frozen(adj: CSR, dtype: torch.dtype | None, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
-    adj = _normalized(adj, _ones(adj, dtype), fill)
+    adj = _normalized(adj, None, fill, dtype)
     there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
     return CSR(
         adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, constant(adj.val, adj.eid, adj.none), adj.n_cols,

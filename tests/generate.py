@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass
 
 import torch
+from bounds import assert_within, spmm_oracle
 from torch import Tensor
 
 import fusedmm
@@ -238,3 +239,11 @@ def own_algorithms(op: str, device: str) -> list[str]:
     """
     names = (a.name for a in fusedmm.algorithms(op, device))
     return ["auto", *(n for n in names if n.partition(":")[0] not in ("cusparse", "cublas"))]
+
+
+def works(device):
+    """A good call of both operators, after whatever came before."""
+    adj = small(device=device)
+    x = torch.randn(15, 5, device=device)
+    assert_within(fusedmm.spmm(adj, x), *spmm_oracle(adj, x, "sum"), torch.float32, "a good call after a bad one")
+    assert fusedmm.sddmm(adj, torch.ones(12, 5, device=device), x).isfinite().all()

@@ -37,7 +37,7 @@ def source_hash() -> str:
 def run() -> tuple[int, dict[str, int], accuracy.Ratios]:
     """The worst exit code, how many tests passed, failed, erred and were skipped, and errors over bounds on CUDA.
 
-    The files are dealt to several processes, the largest first: together they take a quarter of the time.
+    The files are dealt to several processes, the largest first: together they take about half the time.
     """
     files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: -path.stat().st_size)
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import fusedmm
-from benchmarks import bench_ceilings, bench_spmm, case, graphs, jobs, plots, report, table
-from benchmarks.harness import Clock
+from benchmarks import (
+    answers,
+    bench_ceilings,
+    bench_fused,
+    bench_sddmm,
+    bench_spmm,
+    case,
+    graphs,
+    jobs,
+    plots,
+    reading,
+    report,
+    table,
+)
+from benchmarks.harness import Clock, Contender
 from benchmarks.trial import Trial, Wanted, peak_bytes, run
 
 NODES, PAIRS = 60, 200
@@ -68,6 +83,38 @@ def test_benchmarks_run_within_bounds(
     assert "| tiny |" in (tmp_path / "result.md").read_text()
 
 
+def test_fused_measures_pruned_layers_forward_with_their_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tqdm")
+    pytest.importorskip("matplotlib")
+    monkeypatch.setitem(graphs.SUITES, "pruned", ["128x64 90%"])
+    document = {"op": "fused", "device": "cpu", "dtype": "f32", "suite": "pruned"}
+    document["conditions"] = report.conditions("cpu", Clock("cpu"))
+    options = jobs.Options(seconds=0.0, graphs=("128x64 90%",))
+    made = jobs.collect(bench_fused.jobs, document, options, tmp_path / "partial.json")
+    assert [c["case"] for c in made["cases"]] == ["s*a K=32 forward", "s*a K=128 forward"]
+    for c in made["cases"]:
+        auto = c["contenders"]["auto"]
+        assert auto["gflops"] == pytest.approx(4e-3 * c["nnz"] * c["feat"] / auto["us"], rel=0.01)
+        assert c["contenders"]["back_to_back"]["kind"] == "peer" and "gflops" not in c["contenders"]["spmm alone"]
+    table.save(made, tmp_path / "fused.json")
+    assert "| GFLOP/s |" in (tmp_path / "fused.md").read_text()
+    plots.beside(made, tmp_path / "fused.png", tmp_path / "none.json")
+    assert (tmp_path / "fused-bars.png").exists()
+    (tmp_path / "fused-cuda-pruned.json").write_text(json.dumps(made))
+    text = answers.made("fused_pruned", tmp_path)
+    assert "auto / spmm alone and back_to_back / auto | K 32 | K 128 |" in text and "| 128x64 90% | " in text
+
+
+def test_who_waits_too_long_is_left_out_with_the_time() -> None:
+    def slow() -> tuple[torch.Tensor, ...]:
+        time.sleep(0.02)
+        return (torch.zeros(10),)
+
+    trials = [Trial("auto", lambda: slow, "ours"), Trial("slow", lambda: slow)]
+    found = run(trials, Clock("cpu"), Wanted(seconds=0.0, patience=0.01))
+    assert list(found["contenders"]) == ["auto"] and "not measured: a step takes" in found["refused"]["slow"]
+
+
 def test_who_fails_stays_with_the_reason() -> None:
     def fails() -> tuple[torch.Tensor, ...]:
         raise torch.OutOfMemoryError("much too large")
@@ -101,7 +148,7 @@ def test_peak_memory_counts_what_is_held_at_a_time_without_gradients() -> None:
 def test_pruned_layers_have_dense_products_beside_them_and_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     name, clock = "128x64 90%", Clock("cpu")
-    made = case.run(bench_spmm.case(graphs.load(name, "cpu"), 32, torch.float32, True, False), clock, 0.0)
+    made = case.run(bench_spmm.case(graphs.load(name, "cpu"), 32, torch.float32, True, case.Choice()), clock, 0.0)
     assert made["contenders"]["dense float32"]["us"] > 0 and made["best_peer"].startswith("torch.sparse")
     assert made["contenders"]["auto"]["warm_us"] > 0 and made["contenders"]["auto"]["error_over_bound"] <= 1
     head = {"graph": name, "rows": 128, "cols": 64, "nnz": 800, "feat": 32, "weighted": True, "threads": 1}
@@ -125,3 +172,65 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = bench_ceilings.run("cpu", 0.0)
     assert [c["what"] for c in cases] == ["copy", "read", "gather", "gather", "dense fp32"]
     assert all(c.get("gbs", c.get("gflops")) > 0 for c in cases)
+
+
+def suite_of(op: str, tiny: fusedmm.CSR, graph: str, feats: tuple[int, ...] = (32, 64)) -> dict:
+    """A document as a suite on a GPU makes it, with a stand-in for the wall."""
+    clock, make = Clock("cpu"), {"spmm": bench_spmm.case, "sddmm": bench_sddmm.case}[op]
+    document = {"op": op, "device": "cpu", "dtype": "f32", "suite": "twins", "cases": []}
+    for feat in feats:
+        made = make(tiny, feat, torch.float32, op == "spmm", case.Choice())
+        lower = Contender("gather_wall:1x4", lambda: torch.zeros(1), wall=True)
+        far = Contender("cusparse_coo", lambda make=made.contenders[0].call: (time.sleep(0.05), make())[1])
+        lesson = Contender("shared:32", made.contenders[0].call)
+        made = replace(made, contenders=[*made.contenders, lower, far, lesson])
+        head = {"graph": graph, "rows": tiny.shape[0], "cols": tiny.shape[1], "nnz": tiny.nnz, "feat": feat}
+        document["cases"].append(head | {"weighted": op == "spmm", "threads": None} | case.run(made, clock, 0.0))
+    document["conditions"] = report.conditions("cpu", clock)
+    return document
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+def test_the_wall_is_no_peer_and_who_is_far_behind_runs_once(op: str, tiny: fusedmm.CSR, tmp_path: Path) -> None:
+    document = suite_of(op, tiny, "tiny")
+    for c in document["cases"]:
+        found = c["contenders"]
+        assert found["gather_wall:1x4"]["wall"] and "error" not in found["gather_wall:1x4"]
+        assert found["cusparse_coo"]["runs"] == 1 and found["cusparse_coo"]["error_over_bound"] <= 1
+        assert found["auto"]["runs"] >= 3 and c["best_peer"] not in ("gather_wall:1x4", "cusparse_coo")
+        assert 0 < reading.wall_share(c) < 1
+    report.save(document, tmp_path / "twins.json")
+    text = (tmp_path / "twins.md").read_text()
+    assert "times faster than cusparse | K 32 | K 64 |" in text and " % |" in text
+    pytest.importorskip("matplotlib")
+    report.plot(document, tmp_path / "twins.png")
+    plots.beside(document, tmp_path / "twins.png", tmp_path / "none.json")
+    assert (tmp_path / "twins-cusparse.png").stat().st_size > 0
+
+
+def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
+    sweeps = suite_of("spmm", tiny, "512x256 90%")
+    for suite, document in (("twins", suite_of("spmm", tiny, "tiny")), ("sweeps", sweeps), ("pruned", sweeps)):
+        (tmp_path / f"spmm-cuda-{suite}.json").write_text(json.dumps(document))
+    for name in ("spmm", "sddmm", "fused"):
+        page = tmp_path / f"{name}.md"
+        page.write_text((Path(__file__).parents[1] / "docs" / f"{name}.md").read_text())
+        before = page.read_text()
+        marks = [m[2] for m in answers.MARKED.finditer(before)]
+        assert marks and set(marks) == {key for key in answers.TABLES if key.startswith(f"{name}_")}
+        answers.fill(page, tmp_path)
+        once = page.read_text()
+        answers.fill(page, tmp_path)
+        assert page.read_text() == once and (once == before) == (name != "spmm")
+    text = (tmp_path / "spmm.md").read_text()
+    assert "| best peer / ours and wall / ours | K 32 | K 64 |" in text and "| 512x256 90% | 32 |" in text
+
+
+def test_choice_of_algorithms() -> None:
+    def algorithm(name: str, number: int) -> fusedmm.Algorithm:
+        return fusedmm.Algorithm(number, name, "", "", True)
+
+    few = case.Choice(plugins=("row_split",))
+    assert few.wants(algorithm("gather_wall:1x4", 1000)) and few.wants(algorithm("row_split:4", 1001))
+    assert not few.wants(algorithm("crc", 1002)) and case.Choice().wants(algorithm("crc", 1002))
+    assert few.wants(algorithm("segments", 2)) and not few.wants(algorithm("reference", 1))

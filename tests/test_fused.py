@@ -8,11 +8,11 @@ import pytest
 import torch
 from bounds import UNIT
 from fused_oracle import Stages, assert_near, forward, gradients
-from generate import Case, cases, run_or_decline, small
+from generate import Case, cases, own_algorithms, run_or_decline, small
 
 import fusedmm
 from fusedmm import presets, reference
-from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES
+from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, ops
 from fusedmm.expression import parse
 
 EDGES = [
@@ -36,7 +36,7 @@ def stages(seed: int) -> Stages:
 
 
 def algorithms(device):
-    return ["auto", *(a.name for a in fusedmm.algorithms("fused", device))]
+    return own_algorithms("fused", device)
 
 
 def check(adj, x, y, z, st: Stages, algorithm="auto"):
@@ -140,6 +140,55 @@ def test_a_row_of_many_equal_terms(device):
             check(adj, x, y, z + 0.5, st, algorithm)
 
 
+TWO_CALLS = ("back_to_back", "cusparse", "cublas")
+NOT_THEIRS = [
+    {"score": "sqdist"}, {"score": "none", "edge": "a"}, {"message": "add"}, {"activation": "relu"},
+    {"message": "mul", "reduce": "max"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", NOT_THEIRS, ids=str)
+def test_two_calls_decline_what_they_cannot(options, device):
+    """By name: there is no SDDMM of a distance and no SpMM of another message. What they do take works after."""
+    adj = small(device=device)
+    x, y, z = operands(12, 15, 8, device=device)
+    listed = [a.name for a in fusedmm.algorithms("fused", device) if a.name in TWO_CALLS]
+    assert listed == list(TWO_CALLS if device == "cuda" else TWO_CALLS[:1])
+    given = (x, y) if "message" in options else (x, y, z)
+    for name in listed:
+        with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
+            fusedmm.fused(adj, *given, **options, algorithm=name)
+    check(adj, x, y, z, Stages(), "back_to_back")
+
+
+def test_two_calls_in_any_order_of_edges(device):
+    """Values through the edge order, as they want a gradient: where SDDMM multiplies by them, and where it does not."""
+    g = torch.Generator().manual_seed(3)
+    row, col = torch.randint(0, 40, (500,), generator=g), torch.randint(0, 30, (500,), generator=g)
+    for inner in ((), (3,)):
+        val = torch.randn(500, *inner, generator=g).to(device).requires_grad_()
+        adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), val, shape=(40, 30))
+        x, y, z = operands(40, 30, 16, *inner, device=device, wide=9)
+        for edge in ("s*a", "s", "sigmoid(s)*a", "softplus(s + a)"):
+            check(adj, x, y, z, Stages("dot", edge), "back_to_back")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_rows_wider_than_any_group(dtype, device):
+    """Forward and backward, beyond what one pass holds in registers."""
+    adj = small(device=device, dtype=dtype)
+    x, y, z = operands(12, 15, 1100, dtype=dtype, device=device, wide=1030)
+    for st in (Stages(), Stages("dot", "sigmoid(s/30)*a", "scale", None, "mean"), Stages("sqdist", "a/(1+s)", "sub")):
+        check(adj, x, y, z, st)
+        a, b, c = (t.clone().requires_grad_() for t in (x, y, z))
+        named = {"x": a, "y": b, "z": c} if st.message == "scale" else {"x": a, "y": b}
+        out = fusedmm.fused(adj, *named.values(), **st._asdict())
+        g = torch.ones_like(out)
+        wanted = gradients(adj, x, y, z, g, st)
+        for name, found in zip(named, torch.autograd.grad(out, list(named.values()), g), strict=True):
+            assert_near(found, *wanted[name], dtype, f"{name} {st}")
+
+
 # ---- gradients ----
 
 
@@ -172,6 +221,43 @@ def test_gradients_over_the_covering_array(case: Case, device):
                     exact = exact.sum(1)
                 error, dtype = error + 16 * torch.finfo(dtype).smallest_normal * UNIT[dtype], val.dtype
             assert_near(got, exact, error, dtype, f"{name} {st}")
+
+
+def passes(adj, x, y, z, g, st: Stages, number: int, device: str):
+    """Both gradient passes by an algorithm: of x and val, of y and, if it has a part, z. None: declined."""
+    adj, x, y, z, g = adj.to(device), *(t.to(device) for t in (x, y, z, g))
+    adj = adj.cache_transpose()
+    scale = st.message == "scale"
+    kinds = (SCORES[st.score], MESSAGES[st.message], ACTIVATIONS[st.activation])
+    given = (x, y, z if scale else adj.none, g, parse(st.edge).program(gradients=True), *kinds)
+    rows, cols = (adj.ptr, adj.idx, adj.eid, adj.plan), (adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t)
+    val = adj.val.clone()
+    try:
+        gx, gval = ops._fused_rows.default(*rows, val, *given, 3, number)
+        gy, gz = ops._fused_cols.default(*cols, val, *given, 3 if scale else 1, number)
+    except RuntimeError as error:
+        assert "does not support this call" in str(error)
+        return None
+    return [t.cpu() for t in ((gx, gval, gy, gz) if scale else (gx, gval, gy))]
+
+
+@pytest.mark.parametrize("score", list(SCORES))
+@pytest.mark.parametrize("message", list(MESSAGES))
+def test_every_gradient_pass(score, message, device):
+    """By every algorithm that has them, as by the reference on the CPU: one channel to packs, one head and two."""
+    edges = itertools.cycle(["s*a", "tanh(s)*a - s", "exp(-s/2)", "softplus(s + a)"])
+    for activation, heads, feat in itertools.product(ACTIVATIONS, (None, 2), (1, 19, 40)):
+        adj = small(dtype=torch.float64, heads=heads)
+        x, y, z = operands(12, 15, 1 if score == "additive" else feat, heads, torch.float64, wide=feat + 4)
+        wide = z.shape[-1] if message == "scale" else x.shape[-1]
+        g = torch.randn(12, *([] if heads is None else [heads]), wide, dtype=torch.float64)
+        st = Stages(score, next(edges), message, activation)
+        wanted = passes(adj, x, y, z, g, st, 1, "cpu")
+        for algorithm in fusedmm.algorithms("fused", device):
+            found = passes(adj, x, y, z, g, st, algorithm.number, device)
+            assert found is not None or algorithm.name not in ("reference", "segments")
+            if found is not None:
+                torch.testing.assert_close(found, wanted, msg=f"{algorithm.name} heads {heads} F {feat} {st}")
 
 
 SMOOTH = ["s*a", "sigmoid(s)", "a/(1+s**2)", "exp(-s/2)*a", "softplus(s + a)", "tanh(s)*a - s"]

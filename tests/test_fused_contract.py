@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from generate import run_or_decline, small
+from generate import own_algorithms, run_or_decline, small
 from torch.library import opcheck
 
 import fusedmm
@@ -110,7 +110,9 @@ def test_forged_structures_read_nothing_outside(name, device):
     good = small(device=device)
     x, y = torch.randn(12, 33, device=device), torch.randn(15, 33, device=device)
     expected = fusedmm.fused(good, x, y).cpu()
-    for algorithm in ["auto", *(a.name for a in fusedmm.algorithms("fused", device) if a.name != "back_to_back")]:
+    for algorithm in own_algorithms("fused", device):
+        if algorithm == "back_to_back":
+            continue  # rows that overlap give one entry two scores
         adj, whole = small(device=device), torch.ones(12, dtype=torch.bool)
         if name == "column":
             adj.idx.data[int(adj.ptr[3])] = -(2**31)

@@ -61,6 +61,28 @@ for wrong in (dict(reduce="max"), dict()):
     assert out.count("algorithm plain does not support this call") == 2, out
 
 
+def test_one_for_fused(tmp_path):
+    """It reads the edge function's program and takes two of them; what it declines is an error by name."""
+    out = python(
+        """
+added, = fusedmm.load_algorithms(args[0])
+assert added.name == "plain" and added.number >= 1000, added
+index = torch.randint(0, 40, (2, 300))
+adj = fusedmm.CSR.from_coo(index[0], index[1], torch.randn(300), shape=(40, 40))
+x = torch.randn(40, 2, 7)
+for edge in ("s*a", "a*s", "s"):
+    torch.testing.assert_close(fusedmm.fused(adj, x, edge=edge, algorithm="plain"), fusedmm.fused(adj, x, edge=edge))
+for options in (dict(edge="s+a"), dict(edge="a*a"), dict(reduce="mean"), dict(score="l1")):
+    try:
+        fusedmm.fused(adj, x, algorithm="plain", **options)
+    except ValueError as e:
+        print(e)
+""",
+        build(ROOT / "tests" / "plugin_fused.c", tmp_path),
+    )
+    assert out.count("algorithm plain does not support this call") == 4, out
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*none\.so"):
         fusedmm.load_algorithms(tmp_path / "none.so")

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from bounds import sddmm_oracle, spmm_oracle
+from bounds import UNIT, sddmm_oracle, spmm_oracle
 from conftest import ROOT
+from fused_oracle import Stages, forward
+from fused_oracle import assert_near as assert_fused_near
 from generate import run_or_decline
 
 import fusedmm
@@ -95,6 +97,23 @@ def test_values_of_another_type_and_order(cuda):
         torch.testing.assert_close(fusedmm.sddmm(adj, a, x, algorithm=name), fusedmm.sddmm(adj, a, x), msg=name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("edge", ["s*a", "s", "sigmoid(s)", "exp(-s/2)*a", "softplus(s + a)"])
+def test_fused_in_two_calls(edge, dtype, cuda):
+    """Their SDDMM, our edge function between, their SpMM: with values in another order, per head, and not at all."""
+    assert vendors("fused") == list(VENDORS)
+    cell = torch.randperm(2500, generator=torch.Generator().manual_seed(1))[:600]  # of repeated ones they take some
+    row, col = cell.cuda() // 50, cell.cuda() % 50
+    for heads, values in ((None, None), (None, (600,)), (3, (600,)), (3, (600, 3))):
+        val = None if values is None else torch.randn(values, device=cuda, dtype=dtype).requires_grad_()
+        adj = fusedmm.CSR.from_coo(row, col, val, shape=(50, 50))
+        x, y, z = (dense(50, feat, heads, dtype, feat) / 4 for feat in (32, 32, 12))
+        wanted = forward(adj, x, y, z, Stages("dot", edge), 2**6 * UNIT[dtype])
+        for name in vendors("fused"):
+            out = fusedmm.fused(adj, x, y, z, edge=edge, algorithm=name)
+            assert_fused_near(out, *wanted, dtype, f"{name} {heads} {values}")
+
+
 def test_what_they_decline(cuda):
     """By name, so that a table of benchmarks has a gap and not a wrong figure."""
     index = torch.zeros(2, 1, dtype=torch.int64, device=cuda)
@@ -106,6 +125,13 @@ def test_what_they_decline(cuda):
         half = torch.ones(1, 4, device=cuda, dtype=torch.float16)
         with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
             fusedmm.sddmm(adj, half, half, algorithm=name)
+    one = torch.ones(1, 4, device=cuda)
+    for name in vendors("fused"):
+        for x, options in (
+            (half, {}), (one, {"reduce": "max"}), (one, {"reduce": "mean"}), (one, {"score": "l1"}),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
+                fusedmm.fused(adj, x, algorithm=name, **options)
 
 
 def header(name: str) -> Path | None:
@@ -128,8 +154,8 @@ def test_our_prototypes_are_theirs():
 
 
 def test_they_are_listed_where_cuda_is():
-    listed = vendors("spmm") + vendors("sddmm")
-    assert bool(listed) == (fusedmm.build_info()["cuda"] is not None), listed
+    for op in ("spmm", "sddmm", "fused"):
+        assert bool(vendors(op)) == (fusedmm.build_info()["cuda"] is not None), op
 
 
 def test_side_stream(cuda):

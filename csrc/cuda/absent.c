@@ -1,5 +1,6 @@
 /* The CUDA side of a library that was built without nvcc: no algorithms, and errors that say how to
  * get them. Compiled instead of every other file of this folder. */
+#include "../gat.h"
 #include "../select.h"
 
 static fmm_status absent(const char *op)
@@ -101,4 +102,10 @@ fmm_status fmm_cuda_select(const fmm_exec *exec, const fmm_select_call *call)
 {
     (void)exec, (void)call;
     return absent("select");
+}
+
+fmm_status fmm_cuda_gat(const fmm_exec *exec, const fmm_gat_call *call)
+{
+    (void)exec, (void)call;
+    return absent("gat");
 }

@@ -143,21 +143,4 @@ static inline int64_t attention_widest(const fmm_attention *t)
     return WARP * (attention_packs(t) ? per_packs(pack) * pack : PER_SINGLE);
 }
 
-/* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
-template <class Kernel, class Args>
-static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid,
-                         const Args &args)
-{
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(BLOCK);
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = starts_early(device);
-    cudaLaunchKernelEx(&config, kernel, args);
-}
-
 #endif

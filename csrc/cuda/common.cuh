@@ -70,6 +70,18 @@ template <class T, int N> static __device__ __forceinline__ PACK(T, N) load(cons
     return __ldg(reinterpret_cast<const PACK(T, N) *>(from));
 }
 
+/* A load that always loads: rows that are not there come from a line of zeros, or from another
+ * line. Loads under a branch go through a temporary, and loads through one temporary wait for each
+ * other.
+ */
+static __device__ const uint4 no_row = {0, 0, 0, 0};
+template <class T, int N>
+static __device__ __forceinline__ PACK(T, N)
+    load_if(bool there, const T *from, const uint4 *other = &no_row)
+{
+    return load<T, N>(there ? from : reinterpret_cast<const T *>(other));
+}
+
 template <class T> static __device__ __forceinline__ void unpack2(unsigned pair, float *to);
 template <> __device__ __forceinline__ void unpack2<__half>(unsigned pair, float *to)
 {
@@ -222,11 +234,11 @@ static inline unsigned blocks_for(int64_t count)
 /* ---- launches ---- */
 
 /* This library's CUDA runtime has a current device of its own, which nobody else sets: each call
- * makes the operand's device current and puts back what was. */
+ * makes the operand's device current, if it is not, and puts back what was. */
 static inline fmm_status cuda_enter(const char *op, const fmm_exec *exec, int *before)
 {
     cudaError_t error = cudaGetDevice(before);
-    if (error == cudaSuccess) error = cudaSetDevice(exec->index);
+    if (error == cudaSuccess && *before != exec->index) error = cudaSetDevice(exec->index);
     REQUIRE(error == cudaSuccess, FMM_DEVICE_ERROR,
             "%s: CUDA device %d: %s (this build needs an NVIDIA driver of its toolkit's release or "
             "newer)",
@@ -237,7 +249,7 @@ static inline fmm_status cuda_enter(const char *op, const fmm_exec *exec, int *b
 static inline fmm_status cuda_leave(const char *op, const fmm_exec *exec, int before)
 {
     const cudaError_t error = cudaGetLastError();
-    cudaSetDevice(before);
+    if (before != exec->index) cudaSetDevice(before);
     REQUIRE(error == cudaSuccess, FMM_DEVICE_ERROR, "%s: launch on CUDA device %d: %s", op,
             exec->index, cudaGetErrorString(error));
     return FMM_OK;
@@ -263,6 +275,23 @@ static inline bool starts_early(int device)
     int major = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     return major >= 9;
+}
+
+/* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
+template <class Kernel, class Args>
+static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid,
+                         const Args &args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(BLOCK);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = starts_early(device);
+    cudaLaunchKernelEx(&config, kernel, args);
 }
 
 static inline cudaStream_t stream_of(const fmm_exec *exec)

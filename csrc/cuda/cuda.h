@@ -31,12 +31,27 @@ bool fmm_sddmm_segments_supports(const fmm_call *call);
 size_t fmm_spmm_segments_workspace(const fmm_call *call);
 size_t fmm_sddmm_segments_workspace(const fmm_call *call);
 
+/* spmm_tiles_<dtype>.cu */
+bool fmm_spmm_tiles_supports(const fmm_call *call);
+fmm_status fmm_spmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call);
+
 /* attention.cu: the same of attention */
 bool fmm_attention_segments_supports(const fmm_call *call);
 size_t fmm_attention_segments_workspace(const fmm_call *call);
 /* fused.cu: the same of fused */
 bool fmm_fused_segments_supports(const fmm_call *call);
 size_t fmm_fused_segments_workspace(const fmm_call *call);
+
+/* fused_two.cu: SDDMM, then SpMM */
+#define FMM_FUSED_TWO(name)                                                                        \
+    bool fmm_fused_##name##_supports(const fmm_call *call);                                        \
+    size_t fmm_fused_##name##_workspace(const fmm_call *call);                                     \
+    fmm_status fmm_fused_##name(const fmm_exec *exec, const fmm_call *call);
+FMM_FUSED_TWO(back_to_back)
+FMM_FUSED_TWO(cusparse)
+FMM_FUSED_TWO(cublas)
+#undef FMM_FUSED_TWO
 
 #ifdef __cplusplus
 }

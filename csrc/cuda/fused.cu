@@ -10,15 +10,13 @@ static bool gathers(const fmm_dense *d)
 }
 
 /* A group spans all channels of a row: forward 32 lanes with 4 packs of 16 bytes, or 8 single
- * elements; in the gradients half as many, which are those of dot products and the message z. */
+ * elements; in the gradients half as many. */
 bool fmm_fused_segments_supports(const fmm_call *call)
 {
     const fmm_fusion *f = call->fusion;
     const bool forward = f->pass == FMM_FORWARD;
     if (f->function || !gathers(f->y) || (f->z && !gathers(f->z))) return false;
     if (!forward && (!gathers(f->x) || !gathers(f->g))) return false;
-    if (!forward && (f->score != FMM_SCORE_DOT || !f->z || f->activation != FMM_ACT_NONE))
-        return false;
     const int64_t feat = f->z && f->z->feat > f->x->feat ? f->z->feat : f->x->feat;
     const int vec = fused_vec(f), most = vec == 1 ? 256 : vec * 128;
     return feat <= (forward ? most : most / 2) && segments_reach(call->a, f->x->heads, feat);

@@ -22,15 +22,6 @@
 #include "sddmm.cuh"
 #include "spmm.cuh"
 
-/* A load that always loads: rows that are not there come from a line of zeros. Loads under a branch
- * go through a temporary, and loads through one temporary wait for each other. */
-static __device__ const uint4 no_row = {0, 0, 0, 0};
-template <class T, int N>
-static __device__ __forceinline__ PACK(T, N) load_if(bool there, const T *from)
-{
-    return load<T, N>(there ? from : reinterpret_cast<const T *>(&no_row));
-}
-
 enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 
 template <class T> struct fused_args {

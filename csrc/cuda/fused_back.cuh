@@ -1,21 +1,32 @@
-/* The gradients of fused `segments`, for dot products, the message z and any edge program.
+/* The gradients of fused `segments`.
  *
- * With c = < g[i], z[j] > and the derivatives ws, wa of w,
+ * With m the message, c = < g[i], m[p] >, the derivatives ws, wa of w, and s', m' those of the
+ * score and of the message by the side in question,
  *
- *     ROWS on A:              gx[i] = sum_p c ws y[j]     gval[p] = c wa
- *     COLS on its transpose:  gy[j] = sum_p c ws x[i]     gz[j]   = sum_p w g[i]
+ *     ROWS on A:              gx[i] = sum_p c ws s' [+ w g[i] m']     gval[p] = c wa
+ *     COLS on its transpose:  gy[j] = sum_p c ws s' [+ w g[i] m']     gz[j]   = sum_p w g[i] m'
  *
- * so both passes are one: a row has an own side, its slices of one operand of the score and of one
- * of the product in registers, and gathers the other two, the far side: x, g and y, z in ROWS, y, z
- * and x, g in COLS. Per batch of entries the two dot products of each meet in one butterfly, the
- * edge function is evaluated side by side in the lanes, and the gathered rows, still in registers,
- * are added under c ws and w. Where z is y, SAME, ROWS gathers one row for both and COLS keeps one.
+ * where s' of a dot product is the other side, m' of the message z is 1, and what stands in
+ * brackets belongs to messages made of x and y, which have no gz, so both passes are one: a row has
+ * an own side, its slices of one operand of the score and of one of the product in registers, and
+ * gathers the other two, the far side: x, g and y, z in ROWS, y, z and x, g in COLS. Per batch of
+ * entries the two dot products of each meet in one butterfly, the edge function is evaluated side
+ * by side in the lanes, and the gathered rows, still in registers, are added under c ws and w.
  * Otherwise as fused.cuh: one owner for each sum, pieces of long rows joined in order, no score in
- * memory, the same bits every time. */
+ * memory, the same bits every time.
+ *
+ * Three forms are compiled. Two are of dot products, the message z and edge functions with direct
+ * code: SAME, where z is y, of which ROWS gathers one row for both and COLS keeps one; and OTHER.
+ * The third, ANY, takes every score, message, activation and program. It branches on them once for
+ * each pack of channels, the same way in every lane; a message of x and y has no second operand on
+ * the side where z would be. */
 #ifndef FMM_CUDA_FUSED_BACK_CUH
 #define FMM_CUDA_FUSED_BACK_CUH
 
 #include "fused.cuh"
+#include "fused_pack.cuh"
+
+enum back_form { BACK_SAME, BACK_OTHER, BACK_ANY };
 
 /* One operand: rows, or a gradient of them. data NULL: not wanted. */
 template <class P> struct fused_side {
@@ -35,6 +46,7 @@ template <class T> struct back_args {
     uint64_t per_head;
     uint32_t far_s_row, far_m_row; /* in bytes */
     int32_t heads, shift;
+    int score, message, activation;
     edge_program<A> edge;
 };
 
@@ -57,9 +69,15 @@ static __device__ __forceinline__ void transpose_sums(A *score, A *product, int 
     product[0] = upper ? own : other;
 }
 
-template <class T, bool COLS, bool SAME, bool RUN, int VEC, int LANES, int PER, int BATCH,
-          int BLOCKS>
-static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
+/* Blocks whose registers a processor must hold. */
+template <class T> static constexpr int back_blocks(int form, int channels, int blocks)
+{
+    const int bytes = channels * (int)sizeof(typename sum_of<T>::type);
+    return form != BACK_ANY ? blocks : bytes > 32 ? 1 : 2;
+}
+
+template <class T, bool COLS, int FORM, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
+static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, BLOCKS))
     fused_back(const __grid_constant__ back_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -67,9 +85,12 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
         HALF = LANES / 2,
         SHARE = HALF / BATCH, /* lanes with the same score */
         STEP = LANES * VEC,
-        UNROLL = LANES / BATCH < 4 ? LANES / BATCH : 4,
+        UNROLL = FORM == BACK_ANY    ? 1
+                 : LANES / BATCH < 4 ? LANES / BATCH
+                                     : 4,
     };
     static_assert(HALF >= BATCH, "a lane holds one score of a batch");
+    constexpr bool SAME = FORM == BACK_SAME, ANY = FORM == BACK_ANY;
     constexpr bool ONE_FAR = SAME && !COLS, ONE_OWN = SAME && COLS;
     let_next_start();
     const int lane = threadIdx.x % LANES, column = lane * VEC;
@@ -85,6 +106,10 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
         reinterpret_cast<const char *>(s.far_s.data + head * s.far_s.head + column);
     const char *const far_m =
         reinterpret_cast<const char *>(s.far_m.data + head * s.far_m.head + column);
+    const bool scale = !ANY || s.message == FMM_MESSAGE_SCALE;
+    const bool scored = !ANY || s.score != FMM_SCORE_NONE;
+    const bool reads_s = scored || !scale; /* else neither x nor y has a part in anything */
+    const bool has_own_m = scale || !COLS, has_far_m = scale || COLS;
     bool in_s[PER], in_m[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -135,9 +160,10 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
         const T *const from_m = s.own_m.data + now.row * s.own_m.row + head * s.own_m.head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            unpack<T, VEC>(load_if<T, VEC>(in_s[i], from_s + i * STEP), own_s[i]);
+            unpack<T, VEC>(load_if<T, VEC>(reads_s && in_s[i], from_s + i * STEP), own_s[i]);
             if (!ONE_OWN)
-                unpack<T, VEC>(load_if<T, VEC>(in_m[i], from_m + i * STEP), own_m[ONE_OWN ? 0 : i]);
+                unpack<T, VEC>(load_if<T, VEC>(has_own_m && in_m[i], from_m + i * STEP),
+                               own_m[ONE_OWN ? 0 : i]);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
         }
@@ -160,11 +186,12 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
                     const char *const at_m = far_m + uint64_t(uint32_t(j)) * s.far_m_row;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
-                        row_s[f][i] = load_if<T, VEC>(j >= 0 && in_s[i],
+                        row_s[f][i] = load_if<T, VEC>(reads_s && j >= 0 && in_s[i],
                                                       reinterpret_cast<const T *>(at_s) + i * STEP);
                         if (!ONE_FAR)
-                            row_m[ONE_FAR ? 0 : f][i] = load_if<T, VEC>(
-                                j >= 0 && in_m[i], reinterpret_cast<const T *>(at_m) + i * STEP);
+                            row_m[ONE_FAR ? 0 : f][i] =
+                                load_if<T, VEC>(has_far_m && j >= 0 && in_m[i],
+                                                reinterpret_cast<const T *>(at_m) + i * STEP);
                     }
                 }
 #pragma unroll
@@ -176,10 +203,19 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
                         unpack<T, VEC>(row_s[f][i], there_s);
                         unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
                         const A *const own = ONE_OWN ? own_s[i] : own_m[ONE_OWN ? 0 : i];
+                        A m[VEC];
+                        if (ANY) {
+                            if (scored)
+                                score[f] = pack_score<A, VEC>(s.score, score[f], own_s[i], there_s);
+                            pack_messages<A, VEC>(
+                                s.message, s.activation, COLS ? there_s : own_s[i],
+                                COLS ? own_s[i] : there_s, COLS ? own : there_m, m);
+                        }
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
-                            score[f] += own_s[i][v] * there_s[v];
-                            product[f] += own[v] * there_m[v];
+                            if (!ANY) score[f] += own_s[i][v] * there_s[v];
+                            product[f] +=
+                                (ANY && COLS ? m[v] : own[v]) * (ANY && !COLS ? m[v] : there_m[v]);
                         }
                     }
                 }
@@ -188,9 +224,10 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
                 const int mine_is = c + lane % HALF / SHARE;
                 const A a = __shfl_sync(ALL, value, mine_is, LANES);
                 const bool there = __shfl_sync(ALL, near, mine_is, LANES) >= 0;
-                const edge_result<A> found = RUN && s.edge.kind == EDGE_PROGRAM
-                                                 ? edge_run(s.edge, score[0], a)
-                                                 : edge_direct(s.edge, score[0], a);
+                const A of = scored ? score[0] : A(1);
+                const edge_result<A> found = ANY && s.edge.kind == EDGE_PROGRAM
+                                                 ? edge_run(s.edge, of, a)
+                                                 : edge_direct(s.edge, of, a);
                 const A ds = there ? product[0] * found.by_s : A(0);
                 const A w = there ? found.w : A(0);
                 if (!COLS && s.gval.data && there && lane < HALF && lane % SHARE == 0) {
@@ -202,18 +239,24 @@ static __global__ void __launch_bounds__(BLOCK, RUN ? 2 : BLOCKS)
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
                     const A by_s = __shfl_sync(ALL, ds, f * SHARE, LANES);
-                    const A by_m = COLS ? __shfl_sync(ALL, w, f * SHARE, LANES) : A(0);
+                    const A by_m = COLS || ANY ? __shfl_sync(ALL, w, f * SHARE, LANES) : A(0);
+                    if (ANY && __shfl_sync(ALL, near, c + f, LANES) < 0) continue;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
                         A there_s[VEC], there_m[VEC];
                         unpack<T, VEC>(row_s[f][i], there_s);
                         unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
+                        if constexpr (ANY) {
+                            pack_add<A, COLS, VEC>(s, by_s, by_m, own_s[i], there_s, own_m[i],
+                                                   there_m, sum_s[i], sum_m[COLS ? i : 0]);
+                        } else {
 #pragma unroll
-                        for (int v = 0; v < VEC; v++) {
-                            sum_s[i][v] = reduce_sum::add(sum_s[i][v], by_s, there_s[v]);
-                            if (COLS)
-                                sum_m[COLS ? i : 0][v] =
-                                    reduce_sum::add(sum_m[COLS ? i : 0][v], by_m, there_m[v]);
+                            for (int v = 0; v < VEC; v++) {
+                                sum_s[i][v] = reduce_sum::add(sum_s[i][v], by_s, there_s[v]);
+                                if (COLS)
+                                    sum_m[COLS ? i : 0][v] =
+                                        reduce_sum::add(sum_m[COLS ? i : 0][v], by_m, there_m[v]);
+                            }
                         }
                     }
                 }
@@ -261,11 +304,15 @@ static void join_back(const fmm_exec *exec, const back_args<T> &s, const fused_s
     launch_join<T, reduce_sum>(exec, j);
 }
 
-/* BATCH is SAME's; others gather two rows for an entry in ROWS, too. */
+/* BATCH is SAME's; others gather two rows for an entry in ROWS, too, and ANY is half as long where
+ * a pack unpacks into twice the registers. */
 template <class T, bool COLS, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
 static void launch_back(const fmm_exec *exec, back_args<T> s)
 {
-    enum { BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2 };
+    enum {
+        BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2,
+        FEW = BOTH > 4 || (VEC > 4 && BOTH > 2) ? BOTH / 2 : BOTH
+    };
     const cudaStream_t stream = stream_of(exec);
     s.shift = bundle_shift(s.a.rows);
     while (1 << s.shift > LANES) s.shift--;
@@ -276,10 +323,11 @@ static void launch_back(const fmm_exec *exec, back_args<T> s)
     };
     const bool same =
         s.feat_s == s.feat_m && (COLS ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
-    const bool run = s.edge.kind == EDGE_PROGRAM;
-    const auto kernel = run    ? fused_back<T, COLS, false, true, VEC, LANES, PER, BOTH, BLOCKS>
-                        : same ? fused_back<T, COLS, true, false, VEC, LANES, PER, BATCH, BLOCKS>
-                               : fused_back<T, COLS, false, false, VEC, LANES, PER, BOTH, BLOCKS>;
+    const bool any = s.edge.kind == EDGE_PROGRAM || s.score != FMM_SCORE_DOT ||
+                     s.message != FMM_MESSAGE_SCALE || s.activation != FMM_ACT_NONE;
+    const auto kernel = any    ? fused_back<T, COLS, BACK_ANY, VEC, LANES, PER, FEW, BLOCKS>
+                        : same ? fused_back<T, COLS, BACK_SAME, VEC, LANES, PER, BATCH, BLOCKS>
+                               : fused_back<T, COLS, BACK_OTHER, VEC, LANES, PER, BOTH, BLOCKS>;
     kernel<<<grid, BLOCK, 0, stream>>>(s);
     join_back(exec, s, s.out_s, s.partial_s, s.feat_s, s.width_s);
     if (COLS) join_back(exec, s, s.out_m, s.partial_m, s.feat_m, s.width_m);
@@ -336,6 +384,9 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     s.partial_m = s.partial_s + slots * s.width_s;
     s.heads = (int32_t)f->x->heads;
     s.per_head = reciprocal(f->x->heads);
+    s.score = f->score;
+    s.message = f->message;
+    s.activation = f->activation;
     s.edge = edge_of_fusion<A>(f);
     if (cols)
         choose_back<T, true>(exec, s, fused_vec(f));

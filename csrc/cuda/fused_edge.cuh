@@ -311,4 +311,56 @@ template <class A> static __device__ __forceinline__ A activated(int activation,
     }
 }
 
+/* ---- what gradients need: slopes of the activation by what it gave, of the message and of the
+ * score by one side's channel. In a tie of max or min either side has half. ---- */
+
+template <class A> static __device__ __forceinline__ A activation_slope(int activation, A m)
+{
+    switch (activation) {
+    case FMM_ACT_RELU:
+        return A(m > A(0));
+    case FMM_ACT_LEAKY_RELU:
+        return m > A(0) ? A(1) : A(0.01);
+    case FMM_ACT_SIGMOID:
+        return m * (A(1) - m);
+    case FMM_ACT_TANH:
+        return A(1) - m * m;
+    default:
+        return A(1);
+    }
+}
+
+template <class A>
+static __device__ __forceinline__ A message_slope(int message, bool by_y, A own, A other)
+{
+    switch (message) {
+    case FMM_MESSAGE_SUB:
+        return by_y ? A(-1) : A(1);
+    case FMM_MESSAGE_MUL:
+        return other;
+    case FMM_MESSAGE_MAX:
+        return own > other ? A(1) : own == other ? A(0.5) : A(0);
+    case FMM_MESSAGE_MIN:
+        return own < other ? A(1) : own == other ? A(0.5) : A(0);
+    default:
+        return A(1);
+    }
+}
+
+template <class A> static __device__ __forceinline__ A score_slope(int score, A own, A other)
+{
+    switch (score) {
+    case FMM_SCORE_DOT:
+        return other;
+    case FMM_SCORE_SQDIST:
+        return A(2) * (own - other);
+    case FMM_SCORE_L1:
+        return own > other ? A(1) : own < other ? A(-1) : own - other;
+    case FMM_SCORE_ADDITIVE:
+        return A(1);
+    default:
+        return A(0);
+    }
+}
+
 #endif

@@ -66,49 +66,18 @@ template <class T> struct pair_at {
         for (int64_t c = lane; c < s.g.feat; c += WARP) sum.add(g(c), message(c));
         return sum_of_warp(sum.total());
     }
-    /* The activation's slope by what it gave, times the message's by x, or by y. */
-    __device__ A message_slope(int64_t c, bool by_y) const
-    {
-        const A m = message(c);
-        const A act = s.activation == FMM_ACT_RELU         ? A(m > A(0))
-                      : s.activation == FMM_ACT_LEAKY_RELU ? (m > A(0) ? A(1) : A(0.01))
-                      : s.activation == FMM_ACT_SIGMOID    ? m * (A(1) - m)
-                      : s.activation == FMM_ACT_TANH       ? A(1) - m * m
-                                                           : A(1);
-        if (s.message == FMM_MESSAGE_SCALE || s.message == FMM_MESSAGE_ADD) return act;
-        const A own = by_y ? y(c) : x(c), other = by_y ? x(c) : y(c);
-        switch (s.message) {
-        case FMM_MESSAGE_SUB:
-            return by_y ? -act : act;
-        case FMM_MESSAGE_MUL:
-            return act * other;
-        case FMM_MESSAGE_MAX:
-            return act * (own > other ? A(1) : own == other ? A(0.5) : A(0));
-        default:
-            return act * (own < other ? A(1) : own == other ? A(0.5) : A(0));
-        }
-    }
-    __device__ A score_slope(int64_t c, bool by_y) const
-    {
-        if (s.score == FMM_SCORE_ADDITIVE) return A(1);
-        const A own = by_y ? y(c) : x(c), other = by_y ? x(c) : y(c);
-        switch (s.score) {
-        case FMM_SCORE_DOT:
-            return other;
-        case FMM_SCORE_SQDIST:
-            return A(2) * (own - other);
-        default:
-            return own > other ? A(1) : own < other ? A(-1) : own - other;
-        }
-    }
     /* What the entry adds to channel c of out, or of out2, the gradient of z. */
     __device__ A term(int64_t c, bool second, A w, A ds) const
     {
         const bool by_y = s.pass == FMM_COLS, scale = s.message == FMM_MESSAGE_SCALE;
         if (s.pass == FMM_FORWARD) return w * message(c);
+        if (second) return w * g(c) * activation_slope<A>(s.activation, message(c));
+        const A own = by_y ? y(c) : x(c), other = by_y ? x(c) : y(c);
         A sum = A(0);
-        if (!scale || second) sum = w * g(c) * message_slope(c, by_y);
-        if (!second && s.score != FMM_SCORE_NONE) sum += ds * score_slope(c, by_y);
+        if (!scale)
+            sum = w * g(c) * activation_slope<A>(s.activation, message(c)) *
+                  message_slope<A>(s.message, by_y, own, other);
+        if (s.score != FMM_SCORE_NONE) sum += ds * score_slope<A>(s.score, own, other);
         return sum;
     }
 };

@@ -35,12 +35,24 @@ struct plan_view {
     int32_t segment, long_rows_max, segments_max;
 };
 
-/* Short segments keep a small matrix's lanes busy, long ones save partial sums: 64 to 128 entries
- * for 1 to 2 M, 256 for 10 M and 512 beyond were fastest on R-MAT graphs (H200). */
+/* Short segments keep a small matrix's lanes busy, long ones save partial sums: 32 entries for up
+ * to 200,000, 64 to 128 for 1 to 2 M, 256 for 10 M and 512 beyond were fastest on real and R-MAT
+ * graphs (H200). A matrix of no more entries than TINY has no long rows at all: host time is all
+ * there is to its calls, and the partial sums would cost an allocation and a launch. */
+enum { TINY = 256 };
 static inline int32_t plan_segment(int64_t nnz)
 {
-    return nnz < 1000000 ? 64 : nnz < 4000000 ? 128 : nnz < 10000000 ? 256 : CHAIN;
+    return nnz <= TINY      ? TINY
+           : nnz < 200000   ? 32
+           : nnz < 1000000  ? 64
+           : nnz < 4000000  ? 128
+           : nnz < 10000000 ? 256
+                            : CHAIN;
 }
+
+/* So few that a group of lanes has an SM nearly to itself: what counts is how long its own chain of
+ * loads is. */
+static inline bool is_small(int64_t nnz) { return nnz < 131072; }
 
 /* A row is long if it has more than `segment` entries, hence these bounds. */
 static inline int64_t plan_long_rows_max(int64_t rows, int64_t nnz)

@@ -28,6 +28,12 @@ template <class T> struct sddmm_args {
     int32_t heads, shift; /* bundles of at most 2^shift rows */
 };
 
+/* An entry of the matrix as a lane holds it; its column is -1 where there is none. */
+template <class A> struct entry {
+    A value;
+    int32_t column;
+};
+
 /* Sums `dot` over the group. Afterwards lane l holds, in its first BATCH / LANES elements (at least
  * one), the sums of the entries from l * BATCH / LANES on. */
 template <class A, int LANES, int BATCH>
@@ -79,24 +85,25 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     auto read_left = [&](int32_t row, int64_t tile) {
         const T *const a = s.a + row * s.a_row + head * s.a_head + lane * VEC + tile;
 #pragma unroll
-        for (int i = 0; i < PER; i++) {
-            PACK(T, VEC) packed = {};
-            if (tile + (i * LANES + lane) * VEC < s.feat)
-                packed = load<T, VEC>(a + i * LANES * VEC);
-            unpack<T, VEC>(packed, left[i]);
-        }
+        for (int i = 0; i < PER; i++)
+            unpack<T, VEC>(
+                load_if<T, VEC>(tile + (i * LANES + lane) * VEC < s.feat, a + i * LANES * VEC),
+                left[i]);
     };
 
-    int32_t near[EACH], near_next[EACH];
-    auto fetch = [&](const span &from, int at, int32_t *to) {
+    /* Lane l fetches entries l * EACH on of a chunk, those whose sums it ends up with, or lanes
+     * next to it: values a chunk ahead cost no wait at the end. */
+    entry<A> near[EACH], near_next[EACH];
+    auto fetch = [&](const span &from, int at, entry<A> *to) {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            const int p = at + e * LANES + lane;
-            to[e] = -1;
-            if (p < from.length) {
-                const int32_t j = __ldg(s.s.idx + from.begin + p);
-                if ((uint32_t)j < (uint32_t)s.s.cols) to[e] = j;
-            }
+            const int p = at + lane * EACH + e;
+            to[e].column = -1;
+            to[e].value = A(0);
+            if (p >= from.length) continue;
+            const int32_t j = __ldg(s.s.idx + from.begin + p);
+            if ((uint32_t)j < (uint32_t)s.s.cols) to[e].column = j;
+            if (ANY) to[e].value = edge_value<A>(s.val, edge_of(s.val, from.begin + p), head);
         }
     };
     /* Adds the products of one tile of BATCH rows of b, from entry c of the chunk. */
@@ -107,13 +114,19 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
             for (int f = 0; f < FLY; f++) {
                 const int at = c + g + f;
-                const int32_t j = __shfl_sync(ALL, near[at / LANES], at % LANES, LANES);
+                const int32_t j = __shfl_sync(ALL, near[at % EACH].column, at / EACH, LANES);
                 const T *const from = b + uint64_t(uint32_t(j)) * s.b_row + tile;
 #pragma unroll
                 for (int i = 0; i < PER; i++) {
-                    row[f][i] = {};
-                    if (j >= 0 && tile + (i * LANES + lane) * VEC < s.feat)
-                        row[f][i] = load<T, VEC>(from + i * LANES * VEC);
+                    /* Where a row takes several loads, not loading those of absent rows is worth
+                     * more than loads that need not wait for each other: 10 % on short rows. */
+                    const bool there = j >= 0 && tile + (i * LANES + lane) * VEC < s.feat;
+                    if (PER == 1) {
+                        row[f][i] = load_if<T, VEC>(there, from + i * LANES * VEC);
+                    } else {
+                        row[f][i] = {};
+                        if (there) row[f][i] = load<T, VEC>(from + i * LANES * VEC);
+                    }
                 }
             }
 #pragma unroll
@@ -165,11 +178,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 transpose_sum<A, LANES, BATCH>(dot, lane);
 #pragma unroll
                 for (int h = 0; h < HELD; h++) {
-                    const int at = done + c + lane / SHARE * HELD + h;
-                    if (lane % SHARE || at >= now.length) continue;
-                    const int64_t edge = ANY ? edge_at(s.val, now.begin + at) : now.begin + at;
+                    const int at = c + lane / SHARE * HELD + h;
+                    if (ANY) dot[h] *= __shfl_sync(ALL, near[h % EACH].value, at / EACH, LANES);
+                    if (lane % SHARE || done + at >= now.length) continue;
+                    const int64_t p = now.begin + done + at, edge = ANY ? edge_at(s.val, p) : p;
                     if (ANY && !is_edge(s.val, edge)) continue;
-                    if (ANY) dot[h] *= edge_value<A>(s.val, edge, head);
                     store<T, 1>(s.e + edge * s.e_row + head * s.e_head, &dot[h]);
                 }
             }
@@ -193,7 +206,9 @@ static void launch_segments(cudaStream_t stream, sddmm_args<T> s)
         sddmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, false, WIDE><<<grid, BLOCK, 0, stream>>>(s);
 }
 
-/* Lanes and loads for a row of b; fewer lanes mean fewer steps of the butterfly. */
+/* Lanes and loads for a row of b; fewer lanes mean fewer steps of the butterfly. Small matrices
+ * leave the card half empty: there all eight rows of a batch are in flight (K 128 on the smallest
+ * graphs: 12 instead of 15 us). */
 template <class T> static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T) };
@@ -202,6 +217,8 @@ template <class T> static void choose_lanes(cudaStream_t stream, const sddmm_arg
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 8, 4, false>(stream, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 8, 4, false>(stream, s);
     if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 2, 4, false>(stream, s);
+    if (vec == V && n > 16 && n <= 32 && is_small(s.s.nnz))
+        return launch_segments<T, V, 16, 2, 8, 2, false>(stream, s);
     if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, 4, false>(stream, s);
     if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 2, 4, false>(stream, s);
     if (vec == V) return launch_segments<T, V, 32, 2, 4, 2, true>(stream, s);

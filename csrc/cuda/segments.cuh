@@ -37,10 +37,11 @@ static inline int bundle_shift(int64_t rows)
 }
 
 /* No matrix has more items: a row in a bundle of less than 2^shift has at least 32 entries for each
- * part of a bundle that it is, and so has a piece. */
+ * part of a bundle that it is, and a piece at least half a segment on the average over its row. */
 static inline int64_t items_max(const plan_view &plan, int64_t rows, int64_t nnz, int shift)
 {
-    return smaller(nnz / SINGLE, rows + plan.segments_max) + (rows >> shift) + BUNDLES + 1;
+    const int64_t least = smaller(plan.segment / 2, SINGLE);
+    return smaller(nnz / least, rows + plan.segments_max) + (rows >> shift) + BUNDLES + 1;
 }
 
 /* An item: rows order[from .. from + count), or segment `from` if count is 0. */

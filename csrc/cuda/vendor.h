@@ -70,6 +70,7 @@ void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y);
 FMM_CUSPARSE_SPMM_LIST(X)
 FMM_CUSPARSE_SDDMM_LIST(X)
 #undef X
+enum { FMM_CUSPARSE_DEFAULT = 10 }; /* csr_default, of both */
 bool fmm_cusparse_supports(const fmm_call *call);
 
 /* cublas.c */

@@ -1,9 +1,10 @@
 /* What the lessons share: their operands, sums that stay short, and how one is listed and launched.
  *
- * A lesson is one published way to share out the work of SpMM or SDDMM, for f32 and f64, kept close
- * to how its paper draws it. None is tuned: the point is to see what one idea gives. All of them
- * take edge values of any dtype, an edge order, heads (grid z) and strides as given, compute sums
- * only, and own every output once: no atomics, so each is deterministic.
+ * A lesson is one published way to share out the work of SpMM, SDDMM or fused (lesson_fused.cuh),
+ * for f32 and f64, kept close to how its paper draws it. None is tuned: the point is to see what
+ * one idea gives. All of them take edge values of any dtype, an edge order, heads (grid z) and
+ * strides as given, compute sums only, and own every output once: no atomics, so each is
+ * deterministic, save blocks_atomic and gather_wall, which add by them.
  *
  * Nothing here trusts the content of an array: an entry whose column lies outside is skipped. */
 #ifndef FMM_LESSON_CUH
@@ -205,9 +206,9 @@ typedef bool lesson_guard(const fmm_call *);
 /* An entry of a lesson's list; a list ends with {}, and lessons.cu registers it. */
 static inline fmm_algorithm lesson(const char *name, const char *about, const char *source,
                                    lesson_run *run, lesson_guard *guard = lesson_supports,
-                                   lesson_workspace *workspace = NULL)
+                                   lesson_workspace *workspace = NULL, bool deterministic = true)
 {
-    return fmm_algorithm{0, name, about, source, true, guard, workspace, run};
+    return fmm_algorithm{0, name, about, source, deterministic, guard, workspace, run};
 }
 
 #endif

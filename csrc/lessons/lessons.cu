@@ -11,17 +11,22 @@
     X(spmm_multi_spmv)                                                                             \
     X(spmm_crc)                                                                                    \
     X(spmm_row_vector)                                                                             \
-    X(spmm_merge_path)
+    X(spmm_merge_path)                                                                             \
+    X(spmm_gather_wall)
 #define SDDMM_LESSONS(X)                                                                           \
     X(sddmm_edge_search)                                                                           \
     X(sddmm_dense_grid)                                                                            \
     X(sddmm_row_blocks)                                                                            \
     X(sddmm_row_vector)                                                                            \
     X(sddmm_dynamic)
+#define FUSED_LESSONS(X)                                                                           \
+    X(fused_blocks_atomic)                                                                         \
+    X(fused_row_vector)
 
 #define X(list) extern fmm_algorithm list[];
 SPMM_LESSONS(X)
 SDDMM_LESSONS(X)
+FUSED_LESSONS(X)
 #undef X
 
 static const fmm_host *host_of_errors;
@@ -51,6 +56,9 @@ FMM_PLUGIN
 #undef X
 #define X(list) TRY(add_all(host, FMM_SDDMM, list));
     SDDMM_LESSONS(X)
+#undef X
+#define X(list) TRY(add_all(host, FMM_FUSED, list));
+    FUSED_LESSONS(X)
 #undef X
     return FMM_OK;
 }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
 from fusedmm.nn.heads import (
@@ -22,6 +23,7 @@ from fusedmm.nn.heads import (
     with_weights,
 )
 from fusedmm.ops.attention import attention
+from fusedmm.ops.gat import attend_self, self_scores
 
 
 class GATConv(torch.nn.Module):
@@ -149,32 +151,55 @@ class GATConv(torch.nn.Module):
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
         given, _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge is not None)
-        source, target, residual = self._transformed(x)
         adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
-        k = (source * self.att_src).sum(-1)
-        q = k.new_zeros(1, 1).expand(adj.shape[0], self.heads) if target is None else (target * self.att_dst).sum(-1)
-        found = attention(
-            adj, q, k, source, score="additive", slope=self.negative_slope, bias=self._edge_scores(attr),
-            dropout=self.dropout, training=self.training, return_weights=bool(return_attention_weights),
-        )  # fmt: skip
-        out, alpha = found if isinstance(found, tuple) else (found, None)
-        out = merged(out, self.concat)
+        source, target, residual = self._transformed(x)
+        alpha, bias = None, self.bias
+        if source is target and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:
+            dropout, inside = self.dropout if self.training else 0.0, bias if self.concat else None
+            out = attend_self(adj, source, self.att_src, self.att_dst, inside, self.negative_slope, dropout)
+            if self.concat:
+                bias = None
+            else:
+                out = merged(self._by_head(out), False)
+        else:
+            out, alpha = self._attend(adj, attr, source, target, bool(return_attention_weights))
+            out = merged(out, self.concat)
         out = out if residual is None else out + residual
-        out = out if self.bias is None else out + self.bias
+        out = out if bias is None else out + bias
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _transformed(self, x: Tensor | OptPair) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Sources and targets [n, H, C], and the residual."""
-        shape = (-1, self.heads, self.out_channels)
+        """Sources and targets [n, H * C], and the residual."""
         x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
         residual = None if self.res is None or x_dst is None else self.res(x_dst)
         if self.lin is not None and x_dst is x_src:
-            source = self.lin(x_src).view(shape)
+            source = self.lin(x_src)
             return source, source, residual
         of_source, of_target = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
         assert of_source is not None and of_target is not None
-        source = of_source(x_src).view(shape)
-        return source, None if x_dst is None else of_target(x_dst).view(shape), residual
+        return of_source(x_src), None if x_dst is None else of_target(x_dst), residual
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.view(-1, self.heads, self.out_channels)
+
+    def _attend(
+        self, adj: CSR, attr: Tensor | None, source: Tensor, target: Tensor | None, return_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """[targets, H, C], and the weights where they are asked for."""
+        same, source = target is source, self._by_head(source)
+        q: Tensor | None
+        if same:
+            k, q = self_scores(source, self.att_src, self.att_dst)
+        else:
+            k = (source * self.att_src).sum(-1)
+            q = None if target is None else (self._by_head(target) * self.att_dst).sum(-1)
+        if q is None:
+            q = k.new_zeros(1, 1).expand(adj.shape[0], self.heads)
+        found = attention(
+            adj, q, k, source, score="additive", slope=self.negative_slope, bias=self._edge_scores(attr),
+            dropout=self.dropout, training=self.training, return_weights=return_weights,
+        )  # fmt: skip
+        return (found[0], found[1]) if isinstance(found, tuple) else (found, None)
 
     def _edge_scores(self, attr: Tensor | None) -> Tensor | None:
         """[edges, H]; the product with att_edge comes first, so that edges have no C features."""

@@ -23,6 +23,7 @@ from fusedmm.nn.heads import (
     require_sum,
     with_weights,
 )
+from fusedmm.nn.linear import maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.sddmm import sddmm
 
@@ -148,8 +149,12 @@ class GATv2Conv(torch.nn.Module):
             raise ValueError("GATv2Conv: the targets need features too, x = (x_src, x_dst)")
         residual = None if self.res is None else self.res(x_dst)
         shape = (-1, self.heads, self.out_channels)
-        source = self.lin_l(x_src).view(shape)
-        target = source if self.share_weights and x_dst is x_src else self.lin_r(x_dst).view(shape)
+        if x_dst is not x_src:
+            source, target = self.lin_l(x_src).view(shape), self.lin_r(x_dst).view(shape)
+        elif self.share_weights:
+            source = target = self.lin_l(x_src).view(shape)
+        else:
+            source, target = (part.view(shape) for part in maps_of(x_src, self.lin_l, self.lin_r))
         adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
         options: dict[str, Any] = {
             "dropout": self.dropout,

@@ -11,7 +11,7 @@ from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights
-from fusedmm.nn.linear import Linear
+from fusedmm.nn.linear import Linear, maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
@@ -130,8 +130,13 @@ class TransformerConv(torch.nn.Module):
         if self.lin_edge is not None and attr is None:
             raise ValueError(f"TransformerConv: edge_dim={self.edge_dim} needs edge_attr")
         shape = (-1, self.heads, self.out_channels)
-        query, key = self.lin_query(x_dst).view(shape), self.lin_key(x_src).view(shape)
-        value, bias = self.lin_value(x_src).view(shape), None
+        of_targets, of_sources = [self.lin_query, self.lin_skip][: 1 + self.root_weight], [self.lin_key, self.lin_value]
+        if x_src is x_dst:
+            key, value, query, *skip = maps_of(x_src, *of_sources, *of_targets)
+        else:
+            key, value = maps_of(x_src, *of_sources)
+            query, *skip = maps_of(x_dst, *of_targets)
+        query, key, value, bias = query.view(shape), key.view(shape), value.view(shape), None
         scale = self.out_channels**-0.5
         if attr is None or self.lin_edge is None:
             out: Any = attention(adj, query, key, value, scale=scale, dropout=self.dropout, training=self.training)
@@ -140,7 +145,7 @@ class TransformerConv(torch.nn.Module):
             out, bias = self._with_edges(adj, query, key, value, attr, weight, scale)
         out = merged(out, self.concat)
         if self.root_weight:
-            out = self._skipped(out, self.lin_skip(x_dst))
+            out = self._skipped(out, skip[0])
         if not isinstance(return_attention_weights, bool):
             return out
         alpha = attention(adj, query, key, value, scale=scale, bias=bias, return_weights=True)[1]

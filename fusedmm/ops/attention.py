@@ -26,6 +26,12 @@ SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 DOT, ADDITIVE, GATV2 = 0, 1, 2
 Optional = Tensor | None
 
+_forward: Any = ops._attention.default
+_rows: Any = ops._attention_rows.default
+_cols: Any = ops._attention_cols.default
+# (gout, out, lse, glse or none, pos, pos_w, slope) -> delta, and gq where pos is there: csrc/gat.c
+row_sums: Any = ops._gat_delta.default
+
 
 class Options(NamedTuple):
     """What is not a tensor of a call."""
@@ -212,7 +218,19 @@ def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
 def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """out and lse, and of out and of the sum of weights the parts from positive arguments (empty unless o.pos)."""
     numbers = (o.scale, o.slope, o.dropout, o.score, int(o.pos), o.algorithm)
-    found: Any = run(ops._attention.default, x.v.device, *_arguments(o, x, False), *numbers)
+    found: Any = run(_forward, x.v, *_arguments(o, x, False), *numbers)
+    return found
+
+
+def _behind(o: Options, lse: Tensor, delta: Tensor, gout: Tensor) -> tuple[Any, ...]:
+    return lse, delta, gout, o.scale, o.slope, o.dropout, o.score
+
+
+def backward_cols(
+    o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of k (bit 1 of want) and of v (2); what is not wanted is empty."""
+    found: Any = run(_cols, gout, *_arguments(o, x, True), *_behind(o, lse, delta, gout), want, o.algorithm)
     return found
 
 
@@ -223,41 +241,41 @@ class Attention(torch.autograd.Function):
     def forward(ctx: Any, o: Options, *operands: Any) -> tuple[Tensor, Tensor]:
         x = Operands(*operands)
         out, lse, pos, pos_w = forward(o, x)
-        ctx.save_for_backward(*x, out, lse, *((pos, pos_w) if o.pos else (None, None)))
+        ctx.save_for_backward(*x, out, lse, pos, pos_w)
+        ctx.set_materialize_grads(False)
         ctx.o = o
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, gout: Tensor, glse: Tensor) -> tuple[Optional, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gout: Optional, glse: Optional) -> tuple[Optional, ...]:  # type: ignore[override]
         *operands, out, lse, pos, pos_w = ctx.saved_tensors
         o, x, needs = ctx.o, Operands(*operands), ctx.needs_input_grad[1:]
+        gout = torch.zeros_like(out) if gout is None else gout
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return None, *_differentiable(o, x, needs, gout, glse)
-        sums = lse.dtype
-        products = out * gout if out.dtype == sums else out.to(sums).mul_(gout)
-        delta = products.sum(-1) - glse
-        del products
-        behind = (lse, delta, gout, o.scale, o.slope, o.dropout, o.score)
+            return None, *_differentiable(o, x, needs, gout, torch.zeros_like(lse) if glse is None else glse)
         gq = gk = gv = gatt = gbias = gweight = None
+        delta, gq = run(row_sums, gout, gout, out, lse, o.adj.none if glse is None else glse, pos, pos_w, o.slope)
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
-        if o.pos:  # leaky' is 1 or slope, and the gradients of a row's logits add up to glse
-            gq = (1 - o.slope) * ((pos * gout).sum(-1) - delta * pos_w) + o.slope * glse
-            gq = torch.where(lse == -torch.inf, 0.0, gq)[..., None].to(x.q.dtype)
-        elif want:
-            rows: Any = run(
-                ops._attention_rows.default, gout.device, *_arguments(o, x, False), *behind, want, o.algorithm
-            )
-            gq, gbias = rows[0] if needs[0] else None, rows[2] if needs[4] else None
+        if not o.pos and want:
+            behind = _behind(o, lse, delta, gout)
+            rows: Any = run(_rows, gout, *_arguments(o, x, False), *behind, want, o.algorithm)
+            gbias, gq = rows[2] if needs[4] else None, rows[0]
             gatt = rows[1].sum(0).to(x.q.dtype) if needs[3] else None
             if needs[5]:
                 gweight = rows[3].sum(1) if x.weight is not None and x.weight.dim() == 1 else rows[3]
         want = needs[1] + 2 * needs[2]
         if want:
-            cols: Any = run(
-                ops._attention_cols.default, gout.device, *_arguments(o, x, True), *behind, want, o.algorithm
-            )
-            gk, gv = cols[0] if needs[1] else None, cols[1] if needs[2] else None
-        return None, gq, gk, gv, gatt, gbias, gweight, None
+            gk, gv = backward_cols(o, x, lse, delta, gout, want)
+        return (
+            None,
+            gq if needs[0] else None,
+            gk if needs[1] else None,
+            gv if needs[2] else None,
+            gatt,
+            gbias,
+            gweight,
+            None,
+        )
 
 
 # ---- the same formula in differentiable parts ----
@@ -294,7 +312,7 @@ def _weights(o: Options, x: Operands, lse: Tensor) -> Tensor:
     q, k, _, *others = _arguments(o, x, False)[4:]
     operands = (*half(o.adj, False), q, k, o.adj.none, *others, lse)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
-    return run(ops._attention_weights.default, q.device, *operands, *numbers)
+    return run(ops._attention_weights.default, q, *operands, *numbers)
 
 
 def _differentiable(

@@ -103,9 +103,7 @@ def lse_of(adj: CSR, logits: Tensor) -> Tensor:
     """The kernel behind log_sum_exp, in the dtype of sums."""
     q, k = _nothing(adj, logits)
     half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
-    out: Any = run(
-        ops._attention.default, q.device, *half, q, k, k, none, logits, none, none, 1.0, 1.0, 0.0, ADDITIVE, 0, 0
-    )
+    out: Any = run(ops._attention.default, q, *half, q, k, k, none, logits, none, none, 1.0, 1.0, 0.0, ADDITIVE, 0, 0)
     return out[1]
 
 
@@ -114,10 +112,9 @@ def weights(adj: CSR, logits: Tensor, lse: Tensor, seed: Tensor | None = None, d
     q, k = _nothing(adj, logits)
     half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
     given = none if seed is None else seed
-    return run(
-        ops._attention_weights.default, q.device,
-        *half, q, k, none, none, logits, none, given, lse, 1.0, 1.0, dropout, ADDITIVE, 0,
-    )  # fmt: skip
+    operands = (*half, q, k, none, none, logits, none, given, lse)
+    found: Tensor = run(ops._attention_weights.default, q, *operands, 1.0, 1.0, dropout, ADDITIVE, 0)
+    return found
 
 
 class Softmax(torch.autograd.Function):

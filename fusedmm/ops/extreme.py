@@ -54,7 +54,7 @@ def _select(m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tenso
     none = m.adj.none
     absent = [none if t is None else t for t in (m.val, weight)]
     operands = [none if t is None else t for t in (z, g)]
-    return run(ops._select.default, m.x.device, ptr, idx, eid, plan, *absent, m.x, m.y, *operands, form)
+    return run(ops._select.default, m.x, ptr, idx, eid, plan, *absent, m.x, m.y, *operands, form)
 
 
 class Extreme(torch.autograd.Function):

@@ -19,7 +19,7 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values
-from fusedmm.ops.pair import Values, half, like_values, per_entry, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import Values, half, kept_entries, like_values, per_entry, run, sddmm_half, spmm_half
 from fusedmm.structure import Half
 
 
@@ -176,7 +176,7 @@ def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec)
     kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm)
     structure, val = _ordered(adj, False, val)
     operands = _operands(adj, val, x, y, z, spec)
-    return run(ops._fused.default, x.device, *structure, *operands, _program(spec.edge, False, x), *kinds)
+    return run(ops._fused.default, x, *structure, *operands, _program(spec.edge, False, x), *kinds)
 
 
 class Edge(torch.autograd.Function):
@@ -296,7 +296,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     if spec.reduce == "mean":
-        g = per_entry(adj.ptr, g)
+        g = per_entry(kept_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
 
@@ -306,7 +306,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         # The gradient of val is in the caller's order, so its pass needs positions.
         here = (half(adj, False), val) if not transposed and needed[0] else _ordered(adj, transposed, val)
         operands = _operands(adj, here[1], x, y, z, spec)
-        found: Any = run(op, x.device, *here[0], *operands, g, program, *spec.kinds(), wanted, 0)
+        found: Any = run(op, x, *here[0], *operands, g, program, *spec.kinds(), wanted, 0)
         return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None
 
     gx, gval = compute(ops._fused_rows.default, False, (needed[1] and reaches) | needed[0] << 1)

@@ -37,8 +37,9 @@ def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str)
 
 def autocast(x: Tensor) -> Tensor:
     """x as autocast wants it; in the wrapper, above the operator, so that gradients return in x's dtype."""
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        return x.to(torch.get_autocast_dtype(x.device.type))
+    kind = "cuda" if x.is_cuda else "cpu"  # x.device.type makes two objects, in every call
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+        return x.to(torch.get_autocast_dtype(kind))
     return x
 
 

@@ -35,14 +35,12 @@ def half(adj: CSR, transposed: bool) -> Half:
     return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
 
 
-def run(op: Any, device: torch.device, *operands: Any) -> Tensor:
-    """Calls an operator of the library; its errors become the exceptions they stand for."""
-    if torch.compiler.is_compiling():
-        return op(*operands)
+def run(op: Any, like: Tensor, *operands: Any) -> Any:
+    """Calls an operator of the library on like's device; its errors become the exceptions they stand for."""
     try:
         return op(*operands)
     except RuntimeError as error:
-        raise_translated(error, device)
+        raise_translated(error, like.device)
 
 
 def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
@@ -63,7 +61,8 @@ def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, al
         here = adj.constant_values(transposed)
         if here.numel():
             val, eid = here, adj.none
-    return run(_spmm, x.device, ptr, idx, eid, plan, val, x, reduce, algorithm)
+    result: Tensor = run(_spmm, x, ptr, idx, eid, plan, val, x, reduce, algorithm)
+    return result
 
 
 def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
@@ -78,7 +77,8 @@ def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, al
 def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
     ptr, idx, eid, plan = half(adj, transposed)
-    return run(_sddmm, a.device, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+    result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+    return result
 
 
 def like_values(g: Tensor, val: Tensor) -> Tensor:
@@ -86,10 +86,30 @@ def like_values(g: Tensor, val: Tensor) -> Tensor:
     return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
 
 
-def per_entry(ptr: Tensor, g: Tensor) -> Tensor:
-    """The gradient of each row's mean, for one of its entries; float16 has no number for 65,520 entries."""
-    entries = (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(g))
+def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
+    """Entries of each row, at least one; in the dtype of sums, since float16 has no number for 65,520."""
+    return (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(like))
+
+
+def per_entry(entries: Tensor, g: Tensor) -> Tensor:
+    """The gradient of each row's mean, for one of its entries."""
     return (g / entries.view(-1, *[1] * (g.dim() - 1))).to(g.dtype)
+
+
+def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
+    """``entries_of`` a matrix or its transpose, made once per structure."""
+    shared = None if torch.compiler.is_compiling() else getattr(adj, "_shared", None)
+    if shared is None:
+        return entries_of(half(adj, transposed)[0], like)
+    key = ("entries", transposed, sums_dtype(like))
+    known: Tensor | None = shared.derived.get(key)
+    if known is None:
+        with torch.no_grad():
+            known = entries_of(half(adj, transposed)[0], like)
+        # No traced tensor is kept, and none in a CUDA graph's own memory.
+        if type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
+            shared.derived[key] = known
+    return known
 
 
 class SpMM(torch.autograd.Function):
@@ -107,7 +127,7 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = None
         if ctx.reduce == MEAN:
-            gy = per_entry(half(adj, transposed)[0], gy)
+            gy = per_entry(kept_entries(adj, transposed, gy), gy)
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, ops
-from fusedmm.ops.pair import like_values, per_entry
+from fusedmm.ops.pair import entries_of, like_values, per_entry
 
 Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
 
@@ -34,7 +34,7 @@ def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.reduce not in (REDUCTIONS["sum"], REDUCTIONS["mean"]):
         raise RuntimeError("fusedmm: torch.ops.fusedmm.spmm has no gradient of max and min; fusedmm.spmm has")
     if ctx.reduce == REDUCTIONS["mean"]:
-        gy = per_entry(halves[0], gy)
+        gy = per_entry(entries_of(halves[0], gy), gy)
     if ctx.needs_input_grad[9]:
         gx = ops.spmm(*_transposed(halves), val, gy, 0, 0)
     if ctx.needs_input_grad[8]:

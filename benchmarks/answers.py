@@ -1,0 +1,146 @@
+"""The tables of docs/spmm.md, docs/sddmm.md and docs/fused.md, out of the results of the suites.
+
+A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
+microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
+one takes, "A / B".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.reading import Document, best, gflops, machine, shape
+
+MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
+SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
+FUSED_OTHERS = ["back_to_back", "cusparse", "cublas", "row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
+SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
+
+
+def value(case: Document, column: str) -> float:
+    """What a column says of a case; NaN where somebody did not run."""
+    names = column.split(" / ")
+    exact = [c["us"] if (c := case["contenders"].get(name)) else best(case, name) for name in names]
+    return exact[0] / exact[1] if len(exact) == 2 else exact[0]
+
+
+def _cell(number: float, column: str) -> str:
+    if math.isnan(number):
+        return ""
+    return (
+        f"{100 * number:.0f} %"
+        if column.startswith("wall")
+        else f"{number:.2f}"
+        if " / " in column
+        else f"{number:.1f}"
+    )
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def listed(columns: list[str]) -> Callable[[Document], str]:
+    """A line a case, columns as given."""
+
+    def make(document: Document) -> str:
+        rows = []
+        for c in document["cases"]:
+            cells = [_cell(value(c, column), column) for column in columns]
+            if any(cells):
+                rows.append([c["graph"], str(c["feat"]), *cells])
+        return _table(["matrix", "K", *(f"{c}, µs" if " / " not in c else c for c in columns)], rows) if rows else ""
+
+    return make
+
+
+def by_width(columns: list[str]) -> Callable[[Document], str]:
+    """A line a matrix, a column a width, with all that is asked for in one cell."""
+
+    def make(document: Document) -> str:
+        feats = sorted({c["feat"] for c in document["cases"]})
+        lines: dict[str, dict[int, str]] = {}
+        for c in document["cases"]:
+            cells = [_cell(value(c, column), column) for column in columns]
+            if any(cells):
+                lines.setdefault(c["graph"], {}).setdefault(c["feat"], ", ".join(filter(None, cells)))
+        rows = [[graph, *(cells.get(f, "") for f in feats)] for graph, cells in lines.items()]
+        return _table([" and ".join(columns), *(f"K {f}" for f in feats)], rows) if rows else ""
+
+    return make
+
+
+def _mean(numbers: list[float]) -> float:
+    there = [math.log(n) for n in numbers if not math.isnan(n)]
+    return math.exp(sum(there) / len(there)) if there else math.nan
+
+
+def layers(document: Document) -> str:
+    """Pruned layers by width and share of zeros: geometric means, and the most GFLOP/s."""
+    columns = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
+    rows = []
+    for feat, zeros in sorted({(c["feat"], s[2]) for c in document["cases"] if (s := shape(c))}):
+        of = [c for c in document["cases"] if c["feat"] == feat and (s := shape(c)) and s[2] == zeros]
+        most = max(of, key=lambda c: gflops(c, "ours"))
+        means = [_cell(_mean([value(c, column) for c in of]), column) for column in columns]
+        rows.append([str(feat), f"{zeros} %", *means, f"{gflops(most, 'ours'):.0f} ({most['graph'].split()[0]})"])
+    return _table(["K", "zeros", *columns, "most GFLOP/s"], rows)
+
+
+def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
+    """Of fused, the forward with the edge function s*a."""
+
+    def chosen(document: Document) -> str:
+        cases = [c for c in document["cases"] if "feat" in c and c["case"].startswith("s*a ")]
+        return make({**document, "cases": cases})
+
+    return chosen
+
+
+TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
+    "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
+    "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
+    "spmm_pruned": ("spmm-cuda-pruned", layers),
+    "spmm_algorithms": ("spmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SPMM_LESSONS, "merge_path"])),
+    "spmm_grid": ("spmm-cuda-sweeps", listed([f"shared:{b} / shared_swapped:{b}" for b in TILES])),
+    "spmm_height": ("spmm-cuda-sweeps", listed(["row_split:4", "row_split:16", "row_split:16 / row_split:4"])),
+    "spmm_block": ("spmm-cuda-sweeps", listed([f"thread_per_output:{b}" for b in BLOCKS])),
+    "spmm_row_split": ("spmm-cuda-sweeps", by_width(["cusparse / row_split"])),
+    "spmm_row_split_graphs": ("spmm-cuda", by_width(["cusparse / row_split"])),
+    "sddmm_twins": ("sddmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
+    "sddmm_cusparse": ("sddmm-cuda-twins", by_width(["cusparse / ours"])),
+    "sddmm_pruned": ("sddmm-cuda-pruned", layers),
+    "sddmm_blocking": ("sddmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SDDMM_LESSONS])),
+    "sddmm_dynamic": ("sddmm-cuda-sweeps", by_width(["dynamic / row_blocks"])),
+    "fused_graphs": ("fused-cuda", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
+    "fused_twins": ("fused-cuda-twins", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
+    "fused_pruned": ("fused-cuda-pruned", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
+    "fused_algorithms": ("fused-cuda-sweeps", plain(listed(["auto", *FUSED_OTHERS]))),
+    "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
+}
+
+
+def made(name: str, results: Path) -> str:
+    """A table in f32, and in f64 where that was measured; nothing where neither was."""
+    stem, make = TABLES[name]
+    found = []
+    for path in (results / f"{stem}.json", results / f"{stem}-f64.json"):
+        if path.exists() and (table := make(document := json.loads(path.read_text()))):
+            found.append(f"{document['dtype']}, {machine(document)}:\n\n{table}\n")
+    return "\n".join(["", *found]) if found else ""
+
+
+def fill(page: Path, results: Path) -> None:
+    """Writes every table of a page that there are results for."""
+
+    def table(match: re.Match[str]) -> str:
+        text = made(match[2], results)
+        return f"{match[1]}{text}{match[3]}" if text else match[0]
+
+    page.write_text(MARKED.sub(table, page.read_text()))

@@ -1,0 +1,104 @@
+"""Plots of sweeps and rooflines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reading import Document, best, family, flops, gflops, machine, role, shape
+
+STYLES = ("-", "--", ":")  # for every ten colours
+
+
+def _families(cases: list[Document]) -> list[str]:
+    """Ours once, and everyone else."""
+    found = [family(n, r) for c in cases for n, r in c["contenders"].items() if n == "auto" or role(r) != "ours"]
+    return list(dict.fromkeys(found))
+
+
+def _lines(axes: Any, names: list[str], cases: list[Document], at: Callable[[Document], int]) -> None:
+    """One line a family of contenders, its best variant; at: where a case stands."""
+    for k, name in enumerate(names):
+        points = sorted((at(c), us) for c in cases if not math.isnan(us := best(c, name)))
+        if points:
+            look: dict[str, Any] = {"color": f"C{k % 10}", "linestyle": STYLES[k // 10 % len(STYLES)]}
+            look["linewidth"] = 2.2 if name == "ours" else 1
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name, **look)
+
+
+def _blocks(axes: Any, case: Document) -> None:
+    """Times of the variants that differ in a number: the size of a block, the height of a tile."""
+    sizes: dict[str, list[tuple[int, float]]] = {}
+    for name, r in case["contenders"].items():
+        head, _, size = name.partition(":")
+        if size.isdigit():
+            sizes.setdefault(head, []).append((int(size), r["us"]))
+    for head, points in sizes.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=head)
+    if sizes:
+        axes.legend(fontsize="xx-small")
+    axes.set_xscale("log", base=2)
+
+
+def sweeps(document: Document, path: Path) -> None:
+    """Time over the size of the matrix at 90 % zeros, over the share of zeros at the largest size, and over the size
+    of blocks there."""
+    from matplotlib.figure import Figure
+
+    found = [(c, s) for c in document["cases"] if (s := shape(c))]
+    largest = max(s[0] for _, s in found)
+    feats, names = sorted({c["feat"] for c, _ in found}), _families([c for c, _ in found])
+    figure = Figure(figsize=(16, 3.8 * len(feats)), layout="constrained")
+    grid = figure.subplots(len(feats), 3, squeeze=False)
+    for row, feat in zip(grid, feats, strict=True):
+        of_feat = [(c, s) for c, s in found if c["feat"] == feat]
+        _lines(row[0], names, [c for c, s in of_feat if s[2] == 90], lambda c: shape(c)[0])  # type: ignore[index]
+        _lines(row[1], names, [c for c, s in of_feat if s[0] == largest], lambda c: shape(c)[2])  # type: ignore[index]
+        _blocks(row[2], next((c for c, s in of_feat if s[0] == largest and s[2] == 90), of_feat[0][0]))
+        for axes, label in zip(row, ("rows", "zeros, %", "size of a block or tile"), strict=True):
+            axes.set(xlabel=label, ylabel="µs", yscale="log", title=f"{document['op']}, {feat} columns")
+            axes.grid(alpha=0.3)
+    grid[0][1].legend(fontsize="xx-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.suptitle(f"{document['op']}, {document['dtype']}, {machine(document)}")
+    figure.savefig(path, dpi=120)
+
+
+def roofline(document: Document, ceilings: Document, path: Path) -> None:
+    """GFLOP/s over flops per byte, each case twice: by the bytes that must come from memory, and by those gathered.
+
+    Memory must deliver the matrix, the dense operands and the result once; the caches must deliver a row of the dense
+    operand for every entry besides. Each kind of point has its own roof: copying, and gathering from the table that
+    the cache serves best.
+    """
+    from matplotlib.figure import Figure
+
+    limits = ceilings["cases"]
+    copy = next(c["gbs"] for c in limits if c["what"] == "copy")
+    dense = next(c["gflops"] for c in limits if c["what"] == "dense fp32")
+    gather = max(c["gbs"] for c in limits if c["what"] == "gather")
+    item = {"f64": 8, "f32": 4}.get(document["dtype"], 2)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    reach: list[float] = []
+    for k, feat in enumerate(sorted({c["feat"] for c in document["cases"]})):
+        for mark, of_caches in (("o", False), ("x", True)):
+            points = []
+            for c in (c for c in document["cases"] if c["feat"] == feat):
+                once = c["nnz"] * (4 + item) + 8 * c["rows"] + (c["rows"] + (not of_caches) * c["cols"]) * feat * item
+                moved = once + of_caches * c["nnz"] * feat * item
+                points.append((flops(c) / moved, gflops(c, "ours")))
+            reach += [p[0] for p in points]
+            label = f"K {feat}, bytes {'gathered' if of_caches else 'of memory'}"
+            axes.scatter(*zip(*points, strict=True), s=16, color=f"C{k}", marker=mark, linewidths=0.8, label=label)
+    span = [min(reach) / 2, max(reach) * 2]
+    span = [span[0] * (span[1] / span[0]) ** (k / 50) for k in range(51)]
+    axes.plot(span, [min(copy * s, dense) for s in span], color="black", linewidth=0.8, label="memory: copy")
+    axes.plot(span, [min(gather * s, dense) for s in span], color="C7", linewidth=0.8, label="caches: gather")
+    axes.axhline(dense, color="black", linestyle=":", linewidth=0.8, label="dense fp32")
+    axes.set(xscale="log", yscale="log", xlabel="flops per byte", ylabel="GFLOP/s")
+    axes.set_title(f"{document['op']}, {document['dtype']}, {machine(document)}", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="xx-small")
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,61 @@
+"""What tables and plots read from the results of SpMM, SDDMM (case.py) and of trials (trial.py)."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+Document = dict[str, Any]
+SHAPE = re.compile(r"(\d+)x(\d+) (\d+)%")  # of the suites pruned and sweeps: rows, columns, share of zeros
+
+
+def machine(document: Document) -> str:
+    """What it was measured on."""
+    conditions = document["conditions"]
+    return f"{conditions.get('gpu', conditions['cpu'])}, torch {conditions['torch']}"
+
+
+def best(case: Document, kind: str, key: str = "us") -> float:
+    """Least microseconds of a kind, or of those whose family is called so; NaN without any."""
+
+    def counts(name: str, r: Document) -> bool:
+        return role(r) == "peer" if kind == "best peer" else family(name, r) == kind
+
+    return min((r[key] for n, r in case["contenders"].items() if key in r and counts(n, r)), default=math.nan)
+
+
+def role(found: Document) -> str:
+    """Whether a contender is "ours", a "peer", a "dense" product or a "wall"."""
+    return str(found.get("kind") or next((k for k in ("ours", "dense", "wall") if found.get(k)), "peer"))
+
+
+def family(name: str, found: Document) -> str:
+    """What a contender is a variant of: "cusparse_csr_alg2" of "cusparse", "row_split:4" of "row_split"."""
+    for vendor in ("cusparse", "torch.sparse", "sampled_addmm"):
+        if name.startswith(vendor):
+            return vendor
+    return "wall" if role(found) == "wall" else "ours" if name == "auto" else name.split(":")[0]
+
+
+def wall_share(case: Document) -> float | None:
+    """Time of the wall over ours."""
+    share = best(case, "wall") / best(case, "ours")
+    return None if math.isnan(share) else share
+
+
+def flops(case: Document) -> float:
+    """Multiplications and additions for the entries; those for the zeros do not count, though a dense product has
+    them."""
+    return float(case.get("flops", 2 * case["nnz"] * case["feat"]))
+
+
+def gflops(case: Document, kind: str) -> float:
+    """GFLOP/s of the entries."""
+    return 1e-3 * flops(case) / best(case, kind)
+
+
+def shape(case: Document) -> tuple[int, int, int] | None:
+    """Rows, columns and the share of zeros of a matrix that was drawn to be so."""
+    found = SHAPE.fullmatch(case["graph"])
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None

@@ -1,0 +1,98 @@
+/* blocks_atomic:B, fused in a grid over A as if A were dense, sums of blocks added atomically.
+ *
+ * Teaches: why fusion can be slower than two calls. A block is B positions of a dense row. Its
+ * threads score an entry each and leave the weights in shared memory; then they share out the
+ * channels and add up the block's rows of z. That is one pass and no score in global memory, as
+ * promised, and yet: at a density d all but that share of the blocks start only to end; rows of y
+ * are read by threads that each walk along one, which does not coalesce, and are read again for the
+ * sum; the output is cleared first, then read and written once by every block that has a part of
+ * the row; and what those blocks add arrives in any order, so two runs differ in their last bits.
+ *
+ * Expected: behind SDDMM and SpMM one after the other on every graph, by far on large ones; nearest
+ * to them where A is small and nearly dense.
+ *
+ * Source: the five steps of FusedMM (Rahman, Sujon and Azad, IPDPS 2021) as a first translation to
+ * a GPU makes them. Guard: 8 channels of the output per thread, at most 2^27 blocks; along a row at
+ * most 512, which then take several stretches each, as no element should take more additions in a
+ * row than that. */
+#include "lesson_fused.cuh"
+
+enum { HELD = 8 };
+static const int64_t BLOCKS_MAX = INT64_C(1) << 27;
+
+template <int B, class T>
+static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant__ fused_args<T> s)
+{
+    __shared__ T weight[B];
+    __shared__ int32_t column[B];
+    const int64_t i = blockIdx.x, h = blockIdx.z, step = int64_t(gridDim.y) * B;
+    int64_t begin;
+    const int64_t entries = row_range(s.a, i, &begin);
+    if (int64_t(blockIdx.y) * B >= entries) return;
+    const T *const x = s.x + i * s.x_row + h * s.x_head;
+    sums<T, HELD> sum;
+    sum.start();
+    for (int64_t at = int64_t(blockIdx.y) * B; at < entries; at += step) {
+        const int64_t p = begin + at + threadIdx.x;
+        const int32_t j = at + threadIdx.x < entries ? column_of(s, p) : -1;
+        column[threadIdx.x] = j;
+        if (j >= 0) {
+            const T *const y = s.y + j * s.y_row + h * s.y_head;
+            sums<T> dot;
+            dot.start();
+            for (int64_t c = 0; c < s.feat; c++) {
+                dot.part[0] += __ldg(x + c) * __ldg(y + c);
+                dot.fold(1);
+            }
+            weight[threadIdx.x] = weight_of(s, p, h, dot.total());
+        }
+        __syncthreads();
+        for (int k = 0; k < B && at + k < entries; k++) {
+            if (column[k] < 0) continue;
+            const T *const z = s.z + column[k] * s.z_row + h * s.z_head;
+#pragma unroll
+            for (int n = 0; n < HELD; n++) {
+                const int64_t c = threadIdx.x + n * B;
+                if (c < s.feat_out) sum.part[n] += weight[k] * __ldg(z + c);
+            }
+        }
+        sum.fold(B);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int n = 0; n < HELD; n++) {
+        const int64_t c = threadIdx.x + n * B;
+        if (c < s.feat_out) atomicAdd(s.out + i * s.out_row + h * s.out_head + c, sum.total(n));
+    }
+}
+
+static int64_t blocks_of_row(const fmm_call *call, int b)
+{
+    return smaller(ceil_div(call->a->cols, b), CHAIN);
+}
+
+template <int B> static bool supports(const fmm_call *call)
+{
+    return lesson_fused_supports(call) && call->fusion->out->feat <= HELD * B &&
+           call->a->rows * blocks_of_row(call, B) <= BLOCKS_MAX;
+}
+
+template <int B> static fmm_status run(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_dense *out = call->fusion->out;
+    return run_fused(exec, call, [&](auto s) {
+        for (int64_t h = 0; h < out->heads; h++)
+            cudaMemset2DAsync(s.out + h * s.out_head, (size_t)s.out_row * sizeof *s.out, 0,
+                              (size_t)s.feat_out * sizeof *s.out, (size_t)s.a.rows,
+                              stream_of(exec));
+        const dim3 grid = grid_of(s.a.rows, blocks_of_row(call, B), out->heads);
+        if (call->a->nnz) blocks_atomic<B><<<grid, B, 0, stream_of(exec)>>>(s);
+    });
+}
+
+static const char about[] = "blocks of B positions of a dense row, added atomically";
+static const char source[] = "a first translation of FusedMM, Rahman et al., IPDPS 2021";
+
+#define ENTRY(b) lesson("blocks_atomic:" #b, about, source, run<b>, supports<b>, NULL, false)
+extern fmm_algorithm fused_blocks_atomic[];
+fmm_algorithm fused_blocks_atomic[] = {ENTRY(32), ENTRY(64), ENTRY(128), ENTRY(256), {}};

@@ -1,0 +1,108 @@
+/* row_vector, fused with one warp per row: the scores of 32 entries, then their sum.
+ *
+ * Teaches: that one owner per row is all it takes to be rid of the atomics. A warp keeps its slices
+ * of x's row and of the sums in registers. It scores 32 entries one after the other, lanes side by
+ * side along the channels, and lane k keeps the score of entry k; then every lane applies the edge
+ * function to its own, 32 at the price of one; then the 32 rows of z are added, each under the
+ * weight that its lane hands round. Where z is y, they were read a moment ago: 32 rows of 128
+ * channels are 16 KB, which L1 still holds. What it leaves: that second read, a butterfly of five
+ * shuffles for every entry, the balance of the rows, and lanes without a channel in narrow ones.
+ *
+ * Expected: far ahead of blocks_atomic and of two calls that share its plainness; behind kernels
+ * that keep the rows in registers and cut long ones.
+ *
+ * Source: the vector CSR kernel of Bell and Garland, SC 2009, with the five steps of FusedMM
+ * (Rahman, Sujon and Azad, IPDPS 2021). Guard: at most 256 channels. */
+#include "lesson_fused.cuh"
+
+template <class T, int PER>
+static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant__ fused_args<T> s)
+{
+    const int lane = threadIdx.x % WARP;
+    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP, h = blockIdx.z;
+    if (i >= s.a.rows) return; /* whole warps */
+    int64_t begin;
+    const int64_t entries = row_range(s.a, i, &begin);
+    T own[PER];
+#pragma unroll
+    for (int n = 0; n < PER; n++) {
+        const int c = lane + n * WARP;
+        own[n] = c < s.feat ? __ldg(s.x + i * s.x_row + h * s.x_head + c) : T(0);
+    }
+    sums<T, PER> sum;
+    sum.start();
+    for (int64_t at = 0; at < entries; at += WARP) {
+        const bool there = at + lane < entries;
+        const int32_t mine = there ? column_of(s, begin + at + lane) : -1;
+        T score = T(0);
+#pragma unroll 4
+        for (int k = 0; k < WARP; k++) {
+            const int32_t j = __shfl_sync(ALL, mine, k);
+            if (j < 0) continue;
+            const T *const y = s.y + j * s.y_row + h * s.y_head;
+            T dot = T(0);
+#pragma unroll
+            for (int n = 0; n < PER; n++) {
+                const int c = lane + n * WARP;
+                if (c < s.feat) dot += own[n] * __ldg(y + c);
+            }
+            dot = lane_sum<WARP>(dot);
+            if (lane == k) score = dot;
+        }
+        const T weight = mine < 0 ? T(0) : weight_of(s, begin + at + lane, h, score);
+#pragma unroll 4
+        for (int k = 0; k < WARP; k++) {
+            const int32_t j = __shfl_sync(ALL, mine, k);
+            const T w = __shfl_sync(ALL, weight, k);
+            if (j < 0) continue;
+            const T *const z = s.z + j * s.z_row + h * s.z_head;
+#pragma unroll
+            for (int n = 0; n < PER; n++) {
+                const int c = lane + n * WARP;
+                if (c < s.feat_out) sum.part[n] += w * __ldg(z + c);
+            }
+        }
+        sum.fold(WARP);
+    }
+#pragma unroll
+    for (int n = 0; n < PER; n++) {
+        const int c = lane + n * WARP;
+        if (c < s.feat_out) s.out[i * s.out_row + h * s.out_head + c] = sum.total(n);
+    }
+}
+
+template <int PER, class T>
+static void launch(const fmm_exec *exec, const fused_args<T> &s, int64_t heads)
+{
+    const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / WARP), 1, heads);
+    row_vector<T, PER><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+}
+
+static int64_t widest(const fmm_call *call)
+{
+    const int64_t in = call->fusion->x->feat, out = call->fusion->out->feat;
+    return in > out ? in : out;
+}
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call)
+{
+    return run_fused(exec, call, [&](auto s) {
+        const int64_t heads = call->fusion->x->heads, loads = ceil_div(widest(call), WARP);
+        if (loads <= 1) return launch<1>(exec, s, heads);
+        if (loads <= 2) return launch<2>(exec, s, heads);
+        if (loads <= 4) return launch<4>(exec, s, heads);
+        launch<8>(exec, s, heads);
+    });
+}
+
+static bool supports(const fmm_call *call)
+{
+    return lesson_fused_supports(call) && widest(call) <= 8 * WARP;
+}
+
+extern fmm_algorithm fused_row_vector[];
+fmm_algorithm fused_row_vector[] = {
+    lesson("row_vector", "a warp per row: the scores of 32 entries, then their sum",
+           "after Bell and Garland, SC 2009", run, supports),
+    {},
+};

@@ -1,0 +1,81 @@
+/* What the lessons of fused share: their operands, the weight of an entry, and what they decline.
+ *
+ * They take dot products, the message z, sums and any edge function: the interpreter is the
+ * package's, so that a lesson differs from it in how the work is shared out and in nothing else. */
+#ifndef FMM_LESSON_FUSED_CUH
+#define FMM_LESSON_FUSED_CUH
+
+#include "../cuda/fused_edge.cuh"
+#include "lesson.cuh"
+
+template <class T> struct fused_args {
+    csr_view a;
+    edge_view val;
+    const T *x, *y, *z;
+    T *out;
+    int64_t feat, feat_out, x_row, x_head, y_row, y_head, z_row, z_head, out_row, out_head;
+    edge_program<T> edge;
+};
+
+template <class T>
+static __device__ __forceinline__ T weight_of(const fused_args<T> &s, int64_t p, int64_t h, T score)
+{
+    const T a = edge_value<T>(s.val, edge_of(s.val, p), h);
+    return s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, score, a).w
+                                       : edge_direct(s.edge, score, a).w;
+}
+
+/* The column of an entry; -1: skip it. */
+template <class T>
+static __device__ __forceinline__ int32_t column_of(const fused_args<T> &s, int64_t p)
+{
+    const int32_t j = __ldg(s.a.idx + p);
+    return (uint32_t)j < (uint32_t)s.a.cols ? j : -1;
+}
+
+static inline bool lesson_fused_supports(const fmm_call *call)
+{
+    const fmm_fusion *f = call->fusion;
+    return (f->x->dtype == FMM_F32 || f->x->dtype == FMM_F64) && f->pass == FMM_FORWARD &&
+           f->score == FMM_SCORE_DOT && f->z && f->activation == FMM_ACT_NONE &&
+           f->reduce == FMM_SUM && !f->function && f->x->heads <= GRID_YZ &&
+           call->a->rows <= INT32_MAX;
+}
+
+template <class T> static fused_args<T> fused_of(const fmm_call *call, T)
+{
+    const fmm_fusion *f = call->fusion;
+    return fused_args<T>{view_csr(call->a),
+                         view_edges(call->a, call->val),
+                         static_cast<const T *>(f->x->data),
+                         static_cast<const T *>(f->y->data),
+                         static_cast<const T *>(f->z->data),
+                         static_cast<T *>(f->out->data),
+                         f->x->feat,
+                         f->out->feat,
+                         f->x->row_stride,
+                         f->x->head_stride,
+                         f->y->row_stride,
+                         f->y->head_stride,
+                         f->z->row_stride,
+                         f->z->head_stride,
+                         f->out->row_stride,
+                         f->out->head_stride,
+                         edge_of_fusion<T>(f)};
+}
+
+/* Runs launch(operands) for the call's dtype with its device current. */
+template <class Launch>
+static fmm_status run_fused(const fmm_exec *exec, const fmm_call *call, Launch launch)
+{
+    int before;
+    if (!call->a->rows) return FMM_OK;
+    TRY(cuda_enter("fused", exec, &before));
+    if (call->fusion->x->dtype == FMM_F32)
+        launch(fused_of(call, float()));
+    else
+        launch(fused_of(call, double()));
+    return cuda_leave("fused", exec, before);
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* gather_wall:PERxFLY, SpMM of ones that does nothing but gather: how fast any SpMM can be here.
+ *
+ * Teaches: where the end is. The same rows of x are read as by every SpMM, in loads of 16 bytes,
+ * PER a row and lane and FLY rows in flight, and added; no values are read, columns outside the
+ * matrix are moved inside rather than skipped, and nothing is kept for a fixed order of addition.
+ * Pieces of long rows are added to their rows of y by atomics, which a kernel before has cleared
+ * while this one was starting. Work is dealt by the plan: rows by falling length, long ones in
+ * pieces, so that nothing waits for a hub. The least time of the four is what a kernel that reads
+ * values too, and adds in a fixed order, can be held against.
+ *
+ * Expected: nobody is faster, save by reading fewer rows: several rows of the matrix at a time that
+ * share columns, as pruned networks' layers allow. Sums of long rows differ from run to run.
+ *
+ * Source: this project. Guard: no values, one head, a plan, rows of x and y in groups of 16 bytes.
+ */
+#include "../cuda/segments.cuh"
+#include "lesson.cuh"
+
+template <class T> struct wall_args {
+    spmm_args<T> s;
+    plan_view plan;
+    int32_t shift;
+};
+
+static __device__ __forceinline__ void add_pack(float *to, const float *v)
+{
+#if __CUDA_ARCH__ >= 900
+    atomicAdd(reinterpret_cast<float4 *>(to), make_float4(v[0], v[1], v[2], v[3]));
+#else
+    for (int k = 0; k < 4; k++) atomicAdd(to + k, v[k]);
+#endif
+}
+static __device__ __forceinline__ void add_pack(double *to, const double *v)
+{
+    for (int k = 0; k < 2; k++) atomicAdd(to + k, v[k]);
+}
+
+/* The long rows of y, which their pieces are added to. */
+template <class T> static __global__ void clear_long(const __grid_constant__ wall_args<T> w)
+{
+    enum { VEC = 16 / sizeof(T) };
+    let_next_start();
+    const plan_counts counts = read_counts(w.s.a, w.plan);
+    const int64_t each = w.s.feat / VEC, packs = counts.long_rows * each;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < packs;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t k = t / each, row = clamp(__ldg(w.plan.order + k), 0, w.s.a.rows - 1);
+        *reinterpret_cast<uint4 *>(w.s.y_at(row, 0) + (t - k * each) * VEC) = uint4{0, 0, 0, 0};
+    }
+}
+
+template <class T, int LANES, int PER, int FLY>
+static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
+    gather_wall(const __grid_constant__ wall_args<T> w)
+{
+    enum { VEC = 16 / sizeof(T), EACH = LANES < 8 ? 8 / LANES : 1 };
+    enum { CHUNK = LANES * EACH, STEP = LANES * VEC };
+    const spmm_args<T> &s = w.s;
+    const int lane = threadIdx.x % LANES;
+    const int64_t k = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+    const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
+    const plan_counts counts = read_counts(s.a, w.plan);
+    const item_view item = find_item(counts, k, w.shift);
+    const span mine = find_span(s.a, w.plan, item, lane);
+    const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
+    bool in[PER];
+#pragma unroll
+    for (int i = 0; i < PER; i++) in[i] = column + i * STEP < s.feat;
+
+    const int64_t items = max(count_items(counts, w.shift), int64_t(1));
+    if (k < items)
+        for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += items) {
+            const int32_t *const at = w.plan.order + counts.ends[BUNDLES] + e;
+            const T zeros[VEC] = {};
+#pragma unroll
+            for (int i = 0; i < PER; i++)
+                if (in[i])
+                    store<T, VEC>(s.y_at(clamp(__ldg(at), 0, s.a.rows - 1), 0) + column + i * STEP,
+                                  zeros);
+        }
+
+    const T *const x = s.x + column;
+    int32_t near[EACH], near_next[EACH];
+    auto fetch_columns = [&](const span &from, int at, int32_t *to) {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int p = at + e * LANES + lane;
+            to[e] = -1;
+            if (p < from.length)
+                to[e] =
+                    (int32_t)min((uint32_t)__ldg(s.a.idx + from.begin + p), (uint32_t)s.a.cols - 1);
+        }
+    };
+    span now = span_of_lane<LANES>(mine, 0);
+    fetch_columns(now, 0, near);
+    for (int r = 0; r < rows; r++) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        T sum[PER][VEC] = {};
+        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        for (int done = 0; done < longest; done += CHUNK) {
+            if (done + CHUNK < longest)
+                fetch_columns(now, done + CHUNK, near_next);
+            else
+                fetch_columns(next, 0, near_next);
+#pragma unroll
+            for (int c = 0; c < CHUNK; c += FLY) {
+                if (c && done + c >= longest) break;
+                PACK(T, VEC) row[FLY][PER];
+#pragma unroll
+                for (int f = 0; f < FLY; f++) {
+                    const int32_t j =
+                        __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
+                    const T *const from = x + uint64_t(uint32_t(j)) * (uint32_t)s.x_row;
+                    const T *const none = reinterpret_cast<const T *>(&no_row);
+#pragma unroll
+                    for (int i = 0; i < PER; i++)
+                        row[f][i] = load<T, VEC>(j >= 0 && in[i] ? from + i * STEP : none);
+                }
+#pragma unroll
+                for (int f = 0; f < FLY; f++)
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        T term[VEC];
+                        unpack<T, VEC>(row[f][i], term);
+#pragma unroll
+                        for (int v = 0; v < VEC; v++) sum[i][v] += term[v];
+                    }
+            }
+#pragma unroll
+            for (int e = 0; e < EACH; e++) near[e] = near_next[e];
+        }
+        if (r == 0) wait_for_previous();
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            T *const to = s.y_at(now.row, 0) + column + i * STEP;
+            if (in[i] && item.count == 0 && r == 0) add_pack(to, sum[i]);
+            if (in[i] && r < item.count) store<T, VEC>(to, sum[i]);
+        }
+        now = next;
+    }
+}
+
+template <int LANES, int PER, int FLY, class T>
+static void launch(const fmm_exec *exec, wall_args<T> w)
+{
+    w.shift = bundle_shift(w.s.a.rows);
+    while (1 << w.shift > LANES) w.shift--;
+    const int64_t items = items_max(w.plan, w.s.a.rows, w.s.a.nnz, w.shift);
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks_for(items * LANES),
+                          (unsigned)ceil_div(w.s.feat * (int64_t)sizeof(T), 16 * LANES * PER));
+    config.blockDim = dim3(BLOCK);
+    config.stream = stream_of(exec);
+    if (w.plan.long_rows_max) {
+        const int64_t packs = w.plan.long_rows_max * w.s.feat * (int64_t)sizeof(T) / 16;
+        clear_long<<<(unsigned)smaller(ceil_div(packs, BLOCK), 264), BLOCK, 0, config.stream>>>(w);
+        config.attrs = &early;
+        config.numAttrs = starts_early(exec->index);
+    }
+    cudaLaunchKernelEx(&config, gather_wall<T, LANES, PER, FLY>, w);
+}
+
+template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fmm_call *call)
+{
+    return run_spmm(exec, call, [&](auto s) {
+        const fmm_csr *a = call->a;
+        const wall_args<std::remove_const_t<std::remove_reference_t<decltype(*s.x)>>> w = {
+            s, view_plan(a->plan, a->rows, a->nnz), 0};
+        const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x), 16 * PER);
+        if (loads <= 2) return launch<2, PER, FLY>(exec, w);
+        if (loads <= 4) return launch<4, PER, FLY>(exec, w);
+        if (loads <= 8) return launch<8, PER, FLY>(exec, w);
+        if (loads <= 16) return launch<16, PER, FLY>(exec, w);
+        launch<32, PER, FLY>(exec, w);
+    });
+}
+
+static bool supports(const fmm_call *call)
+{
+    const int64_t vec = call->x->dtype == FMM_F64 ? 2 : 4;
+    const size_t bytes = call->x->dtype == FMM_F64 ? 8 : 4;
+    return lesson_supports(call) && !call->val->data && call->x->heads == 1 &&
+           plan_given(call->a) && call->a->cols && call->x->row_stride <= UINT32_MAX &&
+           segments_reach(call->a, 1, call->x->feat) && lies_in_packs(call->x, bytes, vec) &&
+           lies_in_packs(call->y, bytes, vec);
+}
+
+static fmm_algorithm wall(const char *name, lesson_run *run)
+{
+    return lesson(name, "gathers and adds rows of x, nothing else", "this project", run, supports,
+                  NULL, false);
+}
+
+extern fmm_algorithm spmm_gather_wall[];
+fmm_algorithm spmm_gather_wall[] = {
+    wall("gather_wall:1x4", run<1, 4>),
+    wall("gather_wall:1x8", run<1, 8>),
+    wall("gather_wall:2x2", run<2, 2>),
+    wall("gather_wall:4x2", run<4, 2>),
+    {},
+};

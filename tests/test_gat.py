@@ -1,0 +1,201 @@
+"""What additive attention asks of single nodes: three operators against float64, and the step of autograd on them."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import fusedmm
+from fusedmm.ops.gat import attend_self
+
+ops = torch.ops.fusedmm
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+SIZES = [(1, 1, 1), (64, 1, 7), (65, 8, 8), (130, 3, 33), (200, 2, 64), (7, 5, 300), (3, 1, 20_000)]
+SLOPE = 0.2
+
+
+def sums(dtype):
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def close(found, exact, scale, terms, dtype):
+    """Within the promised bound: scale is the sum of the terms' absolute values."""
+    u = torch.finfo(sums(dtype)).eps / 2
+    bound = 4 * terms**0.5 * u * scale + torch.finfo(found.dtype).eps * exact.abs() + torch.finfo(found.dtype).tiny
+    assert found.shape == exact.shape
+    assert bool(((found.double() - exact).abs() <= bound).all()), ((found.double() - exact).abs() / bound).max()
+
+
+def draw(size, dtype, device):
+    n, heads, feat = size
+    x, other = (torch.randn(n, heads, feat).to(dtype).to(device) for _ in range(2))
+    att_k, att_q = (torch.randn(1, heads, feat).to(dtype).to(device) for _ in range(2))
+    return x, other, att_k, att_q
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_scores(size, dtype, device):
+    x, _, *att = draw(size, dtype, device)
+    for found, a in zip(ops._gat_scores(x, *att), att, strict=True):
+        terms = x.double() * a.double()
+        close(found, terms.sum(-1, keepdim=True), terms.abs().sum(-1, keepdim=True), size[2], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_delta(size, dtype, device):
+    gout, out, _, _ = draw(size, dtype, device)
+    pos = torch.randn(size, device=device, dtype=sums(dtype))
+    lse, glse, pos_w = (torch.randn(size[:2], device=device, dtype=sums(dtype)) for _ in range(3))
+    lse[0, 0] = -torch.inf
+    none = out.new_empty(0)
+    delta, gq = ops._gat_delta(gout, out, lse, glse, pos, pos_w, SLOPE)
+    g, terms, above = gout.double(), gout.double() * out.double(), gout.double() * pos.double()
+    exact = terms.sum(-1) - glse.double()
+    size_of = terms.abs().sum(-1) + glse.double().abs()
+    close(delta, exact, size_of, size[2] + 1, dtype)
+    exact_gq = (1 - SLOPE) * (above.sum(-1) - exact * pos_w.double()) + SLOPE * glse.double()
+    size_of = above.abs().sum(-1) + size_of * pos_w.double().abs() + glse.double().abs()
+    assert gq.flatten()[0] == 0
+    close(gq.flatten()[1:], exact_gq.flatten()[1:], size_of.flatten()[1:], size[2] + 3, dtype)
+    delta, gq = ops._gat_delta(gout, out, none, none, none, none, SLOPE)
+    close(delta, terms.sum(-1), terms.abs().sum(-1), size[2], dtype)
+    assert gq.numel() == 0 and g.shape == size
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_spread(size, dtype, device):
+    x, gv, *att = draw(size, dtype, device)
+    g = [torch.randn(*size[:2], 1).to(dtype).to(device) for _ in range(2)]
+    gx, parts = ops._gat_spread(x, *att, *g, gv, gv)
+    terms = [gv.double(), *(s.double() * a.double() for s, a in zip(g, att, strict=True))]
+    close(gx, sum(terms), sum(t.abs() for t in terms), 3, dtype)
+    assert parts.shape == (-(-size[0] // 64), 3 * size[1], size[2])
+    found = parts.double().sum(0)
+    terms = torch.cat([*(s.double() * x.double() for s in g), gv.double()], 1)
+    close(found.to(sums(dtype)), terms.sum(0), terms.abs().sum(0), size[0], dtype)
+    other, without = ops._gat_spread(x, *att, *g, gv, gv.new_empty(0))
+    assert torch.equal(other, gx) and torch.equal(without, parts[:, : 2 * size[1]])
+
+
+@pytest.mark.parametrize("size", [(0, 3, 4), (5, 0, 4), (5, 3, 0)], ids=str)
+def test_nothing(size, device):
+    x, gv, *att = draw(size, torch.float32, device)
+    k, q = ops._gat_scores(x, *att)
+    assert k.shape == q.shape == (*size[:2], 1) and not k.any() and not q.any()
+    gx, parts = ops._gat_spread(x, *att, k, q, gv, gv.new_empty(0))
+    assert gx.shape == size and parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
+
+
+def test_strides(device):
+    """Views of larger tensors, and gradients that are one number everywhere."""
+    x, other, *att = draw((70, 3, 9), torch.float32, device)
+    wide = torch.cat([x, other], -1)
+    for found, expected in zip(ops._gat_scores(wide[..., :9], *att), ops._gat_scores(x, *att), strict=True):
+        assert torch.equal(found, expected)
+    turned = x.transpose(0, 1).contiguous().transpose(0, 1)
+    one, none = torch.ones((), device=device).expand(70, 3, 9), x.new_empty(0)
+    found = ops._gat_delta(one, turned, none, none, none, none, SLOPE)[0]
+    assert torch.equal(found, ops._gat_delta(one.contiguous(), x, none, none, none, none, SLOPE)[0])
+
+
+def test_wrong_shapes_are_refused(device):
+    x, gv, *att = draw((10, 3, 4), torch.float32, device)
+    g = x[..., :1]
+    wrong = [
+        lambda: ops._gat_scores(x, att[0], att[1][:, :2]),
+        lambda: ops._gat_scores(x, att[0][0], att[1]),
+        lambda: ops._gat_scores(x, att[0].double(), att[1]),
+        lambda: ops._gat_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 3, SLOPE),
+        lambda: ops._gat_spread(x, *att, g, g[:9], gv, gv),
+    ]
+    for call in wrong:
+        with pytest.raises(RuntimeError, match="invalid"):
+            call()
+        assert ops._gat_scores(x, *att)[0].shape == (10, 3, 1)
+
+
+def graph(device, n=40):
+    g = torch.Generator().manual_seed(1)
+    row, col = torch.randint(n - 1, (2, 300), generator=g)  # the last node has no entry
+    return fusedmm.CSR.from_coo(row.to(device), col.to(device), None, (n, n))
+
+
+def by_attention(adj, x, att_k, att_q, bias, slope, dropout):
+    heads = x.view(x.shape[0], *att_k.shape[1:])
+    scores = ((heads * att).sum(-1) for att in (att_q, att_k))
+    return fusedmm.attention(adj, *scores, heads, score="additive", slope=slope, dropout=dropout).flatten(1) + bias
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("learnt", [(0, 1, 2, 3), (0,), (1, 3), (2,), (3,), ()], ids=str)
+def test_step_is_attention_with_projected_scores(learnt, dropout, device):
+    adj, found = graph(device), []
+    given = [torch.randn(size) for size in ((40, 15), (1, 3, 5), (1, 3, 5), (15,))]
+    for way in (attend_self, by_attention):
+        leaves = [t.to(device).requires_grad_(k in learnt) for k, t in enumerate(given)]
+        torch.manual_seed(3)
+        out = way(adj, *leaves, SLOPE, dropout)
+        assert out.requires_grad == bool(learnt)
+        gradients = torch.autograd.grad(out.square().sum(), [leaves[k] for k in learnt]) if learnt else ()
+        found.append([out.detach(), *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_any_order(device):
+    adj = graph(device, 9)
+    sizes = (9, 6), (1, 2, 3), (1, 2, 3), (6,)
+    given = [torch.randn(*size, dtype=torch.float64).to(device).requires_grad_() for size in sizes]
+
+    def call(*operands):
+        return attend_self(adj, *operands, SLOPE, 0.0)
+
+    assert gradcheck(call, given) and gradgradcheck(call, given)
+
+
+def test_autocast_gives_half_precision(device):
+    adj, layer = graph(device), fusedmm.nn.GATConv(15, 5, heads=3).to(device)
+    x = torch.randn(40, 15).to(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = layer(x, adj)
+    torch.testing.assert_close(out.float(), layer(x, adj), rtol=0.1, atol=0.1)
+    out.float().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+def test_wrong_operands_are_named(device):
+    adj = graph(device)
+    att = torch.randn(1, 3, 5, device=device)
+    with pytest.raises(ValueError, match="40 columns"):
+        attend_self(adj, torch.randn(39, 15, device=device), att, att, None, SLOPE, 0.0)
+    with pytest.raises(RuntimeError, match=r"no rule for torch\.func"):
+        torch.func.grad(lambda x: attend_self(adj, x, att, att, None, SLOPE, 0.0).sum())(
+            torch.randn(40, 15, device=device)
+        )
+    assert attend_self(adj, torch.randn(40, 15, device=device), att, att, None, SLOPE, 0.0).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_operators_pass_opcheck(dtype, device):
+    x, other, *att = draw((70, 2, 5), dtype, device)
+    g, none = x[..., :1].contiguous(), x.new_empty(0)
+    numbers = [torch.randn(70, 2, device=device) for _ in range(3)]
+    pos = torch.randn(70, 2, 5, device=device)
+    torch.library.opcheck(ops._gat_scores.default, (x, *att))
+    torch.library.opcheck(ops._gat_delta.default, (x, other, *numbers[:2], pos, numbers[2], SLOPE))
+    torch.library.opcheck(ops._gat_delta.default, (x, other, none, none, none, none, SLOPE))
+    torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, other))
+    torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, none))
+
+
+def test_layer_compiles_and_gives_the_same_gradients(device):
+    adj = graph(device).cache_transpose()
+    layer, x = fusedmm.nn.GATConv(15, 5, heads=3).to(device), torch.randn(40, 15).to(device).requires_grad_()
+    inputs = [x, *layer.parameters()]
+    expected = torch.autograd.grad(layer(x, adj).square().sum(), inputs)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for one, other in zip(torch.autograd.grad(compiled(x, adj).square().sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(one, other)
