@@ -121,7 +121,8 @@ def test_every_allocation_may_fail(tmp_path, device):
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", HERE / "refuse.c", "-o", library, "-ldl"], check=True)
     path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(HERE.parent)]).lstrip(os.pathsep)
     environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run([sys.executable, "-c", CHILD, device], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", CHILD, device]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 12
 

@@ -50,6 +50,12 @@ def test_refused_by_name(name, call, device):
     assert call(**good).isfinite().all()
 
 
+def test_operands_of_two_dtypes(device):
+    good = given(device)
+    with pytest.raises(RuntimeError, match=r"^invalid: sddmm: a is f64, b f32 and e f64"):
+        sddmm(**{**good, "a": good["a"].double()})
+
+
 def test_a_plan_is_taken_where_none_is_needed():
     """CPU only: a structure that came from a GPU may have kept its own."""
     good = given("cpu")

@@ -130,3 +130,18 @@ def test_a_nan_extreme_passes_no_gradient(reduce, device):
     assert y[0, 0].isnan() and not y[0, 1].isnan()
     (gx,) = torch.autograd.grad(y.sum(), x)
     assert gx[:, 0].tolist() == [0, 0] and gx[:, 1].sum() == 1
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_extremes_of_half_precision_values(reduce, device):
+    """Values and features of float16: the gradient goes where that of the same numbers in float64 goes."""
+    g = torch.Generator().manual_seed(0)
+    row, col = torch.randint(0, 8, (2, 40), generator=g).to(device)
+    val, x = (torch.randint(1, 9, size, generator=g).half().to(device) for size in ((40,), (8, 5)))
+    found = []
+    for dtype in (torch.float16, torch.float64):
+        leaves = [t.to(dtype).requires_grad_() for t in (val, x)]
+        y = fusedmm.spmm(fusedmm.CSR.from_coo(row, col, leaves[0], (8, 8)), leaves[1], reduce=reduce)
+        found.append([t.float() for t in torch.autograd.grad(y.sum(), leaves)])
+    for half, double in zip(*found, strict=True):
+        torch.testing.assert_close(half, double, rtol=2**-9, atol=0)
