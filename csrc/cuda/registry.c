@@ -201,8 +201,8 @@ static const fmm_algorithm fused[] = {
  * it took 1.15 to 1.67 times as long (R-MAT of 8,192 nodes, and drug interactions of 4,267, both 12
  * % full), and 1.7 times where columns are in no order. Lengths are not known here, but hubs need
  * room: a square matrix, which may be a graph, goes to `tiles` from 15 % on, others from 8 %. Where
- * neither side is above 1,024, `segments` mostly waits for its plan: from 4 % on `tiles` took 0.57 to
- * 0.94 of its time (512 x 512 with 5 %, 1,024 x 512 and 1,024 x 1,024 with 10 %).
+ * neither side is above 1,024, `segments` mostly waits for its plan: from 4 % on `tiles` took 0.57
+ * to 0.94 of its time (512 x 512 with 5 %, 1,024 x 512 and 1,024 x 1,024 with 10 %).
  *
  * `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
  * of x 16 GB apart); the reference, one thread per output element, takes everything. */
