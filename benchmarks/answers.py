@@ -112,7 +112,6 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmm_height": ("spmm-cuda-sweeps", listed(["row_split:4", "row_split:16", "row_split:16 / row_split:4"])),
     "spmm_block": ("spmm-cuda-sweeps", listed([f"thread_per_output:{b}" for b in BLOCKS])),
     "spmm_row_split": ("spmm-cuda-sweeps", by_width(["cusparse / row_split"])),
-    "spmm_row_split_graphs": ("spmm-cuda", by_width(["cusparse / row_split"])),
     "sddmm_twins": ("sddmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "sddmm_cusparse": ("sddmm-cuda-twins", by_width(["cusparse / ours"])),
     "sddmm_pruned": ("sddmm-cuda-pruned", layers),
