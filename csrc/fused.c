@@ -9,7 +9,8 @@
  * and x and y take ds times the score's derivative plus dm times the message's. ROWS gathers that
  * for x and val, COLS on the transpose for y and z: both compute s, w and c anew, so one owner
  * writes each output, nothing is added atomically and nothing of the size of the edges is stored
- * but the gradient of val itself.
+ * but the gradient of val itself; unless the caller gives kept, where ROWS leaves w and ds for COLS
+ * (on a CPU two dot products cost more than two numbers).
  * Cost: forward 4, each gradient pass 8 nnz heads feat flops (dot, scale); every entry gathers one
  * row of each operand, once for all of its uses.
  *
@@ -100,12 +101,37 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion
     return check_out(f, "out2", f->out2, cols ? m : a->nnz, cols ? feat : 1);
 }
 
+/* kept, and where the sum of both gradients is wanted. */
+static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
+{
+    const bool joined = f->out && f->out == f->out2;
+    REQUIRE(!joined || (f->kept && f->pass == FMM_COLS), FMM_INVALID_ARGUMENT,
+            "fused: out2 is out, which a column pass with kept alone can add up");
+    if (!f->kept) return FMM_OK;
+    const int64_t most = FMM_KEPT_FEAT;
+    const fmm_dtype dtype = f->x->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
+    TRY(fmm_check_dense("fused", "kept", f->kept));
+    REQUIRE(exec->device == FMM_CPU && f->pass != FMM_FORWARD && f->score == FMM_SCORE_DOT &&
+                f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
+                f->x->feat <= most && f->z->feat <= most,
+            FMM_INVALID_ARGUMENT,
+            "fused: kept is for gradients of dot and scale without activation on the CPU, of at "
+            "most %" PRId64 " features",
+            most);
+    REQUIRE(f->kept->rows == a->nnz && f->kept->heads == f->x->heads && f->kept->feat == 2 &&
+                f->kept->dtype == dtype,
+            FMM_INVALID_ARGUMENT, "fused: kept should be %s [%" PRId64 ", %" PRId64 ", 2]",
+            fmm_dtype_name(dtype), a->nnz, f->x->heads);
+    return FMM_OK;
+}
+
 static const fmm_dense absent = {.heads = 1, .feat = 1};
 
 static fmm_status find(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                        int algorithm, fmm_call *call, const fmm_algorithm **chosen)
 {
     TRY(check(exec, a, fusion));
+    TRY(check_kept(exec, a, fusion));
     *call = (fmm_call){.a = a,
                        .val = fusion->val ? fusion->val : &absent,
                        .reduce = fusion->reduce,

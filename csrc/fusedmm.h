@@ -214,7 +214,12 @@ typedef void fmm_edge_function(int64_t n, const double *s, const double *a, doub
  * already divided by the row's entries), and reduce is sum:
  * ROWS, on A: out is the gradient of x, out2 [nnz, heads, 1] that of val.
  * COLS, on the transpose of A (a is the transpose, x still belongs to A's rows): out is the
- * gradient of y, out2 that of z (SCALE). */
+ * gradient of y, out2 that of z (SCALE).
+ * On the CPU a DOT of at most FMM_KEPT_FEAT features with SCALE and no activation may trade memory
+ * for time: with kept, [nnz, heads, 2] in f32 (f64 for f64), ROWS leaves w and dL/ds of each edge
+ * there, and COLS takes them instead of computing them; out2 == out then gets the sum of both
+ * gradients. */
+enum { FMM_KEPT_FEAT = 1024 };
 typedef enum fmm_pass { FMM_FORWARD, FMM_ROWS, FMM_COLS } fmm_pass;
 typedef struct fmm_fusion {
     fmm_pass pass;
@@ -230,6 +235,7 @@ typedef struct fmm_fusion {
     const fmm_dense *z;           /* SCALE: [cols, heads, feat]; else NULL */
     const fmm_dense *g;           /* as the forward's out; NULL in the forward */
     const fmm_dense *out, *out2;  /* NULL: not wanted */
+    const fmm_dense *kept;        /* NULL: everything is computed anew */
 } fmm_fusion;
 FMM_API fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                              int algorithm);

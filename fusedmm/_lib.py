@@ -188,11 +188,12 @@ def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, re
 @torch.library.register_fake("fusedmm::_fused_rows")
 def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
-    return _fake_spmm(x, ptr) if wanted & 1 else none, _fake_sddmm(idx, x) if wanted & 2 else none.clone()
+    kept = x.new_empty((idx.size(0), *x.shape[1:-1], 2) if wanted & 4 else 0, dtype=sums_dtype(x))
+    return _fake_spmm(x, ptr) if wanted & 1 else none, _fake_sddmm(idx, x) if wanted & 2 else none.clone(), kept
 
 
 @torch.library.register_fake("fusedmm::_fused_cols")
-def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     return _fake_spmm(y, ptr) if wanted & 1 else none, _fake_spmm(z, ptr) if wanted & 2 else none.clone()
 

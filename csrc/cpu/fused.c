@@ -120,7 +120,7 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
     const bool by_y = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
     if (f->pass == FMM_FORWARD) return w * activated(f->activation, raw(f, i, j, h, c));
     double sum = 0;
-    if (!scale || second) {
+    if (!scale || second || f->out == f->out2) {
         const double slope =
             activation_slope(f->activation, activated(f->activation, raw(f, i, j, h, c)));
         const double by =
@@ -144,7 +144,9 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
 {
     const fmm_fusion *f = call->fusion;
     const bool gval = f->pass == FMM_ROWS && f->out2 && c == 0;
-    const int64_t edge = call->val->data || gval ? edge_of(call->a, p) : 0, col = call->a->idx[p];
+    const bool keep = f->pass == FMM_ROWS && f->kept && c == 0;
+    const int64_t edge = call->val->data || gval || keep ? edge_of(call->a, p) : 0,
+                  col = call->a->idx[p];
     if (col < 0 || col >= call->a->cols || edge < 0) return;
     const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
     double s = score(f, i, j, h), w, ws = 0, wa = 0;
@@ -157,6 +159,10 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
             add(&product, get(f->g, i, h, k) * activated(f->activation, raw(f, i, j, h, k)));
         ds = total(&product) * ws;
         if (gval) put(f->out2, edge, h, 0, total(&product) * wa);
+        if (keep) {
+            put(f->kept, edge, h, 0, w);
+            put(f->kept, edge, h, 1, ds);
+        }
     }
     for (int64_t k = 0; k < n; k++) {
         const double t = term(f, second, i, j, h, c + k, w, ds);
@@ -192,7 +198,7 @@ void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
     for (int64_t row = first; row < last; row++)
         for (int64_t h = 0; h < f->x->heads; h++) {
             if (f->out || f->pass == FMM_ROWS) output(call, false, row, h);
-            if (f->out2 && f->pass == FMM_COLS) output(call, true, row, h);
+            if (f->out2 && f->out2 != f->out && f->pass == FMM_COLS) output(call, true, row, h);
         }
 }
 

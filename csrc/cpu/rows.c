@@ -150,6 +150,7 @@ fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_
                           .guarded = fmm_reference_fused,
                           .heads = wide->heads,
                           .feat = wide->feat,
-                          .uses_edges = call->val->data || (f->pass == FMM_ROWS && f->out2)};
+                          .uses_edges =
+                              call->val->data || f->kept || (f->pass == FMM_ROWS && f->out2)};
     return fmm_rows_run(exec, &task, wide, 1 << 21); /* below, fetching costs more */
 }

@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-/* Tensors ptr, idx, eid, plan, val, x, y, z, [g,] program, then numbers score, message, activation
- * and either reduce or `wanted` (bit 0: out, bit 1: out2), then algorithm. */
-enum { VAL = 4, X, Y, Z, G };
+/* Tensors ptr, idx, eid, plan, val, x, y, z, [g, [kept,]] program, then numbers score, message,
+ * activation and either reduce or `wanted`, then algorithm. Wanted are out (1), out2 (2) and of the
+ * row pass kept (4), of the column pass the sum of both in out (4). */
+enum { VAL = 4, X, Y, Z, G, KEPT };
 
 /* The program [n, 5] float64 on the CPU, whatever the device of the others. */
 static bool take_program(frame *f, int k, fmm_fusion *fusion, fmm_edge_step *steps)
@@ -37,7 +38,7 @@ static bool take_program(frame *f, int k, fmm_fusion *fusion, fmm_edge_step *ste
 
 typedef struct operands {
     fmm_csr a;
-    fmm_dense val, x, y, z, g;
+    fmm_dense val, x, y, z, g, kept;
     tensor x_given;
     fmm_edge_step steps[FMM_EDGE_STEPS];
     fmm_fusion fusion;
@@ -114,17 +115,46 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     frame_finish(&f, "fused", stack, &out, 1);
 }
 
-/* Both passes: out and out2 where wanted, else a tensor without elements. */
+/* kept: a new tensor of the row pass, an input of the column pass that may be absent. */
+static bool take_kept(frame *f, operands *o, bool rows, bool wanted, tensor *t)
+{
+    static const int64_t nothing = 0;
+    tensor given;
+    if (!rows) {
+        if (!frame_take(f, KEPT, "kept", &given)) return false;
+        if (!given.numel) return true;
+        o->fusion.kept = &o->kept;
+        return frame_dense(f, KEPT, "kept", &o->kept, &given);
+    }
+    const bool heads = o->x_given.dim == 3, wide = o->x.dtype == FMM_F64;
+    const int64_t size[3] = {o->a.nnz, heads ? o->x.heads : 2, 2};
+    const int32_t dtype =
+        wide ? fmm_torch.aoti_torch_dtype_float64() : fmm_torch.aoti_torch_dtype_float32();
+    if (!wanted) return frame_allocate(f, 1, &nothing, dtype, t);
+    if (!frame_allocate(f, heads ? 3 : 2, size, dtype, t)) return false;
+    o->kept = (fmm_dense){.data = t->data,
+                          .dtype = wide ? FMM_F64 : FMM_F32,
+                          .rows = o->a.nnz,
+                          .heads = o->x.heads,
+                          .feat = 2,
+                          .row_stride = 2 * o->x.heads,
+                          .head_stride = 2};
+    o->fusion.kept = &o->kept;
+    return true;
+}
+
+/* Both passes: out and out2 where wanted, else a tensor without elements; the row pass also kept.
+ */
 static void backward(StableIValue *stack, fmm_pass pass)
 {
-    enum { TENSORS = 10 };
+    const int tensors = pass == FMM_ROWS ? 10 : 11;
     static const int64_t nothing = 0;
     frame f;
     operands o;
     fmm_dense view[2];
-    tensor out[2] = {{0}, {0}};
-    const int64_t wanted = (int64_t)stack[TENSORS + 3];
-    if (!take(&f, stack, TENSORS, pass, &o)) goto done;
+    tensor out[3] = {{0}, {0}, {0}};
+    const int64_t wanted = (int64_t)stack[tensors + 3];
+    if (!take(&f, stack, tensors, pass, &o)) goto done;
     const bool rows = pass == FMM_ROWS;
     const int64_t feat[2] = {o.x.feat, rows ? ONE_NUMBER : o.z.feat};
     const int64_t count[2] = {o.a.rows, rows ? o.a.nnz : o.a.rows};
@@ -133,10 +163,11 @@ static void backward(StableIValue *stack, fmm_pass pass)
                             : !frame_allocate(&f, 1, &nothing, o.x_given.dtype, &out[k]))
             goto done;
     o.fusion.out = wanted & 1 ? &view[0] : NULL;
-    o.fusion.out2 = wanted & 2 ? &view[1] : NULL;
-    compute(&f, &o, frame_int(stack[TENSORS + 4]));
+    o.fusion.out2 = wanted & 2 ? &view[1] : !rows && wanted & 4 ? &view[0] : NULL;
+    if (!take_kept(&f, &o, rows, wanted & 4, &out[2])) goto done;
+    compute(&f, &o, frame_int(stack[tensors + 4]));
 done:
-    frame_finish(&f, "fused", stack, out, 2);
+    frame_finish(&f, "fused", stack, out, pass == FMM_ROWS ? 3 : 2);
 }
 
 static void rows_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
@@ -153,10 +184,10 @@ static void cols_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
 
 #define OPERANDS FMM_HALF "Tensor val, Tensor x, Tensor y, Tensor z, "
 #define KINDS "Tensor program, int score, int message, int activation, "
-#define GRADIENT OPERANDS "Tensor g, " KINDS "int wanted, int algorithm) -> (Tensor, Tensor)"
+#define GRADIENT KINDS "int wanted, int algorithm) -> (Tensor, Tensor"
 const fmm_torch_operator fmm_torch_fused[] = {
     {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", forward},
-    {"_fused_rows", "_fused_rows(" GRADIENT, rows_pass},
-    {"_fused_cols", "_fused_cols(" GRADIENT, cols_pass},
+    {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", rows_pass},
+    {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")", cols_pass},
     {NULL, NULL, NULL},
 };

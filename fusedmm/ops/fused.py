@@ -261,7 +261,7 @@ class Fused(torch.autograd.Function):
         # Gradients that are differentiated themselves, and those of an extreme.
         through = torch.is_grad_enabled() or ctx.spec.reduce in ("max", "min")
         compute = _by_composite if through else _by_passes
-        gval, gx, gy, gz = compute(ctx.adj, operands, ctx.spec, (of_val, of_x, of_y, of_z), g)
+        gval, gx, gy, gz = compute(ctx.adj, operands, ctx.spec, (of_val, of_x, of_y, of_z), g, z is None)
         if z is None:
             gy, gz = _sum(gy, gz, not through), None
         if y is None:
@@ -276,11 +276,12 @@ def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
     return a.add_(b) if fresh else a + b
 
 
+KEPT_FEAT = 1024  # FMM_KEPT_FEAT of fusedmm.h
 Needed = tuple[bool, bool, bool, bool]
 Grads = tuple[Tensor | None, ...]
 
 
-def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor) -> Grads:
+def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor, joined: bool) -> Grads:
     create = torch.is_grad_enabled()
     with torch.enable_grad():
         # Views of their own, since x, y and z may be one tensor whose shares must be told apart.
@@ -292,23 +293,29 @@ def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, 
     return tuple(next(found) if n else None for n in needed)
 
 
-def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor) -> Grads:
+def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor, joined: bool) -> Grads:
+    """Joined: those of y and z may come as one sum, as y's."""
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     if spec.reduce == "mean":
         g = per_entry(kept_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
+    rows, cols = (needed[1] and reaches) | needed[0] << 1, (needed[2] and reaches) | (needed[3] and scale) << 1
+    # On a CPU two numbers per edge cost less than the two dot products that make them.
+    plain = spec.score == "dot" and scale and spec.activation is None
+    keeps = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
 
-    def compute(op: Any, transposed: bool, wanted: int) -> tuple[Tensor | None, Tensor | None]:
+    def compute(op: Any, transposed: bool, wanted: int, *kept: Tensor) -> Any:
         if not wanted:
-            return None, None
-        # The gradient of val is in the caller's order, so its pass needs positions.
-        here = (half(adj, False), val) if not transposed and needed[0] else _ordered(adj, transposed, val)
+            return None, None, adj.none
+        # What is kept and the gradient of val are in the caller's order, so their passes need positions.
+        positions = keeps or (not transposed and needed[0])
+        here = (half(adj, transposed), val) if positions else _ordered(adj, transposed, val)
         operands = _operands(adj, here[1], x, y, z, spec)
-        found: Any = run(op, x, *here[0], *operands, g, program, *spec.kinds(), wanted, 0)
-        return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None
+        found: Any = run(op, x, *here[0], *operands, g, *kept, program, *spec.kinds(), wanted, 0)
+        return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None, *found[2:]
 
-    gx, gval = compute(ops._fused_rows.default, False, (needed[1] and reaches) | needed[0] << 1)
-    gy, gz = compute(ops._fused_cols.default, True, (needed[2] and reaches) | (needed[3] and scale) << 1)
+    gx, gval, kept = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
+    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, kept)
     return None if gval is None else like_values(gval, val), gx, gy, gz
