@@ -233,7 +233,8 @@ def passes(adj, x, y, z, g, st: Stages, number: int, device: str):
     rows, cols = (adj.ptr, adj.idx, adj.eid, adj.plan), (adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t)
     val = adj.val.clone()
     try:
-        gx, gval = ops._fused_rows.default(*rows, val, *given, 3, number)
+        gx, gval, _ = ops._fused_rows.default(*rows, val, *given, 3, number)
+        given = (*given[:4], adj.none, *given[4:])
         gy, gz = ops._fused_cols.default(*cols, val, *given, 3 if scale else 1, number)
     except RuntimeError as error:
         assert "does not support this call" in str(error)
@@ -258,6 +259,54 @@ def test_every_gradient_pass(score, message, device):
             assert found is not None or algorithm.name not in ("reference", "segments")
             if found is not None:
                 torch.testing.assert_close(found, wanted, msg=f"{algorithm.name} heads {heads} F {feat} {st}")
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize("feat", [1, 3, 16, 40, 130, 520, 1024])
+def test_kept_numbers_give_the_same_gradients(feat, heads):
+    """Passes that hand w and dL/ds on, by every algorithm of the CPU, also where y's and z's are one sum."""
+    row = torch.cat([torch.zeros(300), torch.randint(2, 12, (60,))]).long()  # one row in many pieces, one empty
+    adj = fusedmm.CSR.from_coo(row, torch.randint(0, 15, (360,)), torch.randn(360).double(), shape=(12, 15))
+    adj = adj.cache_transpose()
+    inner = [] if heads is None else [heads]
+    x, y, z, g = (torch.randn(n, *inner, feat, dtype=torch.float64) for n in (12, 15, 15, 12))
+    x, y = x / feat**0.5, y / feat**0.5
+    st = Stages("dot", "tanh(s)*a - s", "scale", None)
+    wanted = passes(adj, x, y, z, g, st, 1, "cpu")
+    kinds = (SCORES["dot"], MESSAGES["scale"], ACTIVATIONS[None])
+    program = parse(st.edge).program(gradients=True)
+    rows, cols = (adj.ptr, adj.idx, adj.eid, adj.plan), (adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t)
+    for algorithm in fusedmm.algorithms("fused", "cpu"):
+        try:
+            gx, gval, kept = ops._fused_rows.default(*rows, adj.val, x, y, z, g, program, *kinds, 7, algorithm.number)
+            both, joined = (
+                ops._fused_cols.default(*cols, adj.val, x, y, z, g, kept, program, *kinds, part, algorithm.number)
+                for part in (3, 5)
+            )
+        except RuntimeError as error:
+            assert "does not support this call" in str(error) and algorithm.name != "reference"
+            continue
+        assert kept.shape == (360, *inner, 2)
+        torch.testing.assert_close([gx, gval, *both], wanted, msg=algorithm.name)
+        torch.testing.assert_close(joined[0], wanted[2] + wanted[3], msg=algorithm.name)
+
+
+def test_kept_numbers_are_refused_where_they_mean_nothing():
+    adj = small(dtype=torch.float64).cache_transpose()
+    x, y, z = operands(12, 15, 5, None, torch.float64, wide=5)
+    g = torch.randn(12, 5, dtype=torch.float64)
+    program, plain = parse("s").program(gradients=True), (SCORES["dot"], MESSAGES["scale"], ACTIVATIONS[None])
+    cols = (adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t)
+    kept = torch.zeros(adj.nnz, 2, dtype=torch.float64)
+    for numbers, kinds, wanted, said in (
+        (kept[1:], plain, 3, "kept should be"),
+        (kept.float(), plain, 3, "kept should be"),
+        (kept, (SCORES["l1"], *plain[1:]), 3, "kept is for"),
+        (kept, (*plain[:2], ACTIVATIONS["relu"]), 3, "kept is for"),
+        (adj.none, plain, 5, "out2 is out"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            ops._fused_cols.default(*cols, adj.val, x, y, z, g, numbers, program, *kinds, wanted, 0)
 
 
 SMOOTH = ["s*a", "sigmoid(s)", "a/(1+s**2)", "exp(-s/2)*a", "softplus(s + a)", "tanh(s)*a - s"]

@@ -152,10 +152,16 @@ def test_opcheck(heads, name, device):
     program = parse(spec.edge).program(gradients=True)
     opcheck(ops._edge_program.default, (x, spec.edge, True), test_utils=tests)
     for wanted in (1, 2, 3):
-        given = (x, y, z, g, program, *spec.kinds())
-        opcheck(ops._fused_rows.default, (*rows, adj.val, *given, wanted, 0), test_utils=tests)
-        some = wanted if spec.message == "scale" else 1
-        opcheck(ops._fused_cols.default, (*cols, adj.val, *given, some, 0), test_utils=tests)
+        given = (*spec.kinds(), wanted, 0)
+        opcheck(ops._fused_rows.default, (*rows, adj.val, x, y, z, g, program, *given), test_utils=tests)
+        given = (*spec.kinds(), wanted if spec.message == "scale" else 1, 0)
+        opcheck(ops._fused_cols.default, (*cols, adj.val, x, y, z, g, adj.none, program, *given), test_utils=tests)
+    if device == "cpu" and name == "SIGMOID_EMBEDDING":
+        given = (*rows, adj.val, x, y, z, g, program, *spec.kinds(), 7, 0)
+        opcheck(ops._fused_rows.default, given, test_utils=tests)
+        kept = ops._fused_rows.default(*given)[2]
+        given = (*cols, adj.val, x, y, z, g, kept, program, *spec.kinds(), 3, 0)
+        opcheck(ops._fused_cols.default, given, test_utils=tests)
 
 
 @pytest.mark.parametrize("options", [{}, {"edge": "sigmoid(s)*a", "reduce": "mean"}, presets.T_DISTRIBUTION], ids=str)

@@ -1,6 +1,7 @@
 """SDDMM, a function of each edge, and SpMM in one pass.
 
-The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused.c). Everything
+The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused.c); on a CPU
+plain ones hand two numbers per edge from the first pass to the second. Everything
 else (maxima's gradients, second derivatives, torch.func) goes through ``composite``: the same function
 of differentiable operations, which does store one score per edge.
 """
@@ -81,7 +82,8 @@ def fused(
         ValueError: shapes that do not fit, an unknown name, an edge function that is not on the list.
 
     Gradient: reaches x, y, z and adj's values, of any order. Of a sum or mean by recomputation, without
-    memory per edge; of max and min, and second derivatives, through sddmm and spmm where the score is
+    memory per edge (on a CPU, of "dot" with a plain "scale", two numbers per edge and head while the
+    backward runs); of max and min, and second derivatives, through sddmm and spmm where the score is
     "dot" and the message a plain "scale", else through a tensor [nnz, heads, F].
 
     Cost: 4 nnz heads F flops for "dot" and "scale"; nnz gathered rows of y decide the time.
