@@ -85,7 +85,7 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
         >>> [a.name for a in fusedmm.algorithms("spmm", "cpu")][0]
         'reference'
     """
-    if op not in OPERATORS:
+    if not isinstance(op, str) or op not in OPERATORS:
         raise ValueError(f"op must be one of {', '.join(OPERATORS)}, not {op!r}")
     kind = device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
     if kind not in DEVICES:
@@ -103,6 +103,8 @@ _numbers: dict[tuple[str, str, str], int] = {}
 
 def algorithm_number(op: str, device: str, name: str) -> int:
     """The registry's number of an algorithm, 0 for ``"auto"``; a ValueError lists what there is."""
+    if not isinstance(name, str):
+        raise TypeError(f"{op}: algorithm must be a name, not {name!r}")
     if name == "auto":
         return 0
     number = _numbers.get((op, device, name))

@@ -210,6 +210,8 @@ def test_options_and_matrices(op, device):
     adj = small(device=device)
     with pytest.raises(ValueError, match=rf"{op} has no algorithm 'magic' on {device}; there are auto, reference, "):
         call(op, adj, device, algorithm="magic")
+    with pytest.raises(TypeError, match=rf"{op}: algorithm must be a name, not \['reference'\]"):
+        call(op, adj, device, algorithm=["reference"])
     with pytest.raises(TypeError, match="cannot make a CSR of dict"):
         call(op, {}, device)
     with pytest.raises(TypeError, match="cannot make a CSR of NoneType"):
@@ -224,6 +226,10 @@ def test_reductions_by_name(device):
     for wrong in ("prod", "SUM", None, 0):
         with pytest.raises(ValueError, match="spmm: reduce must be one of sum, mean, max, min, not"):
             call("spmm", adj, device, reduce=wrong)
+    with pytest.raises(ValueError, match=r"sddmm: op must be one of dot, add, sub, mul, not \['add'\]"):
+        fusedmm.sddmm(adj, torch.ones(12, 5, device=device), torch.ones(15, 5, device=device), op=["add"])
+    with pytest.raises(ValueError, match=r"op must be one of spmm, .*, not \['spmm'\]"):
+        fusedmm.algorithms(["spmm"])
     works(device)
 
 

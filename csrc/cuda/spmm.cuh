@@ -10,11 +10,8 @@
  * A whole row is written once, straight to y; empty rows are dealt out evenly and written while the
  * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel
  * adds the slots of each long row. Every sum has one owner and an order that depends on the matrix
- * alone: the same bits every time. No accumulator adds more than 512 terms: pieces end there, and
- * so do the stretches of slots in the second kernel.
- *
- * Gathering is what takes the time: nnz * feat elements through L2. What helps is more loads in
- * flight, warps without idle groups (rows of one length side by side), and no second read. */
+ * alone: the same bits every time. No accumulator adds more than 512 terms, here or there.
+ * Gathering takes the time; what helps is loads in flight and rows of one length together. */
 #ifndef FMM_CUDA_SPMM_CUH
 #define FMM_CUDA_SPMM_CUH
 

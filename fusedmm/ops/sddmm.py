@@ -70,7 +70,7 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
 
 def _elementwise(adj: CSR, a: Tensor, b: Tensor, op: str, algorithm: str) -> Tensor:
     """Both sides are gathered by SpMMs with one entry per row, whose gradients are SpMMs again."""
-    if op not in ELEMENTWISE:
+    if not isinstance(op, str) or op not in ELEMENTWISE:
         raise ValueError(f"sddmm: op must be one of dot, {', '.join(ELEMENTWISE)}, not {op!r}")
     if algorithm != "auto":
         raise ValueError(f'sddmm: op {op!r} has one algorithm, "auto", not {algorithm!r}')
