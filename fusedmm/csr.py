@@ -367,7 +367,7 @@ class CSR:
         return to_dense(self)
 
     def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
-        """As a torch sparse tensor (CSR or COO); float32 ones without values.
+        """As a torch sparse tensor (CSR, where repeated entries are added up, or COO); float32 ones without values.
 
         Raises:
             ValueError: values with heads, or another layout.

@@ -133,10 +133,15 @@ def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
         raise ValueError("torch sparse tensors hold one value per entry, not one per head")
     val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val
     if layout == torch.sparse_csr:
-        order = val[adj.eid.long()] if adj.eid.numel() else val
+        row, col, _ = adj.coo()
+        # torch's rows have each column once, in rising order: others' entries are sorted, and added up.
+        keys, place = torch.unique(row.long() * adj.shape[1] + col, return_inverse=True)
+        val = val.new_zeros(keys.shape[0]).index_add(0, place, val)
+        ptr = torch.zeros_like(adj.ptr)
+        ptr[1:] = torch.bincount(keys // max(adj.shape[1], 1), minlength=adj.shape[0]).cumsum(0)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse")  # that the layout is in beta, that it checks nothing
-            return torch.sparse_csr_tensor(adj.ptr, adj.idx.long(), order, adj.shape)
+            return torch.sparse_csr_tensor(ptr, keys % max(adj.shape[1], 1), val, adj.shape)
     if layout == torch.sparse_coo:
         row, col, _ = adj.coo()
         return torch.sparse_coo_tensor(torch.stack([row, col]), val, adj.shape)

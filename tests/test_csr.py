@@ -144,6 +144,19 @@ def test_to_torch(layout, device, recwarn):
         torch.testing.assert_close(fusedmm.as_csr(sparse).to_dense(), adj.to_dense())
 
 
+def test_to_torch_of_repeated_and_unsorted_columns(device):
+    row, col = torch.tensor([[0, 1, 0, 2, 0], [2, 1, 0, 3, 2]], device=device)
+    val = torch.randn(5, device=device, dtype=torch.float64, requires_grad=True)
+    adj = fusedmm.CSR.from_coo(row, col, val, shape=(4, 5))
+    with torch.sparse.check_sparse_tensor_invariants(True):
+        sparse = adj.to_torch()
+    assert sparse.values().numel() == 4
+    weight = torch.randn(4, 5, device=device, dtype=torch.float64)
+    (grad,) = torch.autograd.grad((sparse.to_dense() * weight).sum(), val)
+    torch.testing.assert_close(sparse.to_dense(), adj.to_dense())
+    torch.testing.assert_close(grad, weight[row, col])
+
+
 def test_matmul_with_vectors_and_matrices(device):
     adj, x = small(device=device), torch.randn(15, 4, device=device)
     assert torch.equal(adj @ x, fusedmm.spmm(adj, x))
