@@ -1,5 +1,6 @@
 """Sparse kernels for graph neural networks: SpMM and SDDMM that are each other's gradient, on CPU and CUDA."""
 
+from fusedmm import data as data
 from fusedmm import export as _export  # noqa: F401  makes CSR known to torch.export
 from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
@@ -22,6 +23,7 @@ __all__ = [
     "as_csr",
     "attention",
     "build_info",
+    "data",
     "edge_softmax",
     "fused",
     "load_algorithms",
