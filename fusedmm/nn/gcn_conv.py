@@ -39,7 +39,8 @@ class GCNConv(torch.nn.Module):
     saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: a dense product and one SpMM per call. The structure with self loops is made once per graph,
-    as are the coefficients of a graph without weights.
+    as are the coefficients of a graph without weights. Compiled code takes a ``CSR`` that the layer, or
+    ``adj.gcn_norm()``, has seen before.
 
     Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
 
