@@ -16,6 +16,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from typing import Any
 
 import accuracy
 
@@ -34,7 +35,18 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def run() -> tuple[int, dict[str, int], accuracy.Ratios]:
+def not_passed(suites: list[xml.Element]) -> dict[str, str]:
+    """What failed or was skipped, by name, and why."""
+    found = {}
+    for case in (c for suite in suites for c in suite.iter("testcase")):
+        for kind in ("failure", "error", "skipped"):
+            if (reason := case.find(kind)) is not None:
+                text = reason.get("message", "").partition("\n")[0][:120]
+                found[f"{case.get('classname')}::{case.get('name')}"] = f"{kind}: {text}"
+    return found
+
+
+def run() -> tuple[int, dict[str, Any], accuracy.Ratios]:
     """The worst exit code, how many tests passed, failed, erred and were skipped, and errors over bounds on CUDA.
 
     The files are dealt to several processes, the largest first: together they take about half the time.
@@ -52,8 +64,12 @@ def run() -> tuple[int, dict[str, int], accuracy.Ratios]:
         code = max(abs(part.wait()) for part in parts)
         suites = [next(xml.parse(path).getroot().iter("testsuite")) for path in Path(folder).glob("*.xml")]
         ratios = accuracy.merge(json.loads(path.read_text()) for path in Path(folder).glob("*.json"))
-        counts = {k: sum(int(s.attrib[k]) for s in suites) for k in ("tests", "failures", "errors", "skipped")}
+        counts: dict[str, Any] = {
+            k: sum(int(s.attrib[k]) for s in suites) for k in ("tests", "failures", "errors", "skipped")
+        }
+        reasons = not_passed(suites)
     counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
+    counts["not passed"] = reasons
     return code, counts, {k: v for k, v in ratios.items() if k == "cuda"}
 
 
