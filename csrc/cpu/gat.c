@@ -5,34 +5,8 @@
 enum { PANEL = 128 };
 
 #define AT(d, type, i, h) ((const type *)(d)->data + (i) * (d)->row_stride + (h) * (d)->head_stride)
-#define FN(name) FMM_JOIN(name, DT)
-#define VALUE FMM_JOIN(DT, value)
-#define ROUND FMM_JOIN(DT, of)
-
-#define ACC float
-#define DT f32
-#define T float
-#include "gat.inc"
-#undef T
-#undef DT
-
-#define DT f16
-#define T uint16_t
-#include "gat.inc"
-#undef T
-#undef DT
-
-#define DT bf16
-#define T uint16_t
-#include "gat.inc"
-#undef T
-#undef DT
-#undef ACC
-
-#define ACC double
-#define DT f64
-#define T double
-#include "gat.inc"
+#define LOOPS "gat.inc"
+#include "dtypes.inc"
 
 typedef void kernel(const fmm_gat_call *call, int64_t first, int64_t last);
 

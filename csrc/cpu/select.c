@@ -25,34 +25,8 @@ static double value_of(const fmm_dense *val, int64_t edge, int64_t h)
     }
 }
 
-#define FN(name) FMM_JOIN(name, DT)
-#define VALUE FMM_JOIN(DT, value)
-#define ROUND FMM_JOIN(DT, of)
-
-#define ACC float
-#define DT f32
-#define T float
-#include "select.inc"
-#undef T
-#undef DT
-
-#define DT f16
-#define T uint16_t
-#include "select.inc"
-#undef T
-#undef DT
-
-#define DT bf16
-#define T uint16_t
-#include "select.inc"
-#undef T
-#undef DT
-#undef ACC
-
-#define ACC double
-#define DT f64
-#define T double
-#include "select.inc"
+#define LOOPS "select.inc"
+#include "dtypes.inc"
 
 static void run(int64_t first, int64_t last, void *ctx)
 {
