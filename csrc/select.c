@@ -33,7 +33,8 @@ static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows
     return FMM_OK;
 }
 
-static fmm_status check_like(const char *name, const fmm_dense *d, int64_t rows, const fmm_dense *x)
+static fmm_status check_given(const char *name, const fmm_dense *d, int64_t rows,
+                              const fmm_dense *x)
 {
     return d->data || d->rows ? check_shape(name, d, rows, x->feat, x, x->dtype) : FMM_OK;
 }
@@ -49,15 +50,14 @@ fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
     const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
     TRY(fmm_check_values("select", a, call->val, call->x->heads));
     TRY(fmm_check_values("select", a, call->weight, call->x->heads));
-    TRY(check_like("x", call->x, cols, call->x));
-    TRY(check_like("y", call->y, rows, call->x));
-    TRY(check_like("z", call->z, cols, call->x));
-    TRY(check_like("g", call->g, rows, call->x));
+    TRY(check_shape("x", call->x, cols, call->x->feat, call->x, call->x->dtype));
+    TRY(check_shape("y", call->y, rows, call->x->feat, call->x, call->x->dtype));
+    TRY(check_given("z", call->z, cols, call->x));
+    TRY(check_given("g", call->g, rows, call->x));
     const bool edges = call->form == FMM_SELECT_EDGES;
     const bool wide = call->form == FMM_SELECT_COUNTS && call->x->dtype != FMM_F64;
     TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat, call->x,
                     wide ? FMM_F32 : call->x->dtype));
-    REQUIRE(call->y->data || call->y->rows == rows, FMM_INVALID_ARGUMENT, "select: y is absent");
     if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_cuda_select(exec, call) : fmm_cpu_select(exec, call);
 }
