@@ -82,7 +82,7 @@ lint: $(VENV)/dev warnings
 warnings:
 	set -e; for cc in gcc clang; do \
 	    for f in $$(git ls-files 'csrc/*.c'); do \
-	        flags=; case $$f in *isa_avx2.c) flags="$(AVX2)";; *isa_avx512.c) flags="$(AVX512) $(AVX2)";; esac; \
+	        flags=; case $$f in *isa_avx2*.c) flags="$(AVX2)";; *isa_avx512*.c) flags="$(AVX512) $(AVX2)";; esac; \
 	        $$cc $(WARN) $$flags -fsyntax-only $$f; \
 	    done; \
 	    for f in $$(git ls-files 'tests/c/*.c'); do \

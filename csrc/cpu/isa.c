@@ -47,8 +47,15 @@ static unsigned detect(void) { return 1u << SCALAR | 1u << NEON; } /* part of th
 static unsigned detect(void) { return 1u << SCALAR; }
 #endif
 
-static const fmm_cpu_isa *const kernels[ISAS] = {&fmm_isa_scalar, &fmm_isa_avx2, &fmm_isa_avx512,
-                                                 &fmm_isa_neon};
+static const fmm_cpu_isa kernels[ISAS] = {
+#define X(isa)                                                                                     \
+    {.of = {[FMM_F32] = &fmm_##isa##_f32,                                                          \
+            [FMM_F64] = &fmm_##isa##_f64,                                                          \
+            [FMM_F16] = &fmm_##isa##_f16,                                                          \
+            [FMM_BF16] = &fmm_##isa##_bf16}},
+    FMM_ISA_LIST(X)
+#undef X
+};
 
 /* The machine has it and the compiler knew it. Found once; threads that race find the same. */
 static bool usable(isa level)
@@ -59,7 +66,7 @@ static bool usable(isa level)
         found = detect() | DETECTED;
         atomic_store_explicit(&known, found, memory_order_relaxed);
     }
-    return (found >> level & 1) && kernels[level]->spmm[FMM_F32];
+    return (found >> level & 1) && kernels[level].of[FMM_F32]->spmm;
 }
 
 const char *fmm_isa_levels(void)
@@ -126,82 +133,82 @@ static fmm_status spmm_reference(const fmm_exec *exec, const fmm_call *call)
 
 static fmm_status spmm_scalar(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_spmm(exec, call, &fmm_isa_scalar);
+    return fmm_rows_spmm(exec, call, &kernels[SCALAR]);
 }
 
 static fmm_status spmm_avx2(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_spmm(exec, call, &fmm_isa_avx2);
+    return fmm_rows_spmm(exec, call, &kernels[AVX2]);
 }
 
 static fmm_status spmm_avx512(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_spmm(exec, call, &fmm_isa_avx512);
+    return fmm_rows_spmm(exec, call, &kernels[AVX512]);
 }
 
 static fmm_status spmm_neon(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_spmm(exec, call, &fmm_isa_neon);
+    return fmm_rows_spmm(exec, call, &kernels[NEON]);
 }
 
 static fmm_status sddmm_scalar(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_sddmm(exec, call, &fmm_isa_scalar);
+    return fmm_rows_sddmm(exec, call, &kernels[SCALAR]);
 }
 
 static fmm_status sddmm_avx2(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_sddmm(exec, call, &fmm_isa_avx2);
+    return fmm_rows_sddmm(exec, call, &kernels[AVX2]);
 }
 
 static fmm_status sddmm_avx512(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_sddmm(exec, call, &fmm_isa_avx512);
+    return fmm_rows_sddmm(exec, call, &kernels[AVX512]);
 }
 
 static fmm_status sddmm_neon(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_sddmm(exec, call, &fmm_isa_neon);
+    return fmm_rows_sddmm(exec, call, &kernels[NEON]);
 }
 
 static fmm_status attention_scalar(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_attention(exec, call, &fmm_isa_scalar);
+    return fmm_rows_attention(exec, call, &kernels[SCALAR]);
 }
 
 static fmm_status attention_avx2(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_attention(exec, call, &fmm_isa_avx2);
+    return fmm_rows_attention(exec, call, &kernels[AVX2]);
 }
 
 static fmm_status attention_avx512(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_attention(exec, call, &fmm_isa_avx512);
+    return fmm_rows_attention(exec, call, &kernels[AVX512]);
 }
 
 static fmm_status attention_neon(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_attention(exec, call, &fmm_isa_neon);
+    return fmm_rows_attention(exec, call, &kernels[NEON]);
 }
 
 static fmm_status fused_scalar(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_fused(exec, call, &fmm_isa_scalar);
+    return fmm_rows_fused(exec, call, &kernels[SCALAR]);
 }
 
 static fmm_status fused_avx2(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_fused(exec, call, &fmm_isa_avx2);
+    return fmm_rows_fused(exec, call, &kernels[AVX2]);
 }
 
 static fmm_status fused_avx512(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_fused(exec, call, &fmm_isa_avx512);
+    return fmm_rows_fused(exec, call, &kernels[AVX512]);
 }
 
 static fmm_status fused_neon(const fmm_exec *exec, const fmm_call *call)
 {
-    return fmm_rows_fused(exec, call, &fmm_isa_neon);
+    return fmm_rows_fused(exec, call, &kernels[NEON]);
 }
 
 #define OWN "fusedmm"

@@ -109,7 +109,7 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
 {
     const fmm_dense *x = call->x, *y = call->y;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->spmm[x->dtype],
+                          .kernel = isa->of[x->dtype]->spmm,
                           .guarded = fmm_reference_spmm,
                           .heads = x->heads,
                           .feat = x->feat,
@@ -128,7 +128,7 @@ fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_
     const fmm_dense *b = call->b;
     atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->sddmm[b->dtype],
+                          .kernel = isa->of[b->dtype]->sddmm,
                           .guarded = fmm_reference_sddmm,
                           .forged = &forged,
                           .heads = b->heads,
@@ -146,7 +146,7 @@ fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_
     const fmm_dense *narrow = cols ? f->x : f->y, *wide = cols ? f->g : f->z;
     if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->fused[f->out ? f->out->dtype : f->out2->dtype],
+                          .kernel = isa->of[f->out ? f->out->dtype : f->out2->dtype]->fused,
                           .guarded = fmm_reference_fused,
                           .heads = wide->heads,
                           .feat = wide->feat,

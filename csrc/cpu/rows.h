@@ -35,12 +35,18 @@ struct fmm_rows_task {
     double *parts;             /* attention: sums of gatt, one [heads, feat] per chunk */
 };
 
-/* The kernels of one instruction set; all NULL where the compiler's target lacks it. */
+/* The kernels of one instruction set and dtype; all NULL where the compiler's target lacks it. */
+typedef struct fmm_kernels {
+    fmm_rows_kernel *spmm, *sddmm, *attention, *fused;
+} fmm_kernels;
+#define FMM_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(neon) /* in the order of isa.c */
+#define X(isa)                                                                                     \
+    extern const fmm_kernels fmm_##isa##_f32, fmm_##isa##_f64, fmm_##isa##_f16, fmm_##isa##_bf16;
+FMM_ISA_LIST(X)
+#undef X
 typedef struct fmm_cpu_isa {
-    fmm_rows_kernel *spmm[FMM_DTYPES], *sddmm[FMM_DTYPES], *attention[FMM_DTYPES],
-        *fused[FMM_DTYPES];
+    const fmm_kernels *of[FMM_DTYPES];
 } fmm_cpu_isa;
-extern const fmm_cpu_isa fmm_isa_scalar, fmm_isa_avx2, fmm_isa_avx512, fmm_isa_neon;
 
 fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);

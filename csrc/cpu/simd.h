@@ -1,6 +1,6 @@
 /* What the kernels of every instruction set share: names, unrolling, and half precision in plain C.
  *
- * An instruction set is one file isa_<name>.c. It gives, for the accumulator types vf32 and vf64
+ * An instruction set is one file isa_<name>.h. It gives, for the accumulator types vf32 and vf64
  * (LANES_vf32 and LANES_vf64 numbers each; + - * / work on them as on scalars):
  *     <vf>_set1(s)  <vf>_fma(a, b, c) = a * b + c  <vf>_max(a, b), NaN if either is
  *     <vf>_above(t, a, b): a in the lanes where t > 0, else b
@@ -10,7 +10,8 @@
  *     is index[l] - index[0], which must be in [0, LANES); reads LANES numbers from p and index
  * and for every dtype: <dtype>_load(p), <dtype>_store(p, v), and <dtype>_load_part(p, n),
  * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n.
- * f16 and bf16 are uint16_t in memory and vf32 in registers. Then it includes kernels.inc. */
+ * f16 and bf16 are uint16_t in memory and vf32 in registers. Two files compile
+ * kernels.inc with it, isa_<name>.c and isa_<name>_half.c. */
 #ifndef FMM_SIMD_H
 #define FMM_SIMD_H
 

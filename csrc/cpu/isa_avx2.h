@@ -1,0 +1,168 @@
+/* AVX2, FMA and F16C: 256-bit vectors. Parts of 32- and 64-bit vectors by mask, parts of 16-bit
+ * ones put together from narrower loads. */
+#ifndef FMM_ISA_AVX2_H
+#define FMM_ISA_AVX2_H
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd.h"
+
+typedef __m256 vf32;
+typedef __m256d vf64;
+enum { LANES_vf32 = 8, LANES_vf64 = 4 };
+
+static inline vf32 vf32_set1(float s) { return _mm256_set1_ps(s); }
+static inline vf32 vf32_fma(vf32 a, vf32 b, vf32 c) { return _mm256_fmadd_ps(a, b, c); }
+/* The instruction returns its second operand when either is NaN: right unless b is the NaN. */
+static inline vf32 vf32_max(vf32 a, vf32 b)
+{
+    return _mm256_blendv_ps(_mm256_max_ps(b, a), b, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
+}
+static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
+{
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
+static inline void vf32_sum4(const vf32 *v, float *out)
+{
+    fmm_sum4_ps(v[0], v[1], v[2], v[3], out);
+}
+static inline vf32 vf32_pairs(vf32 a, vf32 b)
+{
+    const __m256d sums = _mm256_castps_pd(_mm256_hadd_ps(a, b)); /* a, b, a, b */
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(sums, 0xd8));
+}
+typedef __m256i vf32_at, vf64_at;
+static inline __m256i vf32_lanes(const int32_t *index)
+{
+    return _mm256_sub_epi32(_mm256_loadu_si256((const void *)index), _mm256_set1_epi32(*index));
+}
+static inline vf32 vf32_pick(const float *p, __m256i at)
+{
+    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), at);
+}
+
+static inline vf64 vf64_set1(double s) { return _mm256_set1_pd(s); }
+static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return _mm256_fmadd_pd(a, b, c); }
+static inline vf64 vf64_max(vf64 a, vf64 b)
+{
+    return _mm256_blendv_pd(_mm256_max_pd(b, a), b, _mm256_cmp_pd(b, b, _CMP_UNORD_Q));
+}
+static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
+{
+    return _mm256_blendv_pd(b, a, _mm256_cmp_pd(t, _mm256_setzero_pd(), _CMP_GT_OQ));
+}
+static inline void vf64_sum4(const vf64 *v, double *out)
+{
+    fmm_sum4_pd(v[0], v[1], v[2], v[3], out);
+}
+static inline vf64 vf64_pairs(vf64 a, vf64 b)
+{
+    return _mm256_permute4x64_pd(_mm256_hadd_pd(a, b), 0xd8);
+}
+/* A lane of 64 bits as its two of 32: 2 k and 2 k + 1. */
+static inline __m256i vf64_lanes(const int32_t *index)
+{
+    const __m128i four = _mm_loadu_si128((const void *)index);
+    const __m256i at = _mm256_cvtepu32_epi64(_mm_sub_epi32(four, _mm_set1_epi32(*index)));
+    const __m256i twice = _mm256_mul_epu32(at, _mm256_set1_epi64x(2));
+    return _mm256_add_epi32(_mm256_or_si256(twice, _mm256_slli_epi64(twice, 32)),
+                            _mm256_set1_epi64x(0x100000000));
+}
+static inline vf64 vf64_pick(const double *p, __m256i at)
+{
+    const __m256 all = _mm256_castpd_ps(_mm256_loadu_pd(p));
+    return _mm256_castps_pd(_mm256_permutevar8x32_ps(all, at));
+}
+
+/* All ones in the first n 32-bit lanes. */
+static inline __m256i mask32(int64_t n)
+{
+    static const int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const void *)(ones + 8 - n));
+}
+
+static inline vf32 f32_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void f32_store(float *p, vf32 v) { _mm256_storeu_ps(p, v); }
+static inline vf32 f32_load_part(const float *p, int64_t n)
+{
+    fmm_reads(p, 4 * n);
+    return _mm256_maskload_ps(p, mask32(n));
+}
+static inline void f32_store_part(float *p, vf32 v, int64_t n)
+{
+    fmm_writes(p, 4 * n);
+    _mm256_maskstore_ps(p, mask32(n), v);
+}
+
+static inline vf64 f64_load(const double *p) { return _mm256_loadu_pd(p); }
+static inline void f64_store(double *p, vf64 v) { _mm256_storeu_pd(p, v); }
+static inline vf64 f64_load_part(const double *p, int64_t n)
+{
+    fmm_reads(p, 8 * n);
+    return _mm256_maskload_pd(p, mask32(2 * n));
+}
+static inline void f64_store_part(double *p, vf64 v, int64_t n)
+{
+    fmm_writes(p, 8 * n);
+    _mm256_maskstore_pd(p, mask32(2 * n), v);
+}
+
+static inline vf32 f16_wide(__m128i h) { return _mm256_cvtph_ps(h); }
+static inline __m128i f16_narrow(vf32 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+static inline vf32 bf16_wide(__m128i h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+/* As bf16_of of simd.h. */
+static inline __m128i bf16_narrow(vf32 v)
+{
+    const __m256i u = _mm256_castps_si256(v), even = _mm256_srli_epi32(u, 16);
+    const __m256i half =
+        _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(even, _mm256_set1_epi32(1)));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
+    const __m256i quiet = _mm256_or_si256(even, _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i bits = _mm256_blendv_epi8(rounded, quiet, nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+}
+
+static inline __m128i load16(const uint16_t *p) { return _mm_loadu_si128((const void *)p); }
+static inline void store16(uint16_t *p, __m128i h) { _mm_storeu_si128((void *)p, h); }
+static inline __m128i load16_part(const uint16_t *p, int64_t n)
+{
+    const fmm_halves parts = fmm_load_halves(p, n);
+    return _mm_set_epi64x((int64_t)parts.high, (int64_t)parts.low);
+}
+static inline void store16_part(uint16_t *p, __m128i h, int64_t n)
+{
+    uint16_t all[8];
+    store16(all, h);
+    for (int64_t k = 0; k < n; k++) p[k] = all[k];
+}
+
+static inline vf32 f16_load(const uint16_t *p) { return f16_wide(load16(p)); }
+static inline void f16_store(uint16_t *p, vf32 v) { store16(p, f16_narrow(v)); }
+static inline vf32 f16_load_part(const uint16_t *p, int64_t n)
+{
+    return f16_wide(load16_part(p, n));
+}
+static inline void f16_store_part(uint16_t *p, vf32 v, int64_t n)
+{
+    store16_part(p, f16_narrow(v), n);
+}
+
+static inline vf32 bf16_load(const uint16_t *p) { return bf16_wide(load16(p)); }
+static inline void bf16_store(uint16_t *p, vf32 v) { store16(p, bf16_narrow(v)); }
+static inline vf32 bf16_load_part(const uint16_t *p, int64_t n)
+{
+    return bf16_wide(load16_part(p, n));
+}
+static inline void bf16_store_part(uint16_t *p, vf32 v, int64_t n)
+{
+    store16_part(p, bf16_narrow(v), n);
+}
+
+#define FMM_ISA avx2
+#define FMM_PANEL 8
+#endif
+
+#endif

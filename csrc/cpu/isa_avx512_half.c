@@ -1,0 +1,11 @@
+/* AVX-512: the kernels of f16 and bf16. */
+#define FMM_HALF
+#include "isa_avx512.h"
+
+#include "rows.h"
+
+#ifdef FMM_ISA
+#include "kernels.inc"
+#else
+const fmm_kernels fmm_avx512_f16, fmm_avx512_bf16;
+#endif

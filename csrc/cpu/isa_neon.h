@@ -1,0 +1,135 @@
+/* NEON of AArch64: 128-bit vectors, 32 registers; parts of vectors lane by lane. */
+#ifndef FMM_ISA_NEON_H
+#define FMM_ISA_NEON_H
+
+#if defined(__aarch64__) && defined(__ARM_NEON)
+#include "simd.h"
+
+#include <arm_neon.h>
+
+typedef float32x4_t vf32;
+typedef float64x2_t vf64;
+enum { LANES_vf32 = 4, LANES_vf64 = 2 };
+
+static inline vf32 vf32_set1(float s) { return vdupq_n_f32(s); }
+static inline vf32 vf32_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
+static inline vf32 vf32_max(vf32 a, vf32 b) { return vmaxq_f32(a, b); } /* NaN if either is */
+static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b) { return vbslq_f32(vcgtzq_f32(t), a, b); }
+static inline void vf32_sum4(const vf32 *v, float *out)
+{
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+}
+static inline vf32 vf32_pairs(vf32 a, vf32 b) { return vpaddq_f32(a, b); }
+/* Lane k of 32 bits is bytes 4 k to 4 k + 3. */
+typedef uint8x16_t vf32_at, vf64_at;
+static inline uint8x16_t vf32_lanes(const int32_t *index)
+{
+    const uint32x4_t at = vreinterpretq_u32_s32(vsubq_s32(vld1q_s32(index), vdupq_n_s32(*index)));
+    const uint32x4_t bytes = vmlaq_n_u32(vdupq_n_u32(0x03020100), at, 0x04040404);
+    return vreinterpretq_u8_u32(bytes);
+}
+static inline vf32 vf32_pick(const float *p, uint8x16_t at)
+{
+    return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(vld1q_f32(p)), at));
+}
+
+static inline vf64 vf64_set1(double s) { return vdupq_n_f64(s); }
+static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b); }
+static inline vf64 vf64_max(vf64 a, vf64 b) { return vmaxq_f64(a, b); }
+static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b) { return vbslq_f64(vcgtzq_f64(t), a, b); }
+static inline void vf64_sum4(const vf64 *v, double *out)
+{
+    vst1q_f64(out, vpaddq_f64(v[0], v[1]));
+    vst1q_f64(out + 2, vpaddq_f64(v[2], v[3]));
+}
+static inline vf64 vf64_pairs(vf64 a, vf64 b) { return vpaddq_f64(a, b); }
+static inline uint8x16_t vf64_lanes(const int32_t *index)
+{
+    const uint64_t first = 0x0706050403020100, other = 0x0f0e0d0c0b0a0908;
+    return vcombine_u8(vcreate_u8(first), vcreate_u8(index[1] == index[0] ? first : other));
+}
+static inline vf64 vf64_pick(const double *p, uint8x16_t at)
+{
+    return vreinterpretq_f64_u8(vqtbl1q_u8(vreinterpretq_u8_f64(vld1q_f64(p)), at));
+}
+
+static inline vf32 f32_load(const float *p) { return vld1q_f32(p); }
+static inline void f32_store(float *p, vf32 v) { vst1q_f32(p, v); }
+static inline vf32 f32_load_part(const float *p, int64_t n)
+{
+    float all[4] = {0};
+    for (int64_t k = 0; k < n; k++) all[k] = p[k];
+    return vld1q_f32(all);
+}
+static inline void f32_store_part(float *p, vf32 v, int64_t n)
+{
+    float all[4];
+    vst1q_f32(all, v);
+    for (int64_t k = 0; k < n; k++) p[k] = all[k];
+}
+
+static inline vf64 f64_load(const double *p) { return vld1q_f64(p); }
+static inline void f64_store(double *p, vf64 v) { vst1q_f64(p, v); }
+/* Half of two lanes: n is 1. */
+static inline vf64 f64_load_part(const double *p, int64_t n)
+{
+    (void)n;
+    return vsetq_lane_f64(*p, vdupq_n_f64(0), 0);
+}
+static inline void f64_store_part(double *p, vf64 v, int64_t n)
+{
+    (void)n;
+    vst1q_lane_f64(p, v, 0);
+}
+
+static inline vf32 f16_wide(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
+static inline uint16x4_t f16_narrow(vf32 v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+static inline vf32 bf16_wide(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
+/* As bf16_of of simd.h. */
+static inline uint16x4_t bf16_narrow(vf32 v)
+{
+    const uint32x4_t u = vreinterpretq_u32_f32(v), even = vshrq_n_u32(u, 16);
+    const uint32x4_t half = vaddq_u32(vdupq_n_u32(0x7fff), vandq_u32(even, vdupq_n_u32(1)));
+    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(u, half), 16);
+    const uint32x4_t quiet = vorrq_u32(even, vdupq_n_u32(0x40));
+    return vmovn_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet));
+}
+
+static inline uint16x4_t load16_part(const uint16_t *p, int64_t n)
+{
+    return vcreate_u16(fmm_load_halves(p, n).low);
+}
+static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
+{
+    uint16_t all[4];
+    vst1_u16(all, h);
+    for (int64_t k = 0; k < n; k++) p[k] = all[k];
+}
+
+static inline vf32 f16_load(const uint16_t *p) { return f16_wide(vld1_u16(p)); }
+static inline void f16_store(uint16_t *p, vf32 v) { vst1_u16(p, f16_narrow(v)); }
+static inline vf32 f16_load_part(const uint16_t *p, int64_t n)
+{
+    return f16_wide(load16_part(p, n));
+}
+static inline void f16_store_part(uint16_t *p, vf32 v, int64_t n)
+{
+    store16_part(p, f16_narrow(v), n);
+}
+
+static inline vf32 bf16_load(const uint16_t *p) { return bf16_wide(vld1_u16(p)); }
+static inline void bf16_store(uint16_t *p, vf32 v) { vst1_u16(p, bf16_narrow(v)); }
+static inline vf32 bf16_load_part(const uint16_t *p, int64_t n)
+{
+    return bf16_wide(load16_part(p, n));
+}
+static inline void bf16_store_part(uint16_t *p, vf32 v, int64_t n)
+{
+    store16_part(p, bf16_narrow(v), n);
+}
+
+#define FMM_ISA neon
+#define FMM_PANEL 16
+#endif
+
+#endif

@@ -1,0 +1,53 @@
+/* Plain C, one number at a time: for every machine, and what the other sets are compared with. A
+ * vector has one lane, so there are no parts of vectors: the part functions are never reached. */
+#ifndef FMM_ISA_SCALAR_H
+#define FMM_ISA_SCALAR_H
+
+#include "simd.h"
+
+typedef float vf32;
+typedef double vf64;
+enum { LANES_vf32 = 1, LANES_vf64 = 1 };
+
+static inline float vf32_set1(float s) { return s; }
+static inline float vf32_fma(float a, float b, float c) { return a * b + c; }
+static inline float vf32_max(float a, float b) { return a > b || a != a ? a : b; }
+static inline float vf32_above(float t, float a, float b) { return t > 0 ? a : b; }
+static inline void vf32_sum4(const float *v, float *out) { memcpy(out, v, 4 * sizeof *v); }
+
+static inline float vf32_pairs(float a, float b) { return a + b; }
+typedef int vf32_at, vf64_at;
+#define vf32_lanes(index) ((void)(index), 0)
+#define vf64_lanes(index) ((void)(index), 0)
+static inline float vf32_pick(const float *p, int at) { return p[at]; }
+
+static inline double vf64_set1(double s) { return s; }
+static inline double vf64_fma(double a, double b, double c) { return a * b + c; }
+static inline double vf64_max(double a, double b) { return a > b || a != a ? a : b; }
+static inline double vf64_above(double t, double a, double b) { return t > 0 ? a : b; }
+static inline void vf64_sum4(const double *v, double *out) { memcpy(out, v, 4 * sizeof *v); }
+static inline double vf64_pairs(double a, double b) { return a + b; }
+static inline double vf64_pick(const double *p, int at) { return p[at]; }
+
+static inline float f32_load(const float *p) { return *p; }
+static inline void f32_store(float *p, float v) { *p = v; }
+static inline double f64_load(const double *p) { return *p; }
+static inline void f64_store(double *p, double v) { *p = v; }
+static inline float f16_load(const uint16_t *p) { return f16_value(*p); }
+static inline void f16_store(uint16_t *p, float v) { *p = f16_of(v); }
+static inline float bf16_load(const uint16_t *p) { return bf16_value(*p); }
+static inline void bf16_store(uint16_t *p, float v) { *p = bf16_of(v); }
+
+#define f32_load_part(p, n) ((void)(n), f32_load(p))
+#define f64_load_part(p, n) ((void)(n), f64_load(p))
+#define f16_load_part(p, n) ((void)(n), f16_load(p))
+#define bf16_load_part(p, n) ((void)(n), bf16_load(p))
+#define f32_store_part(p, v, n) ((void)(n), f32_store(p, v))
+#define f64_store_part(p, v, n) ((void)(n), f64_store(p, v))
+#define f16_store_part(p, v, n) ((void)(n), f16_store(p, v))
+#define bf16_store_part(p, v, n) ((void)(n), bf16_store(p, v))
+
+#define FMM_ISA scalar
+#define FMM_PANEL 8
+
+#endif
