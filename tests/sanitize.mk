@@ -64,7 +64,8 @@ sanitize-planted: $(PLANTED) build/planted/fuzz_calls
 	$(FOUND) "LeakSanitizer: detected memory leaks" build/planted/leak
 	$(FOUND) "signed integer overflow" build/planted/undefined
 	$(FOUND) "ThreadSanitizer: data race" build/planted/race
-	$(FOUND) "AddressSanitizer" build/planted/fuzz_calls -max_total_time=60 -seed=1 $(FUZZ_FLAGS) tests/fuzz/corpus
+	mkdir -p build/planted/corpus
+	$(FOUND) "AddressSanitizer" build/planted/fuzz_calls $(FUZZ_FLAGS) $(FUZZ_SAME) build/planted/corpus tests/fuzz/corpus
 
 sanitize-c: $(C_TESTED:%=build/asan/tests/%)
 	set -e; for t in $^; do echo $$t; $$t; done
@@ -87,11 +88,17 @@ define package
 	    ln -sf $(CURDIR)/fusedmm/$$f build/$(1)/fusedmm/$$f; done
 endef
 
+# Both begin with the inputs of tests/fuzz/corpus. The gate's goes on with the same new ones at every run, as many as take
+# about a minute; the other with ones of its own, and keeps those that reach something new.
 FUZZ_FLAGS := -max_len=600 -len_control=0 -print_funcs=0 -artifact_prefix=build/fuzz/
-fuzz-minute: FUZZ_SECONDS := 60
-fuzz fuzz-minute: build/fuzz/fuzz_calls
+FUZZ_SAME := -seed=1 -runs=10000
+fuzz: build/fuzz/fuzz_calls
 	mkdir -p build/fuzz/corpus
 	build/fuzz/fuzz_calls $(FUZZ_FLAGS) -max_total_time=$(FUZZ_SECONDS) build/fuzz/corpus tests/fuzz/corpus
+fuzz-minute: build/fuzz/fuzz_calls
+	rm -rf build/fuzz/minute
+	mkdir -p build/fuzz/minute
+	build/fuzz/fuzz_calls $(FUZZ_FLAGS) $(FUZZ_SAME) build/fuzz/minute tests/fuzz/corpus
 
 # On a machine with a GPU, whose Python has torch; the library as gpu-test built it. torch's pool of memory is off, so
 # that every tensor is an allocation with ends of its own.
