@@ -50,8 +50,12 @@ export ASAN_OPTIONS := detect_leaks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS := print_stacktrace=1
 export TSAN_OPTIONS := halt_on_error=1
 FUZZ_SECONDS ?= 3600
-# What Python's tests reach and the C tests do not: the operators' way through torch, and bad input.
-PYTHON_CHECKED ?= tests/test_contract.py $(wildcard tests/test_forged*.py) tests/test_attention_rules.py tests/test_fused_contract.py tests/test_sddmm.py
+# What Python's tests reach and the C tests do not: the operators' way through torch, construction, plug-ins, bad input;
+# and of those that go over shapes, dtypes and options the cases that are not large.
+PYTHON_CHECKED ?= $(wildcard tests/test_forged*.py) $(patsubst %,tests/test_%.py,contract attention_rules fused_contract \
+    sddmm gat construction csr raw_operators plugins)
+PYTHON_SAMPLED ?= $(patsubst %,tests/test_%.py,spmm fused attention)
+LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or test_fused and covering
 
 .PHONY: sanitize sanitize-c sanitize-threads sanitize-python sanitize-planted fuzz fuzz-minute
 sanitize:
@@ -74,13 +78,15 @@ sanitize-threads: build/tsan/tests/test_threads
 	$<
 
 # The package beside the watched library. Python itself never frees all it holds, so no leaks are looked for; what is
-# larger than any memory is refused, as without the sanitizer; its reports are not pytest's to capture.
+# larger than any memory is refused, as without the sanitizer; its reports are not pytest's to capture. What the tests
+# start in the repository's root finds the watched library too, and not the one that lies there (PYTHONSAFEPATH).
 WATCHED = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(CURDIR)/build/asan
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONSAFEPATH=1
 sanitize-python: build/asan/fusedmm/libfusedmm.so $(VENV)/dev
 	$(call package,asan)
 	$(FOUND) "AddressSanitizer: heap-buffer-overflow" $(WATCHED) $(BIN)/python tests/planted/overread.py
 	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_CHECKED)
+	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_SAMPLED) -k "not ($(LARGE))"
 
 # The package's files beside a library under build/.
 define package
