@@ -7,6 +7,7 @@ TORCH := torch==2.13.0
 export FUSEDMM_CUDA ?= 0
 CC ?= cc
 LIBRARY := fusedmm/libfusedmm.so
+INTERFACE := $(wildcard csrc/fusedmm*.h)
 WARN := -std=c11 -O2 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
         -Wmissing-prototypes -Werror
 AVX2 := -mavx2 -mfma -mf16c -mbmi2
@@ -44,13 +45,20 @@ gpu-test: export FUSEDMM_CUDA := 1
 gpu-test: export TORCH_CUDA_ARCH_LIST ?= 9.0
 gpu-test:
 	$(PYTHON) setup.py -q build_ext --inplace
-	$(MAKE) c-test
+	$(MAKE) c-test BUILDER=$(PYTHON)
 	$(PYTHON) tests/gpu_report.py benchmarks/results/gpu-tests.json
+
+# For c-test alone: what builds or tests more has built it by then, newer than all of this. BUILDER is a Python with
+# setuptools, that of the environment if it is not named.
+BUILDER ?= $(BIN)/python
+$(LIBRARY): setup.py $(foreach folder,. cpu cuda torch,$(wildcard $(patsubst %,csrc/$(folder)/*.%,c h inc cu cuh))) \
+            | $(filter $(BIN)/python,$(BUILDER))
+	$(BUILDER) setup.py -q build_ext --inplace
 
 c-test: $(C_TESTS)
 	set -e; for t in $(C_TESTS); do echo $$t; $$t; done
 
-build/c/%: tests/c/%.c tests/c/test.h csrc/fusedmm.h $(LIBRARY)
+build/c/%: tests/c/%.c tests/c/test.h $(INTERFACE) $(LIBRARY)
 	mkdir -p build/c
 	$(CC) -std=c11 -O2 -Icsrc $< -o $@ -Lfusedmm -lfusedmm -lm -lpthread -Wl,-rpath,$(CURDIR)/fusedmm
 
@@ -63,7 +71,7 @@ build/lessons/lessons.so: $(LESSON_OBJECTS)
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: csrc/lessons/%.cu $(wildcard csrc/lessons/*.cuh) csrc/cuda/common.cuh \
-                   csrc/cuda/fused_edge.cuh csrc/core.h csrc/fusedmm.h
+                   csrc/cuda/fused_edge.cuh csrc/core.h $(INTERFACE)
 	mkdir -p build/lessons
 	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@
 

@@ -70,15 +70,18 @@ def cuda_library_flags(nvcc: str) -> list[str]:
     return shlex.split(line.removeprefix(prefix))
 
 
-def first_line(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+def compiler_name(*command: str) -> str:
+    """The first line of --version, in which gcc stands as what it was called by: a wrapper's name says nothing."""
+    text = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
+    line = text.splitlines()[0].replace('"', "")
+    return f"gcc {line.partition(' ')[2]}" if "Free Software Foundation" in text else line
 
 
 def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, list[str]]]:
     """(source, object, command) of every file."""
     cc = shlex.split(os.environ.get("CC", "cc"))
     c_flags = [*shlex.split(C_FLAGS), *shlex.split(os.environ.get("CFLAGS", ""))]
-    compiler = first_line(*cc, "--version").replace('"', "")
+    compiler = compiler_name(*cc)
     sources = [*CSRC.glob("*.c"), *CSRC.glob("torch/*.c"), *CSRC.glob("cpu/*.c")]
     cuda = [*CSRC.glob("cuda/*.c"), *CSRC.glob("cuda/*.cu")]
     sources += [s for s in cuda if (s.stem == "absent") == (nvcc is None)]

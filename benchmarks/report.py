@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ import fusedmm
 from benchmarks.harness import Clock
 from benchmarks.plots import dots, speedups
 from benchmarks.reading import Document, best, wall_share
+from benchmarks.sources import LIBRARY, source_hash
 
 # Set before the process starts: threads stay on their cores, and freed outputs are not given back to the
 # system, so that page faults are not timed and the poison of one run is what the next one gets.
@@ -34,8 +34,7 @@ def conditions(device: str, clock: Clock) -> Document:
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": os.cpu_count(),
     }
-    hashed = [sys.executable, str(Path(__file__).parents[1] / "tests" / "gpu_report.py"), "--hash"]
-    found["source"] = subprocess.run(hashed, capture_output=True, text=True, check=True).stdout.strip()
+    found["source"] = source_hash(LIBRARY)
     found["method"] = "medians, contenders interleaved in one process; values and operands normal, none of them ones"
     if device == "cpu":
         found |= {"isa": info["isa"], "environment": {k: os.environ.get(k) for k in CPU_ENVIRONMENT}}

@@ -24,12 +24,9 @@
 
 #define OP "attention"
 
-static bool present(const fmm_dense *d) { return d->data || d->rows > 0; }
-
 static fmm_status check_shape(const char *name, const fmm_dense *d, fmm_dtype dtype, int64_t rows,
                               int64_t heads, int64_t feat)
 {
-    TRY(fmm_check_dense(OP, name, d));
     REQUIRE(d->rows == rows && d->heads == heads && d->feat == feat, FMM_INVALID_ARGUMENT,
             OP ": %s is [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64
                ", %" PRId64 "]",
@@ -53,9 +50,10 @@ static fmm_status check_operands(const operand *all, int count, const fmm_attent
     const fmm_dtype dtype = call->q.dtype, sum = dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     for (int k = 0; k < count; k++) {
         const operand *o = &all[k];
-        if (present(o->view))
+        TRY(fmm_check_dense(OP, o->name, o->view));
+        if (fmm_given(o->view))
             TRY(check_shape(o->name, o->view, o->sum ? sum : dtype, o->rows, o->heads, o->feat));
-        REQUIRE(!o->needed || present(o->view) || o->rows == 0, FMM_INVALID_ARGUMENT,
+        REQUIRE(!o->needed || fmm_given(o->view) || !o->rows || !o->heads, FMM_INVALID_ARGUMENT,
                 OP ": %s must be given for pass %d", o->name, (int)call->pass);
     }
     return FMM_OK;
@@ -103,11 +101,11 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"gbias", &call->gbias, false, false, a->nnz, heads, 1},
         {"gweight", &call->gweight, false, false, a->nnz, heads, 1},
         {"weights", &call->weights, weights, false, a->nnz, heads, 1},
-        {"pos", &call->pos, present(&call->pos_w), true, nq, heads, feat_v},
-        {"pos_w", &call->pos_w, present(&call->pos), true, nq, heads, 1},
+        {"pos", &call->pos, fmm_given(&call->pos_w), true, nq, heads, feat_v},
+        {"pos_w", &call->pos_w, fmm_given(&call->pos), true, nq, heads, 1},
         {"lse", &call->lse, true, true, nq, heads, 1},
     };
-    REQUIRE(call->score == FMM_ADDITIVE || !(present(&call->pos) || present(&call->pos_w)),
+    REQUIRE(call->score == FMM_ADDITIVE || !(fmm_given(&call->pos) || fmm_given(&call->pos_w)),
             FMM_INVALID_ARGUMENT, OP ": pos and pos_w are of additive scores");
     REQUIRE(!call->gatt.data || parts > 0, FMM_INVALID_ARGUMENT, OP ": gatt has no part");
     TRY(check_operands(inputs, INPUTS, call));

@@ -6,12 +6,15 @@
 
 #include <inttypes.h>
 
+/* ptr and idx cannot have more elements in any memory: rows + nnz and what is cut of it fit. */
+#define MOST (INT64_MAX / 32)
+
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a)
 {
     REQUIRE(exec && a, FMM_INVALID_ARGUMENT, "%s: exec and matrix must be given", op);
     REQUIRE((unsigned)exec->device <= FMM_CUDA, FMM_INVALID_ARGUMENT, "%s: no device %d", op,
             (int)exec->device);
-    REQUIRE(a->rows >= 0 && a->nnz >= 0, FMM_INVALID_ARGUMENT,
+    REQUIRE(a->rows >= 0 && a->nnz >= 0 && a->rows <= MOST && a->nnz <= MOST, FMM_INVALID_ARGUMENT,
             "%s: matrix of %" PRId64 " rows and %" PRId64 " entries", op, a->rows, a->nnz);
     REQUIRE(a->cols >= 0 && a->cols <= INT32_MAX, FMM_INVALID_ARGUMENT,
             "%s: %" PRId64 " columns are outside [0, 2^31)", op, a->cols);
@@ -30,6 +33,16 @@ static bool reach(const fmm_dense *d, int64_t *elements)
            !__builtin_add_overflow(*elements, d->feat, elements) && *elements <= INT64_MAX / 8;
 }
 
+/* Rows may share memory, so that there are more elements than it has; workspaces are sized by their
+ * number, of each row also where there is none. */
+static bool countable(const fmm_dense *d)
+{
+    const int64_t rows = d->rows ? d->rows : 1, feat = d->feat ? d->feat : 1;
+    int64_t count;
+    return !__builtin_mul_overflow(rows, d->heads, &count) &&
+           !__builtin_mul_overflow(count, feat, &count) && count <= INT64_MAX / 8;
+}
+
 fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
 {
     REQUIRE(d, FMM_INVALID_ARGUMENT, "%s: %s must be given", op, name);
@@ -42,7 +55,7 @@ fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
             ", %" PRId64,
             op, name, d->rows, d->heads, d->feat, d->row_stride, d->head_stride);
     int64_t elements;
-    REQUIRE(reach(d, &elements), FMM_INVALID_ARGUMENT,
+    REQUIRE(reach(d, &elements) && countable(d), FMM_INVALID_ARGUMENT,
             "%s: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 "] does not fit in 64 bits", op, name,
             d->rows, d->heads, d->feat);
     REQUIRE(d->data || d->rows == 0 || d->heads == 0 || d->feat == 0, FMM_INVALID_ARGUMENT,
@@ -52,8 +65,9 @@ fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
 
 fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads)
 {
-    if (!val || (!val->data && val->rows == 0)) return FMM_OK;
+    if (!val) return FMM_OK;
     TRY(fmm_check_dense(op, "val", val));
+    if (!fmm_given(val)) return FMM_OK;
     REQUIRE(val->rows == a->nnz, FMM_INVALID_ARGUMENT,
             "%s: val has %" PRId64 " values for %" PRId64 " entries", op, val->rows, a->nnz);
     REQUIRE(val->feat == 1 && (val->heads == 1 || val->heads == heads), FMM_INVALID_ARGUMENT,

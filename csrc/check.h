@@ -7,8 +7,12 @@
 /* exec, a: sane device, sizes within int64, pointers present where there is something to read. */
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a);
 
-/* A dense view called `name`: dtype known, sizes not negative, extent within int64, data present.
+/* Whether an operand that may be left out was given: one of rows without data was, and is refused.
  */
+static inline bool fmm_given(const fmm_dense *d) { return d->data || d->rows; }
+
+/* A dense view called `name`, given or not: dtype known, sizes not negative, extent and number of
+ * elements within int64, data present. */
 fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d);
 
 /* Values of a: absent (data NULL and rows 0), or [nnz, 1] or [nnz, heads] with feat 1. */

@@ -86,6 +86,11 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion
     if (scale) TRY(check_operand("z", f->z, m, f->x, f->z->feat));
     const int64_t feat = scale ? f->z->feat : f->x->feat;
     TRY(fmm_check_values("fused", a, f->val, f->x->heads));
+    int64_t scores; /* which some algorithms keep */
+    REQUIRE(!__builtin_mul_overflow(a->nnz, f->x->heads, &scores) && scores <= INT64_MAX / 16,
+            FMM_INVALID_ARGUMENT,
+            "fused: %" PRId64 " heads of %" PRId64 " entries do not fit in 64 bits", f->x->heads,
+            a->nnz);
     TRY(check_program(f));
     REQUIRE(f->out || (f->out2 && f->pass != FMM_FORWARD), FMM_INVALID_ARGUMENT,
             "fused: out must be given");
@@ -111,6 +116,13 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
     const int64_t most = FMM_KEPT_FEAT;
     const fmm_dtype dtype = f->x->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     TRY(fmm_check_dense("fused", "kept", f->kept));
+    const struct {
+        const char *name;
+        const fmm_dense *view;
+    } others[] = {{"x", f->x},     {"y", f->y},     {"z", f->z},      {"g", f->g},
+                  {"val", f->val}, {"out", f->out}, {"out2", f->out2}};
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        TRY(fmm_check_apart("fused", f->kept, others[k].name, others[k].view));
     REQUIRE(exec->device == FMM_CPU && f->pass != FMM_FORWARD && f->score == FMM_SCORE_DOT &&
                 f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
                 f->x->feat <= most && f->z->feat <= most,
@@ -159,6 +171,7 @@ fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f
     const fmm_algorithm *chosen;
     TRY(find(exec, a, fusion, algorithm, &call, &chosen));
     TRY(fmm_check_workspace("fused", exec, chosen->workspace ? chosen->workspace(&call) : 0));
-    if (!holds(fusion->out) && !holds(fusion->out2)) return FMM_OK;
+    const bool keeps = fusion->pass == FMM_ROWS && holds(fusion->kept);
+    if (!holds(fusion->out) && !holds(fusion->out2) && !keeps) return FMM_OK;
     return chosen->run(exec, &call);
 }

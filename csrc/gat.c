@@ -41,8 +41,8 @@ static fmm_status check_delta(const fmm_gat_call *c)
     const int64_t n = x->rows, heads = x->heads;
     TRY(check_shape("out", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("delta", &c->delta, x, n, heads, 1, true));
-    if (c->glse.data) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
-    if (!c->score[1].data) return FMM_OK;
+    if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
+    if (!fmm_given(&c->score[1])) return FMM_OK;
     TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));
     TRY(check_shape("pos", &c->pos, x, n, heads, x->feat, true));
     TRY(check_shape("pos_w", &c->pos_w, x, n, heads, 1, true));
@@ -66,8 +66,8 @@ static fmm_status check(const fmm_gat_call *c)
     const int64_t parts = n / FMM_GAT_ROWS + (n % FMM_GAT_ROWS != 0);
     TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
-    if (c->gout.data) TRY(check_shape("gout", &c->gout, x, n, heads, x->feat, false));
-    return check_shape("parts", &c->parts, x, parts, (2 + (c->gout.data != NULL)) * heads, x->feat,
+    if (fmm_given(&c->gout)) TRY(check_shape("gout", &c->gout, x, n, heads, x->feat, false));
+    return check_shape("parts", &c->parts, x, parts, (2 + fmm_given(&c->gout)) * heads, x->feat,
                        true);
 }
 

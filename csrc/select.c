@@ -36,7 +36,8 @@ static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows
 static fmm_status check_given(const char *name, const fmm_dense *d, int64_t rows,
                               const fmm_dense *x)
 {
-    return d->data || d->rows ? check_shape(name, d, rows, x->feat, x, x->dtype) : FMM_OK;
+    TRY(fmm_check_dense("select", name, d));
+    return fmm_given(d) ? check_shape(name, d, rows, x->feat, x, x->dtype) : FMM_OK;
 }
 
 fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fusedmm._lib import DEVICES, OPERATORS, Algorithm, algorithms, library
 
-ABI = 1  # FMM_ABI of fusedmm.h
+ABI = 1  # FMM_ABI of csrc/fusedmm_plugin.h
 
 _loaded: dict[Path, list[Algorithm]] = {}
 

@@ -1,13 +1,14 @@
-"""What every test file shares: the devices, and the folder of graphs.
+"""What every test file shares: the devices, and the real graphs.
 
 FUSEDMM_REQUIRE_CUDA=1 makes a missing GPU a failure instead of a skip, FUSEDMM_REQUIRE_GRAPHS=1 a
-missing folder of graphs: a machine that is there to run them must not pass by skipping.
+missing graph file: a machine that is there to run them must not pass by skipping.
 FUSEDMM_ACCURACY=file writes down how near each operator came to its error bound (accuracy.py).
 FUSEDMM_PLUGINS=one.so:two.so loads plug-ins, which every test over all algorithms then takes in.
 """
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,6 +19,7 @@ import accuracy
 import torch
 
 import fusedmm
+from fusedmm import data
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,7 +34,7 @@ def no_cuda() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
-def missing(what: str, variable: str) -> None:
+def missing(what: str, variable: str) -> NoReturn:
     """Skips, unless the environment says that this machine must have it."""
     if os.environ.get(variable) == "1":
         pytest.fail(f"{variable}=1, but {what}")
@@ -60,13 +62,12 @@ def cuda() -> str:
     return "cuda"
 
 
-@pytest.fixture(scope="session")
-def graphs() -> Path:
-    """The folder with real graphs: $FUSEDMM_GRAPHS, else ../shared/graphs beside the repository."""
-    folder = Path(os.environ.get("FUSEDMM_GRAPHS", ROOT.parent / "shared" / "graphs"))
-    if not folder.is_dir():
-        missing(f"there is no folder of graphs at {folder}", "FUSEDMM_REQUIRE_GRAPHS")
-    return folder
+def real_graph(name: str) -> Path:
+    """The file of a real graph, where fusedmm.data.find_graph looks for it."""
+    try:
+        return data.find_graph(name)
+    except FileNotFoundError as error:
+        return missing(str(error), "FUSEDMM_REQUIRE_GRAPHS")
 
 
 @pytest.fixture

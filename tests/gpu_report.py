@@ -3,12 +3,11 @@
     python tests/gpu_report.py benchmarks/results/gpu-tests.json
 
 Nothing may be skipped for want of a GPU or of graph files. The source hash is over the content of the
-tracked sources, so that anyone can tell whether a report belongs to a checkout (``--hash`` prints it).
+sources, so that anyone can tell whether a report belongs to a checkout (benchmarks/sources.py prints it).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -21,18 +20,6 @@ from typing import Any
 import accuracy
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("csrc", "fusedmm", "tests")
-SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".py", ".cpp"}
-
-
-def source_hash() -> str:
-    """sha256 over names and contents of every source file, in the order of their names."""
-    digest = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in SUFFIXES:
-                digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def not_passed(suites: list[xml.Element]) -> dict[str, str]:
@@ -93,12 +80,11 @@ def conditions() -> dict[str, str]:
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--hash"]:
-        print(source_hash())
-        return 0
     code, counts, ratios = run()
     sys.path.insert(0, str(ROOT))
-    report = {"source": source_hash(), **conditions(), **counts, "accuracy": ratios}
+    from benchmarks.sources import TESTED, source_hash
+
+    report = {"source": source_hash(TESTED), **conditions(), **counts, "accuracy": ratios}
     target = Path(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")

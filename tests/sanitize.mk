@@ -50,8 +50,12 @@ export ASAN_OPTIONS := detect_leaks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS := print_stacktrace=1
 export TSAN_OPTIONS := halt_on_error=1
 FUZZ_SECONDS ?= 3600
-# What Python's tests reach and the C tests do not: the operators' way through torch, and bad input.
-PYTHON_CHECKED ?= tests/test_contract.py $(wildcard tests/test_forged*.py) tests/test_attention_rules.py tests/test_fused_contract.py tests/test_sddmm.py
+# What Python's tests reach and the C tests do not: the operators' way through torch, construction, plug-ins, bad input;
+# and of those that go over shapes, dtypes and options the cases that are not large.
+PYTHON_CHECKED ?= $(wildcard tests/test_forged*.py) $(patsubst %,tests/test_%.py,contract attention_rules fused_contract \
+    sddmm gat construction csr raw_operators plugins)
+PYTHON_SAMPLED ?= $(patsubst %,tests/test_%.py,spmm fused attention)
+LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or test_fused and covering
 
 .PHONY: sanitize sanitize-c sanitize-threads sanitize-python sanitize-planted fuzz fuzz-minute
 sanitize:
@@ -64,7 +68,8 @@ sanitize-planted: $(PLANTED) build/planted/fuzz_calls
 	$(FOUND) "LeakSanitizer: detected memory leaks" build/planted/leak
 	$(FOUND) "signed integer overflow" build/planted/undefined
 	$(FOUND) "ThreadSanitizer: data race" build/planted/race
-	$(FOUND) "AddressSanitizer" build/planted/fuzz_calls -max_total_time=60 -seed=1 $(FUZZ_FLAGS) tests/fuzz/corpus
+	mkdir -p build/planted/corpus
+	$(FOUND) "AddressSanitizer" build/planted/fuzz_calls $(FUZZ_FLAGS) $(FUZZ_SAME) build/planted/corpus tests/fuzz/corpus
 
 sanitize-c: $(C_TESTED:%=build/asan/tests/%)
 	set -e; for t in $^; do echo $$t; $$t; done
@@ -73,13 +78,15 @@ sanitize-threads: build/tsan/tests/test_threads
 	$<
 
 # The package beside the watched library. Python itself never frees all it holds, so no leaks are looked for; what is
-# larger than any memory is refused, as without the sanitizer; its reports are not pytest's to capture.
+# larger than any memory is refused, as without the sanitizer; its reports are not pytest's to capture. What the tests
+# start in the repository's root finds the watched library too, and not the one that lies there (PYTHONSAFEPATH).
 WATCHED = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(CURDIR)/build/asan
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONSAFEPATH=1
 sanitize-python: build/asan/fusedmm/libfusedmm.so $(VENV)/dev
 	$(call package,asan)
 	$(FOUND) "AddressSanitizer: heap-buffer-overflow" $(WATCHED) $(BIN)/python tests/planted/overread.py
 	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_CHECKED)
+	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_SAMPLED) -k "not ($(LARGE))"
 
 # The package's files beside a library under build/.
 define package
@@ -87,11 +94,17 @@ define package
 	    ln -sf $(CURDIR)/fusedmm/$$f build/$(1)/fusedmm/$$f; done
 endef
 
+# Both begin with the inputs of tests/fuzz/corpus. The gate's goes on with the same new ones at every run, as many as take
+# about a minute (reload: nothing that time decides); the other with ones of its own, and keeps those that reach new code.
 FUZZ_FLAGS := -max_len=600 -len_control=0 -print_funcs=0 -artifact_prefix=build/fuzz/
-fuzz-minute: FUZZ_SECONDS := 60
-fuzz fuzz-minute: build/fuzz/fuzz_calls
+FUZZ_SAME := -seed=1 -runs=12000 -reload=0
+fuzz: build/fuzz/fuzz_calls
 	mkdir -p build/fuzz/corpus
 	build/fuzz/fuzz_calls $(FUZZ_FLAGS) -max_total_time=$(FUZZ_SECONDS) build/fuzz/corpus tests/fuzz/corpus
+fuzz-minute: build/fuzz/fuzz_calls
+	rm -rf build/fuzz/minute
+	mkdir -p build/fuzz/minute
+	build/fuzz/fuzz_calls $(FUZZ_FLAGS) $(FUZZ_SAME) build/fuzz/minute tests/fuzz/corpus
 
 # On a machine with a GPU, whose Python has torch; the library as gpu-test built it. torch's pool of memory is off, so
 # that every tensor is an allocation with ends of its own.

@@ -10,6 +10,7 @@ from fusedmm.ops.gat import attend_self
 ops = torch.ops.fusedmm
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SIZES = [(1, 1, 1), (64, 1, 7), (65, 8, 8), (130, 3, 33), (200, 2, 64), (7, 5, 300), (3, 1, 20_000)]
+NO_CHANNELS = (3, 2, 0)
 SLOPE = 0.2
 
 
@@ -33,7 +34,7 @@ def draw(size, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, NO_CHANNELS], ids=str)
 def test_scores(size, dtype, device):
     x, _, *att = draw(size, dtype, device)
     for found, a in zip(ops._gat_scores(x, *att), att, strict=True):
@@ -42,7 +43,7 @@ def test_scores(size, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, NO_CHANNELS], ids=str)
 def test_delta(size, dtype, device):
     gout, out, _, _ = draw(size, dtype, device)
     pos = torch.randn(size, device=device, dtype=sums(dtype))

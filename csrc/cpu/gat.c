@@ -4,7 +4,9 @@
 
 enum { PANEL = 128 };
 
-#define AT(d, type, i, h) ((const type *)(d)->data + (i) * (d)->row_stride + (h) * (d)->head_stride)
+/* NULL where there is no data: of no channels a view has none, and no address is counted. */
+#define AT(d, type, i, h)                                                                          \
+    ((d)->data ? (const type *)(d)->data + (i) * (d)->row_stride + (h) * (d)->head_stride : NULL)
 #define LOOPS "gat.inc"
 #include "dtypes.inc"
 

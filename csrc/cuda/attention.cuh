@@ -1,4 +1,4 @@
-/* Attention `segments`: what its kernels share (fusedmm.h has the formulas).
+/* Attention `segments`: what its kernels share (fusedmm_attention.h has the formulas).
  *
  * Three walks do the work of all passes: FORWARD, ROWS (WEIGHTS is ROWS without gout) and COLS.
  * Each row of the matrix it is given has an own operand on the side of the score (q, in COLS k) and

@@ -1,6 +1,6 @@
-/* Attention as fusedmm.h defines it: one thread per output element, the terms in the order of
- * storage. Any shape, stride and type; no plan, no workspace, no shuffle. Each thread computes the
- * logits of its entries anew. */
+/* Attention as fusedmm_attention.h defines it: one thread per output element, the terms in the
+ * order of storage. Any shape, stride and type; no plan, no workspace, no shuffle. Each thread
+ * computes the logits of its entries anew. */
 #include "../philox.h"
 #include "reference.cuh"
 

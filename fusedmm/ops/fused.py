@@ -278,7 +278,7 @@ def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
     return a.add_(b) if fresh else a + b
 
 
-KEPT_FEAT = 1024  # FMM_KEPT_FEAT of fusedmm.h
+KEPT_FEAT = 1024  # FMM_KEPT_FEAT of csrc/fusedmm_fused.h
 Needed = tuple[bool, bool, bool, bool]
 Grads = tuple[Tensor | None, ...]
 

@@ -4,6 +4,8 @@
  * its arguments are as large as they claim, nothing outside of them is read or written and nothing
  * undefined happens. Results are not looked at: the tests of tests/c do that. */
 #include "operands.h"
+
+#include "gat.h"
 #include "select.h"
 
 static const fmm_dtype dtypes[] = {FMM_F32, FMM_F64, FMM_F16, FMM_BF16};
@@ -123,6 +125,8 @@ static void attention(input *in, shared *s)
         c.gk = maybe(in, s->dtype, nk, h, f);
         c.gv = maybe(in, s->dtype, nk, h, fv);
     }
+    c.pos = maybe(in, sums, nq, h, fv);
+    c.pos_w = maybe(in, sums, nq, h, 1);
     size_t bytes;
     fmm_attend_workspace(&s->exec, &s->a, &c, s->algorithm, &bytes);
     workspace(in, &s->exec, bytes);
@@ -157,7 +161,7 @@ static int64_t program(input *in, fmm_edge_step *steps)
 static void fused(input *in, shared *s)
 {
     fmm_edge_step *const steps = array(in, FMM_EDGE_STEPS * sizeof *steps, 8);
-    fmm_dense place[7];
+    fmm_dense place[8];
     fmm_fusion f = {.pass = (fmm_pass)below(in, 4),
                     .score = (fmm_score)below(in, 6),
                     .message = (fmm_message)(byte(in) & 1 ? below(in, 7) : 0),
@@ -178,10 +182,47 @@ static void fused(input *in, shared *s)
     f.out = perhaps(in, &place[5], byte(in) & 3, s, cols ? m : n, back ? feat : feat_z);
     f.out2 =
         perhaps(in, &place[6], back && byte(in) & 1, s, cols ? m : s->a.nnz, cols ? feat_z : 1);
+    if (byte(in) & 1) {
+        const fmm_dtype sums = s->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
+        f.kept = held(&place[7], view(in, sums, s->a.nnz, s->heads, 2));
+        if (cols && byte(in) & 1) f.out2 = f.out;
+    }
     size_t bytes;
     fmm_fused_workspace(&s->exec, &s->a, &f, s->algorithm, &bytes);
     workspace(in, &s->exec, bytes);
     fmm_fused(&s->exec, &s->a, &f, s->algorithm);
+}
+
+/* What additive attention asks of each node: the matrix has no part in it but its rows. */
+static void nodes(input *in, shared *s)
+{
+    const fmm_dtype sums = s->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
+    const int64_t n = byte(in) & 1 ? s->a.rows : byte(in), h = s->heads, f = s->feat;
+    fmm_gat_call c = {.form = (fmm_gat_form)below(in, 4), .slope = 0.2};
+    c.x = view(in, s->dtype, n, h, f);
+    c.value = view(in, s->dtype, n, h, f);
+    for (int t = 0; t < 2; t++) {
+        c.att[t] = view(in, s->dtype, 1, h, f);
+        c.score[t] = maybe(in, s->dtype, n, h, 1);
+    }
+    c.gout = maybe(in, s->dtype, n, h, f);
+    c.pos = maybe(in, sums, n, h, f);
+    c.lse = maybe(in, sums, n, h, 1);
+    c.pos_w = maybe(in, sums, n, h, 1);
+    c.glse = maybe(in, sums, n, h, 1);
+    c.delta = view(in, sums, n, h, 1);
+    c.out = view(in, s->dtype, n, h, f);
+    c.parts = view(in, sums, (n + FMM_GAT_ROWS - 1) / FMM_GAT_ROWS, (2 + (byte(in) & 1)) * h, f);
+    fmm_gat(&s->exec, &c);
+}
+
+/* The matrix's columns as keys; eid, where there is one, as the order. */
+static void grouped(input *in, shared *s)
+{
+    const int64_t n = s->a.nnz < 0 ? 0 : s->a.nnz, groups = below(in, 40);
+    int64_t *ptr = array(in, (size_t)(groups + 1) * sizeof *ptr, sizeof *ptr);
+    int32_t *out = array(in, (size_t)n * sizeof *out, sizeof *out);
+    fmm_group(&s->exec, n, s->a.idx, false, s->a.eid, groups, ptr, out);
 }
 
 static void structure(input *in, shared *s)
@@ -189,7 +230,9 @@ static void structure(input *in, shared *s)
     uint64_t report = UINT64_MAX;
     int64_t where = 0;
     size_t bytes;
-    (void)in;
+    const int which = below(in, 4);
+    if (which == 1) grouped(in, s);
+    if (which > 1) nodes(in, s);
     if (fmm_csr_check(&s->exec, &s->a, &report) == FMM_OK) fmm_csr_report(report, &where);
     if (fmm_plan_workspace(&s->exec, &s->a, &bytes) == FMM_OK) fmm_plan(&s->exec, &s->a, NULL);
 }
