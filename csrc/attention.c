@@ -110,10 +110,12 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
     REQUIRE(!call->gatt.data || parts > 0, FMM_INVALID_ARGUMENT, OP ": gatt has no part");
     TRY(check_operands(inputs, INPUTS, call));
     TRY(check_operands(outputs, OUTPUTS, call));
-    for (int o = 0; o < OUTPUTS - !forward; o++) /* lse is an output of the forward pass alone */
+    for (int o = 0; o < OUTPUTS - !forward; o++) { /* lse is an output of the forward pass alone */
+        TRY(fmm_check_output(OP, outputs[o].name, outputs[o].view));
         for (int i = 0; i < INPUTS; i++)
             if (outputs[o].view != inputs[i].view)
                 TRY(fmm_check_apart(OP, outputs[o].view, inputs[i].name, inputs[i].view));
+    }
     return FMM_OK;
 }
 

@@ -77,6 +77,24 @@ fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *v
     return FMM_OK;
 }
 
+/* n times feat elements, stride apart, lie one after the other, and so do m such runs. */
+static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t far)
+{
+    return (n <= 1 || stride >= feat) && (m <= 1 || far >= (n - 1) * stride + feat);
+}
+
+fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *out)
+{
+    const bool empty = !out->rows || !out->heads || !out->feat;
+    REQUIRE(empty || nested(out->feat, out->heads, out->head_stride, out->rows, out->row_stride) ||
+                nested(out->feat, out->rows, out->row_stride, out->heads, out->head_stride),
+            FMM_INVALID_ARGUMENT,
+            "%s: the output %s overlaps itself: [%" PRId64 ", %" PRId64 ", %" PRId64
+            "] with strides %" PRId64 ", %" PRId64,
+            op, name, out->rows, out->heads, out->feat, out->row_stride, out->head_stride);
+    return FMM_OK;
+}
+
 fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *name,
                            const fmm_dense *in)
 {

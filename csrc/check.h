@@ -18,6 +18,9 @@ fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
 /* Values of a: absent (data NULL and rows 0), or [nnz, 1] or [nnz, heads] with feat 1. */
 fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads);
 
+/* No two elements of an output are at one address. */
+fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *out);
+
 /* out shares no byte with in. */
 fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *name,
                            const fmm_dense *in);

@@ -57,6 +57,7 @@ static fmm_status check_out(const fmm_fusion *f, const char *name, const fmm_den
 {
     if (!out) return FMM_OK;
     TRY(check_operand(name, out, rows, f->x, feat));
+    TRY(fmm_check_output("fused", name, out));
     TRY(fmm_check_apart("fused", out, "x", f->x));
     TRY(fmm_check_apart("fused", out, "y", f->y));
     TRY(fmm_check_apart("fused", out, "z", f->z));
@@ -116,6 +117,7 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
     const int64_t most = FMM_KEPT_FEAT;
     const fmm_dtype dtype = f->x->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     TRY(fmm_check_dense("fused", "kept", f->kept));
+    TRY(fmm_check_output("fused", "kept", f->kept));
     const struct {
         const char *name;
         const fmm_dense *view;

@@ -34,6 +34,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *s, const fmm_dense 
     REQUIRE(a->dtype == b->dtype && a->dtype == e->dtype, FMM_INVALID_ARGUMENT,
             "sddmm: a is %s, b %s and e %s", fmm_dtype_name(a->dtype), fmm_dtype_name(b->dtype),
             fmm_dtype_name(e->dtype));
+    TRY(fmm_check_output("sddmm", "e", e));
     TRY(fmm_check_apart("sddmm", e, "a", a));
     TRY(fmm_check_apart("sddmm", e, "b", b));
     return fmm_check_apart("sddmm", e, "val", val);

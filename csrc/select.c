@@ -59,6 +59,7 @@ fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
     const bool wide = call->form == FMM_SELECT_COUNTS && call->x->dtype != FMM_F64;
     TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat, call->x,
                     wide ? FMM_F32 : call->x->dtype));
+    TRY(fmm_check_output("select", "out", call->out));
     if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_cuda_select(exec, call) : fmm_cpu_select(exec, call);
 }

@@ -29,6 +29,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense 
             fmm_dtype_name(y->dtype), fmm_dtype_name(x->dtype));
     REQUIRE((unsigned)reduce <= FMM_MIN, FMM_INVALID_ARGUMENT, "spmm: no reduction number %d",
             (int)reduce);
+    TRY(fmm_check_output("spmm", "y", y));
     TRY(fmm_check_apart("spmm", y, "x", x));
     return fmm_check_apart("spmm", y, "val", val);
 }

@@ -145,9 +145,48 @@ static void kept(void)
     release_all();
 }
 
+/* An output whose rows or heads share memory would be written twice; heads outside of rows are as
+ * good as rows outside of heads. */
+static void overlapping_outputs(void)
+{
+    const fmm_dense x = dense(N, HEADS, FEAT), y = dense(N, HEADS, FEAT), e = dense(NNZ, HEADS, 1);
+    const int64_t strides[][2] = {
+        {0, FEAT}, {FEAT, FEAT}, {HEADS * FEAT - 1, FEAT}, {HEADS * FEAT, 0}, {HEADS * FEAT, 1}};
+    const fmm_edge_step steps[] = {{FMM_EDGE_COPY, 0, 0, 0, 0}};
+    for (int k = 0; k < (int)(sizeof strides / sizeof *strides); k++) {
+        fmm_dense out = y;
+        out.row_stride = strides[k][0], out.head_stride = strides[k][1];
+        const fmm_fusion f = {.score = FMM_SCORE_DOT,
+                              .steps = steps,
+                              .count = 1,
+                              .x = &x,
+                              .y = &x,
+                              .z = &x,
+                              .out = &out};
+        const fmm_attention a = {.score = FMM_DOT,
+                                 .scale = 1,
+                                 .q = x,
+                                 .k = x,
+                                 .v = x,
+                                 .out = out,
+                                 .lse = dense(N, HEADS, 1)};
+        refused(fmm_spmm(&exec, &square, NULL, &x, &out, FMM_SUM, 0), "y overlaps itself", k);
+        refused(fmm_fused(&exec, &square, &f, 0), "out overlaps itself", k);
+        refused(fmm_attend(&exec, &square, &a, 0), "out overlaps itself", k);
+    }
+    fmm_dense shared = e, outside = y;
+    shared.row_stride = 1;
+    refused(fmm_sddmm(&exec, &square, NULL, &x, &x, &shared, 0), "e overlaps itself", 0);
+    outside.row_stride = FEAT, outside.head_stride = N * FEAT;
+    CHECK(fmm_spmm(&exec, &square, NULL, &x, &outside, FMM_SUM, 0) == FMM_OK, "%s",
+          fmm_last_error());
+    release_all();
+}
+
 int main(void)
 {
     each_in_turn();
+    overlapping_outputs();
     attention();
     no_heads();
     sizes_of_a_matrix();
