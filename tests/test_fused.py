@@ -134,10 +134,29 @@ def test_a_row_of_many_equal_terms(device):
     adj = fusedmm.CSR.from_csr(
         torch.tensor([0, n], device=device), torch.arange(n, device=device), torch.full((n,), 0.1, device=device)
     )
-    x, y, z = (torch.full((k, 2), 0.3, device=device) for k in (1, n, n))
+    x, y, z = (torch.full((k, 16), 0.3, device=device) for k in (1, n, n))
     for algorithm in algorithms(device):
         for st in (Stages(), Stages("none", "a", "add"), Stages("sqdist", "1/(1+s)", "sub")):
             check(adj, x, y, z + 0.5, st, algorithm)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("feat", [16, 32, 64, 128, 256])
+def test_whole_vectors_and_rows_of_every_length(feat, dtype, device):
+    """Groups of entries, what is left of them, and blocks; functions with code of their own, and ones like them."""
+    lengths = torch.tensor([*range(10), 127, 128, 129, 700, 0])
+    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    g = torch.Generator().manual_seed(feat)
+    idx = torch.randint(0, 40, (int(ptr[-1]),), generator=g)
+    val = torch.rand(len(idx), generator=g).to(dtype)
+    adj = fusedmm.CSR.from_csr(ptr.to(device), idx.to(device), val.to(device), shape=(len(lengths), 40))
+    x, y, z = (t / feat**0.25 for t in operands(len(lengths), 40, feat, dtype=dtype, device=device, seed=feat))
+    for edge in ("s*a", "s", "a*sigmoid(s)", "sigmoid(s)", "s*s", "sigmoid(s)*s", "sigmoid(a)"):
+        for st in (Stages(edge=edge), Stages(edge=edge, reduce="mean")):
+            for algorithm in algorithms(device):
+                check(adj, x, y, z, st, algorithm)
+    for algorithm in algorithms(device):
+        check(adj.pattern(), x, y, y, Stages(), algorithm)
 
 
 TWO_CALLS = ("back_to_back", "cusparse", "cublas")

@@ -2,6 +2,7 @@
  *
  * The reference computes an output row in panels of channels whose sums are blocked doubles; scores
  * are computed anew for each panel. Entries out of range are skipped. */
+#include "exp.h"
 #include "reference.h"
 
 #define ACC double
@@ -151,7 +152,9 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
     double s = score(f, i, j, h), w, ws = 0, wa = 0;
     double a = call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
-    edge_tile_f64(f, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
+    edge_plan_f64 plan;
+    edge_prepare_f64(f, &plan);
+    edge_tile_f64(&plan, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
     double ds = 0;
     if (f->g && !(second && f->pass == FMM_COLS)) {
         blocked_sum product = {0};
@@ -240,6 +243,8 @@ static void weigh(int64_t first, int64_t last, void *ctx)
     const edges *t = ctx;
     const fmm_dense *e = t->e, *val = t->call->val;
     double s[FMM_EDGE_TILE], a[FMM_EDGE_TILE], w[FMM_EDGE_TILE];
+    edge_plan_f64 plan;
+    edge_prepare_f64(t->call->fusion, &plan);
     for (int64_t h = 0; h < e->heads; h++)
         for (int64_t p = first; p < last; p += FMM_EDGE_TILE) {
             const int64_t n = last - p < FMM_EDGE_TILE ? last - p : FMM_EDGE_TILE;
@@ -247,7 +252,7 @@ static void weigh(int64_t first, int64_t last, void *ctx)
                 s[k] = get(e, p + k, h, 0);
                 a[k] = val->data ? get(val, p + k, val->heads == 1 ? 0 : h, 0) : 1;
             }
-            edge_tile_f64(t->call->fusion, n, s, a, w, NULL, NULL);
+            edge_tile_f64(&plan, n, s, a, w, NULL, NULL);
             for (int64_t k = 0; k < n; k++) put(e, p + k, h, 0, w[k]);
         }
 }
