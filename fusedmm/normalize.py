@@ -17,7 +17,6 @@ from torch import Tensor
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.structure import (
-    COUNTED,
     EDGE_PLACES,
     compress_with_loops,
     constant,
@@ -140,7 +139,7 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
         ValueError: an index outside; the text has it.
     """
     col, row = edge_index.long().unbind()
-    if not is_few(row, targets, sources) or row.numel() + targets >= COUNTED:
+    if not is_few(row.numel() + targets, targets, sources):
         return None
     ptr, idx, eid, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
     return Looped(CSR.make(ptr, idx, eid, None, sources, False), kept)
@@ -223,11 +222,12 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
     with torch.autocast(adj.device.type, enabled=False):  # half precision would round the degrees
         if val is None:  # a loop weighs as much as an edge, whichever were there
             degree = matrix.degree()[:, None].to(dtype or torch.float32)
+            scale = degree.rsqrt().masked_fill_(degree == 0, 0)
         else:
             matrix = matrix.with_values(val)
             degree = spmm(matrix, val.new_ones(matrix.n_cols, *val.shape[1:], 1))
-        empty = degree == 0
-        scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
+            empty = degree == 0
+            scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
         return matrix.with_values(sddmm(matrix, scale, scale))
 
 

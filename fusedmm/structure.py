@@ -98,8 +98,8 @@ def by_key(keys: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.searchsorted(keys, bounds), keys.int(), as_eid(order)
 
 
-def is_few(row: Tensor, rows: int, cols: int) -> bool:
-    return max(row.numel(), rows, cols) < COUNTED
+def is_few(nnz: int, rows: int, cols: int) -> bool:
+    return max(nnz, rows, cols) < COUNTED
 
 
 def count_in_range(row: Tensor, col: Tensor, rows: int, cols: int, places: Places, what: Tensor) -> int:
@@ -120,7 +120,7 @@ def compress(
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
             return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
-    few = is_few(row, rows, cols)
+    few = is_few(row.numel(), rows, cols)
     if few and row.is_cpu and (check or (inside(row, rows) and inside(col, cols))):
         by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
         ptr, order = ops._group(row.contiguous(), by_col, rows)
