@@ -260,6 +260,22 @@ def _(x, att_k, att_q, gk, gq, gv, gout):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
 
 
+@torch.library.register_fake("fusedmm::_attend_self")
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, want):  # type: ignore[no-untyped-def]
+    rows, heads, sums = ptr.size(0) - 1, att_k.size(1), sums_dtype(x)
+    out, k, q = x.new_empty((rows, x.size(1))), x.new_empty((x.size(0), heads)), x.new_empty((x.size(0), heads))
+    lse = x.new_empty((rows, heads), dtype=sums)
+    if not want:
+        return out, k, q, lse, x.new_empty(0), x.new_empty(0)
+    return out, k, q, lse, x.new_empty((rows, *att_k.shape[1:]), dtype=sums), torch.empty_like(lse)
+
+
+@torch.library.register_fake("fusedmm::_attend_self_back")
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, k, q, out, lse, pos, pos_w, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
+    parts = ((x.size(0) + GAT_ROWS - 1) // GAT_ROWS, (3 if bias else 2) * att_k.size(1), att_k.size(2))
+    return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
+
+
 @torch.library.register_fake("fusedmm::_check")
 def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
     return ptr.new_empty(1)

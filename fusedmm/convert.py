@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusedmm.csr import CSR
-from fusedmm.structure import INTEGERS, as_eid, own, own_values, require_permutation, require_size
+from fusedmm.normalize import Looped, looped_edges, with_loops
+from fusedmm.structure import INTEGERS, as_eid, own, own_values, require_permutation, require_shape, require_size
 
 Size = int | tuple[int, int] | None
 
@@ -18,6 +19,7 @@ Size = int | tuple[int, int] | None
 # were validated. Weak, so an entry lives as long as its tensor; beside the tensors, so that copies and pickles
 # do not carry it.
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_looped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # the same of structures with self loops
 _lock = threading.Lock()
 
 
@@ -89,6 +91,25 @@ def _from_parts(
     return CSR.make(plain.ptr, plain.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
 
 
+def looped(adj: Any, size: tuple[int, int]) -> Looped:
+    """``with_loops(as_csr(adj, size=size))``, which a fresh edge_index on a GPU becomes in one sort of its own."""
+    if type(adj) is not Tensor or adj.is_cpu or not is_edge_index(adj) or torch.compiler.is_compiling():
+        return with_loops(as_csr(adj, size=size))
+    size = require_shape(size, "size")
+    known: Looped | None = _recall(_looped, adj, size, True)
+    if known is not None:
+        return known
+    known = None if _recall(_known, adj, size, True) else looped_edges(adj, *size)
+    if known is None:
+        return with_loops(as_csr(adj, size=size))
+    _remember(_looped, adj, size, True, known)
+    return known
+
+
+def is_edge_index(adj: Tensor) -> bool:
+    return adj.layout == torch.strided and adj.dtype in INTEGERS and adj.dim() == 2 and adj.size(0) == 2
+
+
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     if torch.compiler.is_dynamo_compiling():
         torch._dynamo.graph_break(msg="a graph is converted outside of compiled code: make a fusedmm.CSR beforehand")
@@ -102,16 +123,25 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()
     if uncoalesced or torch.compiler.is_compiling():
         return _convert(adj, size, check)
-    version = -1 if adj.is_inference() else adj._version
-    with _lock:
-        known = _known.get(adj)
-    if known is not None and known[:2] == (version, size) and version >= 0 and (known[3] or not check):
-        csr: CSR = known[2]
+    csr = _recall(_known, adj, size, check)
+    if csr is not None:
         return csr if adj.layout == torch.strided else csr.with_values(own_values(adj.values()))
     csr = _convert(adj, size, check)
-    with _lock:
-        _known[adj] = (version, size, csr.pattern(), check)
+    _remember(_known, adj, size, check, csr.pattern())
     return csr
+
+
+def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool) -> Any:
+    with _lock:
+        found = known.get(adj)
+    if found is None or adj.is_inference() or found[:2] != (adj._version, size) or (check and not found[2]):
+        return None
+    return found[3]
+
+
+def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool, made: Any) -> None:
+    with _lock:
+        known[adj] = (-1 if adj.is_inference() else adj._version, size, check, made)
 
 
 def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
@@ -119,7 +149,7 @@ def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
         return CSR.from_torch(adj, check=check)
     if adj.layout != torch.strided:
         raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
-    if adj.dtype not in INTEGERS or adj.dim() != 2 or adj.size(0) != 2:
+    if not is_edge_index(adj):
         raise TypeError(
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "
             "integers, and CSR.from_dense takes the entries of a dense matrix that are not zero"

@@ -14,7 +14,6 @@ from fusedmm.nn.adjacency import OptPair, Size
 from fusedmm.nn.heads import (
     Fill,
     Weights,
-    add_loops,
     edges,
     glorot_linear,
     merged,
@@ -150,8 +149,8 @@ class GATConv(torch.nn.Module):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        given, _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge is not None)
-        adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
+        loops, fill, wanted = self.add_self_loops, self.fill_value, self.lin_edge is not None
+        (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, wanted, loops, fill)
         source, target, residual = self._transformed(x)
         alpha, bias = None, self.bias
         if source is target and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:

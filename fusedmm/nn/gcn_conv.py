@@ -10,7 +10,7 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
-from fusedmm.nn.adjacency import adjacency, aggregate, reduction, require_options
+from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, require_options, with_one_loop
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
 from fusedmm.structure import lasting
@@ -115,6 +115,8 @@ class GCNConv(torch.nn.Module):
         return out if self.bias is None else out + self.bias
 
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        if edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
+            return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
         if isinstance(edge_weight, Tensor) and edge_weight.dim() == 2 and edge_weight.size(1) == 1:
             edge_weight = edge_weight[:, 0]

@@ -17,12 +17,13 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
-from fusedmm.ops.attention import ADDITIVE, Operands, Options
+from fusedmm.ops.attention import ADDITIVE, Options
 from fusedmm.ops.operands import refuse_rules, require_dense
 from fusedmm.ops.pair import run
 
 _scores: Any = ops._gat_scores.default
-_spread: Any = ops._gat_spread.default
+_attend: Any = ops._attend_self.default
+_attend_back: Any = ops._attend_self_back.default
 
 
 def attend_self(
@@ -57,7 +58,7 @@ def attend_self(
     if any(learns):
         result: Tensor = SelfAttention.apply(o, x, att_k, att_q, bias, seed)
         return result
-    return _biased(_forward(o, x, att_k, att_q, seed)[0], x, bias)
+    return _forward(o, x, att_k, att_q, bias, seed)[0]
 
 
 def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,18 +89,17 @@ class Scores(torch.autograd.Function):
         return gk * att_k + gq * att_q, (gk * x).sum(0, keepdim=True), (gq * x).sum(0, keepdim=True)
 
 
-def _biased(out: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-    return out.view(x.shape) if bias is None else out.view(x.shape) + bias
-
-
 def _forward(
-    o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None
-) -> tuple[Tensor, Operands, tuple[Tensor, ...]]:
-    heads = x.view(x.shape[0], *att_k.shape[1:])
-    k, q = run(_scores, x, heads, att_k, att_q)
-    operands = Operands(q, k, heads, None, None, None, seed)
-    out, *kept = base.forward(o, operands)
-    return out, operands, tuple(kept)
+    o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The result, and out, k, q, lse, pos and pos_w of it."""
+    adj = o.adj
+    none = adj.none
+    kept: tuple[Tensor, ...] = run(
+        _attend, x, adj.ptr, adj.idx, adj.eid, adj.plan, x, att_k, att_q, none if seed is None else seed,
+        o.slope, o.dropout, o.pos,
+    )  # fmt: skip
+    return kept[0] if bias is None else kept[0] + bias, kept
 
 
 class SelfAttention(torch.autograd.Function):
@@ -109,35 +109,34 @@ class SelfAttention(torch.autograd.Function):
     def forward(
         ctx: Any, o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None
     ) -> Tensor:
-        out, operands, kept = _forward(o, x, att_k, att_q, seed)
-        ctx.save_for_backward(x, att_k, att_q, seed, operands.k, operands.q, out, *kept)
+        result, (out, k, q, lse, pos, pos_w) = _forward(o, x, att_k, att_q, bias, seed)
+        ctx.save_for_backward(x, att_k, att_q, seed, k, q, out, lse, pos, pos_w)
         ctx.o = o
-        return _biased(out, x, bias)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, att_k, att_q, seed, k, q, out, lse, pos, pos_w = ctx.saved_tensors
+        x, att_k, att_q, seed, *kept = ctx.saved_tensors
         o: Options = ctx.o
-        needs = ctx.needs_input_grad[1:5]
+        _, *needs, _ = ctx.needs_input_grad
         gbias = None
         if not any(needs[:3]):
             return None, None, None, None, gout.sum(0), None
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             gbias = gout.sum(0) if needs[3] else None
             return None, *_differentiable(o, x, att_k, att_q, seed, needs[:3], gout), gbias, None
-        heads, gout, none = x.view(out.shape), gout.reshape(out.shape), o.adj.none
-        delta, gq = run(base.row_sums, x, gout, out, lse, none, pos, pos_w, o.slope)
-        operands = Operands(q, k, heads, None, None, None, seed)
-        gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
-        gx, parts = run(_spread, x, heads, att_k, att_q, gk, gq, gv, gout if needs[3] else none)
-        gatt_k, gatt_q, *rest = parts.sum(0, keepdim=True, dtype=x.dtype).split(out.shape[1], 1)
+        seed = o.adj.none if seed is None else seed
+        half = o.adj.transpose_half()
+        gx, parts = run(_attend_back, x, *half, x, att_k, att_q, seed, *kept, gout, o.slope, o.dropout, needs[3])
+        total = parts.sum(0, keepdim=True, dtype=x.dtype)
+        gatt_k, gatt_q, *rest = total.chunk(3 if needs[3] else 2, 1)
         if needs[3]:
-            gbias = rest[0].reshape(-1)
-        return None, gx.view(x.shape), gatt_k, gatt_q, gbias, None
+            gbias = rest[0].view(-1)
+        return None, gx, gatt_k, gatt_q, gbias, None
 
 
 def _differentiable(
-    o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None, needs: tuple[bool, ...], gout: Tensor
+    o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None, needs: list[bool], gout: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients as a graph of their own."""
     with torch.enable_grad():
@@ -146,5 +145,5 @@ def _differentiable(
         k, q = Scores.apply(heads, *given[1:])
         out, _ = base.Attention.apply(o, q, k, heads, None, None, None, seed)
     wanted = [t for t, need in zip(given, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, gout.view(out.shape), create_graph=True))
+    found = iter(torch.autograd.grad(out, wanted, gout.reshape(out.shape), create_graph=True))
     return tuple(next(found) if need else None for need in needs)
