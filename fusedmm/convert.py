@@ -11,7 +11,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusedmm.csr import CSR
 from fusedmm.normalize import Looped, looped_edges, with_loops
-from fusedmm.structure import INTEGERS, as_eid, own, own_values, require_permutation, require_shape, require_size
+from fusedmm.structure import (
+    CONVERTED,
+    INTEGERS,
+    as_eid,
+    outside,
+    own,
+    own_values,
+    plain,
+    require_permutation,
+    require_shape,
+    require_size,
+)
 
 Size = int | tuple[int, int] | None
 
@@ -83,16 +94,18 @@ def _from_parts(
     ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
 ) -> CSR:
     """A CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
-    plain = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
+    made = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
     if order is None or not order.numel():
-        return plain
+        return made
     if check:
-        require_permutation("the order of the edges", order, plain.nnz)
-    return CSR.make(plain.ptr, plain.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
+        require_permutation("the order of the edges", order, made.nnz)
+    return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped:
     """``with_loops(as_csr(adj, size=size))``, which a fresh edge_index on a GPU becomes in one sort of its own."""
+    if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
+        return outside(CONVERTED, looped, adj, size)
     if type(adj) is not Tensor or adj.is_cpu or not is_edge_index(adj) or torch.compiler.is_compiling():
         return with_loops(as_csr(adj, size=size))
     size = require_shape(size, "size")
@@ -112,7 +125,9 @@ def is_edge_index(adj: Tensor) -> bool:
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     if torch.compiler.is_dynamo_compiling():
-        torch._dynamo.graph_break(msg="a graph is converted outside of compiled code: make a fusedmm.CSR beforehand")
+        return outside(CONVERTED, _with_transpose, adj, size, check)
+    if torch._C._are_functorch_transforms_active():
+        adj = plain(adj)
     if size is not None:
         size = require_size(size)
     if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
@@ -129,6 +144,12 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     csr = _convert(adj, size, check)
     _remember(_known, adj, size, check, csr.pattern())
     return csr
+
+
+def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
+    """For compiled code, whose gradients need it beforehand."""
+    csr = _from_tensor(adj, size, check)
+    return csr.cache_transpose() if torch.is_grad_enabled() else csr
 
 
 def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool) -> Any:

@@ -9,7 +9,7 @@ deterministic, without atomics.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +20,17 @@ from fusedmm.structure import (
     EDGE_PLACES,
     compress_with_loops,
     constant,
+    derived,
     eid_dtype,
     is_few,
     lasting,
     require_values,
     rows_of,
+)
+
+NOT_SEEN = (
+    "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
+    "compiled code, with the CSR that it will be given"
 )
 
 
@@ -111,24 +117,13 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
         return _normalized(adj, val, fill, None)
     if fill == 1:
         adj, fill = with_loops(adj).pattern, None
-    key = ("norm", fill, dtype or torch.float32)
-    known = _derived(adj).get(key)
-    if known is None:
-        _forbid_compiled()
-        with torch.no_grad():
-            known = _frozen(adj, dtype, fill)
-        adj._shared.derived[key] = known
-    return known
+    dtype = dtype or torch.float32
+    return derived(adj, ("norm", fill, dtype), NOT_SEEN, _frozen, dtype, fill)
 
 
 def with_loops(adj: CSR) -> Looped:
     """The structure of adj with self loops, made once and kept beside it."""
-    known = _derived(adj).get("loops")
-    if known is None:
-        _forbid_compiled()
-        known = _make_looped(adj)
-        adj._shared.derived["loops"] = known
-    return known
+    return derived(adj, "loops", NOT_SEEN, _make_looped)
 
 
 @lasting
@@ -145,21 +140,20 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
     return Looped(CSR.make(ptr, idx, eid, None, sources, False), kept)
 
 
-@lasting
 def without_loops(adj: CSR) -> CSR:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).kept is None:
         return into_rows(adj)
-    known = _derived(adj).get("others")
-    if known is None:
-        _forbid_compiled()
-        row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
-        stays = adj.idx != row
-        number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-        ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr]
-        known = CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
-        adj._shared.derived["others"] = known
-    return known
+    return derived(adj, "others", NOT_SEEN, _without_loops)
+
+
+@lasting
+def _without_loops(adj: CSR) -> CSR:
+    row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
+    stays = adj.idx != row
+    number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+    ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr]
+    return CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
 
 
 @lasting
@@ -189,24 +183,20 @@ def _make_looped(adj: CSR) -> Looped:
 
 @lasting
 def _old_loops(adj: CSR) -> tuple[Tensor, Tensor]:
-    """int64, the nodes that have self loops, and the last loop of each; made once, where values are asked for."""
-    known = _derived(adj).get("old loops")
-    if known is None:
-        _forbid_compiled()
-        row, col, _ = adj.coo()
-        loop = (row == col).nonzero()[:, 0]
-        newest = torch.full((min(adj.shape),), -1, device=adj.device)
-        newest = newest.scatter_reduce_(0, row[loop], loop, "amax")
-        nodes = (newest >= 0).nonzero()[:, 0]
-        known = adj._shared.derived["old loops"] = nodes, newest[nodes]
-    return known
+    """int64, the nodes that have self loops, and the last loop of each."""
+    row, col, _ = adj.coo()
+    loop = (row == col).nonzero()[:, 0]
+    newest = torch.full((min(adj.shape),), -1, device=adj.device)
+    newest = newest.scatter_reduce_(0, row[loop], loop, "amax")
+    nodes = (newest >= 0).nonzero()[:, 0]
+    return nodes, newest[nodes]
 
 
 def _looped_values(adj: CSR, looped: Looped, val: Tensor, fill: float) -> Tensor:
     loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
     if looped.kept is None:
         return torch.cat([val, loops])
-    nodes, last = _old_loops(adj)
+    nodes, last = derived(adj, "old loops", NOT_SEEN, _old_loops)
     loops = loops.index_copy(0, nodes, val.index_select(0, last))
     return torch.cat([val.index_select(0, looped.kept), loops])
 
@@ -232,7 +222,8 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
 
 
 @lasting
-def _frozen(adj: CSR, dtype: torch.dtype | None, fill: float | None) -> CSR:
+@torch.no_grad()
+def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
     adj = _normalized(adj, None, fill, dtype)
     there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
@@ -244,19 +235,6 @@ def _frozen(adj: CSR, dtype: torch.dtype | None, fill: float | None) -> CSR:
 
 def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
     return torch.ones(adj.nnz, dtype=dtype, device=adj.device) if adj.val is None else adj.val
-
-
-def _derived(adj: CSR) -> dict[Any, Any]:
-    shared = getattr(adj, "_shared", None)  # matrices made within compiled code have none
-    return {} if shared is None else shared.derived
-
-
-def _forbid_compiled() -> None:
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
-            "compiled code, with the CSR that it will be given"
-        )
 
 
 def _require_square(adj: CSR) -> None:

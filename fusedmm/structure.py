@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch import pyfunctorch
 
 from fusedmm._lib import ops
 
@@ -20,6 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
 COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
+CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -33,16 +35,60 @@ class Shared:
 
 
 def lasting(make: Callable[P, T]) -> Callable[P, T]:
-    """What make makes in inference mode is no inference tensor: it is kept, and a gradient may need it later."""
+    """What make makes is kept for later calls: neither compiled code nor torch.func nor inference mode marks it.
+
+    Compiled code breaks its graph there, and refuses it by name where it must be one graph.
+    """
 
     @functools.wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_dynamo_compiling():
+            return outside(CONVERTED, made, *args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            with pyfunctorch.temporarily_clear_interpreter_stack():
+                return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})  # type: ignore
         if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
             return make(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return make(*args, **kwargs)
 
     return made
+
+
+def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Calls from compiled code what is no part of its graph.
+
+    Raises:
+        RuntimeError: why not, where there can be but one graph.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        raise RuntimeError(why)
+    torch._dynamo.graph_break(msg=why)
+    found: T = torch.compiler.disable(call)(*args, **kwargs)
+    return found
+
+
+def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) -> T:
+    """What make makes of a matrix's structure, once for all matrices that share it; why: see ``outside``."""
+    known: T | None = None if adj._shared is None else adj._shared.derived.get(key)
+    if known is None:
+        if torch.compiler.is_compiling():
+            return outside(why, derived, adj, key, why, make, *args)
+        known = adj.shared().derived[key] = make(adj, *args)
+    return known
+
+
+def plain(t: Any) -> Any:
+    """A tensor of integers without the marks of torch.func's gradients, which it cannot have."""
+    if isinstance(t, Tensor):
+        while not t.dtype.is_floating_point and torch._C._functorch.is_gradtrackingtensor(t):
+            t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
+def is_wrapped(t: Any) -> bool:
+    """Whether a tensor is one of torch.func's, which ends with the transform that made it."""
+    return isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
 @lasting
@@ -184,7 +230,7 @@ def inside(t: Tensor, end: int) -> bool:
 def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
     """Constant values in the order of a half, so that kernels read them in a row; none where a gradient
     is wanted, where the order is the caller's already, and where writes to val would go unseen."""
-    if val is None or val.requires_grad or not eid.numel():
+    if val is None or val.requires_grad or not eid.numel() or is_wrapped(val):
         return none
     if not torch.compiler.is_compiling() and val.is_inference():
         return none

@@ -13,7 +13,7 @@ from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, require_options, with_one_loop
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
-from fusedmm.structure import lasting
+from fusedmm.structure import is_wrapped, lasting
 
 
 class GCNConv(torch.nn.Module):
@@ -108,8 +108,9 @@ class GCNConv(torch.nn.Module):
         adj = self._kept
         if adj is None:
             keep = self.cached and self.normalize
-            adj = (lasting(self._graph) if keep else self._graph)(x, edge_index, edge_weight)
-            if keep:
+            make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
+            adj = make(x, edge_index, edge_weight)
+            if keep and not is_wrapped(adj.val):
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias

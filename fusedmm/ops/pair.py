@@ -21,7 +21,7 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import needs_rules
-from fusedmm.structure import Half
+from fusedmm.structure import Half, lasting
 
 Values = Tensor | None
 SUM, MEAN = 0, 1
@@ -98,18 +98,23 @@ def per_entry(entries: Tensor, g: Tensor) -> Tensor:
 
 def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
     """``entries_of`` a matrix or its transpose, made once per structure."""
-    shared = None if torch.compiler.is_compiling() else getattr(adj, "_shared", None)
-    if shared is None:
+    if torch.compiler.is_compiling():
         return entries_of(half(adj, transposed)[0], like)
+    known_of = adj.shared().derived
     key = ("entries", transposed, sums_dtype(like))
-    known: Tensor | None = shared.derived.get(key)
+    known: Tensor | None = known_of.get(key)
     if known is None:
-        with torch.no_grad():
-            known = entries_of(half(adj, transposed)[0], like)
+        known = _entries_of(half(adj, transposed)[0], like)
         # No traced tensor is kept, and none in a CUDA graph's own memory.
         if type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
-            shared.derived[key] = known
+            known_of[key] = known
     return known
+
+
+@lasting
+@torch.no_grad()
+def _entries_of(ptr: Tensor, like: Tensor) -> Tensor:
+    return entries_of(ptr, like)
 
 
 class SpMM(torch.autograd.Function):
