@@ -13,7 +13,7 @@ from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, require_options, with_one_loop
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
-from fusedmm.structure import is_wrapped, lasting
+from fusedmm.structure import CONVERTED, is_wrapped, lasting, outside
 
 
 class GCNConv(torch.nn.Module):
@@ -116,6 +116,8 @@ class GCNConv(torch.nn.Module):
         return out if self.bias is None else out + self.bias
 
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        if torch.compiler.is_dynamo_compiling() and isinstance(edge_index, Tensor):
+            return outside(CONVERTED, self._with_transpose, x, edge_index, edge_weight)  # at one place, not at several
         if edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
             return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
@@ -126,6 +128,11 @@ class GCNConv(torch.nn.Module):
         val = adj.val if edge_weight is None else edge_weight
         loop = 2.0 if self.improved and val is not None else 1.0
         return normalized(adj, val, loop if self.add_self_loops else None, x.dtype)
+
+    def _with_transpose(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        """For compiled code, whose gradients need it beforehand."""
+        adj = self._graph(x, edge_index, edge_weight)
+        return adj.cache_transpose() if torch.is_grad_enabled() else adj
 
     def __repr__(self) -> str:
         return f"GCNConv({self.in_channels}, {self.out_channels})"

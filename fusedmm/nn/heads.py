@@ -21,6 +21,7 @@ from fusedmm.nn.adjacency import (
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
 from fusedmm.ops.spmm import spmm
+from fusedmm.structure import CONVERTED, outside
 
 Fill = float | Tensor | str | None
 Weights = tuple[Any, Tensor]
@@ -76,6 +77,8 @@ def edges(
     With ``loops`` each node has exactly one self loop, behind the other edges; its features are ``fill``, or a
     reduction over the other edges into the node.
     """
+    if torch.compiler.is_dynamo_compiling() and isinstance(graph, Tensor):
+        return outside(CONVERTED, _with_transpose, layer, graph, x, size, edge_attr, wanted, loops, fill)
     require_nodes(layer, x)
     if loops and not wanted and is_edge_index(graph):
         pair, sources, targets = nodes_of(graph, x, size)
@@ -90,6 +93,14 @@ def edges(
         attr = attr[:, None]
     given = Edges(adj.pattern(), attr)
     return _add_loops(given, fill) if loops else given, pair
+
+
+def _with_transpose(*args: Any) -> tuple[Edges, OptPair]:
+    """``edges`` for compiled code, whose gradients need it beforehand."""
+    found = edges(*args)
+    if torch.is_grad_enabled():
+        found[0].adj.cache_transpose()
+    return found
 
 
 def _add_loops(given: Edges, fill: Fill) -> Edges:
