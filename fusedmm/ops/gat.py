@@ -4,7 +4,9 @@
 
 Written with torch this is a dozen small products and sums per step beside attention itself: their host time
 is most of what a small graph costs, and each passes over x once more. Here they are three passes over nodes
-(csrc/gat.c). Where a gradient is itself differentiated, it is taken through the formula above.
+(csrc/gat.c), and one call of the library forward and one backward, attention included. The projection that
+makes x is taken into the step too: torch's own would be two more steps of autograd. Where a gradient is
+itself differentiated, it is taken through the formula above.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from fusedmm.ops.attention import ADDITIVE, Options
 from fusedmm.ops.operands import needs_rules, require_dense
 from fusedmm.ops.pair import run
 
-_scores: Any = ops._gat_scores.default
 Call = tuple[CSR, float, float]  # the matrix, slope and dropout
 
+_scores: Any = ops._gat_scores.default
 _attend: Any = ops._attend_self.default
 _attend_back: Any = ops._attend_self_back.default
 
