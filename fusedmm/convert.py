@@ -55,8 +55,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
 
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
-        converted once and remembered while the tensor lives unchanged; not so in compiled code, where
-        it is converted at every step, outside of the graph: make a CSR beforehand.
+        converted once and remembered while the tensor lives unchanged. Compiled code breaks its
+        graph for that, which is refused by name where there must be one: make a CSR beforehand.
 
     Raises:
         TypeError: something else.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.structure import (
+    NO_TRANSPOSE,
     Half,
     Shared,
     constant,
@@ -21,12 +22,11 @@ from fusedmm.structure import (
     require_shape,
     require_values,
     require_vector,
+    shared_by,
     transpose,
     validate,
     written,
 )
-
-NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,10 +262,7 @@ class CSR:
             self.ptr, self.idx, self.eid, self.plan, self.val_here,
         )  # fmt: skip
 
-    @property
-    def T(self) -> CSR:
-        """The transpose, as ``t()``."""
-        return self.t()
+    T = property(t)
 
     def with_values(self, val: Tensor | None) -> CSR:
         """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
@@ -280,12 +277,6 @@ class CSR:
         )  # fmt: skip
         other._set(_shared=self._shared)
         return other
-
-    def shared(self) -> Shared:
-        """What matrices of this structure share; one that compiled code made begins anew here."""
-        if self._shared is None:
-            self._set(_shared=Shared())
-        return self._shared  # type: ignore[return-value]
 
     def constant_values(self, transposed: bool) -> Tensor:
         """Values in the order of a half, where they are constant and that order is not the caller's; else none.
@@ -340,13 +331,13 @@ class CSR:
         """(ptr, idx, eid, plan) of the transpose, made on first use under a lock.
 
         Raises:
-            RuntimeError: in compiled code, where a sort would run at every step.
+            RuntimeError: in compiled code of one graph, where a sort would run at every step.
         """
         if self.ptr_t is not None:
             return self.ptr_t, self.idx_t, self.eid_t, self.plan_t  # type: ignore[return-value]
         if torch.compiler.is_compiling():
             return outside(NO_TRANSPOSE, self.transpose_half)
-        shared = self.shared()
+        shared = shared_by(self)
         with shared.lock:
             if shared.half is None:
                 shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols)

@@ -58,7 +58,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
 
     Raises:
         ValueError: a matrix that is not square.
-        RuntimeError: in compiled code, for a structure not yet seen outside of it.
+        RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
     Gradient: reaches adj's values.
 
@@ -92,7 +92,7 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
 
     Raises:
         ValueError: a matrix that is not square.
-        RuntimeError: in compiled code, for a structure not yet seen outside of it.
+        RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
     Gradient: reaches adj's values, of any order.
 

@@ -21,6 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
 COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
+NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
@@ -68,13 +69,21 @@ def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return found
 
 
+def shared_by(adj: Any) -> Shared:
+    """What the matrices of adj's structure share; one that compiled code made begins anew."""
+    if adj._shared is None:
+        adj._set(_shared=Shared())
+    shared: Shared = adj._shared
+    return shared
+
+
 def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) -> T:
     """What make makes of a matrix's structure, once for all matrices that share it; why: see ``outside``."""
     known: T | None = None if adj._shared is None else adj._shared.derived.get(key)
     if known is None:
         if torch.compiler.is_compiling():
             return outside(why, derived, adj, key, why, make, *args)
-        known = adj.shared().derived[key] = make(adj, *args)
+        known = shared_by(adj).derived[key] = make(adj, *args)
     return known
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import needs_rules
-from fusedmm.structure import Half, lasting
+from fusedmm.structure import Half, lasting, shared_by
 
 Values = Tensor | None
 SUM, MEAN = 0, 1
@@ -107,7 +107,7 @@ def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
     """``entries_of`` a matrix or its transpose, made once per structure."""
     if torch.compiler.is_compiling():
         return entries_of(half(adj, transposed)[0], like)
-    known_of = adj.shared().derived
+    known_of = shared_by(adj).derived
     key = ("entries", transposed, sums_dtype(like))
     known: Tensor | None = known_of.get(key)
     if known is None:
