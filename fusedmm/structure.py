@@ -43,12 +43,13 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> T:
-        if torch.compiler.is_dynamo_compiling():
-            return outside(CONVERTED, made, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            compiled = torch.compiler.is_dynamo_compiling()
+            return outside(CONVERTED, made, *args, **kwargs) if compiled else make(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
             with pyfunctorch.temporarily_clear_interpreter_stack():
                 return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})  # type: ignore
-        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        if not torch.is_inference_mode_enabled():
             return make(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return make(*args, **kwargs)
