@@ -179,6 +179,23 @@ def test_dropout_under_torch_func(device):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", ["sum", "max", "dot", "softmax", "attention", "fused"])
+def test_a_transform_within_compiled_code(name):
+    """It is not compiled, and right; where there may be but one graph it is refused by name."""
+    torch._dynamo.reset()
+    adj, *operands = call_operands(0, "cpu")
+    adj.cache_transpose()
+
+    def f(*operands):
+        return torch.func.grad(lambda x: CALLS[name](adj, *operands[:2], x).square().sum())(operands[2]) * 2
+
+    torch.testing.assert_close(torch.compile(f, backend="aot_eager")(*operands), f(*operands))
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"transforms of torch\.func are not compiled"):
+        torch.compile(f, backend="aot_eager", fullgraph=True)(*operands)
+    torch._dynamo.reset()
+
+
 # ---- what is kept beside a matrix ----
 
 

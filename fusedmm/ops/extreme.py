@@ -55,7 +55,7 @@ def select(m: Chosen, form: int, weight: Values = None, z: Values = None, g: Val
 
 
 def _select(m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tensor:
-    ptr, idx, eid, plan = half(m.adj, m.transposed != (form == COLS))
+    ptr, idx, eid, plan = half(m.adj, not m.transposed if form == COLS else m.transposed)
     none = m.adj.none
     absent = [none if t is None else t for t in (m.val, weight)]
     operands = [none if t is None else t for t in (z, g)]

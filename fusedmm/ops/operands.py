@@ -46,6 +46,8 @@ def autocast(x: Tensor) -> Tensor:
 def needs_rules(*operands: Any) -> bool:
     """Whether a torch.func transform is active, or forward-mode AD with a tangent on an operand."""
     if torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_dynamo_compiling():  # which would take the forward alone, and give zeros as gradients
+            torch._dynamo.graph_break(msg="fusedmm: transforms of torch.func are not compiled; they run as they are")
         return True
     if forward_ad._current_level < 0 or torch.compiler.is_compiling():
         return False
