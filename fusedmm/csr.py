@@ -352,12 +352,9 @@ class CSR:
             object.__setattr__(self, name, value)
 
     def _permute_values(self) -> None:
-        there, here, now = None, self.val_here, written(self.val)
-        if self.eid_t is not None:
-            there = constant(self.val, self.eid_t, self.none)
-        if not here.numel() or now != self._written:
-            here = constant(self.val, self.eid, self.none)
-        self._set(val_here=here, val_there=there, _written=now)
+        if not self.val_here.numel() or written(self.val) != self._written:
+            self._set(val_here=constant(self.val, self.eid, self.none), _written=written(self.val))
+        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.none))
 
     # ---- into other forms ----
 
