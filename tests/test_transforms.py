@@ -5,15 +5,13 @@ import pickle
 
 import pytest
 import torch
+from every_layer import EDGES, LAYERS, NODES
 from generate import small
 from torch.autograd import forward_ad
 from torch.autograd.functional import hessian
 
 import fusedmm
 from fusedmm import nn
-
-EDGES = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])  # in no order, with a loop
-NODES = 4
 
 
 def test_func_grad_and_vjp(device):
@@ -213,27 +211,6 @@ def hessians(f, x, keepers):
 def test_a_matrix_first_seen_by_torch_func(name, device):
     adj, e, a, x = call_operands(2, device)
     hessians(lambda x: CALLS[name](adj, e, a, x).square().sum(), x, [adj])
-
-
-def linear():
-    return torch.nn.Linear(4, 4)
-
-
-LAYERS = {  # what makes a layer, and the shape of what its edges carry
-    "GCN": (lambda: nn.GCNConv(4, 4), None),
-    "GCN cached": (lambda: nn.GCNConv(4, 4, cached=True), None),
-    "GCN weights": (lambda: nn.GCNConv(4, 4), (5,)),
-    "GCN weights cached": (lambda: nn.GCNConv(4, 4, cached=True), (5,)),
-    "SAGE": (lambda: nn.SAGEConv(4, 4), None),
-    "SAGE max": (lambda: nn.SAGEConv(4, 4, aggr="max"), None),
-    "GIN": (lambda: nn.GINConv(linear()), None),
-    "GINE": (lambda: nn.GINEConv(linear()), (5, 4)),
-    "GAT": (lambda: nn.GATConv(4, 4), None),
-    "GAT features": (lambda: nn.GATConv(4, 4, edge_dim=4), (5, 4)),
-    "GATv2": (lambda: nn.GATv2Conv(4, 4), None),
-    "Transformer": (lambda: nn.TransformerConv(4, 4), None),
-    "AGNN": (lambda: nn.AGNNConv(), None),
-}
 
 
 @pytest.mark.parametrize("name", LAYERS)
