@@ -10,16 +10,19 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.structure import (
+    NO_TRANSPOSE,
     Half,
     Shared,
     constant,
     lasting,
+    outside,
     own,
     require_range,
     require_same_device,
     require_shape,
     require_values,
     require_vector,
+    shared_by,
     transpose,
     validate,
     written,
@@ -75,8 +78,8 @@ class CSR:
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
     val_there: Tensor | None = None
-    _shared: ClassVar[Shared]  # set on each object, but neither argument nor leaf of a pytree
-    _written: ClassVar[int]
+    _shared: ClassVar[Shared | None] = None  # set on each object, but neither argument nor leaf of a pytree
+    _written: ClassVar[int] = -2  # never what ``written`` gives
 
     # ---- making one ----
 
@@ -259,10 +262,7 @@ class CSR:
             self.ptr, self.idx, self.eid, self.plan, self.val_here,
         )  # fmt: skip
 
-    @property
-    def T(self) -> CSR:
-        """The transpose, as ``t()``."""
-        return self.t()
+    T = property(t)
 
     def with_values(self, val: Tensor | None) -> CSR:
         """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
@@ -275,8 +275,7 @@ class CSR:
             self.ptr, self.idx, val, self.eid, self.plan, self.none, self.none, self.n_cols,
             self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
         )  # fmt: skip
-        if not torch.compiler.is_compiling():
-            other._set(_shared=self._shared)
+        other._set(_shared=self._shared)
         return other
 
     def constant_values(self, transposed: bool) -> Tensor:
@@ -332,15 +331,13 @@ class CSR:
         """(ptr, idx, eid, plan) of the transpose, made on first use under a lock.
 
         Raises:
-            RuntimeError: in compiled code, where a sort would run at every step.
+            RuntimeError: in compiled code of one graph, where a sort would run at every step.
         """
         if self.ptr_t is not None:
             return self.ptr_t, self.idx_t, self.eid_t, self.plan_t  # type: ignore[return-value]
         if torch.compiler.is_compiling():
-            raise RuntimeError(
-                "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
-            )
-        shared = self._shared
+            return outside(NO_TRANSPOSE, self.transpose_half)
+        shared = shared_by(self)
         with shared.lock:
             if shared.half is None:
                 shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols)
@@ -355,8 +352,9 @@ class CSR:
             object.__setattr__(self, name, value)
 
     def _permute_values(self) -> None:
-        there = None if self.eid_t is None else constant(self.val, self.eid_t, self.none)
-        self._set(val_here=constant(self.val, self.eid, self.none), val_there=there, _written=written(self.val))
+        if not self.val_here.numel() or written(self.val) != self._written:
+            self._set(val_here=constant(self.val, self.eid, self.none), _written=written(self.val))
+        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.none))
 
     # ---- into other forms ----
 

@@ -90,15 +90,6 @@ def test_autocast(low, device):
     assert q.grad.dtype == k.grad.dtype == v.grad.dtype == torch.float32
 
 
-def test_func_is_refused_by_name(device):
-    """Rather than by a message about the inside of this library."""
-    adj, q, k, v, _ = (t.detach() if isinstance(t, torch.Tensor) else t for t in operands("dot", device))
-    with pytest.raises(RuntimeError, match="attention: there is no rule for torch"):
-        torch.func.grad(lambda x: fusedmm.attention(adj, x, k, v).sum())(q)
-    with pytest.raises(RuntimeError, match="edge_softmax: there is no rule for torch"):
-        torch.func.vmap(lambda x: fusedmm.edge_softmax(adj, x))(q.new_zeros(3, 60))
-
-
 def test_cuda_graph_capture(cuda):
     """Captured forward and backward replay on new numbers."""
     adj, q, k, v, options = operands("dot", cuda, dtype=torch.float32)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.nn.parameter import Parameter
 
-from fusedmm.nn.heads import add_loops, edges, require_sum
+from fusedmm.nn.heads import edges, require_sum
 from fusedmm.ops.attention import attention
 
 
@@ -75,8 +75,7 @@ class AGNNConv(torch.nn.Module):
         """
         if not isinstance(x, Tensor):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
-        given, _ = edges("AGNNConv", edge_index, x, None, None, False)
-        adj = add_loops(given, None).adj if self.add_self_loops else given.adj
+        (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, False, self.add_self_loops)
         unit = normalize(x, dim=-1)
         out: Any = attention(adj, self.beta * unit, unit, x, scale=1.0)
         return out

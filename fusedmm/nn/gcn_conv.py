@@ -10,10 +10,10 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
-from fusedmm.nn.adjacency import adjacency, aggregate, reduction, require_options
+from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, require_options, with_one_loop
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
-from fusedmm.structure import lasting
+from fusedmm.structure import CONVERTED, is_wrapped, lasting, outside
 
 
 class GCNConv(torch.nn.Module):
@@ -108,13 +108,18 @@ class GCNConv(torch.nn.Module):
         adj = self._kept
         if adj is None:
             keep = self.cached and self.normalize
-            adj = (lasting(self._graph) if keep else self._graph)(x, edge_index, edge_weight)
-            if keep:
+            make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
+            adj = make(x, edge_index, edge_weight)
+            if keep and not (torch._C._are_functorch_transforms_active() and is_wrapped(adj.val)):
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias
 
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        if torch.compiler.is_dynamo_compiling() and isinstance(edge_index, Tensor):
+            return outside(CONVERTED, self._with_transpose, x, edge_index, edge_weight)  # at one place, not at several
+        if edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
+            return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
         if isinstance(edge_weight, Tensor) and edge_weight.dim() == 2 and edge_weight.size(1) == 1:
             edge_weight = edge_weight[:, 0]
@@ -123,6 +128,11 @@ class GCNConv(torch.nn.Module):
         val = adj.val if edge_weight is None else edge_weight
         loop = 2.0 if self.improved and val is not None else 1.0
         return normalized(adj, val, loop if self.add_self_loops else None, x.dtype)
+
+    def _with_transpose(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        """For compiled code, whose gradients need it beforehand."""
+        adj = self._graph(x, edge_index, edge_weight)
+        return adj.cache_transpose() if torch.is_grad_enabled() else adj
 
     def __repr__(self) -> str:
         return f"GCNConv({self.in_channels}, {self.out_channels})"

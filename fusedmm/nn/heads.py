@@ -8,10 +8,20 @@ import torch
 from torch import Tensor
 
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, reduction, require_options, with_edge_values
+from fusedmm.nn.adjacency import (
+    OptPair,
+    Size,
+    is_edge_index,
+    nodes_of,
+    reduction,
+    require_options,
+    with_edge_values,
+    with_one_loop,
+)
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
 from fusedmm.ops.spmm import spmm
+from fusedmm.structure import CONVERTED, outside
 
 Fill = float | Tensor | str | None
 Weights = tuple[Any, Tensor]
@@ -53,22 +63,47 @@ def require_nodes(layer: str, x: Tensor | OptPair) -> None:
 
 
 def edges(
-    layer: str, graph: Any, x: Tensor | OptPair, size: Size, edge_attr: Tensor | None, wanted: bool
+    layer: str,
+    graph: Any,
+    x: Tensor | OptPair,
+    size: Size,
+    edge_attr: Tensor | None,
+    wanted: bool,
+    loops: bool = False,
+    fill: Fill = None,
 ) -> tuple[Edges, OptPair]:
-    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given."""
+    """The graph and, where they are wanted, its edge features: a matrix's own values [nnz, D] if none are given.
+
+    With ``loops`` each node has exactly one self loop, behind the other edges; its features are ``fill``, or a
+    reduction over the other edges into the node.
+    """
+    if torch.compiler.is_dynamo_compiling() and isinstance(graph, Tensor):
+        return outside(CONVERTED, _with_transpose, layer, graph, x, size, edge_attr, wanted, loops, fill)
     require_nodes(layer, x)
+    if loops and not wanted and is_edge_index(graph):
+        pair, sources, targets = nodes_of(graph, x, size)
+        return Edges(with_one_loop(graph, sources, targets).pattern, None), pair
     adj, pair = with_edge_values(graph, x, size)
     attr = adj.val if edge_attr is None else edge_attr
     if not wanted or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
-        return Edges(adj.pattern(), None), pair
-    if attr.dim() not in (1, 2) or attr.size(0) != adj.nnz:
+        attr = None
+    elif attr.dim() not in (1, 2) or attr.size(0) != adj.nnz:
         raise ValueError(f"{layer}: edge_attr must be [{adj.nnz}, D], one row per edge, not {list(attr.shape)}")
-    return Edges(adj.pattern(), attr[:, None] if attr.dim() == 1 else attr), pair
+    elif attr.dim() == 1:
+        attr = attr[:, None]
+    given = Edges(adj.pattern(), attr)
+    return _add_loops(given, fill) if loops else given, pair
 
 
-def add_loops(given: Edges, fill: Fill) -> Edges:
-    """Each node with exactly one self loop, behind the other edges; its features are ``fill``, or a
-    reduction over the other edges into the node."""
+def _with_transpose(*args: Any) -> tuple[Edges, OptPair]:
+    """``edges`` for compiled code, whose gradients need it beforehand."""
+    found = edges(*args)
+    if torch.is_grad_enabled():
+        found[0].adj.cache_transpose()
+    return found
+
+
+def _add_loops(given: Edges, fill: Fill) -> Edges:
     adj, attr = given
     looped = with_loops(adj)
     if attr is None:

@@ -46,22 +46,12 @@ def autocast(x: Tensor) -> Tensor:
 def needs_rules(*operands: Any) -> bool:
     """Whether a torch.func transform is active, or forward-mode AD with a tangent on an operand."""
     if torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_dynamo_compiling():  # which would take the forward alone, and give zeros as gradients
+            torch._dynamo.graph_break(msg="fusedmm: transforms of torch.func are not compiled; they run as they are")
         return True
     if forward_ad._current_level < 0 or torch.compiler.is_compiling():
         return False
     return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)
-
-
-def refuse_rules(op: str, *operands: Any) -> None:
-    """Says by name that an operator has no rule for torch.func and forward mode.
-
-    Raises:
-        RuntimeError: inside torch.func.grad, vjp, jvp or vmap, or where an operand has a tangent.
-    """
-    if needs_rules(*operands):
-        raise RuntimeError(
-            f"{op}: there is no rule for torch.func and forward mode; torch.autograd has gradients of any order"
-        )
 
 
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:

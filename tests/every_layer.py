@@ -1,0 +1,28 @@
+"""Every layer, small, with a graph for it."""
+
+import torch
+
+from fusedmm import nn
+
+EDGES = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])  # in no order, with a loop
+NODES = 4
+
+
+def linear():
+    return torch.nn.Linear(4, 4)
+
+
+LAYERS = {  # what makes a layer, and the shape of what its edges carry
+    "GCN": (lambda: nn.GCNConv(4, 4), None),
+    "GCN cached": (lambda: nn.GCNConv(4, 4, cached=True), None),
+    "GCN weights": (lambda: nn.GCNConv(4, 4), (5,)),
+    "SAGE": (lambda: nn.SAGEConv(4, 4), None),
+    "SAGE max": (lambda: nn.SAGEConv(4, 4, aggr="max"), None),
+    "GIN": (lambda: nn.GINConv(linear()), None),
+    "GINE": (lambda: nn.GINEConv(linear()), (5, 4)),
+    "GAT": (lambda: nn.GATConv(4, 4), None),
+    "GAT features": (lambda: nn.GATConv(4, 4, edge_dim=4), (5, 4)),
+    "GATv2": (lambda: nn.GATv2Conv(4, 4), None),
+    "Transformer": (lambda: nn.TransformerConv(4, 4), None),
+    "AGNN": (lambda: nn.AGNNConv(), None),
+}

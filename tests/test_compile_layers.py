@@ -1,0 +1,129 @@
+"""Compiled layers that are given an edge_index or a matrix they have not seen: the graph is made outside.
+
+CPU only, since what is compiled is the same on every device (test_compile.py).
+"""
+
+import copy
+
+import pytest
+import torch
+import torch._dynamo.testing
+from every_layer import EDGES, LAYERS, NODES, linear
+
+import fusedmm
+from fusedmm import nn
+
+
+class Net(torch.nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.first, self.second = make(), make()
+
+    def forward(self, x, graph, *others):
+        return self.second(self.first(x, graph, *others).relu(), graph, *others)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def step(f, x, graph, others):
+    """The result and all gradients."""
+    x, others = x.clone().requires_grad_(), [t.clone().requires_grad_() for t in others]
+    y = f(x, graph, *others)
+    return [y, *torch.autograd.grad(y.square().sum(), [x, *others])]
+
+
+def operands(shape):
+    torch.manual_seed(1)
+    return torch.randn(NODES, 4), [] if shape is None else [torch.rand(shape)]
+
+
+def check(model, x, graph, others):
+    """Training and inference are eager code's, and nothing is compiled again from the third step on."""
+    eager, other = copy.deepcopy(model), graph.clone() if isinstance(graph, torch.Tensor) else graph.with_values(None)
+    count = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=count)
+    expected = step(eager, x, other, others)
+    frames = []
+    for _ in range(3):
+        torch.testing.assert_close(step(compiled, x, graph, others), expected)
+        frames.append(count.frame_count)
+    assert 0 < frames[1] == frames[2], frames
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, graph, *others), expected[0])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_and_an_edge_index(name):
+    make, shape = LAYERS[name]
+    x, others = operands(shape)
+    check(make(), x, EDGES.clone(), others)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_net_and_an_edge_index_that_eager_code_has_seen(name):
+    """Without gradients, so that there was no need for a transpose."""
+    make, shape = LAYERS[name]
+    x, others = operands(shape)
+    net, graph = Net(make), EDGES.clone()
+    with torch.no_grad():
+        net(x, graph, *others)
+    check(net, x, graph, others)
+
+
+@pytest.mark.parametrize(
+    "name, transposed", [("GCN", True), ("SAGE max", False), ("GINE", False), ("GAT features", True)]
+)
+def test_a_matrix_not_seen_before(name, transposed):
+    make, shape = LAYERS[name]
+    x, others = operands(shape)
+    graph = fusedmm.CSR.from_edge_index(EDGES, size=NODES)
+    check(make(), x, graph.cache_transpose() if transposed else graph, others)
+
+
+@pytest.mark.parametrize("name", ["GCN", "GIN", "GAT"])
+def test_a_fresh_edge_index_at_every_step(name):
+    """As neighbour sampling gives: other sizes are compiled once more, as torch does for any shape."""
+    layer = LAYERS[name][0]()
+    count = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled, frames = torch.compile(layer, backend=count), []
+    for n in (8, 13, 21, 34):
+        graph, x = torch.randint(0, n, (2, 3 * n)), torch.randn(n, 4)
+        torch.testing.assert_close(step(compiled, x, graph, []), step(layer, x, graph.clone(), []))
+        frames.append(count.frame_count)
+    assert frames[1] == frames[-1], frames
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_an_operator_and_an_edge_index(reduce):
+    def f(x, graph):
+        return 2 * fusedmm.spmm(graph, x, reduce=reduce)
+
+    x, _ = operands(None)
+    torch.testing.assert_close(step(torch.compile(f, backend="aot_eager"), x, EDGES.clone(), []), step(f, x, EDGES, []))
+
+
+def test_one_graph_is_refused_by_name():
+    """As fullgraph asks: what is missing, and what to do about it."""
+    x, _ = operands(None)
+    graph = fusedmm.CSR.from_edge_index(EDGES, size=NODES)
+    for layer, given, why in (
+        (nn.GINConv(linear()), EDGES, r"make a fusedmm\.CSR beforehand"),
+        (nn.GCNConv(4, 4), EDGES, r"make a fusedmm\.CSR beforehand"),
+        (nn.GCNConv(4, 4), graph, r"call adj\.gcn_norm\(\) or the layer once before the compiled code"),
+        (nn.GINConv(linear()), graph, r"call adj\.cache_transpose\(\) before the compiled code"),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match=why):
+            step(torch.compile(layer, backend="aot_eager", fullgraph=True), x, given, [])
+        step(layer, x, given, [])
+        if isinstance(given, fusedmm.CSR):
+            torch._dynamo.reset()
+            torch.testing.assert_close(
+                step(torch.compile(layer, backend="aot_eager", fullgraph=True), x, given, []), step(layer, x, given, [])
+            )
