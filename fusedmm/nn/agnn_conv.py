@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.nn.parameter import Parameter
 
+from fusedmm.nn.checks import require_nodes
 from fusedmm.nn.heads import add_loops, edges, require_sum
 from fusedmm.ops.attention import attention
 
@@ -73,9 +74,10 @@ class AGNNConv(torch.nn.Module):
 
         Gradient: reaches x and beta, of any order.
         """
-        if not isinstance(x, Tensor):
+        if isinstance(x, (tuple, list)):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
-        given, _ = edges("AGNNConv", edge_index, x, None, None, False)
+        require_nodes("AGNNConv", x)
+        given, _ = edges("AGNNConv", edge_index, x, None, None, None)
         adj = add_loops(given, None).adj if self.add_self_loops else given.adj
         unit = normalize(x, dim=-1)
         out: Any = attention(adj, self.beta * unit, unit, x, scale=1.0)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, reduction, require_options, with_edge_values
+from fusedmm.nn.adjacency import OptPair, Size, reduction, with_edge_values
+from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
 from fusedmm.ops.spmm import spmm
@@ -37,33 +38,32 @@ def require_sum(layer: str, options: dict[str, Any]) -> None:
     require_options(layer, options)
 
 
-def require_fill(layer: str, fill: Any) -> None:
+def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
     """What features of self loops can be made of."""
     if isinstance(fill, str):
         reduction(f"{layer}: fill_value;", fill)
     elif fill is not None and not isinstance(fill, (int, float, Tensor)):
         raise ValueError(f"{layer}: fill_value must be a number, a tensor or a reduction, not {fill!r}")
+    elif isinstance(fill, Tensor) and edge_dim is not None and edge_dim > 0:
+        require_width(fill, edge_dim, f"{layer}: ")
 
 
-def require_nodes(layer: str, x: Tensor | OptPair) -> None:
-    """Node features are [nodes, F], of sources at least."""
-    for part in (x,) if isinstance(x, Tensor) else (x[0], x[1]):
-        if part is not None and part.dim() != 2:
-            raise ValueError(f"{layer}: node features must be [nodes, F], not {list(part.shape)}")
+def require_width(fill: Tensor, edge_dim: int, layer: str = "") -> None:
+    """Features of self loops that are given are [D], [1, D] or one number."""
+    if fill.numel() != 1 and tuple(fill.shape) not in ((edge_dim,), (1, edge_dim)):
+        raise ValueError(f"{layer}fill_value must be [{edge_dim}], as edge_attr's features, not {list(fill.shape)}")
 
 
 def edges(
-    layer: str, graph: Any, x: Tensor | OptPair, size: Size, edge_attr: Tensor | None, wanted: bool
+    layer: str, graph: Any, x: Tensor | OptPair, size: Size, edge_attr: Tensor | None, lin_edge: Any
 ) -> tuple[Edges, OptPair]:
-    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given."""
-    require_nodes(layer, x)
+    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given; none
+    without their map."""
     adj, pair = with_edge_values(graph, x, size)
     attr = adj.val if edge_attr is None else edge_attr
-    if not wanted or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
+    if lin_edge is None or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
         return Edges(adj.pattern(), None), pair
-    if attr.dim() not in (1, 2) or attr.size(0) != adj.nnz:
-        raise ValueError(f"{layer}: edge_attr must be [{adj.nnz}, D], one row per edge, not {list(attr.shape)}")
-    return Edges(adj.pattern(), attr[:, None] if attr.dim() == 1 else attr), pair
+    return Edges(adj.pattern(), require_edge_attr(layer, attr, adj.nnz, lin_edge)), pair
 
 
 def add_loops(given: Edges, fill: Fill) -> Edges:
@@ -78,6 +78,7 @@ def add_loops(given: Edges, fill: Fill) -> Edges:
         reduce = "sum" if fill == "add" else fill
         loops = spmm(without_loops(adj), attr, reduce=reduce)[:nodes].to(attr.dtype)
     elif isinstance(fill, Tensor):
+        require_width(fill, attr.size(1))
         loops = fill.to(attr).expand(nodes, attr.size(1))
     else:
         loops = attr.new_full((nodes, attr.size(1)), 1.0 if fill is None else fill)

@@ -10,6 +10,7 @@ from torch import Tensor
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights
 from fusedmm.nn.linear import Linear, maps_of
 from fusedmm.ops.attention import attention
@@ -33,7 +34,7 @@ class TransformerConv(torch.nn.Module):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        ValueError: an option that is not supported.
+        TypeError, ValueError: an option that is not supported, or a size that is none.
 
     Parameters ``lin_key.*``, ``lin_query.*``, ``lin_value.*``, ``lin_skip.*``, ``lin_edge.weight`` and
     ``lin_beta.weight``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
@@ -68,6 +69,8 @@ class TransformerConv(torch.nn.Module):
     ) -> None:
         super().__init__()
         require_sum("TransformerConv", kwargs)
+        source, target = require_channels("TransformerConv", in_channels, out_channels)
+        require_attention("TransformerConv", heads, dropout, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
@@ -76,7 +79,6 @@ class TransformerConv(torch.nn.Module):
         self.dropout = dropout
         self.edge_dim = edge_dim
         self.root_weight = root_weight
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin_key = Linear(source, width, bias)
         self.lin_query = Linear(target, width, bias)
@@ -120,9 +122,8 @@ class TransformerConv(torch.nn.Module):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        (adj, attr), (x_src, x_dst) = edges(
-            "TransformerConv", edge_index, x, None, edge_attr, self.lin_edge is not None
-        )
+        require_nodes("TransformerConv", x, self.lin_key, self.lin_query)
+        (adj, attr), (x_src, x_dst) = edges("TransformerConv", edge_index, x, None, edge_attr, self.lin_edge)
         if x_dst is None:
             raise ValueError("TransformerConv: the targets need features too, x = (x_src, x_dst)")
         if self.lin_edge is None and edge_attr is not None:
