@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 from torch.nn.parameter import Parameter
 
 from fusedmm.nn.checks import require_nodes
 from fusedmm.nn.heads import add_loops, edges, require_sum
-from fusedmm.ops.attention import attention
+from fusedmm.ops.cosine import attend_cosine
 
 
 class AGNNConv(torch.nn.Module):
@@ -35,7 +34,7 @@ class AGNNConv(torch.nn.Module):
         >>> conv = fusedmm.nn.AGNNConv(add_self_loops=False)
         >>> conv(torch.tensor([[1.], [10.]]), torch.tensor([[0], [1]]))
         tensor([[0.],
-                [1.]], grad_fn=<SelectBackward0>)
+                [1.]], grad_fn=<CosineAttentionBackward>)
     """
 
     beta: Tensor
@@ -79,9 +78,7 @@ class AGNNConv(torch.nn.Module):
         require_nodes("AGNNConv", x)
         given, _ = edges("AGNNConv", edge_index, x, None, None, None)
         adj = add_loops(given, None).adj if self.add_self_loops else given.adj
-        unit = normalize(x, dim=-1)
-        out: Any = attention(adj, self.beta * unit, unit, x, scale=1.0)
-        return out
+        return attend_cosine(adj, x, self.beta)
 
     def __repr__(self) -> str:
         return "AGNNConv()"

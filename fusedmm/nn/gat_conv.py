@@ -210,7 +210,7 @@ class GATConv(torch.nn.Module):
         if attr is None or self.lin_edge is None or self.att_edge is None:
             return None
         weight = self.lin_edge.weight_for(attr).view(self.heads, self.out_channels, -1)
-        return torch.nn.functional.linear(attr, (weight * self.att_edge[0, :, :, None]).sum(1))
+        return torch.nn.functional.linear(attr, torch.bmm(self.att_edge.transpose(0, 1), weight).squeeze(1))
 
     def __repr__(self) -> str:
         return f"GATConv({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -158,20 +158,20 @@ class TransformerConv(torch.nn.Module):
         """The result, and what edges add to the logits; a matrix with one entry per edge brings both about."""
         each, heads = into_rows(adj), self.heads
         features = attr[:, None].expand(-1, heads, -1)
-        projected = torch.einsum("nhc,hcd->nhd", query, weight)
-        bias = scale * sddmm(each, projected, features)
+        projected = torch.bmm(query.transpose(0, 1), scale * weight).transpose(0, 1)
+        bias = sddmm(each, projected, features)
         out, alpha = attention(
             adj, query, key, value, scale=scale, bias=bias, dropout=self.dropout, training=self.training,
             return_weights=True,
         )  # fmt: skip
         summed = spmm(each.with_values(alpha), features)
-        return out + torch.einsum("nhd,hcd->nhc", summed, weight), bias
+        return out + torch.bmm(summed.transpose(0, 1), weight.mT).transpose(0, 1), bias
 
     def _skipped(self, out: Tensor, skip: Tensor) -> Tensor:
         if self.lin_beta is None:
             return out + skip
         gate = self.lin_beta(torch.cat([out, skip, out - skip], dim=-1)).sigmoid()
-        return gate * skip + (1 - gate) * out
+        return torch.lerp(out, skip, gate)
 
     def __repr__(self) -> str:
         return f"TransformerConv({self.in_channels}, {self.out_channels}, heads={self.heads})"
