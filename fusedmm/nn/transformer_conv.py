@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights
 from fusedmm.nn.linear import Linear, maps_of
 from fusedmm.ops.attention import attention
+from fusedmm.ops.edged import attend_edges, expanded
 from fusedmm.ops.sddmm import sddmm
-from fusedmm.ops.spmm import spmm
 
 
 class TransformerConv(torch.nn.Module):
@@ -41,7 +40,7 @@ class TransformerConv(torch.nn.Module):
 
     Cost: the dense products and one fused attention per call; nothing of the size edges x C. Of edge
     features <q_i, W e> = <W^T q_i, e> needs D numbers per node and head, and so does the sum of their
-    values; what is stored per edge then is one number per head, unless the features want a gradient.
+    values; what is stored per edge then are two numbers per head, unless the features want a gradient.
 
     Source: Shi et al., "Masked Label Prediction: Unified Message Passing Model for Semi-Supervised
     Classification", 2021.
@@ -137,35 +136,23 @@ class TransformerConv(torch.nn.Module):
         else:
             key, value = maps_of(x_src, *of_sources)
             query, *skip = maps_of(x_dst, *of_targets)
-        query, key, value, bias = query.view(shape), key.view(shape), value.view(shape), None
-        scale = self.out_channels**-0.5
+        query, key, value = query.view(shape), key.view(shape), value.view(shape)
+        dropout, scale, projected = self.dropout if self.training else 0.0, self.out_channels**-0.5, None
         if attr is None or self.lin_edge is None:
-            out: Any = attention(adj, query, key, value, scale=scale, dropout=self.dropout, training=self.training)
+            out: Any = attention(adj, query, key, value, scale=scale, dropout=dropout)
         else:
             weight = self.lin_edge.weight_for(attr).view(*shape[1:], -1)
-            out, bias = self._with_edges(adj, query, key, value, attr, weight, scale)
+            projected = torch.bmm(query.transpose(0, 1), scale * weight).transpose(0, 1)
+            out, summed = attend_edges(adj, query, key, value, projected, attr, scale, dropout)
+            out = out + torch.bmm(summed.transpose(0, 1), weight.mT).transpose(0, 1)
         out = merged(out, self.concat)
         if self.root_weight:
             out = self._skipped(out, skip[0])
         if not isinstance(return_attention_weights, bool):
             return out
+        bias = None if attr is None or projected is None else sddmm(into_rows(adj), projected, expanded(attr, query))
         alpha = attention(adj, query, key, value, scale=scale, bias=bias, return_weights=True)[1]
         return with_weights(out, edge_index, adj, alpha, True)
-
-    def _with_edges(
-        self, adj: CSR, query: Tensor, key: Tensor, value: Tensor, attr: Tensor, weight: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """The result, and what edges add to the logits; a matrix with one entry per edge brings both about."""
-        each, heads = into_rows(adj), self.heads
-        features = attr[:, None].expand(-1, heads, -1)
-        projected = torch.bmm(query.transpose(0, 1), scale * weight).transpose(0, 1)
-        bias = sddmm(each, projected, features)
-        out, alpha = attention(
-            adj, query, key, value, scale=scale, bias=bias, dropout=self.dropout, training=self.training,
-            return_weights=True,
-        )  # fmt: skip
-        summed = spmm(each.with_values(alpha), features)
-        return out + torch.bmm(summed.transpose(0, 1), weight.mT).transpose(0, 1), bias
 
     def _skipped(self, out: Tensor, skip: Tensor) -> Tensor:
         if self.lin_beta is None:
