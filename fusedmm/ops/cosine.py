@@ -91,9 +91,10 @@ class CosineAttention(torch.autograd.Function):
         if not needs[0]:
             return None, None, gbeta
         gk, gv = (g[:, 0] for g in base.backward_cols(o, operands, lse, delta, gout, 3))
-        gunit = torch.addcmul(gk, gq, beta)
+        gunit = gk.addcmul_(gq, beta)
+        del gq  # memory peaks here
         along = (gunit * unit).sum(-1, keepdim=True).mul_(length > EPS)
-        return None, torch.addcmul(gunit, unit, along, value=-1).div_(length).add_(gv), gbeta
+        return None, gunit.addcmul_(unit, along, value=-1).div_(length).add_(gv), gbeta
 
 
 def _differentiable(

@@ -110,9 +110,10 @@ class EdgeAttention(torch.autograd.Function):
         gq, _, gbias, _ = base.backward_rows(o, x, lse, delta, gout, 1 + 4)
         gk, gv = base.backward_cols(o, x, lse, delta, gout, 3)
         t = sddmm_half(each, False, u, gsum, features)
-        gbias = gbias.add_(t)
         gq = gq.add_(spmm_half(o.adj, False, t, k), alpha=o.scale)
         gk = gk.add_(spmm_half(o.adj, True, t, q), alpha=o.scale)
+        gbias = gbias.add_(t)
+        del t  # memory peaks here
         gprojected = spmm_half(each, False, gbias, features)
         gattr = None
         if needs[4]:
