@@ -70,10 +70,3 @@ def test_autocast_and_mixed_dtypes():
         assert mixed.dtype == torch.bfloat16 and torch.equal(mixed, parts(adj, x, beta))
     with pytest.raises(TypeError, match="attention: q is"):
         attend_cosine(adj, x, beta.double())
-
-
-def test_torch_func_is_refused_by_name():
-    """CPU only: it is refused before any operator is called."""
-    adj, x, beta = given()
-    with pytest.raises(RuntimeError, match="attention: there is no rule for"):
-        torch.func.grad(lambda x: attend_cosine(adj, x, beta).sum())(x)

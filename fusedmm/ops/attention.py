@@ -156,7 +156,7 @@ def attention(
     if return_lse:
         found.append(lse)
     if return_weights:
-        found.append(thinned_weights(options, x, lse))
+        found.append(_weights(options, x, lse))
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -312,7 +312,7 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
     return w * weights(o.adj, zero, lse, x.seed, o.dropout)
 
 
-def thinned_weights(o: Options, x: Operands, lse: Tensor) -> Tensor:
+def _weights(o: Options, x: Operands, lse: Tensor) -> Tensor:
     """u, by the kernel where nobody wants its gradient."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
         return _thinned(o, x, softmax(o.adj, _logits(o, x)))

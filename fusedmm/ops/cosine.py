@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
-from fusedmm.ops.operands import refuse_rules, require_dense
+from fusedmm.ops.operands import needs_rules, require_dense
 from fusedmm.ops.pair import run
 
 EPS = 1e-12  # as torch's normalize has it
@@ -43,8 +43,8 @@ def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
 
     Gradient: reaches x and beta, of any order.
     """
-    refuse_rules("attention", x, beta)
-    if torch.compiler.is_compiling() or beta.dtype != x.dtype or torch.is_autocast_enabled(x.device.type):
+    mixed = beta.dtype != x.dtype or torch.is_autocast_enabled(x.device.type)
+    if mixed or torch.compiler.is_compiling() or needs_rules(x, beta):
         unit = normalize(x, dim=-1)
         result: Any = base.attention(adj, beta * unit, unit, x, scale=1.0)
         return result

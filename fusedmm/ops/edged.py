@@ -21,7 +21,8 @@ from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
-from fusedmm.ops.operands import refuse_rules, require_dense
+from fusedmm.ops.edge_softmax import softmax
+from fusedmm.ops.operands import needs_rules, require_dense
 from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
@@ -49,9 +50,8 @@ def attend_edges(
     Gradient: reaches all five tensors, of any order.
     """
     given = (q, k, v, projected, attr)
-    refuse_rules("attention", *given)
     mixed = torch.is_autocast_enabled(v.device.type) or any(t.dtype != v.dtype for t in given)
-    if torch.compiler.is_compiling() or mixed:
+    if mixed or torch.compiler.is_compiling() or needs_rules(*given):
         each, features = into_rows(adj), expanded(attr, q)
         bias = sddmm(each, projected, features)
         out, u = base.attention(adj, q, k, v, scale=scale, bias=bias, dropout=dropout, return_weights=True)
@@ -130,8 +130,9 @@ def _differentiable(
         q, k, v, projected, attr = copies
         each, features = into_rows(o.adj), expanded(attr, q)
         x = Operands(q, k, v, None, sddmm_half(each, False, None, projected, features), None, seed)
-        out, lse = base.Attention.apply(o, *x)
-        summed = spmm_half(each, False, base.thinned_weights(o, x, lse), features)
+        out, _ = base.Attention.apply(o, *x)
+        u = base._thinned(o, x, softmax(o.adj, base._logits(o, x)))
+        summed = spmm_half(each, False, u, features)
     wanted = [t for t, need in zip(copies, needs, strict=True) if need]
     found = iter(torch.autograd.grad((out, summed), wanted, (gout, gsum), create_graph=True, allow_unused=True))
     return tuple(next(found) if need else None for need in needs)
