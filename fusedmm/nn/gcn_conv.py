@@ -110,7 +110,7 @@ class GCNConv(torch.nn.Module):
             keep = self.cached and self.normalize
             make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
             adj = make(x, edge_index, edge_weight)
-            if keep and not is_wrapped(adj.val):
+            if keep and not (torch._C._are_functorch_transforms_active() and is_wrapped(adj.val)):
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias

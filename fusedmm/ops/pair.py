@@ -30,6 +30,13 @@ _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default
 
 
+class Held:
+    """A matrix as torch.func leaves it alone: it would wrap and unwrap the tensors of a CSR, and make others of them."""
+
+    def __init__(self, adj: CSR) -> None:
+        self.adj = adj
+
+
 def half(adj: CSR, transposed: bool) -> Half:
     """(ptr, idx, eid, plan) of adj or of its transpose."""
     return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
@@ -46,7 +53,7 @@ def run(op: Any, like: Tensor, *operands: Any) -> Any:
 def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
     if needs_rules(val, x):
-        return transforms.SpMM.apply(adj, transposed, val, x, reduce, algorithm)
+        return transforms.SpMM.apply(Held(adj), transposed, val, x, reduce, algorithm)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return SpMM.apply(adj, transposed, val, x, reduce, algorithm)
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
@@ -68,7 +75,7 @@ def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, al
 def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
     if needs_rules(val, a, b):
-        return transforms.SDDMM.apply(adj, transposed, val, a, b, algorithm)
+        return transforms.SDDMM.apply(Held(adj), transposed, val, a, b, algorithm)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)):
         return SDDMM.apply(adj, transposed, val, a, b, algorithm)
     return sddmm_run(adj, transposed, val, a, b, algorithm)
