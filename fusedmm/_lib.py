@@ -260,18 +260,21 @@ def _(x, att_k, att_q, gk, gq, gv, gout):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
 
 
+KEPT_APART = 256
+
+
 @torch.library.register_fake("fusedmm::_attend_self")
-def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, want):  # type: ignore[no-untyped-def]
-    rows, heads, sums = ptr.size(0) - 1, att_k.size(1), sums_dtype(x)
-    out, k, q = x.new_empty((rows, x.size(1))), x.new_empty((x.size(0), heads)), x.new_empty((x.size(0), heads))
-    lse = x.new_empty((rows, heads), dtype=sums)
-    if not want:
-        return out, k, q, lse, x.new_empty(0), x.new_empty(0)
-    return out, k, q, lse, x.new_empty((rows, *att_k.shape[1:]), dtype=sums), torch.empty_like(lse)
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, whole):  # type: ignore[no-untyped-def]
+    sums, numbers = sums_dtype(x).itemsize, x.size(0) * att_k.size(1)
+    sizes = [numbers * size for size in (sums, x.dtype.itemsize, x.dtype.itemsize)]
+    if whole:
+        sizes += [numbers * sums, numbers * att_k.size(2) * sums]
+    kept = sum((size + KEPT_APART - 1) // KEPT_APART * KEPT_APART for size in sizes)
+    return x.new_empty(x.shape), x.new_empty(kept, dtype=torch.uint8)
 
 
 @torch.library.register_fake("fusedmm::_attend_self_back")
-def _(ptr, idx, eid, plan, x, att_k, att_q, seed, k, q, out, lse, pos, pos_w, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
     parts = ((x.size(0) + GAT_ROWS - 1) // GAT_ROWS, (3 if bias else 2) * att_k.size(1), att_k.size(2))
     return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
 

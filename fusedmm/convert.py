@@ -103,19 +103,20 @@ def _from_parts(
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped:
-    """``with_loops(as_csr(adj, size=size))``, which a fresh edge_index on a GPU becomes in one sort of its own."""
+    """``with_loops(as_csr(adj, size=size))``; a fresh edge_index on a GPU goes there in one sort of its own."""
     if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
         return outside(CONVERTED, looped, adj, size)
-    if type(adj) is not Tensor or adj.is_cpu or not is_edge_index(adj) or torch.compiler.is_compiling():
+    if torch._C._are_functorch_transforms_active():
+        adj = plain(adj)
+    if type(adj) is not Tensor or not is_edge_index(adj) or torch.compiler.is_compiling():
         return with_loops(as_csr(adj, size=size))
-    size = require_shape(size, "size")
     known: Looped | None = _recall(_looped, adj, size, True)
-    if known is not None:
-        return known
-    known = None if _recall(_known, adj, size, True) else looped_edges(adj, *size)
     if known is None:
-        return with_loops(as_csr(adj, size=size))
-    _remember(_looped, adj, size, True, known)
+        size = require_shape(size, "size")
+        if not adj.is_cpu and _recall(_known, adj, size, True) is None:
+            known = looped_edges(adj, *size)
+        known = with_loops(as_csr(adj, size=size)) if known is None else known
+        _remember(_looped, adj, size, True, known)
     return known
 
 

@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { FORWARD_RESULTS = 6, BACKWARD_RESULTS = 2 };
+enum { RESULTS = 2, APART = 256 };
 
 /* The same for both directions: the matrix, and x with its heads side by side. */
 typedef struct self {
@@ -69,8 +69,19 @@ static bool begin(self *s, const StableIValue *stack, int tensors)
     return frame_matrix(&s->f, s->n, &s->a);
 }
 
-/* A new tensor [rows, heads, feat] of x's dtype or of sums, of `dim` dimensions: 3; 2 with the
- * heads side by side, or without feat where that is 1. */
+static fmm_dense view(const self *s, void *data, bool sums, int64_t rows, int64_t heads,
+                      int64_t feat)
+{
+    return (fmm_dense){.data = data,
+                       .dtype = sums && s->x.dtype != FMM_F64 ? FMM_F32 : s->x.dtype,
+                       .rows = rows,
+                       .heads = heads,
+                       .feat = feat,
+                       .row_stride = heads * feat,
+                       .head_stride = feat};
+}
+
+/* A new tensor [rows, heads, feat] of x's dtype or of sums; of two dimensions if dim is 2. */
 static bool give(self *s, fmm_dense *d, tensor *t, int64_t dim, bool sums, int64_t rows,
                  int64_t heads, int64_t feat)
 {
@@ -79,14 +90,38 @@ static bool give(self *s, fmm_dense *d, tensor *t, int64_t dim, bool sums, int64
     if (!frame_allocate(&s->f, dim, size,
                         wide ? fmm_torch.aoti_torch_dtype_float32() : s->given.dtype, t))
         return false;
-    *d = (fmm_dense){.data = t->data,
-                     .dtype = wide ? FMM_F32 : s->x.dtype,
-                     .rows = rows,
-                     .heads = heads,
-                     .feat = feat,
-                     .row_stride = heads * feat,
-                     .head_stride = feat};
+    *d = view(s, t->data, sums, rows, heads, feat);
     return true;
+}
+
+/* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`. */
+typedef struct kept {
+    fmm_dense pos, lse, pos_w, k, q;
+} kept;
+
+static void *carve(unsigned char *base, int64_t *bytes, const fmm_dense *d)
+{
+    const int64_t from = *bytes;
+    const int64_t mine = d->rows * d->heads * d->feat * (int64_t)fmm_dtype_bytes(d->dtype);
+    *bytes += (mine + APART - 1) / APART * APART;
+    return base ? base + from : NULL;
+}
+
+static int64_t kept_in(const self *s, bool whole, unsigned char *base, kept *k)
+{
+    int64_t bytes = 0;
+    *k = (kept){.lse = view(s, NULL, true, s->n, s->heads, 1)};
+    k->k = k->q = view(s, NULL, false, s->n, s->heads, 1);
+    if (whole) {
+        k->pos = view(s, NULL, true, s->n, s->heads, s->feat);
+        k->pos_w = k->lse;
+        k->pos.data = carve(base, &bytes, &k->pos);
+        k->pos_w.data = carve(base, &bytes, &k->pos_w);
+    }
+    k->lse.data = carve(base, &bytes, &k->lse);
+    k->k.data = carve(base, &bytes, &k->k);
+    k->q.data = carve(base, &bytes, &k->q);
+    return bytes;
 }
 
 static bool attend(self *s, fmm_attention *c)
@@ -111,75 +146,68 @@ static bool node_pass(self *s, fmm_gat_call *c)
     return s->f.status == FMM_OK;
 }
 
-/* (half, x, att_k, att_q, seed, slope, dropout, int want) -> out, k, q, lse, pos, pos_w; the last
- * two, which the gradient of q follows from, have no elements unless wanted. */
+/* (half, x, att_k, att_q, seed, slope, dropout, int whole) -> out, kept */
 static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { OUT, K, Q, LSE, POS, POS_W };
     self s;
+    kept k;
     fmm_gat_call scores = {.form = FMM_GAT_SCORES};
     fmm_attention c = {.pass = FMM_ATTENTION_FORWARD};
-    tensor out[FORWARD_RESULTS] = {{0}};
-    const int64_t nothing = 0;
+    tensor out[RESULTS] = {{0}};
     (void)inputs, (void)results;
-    const bool want = stack[FORWARD_TENSORS + 2] != 0;
+    const bool whole = stack[FORWARD_TENSORS + 2] != 0;
     if (!begin(&s, stack, FORWARD_TENSORS) ||
-        !give(&s, &c.out, &out[OUT], 2, false, s.a.rows, s.heads, s.feat) ||
-        !give(&s, &c.k, &out[K], 2, false, s.n, s.heads, 1) ||
-        !give(&s, &c.q, &out[Q], 2, false, s.n, s.heads, 1) ||
-        !give(&s, &c.lse, &out[LSE], 2, true, s.a.rows, s.heads, 1))
+        !give(&s, &c.out, &out[0], 2, false, s.n, s.heads, s.feat))
         goto done;
-    if (want && (!give(&s, &c.pos, &out[POS], 3, true, s.a.rows, s.heads, s.feat) ||
-                 !give(&s, &c.pos_w, &out[POS_W], 2, true, s.a.rows, s.heads, 1)))
-        goto done;
-    for (int r = POS; !want && r <= POS_W; r++)
-        if (!frame_allocate(&s.f, 1, &nothing, s.given.dtype, &out[r])) goto done;
+    const int64_t bytes = kept_in(&s, whole, NULL, &k);
+    if (!frame_allocate(&s.f, 1, &bytes, fmm_torch.aoti_torch_dtype_uint8(), &out[1])) goto done;
+    kept_in(&s, whole, out[1].data, &k);
     c.v = scores.x = s.x;
-    scores.score[0] = c.k;
-    scores.score[1] = c.q;
+    c.k = scores.score[0] = k.k;
+    c.q = scores.score[1] = k.q;
+    c.lse = k.lse;
+    c.pos = k.pos;
+    c.pos_w = k.pos_w;
     if (node_pass(&s, &scores)) attend(&s, &c);
 done:
-    frame_finish(&s.f, "attend_self", stack, out, FORWARD_RESULTS);
+    frame_finish(&s.f, "attend_self", stack, out, RESULTS);
 }
 
-/* Input k, one number per node and head. */
-static bool take_numbers(self *s, int k, const char *name, fmm_dense *d)
-{
-    if (!frame_numbers(&s->f, k, name, d)) return false;
-    if (d->data) return true;
-    *d = (fmm_dense){.dtype = s->x.dtype, .heads = s->heads, .feat = 1};
-    return s->n == 0 || s->heads == 0 || frame_fail(&s->f, "%s must be given", name);
-}
-
-/* (half of the transpose, x, att_k, att_q, seed, k, q, out, lse, pos, pos_w, gout, slope, dropout,
- * int bias) -> the gradient of x, and in parts those of att_k, att_q and, with bias, of what was
- * added to out */
+/* (half of the transpose, x, att_k, att_q, seed, out, kept, gout, slope, dropout, int bias) -> the
+ * gradient of x, and in parts those of att_k, att_q and, with bias, of what was added to out */
 static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { K = FORWARD_TENSORS, Q, OUT, LSE, POS, POS_W, GOUT, TENSORS };
-    enum { GX, PARTS };
+    enum { OUT = FORWARD_TENSORS, KEPT, GOUT, TENSORS };
     self s;
+    kept k;
     fmm_gat_call delta = {.form = FMM_GAT_DELTA}, spread = {.form = FMM_GAT_SPREAD};
     fmm_attention c = {.pass = FMM_ATTENTION_COLS};
-    tensor t, out[BACKWARD_RESULTS] = {{0}};
+    tensor t, out[RESULTS] = {{0}};
     (void)inputs, (void)results;
     const int64_t planes = stack[TENSORS + 2] ? 3 : 2;
-    if (!begin(&s, stack, TENSORS) || !take_numbers(&s, K, "k", &c.k) ||
-        !take_numbers(&s, Q, "q", &c.q) || !take_numbers(&s, LSE, "lse", &c.lse) ||
-        !take_numbers(&s, POS_W, "pos_w", &delta.pos_w) ||
-        !take_flat(&s, OUT, "out", &delta.value, &t) || !take_flat(&s, GOUT, "gout", &c.gout, &t) ||
-        !frame_dense(&s.f, POS, "pos", &delta.pos, &t))
+    if (!begin(&s, stack, TENSORS) || !take_flat(&s, OUT, "out", &delta.value, &t) ||
+        !take_flat(&s, GOUT, "gout", &c.gout, &t) || !frame_take(&s.f, KEPT, "kept", &t))
         goto done;
+    const int64_t bytes = kept_in(&s, true, t.data, &k);
+    if (t.dim != 1 || t.numel != bytes || t.dtype != fmm_torch.aoti_torch_dtype_uint8() ||
+        (t.numel > 1 && t.stride[0] != 1)) {
+        frame_fail(&s.f, "kept must be %" PRId64 " contiguous bytes", bytes);
+        goto done;
+    }
     const int64_t parts = s.n / FMM_GAT_ROWS + (s.n % FMM_GAT_ROWS != 0);
-    if (!give(&s, &spread.out, &out[GX], 2, false, s.n, s.heads, s.feat) ||
-        !give(&s, &spread.parts, &out[PARTS], 3, true, parts, planes * s.heads, s.feat) ||
+    if (!give(&s, &spread.out, &out[0], 2, false, s.n, s.heads, s.feat) ||
+        !give(&s, &spread.parts, &out[1], 3, true, parts, planes * s.heads, s.feat) ||
         !give(&s, &delta.delta, &t, 2, true, s.n, s.heads, 1) ||
         !give(&s, &delta.score[1], &t, 2, false, s.n, s.heads, 1) ||
         !give(&s, &c.gk, &t, 2, false, s.n, s.heads, 1) ||
         !give(&s, &c.gv, &t, 2, false, s.n, s.heads, s.feat))
         goto done;
     delta.x = c.gout;
-    delta.lse = c.lse;
+    delta.lse = c.lse = k.lse;
+    delta.pos = k.pos;
+    delta.pos_w = k.pos_w;
+    c.k = k.k;
+    c.q = k.q;
     c.v = spread.x = s.x;
     c.delta = delta.delta;
     spread.score[0] = c.gk;
@@ -188,18 +216,18 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (planes == 3) spread.gout = c.gout;
     if (node_pass(&s, &delta) && attend(&s, &c)) node_pass(&s, &spread);
 done:
-    frame_finish(&s.f, "attend_self_back", stack, out, BACKWARD_RESULTS);
+    frame_finish(&s.f, "attend_self_back", stack, out, RESULTS);
 }
 
 #define OPERANDS FMM_HALF "Tensor x, Tensor att_k, Tensor att_q, Tensor seed, "
 const fmm_torch_operator fmm_torch_attend_self[] = {
     {"_attend_self",
-     "_attend_self(" OPERANDS "float slope, float dropout, int want) -> "
-     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     "_attend_self(" OPERANDS "float slope, float dropout, int whole) -> (Tensor, Tensor)",
      forward},
     {"_attend_self_back",
-     "_attend_self_back(" OPERANDS "Tensor k, Tensor q, Tensor out, Tensor lse, Tensor pos, "
-     "Tensor pos_w, Tensor gout, float slope, float dropout, int bias) -> (Tensor, Tensor)",
+     "_attend_self_back(" OPERANDS
+     "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
+     "(Tensor, Tensor)",
      backward},
     {NULL, NULL, NULL},
 };

@@ -21,6 +21,7 @@ from fusedmm.nn.heads import (
     require_sum,
     with_weights,
 )
+from fusedmm.nn.linear import goes_unseen
 from fusedmm.ops.attention import attention
 from fusedmm.ops.gat import attend_self, self_scores
 
@@ -151,32 +152,40 @@ class GATConv(torch.nn.Module):
         """
         loops, fill, wanted = self.add_self_loops, self.fill_value, self.lin_edge is not None
         (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, wanted, loops, fill)
-        source, target, residual = self._transformed(x)
-        alpha, bias = None, self.bias
-        if source is target and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:
-            dropout, inside = self.dropout if self.training else 0.0, bias if self.concat else None
-            out = attend_self(adj, source, self.att_src, self.att_dst, inside, self.negative_slope, dropout)
-            if self.concat:
-                bias = None
-            else:
-                out = merged(self._by_head(out), False)
+        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+        residual = None if self.res is None or x_dst is None else self.res(x_dst)
+        alpha, bias, same = None, self.bias, x_dst is x_src and self.lin is not None
+        if same and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:
+            out = self._attend_self(adj, x_src)
+            bias = None if self.concat else bias
         else:
+            source, target = self._projected(x_src, x_dst)
             out, alpha = self._attend(adj, attr, source, target, bool(return_attention_weights))
             out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if bias is None else out + bias
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
-    def _transformed(self, x: Tensor | OptPair) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Sources and targets [n, H * C], and the residual."""
-        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
-        residual = None if self.res is None or x_dst is None else self.res(x_dst)
+    def _attend_self(self, adj: CSR, x: Tensor) -> Tensor:
+        """[nodes, H * C] with the bias, or without concat [nodes, C] and no bias yet."""
+        lin, bias, weight = self.lin, self.bias if self.concat else None, None
+        assert lin is not None
+        if goes_unseen(x, lin):
+            weight = lin.weight_for(x)
+        else:
+            x = lin(x)
+        dropout = self.dropout if self.training else 0.0
+        out = attend_self(adj, x, weight, self.att_src, self.att_dst, bias, self.negative_slope, dropout)
+        return out if self.concat else merged(self._by_head(out), False)
+
+    def _projected(self, x_src: Tensor, x_dst: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Sources and targets, [n, H * C]."""
         if self.lin is not None and x_dst is x_src:
             source = self.lin(x_src)
-            return source, source, residual
+            return source, source
         of_source, of_target = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
         assert of_source is not None and of_target is not None
-        return of_source(x_src), None if x_dst is None else of_target(x_dst), residual
+        return of_source(x_src), None if x_dst is None else of_target(x_dst)
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.view(-1, self.heads, self.out_channels)

@@ -309,7 +309,7 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
 
 def _weights(o: Options, x: Operands, lse: Tensor, rules: bool) -> Tensor:
     """u, by the kernel where nobody wants its gradient."""
-    if rules or torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
+    if rules or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)):
         return _thinned(o, x, softmax(o.adj, _logits(o, x)))
     q, k, _, *others = _arguments(o, x, False)[4:]
     operands = (*half(o.adj, False), q, k, o.adj.none, *others, lse)
