@@ -108,10 +108,12 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
         return outside(CONVERTED, looped, adj, size)
     if torch._C._are_functorch_transforms_active():
         adj = plain(adj)
-    if type(adj) is not Tensor or not is_edge_index(adj) or torch.compiler.is_compiling():
+    if type(adj) is not Tensor or torch.compiler.is_compiling():
         return with_loops(as_csr(adj, size=size))
     known: Looped | None = _recall(_looped, adj, size, True)
     if known is None:
+        if not is_edge_index(adj):
+            return with_loops(as_csr(adj, size=size))
         size = require_shape(size, "size")
         if not adj.is_cpu and _recall(_known, adj, size, True) is None:
             known = looped_edges(adj, *size)

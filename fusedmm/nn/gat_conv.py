@@ -21,7 +21,7 @@ from fusedmm.nn.heads import (
     require_sum,
     with_weights,
 )
-from fusedmm.nn.linear import goes_unseen
+from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.attention import attention
 from fusedmm.ops.gat import attend_self, self_scores
 
@@ -154,10 +154,10 @@ class GATConv(torch.nn.Module):
         (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, wanted, loops, fill)
         x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
         residual = None if self.res is None or x_dst is None else self.res(x_dst)
-        alpha, bias, same = None, self.bias, x_dst is x_src and self.lin is not None
-        if same and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:
-            out = self._attend_self(adj, x_src)
-            bias = None if self.concat else bias
+        alpha, bias, lin = None, self.bias, self.lin if x_dst is x_src else None
+        if lin is not None and attr is None and not return_attention_weights and adj.ptr.shape[0] == adj.n_cols + 1:
+            inside, bias = (bias, None) if self.concat else (None, bias)
+            out = self._attend_self(adj, x_src, lin, inside)
         else:
             source, target = self._projected(x_src, x_dst)
             out, alpha = self._attend(adj, attr, source, target, bool(return_attention_weights))
@@ -166,14 +166,9 @@ class GATConv(torch.nn.Module):
         out = out if bias is None else out + bias
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
-    def _attend_self(self, adj: CSR, x: Tensor) -> Tensor:
-        """[nodes, H * C] with the bias, or without concat [nodes, C] and no bias yet."""
-        lin, bias, weight = self.lin, self.bias if self.concat else None, None
-        assert lin is not None
-        if goes_unseen(x, lin):
-            weight = lin.weight_for(x)
-        else:
-            x = lin(x)
+    def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:
+        """[nodes, H * C], or without concat [nodes, C]."""
+        x, weight = (x, lin.weight_for(x)) if goes_unseen(x, lin) else (lin(x), None)
         dropout = self.dropout if self.training else 0.0
         out = attend_self(adj, x, weight, self.att_src, self.att_dst, bias, self.negative_slope, dropout)
         return out if self.concat else merged(self._by_head(out), False)

@@ -59,10 +59,11 @@ class Linear(torch.nn.Module):
 
     def weight_for(self, x: Tensor) -> Tensor:
         """The weight, which is drawn here where x is the first input."""
-        if isinstance(self.weight, UninitializedParameter):
+        if self.in_channels <= 0 and isinstance(self.weight, UninitializedParameter):
             self._open(x.size(-1))
             self.reset_parameters()
-        return self.weight
+        weight: Tensor = self.weight
+        return weight
 
     def _open(self, in_channels: int) -> None:
         self.in_channels = in_channels

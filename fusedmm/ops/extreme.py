@@ -93,13 +93,14 @@ class Selected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return None, None, *_derivatives(ctx.m, ctx.form, *ctx.saved_tensors, grad, ctx.needs_input_grad[2:])
+        return None, None, *_derivatives(ctx.m, ctx.form, ctx.saved_tensors, grad, ctx.needs_input_grad[2:])
 
 
 def _derivatives(
-    m: Chosen, form: int, weight: Values, z: Values, g: Values, grad: Tensor, needs: tuple[bool, ...]
+    m: Chosen, form: int, given: tuple[Values, ...], grad: Tensor, needs: tuple[bool, ...]
 ) -> tuple[Values, Values, Values]:
-    """The gradients of weight, z and g."""
+    """The gradients of weight, z and g, which were given."""
+    weight, z, g = given
     gweight = gz = gg = None
     if needs[0] and weight is not None:
         e = select(m, EDGES, None, grad if form == COLS else z, grad if form == ROWS else g)
@@ -170,18 +171,19 @@ class SelectedRule(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        *chosen, weight, z, g = ctx.saved_tensors
-        m = Chosen(ctx.adj, ctx.transposed, *chosen)
+        val, x, y, *given = ctx.saved_tensors
+        m = Chosen(ctx.adj, ctx.transposed, val, x, y)
         needs = ctx.needs_input_grad[6:] if ctx.form != COUNTS else (False, False, False)
-        return *[None] * 6, *_derivatives(m, ctx.form, weight, z, g, grad, needs)
+        return *[None] * 6, *_derivatives(m, ctx.form, tuple(given), grad, needs)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
-        *chosen, weight, z, g = ctx.saved_tensors
-        m, given = Chosen(ctx.adj, ctx.transposed, *chosen), (weight, z, g)
-        parts = [
-            select(m, ctx.form, *given[:k], t, *given[k + 1 :]) for k, t in enumerate(tangents[6:]) if t is not None
-        ]
+        val, x, y, *given = ctx.saved_tensors
+        m, parts = Chosen(ctx.adj, ctx.transposed, val, x, y), []
+        for k, t in enumerate(tangents[6:]):
+            if t is not None:
+                weight, z, g = (t if j == k else other for j, other in enumerate(given))
+                parts.append(select(m, ctx.form, weight, z, g))
         return sum(parts[1:], parts[0]) if parts else None
 
     @staticmethod

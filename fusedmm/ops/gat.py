@@ -86,7 +86,11 @@ def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor
 
 def _mixed(x: Tensor, *others: Tensor | None) -> bool:
     """Whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
-    return torch.is_autocast_enabled(x.device.type) or any(t is not None and t.dtype != x.dtype for t in others)
+    dtype = x.dtype
+    for t in others:
+        if t is not None and t.dtype != dtype:
+            return True
+    return torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
 
 
 class Scores(torch.autograd.Function):
@@ -157,8 +161,8 @@ class SelfAttention(torch.autograd.Function):
         gatt_k, gatt_q, *rest = total.chunk(3 if needs_bias else 2, 1)
         gweight = None
         if weight is not None:
-            gweight = gx.t() @ x if needs[1] else None
-            gx = gx @ weight if needs[0] else None
+            gweight = gx.t().mm(x) if needs[1] else None
+            gx = gx.mm(weight) if needs[0] else None
         return None, None, gx, gweight, gatt_k, gatt_q, rest[0].view(-1) if needs_bias else None, None
 
 

@@ -31,7 +31,7 @@ _sddmm: Any = ops._sddmm.default
 
 
 class Held:
-    """A matrix as torch.func leaves it alone: it would wrap and unwrap the tensors of a CSR, and make others of them."""
+    """A matrix that torch.func leaves alone: of a CSR it would wrap the tensors and make another CSR."""
 
     def __init__(self, adj: CSR) -> None:
         self.adj = adj
