@@ -260,6 +260,25 @@ def _(x, att_k, att_q, gk, gq, gv, gout):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
 
 
+KEPT_APART = 256
+
+
+@torch.library.register_fake("fusedmm::_attend_self")
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, whole):  # type: ignore[no-untyped-def]
+    sums, numbers = sums_dtype(x).itemsize, x.size(0) * att_k.size(1)
+    sizes = [numbers * size for size in (sums, x.dtype.itemsize, x.dtype.itemsize)]
+    if whole:
+        sizes += [numbers * sums, numbers * att_k.size(2) * sums]
+    kept = sum((size + KEPT_APART - 1) // KEPT_APART * KEPT_APART for size in sizes)
+    return x.new_empty(x.shape), x.new_empty(kept, dtype=torch.uint8)
+
+
+@torch.library.register_fake("fusedmm::_attend_self_back")
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
+    parts = ((x.size(0) + GAT_ROWS - 1) // GAT_ROWS, (3 if bias else 2) * att_k.size(1), att_k.size(2))
+    return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
+
+
 @torch.library.register_fake("fusedmm::_check")
 def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
     return ptr.new_empty(1)

@@ -10,7 +10,19 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusedmm.csr import CSR
-from fusedmm.structure import INTEGERS, as_eid, own, own_values, require_permutation, require_size
+from fusedmm.normalize import Looped, looped_edges, with_loops
+from fusedmm.structure import (
+    CONVERTED,
+    INTEGERS,
+    as_eid,
+    outside,
+    own,
+    own_values,
+    plain,
+    require_permutation,
+    require_shape,
+    require_size,
+)
 
 Size = int | tuple[int, int] | None
 
@@ -18,6 +30,7 @@ Size = int | tuple[int, int] | None
 # were validated. Weak, so an entry lives as long as its tensor; beside the tensors, so that copies and pickles
 # do not carry it.
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_looped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # the same of structures with self loops
 _lock = threading.Lock()
 
 
@@ -81,17 +94,43 @@ def _from_parts(
     ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
 ) -> CSR:
     """A CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
-    plain = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
+    made = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
     if order is None or not order.numel():
-        return plain
+        return made
     if check:
-        require_permutation("the order of the edges", order, plain.nnz)
-    return CSR.make(plain.ptr, plain.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
+        require_permutation("the order of the edges", order, made.nnz)
+    return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
+
+
+def looped(adj: Any, size: tuple[int, int]) -> Looped:
+    """``with_loops(as_csr(adj, size=size))``; a fresh edge_index on a GPU goes there in one sort of its own."""
+    if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
+        return outside(CONVERTED, looped, adj, size)
+    if torch._C._are_functorch_transforms_active():
+        adj = plain(adj)
+    if type(adj) is not Tensor or torch.compiler.is_compiling():
+        return with_loops(as_csr(adj, size=size))
+    known: Looped | None = _recall(_looped, adj, size, True)
+    if known is None:
+        if not is_edge_index(adj):
+            return with_loops(as_csr(adj, size=size))
+        size = require_shape(size, "size")
+        if not adj.is_cpu and _recall(_known, adj, size, True) is None:
+            known = looped_edges(adj, *size)
+        known = with_loops(as_csr(adj, size=size)) if known is None else known
+        _remember(_looped, adj, size, True, known)
+    return known
+
+
+def is_edge_index(adj: Tensor) -> bool:
+    return adj.layout == torch.strided and adj.dtype in INTEGERS and adj.dim() == 2 and adj.size(0) == 2
 
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     if torch.compiler.is_dynamo_compiling():
-        torch._dynamo.graph_break(msg="a graph is converted outside of compiled code: make a fusedmm.CSR beforehand")
+        return outside(CONVERTED, _with_transpose, adj, size, check)
+    if torch._C._are_functorch_transforms_active():
+        adj = plain(adj)
     if size is not None:
         size = require_size(size)
     if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
@@ -102,16 +141,31 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()
     if uncoalesced or torch.compiler.is_compiling():
         return _convert(adj, size, check)
-    version = -1 if adj.is_inference() else adj._version
-    with _lock:
-        known = _known.get(adj)
-    if known is not None and known[:2] == (version, size) and version >= 0 and (known[3] or not check):
-        csr: CSR = known[2]
+    csr = _recall(_known, adj, size, check)
+    if csr is not None:
         return csr if adj.layout == torch.strided else csr.with_values(own_values(adj.values()))
     csr = _convert(adj, size, check)
-    with _lock:
-        _known[adj] = (version, size, csr.pattern(), check)
+    _remember(_known, adj, size, check, csr.pattern())
     return csr
+
+
+def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
+    """For compiled code, whose gradients need it beforehand."""
+    csr = _from_tensor(adj, size, check)
+    return csr.cache_transpose() if torch.is_grad_enabled() else csr
+
+
+def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool) -> Any:
+    with _lock:
+        found = known.get(adj)
+    if found is None or adj.is_inference() or found[:2] != (adj._version, size) or (check and not found[2]):
+        return None
+    return found[3]
+
+
+def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool, made: Any) -> None:
+    with _lock:
+        known[adj] = (-1 if adj.is_inference() else adj._version, size, check, made)
 
 
 def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
@@ -119,7 +173,7 @@ def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
         return CSR.from_torch(adj, check=check)
     if adj.layout != torch.strided:
         raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
-    if adj.dtype not in INTEGERS or adj.dim() != 2 or adj.size(0) != 2:
+    if not is_edge_index(adj):
         raise TypeError(
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "
             "integers, and CSR.from_dense takes the entries of a dense matrix that are not zero"

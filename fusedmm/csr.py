@@ -14,6 +14,7 @@ from fusedmm.structure import (
     Shared,
     constant,
     lasting,
+    outside,
     own,
     require_range,
     require_same_device,
@@ -24,6 +25,8 @@ from fusedmm.structure import (
     validate,
     written,
 )
+
+NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,8 +78,8 @@ class CSR:
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
     val_there: Tensor | None = None
-    _shared: ClassVar[Shared]  # set on each object, but neither argument nor leaf of a pytree
-    _written: ClassVar[int]
+    _shared: ClassVar[Shared | None] = None  # set on each object, but neither argument nor leaf of a pytree
+    _written: ClassVar[int] = -2  # never what ``written`` gives
 
     # ---- making one ----
 
@@ -275,9 +278,14 @@ class CSR:
             self.ptr, self.idx, val, self.eid, self.plan, self.none, self.none, self.n_cols,
             self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
         )  # fmt: skip
-        if not torch.compiler.is_compiling():
-            other._set(_shared=self._shared)
+        other._set(_shared=self._shared)
         return other
+
+    def shared(self) -> Shared:
+        """What matrices of this structure share; one that compiled code made begins anew here."""
+        if self._shared is None:
+            self._set(_shared=Shared())
+        return self._shared  # type: ignore[return-value]
 
     def constant_values(self, transposed: bool) -> Tensor:
         """Values in the order of a half, where they are constant and that order is not the caller's; else none.
@@ -337,10 +345,8 @@ class CSR:
         if self.ptr_t is not None:
             return self.ptr_t, self.idx_t, self.eid_t, self.plan_t  # type: ignore[return-value]
         if torch.compiler.is_compiling():
-            raise RuntimeError(
-                "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
-            )
-        shared = self._shared
+            return outside(NO_TRANSPOSE, self.transpose_half)
+        shared = self.shared()
         with shared.lock:
             if shared.half is None:
                 shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols)
@@ -355,8 +361,12 @@ class CSR:
             object.__setattr__(self, name, value)
 
     def _permute_values(self) -> None:
-        there = None if self.eid_t is None else constant(self.val, self.eid_t, self.none)
-        self._set(val_here=constant(self.val, self.eid, self.none), val_there=there, _written=written(self.val))
+        there, here, now = None, self.val_here, written(self.val)
+        if self.eid_t is not None:
+            there = constant(self.val, self.eid_t, self.none)
+        if not here.numel() or now != self._written:
+            here = constant(self.val, self.eid, self.none)
+        self._set(val_here=here, val_there=there, _written=now)
 
     # ---- into other forms ----
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusedmm.csr import CSR
+from fusedmm.structure import is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
 NAMES = sorted((f.name for f in fields(CSR) if f.name != "n_cols"), key=len, reverse=True)
@@ -40,6 +41,10 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
         return dims
     if cols is not None and torch.compiler.is_exporting():
         raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
+    if torch._C._are_functorch_transforms_active():  # they wrap every tensor of an argument
+        parts = {name: plain(t) for name, t in parts.items()}
+        if is_wrapped(parts["val"]):
+            parts["val_here"], parts["val_there"] = parts["none"], parts["none"]
     return CSR(**parts, n_cols=-1 if cols is None else cols)
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from fusedmm._lib import DEVICES
 from fusedmm.csr import CSR
 from fusedmm.structure import (
+    EDGE_PLACES,
+    Places,
     compress,
     lasting,
     own_values,
     require_integers,
-    require_range,
     require_same_device,
     require_shape,
     require_size,
@@ -30,7 +31,7 @@ def from_coo(
     val: Tensor | None,
     shape: Any,
     check: bool,
-    places: tuple[str, str] = ("row[{}]", "col[{}]"),
+    places: Places = ("row[{}]", "col[{}]"),
 ) -> CSR:
     """``CSR.from_coo`` of vectors of integers; places are what errors call an element of either."""
     require_same_device(row=row, col=col, val=val)
@@ -40,10 +41,7 @@ def from_coo(
     if shape is None:
         shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
     rows, cols = require_shape(shape)
-    if check and row.numel():
-        require_range(places[0], row, rows)
-        require_range(places[1], col, cols)
-    ptr, idx, eid = compress(row, col, rows, cols, check)
+    ptr, idx, eid = compress(row, col, rows, cols, check, places)
     return CSR.make(ptr, idx, eid, val, cols, False)
 
 
@@ -55,8 +53,7 @@ def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, c
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
     sources, targets = require_size(size)
-    places = ("edge_index[1, {}]", "edge_index[0, {}]")
-    return from_coo(edge_index[1], edge_index[0], edge_weight, (targets, sources), check, places)
+    return from_coo(edge_index[1], edge_index[0], edge_weight, (targets, sources), check, EDGE_PLACES)
 
 
 def from_dense(dense: Tensor) -> CSR:

@@ -12,34 +12,32 @@ import torch
 
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
-from fusedmm.structure import lasting
+from fusedmm.structure import derived, lasting
+
+NOT_SEEN = "edge features need this CSR's incidence: call the layer once before the compiled code"
 
 
-@lasting
 def into_rows(adj: CSR) -> CSR:
     """[rows, nnz]: has a 1 at (i, p) where entry p of the caller's order is in row i. Kept beside the structure.
 
     Raises:
         ValueError: 2^31 entries or more.
-        RuntimeError: in compiled code, for a structure not yet seen outside of it.
+        RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
     """
-    shared = getattr(adj, "_shared", None)  # matrices made within compiled code have none
-    known = None if shared is None else shared.derived.get("incidence")
-    if known is not None:
-        return known
-    if torch.compiler.is_compiling():
-        raise RuntimeError("edge features need this CSR's incidence: call the layer once before the compiled code")
+    return derived(adj, "incidence", NOT_SEEN, _into_rows)
+
+
+@lasting
+def _into_rows(adj: CSR) -> CSR:
     if adj.nnz >= 2**31:
         raise ValueError(f"edge features need fewer than 2^31 edges, not {adj.nnz}")
     edges = torch.arange(adj.nnz + 1, device=adj.device)
     number = adj.eid if adj.eid.numel() else edges[:-1].int()
     row = adj.coo()[0].int()
-    known = CSR(
+    return CSR(
         adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.none, adj.nnz,
         edges, row, adj.none, ops._plan(edges, row), adj.none,
     )  # fmt: skip
-    adj._shared.derived["incidence"] = known
-    return known
 
 
 def from_rows(adj: CSR) -> CSR:
@@ -57,9 +55,4 @@ def from_columns(adj: CSR) -> CSR:
     Raises:
         ValueError, RuntimeError: as ``into_rows``.
     """
-    shared = getattr(adj, "_shared", None)
-    known = None if shared is None else shared.derived.get("gather")
-    if known is None:
-        known = into_rows(adj.t()).t()
-        adj._shared.derived["gather"] = known
-    return known
+    return derived(adj, "gather", NOT_SEEN, lambda adj: into_rows(adj.t()).t())

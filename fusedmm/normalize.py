@@ -9,14 +9,29 @@ deterministic, without atomics.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import constant, lasting, require_values
+from fusedmm.structure import (
+    EDGE_PLACES,
+    compress_with_loops,
+    constant,
+    derived,
+    eid_dtype,
+    is_few,
+    lasting,
+    require_values,
+    rows_of,
+)
+
+NOT_SEEN = (
+    "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
+    "compiled code, with the CSR that it will be given"
+)
 
 
 class Looped(NamedTuple):
@@ -100,91 +115,88 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
     if val is not None:
         require_values(val, adj.nnz, adj.device)
         return _normalized(adj, val, fill, None)
-    key = ("norm", fill, dtype or torch.float32)
-    known = _derived(adj).get(key)
-    if known is None:
-        _forbid_compiled()
-        with torch.no_grad():
-            known = _frozen(adj, dtype, fill)
-        adj._shared.derived[key] = known
-    return known
+    if fill == 1:
+        adj, fill = with_loops(adj).pattern, None
+    dtype = dtype or torch.float32
+    return derived(adj, ("norm", fill, dtype), NOT_SEEN, _frozen, dtype, fill)
 
 
 def with_loops(adj: CSR) -> Looped:
     """The structure of adj with self loops, made once and kept beside it."""
-    known = _derived(adj).get("loops")
-    if known is None:
-        _forbid_compiled()
-        known = _make_looped(adj)
-        adj._shared.derived["loops"] = known
-    return known
+    return derived(adj, "loops", NOT_SEEN, _make_looped)
 
 
 @lasting
+def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | None:
+    """The structure of an edge_index [2, nnz] with self loops, in one sort; None where there are too many edges.
+
+    Raises:
+        ValueError: an index outside; the text has it.
+    """
+    col, row = edge_index.long().unbind()
+    if not is_few(row.numel() + targets, targets, sources):
+        return None
+    ptr, idx, eid, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
+    return Looped(CSR.make(ptr, idx, eid, None, sources, False), kept)
+
+
 def without_loops(adj: CSR) -> CSR:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).kept is None:
         return into_rows(adj)
-    known = _derived(adj).get("others")
-    if known is None:
-        _forbid_compiled()
-        row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
-        stays = adj.idx != row
-        number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-        ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr]
-        known = CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
-        adj._shared.derived["others"] = known
-    return known
+    return derived(adj, "others", NOT_SEEN, _without_loops)
+
+
+@lasting
+def _without_loops(adj: CSR) -> CSR:
+    row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
+    stays = adj.idx != row
+    number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+    ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr]
+    return CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
 
 
 @lasting
 def _make_looped(adj: CSR) -> Looped:
-    nodes, device = min(adj.shape), adj.device
-    node = torch.arange(nodes, device=device)
-    row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
-    stays = adj.idx != row  # in the order of the rows; its running sum is where an entry goes
-    before = torch.nn.functional.pad(stays.cumsum(0), (1, 0))
-    number = adj.eid.long() if adj.eid.numel() else None
-    kept, idx = None, adj.idx
-    place = before[:-1] + row.clamp(max=nodes)
-    if not bool(stays.all()):
-        mine = stays if number is None else torch.empty_like(stays).scatter_(0, number, stays)
+    nodes, nnz, device = min(adj.shape), adj.nnz, adj.device
+    row, ptr, idx, kept = rows_of(adj.ptr, nnz), adj.ptr, adj.idx, None
+    number = adj.eid if adj.eid.numel() else torch.arange(nnz, dtype=eid_dtype(nnz), device=device)
+    loop = idx == row
+    if nnz and bool(loop.any()):
+        stays = ~loop  # in the order of the rows; its running sum is where an entry goes
+        ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[ptr]
+        mine = torch.empty_like(stays).scatter_(0, number.long(), stays)
         kept = mine.nonzero()[:, 0]
-        renumbered = mine.cumsum(0) - 1
-        number = (renumbered if number is None else renumbered[number])[stays]
-        place, idx = place[stays], adj.idx[stays]
-    if number is None:
-        number = torch.arange(idx.numel(), device=device)
-    nnz, ends = idx.numel() + nodes, before[adj.ptr[1 : nodes + 1]] + node
-    new_idx = torch.empty(nnz, dtype=torch.int32, device=device)
-    new_idx.scatter_(0, place, idx).scatter_(0, ends, node.int())
-    eid = torch.empty(nnz, dtype=torch.int32 if nnz < 2**31 else torch.int64, device=device)
-    eid.scatter_(0, place, number.to(eid.dtype)).scatter_(0, ends, (node + idx.numel()).to(eid.dtype))
-    ptr = before[adj.ptr] + torch.arange(adj.ptr.numel(), device=device).clamp(max=nodes)
+        number = (mine.cumsum(0) - 1).to(number.dtype)[number[stays].long()]
+        row, idx, nnz = row[stays], idx[stays], kept.numel()
+    # Each row with a loop moves the entries behind it by one, and its loop is the last of its own.
+    node = torch.arange(nodes, dtype=torch.int32, device=device)
+    ptr = ptr + torch.arange(ptr.numel(), device=device).clamp_(max=nodes)
+    place = torch.cat([torch.arange(nnz, device=device) + row.clamp(max=nodes), ptr[1 : nodes + 1] - 1])
+    total = nnz + nodes
+    loops = torch.arange(nnz, total, dtype=eid_dtype(total), device=device)
+    new_idx = torch.empty_like(place, dtype=torch.int32).scatter_(0, place, torch.cat([idx, node]))
+    eid = torch.empty_like(place, dtype=loops.dtype).scatter_(0, place, torch.cat([number.to(loops.dtype), loops]))
     pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False)
     return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept)
 
 
 @lasting
 def _old_loops(adj: CSR) -> tuple[Tensor, Tensor]:
-    """int64, the nodes that have self loops, and the last loop of each; made once, where values are asked for."""
-    known = _derived(adj).get("old loops")
-    if known is None:
-        _forbid_compiled()
-        row, col, _ = adj.coo()
-        loop = (row == col).nonzero()[:, 0]
-        newest = torch.full((min(adj.shape),), -1, device=adj.device)
-        newest = newest.scatter_reduce_(0, row[loop], loop, "amax")
-        nodes = (newest >= 0).nonzero()[:, 0]
-        known = adj._shared.derived["old loops"] = nodes, newest[nodes]
-    return known
+    """int64, the nodes that have self loops, and the last loop of each."""
+    row, col, _ = adj.coo()
+    loop = (row == col).nonzero()[:, 0]
+    newest = torch.full((min(adj.shape),), -1, device=adj.device)
+    newest = newest.scatter_reduce_(0, row[loop], loop, "amax")
+    nodes = (newest >= 0).nonzero()[:, 0]
+    return nodes, newest[nodes]
 
 
 def _looped_values(adj: CSR, looped: Looped, val: Tensor, fill: float) -> Tensor:
     loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
     if looped.kept is None:
         return torch.cat([val, loops])
-    nodes, last = _old_loops(adj)
+    nodes, last = derived(adj, "old loops", NOT_SEEN, _old_loops)
     loops = loops.index_copy(0, nodes, val.index_select(0, last))
     return torch.cat([val.index_select(0, looped.kept), loops])
 
@@ -194,22 +206,24 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
     from fusedmm.ops.spmm import spmm
 
     looped = None if fill is None else with_loops(adj)
-    if looped is None or fill is None or (given is None and adj.val is None and fill == 1):
-        adj = adj if looped is None else looped.pattern  # a loop weighs as much as an edge, whichever were there
-        val = _ones(adj, dtype) if given is None else given
-    else:
-        val = _looped_values(adj, looped, _ones(adj, dtype) if given is None else given, fill)
-        adj = looped.pattern
-    matrix = adj.with_values(val)
-    with torch.autocast(val.device.type, enabled=False):  # half precision would round the degrees
-        degree = spmm(matrix, val.new_ones(adj.n_cols, *val.shape[1:], 1))
-        empty = degree == 0
-        scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
+    val, matrix = given, adj if looped is None else looped.pattern
+    if looped is not None and fill is not None and (val is not None or fill != 1):
+        val = _looped_values(adj, looped, _ones(adj, dtype) if val is None else val, fill)
+    with torch.autocast(adj.device.type, enabled=False):  # half precision would round the degrees
+        if val is None:  # a loop weighs as much as an edge, whichever were there
+            degree = matrix.degree()[:, None].to(dtype or torch.float32)
+            scale = degree.rsqrt().masked_fill_(degree == 0, 0)
+        else:
+            matrix = matrix.with_values(val)
+            degree = spmm(matrix, val.new_ones(matrix.n_cols, *val.shape[1:], 1))
+            empty = degree == 0
+            scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
         return matrix.with_values(sddmm(matrix, scale, scale))
 
 
 @lasting
-def _frozen(adj: CSR, dtype: torch.dtype | None, fill: float | None) -> CSR:
+@torch.no_grad()
+def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
     adj = _normalized(adj, None, fill, dtype)
     there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
@@ -221,19 +235,6 @@ def _frozen(adj: CSR, dtype: torch.dtype | None, fill: float | None) -> CSR:
 
 def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
     return torch.ones(adj.nnz, dtype=dtype, device=adj.device) if adj.val is None else adj.val
-
-
-def _derived(adj: CSR) -> dict[Any, Any]:
-    shared = getattr(adj, "_shared", None)  # matrices made within compiled code have none
-    return {} if shared is None else shared.derived
-
-
-def _forbid_compiled() -> None:
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
-            "compiled code, with the CSR that it will be given"
-        )
 
 
 def _require_square(adj: CSR) -> None:

@@ -10,14 +10,18 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch import pyfunctorch
 
 from fusedmm._lib import ops
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
+Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
 P = ParamSpec("P")
 T = TypeVar("T")
-COUNTED = 2**21  # entries and rows up to which one thread that counts beats a sort
+EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
+COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
+CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -31,16 +35,60 @@ class Shared:
 
 
 def lasting(make: Callable[P, T]) -> Callable[P, T]:
-    """What make makes in inference mode is no inference tensor: it is kept, and a gradient may need it later."""
+    """What make makes is kept for later calls: neither compiled code nor torch.func nor inference mode marks it.
+
+    Compiled code breaks its graph there, and refuses it by name where it must be one graph.
+    """
 
     @functools.wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_dynamo_compiling():
+            return outside(CONVERTED, made, *args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            with pyfunctorch.temporarily_clear_interpreter_stack():
+                return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})  # type: ignore
         if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
             return make(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return make(*args, **kwargs)
 
     return made
+
+
+def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Calls from compiled code what is no part of its graph.
+
+    Raises:
+        RuntimeError: why not, where there can be but one graph.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        raise RuntimeError(why)
+    torch._dynamo.graph_break(msg=why)
+    found: T = torch.compiler.disable(call)(*args, **kwargs)
+    return found
+
+
+def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) -> T:
+    """What make makes of a matrix's structure, once for all matrices that share it; why: see ``outside``."""
+    known: T | None = None if adj._shared is None else adj._shared.derived.get(key)
+    if known is None:
+        if torch.compiler.is_compiling():
+            return outside(why, derived, adj, key, why, make, *args)
+        known = adj.shared().derived[key] = make(adj, *args)
+    return known
+
+
+def plain(t: Any) -> Any:
+    """A tensor of integers without the marks of torch.func's gradients, which it cannot have."""
+    if isinstance(t, Tensor):
+        while not t.dtype.is_floating_point and torch._C._functorch.is_gradtrackingtensor(t):
+            t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
+def is_wrapped(t: Any) -> bool:
+    """Whether a tensor is one of torch.func's, which ends with the transform that made it."""
+    return isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
 @lasting
@@ -56,8 +104,12 @@ def own_values(values: Tensor) -> Tensor:
     return values if values.requires_grad else values.clone()
 
 
+def eid_dtype(nnz: int) -> torch.dtype:
+    return torch.int32 if nnz < 2**31 else torch.int64
+
+
 def as_eid(order: Tensor) -> Tensor:
-    return order.to(torch.int32) if order.numel() < 2**31 else order
+    return order.to(eid_dtype(order.numel()))
 
 
 def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
@@ -71,24 +123,81 @@ def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
     return torch.searchsorted(rising, bounds)
 
 
-def compress(row: Tensor, col: Tensor, rows: int, cols: int, check: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(ptr, idx, eid) of int64 coordinates in any order; to find them sorted already is a synchronisation."""
-    if check:
-        key = row * cols + col
-        if bool((key[1:] >= key[:-1]).all()):
+def rows_of(ptr: Tensor, nnz: int) -> Tensor:
+    """The row of each entry, int32."""
+    if ptr.is_cpu:
+        row = torch.arange(ptr.numel() - 1, dtype=torch.int32)
+        return torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=nnz)
+    # A search writes int32 at once, and stays inside whatever unchecked pointers say.
+    return torch.searchsorted(ptr[1:], torch.arange(nnz, device=ptr.device), right=True, out_int32=True)
+
+
+def keys_of(row: Tensor, col: Tensor) -> Tensor:
+    """row * 2^32 + col: in the order of a CSR, with the column in the lower half."""
+    return torch.add(col, row, alpha=2**32)
+
+
+def by_key(keys: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(ptr, the lower halves of the keys, order) of fewer than COUNTED rows, in one sort."""
+    keys, order = torch.sort(keys, stable=True)
+    bounds = torch.arange(0, rows * 2**32 + 1, 2**32, device=keys.device)
+    return torch.searchsorted(keys, bounds), keys.int(), as_eid(order)
+
+
+def is_few(nnz: int, rows: int, cols: int) -> bool:
+    return max(nnz, rows, cols) < COUNTED
+
+
+def count_in_range(row: Tensor, col: Tensor, rows: int, cols: int, places: Places, what: Tensor) -> int:
+    """How many of the booleans are true; first raises where a coordinate is outside. One synchronisation."""
+    low_row, high_row, low_col, high_col, found = numbers(*torch.aminmax(row), *torch.aminmax(col), what.sum())
+    if low_row < 0 or high_row >= rows or low_col < 0 or high_col >= cols:
+        require_range(places[0], row, rows)
+        require_range(places[1], col, cols)
+    return found
+
+
+def compress(
+    row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(ptr, idx, eid) of int64 coordinates in any order; places are what errors call a row and a column."""
+    keys = None
+    if check and row.numel():
+        keys = keys_of(row, col)
+        if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
             return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
-        del key
-    few = row.is_cpu and max(row.numel(), rows, cols) < COUNTED
-    if few and (check or (inside(row, rows) and inside(col, cols))):
+    few = is_few(row.numel(), rows, cols)
+    if few and row.is_cpu and (check or (inside(row, rows) and inside(col, cols))):
         by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
         ptr, order = ops._group(row.contiguous(), by_col, rows)
         return ptr, col.index_select(0, order).to(torch.int32), order
+    if few:
+        return by_key(keys_of(row, col) if keys is None else keys, rows)
+    del keys
     if row.is_cpu:
         order = torch.sort(row * cols + col, stable=True).indices
     else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
         order = torch.sort(col.int(), stable=True).indices
         order = order.index_select(0, torch.sort(row.int().index_select(0, order), stable=True).indices)
     return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order)
+
+
+def compress_with_loops(
+    row: Tensor, col: Tensor, rows: int, cols: int, places: Places
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """(ptr, idx, eid, kept) of fewer than COUNTED entries less their self loops, and a loop at each row's end.
+
+    The loops are numbered behind the other entries; kept, int64, is which those are, or None for all.
+    """
+    keys, kept, nodes = keys_of(row, col), None, min(rows, cols)
+    loop = row == col
+    if row.numel() and count_in_range(row, col, rows, cols, places, loop):
+        kept = (~loop).nonzero()[:, 0]
+        keys = keys.index_select(0, kept)
+    # Bit 31 of a loop's column puts it behind every column of its row.
+    loops = torch.arange(2**31, 2**31 + nodes * (2**32 + 1), 2**32 + 1, device=row.device)
+    ptr, idx, eid = by_key(torch.cat([keys, loops]), rows)
+    return ptr, idx.bitwise_and_(2**31 - 1), eid, kept
 
 
 @lasting
@@ -99,18 +208,21 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
     else:
         col, order = torch.sort(idx, stable=True)
         ptr_t = pointers(col, cols)
-    row = torch.arange(ptr.numel() - 1, dtype=torch.int32, device=ptr.device)
-    idx_t = torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=idx.numel()).index_select(0, order)
+    idx_t = rows_of(ptr, idx.numel()).index_select(0, order)
     other = eid.index_select(0, order) if eid.numel() else as_eid(order)
     return ptr_t, idx_t, other, ops._plan(ptr_t, idx_t)
+
+
+def numbers(*scalars: Tensor) -> list[int]:
+    """Tensors of one int64 each as Python's; one synchronisation with a GPU."""
+    return [int(s) for s in scalars] if scalars[0].is_cpu else torch.stack(scalars).tolist()
 
 
 def inside(t: Tensor, end: int) -> bool:
     """All in [0, end); a synchronisation with a GPU."""
     if not t.numel():
         return True
-    ends = torch.aminmax(t)
-    low, high = (e.item() for e in ends) if t.is_cpu else torch.stack(ends).tolist()
+    low, high = numbers(*torch.aminmax(t))
     return low >= 0 and high < end
 
 
@@ -118,7 +230,7 @@ def inside(t: Tensor, end: int) -> bool:
 def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
     """Constant values in the order of a half, so that kernels read them in a row; none where a gradient
     is wanted, where the order is the caller's already, and where writes to val would go unseen."""
-    if val is None or val.requires_grad or not eid.numel():
+    if val is None or val.requires_grad or not eid.numel() or is_wrapped(val):
         return none
     if not torch.compiler.is_compiling() and val.is_inference():
         return none

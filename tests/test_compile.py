@@ -1,4 +1,4 @@
-"""Every way torch runs an operator: compiled, transformed, checkpointed, under autocast, captured, on streams."""
+"""Every way torch runs an operator: compiled, checkpointed, under autocast, captured, on streams."""
 
 import copy
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from generate import small
-from torch.autograd import forward_ad
 from torch.library import opcheck
 
 import fusedmm
@@ -129,119 +128,6 @@ def test_registered_operators_say_what_gradients_need(device):
         z.sum().backward()
 
 
-# ---- torch.func ----
-
-
-def test_func_grad_and_vjp(device):
-    adj, x = small(device=device, dtype=torch.float64), torch.randn(15, 4, dtype=torch.float64, device=device)
-
-    def f(val, x):
-        return fusedmm.spmm(adj.with_values(val), x).square().sum()
-
-    leaf_val, leaf_x = adj.val.clone().requires_grad_(), x.clone().requires_grad_()
-    expected = torch.autograd.grad(f(leaf_val, leaf_x), (leaf_val, leaf_x))
-    torch.testing.assert_close(torch.func.grad(f, (0, 1))(adj.val, x), expected)
-    y, pull = torch.func.vjp(lambda x: fusedmm.spmm(adj, x), x)
-    torch.testing.assert_close(pull(2 * y)[0], expected[1])
-
-
-def test_vmap_is_a_loop(device):
-    adj = small(device=device, dtype=torch.float64)
-    x, a = (torch.randn(3, n, 4, dtype=torch.float64, device=device) for n in (15, 12))
-    vals = torch.randn(3, 60, dtype=torch.float64, device=device)
-    y = torch.func.vmap(lambda x: fusedmm.spmm(adj, x))(x)
-    torch.testing.assert_close(y, torch.stack([fusedmm.spmm(adj, one) for one in x]))
-    y = torch.func.vmap(lambda v, x: fusedmm.spmm(adj.with_values(v), x), in_dims=(0, None))(vals, x[0])
-    torch.testing.assert_close(y, torch.stack([fusedmm.spmm(adj.with_values(v), x[0]) for v in vals]))
-    e = torch.func.vmap(lambda a, x: fusedmm.sddmm(adj, a, x), in_dims=(0, 0))(a, x)
-    torch.testing.assert_close(e, torch.stack([fusedmm.sddmm(adj, *both) for both in zip(a, x, strict=True)]))
-    per_sample = torch.func.vmap(torch.func.grad(lambda x: fusedmm.spmm(adj, x).square().sum()))(x)
-    single = torch.func.grad(lambda x: fusedmm.spmm(adj, x).square().sum())
-    torch.testing.assert_close(per_sample, torch.stack([single(one) for one in x]))
-
-
-def test_forward_mode(device):
-    adj = small(device=device, dtype=torch.float64)
-    x, dx, a, da = (torch.randn(n, 4, dtype=torch.float64, device=device) for n in (15, 15, 12, 12))
-    val, dval = adj.val, torch.randn_like(adj.val)
-
-    def spmm(val, x):
-        return fusedmm.spmm(adj.with_values(val), x)
-
-    def sddmm(val, a, x):
-        return fusedmm.sddmm(adj.with_values(val), a, x)
-
-    _, tangent = torch.func.jvp(spmm, (val, x), (dval, dx))
-    torch.testing.assert_close(tangent, spmm(dval, x) + spmm(val, dx))
-    _, tangent = torch.func.jvp(sddmm, (val, a, x), (dval, da, dx))
-    torch.testing.assert_close(tangent, sddmm(dval, a, x) + sddmm(val, da, x) + sddmm(val, a, dx))
-
-
-@pytest.mark.parametrize("reduce", ["mean", "max", "min"])
-def test_func_has_a_rule_or_a_named_error_for_each_reduction(reduce, device):
-    adj, x = small(device=device, dtype=torch.float64), torch.randn(15, 4, dtype=torch.float64, device=device)
-
-    def f(x):
-        return fusedmm.spmm(adj, x, reduce=reduce).square().sum()
-
-    leaf = x.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(f(leaf), leaf)
-    try:
-        torch.testing.assert_close(torch.func.grad(f)(x), expected)
-    except RuntimeError as error:
-        assert reduce in ("max", "min") and str(error).startswith("spmm with max or min: there is no rule"), error
-
-
-@pytest.mark.parametrize("learns", [False, True])
-def test_tangents_of_dual_numbers(learns, device):
-    """torch.autograd.forward_ad, which no transform announces; backward mode works beside it."""
-    adj = small(device=device, dtype=torch.float64)
-    x, dx, a, da = (torch.randn(n, 4, dtype=torch.float64, device=device) for n in (15, 15, 12, 12))
-    val, dval = adj.val.clone(), torch.randn_like(adj.val)
-    calls = {
-        "sum": (lambda v, a, x: fusedmm.spmm(adj.with_values(v), x)),
-        "mean": (lambda v, a, x: fusedmm.spmm(adj.with_values(v), x, reduce="mean")),
-        "sddmm": (lambda v, a, x: fusedmm.sddmm(adj.with_values(v), a, x)),
-        "mul": (lambda v, a, x: fusedmm.sddmm(adj.with_values(v), a, x, op="mul")),
-        "fused": (lambda v, a, x: fusedmm.fused(adj.with_values(v), a, x, edge="sigmoid(s)*a")),
-        "fused add": (lambda v, a, x: fusedmm.fused(adj.with_values(v), a, x, score="none", message="add", edge="a")),
-    }
-    for name, f in calls.items():
-        leaves = [t.clone().requires_grad_(learns) for t in (val, a, x)]
-        _, expected = torch.func.jvp(f, (val, a, x), (dval, da, dx))
-        with forward_ad.dual_level():
-            out = f(*(forward_ad.make_dual(t, d) for t, d in zip(leaves, (dval, da, dx), strict=True)))
-            y, tangent = forward_ad.unpack_dual(out)
-            assert tangent is not None, name
-            torch.testing.assert_close(tangent, expected, msg=name)
-            assert forward_ad.unpack_dual(f(val, a, x)).tangent is None, name  # nobody has a tangent here
-        assert y.requires_grad == learns
-        if learns:
-            found = torch.autograd.grad(y.sum(), leaves, allow_unused=True)
-            plain = torch.autograd.grad(f(*leaves).sum(), leaves, allow_unused=True)
-            torch.testing.assert_close(found[2], plain[2], msg=name)
-
-
-@pytest.mark.parametrize("learns", [False, True])
-def test_tangents_without_a_rule_are_refused_by_name(learns, device):
-    adj = small(device=device)
-    x = torch.randn(15, 1, 4, device=device, requires_grad=learns)
-    q, logits = torch.randn(12, 1, 4, device=device), torch.randn(60, 1, device=device, requires_grad=learns)
-    calls = [
-        ("spmm with max or min", lambda x, e: fusedmm.spmm(adj, x, reduce="max")),
-        ("spmm with max or min", lambda x, e: fusedmm.spmm(adj.with_values(e), q.new_ones(15, 1, 4), reduce="min")),
-        ("attention", lambda x, e: fusedmm.attention(adj, q, x, x)),
-        ("attention", lambda x, e: fusedmm.attention(adj, q, q.new_ones(15, 1, 4), q.new_ones(15, 1, 4), bias=e)),
-        ("edge_softmax", lambda x, e: fusedmm.edge_softmax(adj, e)),
-    ]
-    for name, f in calls:
-        with forward_ad.dual_level():
-            duals = [forward_ad.make_dual(t, torch.ones_like(t)) for t in (x, logits)]
-            with pytest.raises(RuntimeError, match=f"{name}: there is no rule for torch.func and forward mode"):
-                f(*duals)
-        f(x, logits)
-
-
 # ---- the other ways ----
 
 
@@ -362,15 +248,3 @@ def test_another_current_device(cuda):
         y = layer(graph(50, device="cuda:1"), x.to("cuda:1"))
     assert y.device.index == 1
     torch.testing.assert_close(y.cpu(), expected)
-
-
-def test_a_graph_in_compiled_code_is_converted_outside_of_it():
-    """CPU only: nothing of it is a device's. A break of the graph, which fullgraph refuses by name."""
-    edge_index, x = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]), torch.randn(3, 4)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda e, x: 2 * fusedmm.spmm(e, x), backend="aot_eager")
-    assert torch.equal(compiled(edge_index, x), 2 * fusedmm.spmm(edge_index, x))
-    torch._dynamo.reset()
-    whole = torch.compile(lambda e, x: 2 * fusedmm.spmm(e, x), backend="aot_eager", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"make a fusedmm\.CSR beforehand"):
-        whole(edge_index, x)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm import structure
+from fusedmm import convert, structure
 from fusedmm._lib import ops
-from fusedmm.normalize import gcn_norm
+from fusedmm.normalize import gcn_norm, with_loops
 
 
 def edges(nnz, rows, cols, device, seed=0):
@@ -42,6 +42,61 @@ def test_counting_and_sorting_agree(check, monkeypatch):
         made.append((adj.ptr, adj.idx, adj.eid, adj.ptr_t, adj.idx_t, adj.eid_t))
     for a, b in zip(*made, strict=True):
         assert a.dtype == b.dtype and torch.equal(a, b)
+
+
+ODD = {
+    "no edges": ([[], []], 3, 4),
+    "no nodes": ([[], []], 0, 0),
+    "one entry": ([[0], [0]], 1, 1),
+    "sorted": ([[0, 2, 1, 1], [0, 0, 1, 2]], 3, 3),
+    "self loops": ([[2, 0, 2, 1, 2, 0], [1, 0, 2, 0, 2, 1]], 3, 3),
+    "only self loops": ([[1, 0, 1], [1, 0, 1]], 3, 3),
+    "repeated edges": ([[3, 0, 3, 3, 0], [1, 2, 1, 1, 2]], 4, 4),
+    "more sources": ([[5, 4, 0, 1, 1], [1, 0, 0, 1, 0]], 6, 2),
+    "more targets": ([[1, 0, 0, 1, 1], [5, 4, 0, 1, 4]], 2, 6),
+    "many": (torch.stack(edges(3000, 200, 200, "cpu")).tolist(), 200, 200),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("few", [True, False], ids=["one sort", "two sorts"])
+def test_a_gpu_makes_what_the_cpu_makes(name, dtype, few, monkeypatch):
+    """CPU tensors that say they are on a GPU: the structure, its transpose, self loops and the normalisation."""
+    content, sources, targets = ODD[name]
+    square = sources == targets
+
+    def make():
+        tensors, nowhere = [], torch.zeros(0)
+        for check in (True, False):
+            adj = fusedmm.CSR.from_edge_index(torch.tensor(content, dtype=dtype), size=(sources, targets), check=check)
+            tensors += [adj.ptr, adj.idx, adj.eid, *adj.transpose_half()]
+            for loops in (convert.looped(torch.tensor(content, dtype=dtype), (sources, targets)), with_loops(adj)):
+                kept = nowhere if loops.kept is None else loops.kept
+                tensors += [loops.pattern.ptr, loops.pattern.idx, loops.pattern.eid, kept]
+                tensors += loops.pattern.transpose_half()
+            if square:
+                matrices = [gcn_norm(adj), gcn_norm(adj, add_self_loops=False), gcn_norm(adj.add_self_loops(2.0))]
+                tensors += [part for m in matrices for part in (m.ptr, m.idx, m.eid, m.val)]
+        return tensors
+
+    expected = make()
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda t: False))
+    monkeypatch.setattr(structure, "COUNTED", structure.COUNTED if few else 0)
+    for here, there in zip(expected, make(), strict=True):
+        assert here.dtype == there.dtype and torch.equal(here, there)
+
+
+def test_self_loops_at_once_are_checked_and_kept(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda t: False))
+    edge_index = torch.tensor([[0, 1, 2], [1, 2, 2]])
+    with pytest.raises(ValueError, match=r"edge_index\[0, 2\] = 2 is outside \[0, 2\)"):
+        convert.looped(edge_index, (2, 3))
+    made = convert.looped(edge_index, (3, 3))
+    assert made.pattern.nnz == 5 and convert.looped(edge_index, (3, 3)) is made
+    assert convert.looped(edge_index, (4, 4)).pattern.nnz == 6
+    edge_index[0, 2] = 0
+    assert convert.looped(edge_index, (3, 3)).pattern.nnz == 6
 
 
 def test_unchecked_keys_outside_of_their_range():

@@ -122,19 +122,24 @@ def graph(device, n=40):
     return fusedmm.CSR.from_coo(row.to(device), col.to(device), None, (n, n))
 
 
-def by_attention(adj, x, att_k, att_q, bias, slope, dropout):
+def by_attention(adj, x, weight, att_k, att_q, bias, slope, dropout):
+    x = x if weight is None else x @ weight.t()
     heads = x.view(x.shape[0], *att_k.shape[1:])
     scores = ((heads * att).sum(-1) for att in (att_q, att_k))
     return fusedmm.attention(adj, *scores, heads, score="additive", slope=slope, dropout=dropout).flatten(1) + bias
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("learnt", [(0, 1, 2, 3), (0,), (1, 3), (2,), (3,), ()], ids=str)
-def test_step_is_attention_with_projected_scores(learnt, dropout, device):
+@pytest.mark.parametrize("learnt", [(0, 1, 2, 3, 4), (0,), (1,), (2, 4), (3,), (4,), ()], ids=str)
+@pytest.mark.parametrize("projects", [True, False])
+def test_step_is_attention_with_projected_scores(learnt, projects, dropout, device):
     adj, found = graph(device), []
-    given = [torch.randn(size) for size in ((40, 15), (1, 3, 5), (1, 3, 5), (15,))]
+    given = [torch.randn(size) for size in ((40, 7 if projects else 15), (15, 7), (1, 3, 5), (1, 3, 5), (15,))]
+    given[1] /= 4
+    learnt = [k for k in learnt if projects or k != 1]
     for way in (attend_self, by_attention):
         leaves = [t.to(device).requires_grad_(k in learnt) for k, t in enumerate(given)]
+        leaves[1] = leaves[1] if projects else None
         torch.manual_seed(3)
         out = way(adj, *leaves, SLOPE, dropout)
         assert out.requires_grad == bool(learnt)
@@ -146,13 +151,26 @@ def test_step_is_attention_with_projected_scores(learnt, dropout, device):
 
 def test_gradients_of_any_order(device):
     adj = graph(device, 9)
-    sizes = (9, 6), (1, 2, 3), (1, 2, 3), (6,)
+    sizes = (9, 6), (6, 6), (1, 2, 3), (1, 2, 3), (6,)
     given = [torch.randn(*size, dtype=torch.float64).to(device).requires_grad_() for size in sizes]
 
     def call(*operands):
         return attend_self(adj, *operands, SLOPE, 0.0)
 
+    def projected(x, *others):
+        return attend_self(adj, x, None, *others, SLOPE, 0.0)
+
     assert gradcheck(call, given) and gradgradcheck(call, given)
+    assert gradcheck(projected, given[:1] + given[2:]) and gradgradcheck(projected, given[:1] + given[2:])
+
+
+def test_a_hook_of_the_projection_is_called(device):
+    adj, layer, seen = graph(device), fusedmm.nn.GATConv(15, 5, heads=3).to(device), []
+    x = torch.randn(40, 15, device=device)
+    expected = layer(x, adj)
+    layer.lin.register_forward_hook(lambda module, inputs, out: seen.append(out.shape))
+    torch.testing.assert_close(layer(x, adj), expected)
+    assert seen == [(40, 15)]
 
 
 def test_autocast_gives_half_precision(device):
@@ -169,12 +187,12 @@ def test_wrong_operands_are_named(device):
     adj = graph(device)
     att = torch.randn(1, 3, 5, device=device)
     with pytest.raises(ValueError, match="40 columns"):
-        attend_self(adj, torch.randn(39, 15, device=device), att, att, None, SLOPE, 0.0)
+        attend_self(adj, torch.randn(39, 15, device=device), None, att, att, None, SLOPE, 0.0)
     with pytest.raises(RuntimeError, match=r"no rule for torch\.func"):
-        torch.func.grad(lambda x: attend_self(adj, x, att, att, None, SLOPE, 0.0).sum())(
+        torch.func.grad(lambda x: attend_self(adj, x, None, att, att, None, SLOPE, 0.0).sum())(
             torch.randn(40, 15, device=device)
         )
-    assert attend_self(adj, torch.randn(40, 15, device=device), att, att, None, SLOPE, 0.0).isfinite().all()
+    assert attend_self(adj, torch.randn(40, 15, device=device), None, att, att, None, SLOPE, 0.0).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -188,6 +206,42 @@ def test_operators_pass_opcheck(dtype, device):
     torch.library.opcheck(ops._gat_delta.default, (x, other, none, none, none, none, SLOPE))
     torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, other))
     torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, none))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
+    adj = graph(device, 64)  # of sizes that leave no unwritten bytes between what is kept
+    half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
+    x, gout, *att = (torch.randn(size).to(device, dtype) for size in ((64, 10), (64, 10), (1, 2, 5), (1, 2, 5)))
+    seed = torch.tensor([5], device=device)
+    for whole, dropout in ((True, 0.0), (False, 0.5)):
+        torch.library.opcheck(ops._attend_self.default, (*half, x, *att, seed, SLOPE, dropout, whole))
+    out, kept = ops._attend_self(*half, x, *att, none, SLOPE, 0.0, True)
+    small = ops._attend_self(*half, x, *att, none, SLOPE, 0.0, False)[1]
+
+    def back(x=x, att=att, out=out, kept=kept, gout=gout, bias=True):
+        return (*adj.transpose_half(), x, *att, none, out, kept, gout, SLOPE, 0.0, bias)
+
+    for bias in (True, False):
+        torch.library.opcheck(ops._attend_self_back.default, back(bias=bias))
+    expected = ops._attend_self_back(*back())
+    again = ops._attend_self_back(*back(x=x.t().contiguous().t(), gout=gout.t().contiguous().t()))
+    assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
+    wrong = {
+        "kept must be [0-9]+ contiguous bytes": [
+            back(kept=small), back(kept=kept.view(torch.int8)), back(kept=kept[None]), back(kept=kept.repeat(2)[::2])
+        ],
+        "x must be \\[n, 10\\], heads side by side": [back(x=x[:, :9]), back(x=x[..., None])],
+        "gout must be \\[n, 10\\]": [back(gout=gout[:, 1:])],
+        "out is": [back(out=out[1:])],
+        "att_k must be \\[1, heads, C\\]": [back(att=(att[0][0], att[1]))],
+    }  # fmt: skip
+    for text, calls in wrong.items():
+        for call in calls:
+            with pytest.raises(RuntimeError, match="^invalid: .*" + text):
+                ops._attend_self_back(*call)
+    with pytest.raises(RuntimeError, match="seed must be int64"):
+        ops._attend_self(*half, x, *att, seed.int(), SLOPE, 0.5, True)
 
 
 def test_layer_compiles_and_gives_the_same_gradients(device):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS
-from fusedmm.convert import as_csr
+from fusedmm.convert import as_csr, looped
 from fusedmm.csr import CSR
+from fusedmm.normalize import Looped
 from fusedmm.ops.spmm import spmm
 
 OptPair = tuple[Tensor, Tensor | None]
@@ -18,9 +20,25 @@ Size = tuple[int | None, int | None] | None
 def adjacency(graph: Any, sources: int, targets: int) -> CSR:
     """The graph as a CSR of shape (targets, sources)."""
     adj = as_csr(graph, size=(sources, targets))
+    _require_shape(adj, sources, targets)
+    return adj
+
+
+def _require_shape(adj: CSR, sources: int, targets: int) -> None:
     if adj.shape != (targets, sources):
         raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
-    return adj
+
+
+def is_edge_index(graph: Any) -> bool:
+    """Whether the graph is a structure alone, in the form that neighbour samplers give."""
+    return isinstance(graph, Tensor) and graph.layout == torch.strided
+
+
+def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:
+    """The structure of an edge_index with one self loop per node."""
+    made = looped(graph, (sources, targets))
+    _require_shape(made.pattern, sources, targets)
+    return made
 
 
 def bipartite(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
@@ -31,6 +49,12 @@ def bipartite(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair
 
 def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
     """``bipartite`` which keeps the values of a torch_sparse ``SparseTensor`` too."""
+    pair, sources, targets = nodes_of(graph, x, size)
+    return adjacency(graph, sources, targets), pair
+
+
+def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int, int]:
+    """The features of sources and of targets, and how many there are of either."""
     pair: OptPair = (x, x) if isinstance(x, Tensor) else (x[0], x[1])
     sources = pair[0].size(-2)
     targets = sources if pair[1] is None else pair[1].size(-2)
@@ -43,7 +67,7 @@ def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, 
             targets = size[1]
     elif isinstance(graph, CSR) and pair[1] is None:
         targets = graph.shape[0]
-    return adjacency(graph, sources, targets), pair
+    return pair, sources, targets
 
 
 def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 
 from fusedmm.nn.checks import require_nodes
-from fusedmm.nn.heads import add_loops, edges, require_sum
+from fusedmm.nn.heads import edges, require_sum
 from fusedmm.ops.cosine import attend_cosine
 
 
@@ -76,8 +76,7 @@ class AGNNConv(torch.nn.Module):
         if isinstance(x, (tuple, list)):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
         require_nodes("AGNNConv", x)
-        given, _ = edges("AGNNConv", edge_index, x, None, None, None)
-        adj = add_loops(given, None).adj if self.add_self_loops else given.adj
+        (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, None, self.add_self_loops)
         return attend_cosine(adj, x, self.beta)
 
     def __repr__(self) -> str:

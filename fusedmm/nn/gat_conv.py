@@ -15,7 +15,6 @@ from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import (
     Fill,
     Weights,
-    add_loops,
     edges,
     glorot_linear,
     merged,
@@ -23,6 +22,7 @@ from fusedmm.nn.heads import (
     require_sum,
     with_weights,
 )
+from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.attention import attention
 from fusedmm.ops.gat import attend_self, self_scores
 
@@ -154,34 +154,37 @@ class GATConv(torch.nn.Module):
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
         require_nodes("GATConv", x, self.lin or self.lin_src, self.lin or self.lin_dst)
-        given, _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge)
-        adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
-        source, target, residual = self._transformed(x)
-        alpha, bias = None, self.bias
-        if source is target and attr is None and not return_attention_weights and adj.shape[0] == adj.n_cols:
-            dropout, inside = self.dropout if self.training else 0.0, bias if self.concat else None
-            out = attend_self(adj, source, self.att_src, self.att_dst, inside, self.negative_slope, dropout)
-            if self.concat:
-                bias = None
-            else:
-                out = merged(self._by_head(out), False)
+        loops, fill = self.add_self_loops, self.fill_value
+        (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
+        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+        residual = None if self.res is None or x_dst is None else self.res(x_dst)
+        alpha, bias, lin = None, self.bias, self.lin if x_dst is x_src else None
+        if lin is not None and attr is None and not return_attention_weights and adj.ptr.shape[0] == adj.n_cols + 1:
+            inside, bias = (bias, None) if self.concat else (None, bias)
+            out = self._attend_self(adj, x_src, lin, inside)
         else:
+            source, target = self._projected(x_src, x_dst)
             out, alpha = self._attend(adj, attr, source, target, bool(return_attention_weights))
             out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if bias is None else out + bias
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
-    def _transformed(self, x: Tensor | OptPair) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Sources and targets [n, H * C], and the residual."""
-        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
-        residual = None if self.res is None or x_dst is None else self.res(x_dst)
+    def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:
+        """[nodes, H * C], or without concat [nodes, C]."""
+        x, weight = (x, lin.weight_for(x)) if goes_unseen(x, lin) else (lin(x), None)
+        dropout = self.dropout if self.training else 0.0
+        out = attend_self(adj, x, weight, self.att_src, self.att_dst, bias, self.negative_slope, dropout)
+        return out if self.concat else merged(self._by_head(out), False)
+
+    def _projected(self, x_src: Tensor, x_dst: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Sources and targets, [n, H * C]."""
         if self.lin is not None and x_dst is x_src:
             source = self.lin(x_src)
-            return source, source, residual
+            return source, source
         of_source, of_target = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
         assert of_source is not None and of_target is not None
-        return of_source(x_src), None if x_dst is None else of_target(x_dst), residual
+        return of_source(x_src), None if x_dst is None else of_target(x_dst)
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.view(-1, self.heads, self.out_channels)

@@ -16,7 +16,6 @@ from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import (
     Fill,
     Weights,
-    add_loops,
     edges,
     glorot_linear,
     merged,
@@ -147,7 +146,8 @@ class GATv2Conv(torch.nn.Module):
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("GATv2Conv: edge_attr needs edge_dim")
         require_nodes("GATv2Conv", x, self.lin_l, self.lin_r)
-        given, (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge)
+        loops, fill = self.add_self_loops, self.fill_value
+        (adj, attr), (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge, loops, fill)
         if x_dst is None:
             raise ValueError("GATv2Conv: the targets need features too, x = (x_src, x_dst)")
         residual = None if self.res is None else self.res(x_dst)
@@ -158,7 +158,6 @@ class GATv2Conv(torch.nn.Module):
             source = target = self.lin_l(x_src).view(shape)
         else:
             source, target = (part.view(shape) for part in maps_of(x_src, self.lin_l, self.lin_r))
-        adj, attr = add_loops(given, self.fill_value) if self.add_self_loops else given
         options: dict[str, Any] = {
             "dropout": self.dropout,
             "training": self.training,

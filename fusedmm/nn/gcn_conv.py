@@ -10,11 +10,11 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
-from fusedmm.nn.adjacency import adjacency, aggregate, reduction
+from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, with_one_loop
 from fusedmm.nn.checks import require_edge_weight, require_nodes, require_options, require_size
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
-from fusedmm.structure import lasting
+from fusedmm.structure import is_wrapped, lasting
 
 
 class GCNConv(torch.nn.Module):
@@ -112,13 +112,16 @@ class GCNConv(torch.nn.Module):
         adj = self._kept
         if adj is None:
             keep = self.cached and self.normalize
-            adj = (lasting(self._graph) if keep else self._graph)(x, edge_index, edge_weight)
-            if keep:
+            make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
+            adj = make(x, edge_index, edge_weight)
+            if keep and not (torch._C._are_functorch_transforms_active() and is_wrapped(adj.val)):
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias
 
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+        if edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
+            return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
         if edge_weight is not None:
             edge_weight = require_edge_weight("GCNConv", edge_weight, adj.nnz)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, reduction, with_edge_values
+from fusedmm.nn.adjacency import OptPair, Size, is_edge_index, nodes_of, reduction, with_edge_values, with_one_loop
 from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
@@ -55,20 +55,34 @@ def require_width(fill: Tensor, edge_dim: int, layer: str = "") -> None:
 
 
 def edges(
-    layer: str, graph: Any, x: Tensor | OptPair, size: Size, edge_attr: Tensor | None, lin_edge: Any
+    layer: str,
+    graph: Any,
+    x: Tensor | OptPair,
+    size: Size,
+    edge_attr: Tensor | None,
+    lin_edge: Any,
+    loops: bool = False,
+    fill: Fill = None,
 ) -> tuple[Edges, OptPair]:
     """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given; none
-    without their map."""
+    without their map.
+
+    With ``loops`` each node has exactly one self loop, behind the other edges; its features are ``fill``, or a
+    reduction over the other edges into the node.
+    """
+    if loops and lin_edge is None and is_edge_index(graph):
+        pair, sources, targets = nodes_of(graph, x, size)
+        return Edges(with_one_loop(graph, sources, targets).pattern, None), pair
     adj, pair = with_edge_values(graph, x, size)
     attr = adj.val if edge_attr is None else edge_attr
     if lin_edge is None or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
-        return Edges(adj.pattern(), None), pair
-    return Edges(adj.pattern(), require_edge_attr(layer, attr, adj.nnz, lin_edge)), pair
+        given = Edges(adj.pattern(), None)
+    else:
+        given = Edges(adj.pattern(), require_edge_attr(layer, attr, adj.nnz, lin_edge))
+    return _add_loops(given, fill) if loops else given, pair
 
 
-def add_loops(given: Edges, fill: Fill) -> Edges:
-    """Each node with exactly one self loop, behind the other edges; its features are ``fill``, or a
-    reduction over the other edges into the node."""
+def _add_loops(given: Edges, fill: Fill) -> Edges:
     adj, attr = given
     looped = with_loops(adj)
     if attr is None:

@@ -59,10 +59,11 @@ class Linear(torch.nn.Module):
 
     def weight_for(self, x: Tensor) -> Tensor:
         """The weight, which is drawn here where x is the first input."""
-        if isinstance(self.weight, UninitializedParameter):
+        if self.in_channels <= 0 and isinstance(self.weight, UninitializedParameter):
             self._open(x.size(-1))
             self.reset_parameters()
-        return self.weight
+        weight: Tensor = self.weight
+        return weight
 
     def _open(self, in_channels: int) -> None:
         self.in_channels = in_channels
@@ -106,14 +107,14 @@ def maps_of(x: Tensor, *maps: Linear) -> list[Tensor]:
 
 
 def _joins(x: Tensor, maps: tuple[Linear, ...]) -> bool:
-    """Whether nobody sees that the maps were not called: no hooks, no other class in their place."""
-    if torch.compiler.is_compiling() or x.layout != torch.strided:
+    numbers = sum(lin.out_channels for lin in maps)
+    if any((lin.bias is None) != (maps[0].bias is None) for lin in maps) or x.shape[0] * numbers > JOINED:
         return False
-    numbers = 0
-    for lin in maps:
-        if type(lin) is not Linear or (lin.bias is None) != (maps[0].bias is None):
-            return False
-        if lin._forward_hooks or lin._forward_pre_hooks or lin._backward_hooks or lin._backward_pre_hooks:
-            return False
-        numbers += lin.out_channels
-    return x.shape[0] * numbers <= JOINED
+    return all(goes_unseen(x, lin) for lin in maps)
+
+
+def goes_unseen(x: Tensor, lin: Linear | None) -> bool:
+    """Whether nobody sees that the map was not called: no hooks, no other class in its place."""
+    if type(lin) is not Linear or torch.compiler.is_compiling() or x.layout != torch.strided:
+        return False
+    return not (lin._forward_hooks or lin._forward_pre_hooks or lin._backward_hooks or lin._backward_pre_hooks)

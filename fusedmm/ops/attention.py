@@ -19,7 +19,7 @@ from fusedmm._lib import algorithm_number, ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
-from fusedmm.ops.operands import autocast, refuse_rules, require_dense
+from fusedmm.ops.operands import autocast, needs_rules, require_dense
 from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
@@ -133,7 +133,7 @@ def attention(
         size = (v.shape[0], q.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (q, v)) else None
         adj = as_csr(adj, size=size)
     edge_weight = adj.val if edge_weight is None else edge_weight
-    refuse_rules("attention", q, k, v, att, bias, edge_weight)
+    rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
     number = SCORES[score]
     if scale is None:
@@ -148,7 +148,9 @@ def attention(
     learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in x]
     pos = number == ADDITIVE and learns[0] and not (learns[4] or learns[5])
     options = Options(adj, number, float(scale), float(slope), rate, chosen, pos)
-    if any(learns):
+    if rules:
+        out, lse = composite(options, x)
+    elif any(learns):
         out, lse = Attention.apply(options, *x)
     else:
         out, lse, _, _ = forward(options, x)
@@ -156,7 +158,7 @@ def attention(
     if return_lse:
         found.append(lse)
     if return_weights:
-        found.append(_weights(options, x, lse))
+        found.append(_weights(options, x, lse, rules))
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -312,14 +314,21 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
     return w * weights(o.adj, zero, lse, x.seed, o.dropout)
 
 
-def _weights(o: Options, x: Operands, lse: Tensor) -> Tensor:
+def _weights(o: Options, x: Operands, lse: Tensor, rules: bool) -> Tensor:
     """u, by the kernel where nobody wants its gradient."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
+    if rules or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)):
         return _thinned(o, x, softmax(o.adj, _logits(o, x)))
     q, k, _, *others = _arguments(o, x, False)[4:]
     operands = (*half(o.adj, False), q, k, o.adj.none, *others, lse)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
     return run(ops._attention_weights.default, q, *operands, *numbers)
+
+
+def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
+    """out and lse by operations that torch differentiates, with the weights in memory."""
+    logits = _logits(o, x)
+    out = spmm_half(o.adj, False, _thinned(o, x, softmax(o.adj, logits)), x.v)
+    return out, log_sum_exp(o.adj, logits)
 
 
 def _differentiable(
@@ -329,9 +338,7 @@ def _differentiable(
     with torch.enable_grad():
         copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
         copy = Operands(*copies)
-        logits = _logits(o, copy)
-        out = spmm_half(o.adj, False, _thinned(o, copy, softmax(o.adj, logits)), copy.v)
-        lse = log_sum_exp(o.adj, logits)
+        out, lse = composite(o, copy)
     wanted = [t for t, need in zip(copy, needs, strict=True) if need and t is not None]
     found = iter(torch.autograd.grad((out, lse), wanted, (gout, glse), create_graph=True, allow_unused=True))
     return tuple(next(found) if need else None for need in needs)

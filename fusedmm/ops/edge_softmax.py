@@ -15,8 +15,8 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import FLOATS, autocast, refuse_rules
-from fusedmm.ops.pair import run, sddmm_half, spmm_half
+from fusedmm.ops.operands import FLOATS, autocast, needs_rules
+from fusedmm.ops.pair import Held, run, sddmm_half, spmm_half
 
 ADDITIVE = 1
 
@@ -70,7 +70,8 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
 
 def softmax(adj: CSR, logits: Tensor) -> Tensor:
     """edge_softmax of logits [nnz, heads]."""
-    refuse_rules("edge_softmax", logits)
+    if needs_rules(logits):
+        return SoftmaxRule.apply(Held(adj), logits)
     if torch.is_grad_enabled() and logits.requires_grad:
         return Softmax.apply(adj, logits)
     return weights(adj, logits, lse_of(adj, logits))
@@ -78,6 +79,8 @@ def softmax(adj: CSR, logits: Tensor) -> Tensor:
 
 def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
     """[rows, heads] of logits [nnz, heads], differentiable to any order; -inf for a row without entries."""
+    if needs_rules(logits):
+        return LogSumExpRule.apply(Held(adj), logits)
     if torch.is_grad_enabled() and logits.requires_grad:
         return LogSumExp.apply(adj, logits)
     return lse_of(adj, logits)
@@ -147,3 +150,61 @@ class LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, glse: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         (logits,) = ctx.saved_tensors
         return None, softmax(ctx.adj, logits) * to_entries(ctx.adj, glse.to(logits.dtype))
+
+
+# ---- the same for torch.func and forward mode ----
+
+
+def _flat(logits: Tensor, batch: int) -> Tensor:
+    """Logits [nnz, heads] with a batch at a dimension as [nnz, batch * heads]."""
+    return logits.movedim(batch, 1).flatten(1)
+
+
+class SoftmaxRule(torch.autograd.Function):
+    """Softmax for torch.func."""
+
+    @staticmethod
+    def forward(held: Held, logits: Tensor) -> Tensor:
+        return weights(held.adj, logits, lse_of(held.adj, logits))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.adj = inputs[0].adj
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    backward = Softmax.backward
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, t: Tensor) -> Tensor:  # type: ignore[override]
+        return Softmax.backward(ctx, t)[1]  # its matrix is symmetric
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, held: Held, logits: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]
+        return softmax(held.adj, _flat(logits, in_dims[1])).unflatten(1, (info.batch_size, -1)), 1
+
+
+class LogSumExpRule(torch.autograd.Function):
+    """LogSumExp for torch.func."""
+
+    @staticmethod
+    def forward(held: Held, logits: Tensor) -> Tensor:
+        return lse_of(held.adj, logits)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        held, logits = inputs
+        ctx.adj = held.adj
+        ctx.save_for_backward(logits)
+        ctx.save_for_forward(logits, output)
+
+    backward = LogSumExp.backward
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, t: Tensor) -> Tensor:  # type: ignore[override]
+        logits, lse = ctx.saved_tensors
+        return over_rows(ctx.adj, softmax(ctx.adj, logits) * t).to(lse.dtype)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, held: Held, logits: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]
+        return log_sum_exp(held.adj, _flat(logits, in_dims[1])).unflatten(1, (info.batch_size, -1)), 1

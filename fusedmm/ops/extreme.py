@@ -21,8 +21,9 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import refuse_rules
-from fusedmm.ops.pair import Values, half, like_values, run, spmm_run
+from fusedmm.ops.operands import needs_rules
+from fusedmm.ops.pair import Held, Values, half, like_values, run, spmm_run
+from fusedmm.ops.transforms import flat_operand, flat_values
 
 ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
 
@@ -38,15 +39,19 @@ class Chosen(NamedTuple):
 
 
 def extreme(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-    """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row.
-
-    Raises:
-        RuntimeError: under a torch.func transform or with a tangent, for which there is no rule.
-    """
-    refuse_rules("spmm with max or min", val, x)
+    """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row."""
+    if needs_rules(val, x):
+        return ExtremeRule.apply(Held(adj), transposed, val, x, reduce, algorithm)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return Extreme.apply(adj, transposed, val, x, reduce, algorithm)
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
+
+
+def select(m: Chosen, form: int, weight: Values = None, z: Values = None, g: Values = None) -> Tensor:
+    """One of the three forms, differentiable in weight, z and g; or the counts, which are constant."""
+    if needs_rules(m.val, m.x, m.y, weight, z, g):
+        return SelectedRule.apply(Held(m.adj), m.transposed, m.val, m.x, m.y, form, weight, z, g)
+    return _select(m, form, weight, z, g) if form == COUNTS else Selected.apply(m, form, weight, z, g)
 
 
 def _select(m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tensor:
@@ -71,9 +76,9 @@ class Extreme(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, x, y = ctx.saved_tensors
         m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
-        share = (gy / _select(m, COUNTS, None, None, None).clamp(min=1)).to(gy.dtype)
-        gx = Selected.apply(m, COLS, val, None, share) if ctx.needs_input_grad[3] else None
-        gval = like_values(Selected.apply(m, EDGES, None, x, share), val) if ctx.needs_input_grad[2] else None
+        share = (gy / select(m, COUNTS).clamp(min=1)).to(gy.dtype)
+        gx = select(m, COLS, val, None, share) if ctx.needs_input_grad[3] else None
+        gval = like_values(select(m, EDGES, None, x, share), val) if ctx.needs_input_grad[2] else None
         return None, None, gval, gx, None, None
 
 
@@ -88,15 +93,107 @@ class Selected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        weight, z, g = ctx.saved_tensors
-        m, form = ctx.m, ctx.form
-        needs_weight, needs_z, needs_g = ctx.needs_input_grad[2:]
-        gweight = gz = gg = None
-        if needs_weight:
-            e = Selected.apply(m, EDGES, None, grad if form == COLS else z, grad if form == ROWS else g)
-            gweight = like_values(e, weight)
-        if needs_z:
-            gz = Selected.apply(m, COLS, weight if form == ROWS else grad, None, grad if form == ROWS else g)
-        if needs_g:
-            gg = Selected.apply(m, ROWS, weight if form == COLS else grad, grad if form == COLS else z, None)
-        return None, None, gweight, gz, gg
+        return None, None, *_derivatives(ctx.m, ctx.form, ctx.saved_tensors, grad, ctx.needs_input_grad[2:])
+
+
+def _derivatives(
+    m: Chosen, form: int, given: tuple[Values, ...], grad: Tensor, needs: tuple[bool, ...]
+) -> tuple[Values, Values, Values]:
+    """The gradients of weight, z and g, which were given."""
+    weight, z, g = given
+    gweight = gz = gg = None
+    if needs[0] and weight is not None:
+        e = select(m, EDGES, None, grad if form == COLS else z, grad if form == ROWS else g)
+        gweight = like_values(e, weight)
+    if needs[1]:
+        gz = select(m, COLS, weight if form == ROWS else grad, None, grad if form == ROWS else g)
+    if needs[2]:
+        gg = select(m, ROWS, weight if form == COLS else grad, grad if form == COLS else z, None)
+    return gweight, gz, gg
+
+
+# ---- the same for torch.func and forward mode ----
+
+
+class ExtremeRule(torch.autograd.Function):
+    """Extreme for torch.func; a tangent is the mean of those of the entries that reached the extreme."""
+
+    @staticmethod
+    def forward(held: Held, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+        return spmm_run(held.adj, transposed, val, x, reduce, algorithm)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        held, ctx.transposed, val, x, _, _ = inputs
+        ctx.adj = held.adj
+        ctx.save_for_backward(val, x, output)
+        ctx.save_for_forward(val, x, output)
+
+    backward = Extreme.backward
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        val, x, y = ctx.saved_tensors
+        _, _, dval, dx, _, _ = tangents
+        m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
+        parts = []
+        if dx is not None:
+            parts.append(select(m, ROWS, val, dx))
+        if dval is not None:
+            parts.append(select(m, ROWS, dval, x))
+        return (sum(parts[1:], parts[0]) / select(m, COUNTS).clamp(min=1)).to(y.dtype)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, held: Held, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int
+    ) -> Any:
+        flat, heads = flat_operand(x, in_dims[3], info.batch_size)
+        values = flat_values(val, in_dims[2], info.batch_size, heads)
+        y = extreme(held.adj, transposed, values, flat, reduce, algorithm)
+        return y.reshape(y.shape[0], info.batch_size, *([heads] if heads else []), y.shape[-1]), 1
+
+
+class SelectedRule(torch.autograd.Function):
+    """``select`` for torch.func: linear in each of weight, z and g; val, x and y count as constant."""
+
+    @staticmethod
+    def forward(
+        held: Held, transposed: bool, val: Values, x: Tensor, y: Tensor, form: int, weight: Values, z: Values, g: Values
+    ) -> Tensor:
+        return _select(Chosen(held.adj, transposed, val, x, y), form, weight, z, g)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        held, ctx.transposed, *tensors, ctx.form, weight, z, g = inputs
+        ctx.adj = held.adj
+        ctx.save_for_backward(*tensors, weight, z, g)
+        ctx.save_for_forward(*tensors, weight, z, g)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        val, x, y, *given = ctx.saved_tensors
+        m = Chosen(ctx.adj, ctx.transposed, val, x, y)
+        needs = ctx.needs_input_grad[6:] if ctx.form != COUNTS else (False, False, False)
+        return *[None] * 6, *_derivatives(m, ctx.form, tuple(given), grad, needs)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
+        val, x, y, *given = ctx.saved_tensors
+        m, parts = Chosen(ctx.adj, ctx.transposed, val, x, y), []
+        for k, t in enumerate(tangents[6:]):
+            if t is not None:
+                weight, z, g = (t if j == k else other for j, other in enumerate(given))
+                parts.append(select(m, ctx.form, weight, z, g))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, held: Held, transposed: bool, val: Values, *rest: Any) -> Any:
+        x, y, form, weight, z, g = rest
+        batch, dims = info.batch_size, in_dims[3:]
+        x, heads = flat_operand(x, dims[0], batch)
+        y, _ = flat_operand(y, dims[1], batch)
+        z, g = (None if t is None else flat_operand(t, d, batch)[0] for t, d in ((z, dims[4]), (g, dims[5])))
+        m = Chosen(held.adj, transposed, flat_values(val, in_dims[2], batch, heads), x, y)
+        found = select(m, form, flat_values(weight, dims[3], batch, heads), z, g)
+        behind = [] if form == EDGES else [found.shape[-1]]
+        return found.reshape(found.shape[0], batch, *([heads] if heads else []), *behind), 1

@@ -13,26 +13,38 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
-from fusedmm.ops.attention import ADDITIVE, Operands, Options
-from fusedmm.ops.operands import refuse_rules, require_dense
+from fusedmm.ops.attention import ADDITIVE, Options
+from fusedmm.ops.operands import needs_rules, require_dense
 from fusedmm.ops.pair import run
 
 _scores: Any = ops._gat_scores.default
-_spread: Any = ops._gat_spread.default
+Call = tuple[CSR, float, float]  # the matrix, slope and dropout
+
+_attend: Any = ops._attend_self.default
+_attend_back: Any = ops._attend_self_back.default
 
 
 def attend_self(
-    adj: CSR, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, slope: float, dropout: float
+    adj: CSR,
+    x: Tensor,
+    weight: Tensor | None,
+    att_k: Tensor,
+    att_q: Tensor,
+    bias: Tensor | None,
+    slope: float,
+    dropout: float,
 ) -> Tensor:
     """What each row gathers of x, all heads side by side.
 
     Args:
         adj: [n, n]; values are not used.
-        x: floating, [n, H * C].
+        x: floating, [n, H * C], or [n, F] with a weight.
+        weight: [H * C, F], which x is projected by first, or None.
         att_k, att_q: [1, H, C], of the columns' and of the rows' scores.
         bias: [H * C], added to the result, or None.
         slope, dropout: as of ``attention``.
@@ -43,8 +55,10 @@ def attend_self(
     Raises:
         TypeError, ValueError: as ``attention``.
     """
-    refuse_rules("attention", x, att_k, att_q)
-    if _mixed(x, att_k, att_q, bias):
+    rules = needs_rules(x, weight, att_k, att_q, bias)
+    if weight is not None and (rules or _mixed(x, weight, att_k, att_q, bias)):
+        x, weight = linear(x, weight), None
+    if weight is None and (rules or _mixed(x, att_k, att_q, bias)):
         heads = x.view(x.shape[0], *att_k.shape[1:])
         k, q = self_scores(heads, att_k, att_q)
         out = base.attention(adj.pattern(), q, k, heads, score="additive", slope=slope, dropout=dropout)
@@ -52,17 +66,19 @@ def attend_self(
         return out.flatten(1) if bias is None else out.flatten(1) + bias
     require_dense("attention", "x", x, adj, adj.n_cols, "columns")
     seed = torch.randint(2**63 - 1, (1,), device=x.device) if dropout else None
-    learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (x, att_k, att_q, bias)]
-    o = Options(adj, ADDITIVE, 1.0, slope, dropout, 0, any(learns[:3]))
-    if any(learns):
-        result: Tensor = SelfAttention.apply(o, x, att_k, att_q, bias, seed)
-        return result
-    return _biased(_forward(o, x, att_k, att_q, seed)[0], x, bias)
+    if torch.is_grad_enabled():
+        scores = x.requires_grad or att_k.requires_grad or att_q.requires_grad
+        scores = scores or (weight is not None and weight.requires_grad)
+        if scores or (bias is not None and bias.requires_grad):
+            result: Tensor = SelfAttention.apply((adj, slope, dropout), scores, x, weight, att_k, att_q, bias, seed)
+            return result
+    out, _ = _forward((adj, slope, dropout), x if weight is None else linear(x, weight), att_k, att_q, seed, False)
+    return out if bias is None else out + bias
 
 
 def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
     """k and q of x [n, H, C], [n, H], in the bits that ``attend_self`` has; of any order."""
-    if _mixed(x, att_k, att_q):
+    if needs_rules(x, att_k, att_q) or _mixed(x, att_k, att_q):
         return (x * att_k).sum(-1), (x * att_q).sum(-1)
     k, q = Scores.apply(x, att_k, att_q)
     return k.squeeze(-1), q.squeeze(-1)
@@ -70,7 +86,11 @@ def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor
 
 def _mixed(x: Tensor, *others: Tensor | None) -> bool:
     """Whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
-    return torch.is_autocast_enabled(x.device.type) or any(t is not None and t.dtype != x.dtype for t in others)
+    dtype = x.dtype
+    for t in others:
+        if t is not None and t.dtype != dtype:
+            return True
+    return torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
 
 
 class Scores(torch.autograd.Function):
@@ -88,18 +108,17 @@ class Scores(torch.autograd.Function):
         return gk * att_k + gq * att_q, (gk * x).sum(0, keepdim=True), (gq * x).sum(0, keepdim=True)
 
 
-def _biased(out: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-    return out.view(x.shape) if bias is None else out.view(x.shape) + bias
-
-
 def _forward(
-    o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None
-) -> tuple[Tensor, Operands, tuple[Tensor, ...]]:
-    heads = x.view(x.shape[0], *att_k.shape[1:])
-    k, q = run(_scores, x, heads, att_k, att_q)
-    operands = Operands(q, k, heads, None, None, None, seed)
-    out, *kept = base.forward(o, operands)
-    return out, operands, tuple(kept)
+    o: Call, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None, whole: bool
+) -> tuple[Tensor, Tensor]:
+    """out, and what the gradient needs beside it where it is whole."""
+    adj, slope, dropout = o
+    none = adj.none
+    found: tuple[Tensor, Tensor] = run(
+        _attend, x, adj.ptr, adj.idx, adj.eid, adj.plan, x, att_k, att_q, none if seed is None else seed,
+        slope, dropout, whole,
+    )  # fmt: skip
+    return found
 
 
 class SelfAttention(torch.autograd.Function):
@@ -107,44 +126,59 @@ class SelfAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None
+        ctx: Any,
+        o: Call,
+        whole: bool,
+        x: Tensor,
+        weight: Tensor | None,
+        att_k: Tensor,
+        att_q: Tensor,
+        bias: Tensor | None,
+        seed: Tensor | None,
     ) -> Tensor:
-        out, operands, kept = _forward(o, x, att_k, att_q, seed)
-        ctx.save_for_backward(x, att_k, att_q, seed, operands.k, operands.q, out, *kept)
+        projected = x if weight is None else linear(x, weight)
+        out, kept = _forward(o, projected, att_k, att_q, seed, whole)
+        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out, kept)
         ctx.o = o
-        return _biased(out, x, bias)
+        return out if bias is None else out + bias
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, att_k, att_q, seed, k, q, out, lse, pos, pos_w = ctx.saved_tensors
-        o: Options = ctx.o
-        needs = ctx.needs_input_grad[1:5]
-        gbias = None
-        if not any(needs[:3]):
-            return None, None, None, None, gout.sum(0), None
+        x, weight, att_k, att_q, seed, projected, out, kept = ctx.saved_tensors
+        o: Call = ctx.o
+        adj, slope, dropout = o
+        _, _, *needs, needs_bias, _ = ctx.needs_input_grad
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            gbias = gout.sum(0) if needs[3] else None
-            return None, *_differentiable(o, x, att_k, att_q, seed, needs[:3], gout), gbias, None
-        heads, gout, none = x.view(out.shape), gout.reshape(out.shape), o.adj.none
-        delta, gq = run(base.row_sums, x, gout, out, lse, none, pos, pos_w, o.slope)
-        operands = Operands(q, k, heads, None, None, None, seed)
-        gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
-        gx, parts = run(_spread, x, heads, att_k, att_q, gk, gq, gv, gout if needs[3] else none)
-        gatt_k, gatt_q, *rest = parts.sum(0, keepdim=True, dtype=x.dtype).split(out.shape[1], 1)
-        if needs[3]:
-            gbias = rest[0].reshape(-1)
-        return None, gx.view(x.shape), gatt_k, gatt_q, gbias, None
+            gbias = gout.sum(0) if needs_bias else None
+            return None, None, *_differentiable(o, (x, weight, att_k, att_q), seed, needs, gout), gbias, None
+        if not any(needs):
+            return None, None, None, None, None, None, gout.sum(0), None
+        gx, parts = run(
+            _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, adj.none if seed is None else seed,
+            out, kept, gout, slope, dropout, needs_bias,
+        )  # fmt: skip
+        total = parts.sum(0, keepdim=True, dtype=gx.dtype)
+        gatt_k, gatt_q, *rest = total.chunk(3 if needs_bias else 2, 1)
+        gweight = None
+        if weight is not None:
+            gweight = gx.t().mm(x) if needs[1] else None
+            gx = gx.mm(weight) if needs[0] else None
+        return None, None, gx, gweight, gatt_k, gatt_q, rest[0].view(-1) if needs_bias else None, None
 
 
 def _differentiable(
-    o: Options, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None, needs: tuple[bool, ...], gout: Tensor
+    o: Call, operands: tuple[Tensor | None, ...], seed: Tensor | None, needs: list[bool], gout: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients as a graph of their own."""
     with torch.enable_grad():
-        given = [t.view_as(t) if need else t for t, need in zip((x, att_k, att_q), needs, strict=True)]
-        heads = given[0].view(x.shape[0], *att_k.shape[1:])
-        k, q = Scores.apply(heads, *given[1:])
-        out, _ = base.Attention.apply(o, q, k, heads, None, None, None, seed)
-    wanted = [t for t, need in zip(given, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, gout.view(out.shape), create_graph=True))
+        given = [t.view_as(t) if t is not None and need else t for t, need in zip(operands, needs, strict=True)]
+        x, weight, att_k, att_q = given
+        assert x is not None and att_k is not None
+        heads = (x if weight is None else linear(x, weight)).view(x.shape[0], *att_k.shape[1:])
+        k, q = Scores.apply(heads, att_k, att_q)
+        adj, slope, dropout = o
+        options = Options(adj, ADDITIVE, 1.0, slope, dropout, 0, True)
+        out, _ = base.Attention.apply(options, q, k, heads, None, None, None, seed)
+    wanted = [t for t, need in zip(given, needs, strict=True) if need and t is not None]
+    found = iter(torch.autograd.grad(out, wanted, gout.reshape(out.shape), create_graph=True) if wanted else ())
     return tuple(next(found) if need else None for need in needs)

@@ -52,18 +52,6 @@ def needs_rules(*operands: Any) -> bool:
     return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)
 
 
-def refuse_rules(op: str, *operands: Any) -> None:
-    """Says by name that an operator has no rule for torch.func and forward mode.
-
-    Raises:
-        RuntimeError: inside torch.func.grad, vjp, jvp or vmap, or where an operand has a tangent.
-    """
-    if needs_rules(*operands):
-        raise RuntimeError(
-            f"{op}: there is no rule for torch.func and forward mode; torch.autograd has gradients of any order"
-        )
-
-
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:
     """Values [nnz, heads] need operands [rows, heads, F] of as many heads.
 

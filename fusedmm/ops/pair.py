@@ -21,13 +21,20 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import needs_rules
-from fusedmm.structure import Half
+from fusedmm.structure import Half, lasting
 
 Values = Tensor | None
 SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default
+
+
+class Held:
+    """A matrix that torch.func leaves alone: of a CSR it would wrap the tensors and make another CSR."""
+
+    def __init__(self, adj: CSR) -> None:
+        self.adj = adj
 
 
 def half(adj: CSR, transposed: bool) -> Half:
@@ -46,7 +53,7 @@ def run(op: Any, like: Tensor, *operands: Any) -> Any:
 def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
     if needs_rules(val, x):
-        return transforms.SpMM.apply(adj, transposed, val, x, reduce, algorithm)
+        return transforms.SpMM.apply(Held(adj), transposed, val, x, reduce, algorithm)
     if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
         return SpMM.apply(adj, transposed, val, x, reduce, algorithm)
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
@@ -68,7 +75,7 @@ def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, al
 def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
     if needs_rules(val, a, b):
-        return transforms.SDDMM.apply(adj, transposed, val, a, b, algorithm)
+        return transforms.SDDMM.apply(Held(adj), transposed, val, a, b, algorithm)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)):
         return SDDMM.apply(adj, transposed, val, a, b, algorithm)
     return sddmm_run(adj, transposed, val, a, b, algorithm)
@@ -98,18 +105,23 @@ def per_entry(entries: Tensor, g: Tensor) -> Tensor:
 
 def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
     """``entries_of`` a matrix or its transpose, made once per structure."""
-    shared = None if torch.compiler.is_compiling() else getattr(adj, "_shared", None)
-    if shared is None:
+    if torch.compiler.is_compiling():
         return entries_of(half(adj, transposed)[0], like)
+    known_of = adj.shared().derived
     key = ("entries", transposed, sums_dtype(like))
-    known: Tensor | None = shared.derived.get(key)
+    known: Tensor | None = known_of.get(key)
     if known is None:
-        with torch.no_grad():
-            known = entries_of(half(adj, transposed)[0], like)
+        known = _entries_of(half(adj, transposed)[0], like)
         # No traced tensor is kept, and none in a CUDA graph's own memory.
         if type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
-            shared.derived[key] = known
+            known_of[key] = known
     return known
+
+
+@lasting
+@torch.no_grad()
+def _entries_of(ptr: Tensor, like: Tensor) -> Tensor:
+    return entries_of(ptr, like)
 
 
 class SpMM(torch.autograd.Function):

@@ -10,28 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.csr import CSR
 from fusedmm.ops import pair
-from fusedmm.ops.pair import Values
+from fusedmm.ops.pair import Held, Values
 
 
-def _heads_last_batch(t: Tensor, dim: int | None, batch: int) -> Tensor:
+def _batch_behind(t: Tensor, dim: int | None, batch: int) -> Tensor:
     """[n, ...] with a batch at dim (or none) as [n, batch, ...]."""
     return t.movedim(dim, 1) if dim is not None else t.unsqueeze(1).expand(t.shape[0], batch, *t.shape[1:])
 
 
-def _operand(x: Tensor, dim: int | None, batch: int) -> tuple[Tensor, int]:
+def flat_operand(x: Tensor, dim: int | None, batch: int) -> tuple[Tensor, int]:
     """An operand [n, F] or [n, H, F] per sample as [n, batch * H, F], and H (0: it had none)."""
-    x = _heads_last_batch(x, dim, batch)
+    x = _batch_behind(x, dim, batch)
     heads = x.shape[2] if x.dim() == 4 else 0
     return x.reshape(x.shape[0], -1, x.shape[-1]), heads
 
 
-def _values(val: Values, dim: int | None, batch: int, heads: int) -> Tensor | None:
+def flat_values(val: Values, dim: int | None, batch: int, heads: int) -> Tensor | None:
     """Values as [nnz, batch * heads]; [nnz] where one value serves all."""
     if val is None or (dim is None and val.dim() == 1):
         return val
-    val = _heads_last_batch(val, dim, batch)
+    val = _batch_behind(val, dim, batch)
     if val.dim() == 2:
         val = val.unsqueeze(2).expand(*val.shape, max(heads, 1))
     elif val.shape[2] == 1:
@@ -43,12 +42,13 @@ class SpMM(torch.autograd.Function):
     """pair.SpMM for torch.func."""
 
     @staticmethod
-    def forward(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        return pair.spmm_run(adj, transposed, val, x, reduce, algorithm)
+    def forward(held: Held, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+        return pair.spmm_run(held.adj, transposed, val, x, reduce, algorithm)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.adj, ctx.transposed, val, x, ctx.reduce, _ = inputs
+        held, ctx.transposed, val, x, ctx.reduce, _ = inputs
+        ctx.adj = held.adj
         ctx.save_for_backward(val, x)
         ctx.save_for_forward(val, x)
 
@@ -67,11 +67,11 @@ class SpMM(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, adj: CSR, transposed: bool, val: Any, x: Tensor, reduce: int, algorithm: int
+        info: Any, in_dims: Any, held: Held, transposed: bool, val: Any, x: Tensor, reduce: int, algorithm: int
     ) -> Any:
-        flat, heads = _operand(x, in_dims[3], info.batch_size)
-        values = _values(val, in_dims[2], info.batch_size, heads)
-        y = pair.spmm_half(adj, transposed, values, flat, reduce, algorithm)
+        flat, heads = flat_operand(x, in_dims[3], info.batch_size)
+        values = flat_values(val, in_dims[2], info.batch_size, heads)
+        y = pair.spmm_half(held.adj, transposed, values, flat, reduce, algorithm)
         return y.reshape(y.shape[0], info.batch_size, *([heads] if heads else []), y.shape[-1]), 1
 
 
@@ -79,12 +79,13 @@ class SDDMM(torch.autograd.Function):
     """pair.SDDMM for torch.func."""
 
     @staticmethod
-    def forward(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
-        return pair.sddmm_run(adj, transposed, val, a, b, algorithm)
+    def forward(held: Held, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+        return pair.sddmm_run(held.adj, transposed, val, a, b, algorithm)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.adj, ctx.transposed, val, a, b, _ = inputs
+        held, ctx.transposed, val, a, b, _ = inputs
+        ctx.adj = held.adj
         ctx.save_for_backward(val, a, b)
         ctx.save_for_forward(val, a, b)
 
@@ -105,10 +106,10 @@ class SDDMM(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int
+        info: Any, in_dims: Any, held: Held, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int
     ) -> Any:
-        flat_a, heads = _operand(a, in_dims[3], info.batch_size)
-        flat_b, _ = _operand(b, in_dims[4], info.batch_size)
-        values = _values(val, in_dims[2], info.batch_size, heads)
-        e = pair.sddmm_half(adj, transposed, values, flat_a, flat_b, algorithm)
+        flat_a, heads = flat_operand(a, in_dims[3], info.batch_size)
+        flat_b, _ = flat_operand(b, in_dims[4], info.batch_size)
+        values = flat_values(val, in_dims[2], info.batch_size, heads)
+        e = pair.sddmm_half(held.adj, transposed, values, flat_a, flat_b, algorithm)
         return e.reshape(e.shape[0], info.batch_size, *([heads] if heads else [])), 1
