@@ -133,7 +133,7 @@ def test_bad_fill_value(name, fill, text):
 def test_bad_inputs(name):
     x, edge_index, edge_attr = inputs(D)
     plain, edged = make(ours, name, F_IN, F_OUT), make(ours, name, F_IN, F_OUT, edge_dim=D)
-    with pytest.raises(ValueError, match=rf"{name}: node features must be \[nodes, F\], not \[2, 11, 5\]"):
+    with pytest.raises(ValueError, match=rf"{name}: x must be \[nodes, F\], not \[2, 11, 5\]"):
         plain(torch.stack([x, x]), edge_index)
     with pytest.raises(ValueError, match=rf"{name}: edge_attr must be \[40, D\].*not \[7, 3\]"):
         edged(x, edge_index, edge_attr[:7])

@@ -203,6 +203,12 @@ def within():
     return layer
 
 
+def aggregated():
+    layer = pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", "std"])
+    layer.aggr_module.aggrs[1].register_forward_hook(lambda *_: None)
+    return layer
+
+
 def replaced():
     layer = pyg.GATConv(F_IN, F_OUT)
     layer.lin = torch.nn.Linear(F_IN, F_OUT)
@@ -236,8 +242,8 @@ def explained():
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr="lstm"), "SAGEConv: aggr must be one of add, .*not 'lstm'"),
-        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", "max"]), "SAGEConv: aggr must be one of"),
+        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr="lstm"), "SAGEConv: aggr must be one of add, .*not LSTM"),
+        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", "median"]), "SAGEConv: aggr must be one of"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, aggr=pyg.SumAggregation()), "GCNConv: aggr must be one of"),
         (lambda: pyg.GATConv(F_IN, F_OUT, aggr="max"), "GATConv: aggr must be 'add' or 'sum'"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, flow="target_to_source"), "GCNConv: flow must be"),
@@ -248,6 +254,7 @@ def explained():
         (hooked, "it has hooks"),
         (watched, "it has hooks"),
         (within, "its lin has hooks"),
+        (aggregated, "its aggr_module has hooks"),
         (replaced, "its lin is a Linear of torch.nn"),
         (pruned, "it has hooks"),
         (widened, r"its att_src is \[1, 2, 4\], not \[1, 1, 4\]"),

@@ -83,14 +83,3 @@ def reduction(layer: str, aggr: Any) -> str:
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"{layer}: aggr must be one of add, {', '.join(REDUCTIONS)}, not {aggr!r}")
     return reduce
-
-
-def require_options(layer: str, options: dict[str, Any]) -> None:
-    """Of the options of PyG's base class only the default values are supported."""
-    for name, value in options.items():
-        default = {"flow": "source_to_target", "node_dim": -2}.get(name)
-        if default is None:
-            raise ValueError(f"{layer}: the option {name} is not supported")
-        if value != default:
-            hint = "; flip(0) the edge_index instead" if name == "flow" else ""
-            raise ValueError(f"{layer}: {name} must be {default!r}, not {value!r}{hint}")

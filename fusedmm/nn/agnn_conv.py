@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 from torch.nn.parameter import Parameter
 
+from fusedmm.nn.checks import require_nodes
 from fusedmm.nn.heads import edges, require_sum
-from fusedmm.ops.attention import attention
+from fusedmm.ops.cosine import attend_cosine
 
 
 class AGNNConv(torch.nn.Module):
@@ -34,7 +34,7 @@ class AGNNConv(torch.nn.Module):
         >>> conv = fusedmm.nn.AGNNConv(add_self_loops=False)
         >>> conv(torch.tensor([[1.], [10.]]), torch.tensor([[0], [1]]))
         tensor([[0.],
-                [1.]], grad_fn=<SelectBackward0>)
+                [1.]], grad_fn=<CosineAttentionBackward>)
     """
 
     beta: Tensor
@@ -73,12 +73,11 @@ class AGNNConv(torch.nn.Module):
 
         Gradient: reaches x and beta, of any order.
         """
-        if not isinstance(x, Tensor):
+        if isinstance(x, (tuple, list)):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
-        (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, False, self.add_self_loops)
-        unit = normalize(x, dim=-1)
-        out: Any = attention(adj, self.beta * unit, unit, x, scale=1.0)
-        return out
+        require_nodes("AGNNConv", x)
+        (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, None, self.add_self_loops)
+        return attend_cosine(adj, x, self.beta)
 
     def __repr__(self) -> str:
         return "AGNNConv()"

@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module
 from torch.nn.parameter import Parameter, UninitializedParameter
 
+from fusedmm.nn.aggr import FUSED
 from fusedmm.nn.agnn_conv import AGNNConv
 from fusedmm.nn.gat_conv import GATConv
 from fusedmm.nn.gatv2_conv import GATv2Conv
@@ -39,10 +40,13 @@ def _gcn(peer: Any) -> GCNConv:
 
 
 def _sage(peer: Any) -> SAGEConv:
-    return SAGEConv(
-        peer.in_channels, peer.out_channels, normalize=peer.normalize, root_weight=peer.root_weight,
-        project=peer.project, bias=peer.lin_l.bias is not None, **_of_nodes(peer),
+    aggr = peer.aggr if isinstance(peer.aggr, str) and peer.aggr in FUSED else peer.aggr_module
+    layer = SAGEConv(
+        peer.in_channels, peer.out_channels, aggr, peer.normalize, peer.root_weight, peer.project,
+        peer.lin_l.bias is not None, flow=peer.flow, node_dim=peer.node_dim,
     )  # fmt: skip
+    layer.aggr = peer.aggr
+    return layer
 
 
 def _gin(peer: Any) -> GINConv:
@@ -179,7 +183,7 @@ def _swapped(module: Module, name: str, done: Conversion) -> Module:
         with torch.device("meta"):  # draws nothing, takes no memory
             layer = make(module)
         _move_parameters(layer, module)
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         done.left[name] = str(error)
         return module
     done.swapped[name] = type(layer).__name__
@@ -196,6 +200,8 @@ def _require_plain(peer: Any) -> None:
         raise ValueError("it has hooks")
     for name, child in peer.named_children():
         kind = type(child)
+        if name == "aggr_module" and any(m._forward_hooks or m._forward_pre_hooks for m in child.modules()):
+            raise ValueError("its aggr_module has hooks")
         if name in ("nn", "aggr_module"):
             continue
         if kind.__module__ != PEER_LINEAR or kind.__name__ != "Linear":

@@ -11,6 +11,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import (
     Fill,
     Weights,
@@ -46,7 +47,7 @@ class GATConv(torch.nn.Module):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        ValueError: an option that is not supported.
+        TypeError, ValueError: an option that is not supported, or a size that is none.
 
     Parameters ``att_src``, ``att_dst``, ``att_edge`` [1, H, C], ``bias``, ``lin.weight`` (or
     ``lin_src.weight`` and ``lin_dst.weight``), ``lin_edge.weight`` and ``res.weight``, named, drawn and
@@ -82,7 +83,9 @@ class GATConv(torch.nn.Module):
     ) -> None:
         super().__init__()
         require_sum("GATConv", kwargs)
-        require_fill("GATConv", fill_value)
+        source, target = require_channels("GATConv", in_channels, out_channels)
+        require_attention("GATConv", heads, dropout, edge_dim)
+        require_fill("GATConv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
@@ -95,17 +98,17 @@ class GATConv(torch.nn.Module):
         self.residual = residual
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin = self.lin_src = self.lin_dst = self.lin_edge = self.res = None
-        if isinstance(in_channels, int):
-            self.lin = glorot_linear(in_channels, width)
+        if isinstance(in_channels, (tuple, list)):
+            self.lin_src, self.lin_dst = glorot_linear(source, width), glorot_linear(target, width)
         else:
-            self.lin_src, self.lin_dst = glorot_linear(in_channels[0], width), glorot_linear(in_channels[1], width)
+            self.lin = glorot_linear(source, width)
         self.att_src = Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = Parameter(torch.empty(1, heads, out_channels))
         self.att_edge = None if edge_dim is None else Parameter(torch.empty(1, heads, out_channels))
         if edge_dim is not None:
             self.lin_edge = glorot_linear(edge_dim, width)
         if residual:
-            self.res = glorot_linear(in_channels if isinstance(in_channels, int) else in_channels[1], total)
+            self.res = glorot_linear(target, total)
         self.bias = Parameter(torch.empty(total)) if bias else None
         self.reset_parameters()
 
@@ -150,8 +153,9 @@ class GATConv(torch.nn.Module):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        loops, fill, wanted = self.add_self_loops, self.fill_value, self.lin_edge is not None
-        (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, wanted, loops, fill)
+        require_nodes("GATConv", x, self.lin or self.lin_src, self.lin or self.lin_dst)
+        loops, fill = self.add_self_loops, self.fill_value
+        (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
         x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
         residual = None if self.res is None or x_dst is None else self.res(x_dst)
         alpha, bias, lin = None, self.bias, self.lin if x_dst is x_src else None
@@ -209,7 +213,7 @@ class GATConv(torch.nn.Module):
         if attr is None or self.lin_edge is None or self.att_edge is None:
             return None
         weight = self.lin_edge.weight_for(attr).view(self.heads, self.out_channels, -1)
-        return torch.nn.functional.linear(attr, (weight * self.att_edge[0, :, :, None]).sum(1))
+        return torch.nn.functional.linear(attr, torch.bmm(self.att_edge.transpose(0, 1), weight).squeeze(1))
 
     def __repr__(self) -> str:
         return f"GATConv({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -12,6 +12,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import (
     Fill,
     Weights,
@@ -47,7 +48,7 @@ class GATv2Conv(torch.nn.Module):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        ValueError: an option that is not supported.
+        TypeError, ValueError: an option that is not supported, or a size that is none.
 
     Parameters ``lin_l.*``, ``lin_r.*``, ``att`` [1, H, C], ``bias``, ``lin_edge.weight`` and
     ``res.weight``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
@@ -83,7 +84,9 @@ class GATv2Conv(torch.nn.Module):
     ) -> None:
         super().__init__()
         require_sum("GATv2Conv", kwargs)
-        require_fill("GATv2Conv", fill_value)
+        source, target = require_channels("GATv2Conv", in_channels, out_channels)
+        require_attention("GATv2Conv", heads, dropout, edge_dim)
+        require_fill("GATv2Conv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
@@ -95,7 +98,6 @@ class GATv2Conv(torch.nn.Module):
         self.fill_value = fill_value
         self.share_weights = share_weights
         self.residual = residual
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin_l = glorot_linear(source, width, bias)
         self.lin_r = self.lin_l if share_weights else glorot_linear(target, width, bias)
@@ -143,8 +145,9 @@ class GATv2Conv(torch.nn.Module):
         """
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("GATv2Conv: edge_attr needs edge_dim")
-        loops, fill, wanted = self.add_self_loops, self.fill_value, self.lin_edge is not None
-        (adj, attr), (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, wanted, loops, fill)
+        require_nodes("GATv2Conv", x, self.lin_l, self.lin_r)
+        loops, fill = self.add_self_loops, self.fill_value
+        (adj, attr), (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge, loops, fill)
         if x_dst is None:
             raise ValueError("GATv2Conv: the targets need features too, x = (x_src, x_dst)")
         residual = None if self.res is None else self.res(x_dst)

@@ -10,7 +10,8 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
-from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, require_options, with_one_loop
+from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, with_one_loop
+from fusedmm.nn.checks import require_edge_weight, require_nodes, require_options, require_size
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
 from fusedmm.structure import CONVERTED, is_wrapped, lasting, outside
@@ -33,7 +34,7 @@ class GCNConv(torch.nn.Module):
             only with their defaults.
 
     Raises:
-        ValueError: an option that is not supported.
+        TypeError, ValueError: an option that is not supported, or a size that is none.
 
     Parameters ``lin.weight`` [out_channels, in_channels] and ``bias`` [out_channels], named, drawn and
     saved as PyG's, so that its ``state_dict`` loads.
@@ -66,6 +67,8 @@ class GCNConv(torch.nn.Module):
         super().__init__()
         self.reduce = reduction("GCNConv", kwargs.pop("aggr", "add"))
         require_options("GCNConv", kwargs)
+        require_size("GCNConv", "in_channels", in_channels, lazy=True)
+        require_size("GCNConv", "out_channels", out_channels)
         if add_self_loops and not normalize:
             raise ValueError("GCNConv: add_self_loops=True needs normalize=True; add them to the graph beforehand")
         self.in_channels = in_channels
@@ -103,8 +106,9 @@ class GCNConv(torch.nn.Module):
 
         Gradient: reaches x, the parameters, and the edge weights, of any order.
         """
-        if not isinstance(x, Tensor):
+        if isinstance(x, (tuple, list)):
             raise ValueError("GCNConv: x must be one tensor; for sources and targets of their own use SAGEConv")
+        require_nodes("GCNConv", x, self.lin, batch=True)
         adj = self._kept
         if adj is None:
             keep = self.cached and self.normalize
@@ -121,8 +125,8 @@ class GCNConv(torch.nn.Module):
         if edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
             return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
-        if isinstance(edge_weight, Tensor) and edge_weight.dim() == 2 and edge_weight.size(1) == 1:
-            edge_weight = edge_weight[:, 0]
+        if edge_weight is not None:
+            edge_weight = require_edge_weight("GCNConv", edge_weight, adj.nnz)
         if not self.normalize:
             return adj if edge_weight is None else adj.with_values(edge_weight)
         val = adj.val if edge_weight is None else edge_weight

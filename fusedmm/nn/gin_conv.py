@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from fusedmm.incidence import from_columns, into_rows
-from fusedmm.nn.adjacency import OptPair, aggregate, bipartite, reduction, require_options
+from fusedmm.nn.adjacency import OptPair, Size, aggregate, bipartite, reduction
+from fusedmm.nn.checks import require_edge_attr, require_nodes, require_options, require_size
 from fusedmm.nn.inits import reset
 from fusedmm.nn.linear import Linear
 from fusedmm.ops.spmm import spmm
-
-Size = tuple[int | None, int | None] | None
 
 
 class GINConv(torch.nn.Module):
@@ -87,8 +86,17 @@ class GINConv(torch.nn.Module):
 
         Gradient: reaches x, eps, nn's parameters, and a matrix's values.
         """
+        require_nodes("GINConv", x, batch=True)
         adj, (source, target) = bipartite(edge_index, x, size)
+        self._require_one_size(source, target)
         return self._combine(aggregate(adj, source, self.reduce), target)
+
+    def _require_one_size(self, source: Tensor, target: Tensor | None) -> None:
+        if target is not None and target.shape[-1] != source.shape[-1]:
+            raise ValueError(
+                f"{type(self).__name__}: x[0] has {source.shape[-1]} features and x[1] {target.shape[-1]}, "
+                "which are added"
+            )
 
     def _combine(self, out: Tensor, target: Tensor | None) -> Tensor:
         return self.nn(out if target is None else out + (1 + self.eps) * target)
@@ -132,6 +140,8 @@ class GINEConv(GINConv):
     ) -> None:
         torch.nn.Module.__init__(self)
         self._set_up(nn, eps, train_eps, kwargs)
+        if edge_dim is not None:
+            require_size("GINEConv", "edge_dim", edge_dim, lazy=True)
         self.lin = None if edge_dim is None else Linear(edge_dim, _input_size(nn))
         self.reset_parameters()
 
@@ -161,10 +171,10 @@ class GINEConv(GINConv):
 
         Gradient: reaches x, edge_attr, eps and the parameters.
         """
+        require_nodes("GINEConv", x)
         adj, (source, target) = bipartite(edge_index, x, size)
-        if edge_attr is None or edge_attr.dim() != 2 or edge_attr.size(0) != adj.nnz:
-            found = "None" if edge_attr is None else list(edge_attr.shape)
-            raise ValueError(f"GINEConv: edge_attr must be [{adj.nnz}, D], one row per edge, not {found}")
+        self._require_one_size(source, target)
+        edge_attr = require_edge_attr("GINEConv", edge_attr, adj.nnz, self.lin, flat=False)
         edge = edge_attr if self.lin is None else self.lin(edge_attr)
         if edge.size(1) != source.size(-1):
             raise ValueError(

@@ -8,16 +8,8 @@ import torch
 from torch import Tensor
 
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import (
-    OptPair,
-    Size,
-    is_edge_index,
-    nodes_of,
-    reduction,
-    require_options,
-    with_edge_values,
-    with_one_loop,
-)
+from fusedmm.nn.adjacency import OptPair, Size, is_edge_index, nodes_of, reduction, with_edge_values, with_one_loop
+from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
 from fusedmm.ops.spmm import spmm
@@ -47,19 +39,20 @@ def require_sum(layer: str, options: dict[str, Any]) -> None:
     require_options(layer, options)
 
 
-def require_fill(layer: str, fill: Any) -> None:
+def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
     """What features of self loops can be made of."""
     if isinstance(fill, str):
         reduction(f"{layer}: fill_value;", fill)
     elif fill is not None and not isinstance(fill, (int, float, Tensor)):
         raise ValueError(f"{layer}: fill_value must be a number, a tensor or a reduction, not {fill!r}")
+    elif isinstance(fill, Tensor) and edge_dim is not None and edge_dim > 0:
+        require_width(fill, edge_dim, f"{layer}: ")
 
 
-def require_nodes(layer: str, x: Tensor | OptPair) -> None:
-    """Node features are [nodes, F], of sources at least."""
-    for part in (x,) if isinstance(x, Tensor) else (x[0], x[1]):
-        if part is not None and part.dim() != 2:
-            raise ValueError(f"{layer}: node features must be [nodes, F], not {list(part.shape)}")
+def require_width(fill: Tensor, edge_dim: int, layer: str = "") -> None:
+    """Features of self loops that are given are [D], [1, D] or one number."""
+    if fill.numel() != 1 and tuple(fill.shape) not in ((edge_dim,), (1, edge_dim)):
+        raise ValueError(f"{layer}fill_value must be [{edge_dim}], as edge_attr's features, not {list(fill.shape)}")
 
 
 def edges(
@@ -68,30 +61,27 @@ def edges(
     x: Tensor | OptPair,
     size: Size,
     edge_attr: Tensor | None,
-    wanted: bool,
+    lin_edge: Any,
     loops: bool = False,
     fill: Fill = None,
 ) -> tuple[Edges, OptPair]:
-    """The graph and, where they are wanted, its edge features: a matrix's own values [nnz, D] if none are given.
+    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given; none
+    without their map.
 
     With ``loops`` each node has exactly one self loop, behind the other edges; its features are ``fill``, or a
     reduction over the other edges into the node.
     """
     if torch.compiler.is_dynamo_compiling() and isinstance(graph, Tensor):
-        return outside(CONVERTED, _with_transpose, layer, graph, x, size, edge_attr, wanted, loops, fill)
-    require_nodes(layer, x)
-    if loops and not wanted and is_edge_index(graph):
+        return outside(CONVERTED, _with_transpose, layer, graph, x, size, edge_attr, lin_edge, loops, fill)
+    if loops and lin_edge is None and is_edge_index(graph):
         pair, sources, targets = nodes_of(graph, x, size)
         return Edges(with_one_loop(graph, sources, targets).pattern, None), pair
     adj, pair = with_edge_values(graph, x, size)
     attr = adj.val if edge_attr is None else edge_attr
-    if not wanted or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
-        attr = None
-    elif attr.dim() not in (1, 2) or attr.size(0) != adj.nnz:
-        raise ValueError(f"{layer}: edge_attr must be [{adj.nnz}, D], one row per edge, not {list(attr.shape)}")
-    elif attr.dim() == 1:
-        attr = attr[:, None]
-    given = Edges(adj.pattern(), attr)
+    if lin_edge is None or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
+        given = Edges(adj.pattern(), None)
+    else:
+        given = Edges(adj.pattern(), require_edge_attr(layer, attr, adj.nnz, lin_edge))
     return _add_loops(given, fill) if loops else given, pair
 
 
@@ -113,6 +103,7 @@ def _add_loops(given: Edges, fill: Fill) -> Edges:
         reduce = "sum" if fill == "add" else fill
         loops = spmm(without_loops(adj), attr, reduce=reduce)[:nodes].to(attr.dtype)
     elif isinstance(fill, Tensor):
+        require_width(fill, attr.size(1))
         loops = fill.to(attr).expand(nodes, attr.size(1))
     else:
         loops = attr.new_full((nodes, attr.size(1)), 1.0 if fill is None else fill)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.nn.adjacency import OptPair, aggregate, bipartite, reduction, require_options
+from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
+from fusedmm.nn.aggr import FUSED, Neighbours, resolve
+from fusedmm.nn.checks import require_channels, require_nodes, require_options
 from fusedmm.nn.linear import Linear
 
 
@@ -17,20 +19,25 @@ class SAGEConv(torch.nn.Module):
     Args:
         in_channels: F of x, or (F of sources, F of targets); -1 takes it from the first input.
         out_channels: F of the result.
-        aggr: "mean", "sum" or "add", "max", "min"; nodes without neighbours get 0 from each.
+        aggr: "mean", "sum" or "add", "max", "min", "var", "std", "softmax", "powermean",
+            "variancepreserving", PyG's module for one of these, or a list of them, whose results stand
+            side by side. Nodes without neighbours get 0, but from "powermean".
         normalize: divide each result row by its 2-norm.
         root_weight: whether to add ``W_r x``.
         project: apply ``relu(W x + b)`` to the sources first.
         bias: whether to learn b.
-        kwargs: other options of PyG's base class, only with their defaults.
+        kwargs: ``aggr_kwargs``, options of aggr as in PyG (of a list ``aggrs_kwargs`` and a ``mode``
+            other than "cat", one of "sum", "mean", "max", "min", "logsumexp", "std", "var"); other
+            options of PyG's base class only with their defaults.
 
     Raises:
-        ValueError: an option that is not supported.
+        TypeError, ValueError: an option that is not supported, or a size that is none.
 
-    Parameters ``lin_l.weight``, ``lin_l.bias``, ``lin_r.weight``, ``lin.weight``, ``lin.bias``, named,
-    drawn and saved as PyG's, so that its ``state_dict`` loads.
+    Parameters ``lin_l.weight``, ``lin_l.bias``, ``lin_r.weight``, ``lin.weight``, ``lin.bias``, and what
+    aggr learns, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
 
-    Cost: one SpMM and at most three dense products per call.
+    Cost: an SpMM (two for var and std) per aggregation, which share what they have in common, and at
+    most three dense products per call.
 
     Source: Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", 2017.
 
@@ -46,7 +53,7 @@ class SAGEConv(torch.nn.Module):
         self,
         in_channels: int | tuple[int, int],
         out_channels: int,
-        aggr: str = "mean",
+        aggr: Any = "mean",
         normalize: bool = False,
         root_weight: bool = True,
         project: bool = False,
@@ -54,26 +61,28 @@ class SAGEConv(torch.nn.Module):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        self.reduce = reduction("SAGEConv", aggr)
+        source, target = require_channels("SAGEConv", in_channels, out_channels)
+        self.reduce = FUSED.get(aggr) if isinstance(aggr, str) else None
+        self.aggr_module = resolve("SAGEConv", aggr, kwargs.pop("aggr_kwargs", None))
         require_options("SAGEConv", kwargs)
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.aggr = aggr
+        self.aggr = [str(a) for a in aggr] if isinstance(aggr, (tuple, list)) else str(aggr)
         self.normalize = normalize
         self.root_weight = root_weight
         self.project = project
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         if project and source <= 0:
             raise ValueError("SAGEConv: project=True needs in_channels, -1 is not enough")
         if project:
             self.lin = Linear(source, source)
-        self.lin_l = Linear(source, out_channels, bias=bias)
+        self.lin_l = Linear(source * self.aggr_module.times, out_channels, bias=bias)
         if root_weight:
             self.lin_r = Linear(target, out_channels, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draws new parameters."""
+        self.aggr_module.reset_parameters()
         if self.project:
             self.lin.reset_parameters()
         self.lin_l.reset_parameters()
@@ -90,7 +99,8 @@ class SAGEConv(torch.nn.Module):
                 leading batch dimension is allowed.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values of a matrix multiply
-                x, but those of a torch_sparse ``SparseTensor`` do not.
+                x where aggr is a name of ``spmm``'s reductions, but those of a torch_sparse
+                ``SparseTensor`` never do.
             size: (sources, targets), for targets without features.
 
         Returns:
@@ -102,10 +112,16 @@ class SAGEConv(torch.nn.Module):
 
         Gradient: reaches x, the parameters, and a matrix's values; equal maxima share it evenly.
         """
+        first, times = (self.lin, 1) if self.project else (self.lin_l, self.aggr_module.times)
+        require_nodes("SAGEConv", x, first, self.lin_r if self.root_weight else None, batch=True, times=times)
         adj, (source, target) = bipartite(edge_index, x, size)
         if self.project:
             source = self.lin(source).relu()
-        out = self.lin_l(aggregate(adj, source, self.reduce))
+        if self.reduce is None:
+            out = self.aggr_module(Neighbours(adj.pattern(), source, self.aggr_module.kinds))
+        else:
+            out = aggregate(adj, source, self.reduce)
+        out = self.lin_l(out)
         if self.root_weight and target is not None:
             out = out + self.lin_r(target)
         return torch.nn.functional.normalize(out, p=2.0, dim=-1) if self.normalize else out

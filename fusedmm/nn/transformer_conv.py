@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights
 from fusedmm.nn.linear import Linear, maps_of
 from fusedmm.ops.attention import attention
+from fusedmm.ops.edged import attend_edges, expanded
 from fusedmm.ops.sddmm import sddmm
-from fusedmm.ops.spmm import spmm
 
 
 class TransformerConv(torch.nn.Module):
@@ -33,14 +33,14 @@ class TransformerConv(torch.nn.Module):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        ValueError: an option that is not supported.
+        TypeError, ValueError: an option that is not supported, or a size that is none.
 
     Parameters ``lin_key.*``, ``lin_query.*``, ``lin_value.*``, ``lin_skip.*``, ``lin_edge.weight`` and
     ``lin_beta.weight``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: the dense products and one fused attention per call; nothing of the size edges x C. Of edge
     features <q_i, W e> = <W^T q_i, e> needs D numbers per node and head, and so does the sum of their
-    values; what is stored per edge then is one number per head, unless the features want a gradient.
+    values; what is stored per edge then are two numbers per head, unless the features want a gradient.
 
     Source: Shi et al., "Masked Label Prediction: Unified Message Passing Model for Semi-Supervised
     Classification", 2021.
@@ -68,6 +68,8 @@ class TransformerConv(torch.nn.Module):
     ) -> None:
         super().__init__()
         require_sum("TransformerConv", kwargs)
+        source, target = require_channels("TransformerConv", in_channels, out_channels)
+        require_attention("TransformerConv", heads, dropout, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
@@ -76,7 +78,6 @@ class TransformerConv(torch.nn.Module):
         self.dropout = dropout
         self.edge_dim = edge_dim
         self.root_weight = root_weight
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin_key = Linear(source, width, bias)
         self.lin_query = Linear(target, width, bias)
@@ -120,9 +121,8 @@ class TransformerConv(torch.nn.Module):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        (adj, attr), (x_src, x_dst) = edges(
-            "TransformerConv", edge_index, x, None, edge_attr, self.lin_edge is not None
-        )
+        require_nodes("TransformerConv", x, self.lin_key, self.lin_query)
+        (adj, attr), (x_src, x_dst) = edges("TransformerConv", edge_index, x, None, edge_attr, self.lin_edge)
         if x_dst is None:
             raise ValueError("TransformerConv: the targets need features too, x = (x_src, x_dst)")
         if self.lin_edge is None and edge_attr is not None:
@@ -136,41 +136,29 @@ class TransformerConv(torch.nn.Module):
         else:
             key, value = maps_of(x_src, *of_sources)
             query, *skip = maps_of(x_dst, *of_targets)
-        query, key, value, bias = query.view(shape), key.view(shape), value.view(shape), None
-        scale = self.out_channels**-0.5
+        query, key, value = query.view(shape), key.view(shape), value.view(shape)
+        dropout, scale, projected = self.dropout if self.training else 0.0, self.out_channels**-0.5, None
         if attr is None or self.lin_edge is None:
-            out: Any = attention(adj, query, key, value, scale=scale, dropout=self.dropout, training=self.training)
+            out: Any = attention(adj, query, key, value, scale=scale, dropout=dropout)
         else:
             weight = self.lin_edge.weight_for(attr).view(*shape[1:], -1)
-            out, bias = self._with_edges(adj, query, key, value, attr, weight, scale)
+            projected = torch.bmm(query.transpose(0, 1), scale * weight).transpose(0, 1)
+            out, summed = attend_edges(adj, query, key, value, projected, attr, scale, dropout)
+            out = out + torch.bmm(summed.transpose(0, 1), weight.mT).transpose(0, 1)
         out = merged(out, self.concat)
         if self.root_weight:
             out = self._skipped(out, skip[0])
         if not isinstance(return_attention_weights, bool):
             return out
+        bias = None if attr is None or projected is None else sddmm(into_rows(adj), projected, expanded(attr, query))
         alpha = attention(adj, query, key, value, scale=scale, bias=bias, return_weights=True)[1]
         return with_weights(out, edge_index, adj, alpha, True)
-
-    def _with_edges(
-        self, adj: CSR, query: Tensor, key: Tensor, value: Tensor, attr: Tensor, weight: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """The result, and what edges add to the logits; a matrix with one entry per edge brings both about."""
-        each, heads = into_rows(adj), self.heads
-        features = attr[:, None].expand(-1, heads, -1)
-        projected = torch.einsum("nhc,hcd->nhd", query, weight)
-        bias = scale * sddmm(each, projected, features)
-        out, alpha = attention(
-            adj, query, key, value, scale=scale, bias=bias, dropout=self.dropout, training=self.training,
-            return_weights=True,
-        )  # fmt: skip
-        summed = spmm(each.with_values(alpha), features)
-        return out + torch.einsum("nhd,hcd->nhc", summed, weight), bias
 
     def _skipped(self, out: Tensor, skip: Tensor) -> Tensor:
         if self.lin_beta is None:
             return out + skip
         gate = self.lin_beta(torch.cat([out, skip, out - skip], dim=-1)).sigmoid()
-        return gate * skip + (1 - gate) * out
+        return torch.lerp(out, skip, gate)
 
     def __repr__(self) -> str:
         return f"TransformerConv({self.in_channels}, {self.out_channels}, heads={self.heads})"

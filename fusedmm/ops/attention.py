@@ -155,7 +155,7 @@ def attention(
         out, lse = Attention.apply(options, *x)
     else:
         out, lse, _, _ = forward(options, x)
-    found = [out[:, 0] if flat else out]
+    found = [out.squeeze(1) if flat else out]  # a view, and so is its gradient
     if return_lse:
         found.append(lse)
     if return_weights:
@@ -229,6 +229,14 @@ def _behind(o: Options, lse: Tensor, delta: Tensor, gout: Tensor) -> tuple[Any, 
     return lse, delta, gout, o.scale, o.slope, o.dropout, o.score
 
 
+def backward_rows(
+    o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q (bit 1 of want), att in parts (2), bias (4) and weight (8); what is not wanted is empty."""
+    found: Any = run(_rows, gout, *_arguments(o, x, False), *_behind(o, lse, delta, gout), want, o.algorithm)
+    return found
+
+
 def backward_cols(
     o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int
 ) -> tuple[Tensor, Tensor]:
@@ -260,8 +268,7 @@ class Attention(torch.autograd.Function):
         delta, gq = run(row_sums, gout, gout, out, lse, o.adj.none if glse is None else glse, pos, pos_w, o.slope)
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
         if not o.pos and want:
-            behind = _behind(o, lse, delta, gout)
-            rows: Any = run(_rows, gout, *_arguments(o, x, False), *behind, want, o.algorithm)
+            rows = backward_rows(o, x, lse, delta, gout, want)
             gbias, gq = rows[2] if needs[4] else None, rows[0]
             gatt = rows[1].sum(0).to(x.q.dtype) if needs[3] else None
             if needs[5]:

@@ -83,7 +83,7 @@ def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor
     if needs_rules(x, att_k, att_q) or _mixed(x, att_k, att_q):
         return (x * att_k).sum(-1), (x * att_q).sum(-1)
     k, q = Scores.apply(x, att_k, att_q)
-    return k[..., 0], q[..., 0]
+    return k.squeeze(-1), q.squeeze(-1)
 
 
 def _mixed(x: Tensor, *others: Tensor | None) -> bool:

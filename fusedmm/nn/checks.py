@@ -1,0 +1,155 @@
+"""What the layers refuse before they compute or open a size: each error names the argument and its value."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm.nn.linear import Linear
+from fusedmm.ops.operands import FLOATS
+
+BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}
+
+
+def require_options(layer: str, options: dict[str, Any]) -> None:
+    """Of the options of PyG's base class only the default values are supported."""
+    for name, value in options.items():
+        if name not in BASE_OPTIONS:
+            raise ValueError(f"{layer}: the option {name} is not supported")
+        if value != BASE_OPTIONS[name] and not (name == "aggr_kwargs" and value == {}):
+            hint = "; flip(0) the edge_index instead" if name == "flow" else ""
+            raise ValueError(f"{layer}: {name} must be {BASE_OPTIONS[name]!r}, not {value!r}{hint}")
+
+
+def require_size(layer: str, name: str, value: Any, lazy: bool = False) -> None:
+    """A positive integer, or -1 where the first input may tell.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: another integer.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{layer}: {name} must be an integer, not {value!r}") from None
+    if number < 1 and not (lazy and number == -1):
+        raise ValueError(f"{layer}: {name} must be positive{', or -1' if lazy else ''}, not {number}")
+
+
+def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[int, int]:
+    """F of sources and of targets; the sizes are positive, or -1 for those of inputs."""
+    pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
+    if len(pair) != 2:
+        raise ValueError(f"{layer}: in_channels must be an integer or a pair, not {in_channels!r}")
+    for size in pair:
+        require_size(layer, "in_channels", size, lazy=True)
+    require_size(layer, "out_channels", out_channels)
+    return pair[0], pair[1]
+
+
+def require_attention(layer: str, heads: Any, dropout: Any, edge_dim: Any) -> None:
+    """The options that the attention layers share."""
+    require_size(layer, "heads", heads)
+    if not isinstance(dropout, (int, float)):
+        raise TypeError(f"{layer}: dropout must be a number, not {dropout!r}")
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")
+    if edge_dim is not None:
+        require_size(layer, "edge_dim", edge_dim, lazy=True)
+
+
+def require_nodes(
+    layer: str, x: Any, source: Any = None, target: Any = None, *, batch: bool = False, times: int = 1
+) -> None:
+    """Node features are floating [nodes, F], of sources at least, with the F of the maps that they go to.
+
+    Args:
+        layer: for the text of errors.
+        x: features, or a pair of those of sources and of targets or None.
+        source, target: what maps them; another module than ours checks for itself, as None does.
+        batch: whether [batch, nodes, F] will do.
+        times: how many results of F features the map of sources takes.
+
+    Raises:
+        TypeError: no tensor, no floating dtype, a dtype or device that is not the parameters'.
+        ValueError: other dimensions, or another F.
+    """
+    if isinstance(x, (tuple, list)):
+        if len(x) != 2:
+            raise ValueError(f"{layer}: x must be a tensor or a pair, not {len(x)} of them")
+        _require_features(layer, "x[0]", x[0], source, batch, times)
+        if x[1] is not None:
+            _require_features(layer, "x[1]", x[1], target, batch, 1)
+        return
+    _require_features(layer, "x", x, source, batch, times)
+    if target is not None and target is not source:
+        _require_features(layer, "x", x, target, batch, 1)
+
+
+def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, times: int) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{layer}: {name} must be a tensor, not {type(x).__name__}")
+    dim = x.dim()
+    if dim != 2 and not (batch and dim == 3):
+        shapes = "[nodes, F] or [batch, nodes, F]" if batch else "[nodes, F]"
+        raise ValueError(f"{layer}: {name} must be {shapes}, not {list(x.shape)}")
+    require_mapped(layer, name, x, lin, "in_channels", times)
+
+
+def require_mapped(layer: str, name: str, x: Tensor, lin: Any, size: str, times: int = 1) -> None:
+    """x is floating and fits the map, where it is one of ours; size is what the layer calls the map's F.
+
+    Raises:
+        TypeError: a dtype or device that is not the parameters'.
+        ValueError: another F.
+    """
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{layer}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
+    if type(lin) is not Linear:
+        return
+    if x.shape[-1] * times != lin.in_channels and lin.in_channels > 0:
+        raise ValueError(f"{layer}: {name} has {x.shape[-1]} features, {size} is {lin.in_channels // times}")
+    weight = lin._parameters.get("weight")  # not there, where it is a function of others, as in pruning
+    if weight is None:
+        return
+    if x.device != weight.device:
+        raise TypeError(f"{layer}: {name} is on {x.device}, the parameters on {weight.device}")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"{layer}: {name} is {x.dtype}, the parameters {weight.dtype}")
+
+
+def require_edge_attr(layer: str, attr: Any, nnz: int, lin: Any, flat: bool = True) -> Tensor:
+    """Edge features [nnz, D], which may be [nnz] for D = 1 where flat says so, as [nnz, D] with the D of their map.
+
+    Raises:
+        TypeError: no tensor, or what ``require_mapped`` refuses.
+        ValueError: other dimensions, another number of edges, or another D.
+    """
+    if attr is not None and not isinstance(attr, Tensor):
+        raise TypeError(f"{layer}: edge_attr must be a tensor, not {type(attr).__name__}")
+    if attr is None or not (attr.dim() == 2 or (flat and attr.dim() == 1)) or attr.size(0) != nnz:
+        found = "None" if attr is None else list(attr.shape)
+        raise ValueError(f"{layer}: edge_attr must be [{nnz}, D], one row per edge, not {found}")
+    attr = attr if attr.dim() == 2 else attr[:, None]
+    if lin is not None:
+        require_mapped(layer, "edge_attr", attr, lin, "edge_dim")
+    return attr
+
+
+def require_edge_weight(layer: str, weight: Any, nnz: int) -> Tensor:
+    """Weights [nnz] or [nnz, 1], as [nnz].
+
+    Raises:
+        TypeError: no floating tensor.
+        ValueError: another shape.
+    """
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"{layer}: edge_weight must be a tensor, not {type(weight).__name__}")
+    if not weight.dtype.is_floating_point:
+        raise TypeError(f"{layer}: edge_weight must be floating-point, not {weight.dtype}")
+    if weight.shape not in ((nnz,), (nnz, 1)):
+        raise ValueError(f"{layer}: edge_weight must be [{nnz}] or [{nnz}, 1], not {list(weight.shape)}")
+    return weight if weight.dim() == 1 else weight[:, 0]

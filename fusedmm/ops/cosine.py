@@ -1,0 +1,110 @@
+"""Attention among nodes by beta times the cosine of their features, as a single step of autograd.
+
+    u = x / max(|x|, EPS)    out = attention(adj, beta u, u, x, scale=1)
+
+With gq, gk and gv the gradients of attention's operands,
+
+    gu = gk + beta gq    gbeta = sum of gq u    gx = gv + (gu - u <u, gu>) / |x|, without <u, gu> below EPS
+
+Left to torch, the norm's derivative and the three ways to x are two dozen operations on nodes. Where a
+gradient is itself differentiated, it is taken through the formula above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fusedmm.csr import CSR
+from fusedmm.ops import attention as base
+from fusedmm.ops.attention import DOT, Operands, Options
+from fusedmm.ops.operands import needs_rules, require_dense
+from fusedmm.ops.pair import run
+
+EPS = 1e-12  # as torch's normalize has it
+
+
+def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
+    """What each row gathers of x.
+
+    Args:
+        adj: [n, n], without values.
+        x: floating, [n, F].
+        beta: [1].
+
+    Returns:
+        out, [n, F], of x's dtype.
+
+    Raises:
+        TypeError, ValueError: as ``attention``.
+
+    Gradient: reaches x and beta, of any order.
+    """
+    mixed = beta.dtype != x.dtype or torch.is_autocast_enabled(x.device.type)
+    if mixed or torch.compiler.is_compiling() or needs_rules(x, beta):
+        unit = normalize(x, dim=-1)
+        result: Any = base.attention(adj, beta * unit, unit, x, scale=1.0)
+        return result
+    require_dense("attention", "x", x, adj, adj.n_cols, "columns")
+    o = Options(adj, DOT, 1.0, 0.0, 0.0, 0, False)
+    if torch.is_grad_enabled() and (x.requires_grad or beta.requires_grad):
+        return CosineAttention.apply(o, x, beta)
+    return _forward(o, x, beta)[0].view(x.shape)
+
+
+def _operands(q: Tensor, unit: Tensor, x: Tensor) -> Operands:
+    return Operands(q[:, None], unit[:, None], x[:, None], None, None, None, None)
+
+
+def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """out [n, 1, F], lse, beta u, u and the lengths that x was divided by."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(EPS)
+    unit = x / length
+    q = beta * unit
+    out, lse, _, _ = base.forward(o, _operands(q, unit, x))
+    return out, lse, q, unit, length
+
+
+class CosineAttention(torch.autograd.Function):
+    """``attend_cosine``."""
+
+    @staticmethod
+    def forward(ctx: Any, o: Options, x: Tensor, beta: Tensor) -> Tensor:
+        kept = _forward(o, x, beta)
+        ctx.save_for_backward(x, beta, *kept)
+        ctx.o = o
+        return kept[0].view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, beta, out, lse, q, unit, length = ctx.saved_tensors
+        o, needs = ctx.o, ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            return None, *_differentiable(o, x, beta, needs, gout)
+        gout, operands, none = gout[:, None], _operands(q, unit, x), o.adj.none
+        delta = run(base.row_sums, gout, gout, out, lse, none, none, none, o.slope)[0]
+        gq = base.backward_rows(o, operands, lse, delta, gout, 1)[0][:, 0]
+        gbeta = (gq * unit).sum().view(1) if needs[1] else None
+        if not needs[0]:
+            return None, None, gbeta
+        gk, gv = (g[:, 0] for g in base.backward_cols(o, operands, lse, delta, gout, 3))
+        gunit = gk.addcmul_(gq, beta)
+        del gq  # memory peaks here
+        along = (gunit * unit).sum(-1, keepdim=True).mul_(length > EPS)
+        return None, gunit.addcmul_(unit, along, value=-1).div_(length).add_(gv), gbeta
+
+
+def _differentiable(
+    o: Options, x: Tensor, beta: Tensor, needs: tuple[bool, ...], gout: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients as a graph of their own."""
+    with torch.enable_grad():
+        given = [t.view_as(t) if need else t for t, need in zip((x, beta), needs, strict=True)]
+        unit = normalize(given[0], dim=-1, eps=EPS)
+        out = base.Attention.apply(o, *_operands(given[1] * unit, unit, given[0]))[0].squeeze(1)
+    wanted = [t for t, need in zip(given, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
+    return tuple(next(found) if need else None for need in needs)

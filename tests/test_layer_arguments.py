@@ -1,0 +1,193 @@
+"""What all eight layers are asked with: PyG's names and defaults, and bad sizes and inputs, each with a named error."""
+
+import inspect
+
+import pytest
+import torch
+from parity import make, ours, theirs
+from small_graph import NODES, features, graph, weights
+
+F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
+NAMES = ["GCNConv", "SAGEConv", "GINConv", "GINEConv", "GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"]
+SIZED = [name for name in NAMES if name not in ("GINConv", "GINEConv", "AGNNConv")]
+ATTENTION = ["GATConv", "GATv2Conv", "TransformerConv"]
+PAIRED = [name for name in NAMES if name not in ("GCNConv", "AGNNConv")]
+
+
+# ---- PyG's names and defaults: there is no difference, and so no list of reasons ----
+
+
+@pytest.mark.parametrize("method", ["__init__", "forward", "reset_parameters"])
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_and_defaults_are_pygs(name, method):
+    mine, peer = (
+        [(p.name, p.kind, p.default) for p in inspect.signature(getattr(getattr(m, name), method)).parameters.values()]
+        for m in (ours, theirs)
+    )
+    assert mine == peer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_of_the_base_class_with_their_defaults(name):
+    base = inspect.signature(theirs.MessagePassing.__init__).parameters
+    options = {k: p.default for k, p in base.items() if k not in ("self", "aggr")}
+    assert set(options) == {"aggr_kwargs", "flow", "node_dim", "decomposed_layers"}
+    assert repr(layer(name, **options)) == repr(layer(name))
+    for k, value in {
+        "flow": "target_to_source",
+        "node_dim": 0,
+        "decomposed_layers": 2,
+        "aggr_kwargs": {"a": 1},
+    }.items():
+        with pytest.raises(ValueError, match=f"{name}: .*{'option a' if name + k == 'SAGEConvaggr_kwargs' else k}"):
+            layer(name, **{k: value})
+
+
+# ---- bad sizes ----
+
+
+def layer(name, size=F_IN, out_channels=F_OUT, **options):
+    """The layer, with sizes where it takes them."""
+    if name in ("GINConv", "GINEConv"):
+        return make(ours, name, lambda: torch.nn.Linear(F_IN, F_OUT), **options)
+    return make(ours, name, **options) if name == "AGNNConv" else make(ours, name, size, out_channels, **options)
+
+
+def sizes():
+    for name in SIZED:
+        for value in (0, -2, -1.5, "5", None):
+            yield name, {"size": value}, "in_channels"
+            yield name, {"out_channels": value}, "out_channels"
+        if name != "GCNConv":
+            yield name, {"size": (5, 0)}, "in_channels"
+            yield name, {"size": (5, 3, 2)}, "in_channels"
+        yield name, {"out_channels": -1}, "out_channels"
+    for name in ATTENTION:
+        for value in (0, -1, 1.5, None):
+            yield name, {"heads": value}, "heads"
+        for value in (-0.1, 1.1, float("nan"), "0.5", None):
+            yield name, {"dropout": value}, "dropout"
+    for name in [*ATTENTION, "GINEConv"]:
+        for value in (0, -2, 2.0):
+            yield name, {"edge_dim": value}, "edge_dim"
+    for name in ATTENTION[:2]:
+        yield name, {"edge_dim": D, "fill_value": torch.ones(2)}, "fill_value"
+
+
+@pytest.mark.parametrize("name, options, argument", list(sizes()), ids=str)
+def test_bad_sizes_are_named_when_the_layer_is_made(name, options, argument):
+    value = options.get(argument, options.get("size"))
+    is_number = isinstance(value, (int, tuple, torch.Tensor)) or (argument == "dropout" and isinstance(value, float))
+    with pytest.raises(ValueError if is_number else TypeError, match=f"^{name}: {argument} must be ") as error:
+        layer(name, **options)
+    assert isinstance(value, (torch.Tensor, tuple)) or repr(value) in str(error.value)
+
+
+# ---- bad inputs ----
+
+
+def given(name, edge_dim=None):
+    """What the layer takes, by the names of its arguments."""
+    inputs = {"x": features(NODES, F_IN), "edge_index": graph()}
+    if name == "GINEConv" or edge_dim is not None:
+        inputs["edge_attr"] = features(40, edge_dim or F_IN, seed=6)
+    return inputs
+
+
+def pair():
+    edge_index = graph()
+    edge_index[1] %= 5
+    return {"x": (features(NODES, F_IN), features(TARGETS, F_IN, seed=5)), "edge_index": edge_index}
+
+
+def bad_features():
+    """(layer, options, arguments that are replaced, the error)."""
+    x = features(NODES, F_IN)
+    for name in NAMES:
+        floats = "x must be float32, float64, float16 or bfloat16, not torch."
+        yield name, {}, {"x": x.long()}, TypeError, floats + "int64"
+        yield name, {}, {"x": x > 0}, TypeError, floats + "bool"
+        yield name, {}, {"x": x.cfloat()}, TypeError, floats + "complex64"
+        yield name, {}, {"x": x[0]}, ValueError, "x must be [nodes, F]"
+        yield name, {}, {"x": x[None, None]}, ValueError, "x must be [nodes, F]"
+        yield name, {}, {"x": None}, TypeError, "x must be a tensor, not NoneType"
+        yield name, {}, {"x": x.numpy()}, TypeError, "x must be a tensor, not ndarray"
+    for name in SIZED:
+        wide = features(NODES, F_IN + 1)
+        yield name, {}, {"x": wide}, ValueError, "x has 6 features, in_channels is 5"
+        yield name, {}, {"x": x.float()}, TypeError, "x is torch.float32, the parameters torch.float64"
+        yield name, {"size": -1}, {"x": x.long()}, TypeError, "x must be float32"
+        if name != "GCNConv":
+            yield name, {"size": (-1, -1)}, {"x": (x, x.long())}, TypeError, "x[1] must be float32"
+            yield name, {"size": (F_IN, 2)}, {"x": x}, ValueError, "x has 5 features, in_channels is 2"
+    for name in PAIRED:
+        source, target = pair()["x"]
+        yield name, {}, {"x": (source.int(), target)}, TypeError, "x[0] must be float32"
+        yield name, {}, {"x": (source, target.int())}, TypeError, "x[1] must be float32"
+        yield name, {}, {"x": (None, target)}, TypeError, "x[0] must be a tensor, not NoneType"
+        yield name, {}, {"x": (source,)}, ValueError, "x must be a tensor or a pair, not 1 of them"
+        wide = (source[:, :3], target), (source, target[:, :3])
+        if name in SIZED:
+            yield name, {}, {"x": wide[0]}, ValueError, "x[0] has 3 features, in_channels is 5"
+            yield name, {}, {"x": wide[1]}, ValueError, "x[1] has 3 features, in_channels is 5"
+        else:
+            yield name, {}, {"x": wide[1]}, ValueError, "x[0] has 5 features and x[1] 3, which are added"
+    yield "SAGEConv", {"project": True}, {"x": x[:, :3]}, ValueError, "x has 3 features, in_channels is 5"
+    yield "SAGEConv", {"aggr": ["mean", "max"]}, {"x": x[:, :3]}, ValueError, "x has 3 features, in_channels is 5"
+
+
+def bad_edges():
+    weight, attr = weights(graph()), features(40, D, seed=6)
+    for value in (weight[:7], weight.repeat(2), weight[:, None].repeat(1, 2), weight[None], weight[0]):
+        shape = str(list(value.shape))
+        yield "GCNConv", {}, {"edge_weight": value}, ValueError, f"edge_weight must be [40] or [40, 1], not {shape}"
+        yield "GCNConv", {"normalize": False}, {"edge_weight": value}, ValueError, "edge_weight must be [40] or"
+    yield "GCNConv", {}, {"edge_weight": weight.long()}, TypeError, "edge_weight must be floating-point, not torch.int"
+    yield "GCNConv", {}, {"edge_weight": [1.0] * 40}, TypeError, "edge_weight must be a tensor, not list"
+    for name in [*ATTENTION, "GINEConv"]:
+        edged = {"edge_dim": D}
+        yield (
+            name,
+            edged,
+            {"edge_attr": attr[:7]},
+            ValueError,
+            "edge_attr must be [40, D], one row per edge, not [7, 3]",
+        )
+        yield name, edged, {"edge_attr": attr[None]}, ValueError, "edge_attr must be [40, D], one row per edge, not [1,"
+        yield name, edged, {"edge_attr": attr[:, :2]}, ValueError, "edge_attr has 2 features, edge_dim is 3"
+        yield name, edged, {"edge_attr": attr.long()}, TypeError, "edge_attr must be float32, float64,"
+        yield name, edged, {"edge_attr": attr.float()}, TypeError, "edge_attr is torch.float32, the parameters torch.f"
+        yield name, edged, {"edge_attr": attr.numpy()}, TypeError, "edge_attr must be a tensor, not ndarray"
+        yield name, {"edge_dim": -1}, {"edge_attr": attr.long()}, TypeError, "edge_attr must be float32, float64,"
+    for name in ATTENTION[:2]:
+        lazy = {"edge_dim": -1, "fill_value": torch.ones(2)}
+        yield name, lazy, {"edge_attr": attr}, ValueError, "fill_value must be [3], as edge_attr's features, not [2]"
+
+
+@pytest.mark.parametrize("name, options, bad, kind, text", [*bad_features(), *bad_edges()])
+def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, text):
+    mine, fresh = layer(name, **options), layer(name, **options)
+    good = pair() if isinstance(bad.get("x"), tuple) else given(name, D if "edge_attr" in bad else None)
+    if name == "GINEConv":
+        good.setdefault("edge_attr", features(40, F_IN, seed=6))
+    with pytest.raises(kind) as error:
+        mine(**{**good, **bad})
+    assert str(error.value).startswith((f"{name}: {text}", text))
+    if options.get("size") == (F_IN, 2):
+        good["x"] = good["x"], features(NODES, 2)
+    for one in (mine, fresh):
+        one.fill_value = 1.0
+    torch.manual_seed(3)  # open sizes are drawn by the first good call
+    found = mine(**good)
+    torch.manual_seed(3)
+    assert torch.equal(found, fresh(**good))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_takes_what_is_not_of_the_parameters_dtype(name):
+    mine, inputs = (
+        layer(name).float(),
+        {k: v.bfloat16() if v.is_floating_point() else v for k, v in given(name).items()},
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.isfinite(mine(**inputs)).all()

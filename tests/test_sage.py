@@ -1,0 +1,230 @@
+"""SAGEConv with every aggregation that is made of SpMMs, against PyG's: numbers, gradients, names; what is left out."""
+
+import copy
+import pickle
+import re
+
+import pytest
+import torch
+from parity import check, make, ours, results, theirs
+from small_graph import NODES, features, graph, weights
+
+import fusedmm
+
+pyg = pytest.importorskip("torch_geometric")
+aggr = pyg.nn.aggr
+
+F_IN, F_OUT, TARGETS = 5, 4, 7
+
+AGGREGATIONS = {
+    "var": {"aggr": "var"},
+    "var by halves": {"aggr": "var", "aggr_kwargs": {"semi_grad": True}},
+    "std": {"aggr": "std"},
+    "std by halves": {"aggr": "std", "aggr_kwargs": {"semi_grad": True}},
+    "softmax": {"aggr": "softmax"},
+    "softmax cold": {"aggr": "softmax", "aggr_kwargs": {"t": 3.0}},
+    "softmax by halves": {"aggr": "softmax", "aggr_kwargs": {"t": -0.5, "semi_grad": True}},
+    "softmax learnt": {"aggr": "softmax", "aggr_kwargs": {"t": 0.7, "learn": True}},
+    "softmax learnt by channel": {"aggr": "softmax", "aggr_kwargs": {"learn": True, "channels": F_IN}},
+    "powermean": {"aggr": "powermean"},
+    "powermean 3": {"aggr": "powermean", "aggr_kwargs": {"p": 3.0}},
+    "powermean ends": {"aggr": "powermean", "aggr_kwargs": {"p": 0.5, "clamp_min": 0.1, "clamp_max": 1.0}},
+    "powermean learnt": {"aggr": "powermean", "aggr_kwargs": {"p": 2.0, "learn": True, "channels": F_IN}},
+    "variance preserving": {"aggr": "variance_preserving"},
+    "long name": {"aggr": "MeanAggregation"},
+    "mean and max": {"aggr": ["mean", "max"]},
+    "all": {"aggr": ["add", "mean", "max", "min", "var", "std"]},
+    "std without the rest": {"aggr": ["std", "softmax", "powermean"]},
+    "one": {"aggr": ["std"]},
+    "learnt in a list": {
+        "aggr": ["mean", "softmax", "softmax"],
+        "aggr_kwargs": {"aggrs_kwargs": [{}, {"learn": True, "t": 2.0}, {"t": -1.0}]},
+    },
+    **{
+        f"mode {mode}": {"aggr": ("mean", "max", "std"), "aggr_kwargs": {"mode": mode}}
+        for mode in ["sum", "mean", "max", "min", "logsumexp", "std", "var"]
+    },
+}
+FROM_CLASSES = {
+    "module": lambda: aggr.MeanAggregation(),
+    "module std": lambda: aggr.StdAggregation(semi_grad=True),
+    "module softmax": lambda: aggr.SoftmaxAggregation(t=0.3, learn=True, channels=F_IN),
+    "module powermean": lambda: aggr.PowerMeanAggregation(p=2.0, clamp_max=2.0),
+    "module of several": lambda: aggr.MultiAggregation(["min", "var"], mode="sum"),
+    "list of modules": lambda: [aggr.MaxAggregation(), "sum", aggr.SoftmaxAggregation(learn=True)],
+}
+
+
+def options(name):
+    return AGGREGATIONS.get(name) or {"aggr": FROM_CLASSES[name]()}
+
+
+def pair():
+    """Fewer targets than sources, of which 5 and 6 have no neighbours."""
+    edge_index = graph()
+    edge_index[1] %= 5
+    return [(features(NODES, F_IN), features(TARGETS, 3, seed=5)), edge_index]
+
+
+@pytest.mark.parametrize("name", [*AGGREGATIONS, *FROM_CLASSES])
+def test_aggregations(name):
+    """PyG registers what it is given, so that each layer gets modules of its own."""
+    for args, inputs in (([F_IN, F_OUT], [features(NODES, F_IN), graph()]), ([(F_IN, 3), F_OUT], pair())):
+        mine, peer = make(ours, "SAGEConv", *args, **options(name)), make(theirs, "SAGEConv", *args, **options(name))
+        assert repr(mine) == repr(peer) and list(mine.state_dict()) == list(peer.state_dict())
+        torch.testing.assert_close(dict(mine.state_dict()), dict(peer.state_dict()), rtol=0, atol=0)
+        with torch.no_grad():
+            for p in peer.parameters():
+                p.add_(0.1 * features(*p.shape, seed=4))
+        mine.load_state_dict(peer.state_dict(), strict=True)
+        torch.testing.assert_close(results(mine, inputs), results(peer, inputs), rtol=1e-9, atol=1e-11)
+        mine.reset_parameters(), torch.manual_seed(7), peer.reset_parameters()
+        assert all(torch.equal(mine.state_dict()[k], v) for k, v in peer.state_dict().items() if "aggr" in k)
+
+
+@pytest.mark.parametrize("name", ["std", "softmax learnt by channel", "all", "learnt in a list", "mode max"])
+@pytest.mark.parametrize(
+    "project, normalize, root_weight, bias",
+    [(True, False, True, True), (False, True, False, True), (True, True, True, False)],
+)
+def test_the_other_options(name, project, normalize, root_weight, bias):
+    others = {"project": project, "normalize": normalize, "root_weight": root_weight, "bias": bias}
+    inputs = [features(NODES, F_IN), graph()]
+    mine, peer = (make(m, "SAGEConv", F_IN, F_OUT, **options(name), **others) for m in (ours, theirs))
+    mine.load_state_dict(peer.state_dict(), strict=True)
+    torch.testing.assert_close(results(mine, inputs), results(peer, inputs), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "name", ["var", "std", "softmax", "powermean 3", "variance preserving", "all", "mode logsumexp"]
+)
+def test_a_batch_of_features(name):
+    check("SAGEConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()], **options(name))
+
+
+@pytest.mark.parametrize("name", ["std", "softmax", "all"])
+def test_no_edges_and_no_nodes(name):
+    none = torch.empty(2, 0, dtype=torch.int64)
+    check("SAGEConv", [F_IN, F_OUT], [features(NODES, F_IN), none], **options(name))
+    assert make(ours, "SAGEConv", F_IN, F_OUT, **options(name))(features(0, F_IN), none).shape == (0, F_OUT)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("name", ["std", "softmax", "all", "module"])
+def test_forms_of_a_graph(name):
+    """As in PyG the values of a matrix weigh for no aggregation but those that it fuses."""
+    edge_index = torch.unique(graph().flip(0), dim=1).flip(0).contiguous()
+    x, weight = features(NODES, F_IN), weights(edge_index)
+    mine, peer = (make(m, "SAGEConv", F_IN, F_OUT, **options(name)) for m in (ours, theirs))
+    expected = peer(x, edge_index)
+    adj = torch.sparse_coo_tensor(edge_index.flip(0), weight, (NODES, NODES)).coalesce()
+    torch.testing.assert_close(peer(x, adj.to_sparse_csr()), expected)
+    for form in (
+        edge_index,
+        fusedmm.CSR.from_edge_index(edge_index, weight, NODES),
+        adj,
+        adj.to_sparse_csr(),
+        adj.to_sparse_csc(),
+        pyg.EdgeIndex(edge_index, sparse_size=(NODES, NODES)),
+    ):
+        torch.testing.assert_close(mine(x, form), expected)
+
+
+@pytest.mark.parametrize("name", ["mean and max", "std", "learnt in a list"])
+@pytest.mark.parametrize("size", [-1, (-1, -1)])
+def test_sizes_from_the_first_input(name, size):
+    mine, peer = (make(m, "SAGEConv", size, F_OUT, **options(name)).float() for m in (ours, theirs))
+    x = features(NODES, F_IN).float()
+    expected = peer(x, graph())
+    assert mine(x, graph()).shape == expected.shape and mine.lin_l.weight.shape == peer.lin_l.weight.shape
+    mine.load_state_dict(peer.state_dict(), strict=True)
+    torch.testing.assert_close(mine(x, graph()), expected)
+    with pytest.raises(ValueError, match="SAGEConv: x has 4 features, in_channels is 5"):
+        mine(x[:, :4], graph())
+
+
+@pytest.mark.parametrize("name", ["std", "softmax learnt", "powermean 3", "mean and max"])
+def test_second_derivatives(name):
+    layer, x = make(ours, "SAGEConv", 2, 2, **options(name)), features(NODES, 2).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: layer(x, graph()), x)
+
+
+@pytest.mark.parametrize("name", ["std", "softmax learnt", "powermean 3", "all", "variance preserving"])
+def test_compiles_and_copies(name):
+    torch._dynamo.reset()
+    layer = make(ours, "SAGEConv", F_IN, F_OUT, **options(name))
+    given = [features(NODES, F_IN), fusedmm.as_csr(graph(), size=NODES).cache_transpose()]
+    expected = results(layer, given)
+    torch.testing.assert_close(results(torch.compile(layer, fullgraph=True, backend="aot_eager"), given), expected)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(*given), layer(*given)) and repr(other) == repr(layer)
+
+
+@pytest.mark.parametrize("name", ["std", "softmax", "variance preserving", "all"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(name, dtype):
+    layer, x = make(ours, "SAGEConv", F_IN, F_OUT, **options(name)), features(NODES, F_IN)
+    expected = layer(x, graph())
+    half = copy.deepcopy(layer).to(dtype)(x.to(dtype), graph())
+    assert half.dtype == dtype
+    torch.testing.assert_close(half.double(), expected, rtol=0.05, atol=0.2)
+
+
+@pytest.mark.parametrize("name", [*AGGREGATIONS, *FROM_CLASSES])
+def test_convert_swaps_them(name):
+    peer = make(theirs, "SAGEConv", F_IN, F_OUT, **options(name))
+    with torch.no_grad():
+        for p in peer.parameters():
+            p.add_(0.1 * features(*p.shape, seed=4))
+    inputs, parameters = [features(NODES, F_IN), graph()], dict(peer.named_parameters())
+    text, expected = repr(peer), results(peer, inputs)
+    done = ours.convert(peer)
+    assert done.left == {} and type(done.model) is ours.SAGEConv and repr(done.model) == text
+    assert {n: id(p) for n, p in done.model.named_parameters()} == {n: id(p) for n, p in parameters.items()}
+    torch.testing.assert_close(results(done.model, inputs), expected, rtol=1e-9, atol=1e-11)
+
+
+PROJECTED = {"mode": "proj", "mode_kwargs": {"in_channels": F_IN, "out_channels": F_IN}}
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"aggr": "median"}, "aggr must be one of add, .*, softmax, .* or a list of them, not "),
+        ({"aggr": "lstm"}, "aggr must be one of add, .*LSTM|not 'lstm'"),
+        ({"aggr": "mul"}, "aggr must be one of add"),
+        ({"aggr": ["mean", "median"]}, "aggr must be one of add"),
+        ({"aggr": ["mean", ["max", "min"]]}, "aggr must be one of add"),
+        ({"aggr": ["mean", "max"], "aggr_kwargs": PROJECTED}, "one of the modes cat, .*, not 'proj'"),
+        ({"aggr": ["mean", "mean"]}, "aggr has 'mean' twice"),
+        ({"aggr": ["std", "max"], "aggr_kwargs": {"aggrs_kwargs": [{"semi_grad": True}, {}]}}, "semi_grad is supp"),
+    ],
+    ids=str,
+)
+def test_what_is_no_spmm_is_refused_and_left(given, text):
+    with pytest.raises(ValueError, match=f"SAGEConv: .*({text})"):
+        ours.SAGEConv(F_IN, F_OUT, **given)
+    if given["aggr"] == ["mean", ["max", "min"]]:
+        return  # PyG's layer cannot be made of it either
+    model = torch.nn.Sequential(theirs.SAGEConv(F_IN, F_OUT, **given))
+    layer, done = model[0], ours.convert(model)
+    assert model[0] is layer and re.search(text, done.left["0"])
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"aggr": []}, "must not be an empty list"),
+        ({"aggr": None}, "not None"),
+        ({"aggr": "std", "aggr_kwargs": {"learn": True}}, "aggr 'std' has no option learn"),
+        ({"aggr": "softmax", "aggr_kwargs": {"learn": True, "semi_grad": True}}, "cannot learn t with semi_grad"),
+        ({"aggr": "softmax", "aggr_kwargs": {"channels": 5}}, "channels=5, which needs learn=True"),
+        ({"aggr": ["mean", "max"], "aggr_kwargs": {"aggrs_kwargs": [{}]}}, "aggrs_kwargs has 1 elements for 2"),
+        ({"aggr": ["mean", "max"], "aggr_kwargs": {"mode": "attn"}}, "not 'attn'"),
+        ({"aggr": ["mean", "max"], "aggr_kwargs": {"modes": "cat"}}, "has no option modes"),
+    ],
+    ids=str,
+)
+def test_bad_options(given, text):
+    with pytest.raises(ValueError, match=f"SAGEConv: .*{text}"):
+        ours.SAGEConv(F_IN, F_OUT, **given)
