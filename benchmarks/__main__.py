@@ -1,5 +1,5 @@
 """Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``,
-``python -m benchmarks answers``, which fills the tables of docs/ from the results."""
+``python -m benchmarks answers``, which fills the tables of docs/ from the results, ``python -m benchmarks every``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from benchmarks import (
     bench_sddmm,
     bench_spmm,
     case,
+    every,
     graphs,
     jobs,
     plots,
@@ -54,7 +55,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 def arguments(argv: list[str]) -> argparse.Namespace:
     """The options, completed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="fusedmm beside torch.sparse")
-    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot", "answers"])
+    parser.add_argument("op", choices=[*CASES, *JOBS, *ALONE, "plot", "answers", "every"])
     parser.add_argument("file", type=Path, nargs="?", help="results to plot")
     parser.add_argument("--suite", choices=list(graphs.SUITES), default="graphs")
     parser.add_argument("--graphs", type=lambda s: s.split(","), help="names, separated by commas; all by default")
@@ -70,6 +71,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--reference", action="store_true", help="time the reference algorithms too")
     parser.add_argument("--plugins", type=Path, nargs="+", default=[], help="libraries with more algorithms to time")
     parser.add_argument("--algorithms", type=lambda s: tuple(s.split(",")), help="of the plug-ins: names or beginnings")
+    parser.add_argument("--limit", type=float, default=600, help="seconds that `every` gives to each table")
     parser.add_argument("--preprocess", action="store_true", help="SpMM: cuSPARSE with its state kept across calls too")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/OP-DEVICE.json; a .md goes beside it")
     parser.add_argument("--plot", type=Path, help="by default beside the JSON")
@@ -178,6 +180,8 @@ def main(argv: list[str]) -> None:
         for name in ("spmm", "sddmm", "fused"):
             answers.fill(RESULTS.parents[1] / "docs" / f"{name}.md", RESULTS)
         return
+    if options.op == "every":
+        sys.exit(every.run(options.device, options.limit, lambda argv: arguments(argv).json))
     if part := os.environ.get("BENCHMARK_PART"):
         threads = int(os.environ["OMP_NUM_THREADS"])
         torch.set_num_threads(threads)

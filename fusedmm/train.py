@@ -148,6 +148,9 @@ def graphs(file: str | None) -> Callable[[int], Graph]:
         raise ValueError(f"{path}: training needs features (x_*) and labels (y)")
     if graph.adj.shape[0] != graph.adj.shape[1]:
         raise ValueError(f"{path}: the adjacency must be square, is {graph.adj.shape}")
+    if (strange := (~graph.x.isfinite()).nonzero()).numel():
+        i, c = strange[0].tolist()
+        raise ValueError(f"{path}: feature {c} of node {i} is {float(graph.x[i, c])}: training needs finite features")
     if bool((graph.x >= 0).all()):
         graph = Graph(graph.adj, graph.x / graph.x.sum(1, keepdim=True).clamp(min=1), graph.y, *_split(graph))
     parts = _split(graph)
@@ -183,6 +186,8 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError("--seeds and --epochs must be at least 1")
     if args.json is not None and not args.json.parent.is_dir():
         raise FileNotFoundError(f"--json: no folder {args.json.parent}")
+    if args.json is not None and args.json.is_dir():
+        raise IsADirectoryError(f"--json: {args.json} is a folder")
     device = _device(args.device)
     tqdm = extra("tqdm").tqdm
     graph_of = graphs(args.graph)

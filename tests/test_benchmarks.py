@@ -19,6 +19,7 @@ from benchmarks import (
     bench_sddmm,
     bench_spmm,
     case,
+    every,
     graphs,
     jobs,
     plots,
@@ -234,3 +235,15 @@ def test_choice_of_algorithms() -> None:
     assert few.wants(algorithm("gather_wall:1x4", 1000)) and few.wants(algorithm("row_split:4", 1001))
     assert not few.wants(algorithm("crc", 1002)) and case.Choice().wants(algorithm("crc", 1002))
     assert few.wants(algorithm("segments", 2)) and not few.wants(algorithm("reference", 1))
+
+
+def test_every_benchmark_is_one_that_there_is_and_says_how_it_ended(monkeypatch, capsys, tmp_path) -> None:
+    main = importlib.import_module("benchmarks.__main__")
+    for device, lines in every.ALL.items():
+        written = [main.arguments([*line.split(), "--device", device]).json for line in lines]
+        assert len(set(written)) == len(lines)
+    monkeypatch.setattr(every, "ALL", {"cpu": ["nothing", "plot"]})
+    assert every.run("cpu", 60, lambda argv: tmp_path / "absent.json") == 2
+    assert "invalid choice: 'nothing'" in capsys.readouterr().out
+    assert every.run("cpu", 0.01, lambda argv: tmp_path / "absent.json") == 2
+    assert capsys.readouterr().out.count("stopped") == 2

@@ -125,6 +125,7 @@ WRONG = {
     "no epochs": (["--epochs", "0"], "at least 1"),
     "no seeds": (["--seeds", "-1"], "at least 1"),
     "no folder": (["--json", "/no/such/folder/out.json"], "/no/such/folder"),
+    "a folder": (["--json", "/"], "/ is a folder"),
 }
 
 
@@ -146,6 +147,7 @@ def test_wrong_options_are_one_line_and_exit_code_2(capsys, options, said):
         (["train", "val", "test"], {}, "every class needs more than 50"),
         ([], {"y": np.zeros(3, dtype=int)}, "small.npz: y: 3 elements for 60 nodes"),
         ([], {"y": np.array([{}], dtype=object)}, "small.npz: y: "),
+        ([], {"x_data": np.where(np.arange(240) == 9, np.nan, 1)}, "feature 1 of node 2 is nan"),
     ],
 )
 def test_wrong_files_are_one_line_and_exit_code_2(tmp_path, capsys, without, changes, said):

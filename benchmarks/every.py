@@ -1,0 +1,62 @@
+"""Every table of benchmarks/results for one device, one process after the other: ``python -m benchmarks every``.
+
+The order is that of worth, for a machine that is there for a short time only; what takes longer than ``--limit``
+seconds is stopped, and its table is of the cases measured so far.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MODULE = [sys.executable, "-m", "benchmarks"]
+LESSONS = Path(__file__).parents[1] / "build" / "lessons" / "lessons.so"  # of `make lessons`
+ALL = {
+    "cpu": ["host", "spmm", "sddmm", "fused", "attention", "layers", "construction"],
+    "cuda": [
+        "host",
+        "ceilings",
+        "spmm",
+        "sddmm",
+        "attention",
+        "layers",
+        "fused",
+        "spmm --suite twins",
+        "sddmm --suite twins",
+        "spmm --suite pruned",
+        "sddmm --suite pruned",
+        "fused --suite pruned",
+        "construction",
+        "spmm --suite sweeps",
+        "sddmm --suite sweeps",
+        "fused --suite sweeps",
+        "spmm --dtype f16",
+        "spmm --dtype bf16",
+        "sddmm --dtype f16",
+        "sddmm --dtype bf16",
+        "spmm --suite sweeps --dtype f64",
+        "sddmm --suite sweeps --dtype f64",
+    ],
+}
+
+
+def run(device: str, limit: float, results: Callable[[list[str]], Path]) -> int:
+    """Runs them all, printing how each ended; ``results`` says where one writes. Returns how many did not end well."""
+    plugins = ["--plugins", str(LESSONS)] if device == "cuda" and LESSONS.exists() else []
+    bad = 0
+    for words in ALL[device]:
+        more = [] if words in ("host", "ceilings") else plugins
+        options = [*words.split(), "--device", device]
+        began = time.monotonic()
+        try:
+            done = subprocess.run([*MODULE, *options, *more], timeout=limit, capture_output=True, text=True)
+            said = "" if not done.returncode else (done.stderr.strip().splitlines() or ["no message"])[-1]
+        except subprocess.TimeoutExpired:
+            said = "stopped"
+            subprocess.run([*MODULE, "plot", str(results(options))], capture_output=True)
+        bad += bool(said)
+        print(f"{time.monotonic() - began:6.0f} s  {words}  {said}", flush=True)
+    return bad
