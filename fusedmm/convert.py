@@ -55,7 +55,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
 
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
-        converted once and remembered while the tensor lives unchanged. Compiled code breaks its
+        converted once and remembered while the tensor lives unchanged, as torch counts changes: what
+        is written behind its back, through numpy or ``.data``, is not seen. Compiled code breaks its
         graph for that, which is refused by name where there must be one: make a CSR beforehand.
 
     Raises:
@@ -134,9 +135,10 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     if size is not None:
         size = require_size(size)
     if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
-        sources, targets = adj.sparse_size()
-        if sources is not None and targets is not None:  # what it knows is surer than what x suggests
-            size = (sources, targets)
+        known = adj.sparse_size()
+        if known != (None, None):  # what it knows is surer than what x suggests
+            given = size or [adj.get_sparse_size(d) for d in (0, 1)]  # type: ignore[attr-defined]
+            size = tuple(a if b is None else b for a, b in zip(given, known, strict=True))
         adj = adj.as_tensor()  # type: ignore[attr-defined]
     uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()
     if uncoalesced or torch.compiler.is_compiling():
@@ -173,9 +175,12 @@ def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
         return CSR.from_torch(adj, check=check)
     if adj.layout != torch.strided:
         raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
-    if not is_edge_index(adj):
+    if adj.dtype not in INTEGERS:
         raise TypeError(
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "
             "integers, and CSR.from_dense takes the entries of a dense matrix that are not zero"
         )
+    if not is_edge_index(adj):
+        hint = "; transpose it" if adj.dim() == 2 and adj.size(1) == 2 else ""
+        raise ValueError(f"an edge_index must be [2, nnz], not {list(adj.shape)}{hint}")
     return CSR.from_edge_index(adj, size=size, check=check)

@@ -114,7 +114,8 @@ class CSR:
         if ptr.numel() == 0:
             raise ValueError("ptr must have rows + 1 elements, not 0")
         if shape is None:
-            shape = (ptr.numel() - 1, int(idx.max()) + 1 if idx.numel() else 0)
+            largest = int(idx.max()) if idx.numel() else -1  # what no shape can hold is refused below, by name
+            shape = (ptr.numel() - 1, min(max(largest + 1, 0), 2**31 - 1))
         rows, cols = require_shape(shape)
         if rows != ptr.numel() - 1:
             raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")

@@ -23,6 +23,7 @@ EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
 COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -339,8 +340,9 @@ def require_same_device(**tensors: Tensor | None) -> None:
 def require_values(val: Tensor | None, nnz: int, device: torch.device) -> None:
     if val is None:
         return
-    if not isinstance(val, Tensor) or not val.dtype.is_floating_point:
-        raise TypeError(f"val must be a floating-point tensor, not {getattr(val, 'dtype', type(val).__name__)}")
+    if not isinstance(val, Tensor) or val.dtype not in FLOATS:
+        found = getattr(val, "dtype", type(val).__name__)
+        raise TypeError(f"val must be a floating-point tensor, not {found}: float32, float64, float16 or bfloat16")
     if val.dim() not in (1, 2):
         raise ValueError(f"val must be [nnz] or [nnz, heads], not {list(val.shape)}")
     if val.shape[0] != nnz:

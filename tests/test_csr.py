@@ -233,3 +233,12 @@ def test_unchecked_is_the_same_matrix(device):
         first, second = (CSR.from_coo(row, col, val, (6, 9), check=c) for c in (one, other))
         assert torch.equal(first.ptr, second.ptr) and torch.equal(first.idx, second.idx)
         assert torch.equal(first.to_dense(), second.to_dense())
+
+
+@pytest.mark.parametrize(("known", "shape"), [((5, None), (3, 5)), ((None, 7), (7, 3)), ((5, 7), (7, 5))])
+def test_an_edge_index_that_knows_a_size_keeps_it(known, shape):
+    pyg = pytest.importorskip("torch_geometric")
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    assert fusedmm.as_csr(pyg.EdgeIndex(edges, sparse_size=known)).shape == shape
+    given = pyg.EdgeIndex(edges, sparse_size=known)
+    assert fusedmm.as_csr(given, size=(9, 9)).shape == tuple(k or 9 for k in known[::-1])

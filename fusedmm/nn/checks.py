@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.nn.linear import Linear
-from fusedmm.ops.operands import FLOATS
+from fusedmm.structure import FLOATS
 
 BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import FLOATS, autocast, needs_rules
+from fusedmm.ops.operands import autocast, needs_rules
 from fusedmm.ops.pair import Held, run, sddmm_half, spmm_half
+from fusedmm.structure import FLOATS
 
 ADDITIVE = 1
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fusedmm.csr import CSR
-
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+from fusedmm.structure import FLOATS
 
 
 def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str) -> None:
