@@ -305,6 +305,10 @@ def test_bad_options(make_layer, text):
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e), r"edge_attr must be \[40, D\].*not None"),
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e, x), r"edge_attr must be \[40, D\].*not \[11, 5\]"),
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e, features(40, 2)), "edges have 2 features and nodes 5"),
+        (
+            lambda x, e: ours.GINEConv(mlp()).double()(x[None], e, features(40, 5)),
+            r"must be \[nodes, in\], not \[1, 11",
+        ),
     ],
 )
 def test_bad_inputs(call, text):
@@ -315,3 +319,11 @@ def test_bad_inputs(call, text):
 def test_floating_point_edge_index():
     with pytest.raises(TypeError, match="is no graph"):
         ours.GCNConv(F_IN, F_OUT)(torch.randn(NODES, F_IN), graph().double())
+
+
+def test_a_loop_that_is_there_keeps_its_weight_in_every_form():
+    edges, weight = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 2]]), torch.tensor([0.5, 2.0, 3.0, 0.25])
+    conv, x = ours.GCNConv(4, 2), torch.randn(3, 4)
+    matrix = torch.sparse_coo_tensor(edges.flip(0), weight, (3, 3)).coalesce()
+    for form in (matrix, matrix.to_sparse_csr()):
+        torch.testing.assert_close(conv(x, form), conv(x, edges, weight))

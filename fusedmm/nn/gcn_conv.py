@@ -27,7 +27,9 @@ class GCNConv(torch.nn.Module):
             weigh 1 all the same, as in PyG's layer. (``adj.gcn_norm(improved=True)`` with
             ``normalize=False`` here is A + 2I in either case.)
         cached: keep the normalised graph of the first call and use it from then on.
-        add_self_loops: whether to add a loop to nodes without; None: where ``normalize`` is set.
+        add_self_loops: whether to add a loop to nodes without; None: where ``normalize`` is set. A loop
+            that is there keeps its weight, of a matrix as of an edge_index (PyG gives each node of a torch
+            sparse tensor another one).
         normalize: False multiplies by the graph as it is.
         bias: whether to learn b.
         kwargs: ``aggr``, one of "add", "sum", "mean", "max", "min"; other options of PyG's base class
