@@ -307,7 +307,7 @@ def test_bad_options(make_layer, text):
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e, features(40, 2)), "edges have 2 features and nodes 5"),
         (
             lambda x, e: ours.GINEConv(mlp()).double()(x[None], e, features(40, 5)),
-            r"must be \[nodes, in\], not \[1, 11",
+            r"must be \[nodes, F\], not \[1, 11",
         ),
     ],
 )

@@ -173,8 +173,6 @@ class GINEConv(GINConv):
         """
         require_nodes("GINEConv", x)
         adj, (source, target) = bipartite(edge_index, x, size)
-        if source.dim() != 2:
-            raise ValueError(f"GINEConv: x must be [nodes, in], not {list(source.shape)}")
         self._require_one_size(source, target)
         edge_attr = require_edge_attr("GINEConv", edge_attr, adj.nnz, self.lin, flat=False)
         edge = edge_attr if self.lin is None else self.lin(edge_attr)
