@@ -38,7 +38,7 @@ demo: $(VENV)/demo
 test: $(VENV)/dev
 	$(BIN)/python setup.py -q build_ext --inplace
 	$(MAKE) c-test abi-check
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # The same suite on a machine with a GPU, whose Python has torch and pytest: no environment, no network.
 gpu-test: export FUSEDMM_CUDA := 1
