@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 
 import torch
 from torch import Tensor
@@ -82,8 +83,9 @@ def _ahead(contenders: list[Contender], runs: list[list[float]]) -> list[int]:
 def measure(contenders: list[Contender], clock: Clock, seconds: float) -> list[list[float]]:
     """Seconds of every run of every contender.
 
-    After one round those far behind drop out, with that one run. The others go on in rounds, starting with another
-    one each time: a least number of rounds, and more for ``seconds``.
+    After one round those far behind drop out, with that one run. The others go on in rounds, each in an order of its
+    own, so that nobody always finds the caches as the same other one left them: a least number of rounds, and more for
+    ``seconds``.
     """
     runs = [[t] for t in clock.run([c.call for c in contenders])]
     active = _ahead(contenders, runs)
@@ -91,7 +93,7 @@ def measure(contenders: list[Contender], clock: Clock, seconds: float) -> list[l
     for k in active:
         runs[k] = []
     for r in range(MOST):
-        order = active[r % len(active) :] + active[: r % len(active)]
+        order = Random(r).sample(active, len(active))
         begin = time.perf_counter()
         for k, t in zip(order, clock.run([contenders[k].call for k in order]), strict=True):
             runs[k].append(t)
