@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import graphs
 from benchmarks.harness import Clock
-from benchmarks.trial import Trial, Wanted, run
+from benchmarks.trial import Trial, Wanted, release, run
 from fusedmm import CSR
 
 
@@ -73,6 +73,7 @@ def collect(
                 label = job.label + (
                     f", {options.threads} thread{'s' * (options.threads > 1)}" if options.threads else ""
                 )
+                release(clock.cuda)  # before the next operands settle in a large block that has become free
                 cases.append(head | {"case": label} | job.facts | run(job.trials(), clock, wanted))
                 for found in cases[-1]["contenders"].values():
                     if "flops" in job.facts and found["kind"] != "wall":

@@ -148,7 +148,8 @@ def _rounds(steps: dict[str, Step], clock: Clock, seconds: float) -> dict[str, l
     return runs
 
 
-def _release(cuda: bool) -> None:
+def release(cuda: bool) -> None:
+    """Gives memory back that nobody holds any more, if it is much."""
     if not cuda or torch.cuda.memory_reserved() > PLENTY:  # collecting takes longer than most contenders
         gc.collect()
         if cuda:
@@ -190,7 +191,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
             if trial.name == "auto":
                 raise
             refused[trial.name] = _reason(error)
-        _release(cuda)
+        release(cuda)
     for name, times in _rounds(steps, clock, wanted.seconds).items():
         low, median, high = statistics.quantiles(times, n=4)
         figures[name] |= {"us": median * 1e6, "us_quartiles": [low * 1e6, high * 1e6], "runs": len(times)}
@@ -216,7 +217,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
         for key, value in found.items():
             if key.endswith("us"):
                 found[key] = round(value, 3)
-        _release(cuda)
+        release(cuda)
     peers = {n: f["us"] for n, f in figures.items() if f["kind"] == "peer"}
     best = min(peers, key=lambda n: peers[n]) if peers else None
     own = figures["auto"]["us"]

@@ -222,7 +222,7 @@ class Expression:
         """
         found = self._programs.get(gradients)
         if found is None:
-            found = torch.tensor(self.steps(gradients), dtype=torch.float64).reshape(-1, 5)
+            found = torch.tensor(self.steps(gradients), dtype=torch.float64, device="cpu").reshape(-1, 5)
             if type(found) is Tensor:  # and not one of a trace
                 self._programs[gradients] = found
         return found

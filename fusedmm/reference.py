@@ -86,4 +86,5 @@ def fused(
 
 def dense(adj: CSR) -> Tensor:
     """The matrix in float64, entries added up."""
-    return adj.with_values(torch.ones(adj.nnz) if adj.val is None else adj.val.double()).to_dense().double()
+    val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val.double()
+    return adj.with_values(val).to_dense().double()

@@ -126,7 +126,7 @@ def as_eid(order: Tensor) -> Tensor:
 def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
     """Where each row begins among entries that order, or none, sorts by row."""
     if row.is_cpu and inside(row, rows):
-        ptr = torch.zeros(rows + 1, dtype=torch.int64)  # counting is quicker than a search for each row
+        ptr = torch.zeros(rows + 1, dtype=torch.int64, device="cpu")  # counting is quicker than a search for each row
         torch.cumsum(torch.bincount(row, minlength=rows), 0, out=ptr[1:])
         return ptr
     rising = row.contiguous() if order is None else row.index_select(0, order)
@@ -137,7 +137,7 @@ def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
 def rows_of(ptr: Tensor, nnz: int) -> Tensor:
     """The row of each entry, int32."""
     if ptr.is_cpu:
-        row = torch.arange(ptr.numel() - 1, dtype=torch.int32)
+        row = torch.arange(ptr.numel() - 1, dtype=torch.int32, device="cpu")
         return torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=nnz)
     # A search writes int32 at once, and stays inside whatever unchecked pointers say.
     return torch.searchsorted(ptr[1:], torch.arange(nnz, device=ptr.device), right=True, out_int32=True)

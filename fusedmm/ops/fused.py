@@ -156,7 +156,7 @@ def _(like, edge, gradients):  # type: ignore[no-untyped-def]
 
 @torch.library.register_fake("fusedmm::_edge_program", lib=_definitions)
 def _(like, edge, gradients):  # type: ignore[no-untyped-def]
-    return torch.empty((len(parse(edge).steps(gradients)), 5), dtype=torch.float64)
+    return torch.empty((len(parse(edge).steps(gradients)), 5), dtype=torch.float64, device="cpu")
 
 
 def _ordered(adj: CSR, transposed: bool, val: Values) -> tuple[Half, Values]:
