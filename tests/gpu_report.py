@@ -9,17 +9,21 @@ sources, so that anyone can tell whether a report belongs to a checkout (benchma
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import accuracy
 
 ROOT = Path(__file__).resolve().parent.parent
+NONE = 5  # what pytest returns where a whole file is skipped
 
 
 def not_passed(suites: list[xml.Element]) -> dict[str, str]:
@@ -33,22 +37,25 @@ def not_passed(suites: list[xml.Element]) -> dict[str, str]:
     return found
 
 
-def run() -> tuple[int, dict[str, Any], accuracy.Ratios]:
+def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
     """The worst exit code, how many tests passed, failed, erred and were skipped, and errors over bounds on CUDA.
 
-    The files are dealt to several processes, the largest first: together they take about half the time.
+    Several processes take one file after the other, those first that ``took`` longest last time; it says so then too.
     """
-    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: -path.stat().st_size)
-    jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
+    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: -took.get(path.stem, math.inf))
     environment = {**os.environ, "FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1"}
+
+    def test(path: Path) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{path.stem}.xml", str(path)]
+        kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{path.stem}.json"}
+        began = time.monotonic()
+        code = subprocess.run(command, cwd=ROOT, env=kept).returncode
+        took[path.stem] = round(time.monotonic() - began, 1)
+        return 0 if code == NONE else abs(code)
+
     with tempfile.TemporaryDirectory() as folder:
-        parts = []
-        for job in range(jobs):
-            command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{job}.xml"]
-            command += [str(path) for path in files[job::jobs]]
-            kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{job}.json"}
-            parts.append(subprocess.Popen(command, cwd=ROOT, env=kept))
-        code = max(abs(part.wait()) for part in parts)
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) * 3 // 4)) as pool:
+            code = max(pool.map(test, files))
         suites = [next(xml.parse(path).getroot().iter("testsuite")) for path in Path(folder).glob("*.xml")]
         ratios = accuracy.merge(json.loads(path.read_text()) for path in Path(folder).glob("*.json"))
         counts: dict[str, Any] = {
@@ -80,12 +87,13 @@ def conditions() -> dict[str, str]:
 
 
 def main() -> int:
-    code, counts, ratios = run()
+    target = Path(sys.argv[1])
+    took = json.loads(target.read_text()).get("seconds", {}) if target.exists() else {}
+    code, counts, ratios = run(took)
     sys.path.insert(0, str(ROOT))
     from benchmarks.sources import TESTED, source_hash
 
-    report = {"source": source_hash(TESTED), **conditions(), **counts, "accuracy": ratios}
-    target = Path(sys.argv[1])
+    report = {"source": source_hash(TESTED), **conditions(), **counts, "accuracy": ratios, "seconds": took}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report, indent=2))
