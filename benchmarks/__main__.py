@@ -21,6 +21,7 @@ from benchmarks import (
     bench_attention,
     bench_ceilings,
     bench_construction,
+    bench_forms,
     bench_fused,
     bench_host,
     bench_layers,
@@ -44,6 +45,7 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
     "layers": (bench_layers.jobs, {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", "musae_github", *TWINS]}),
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
+    "forms": (bench_forms.jobs, {"cpu": ["musae_github"], "cuda": ["ogbl_ddi_train", *TWINS]}),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }
 WIDTHS = {"twins": [32, 64, 128, 256, 512], "pruned": [32, 128], "sweeps": [32, 128]}  # the graphs': below

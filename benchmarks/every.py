@@ -15,7 +15,7 @@ from pathlib import Path
 MODULE = [sys.executable, "-m", "benchmarks"]
 LESSONS = Path(__file__).parents[1] / "build" / "lessons" / "lessons.so"  # of `make lessons`
 ALL = {
-    "cpu": ["host", "spmm", "sddmm", "fused", "attention", "layers", "construction"],
+    "cpu": ["host", "spmm", "sddmm", "fused", "attention", "layers", "forms", "construction"],
     "cuda": [
         "host",
         "ceilings",
@@ -29,6 +29,7 @@ ALL = {
         "spmm --suite pruned",
         "sddmm --suite pruned",
         "fused --suite pruned",
+        "forms",
         "construction",
         "spmm --suite sweeps",
         "sddmm --suite sweeps",

@@ -96,9 +96,10 @@ def markdown(document: Document) -> str:
 
 
 def plot(document: Document, path: Path) -> None:
-    """Speedup over the best peer, one dot per graph and case."""
+    """Speedup over the best peer, one dot per graph and case, where there are peers."""
     found = [(c["case"], c["graph"], c["speedup"]) for c in document["cases"] if c["speedup"] is not None]
-    dots(document, found, path)
+    if found:
+        dots(document, found, path)
 
 
 def save(document: Document, path: Path) -> None:

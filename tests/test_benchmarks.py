@@ -58,6 +58,7 @@ def test_pruned_matrices_have_their_shape_and_density() -> None:
         ("attention", ("8x8 float32", "dot 1x64 float32", "dot 8x8 bfloat16")),
         ("layers", ("8x8", "AGNN", "GCNConv")),
         ("fused", ("K=32",)),
+        ("forms", ()),
         ("construction", ()),
     ],
 )
