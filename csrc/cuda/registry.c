@@ -116,6 +116,16 @@ static const fmm_algorithm sddmm[] = {
      .supports = fmm_sddmm_segments_supports,
      .workspace = fmm_sddmm_segments_workspace,
      .run = sddmm_segments},
+    {.number = 3,
+     .name = "tiles",
+     .about =
+         "windows of b in shared memory, which every row of a block gathers from; needs 227 KB "
+         "a block, else segments",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_sddmm_tiles_supports,
+     .workspace = fmm_sddmm_segments_workspace,
+     .run = fmm_sddmm_tiles_f32},
     FMM_CUSPARSE_SDDMM_LIST(X){
         .number = FMM_CUBLAS_NUMBER,
         .name = "cublas",
