@@ -100,7 +100,7 @@ def _from_parts(
         return made
     if check:
         require_permutation("the order of the edges", order, made.nnz)
-    return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False)
+    return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False, check)
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped:

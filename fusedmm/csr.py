@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops
 from fusedmm.structure import (
     NO_TRANSPOSE,
     Half,
@@ -17,6 +16,7 @@ from fusedmm.structure import (
     lasting,
     outside,
     own,
+    plan_of,
     require_range,
     require_same_device,
     require_shape,
@@ -25,6 +25,7 @@ from fusedmm.structure import (
     shared_by,
     transpose,
     validate,
+    was_looked_at,
     written,
 )
 
@@ -38,9 +39,8 @@ class CSR:
     order: entry p has the value ``val[eid[p]]``.
 
     The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
-    ``val.data``, which torch does not count). It is validated when it is made. The
-    transpose, which every gradient needs, is made on first use and kept (``cache_transpose`` makes it
-    at once, which compiled code requires).
+    ``val.data``, which torch does not count). It is validated when it is made. The transpose, which every
+    gradient needs, is made on first use and kept (``cache_transpose``, for compiled code, makes it at once).
 
     Attributes:
         ptr: int64 [rows + 1].
@@ -100,9 +100,9 @@ class CSR:
             idx: [nnz], integers in [0, cols).
             val: [nnz] or [nnz, heads], floating, or None for ones.
             shape: (rows, cols); without it cols is the largest column + 1.
-            check: False skips the validation, and with it the only synchronisation with a GPU where
-                ``shape`` is given (to find the largest column is another). Then wrong indices give
-                wrong results, though never a read outside the operands.
+            check: False skips validation and the look at whether rows are even, the only synchronisations
+                with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
+                indices give wrong results, though never a read outside the operands.
 
         Raises:
             TypeError: dtypes that are not integers, or tensors on several devices.
@@ -122,7 +122,7 @@ class CSR:
         if check and idx.dtype == torch.int64 and idx.numel():
             require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check)
+        return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
 
     @staticmethod
     def from_coo(
@@ -210,13 +210,15 @@ class CSR:
 
     @staticmethod
     @lasting
-    def make(ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool) -> CSR:
-        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's."""
+    def make(
+        ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool, look: bool = False
+    ) -> CSR:
+        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look: see ``plan_of``."""
         none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        return CSR(ptr, idx, val, eid, ops._plan(ptr, idx), none, constant(val, eid, none), cols)
+        return CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, constant(val, eid, none), cols)
 
     # ---- what it is ----
 
@@ -341,7 +343,7 @@ class CSR:
         shared = shared_by(self)
         with shared.lock:
             if shared.half is None:
-                shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols)
+                shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols, was_looked_at(self.plan))
             ptr, idx, eid, plan = shared.half
             self._set(idx_t=idx, eid_t=eid, plan_t=plan)
             self._permute_values()
@@ -383,7 +385,7 @@ class CSR:
     # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
 
     def __post_init__(self) -> None:
-        if self.n_cols < 0:  # an exported program was given this matrix: sizes come from tensors there
+        if self.n_cols < 0:  # given to an exported program, where sizes come from tensors
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
             self._set(n_cols=self.ptr_t.shape[0] - 1)

@@ -42,7 +42,7 @@ def from_coo(
         shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
     rows, cols = require_shape(shape)
     ptr, idx, eid = compress(row, col, rows, cols, check, places)
-    return CSR.make(ptr, idx, eid, val, cols, False)
+    return CSR.make(ptr, idx, eid, val, cols, False, check)
 
 
 def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:
@@ -113,7 +113,7 @@ def to(adj: CSR, device: Any, dtype: torch.dtype | None) -> CSR:
     val = None if adj.val is None else adj.val.to(target, dtype)
     if target == adj.device or (target.index is None and target.type == adj.device.type):
         return adj if val is adj.val else adj.with_values(val)
-    return CSR.make(adj.ptr.to(target), adj.idx.to(target), adj.eid.to(target), val, adj.n_cols, False)
+    return CSR.make(adj.ptr.to(target), adj.idx.to(target), adj.eid.to(target), val, adj.n_cols, False, True)
 
 
 def to_dense(adj: CSR) -> Tensor:

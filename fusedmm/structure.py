@@ -22,6 +22,8 @@ T = TypeVar("T")
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
 COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
+TILED = 0.04, 1024  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
+EVEN, UNEVEN = 1, 2  # fmm_rows
 CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
@@ -211,8 +213,34 @@ def compress_with_loops(
     return ptr, idx.bitwise_and_(2**31 - 1), eid, kept
 
 
+def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool) -> Tensor:
+    """The plan; look: matrices as full as layers of pruned networks may cost one more synchronisation with a GPU.
+
+    What was seen is the length of the plan, modulo 16: calls know that without a look at the device.
+    """
+    plan: Tensor = ops._plan(ptr, idx)
+    rows, (share, least) = ptr.numel() - 1, TILED
+    if not look or not plan.numel() or min(rows, cols) < least or idx.numel() < share * rows * cols:
+        return plan
+    return torch.nn.functional.pad(plan, (0, evenness(ptr, idx)))
+
+
+def evenness(ptr: Tensor, idx: Tensor) -> int:
+    """EVEN: no row above twice the mean, columns rise. UNEVEN: one above four times, or they do not. Else 0."""
+    rows, nnz = ptr.numel() - 1, idx.numel()
+    longest, falls = numbers((ptr[1:] - ptr[:-1]).amax(), (idx[1:] < idx[:-1]).sum())
+    if falls > rows or longest * rows > 4 * nnz:  # columns that rise fall once from row to row
+        return UNEVEN
+    return EVEN if longest * rows <= 2 * nnz else 0
+
+
+def was_looked_at(plan: Tensor) -> bool:
+    """Whether the transpose may be too: not without the caller's consent, and not while calls are only recorded."""
+    return plan.numel() % 16 != 0 and not torch.cuda.is_current_stream_capturing()
+
+
 @lasting
-def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
+def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int, look: bool) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
     if idx.is_cpu and max(idx.numel(), cols) < COUNTED and inside(idx, cols):
         ptr_t, order = ops._group(idx, idx.new_empty(0), cols)
@@ -221,7 +249,7 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int) -> Half:
         ptr_t = pointers(col, cols)
     idx_t = rows_of(ptr, idx.numel()).index_select(0, order)
     other = eid.index_select(0, order) if eid.numel() else as_eid(order)
-    return ptr_t, idx_t, other, ops._plan(ptr_t, idx_t)
+    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, ptr.numel() - 1, look)
 
 
 def numbers(*scalars: Tensor) -> list[int]:

@@ -35,6 +35,9 @@ size_t fmm_sddmm_segments_workspace(const fmm_call *call);
 bool fmm_spmm_tiles_supports(const fmm_call *call);
 fmm_status fmm_spmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call);
+/* sddmm_tiles_f32.cu */
+bool fmm_sddmm_tiles_supports(const fmm_call *call);
+fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
 
 /* attention.cu: the same of attention */
 bool fmm_attention_segments_supports(const fmm_call *call);

@@ -116,6 +116,16 @@ static const fmm_algorithm sddmm[] = {
      .supports = fmm_sddmm_segments_supports,
      .workspace = fmm_sddmm_segments_workspace,
      .run = sddmm_segments},
+    {.number = 3,
+     .name = "tiles",
+     .about =
+         "windows of b in shared memory, which every row of a block gathers from; needs 227 KB "
+         "a block, else segments",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_sddmm_tiles_supports,
+     .workspace = fmm_sddmm_segments_workspace,
+     .run = fmm_sddmm_tiles_f32},
     FMM_CUSPARSE_SDDMM_LIST(X){
         .number = FMM_CUBLAS_NUMBER,
         .name = "cublas",
@@ -196,24 +206,34 @@ static const fmm_algorithm fused[] = {
 };
 
 /* Uniform matrices of 1,024 to 32,768 rows, 1,024 to 8,192 columns and 10 to 30 % entries, 32 and
- * 128 columns of x: `tiles` took 0.49 to 0.86 of the time of `segments`; at 5 % 0.69 to 0.83, at 2
+ * 128 columns of x: `tiles` took 0.49 to 0.86 of the time of `segments`; at 5 % 0.69 to 0.86, at 2
  * % 1.03 to 1.16. It shares rows out evenly, without a look at their lengths: on graphs with hubs
  * it took 1.15 to 1.67 times as long (R-MAT of 8,192 nodes, and drug interactions of 4,267, both 12
- * % full), and 1.7 times where columns are in no order. Lengths are not known here, but hubs need
- * room: a square matrix, which may be a graph, goes to `tiles` from 15 % on, others from 8 %. Where
- * neither side is above 1,024, `segments` mostly waits for its plan: from 4 % on `tiles` took 0.57
- * to 0.94 of its time (512 x 512 with 5 %, 1,024 x 512 and 1,024 x 1,024 with 10 %).
+ * % full), and 1.7 times where columns are in no order. So from 4 % on even rows go to `tiles`,
+ * uneven ones never. Between, or where nobody looked, hubs need room: a square matrix, which may be
+ * a graph, goes to `tiles` from 15 % on, others from 8 %.
+ *
+ * Where neither side is above 1,024, `segments` mostly waits for its plan: from 4 % on `tiles` took
+ * 0.57 to 0.94 of its time (1,024 x 512 and 1,024 x 1,024 with 10 %; 512 x 512 with 5 %, whose
+ * longest row has three times the mean).
  *
  * `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
  * of x 16 GB apart); the reference, one thread per output element, takes everything. */
-static const fmm_algorithm *choose_spmm(const fmm_call *call)
+static bool may_be_tiled(const fmm_csr *a)
 {
-    const fmm_csr *a = call->a;
     const bool small = a->rows <= 1024 && a->cols <= 1024;
     const int64_t least = small ? 256 : 1024;
-    const double share = small ? 0.04 : a->rows == a->cols ? 0.15 : 0.08;
-    const bool full = (double)a->nnz >= share * (double)a->rows * (double)a->cols;
-    if (full && a->rows >= least && a->cols >= least && call->x->heads * call->x->feat >= 4 &&
+    const size_t rows_are = a->plan ? a->plan_bytes % 16 : FMM_ROWS_UNKNOWN;
+    const double share = small || rows_are == FMM_ROWS_EVEN ? 0.04
+                         : a->rows == a->cols               ? 0.15
+                                                            : 0.08;
+    return a->rows >= least && a->cols >= least && (small || rows_are != FMM_ROWS_UNEVEN) &&
+           (double)a->nnz >= share * (double)a->rows * (double)a->cols;
+}
+
+static const fmm_algorithm *choose_spmm(const fmm_call *call)
+{
+    if (may_be_tiled(call->a) && call->x->heads * call->x->feat >= 4 &&
         fmm_spmm_tiles_supports(call))
         return &spmm[2];
     return fmm_spmm_segments_supports(call) ? &spmm[1] : &spmm[0];

@@ -2,10 +2,8 @@
  * pruned networks do.
  *
  * A block owns WARPS * ROWS rows of y and a strip of columns of x, and walks over x in windows of
- * W rows, each copied once into shared memory, where every row of the block finds what it needs:
- * gathering from L2, which bounds `segments`, becomes gathering from shared memory. A ring of
- * STAGES windows is guarded by two barriers each (full, empty), not by the block's: a warp whose
- * rows hold more of a window lags behind by a window, and no one waits at every window's end.
+ * W rows, each copied once into shared memory (tiles.cuh), where every row of the block finds what
+ * it needs: gathering from L2, which bounds `segments`, becomes gathering from shared memory.
  *
  * A warp owns ROWS rows. Each lane holds some of their next entries, read a pass ahead; those in
  * the window (a prefix of them, if columns rise) go to the warp's list as (value, address), and
@@ -21,10 +19,7 @@
 #ifndef FMM_CUDA_SPMM_TILES_CUH
 #define FMM_CUDA_SPMM_TILES_CUH
 
-#include <cuda_awbarrier_primitives.h>
-#include <cuda_pipeline_primitives.h>
-
-#include "segments.cuh"
+#include "tiles.cuh"
 
 template <class T> struct tiles_args {
     csr_view a;
@@ -40,87 +35,33 @@ template <class T> struct tiles_entry {
     uint32_t at; /* where the row of x lies in its window, in bytes */
 };
 
-template <class T, int LANES_, int PER_, int W_, int ROWS_> struct tiles_shape {
+template <class T, int LANES_, int PER_, int W_, int ROWS_>
+struct tiles_shape : tiles_base<T, LANES_, PER_, W_, ROWS_> {
+    typedef tiles_base<T, LANES_, PER_, W_, ROWS_> B;
     enum {
-        LANES = LANES_,
-        PER = PER_,
-        W = W_,
-        ROWS = ROWS_,
-        WARPS = 16,
-        STAGES = 3,
-        VEC = 16 / sizeof(T),
-        STRIP = LANES * PER * VEC,
-        GROUPS = WARP / LANES,
-        WINDOW = (W + 1) * STRIP, /* the last row is 0, for groups without an entry */
-        LIST = WARP + GROUPS,
-        LISTS_AT = STAGES * WINDOW * sizeof(T),
-        BARRIERS_AT = LISTS_AT + WARPS * ROWS * LIST * sizeof(tiles_entry<T>),
-        BYTES = BARRIERS_AT + 2 * STAGES * sizeof(uint64_t),
+        LIST = WARP + B::GROUPS,
+        BARRIERS_AT = B::LISTS_AT + B::WARPS * ROWS_ * LIST * sizeof(tiles_entry<T>),
+        BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
     };
-    static_assert(W * LANES * PER % (WARPS * WARP) == 0, "each thread copies as much");
-    static_assert(BYTES <= 227 * 1024, "what a block of 9.0 and 10.0 can have");
 };
-
-/* Cards with this much shared memory a block: code for others would only lengthen the build. */
-#define TILES_POSSIBLE(arch) ((arch) >= 900 && (arch) < 1200)
-
-static __device__ __forceinline__ void wait_for(__mbarrier_t *barrier, int round)
-{
-    while (!__mbarrier_test_wait_parity(barrier, round & 1))
-        ;
-}
 
 template <class T, class S, bool PLAIN>
 static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     spmm_tiles(const __grid_constant__ tiles_args<T> s)
 {
 #if TILES_POSSIBLE(__CUDA_ARCH__)
-    enum { THREADS = S::WARPS * WARP, VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
+    enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
     extern __shared__ __align__(16) char memory[];
     T *const ring = reinterpret_cast<T *>(memory);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
     tiles_entry<T> *const lists =
         reinterpret_cast<tiles_entry<T> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
-    __mbarrier_t *const full = reinterpret_cast<__mbarrier_t *>(memory + S::BARRIERS_AT);
-    __mbarrier_t *const empty = full + S::STAGES;
     const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
-    const int windows = (int)ceil_div(s.a.cols, S::W);
-
-    if (threadIdx.x < S::STAGES) {
-        __mbarrier_init(full + threadIdx.x, THREADS);
-        __mbarrier_init(empty + threadIdx.x, THREADS);
-    }
-    for (int k = threadIdx.x; k < S::STAGES * S::STRIP; k += THREADS)
-        ring[k / S::STRIP * S::WINDOW + S::W * S::STRIP + k % S::STRIP] = T(0);
+    const tiles_ring<T, S> windows =
+        make_ring<T, S>(memory, s.x, s.x_row, s.a.cols, strip, s.feat, s.packs);
     __syncthreads();
-
-    /* A thread copies the same columns of every STEP-th row. */
-    enum { ACROSS = S::LANES * PER, STEP = THREADS / ACROSS };
-    const int my_row = threadIdx.x / ACROSS, my_column = threadIdx.x % ACROSS * VEC;
-    const int64_t wanted = s.feat - strip - my_column;
-    const T *const my_x = s.x + my_row * s.x_row + strip + my_column;
-    T *const my_ring = ring + my_row * S::STRIP + my_column;
-    auto copy_window = [&](int w) {
-        if (w >= windows) return;
-        const int stage = w % S::STAGES, rows = s.a.cols - w * S::W - my_row;
-        if (w >= S::STAGES) wait_for(empty + stage, w / S::STAGES - 1);
-        const T *from = my_x + int64_t(w) * S::W * s.x_row;
-        T *to = my_ring + stage * S::WINDOW;
-        if (s.packs) {
-#pragma unroll
-            for (int i = 0; i < S::W; i += STEP, from += STEP * s.x_row)
-                if (wanted > 0 && i < rows) __pipeline_memcpy_async(to + i * S::STRIP, from, 16);
-        } else {
-#pragma unroll 1
-            for (int i = 0; i < S::W && i < rows; i += STEP, from += STEP * s.x_row)
-                for (int v = 0; v < VEC && v < wanted; v++)
-                    __pipeline_memcpy_async(to + i * S::STRIP + v, from + v, sizeof(T));
-        }
-        __pipeline_arrive_on(full + stage);
-        (void)__mbarrier_arrive(full + stage);
-    };
 
     /* Lane r knows how far row r is. */
     int at = 0, end = 0;
@@ -181,14 +122,14 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     int32_t near[ROWS], near_next[ROWS];
     T by[ROWS], by_next[ROWS];
     fetch(near, by);
-    copy_window(0);
-    for (int w = 0; w < windows; w++) {
+    windows.copy_window(0);
+    for (int w = 0; w < windows.windows; w++) {
         const int stage = w % S::STAGES;
         const uint32_t base = uint32_t(w) * S::W, here = min(uint32_t(s.a.cols) - base, S::W);
         const char *const window =
             reinterpret_cast<const char *>(ring + stage * S::WINDOW) + lane % S::LANES * 16;
-        copy_window(w + 1);
-        wait_for(full + stage, w / S::STAGES);
+        windows.copy_window(w + 1);
+        wait_for(windows.full + stage, w / S::STAGES);
         for (int most = WARP; most == WARP;) {
             int count[ROWS];
             most = 0;
@@ -232,7 +173,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) near[r] = near_next[r], by[r] = by_next[r];
         }
-        (void)__mbarrier_arrive(empty + stage);
+        (void)__mbarrier_arrive(windows.empty + stage);
     }
 
     /* The rest: entries of row r from `at` on, a warp's worth at a time. */

@@ -5,46 +5,23 @@
 
 #include "spmm_tiles.cuh"
 
-/* Fails with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared
- * memory. */
-template <class T, class S> static fmm_status launch_tiles(const fmm_exec *exec, tiles_args<T> s)
+template <class T, class S> static fmm_status launch(const fmm_exec *exec, const tiles_args<T> &s)
 {
     const bool plain =
         s.val.data && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1;
-    const auto kernel = plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>;
-    cudaFuncAttributes has;
-    if (cudaFuncGetAttributes(&has, kernel) != cudaSuccess ||
-        !TILES_POSSIBLE(has.ptxVersion * 10) ||
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES) !=
-            cudaSuccess) {
-        (void)cudaGetLastError();
-        return FMM_UNSUPPORTED;
-    }
-    const dim3 grid((unsigned)ceil_div(s.a.rows, S::WARPS * S::ROWS),
-                    (unsigned)ceil_div(s.feat, S::STRIP));
-    kernel<<<grid, S::WARPS * WARP, S::BYTES, stream_of(exec)>>>(s);
-    return FMM_OK;
+    return launch_tiles<S, tiles_args<T>>(exec,
+                                          plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>,
+                                          s.a.rows, ceil_div(s.feat, S::STRIP), s);
 }
 
-/* Rows a warp: fewer make more blocks. A block takes about the time of its rows and one row more,
- * for the copying, and one runs on each multiprocessor at a time. */
 template <class T, int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
 {
-    int at_once = 1;
-    (void)cudaDeviceGetAttribute(&at_once, cudaDevAttrMultiProcessorCount, exec->index);
-    const int64_t strips = ceil_div(s.feat, LANES * PER * (16 / sizeof(T)));
-    int best = 0;
-    int64_t least = 0;
-    for (int rows = 4; rows > 0; rows--) {
-        const int64_t blocks = ceil_div(s.a.rows, 16 * rows) * strips;
-        const int64_t time = ceil_div(blocks, at_once) * (rows + 1);
-        if (!best || time < least) best = rows, least = time;
-    }
-    if (best == 1) return launch_tiles<T, tiles_shape<T, LANES, PER, W, 1>>(exec, s);
-    if (best == 2) return launch_tiles<T, tiles_shape<T, LANES, PER, W, 2>>(exec, s);
-    if (best == 3) return launch_tiles<T, tiles_shape<T, LANES, PER, W, 3>>(exec, s);
-    return launch_tiles<T, tiles_shape<T, LANES, PER, W, 4>>(exec, s);
+    const int rows = tiles_rows(exec, s.a.rows, ceil_div(s.feat, LANES * PER * (16 / sizeof(T))));
+    if (rows == 1) return launch<T, tiles_shape<T, LANES, PER, W, 1>>(exec, s);
+    if (rows == 2) return launch<T, tiles_shape<T, LANES, PER, W, 2>>(exec, s);
+    if (rows == 3) return launch<T, tiles_shape<T, LANES, PER, W, 3>>(exec, s);
+    return launch<T, tiles_shape<T, LANES, PER, W, 4>>(exec, s);
 }
 
 /* Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists need more. */

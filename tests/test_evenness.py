@@ -1,0 +1,123 @@
+"""What a matrix knows of its rows when it is made, and the choice of a kernel that follows from it."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import fusedmm
+from fusedmm.structure import EVEN, TILED, UNEVEN, evenness
+
+UNKNOWN, N = 0, TILED[1]
+
+
+def pattern(share: float = 0.08, hub: int = 0, shuffled: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ptr, idx) of N rows and columns, all equally long but for a hub of so many times the mean."""
+    each = int(share * N)
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.full((N,), each)
+    if hub:
+        lengths[N // 2] = hub * each
+    parts = [torch.randperm(N, generator=generator)[: int(n)] for n in lengths]
+    idx = torch.cat(parts if shuffled else [part.sort().values for part in parts])
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), idx
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [({}, EVEN), ({"hub": 3}, UNKNOWN), ({"hub": 6}, UNEVEN), ({"shuffled": True}, UNEVEN)],
+    ids=["even", "between", "hub", "columns in no order"],
+)
+def test_evenness(kind, expected, device):
+    ptr, idx = (t.to(device) for t in pattern(**kind))
+    assert evenness(ptr, idx) == expected
+    adj = fusedmm.CSR.from_csr(ptr, idx, shape=(N, N))
+    assert adj.plan.numel() % 16 == (expected if device == "cuda" else 0)
+    # The way of making it does not matter; from coordinates columns rise in any case.
+    if not kind.get("shuffled"):
+        row, col, _ = adj.coo()
+        assert fusedmm.CSR.from_coo(row.flip(0), col.flip(0), shape=(N, N)).plan.numel() == adj.plan.numel()
+        assert fusedmm.CSR.from_csr(ptr.cpu(), idx.cpu(), shape=(N, N)).to(device).plan.numel() == adj.plan.numel()
+
+
+def test_nobody_looks_where_it_would_not_count_or_was_not_wanted(cuda):
+    """Nothing is known of sparse matrices; unchecked ones are made without a synchronisation, transposes too."""
+    ptr, idx = (t.to(cuda) for t in pattern(0.02))
+    assert fusedmm.CSR.from_csr(ptr, idx, shape=(N, N)).plan.numel() % 16 == UNKNOWN
+    ptr, idx = (t.to(cuda) for t in pattern())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        adj = fusedmm.CSR.from_csr(ptr, idx, shape=(N, N), check=False).cache_transpose()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert adj.plan.numel() % 16 == adj.plan_t.numel() % 16 == UNKNOWN
+    assert torch.equal(fusedmm.spmm(adj, torch.ones(N, 4, device=cuda)).sum(), torch.tensor(4.0 * idx.numel()).to(cuda))
+
+
+def test_what_is_known_stays(cuda):
+    """Of copies and transposes; columns are looked at where rows were."""
+    ptr, idx = (t.to(cuda) for t in pattern())
+    adj = fusedmm.CSR.from_csr(ptr, idx, torch.randn(idx.numel(), device=cuda), shape=(N, N)).cache_transpose()
+    for known in (adj, adj.t().t(), adj.pattern(), copy.deepcopy(adj), pickle.loads(pickle.dumps(adj))):
+        assert known.plan.numel() % 16 == EVEN and known.plan_t.numel() % 16 == EVEN
+    hub, idx = (t.to(cuda) for t in pattern(hub=6))
+    adj = fusedmm.CSR.from_csr(hub, idx, shape=(N, N)).cache_transpose()
+    assert adj.plan.numel() % 16 == UNEVEN and adj.plan_t.numel() % 16 == EVEN
+
+
+def wide(share: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """N rows and 2 N columns: neither small nor square."""
+    ptr, idx = pattern(share)
+    return 2 * ptr, torch.stack([2 * idx, 2 * idx + 1], 1).view(-1)
+
+
+@pytest.mark.parametrize(
+    ("share", "said", "chosen"),
+    [
+        (0.10, UNKNOWN, "tiles"), (0.10, EVEN, "tiles"), (0.10, UNEVEN, "segments"), (0.10, 15, "tiles"),
+        (0.06, UNKNOWN, "segments"), (0.06, EVEN, "tiles"), (0.06, UNEVEN, "segments"), (0.06, 7, "segments"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_the_choice_follows_and_results_do_not_depend_on_it(share, said, chosen, reduce, cuda):
+    """Whatever a plan says, and it may be wrong: the same result up to the order of additions."""
+    ptr, idx = (t.to(cuda) for t in wide(share))
+    val, x = torch.randn(idx.numel(), device=cuda), torch.randn(2 * N, 20, device=cuda)
+    adj = fusedmm.CSR.from_csr(ptr, idx, val, shape=(N, 2 * N))
+    assert adj.plan.numel() % 16 == EVEN
+    plan = torch.nn.functional.pad(adj.plan[: adj.plan.numel() // 16 * 16], (0, said))
+
+    def run(name: str) -> torch.Tensor:
+        number = next((a.number for a in fusedmm.algorithms("spmm", cuda) if a.name == name), 0)
+        kind = ["sum", "mean"].index(reduce)
+        return torch.ops.fusedmm._spmm(ptr, adj.idx, adj.eid, plan, val, x, kind, number)
+
+    found, tiles, segments = run("auto"), run("tiles"), run("segments")
+    assert torch.equal(found, {"tiles": tiles, "segments": segments}[chosen])
+    torch.testing.assert_close(tiles, segments, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", [{}, {"hub": 6}], ids=["even", "hub"])
+def test_captured_and_compiled_code_choose_alike(how, cuda):
+    ptr, idx = (t.to(cuda) for t in pattern(**how))
+    adj = fusedmm.CSR.from_csr(ptr, idx, torch.randn(idx.numel(), device=cuda), shape=(N, N)).cache_transpose()
+    x = torch.randn(N, 32, device=cuda, requires_grad=True)
+
+    def step():
+        y = fusedmm.spmm(adj, x)
+        return y.detach(), torch.autograd.grad(y.sum(), x)[0]
+
+    expected = step()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    graph.replay()
+    assert all(map(torch.equal, found, expected))
+    compiled = torch.compile(lambda x: fusedmm.spmm(adj, x), backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x.detach()), expected[0])
