@@ -1,6 +1,7 @@
 /* SDDMM `tiles` over f32: what it can take, and the shape of its blocks: sddmm_tiles.cuh. */
-#include "cuda.h"
 #include "sddmm_tiles.cuh"
+
+#include "cuda.h"
 
 /* Values and another order of edges would be read through while all lanes wait. */
 bool fmm_sddmm_tiles_supports(const fmm_call *call)
