@@ -123,8 +123,11 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
     return known
 
 
-def is_edge_index(adj: Tensor) -> bool:
-    return adj.layout == torch.strided and adj.dtype in INTEGERS and adj.dim() == 2 and adj.size(0) == 2
+def is_edge_index(adj: Any) -> bool:
+    """Whether adj is a structure alone, in the form that neighbour samplers give."""
+    if not isinstance(adj, Tensor) or adj.layout != torch.strided or adj.dtype not in INTEGERS:
+        return False
+    return adj.dim() == 2 and adj.size(0) == 2
 
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:

@@ -183,6 +183,28 @@ def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, 
     assert torch.equal(found, fresh(**good))
 
 
+BAD_GRAPHS = {
+    "transposed": (lambda: graph().t(), ValueError, r"an edge_index must be \[2, nnz\], not \[40, 2\]; transpose it"),
+    "three rows": (lambda: graph()[[0, 1, 1]], ValueError, r"an edge_index must be \[2, nnz\], not \[3, 40\]"),
+    "a vector": (lambda: graph()[0], ValueError, r"an edge_index must be \[2, nnz\], not \[40\]"),
+    "of floats": (lambda: graph().float(), TypeError, r"a dense tensor \[2, 40\] of torch.float32 is no graph"),
+    "a mask": (lambda: torch.eye(NODES) > 0, TypeError, "of torch.bool is no graph"),
+    "a list": (lambda: graph().tolist(), TypeError, "cannot make a CSR of list"),
+    "nothing": (lambda: None, TypeError, "cannot make a CSR of NoneType"),
+    "outside": (lambda: graph() + NODES, ValueError, r"edge_index\[[01], 0\] = \d+ is outside \[0, "),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_graphs_are_named_and_the_next_call_works(name, bad):
+    mine, good = layer(name), given(name)
+    make_bad, kind, text = BAD_GRAPHS[bad]
+    with pytest.raises(kind, match=text):
+        mine(**{**good, "edge_index": make_bad()})
+    assert torch.isfinite(mine(**good)).all()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_takes_what_is_not_of_the_parameters_dtype(name):
     mine, inputs = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS
@@ -27,11 +26,6 @@ def adjacency(graph: Any, sources: int, targets: int) -> CSR:
 def _require_shape(adj: CSR, sources: int, targets: int) -> None:
     if adj.shape != (targets, sources):
         raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
-
-
-def is_edge_index(graph: Any) -> bool:
-    """Whether the graph is a structure alone, in the form that neighbour samplers give."""
-    return isinstance(graph, Tensor) and graph.layout == torch.strided
 
 
 def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm.convert import is_edge_index
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, is_edge_index, nodes_of, reduction, with_edge_values, with_one_loop
+from fusedmm.nn.adjacency import OptPair, Size, nodes_of, reduction, with_edge_values, with_one_loop
 from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
