@@ -21,6 +21,7 @@ from fusedmm.nn.heads import (
     require_fill,
     require_sum,
     with_weights,
+    writable,
 )
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.attention import attention
@@ -168,6 +169,7 @@ class GATConv(torch.nn.Module):
             out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if bias is None else out + bias
+        out = writable(out, not self.concat or self.bias is not None or residual is not None)
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:

@@ -22,6 +22,7 @@ from fusedmm.nn.heads import (
     require_fill,
     require_sum,
     with_weights,
+    writable,
 )
 from fusedmm.nn.linear import maps_of
 from fusedmm.ops.attention import attention
@@ -176,6 +177,7 @@ class GATv2Conv(torch.nn.Module):
         out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if self.bias is None else out + self.bias
+        out = writable(out, not self.concat or self.bias is not None or residual is not None)
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _logits(self, adj: CSR, target: Tensor, source: Tensor, edge: Tensor) -> Tensor:

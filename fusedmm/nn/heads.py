@@ -117,6 +117,12 @@ def merged(out: Tensor, concat: bool) -> Tensor:
     return out.flatten(1) if concat else out.mean(dim=1)
 
 
+def writable(out: Tensor, added: bool) -> Tensor:
+    """What a layer returns may be written to, as PyG's: it is a copy where nothing was added to what the
+    gradient needs as it is."""
+    return out if added or not out.requires_grad else out.clone()
+
+
 def with_weights(out: Tensor, graph: Any, adj: CSR, alpha: Tensor, same: bool) -> tuple[Tensor, Weights]:
     """What PyG returns with attention weights: the edges they belong to, in the form of the graph given."""
     if not isinstance(graph, Tensor) or graph.layout != torch.strided:
