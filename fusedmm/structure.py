@@ -109,10 +109,10 @@ def own(t: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def own_values(values: Tensor) -> Tensor:
-    """Constant values are cloned: those of a sparse tensor are views on it, which torch.compile rejects."""
+    """Values are cloned, with their gradient: those of a sparse tensor are views on it, which torch.compile rejects."""
     if not values.dtype.is_floating_point:
         raise TypeError(f"values must be floating-point, not {values.dtype}")
-    return values if values.requires_grad else values.clone()
+    return values.clone()
 
 
 def eid_dtype(nnz: int) -> torch.dtype:

@@ -6,6 +6,7 @@ from parity import make, ours
 from small_graph import NODES, features, graph
 from torch.nn.functional import leaky_relu
 
+import fusedmm
 from fusedmm.nn.heads import writable
 
 F_IN, D = 6, 3
@@ -71,6 +72,17 @@ def test_result_may_be_written_to_under_autocast(device):
         out = conv(x, graph().to(device)).relu_()
     out.float().sum().backward()
     assert x.grad is not None and torch.isfinite(x.grad).all()
+
+
+def test_what_attention_gives_is_copied_first():
+    adj, x = fusedmm.as_csr(graph(), size=NODES), features(NODES, F_IN).requires_grad_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        fusedmm.attention(adj, x, x, x).relu_().sum().backward()
+    found = [
+        torch.autograd.grad(relu(fusedmm.attention(adj, x, x, x)).sum(), x)[0]
+        for relu in (torch.relu, lambda out: out.clone().relu_())
+    ]
+    assert torch.equal(*found)
 
 
 def test_nothing_is_copied_where_no_gradient_is_wanted():

@@ -34,7 +34,7 @@ class AGNNConv(torch.nn.Module):
         >>> conv = fusedmm.nn.AGNNConv(add_self_loops=False)
         >>> conv(torch.tensor([[1.], [10.]]), torch.tensor([[0], [1]]))
         tensor([[0.],
-                [1.]], grad_fn=<CosineAttentionBackward>)
+                [1.]], grad_fn=<CloneBackward0>)
     """
 
     beta: Tensor

@@ -106,7 +106,8 @@ def attention(
 
     Returns:
         out, [rows, heads, C] or [rows, C], of v's dtype; 0 for rows without an entry above -inf. With
-        lse and weights behind it where they are asked for.
+        lse and weights behind it where they are asked for. The gradient needs out as it is: what is to
+        be written to in place is a copy of it.
 
     Raises:
         TypeError: wrong types, operands of several dtypes or devices.
