@@ -33,9 +33,12 @@ def test_options_of_the_base_class_with_their_defaults(name):
     options = {k: p.default for k, p in base.items() if k not in ("self", "aggr")}
     assert set(options) == {"aggr_kwargs", "flow", "node_dim", "decomposed_layers"}
     assert repr(layer(name, **options)) == repr(layer(name))
+    attends = name in (*ATTENTION, "AGNNConv")
+    if attends:
+        assert make(theirs, "GATConv", F_IN, F_OUT).node_dim == 0 and repr(layer(name, node_dim=0)) == repr(layer(name))
     for k, value in {
         "flow": "target_to_source",
-        "node_dim": 0,
+        "node_dim": 1 if attends else 0,
         "decomposed_layers": 2,
         "aggr_kwargs": {"a": 1},
     }.items():

@@ -33,10 +33,12 @@ def glorot_linear(in_channels: int, out_channels: int, bias: bool = False) -> Li
 
 
 def require_sum(layer: str, options: dict[str, Any]) -> None:
-    """Attention adds; other options of PyG's base class only with their defaults."""
+    """Attention adds; other options of PyG's base class only with their defaults, which PyG has two of for node_dim."""
     aggr = options.pop("aggr", "add")
     if reduction(layer, aggr) != "sum":
         raise ValueError(f"{layer}: aggr must be 'add' or 'sum', not {aggr!r}")
+    if type(options.get("node_dim")) is int and options["node_dim"] == 0:  # of [nodes, F] the first is the last but one
+        del options["node_dim"]
     require_options(layer, options)
 
 
