@@ -330,6 +330,8 @@ def require_integers(name: str, t: Any) -> None:
 
 def require_vector(name: str, t: Any) -> None:
     require_integers(name, t)
+    if t.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, not {t.layout}")
     if t.dim() != 1:
         raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
 

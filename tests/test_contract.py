@@ -9,6 +9,7 @@ from generate import small, works
 
 import fusedmm
 from fusedmm.expression import parse
+from fusedmm.normalize import add_self_loops, gcn_norm
 
 I64 = 2**63 - 1
 
@@ -139,6 +140,16 @@ CONSTRUCTORS = [
     (lambda: small().pattern().to(dtype=torch.int64), TypeError, "dtype must be float32, .* not torch.int64"),
     (lambda: small().to(dtype="float16"), TypeError, "dtype must be float32, .* not 'float16'"),
     (lambda: small().to(dtype=[]), TypeError, r"dtype must be float32, .* not \[\]"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1).to_sparse(), vector(0)), TypeError, "ptr must be a dense tensor, not"),
+    (lambda: fusedmm.CSR.from_coo(vector(0), vector(0).to_sparse()), TypeError, "col must be a dense tensor, not"),
+    (lambda: gcn_norm("graph"), TypeError, "self loops and normalisation need a CSR, not str"),
+    (
+        lambda: gcn_norm(fusedmm.as_csr(EDGES), dtype=torch.int32),
+        TypeError,
+        "dtype must be float32, .* not torch.int32",
+    ),
+    (lambda: add_self_loops(EDGES), TypeError, "self loops and normalisation need a CSR, not Tensor; as_csr makes one"),
+    (lambda: fusedmm.as_csr(EDGES).add_self_loops("1"), TypeError, "add_self_loops: fill must be a number, not '1'"),
     (lambda: small().to("meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
     (lambda: small().to("foo"), ValueError, "device: there is no 'foo'"),
     (lambda: small().to("cuda:"), ValueError, "device: there is no 'cuda:'"),
