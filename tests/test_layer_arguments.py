@@ -70,6 +70,11 @@ def sizes():
             yield name, {"heads": value}, "heads"
         for value in (-0.1, 1.1, float("nan"), "0.5", None):
             yield name, {"dropout": value}, "dropout"
+    for name in ATTENTION[:2]:
+        for value in ("0.2", None):
+            yield name, {"negative_slope": value}, "negative_slope"
+    for name in ("GINConv", "GINEConv"):
+        yield name, {"eps": "0"}, "eps"
     for name in [*ATTENTION, "GINEConv"]:
         for value in (0, -2, 2.0):
             yield name, {"edge_dim": value}, "edge_dim"
@@ -184,6 +189,28 @@ def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, 
     found = mine(**good)
     torch.manual_seed(3)
     assert torch.equal(found, fresh(**good))
+
+
+@pytest.mark.parametrize("name", ["GINConv", "GINEConv"])
+@pytest.mark.parametrize("nn", [None, torch.nn.Linear, 3])
+def test_an_nn_that_is_none_is_named(name, nn):
+    with pytest.raises(TypeError, match=f"^{name}: nn must be a module, or a function of a tensor, not "):
+        getattr(ours, name)(nn)
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GINConv", "GATConv"])
+@pytest.mark.parametrize("size", [NODES, (NODES, NODES, NODES), (NODES,), "ab1"])
+def test_a_size_that_is_no_pair_is_named(name, size):
+    mine, inputs = layer(name), given(name)
+    with pytest.raises(TypeError, match=r"size must be \(sources, targets\), not "):
+        mine(**inputs, size=size)
+    assert torch.equal(mine(**inputs, size=(NODES, NODES)), mine(**inputs))
+
+
+def test_a_fill_value_that_is_no_reduction_is_named():
+    for name in ATTENTION[:2]:
+        with pytest.raises(ValueError, match=f"^{name}: fill_value must be one of add, .* not 'median'"):
+            layer(name, fill_value="median")
 
 
 BAD_GRAPHS = {

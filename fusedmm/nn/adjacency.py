@@ -53,6 +53,8 @@ def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int,
     sources = pair[0].size(-2)
     targets = sources if pair[1] is None else pair[1].size(-2)
     if size is not None:
+        if not isinstance(size, (tuple, list)) or len(size) != 2:
+            raise TypeError(f"size must be (sources, targets), not {size!r}")
         if size[0] is not None and size[0] != sources:
             raise ValueError(f"size[0] is {size[0]}, but there are {sources} source nodes in x")
         if size[1] is not None:
@@ -71,9 +73,9 @@ def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:
     return spmm(adj, x, reduce=reduce)
 
 
-def reduction(layer: str, aggr: Any) -> str:
+def reduction(layer: str, aggr: Any, name: str = "aggr") -> str:
     """The name that ``spmm`` has for PyG's ``aggr``."""
     reduce = "sum" if aggr == "add" else aggr
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
-        raise ValueError(f"{layer}: aggr must be one of add, {', '.join(REDUCTIONS)}, not {aggr!r}")
+        raise ValueError(f"{layer}: {name} must be one of add, {', '.join(REDUCTIONS)}, not {aggr!r}")
     return reduce

@@ -11,7 +11,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
-from fusedmm.nn.checks import require_attention, require_channels, require_nodes
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
     Fill,
     Weights,
@@ -86,6 +86,7 @@ class GATConv(torch.nn.Module):
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
         require_attention("GATConv", heads, dropout, edge_dim)
+        require_number("GATConv", "negative_slope", negative_slope)
         require_fill("GATConv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels

@@ -12,7 +12,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair
-from fusedmm.nn.checks import require_attention, require_channels, require_nodes
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
     Fill,
     Weights,
@@ -87,6 +87,7 @@ class GATv2Conv(torch.nn.Module):
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", heads, dropout, edge_dim)
+        require_number("GATv2Conv", "negative_slope", negative_slope)
         require_fill("GATv2Conv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels

@@ -45,7 +45,7 @@ def require_sum(layer: str, options: dict[str, Any]) -> None:
 def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
     """What features of self loops can be made of."""
     if isinstance(fill, str):
-        reduction(f"{layer}: fill_value;", fill)
+        reduction(layer, fill, "fill_value")
     elif fill is not None and not isinstance(fill, (int, float, Tensor)):
         raise ValueError(f"{layer}: fill_value must be a number, a tensor or a reduction, not {fill!r}")
     elif isinstance(fill, Tensor) and edge_dim is not None and edge_dim > 0:
