@@ -253,13 +253,6 @@ def _(gout, out, lse, glse, pos, pos_w, slope):  # type: ignore[no-untyped-def]
     return gout.new_empty(gout.shape[:2], dtype=sums_dtype(gout)), gq
 
 
-@torch.library.register_fake("fusedmm::_gat_spread")
-def _(x, att_k, att_q, gk, gq, gv, gout):  # type: ignore[no-untyped-def]
-    rows, heads, feat = x.shape
-    parts = ((rows + GAT_ROWS - 1) // GAT_ROWS, (3 if gout.dim() == 3 else 2) * heads, feat)
-    return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
-
-
 KEPT_APART = 256
 
 

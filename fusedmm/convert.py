@@ -57,7 +57,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
         converted once and remembered while the tensor lives unchanged, as torch counts changes: what
         is written behind its back, through numpy or ``.data``, is not seen. Compiled code breaks its
-        graph for that, which is refused by name where there must be one: make a CSR beforehand.
+        graph for that, which is refused by name where there must be one: make a CSR beforehand, as must
+        be done with a sparse tensor, since ``torch.compile`` takes none as an argument.
 
     Raises:
         TypeError: something else.
@@ -123,8 +124,11 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
     return known
 
 
-def is_edge_index(adj: Tensor) -> bool:
-    return adj.layout == torch.strided and adj.dtype in INTEGERS and adj.dim() == 2 and adj.size(0) == 2
+def is_edge_index(adj: Any) -> bool:
+    """Whether adj is a structure alone, in the form that neighbour samplers give."""
+    if not isinstance(adj, Tensor) or adj.layout != torch.strided or adj.dtype not in INTEGERS:
+        return False
+    return adj.dim() == 2 and adj.size(0) == 2
 
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:

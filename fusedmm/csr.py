@@ -303,7 +303,8 @@ class CSR:
 
         Raises:
             TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
-            ValueError: a device that is neither cpu nor cuda.
+            ValueError: a name that is no device's, a device that is neither cpu nor cuda, or a CUDA device
+                that torch does not see.
         """
         from fusedmm.forms import to
 

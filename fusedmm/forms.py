@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import DEVICES
 from fusedmm.csr import CSR
 from fusedmm.structure import (
     EDGE_PLACES,
+    FLOATS,
     Places,
     compress,
     lasting,
     own_values,
+    require_device,
     require_integers,
     require_same_device,
     require_shape,
@@ -105,11 +106,11 @@ def from_scipy(matrix: Any, check: bool) -> CSR:
 @lasting
 def to(adj: CSR, device: Any, dtype: torch.dtype | None) -> CSR:
     """``CSR.to``."""
-    if not isinstance(device, (torch.device, str, int, type(None))):
+    if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
-    target = adj.device if device is None else torch.device(device)
-    if target.type not in DEVICES:
-        raise ValueError(f"a CSR is on cpu or cuda, not on {target}")
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
+    target = adj.device if device is None else require_device("device", device)
     val = None if adj.val is None else adj.val.to(target, dtype)
     if target == adj.device or (target.index is None and target.type == adj.device.type):
         return adj if val is adj.val else adj.with_values(val)

@@ -9,6 +9,7 @@ deterministic, without atomics.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.structure import (
     EDGE_PLACES,
+    FLOATS,
     compress_with_loops,
     constant,
     derived,
@@ -57,6 +59,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
         of nodes 0, 1, ... A pattern stays a pattern where ``fill`` is 1, else it gets float32 values.
 
     Raises:
+        TypeError: no CSR, or a ``fill`` that is no number.
         ValueError: a matrix that is not square.
         RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
@@ -71,6 +74,8 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
                 [0., 7.]])
     """
     _require_square(adj)
+    if not isinstance(fill, Real):
+        raise TypeError(f"add_self_loops: fill must be a number, not {fill!r}")
     looped = with_loops(adj)
     if adj.val is None and fill == 1:
         return looped.pattern
@@ -91,6 +96,7 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
         once per structure and kept.
 
     Raises:
+        TypeError: no CSR, or a dtype that is not floating.
         ValueError: a matrix that is not square.
         RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
@@ -106,6 +112,9 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
         tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]])
     """
+    _require_square(adj)
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"gcn_norm: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
     return normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
 
 
@@ -238,5 +247,7 @@ def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
 
 
 def _require_square(adj: CSR) -> None:
+    if not isinstance(adj, CSR):
+        raise TypeError(f"self loops and normalisation need a CSR, not {type(adj).__name__}; as_csr makes one")
     if adj.shape[0] != adj.shape[1]:
         raise ValueError(f"self loops and normalisation need a square matrix, not one of shape {adj.shape}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._functorch import pyfunctorch
 
-from fusedmm._lib import ops
+from fusedmm._lib import DEVICES, ops
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
@@ -111,10 +111,10 @@ def own(t: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def own_values(values: Tensor) -> Tensor:
-    """Constant values are cloned: those of a sparse tensor are views on it, which torch.compile rejects."""
+    """Values are cloned, with their gradient: those of a sparse tensor are views on it, which torch.compile rejects."""
     if not values.dtype.is_floating_point:
         raise TypeError(f"values must be floating-point, not {values.dtype}")
-    return values if values.requires_grad else values.clone()
+    return values.clone()
 
 
 def eid_dtype(nnz: int) -> torch.dtype:
@@ -325,6 +325,26 @@ def require_size(size: Any) -> tuple[int, int]:
     return require_shape((nodes, nodes), "size")
 
 
+def require_device(name: str, device: Any) -> torch.device:
+    """A device that is there and that there are kernels for.
+
+    Raises:
+        TypeError: neither a device, nor a name or number of one.
+        ValueError: no device, one that is neither cpu nor cuda, or a CUDA device that torch does not see.
+    """
+    if not isinstance(device, (torch.device, str, int)):
+        raise TypeError(f"{name} must be a device or its name, not {device!r}")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"{name}: there is no {device!r}") from None
+    if found.type not in DEVICES:
+        raise ValueError(f"{name} must be cpu or cuda, not {str(device)!r}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"{name}: {str(device)!r} is not there; torch sees {torch.cuda.device_count()} CUDA devices")
+    return found if found.type == "cuda" else torch.device("cpu")
+
+
 def require_tensor(name: str, t: Any) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
@@ -338,6 +358,8 @@ def require_integers(name: str, t: Any) -> None:
 
 def require_vector(name: str, t: Any) -> None:
     require_integers(name, t)
+    if t.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, not {t.layout}")
     if t.dim() != 1:
         raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
 

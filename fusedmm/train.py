@@ -22,6 +22,7 @@ from fusedmm.csr import CSR
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
 from fusedmm.data.graph import extra
 from fusedmm.networks import MODELS, Model, Network
+from fusedmm.structure import require_device
 
 OURS, ALONE = "fusedmm", "without the graph"
 
@@ -188,7 +189,7 @@ def main(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"--json: no folder {args.json.parent}")
     if args.json is not None and args.json.is_dir():
         raise IsADirectoryError(f"--json: {args.json} is a folder")
-    device = _device(args.device)
+    device = require_device("--device", args.device)
     tqdm = extra("tqdm").tqdm
     graph_of = graphs(args.graph)
     runs = len(ways(MODELS[args.model])) * args.seeds
@@ -213,18 +214,6 @@ def main(args: argparse.Namespace) -> None:
         ours = asdict(results[OURS])
         others = {way: asdict(result) for way, result in results.items() if way != OURS}
         args.json.write_text(json.dumps({**ours, "beside": others, "conditions": conditions}, indent=1) + "\n")
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device: no device {name!r}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device: must be cpu or cuda, not {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"--device: {name!r} is not there; torch sees {torch.cuda.device_count()} CUDA devices")
-    return device
 
 
 def _memory_name(device: torch.device) -> str:

@@ -191,6 +191,19 @@ def test_a_model_with_a_matrix_is_copied(device):
     assert torch.equal(copy.deepcopy(model)(x), model(x))
 
 
+def test_a_sparse_tensor_becomes_a_csr_beforehand():
+    """torch.compile takes no sparse tensor; the CSR made of one serves, and its values get their gradient."""
+    sparse, x = graph(50).to_torch().requires_grad_(), torch.randn(50, 7, dtype=torch.float64)
+    compiled = torch.compile(lambda adj, x: fusedmm.spmm(adj, x), fullgraph=True, backend="aot_eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="sparse Tensor"):
+        compiled(sparse, x)
+    found = []
+    for f in (fusedmm.spmm, compiled):
+        y = f(fusedmm.as_csr(sparse).cache_transpose(), x)
+        found.append(torch.autograd.grad(y.square().sum(), sparse)[0].to_dense())
+    torch.testing.assert_close(*found)
+
+
 # ---- CUDA ----
 
 

@@ -1,7 +1,10 @@
 """Making a CSR: counting on the CPU, sorts elsewhere and beyond its size, give the same structure bit by bit."""
 
+import collections
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
 from fusedmm import convert, structure
@@ -97,6 +100,33 @@ def test_self_loops_at_once_are_checked_and_kept(monkeypatch):
     assert convert.looped(edge_index, (4, 4)).pattern.nnz == 6
     edge_index[0, 2] = 0
     assert convert.looped(edge_index, (3, 3)).pattern.nnz == 6
+
+
+class Counts(TorchDispatchMode):
+    """How often an operation ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.of = collections.Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.of[func.overloadpacket._qualified_op_name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("loops, waits", [(False, 0), (True, 1)])
+def test_self_loops_at_once_take_one_sort_and_wait_once_more_for_loops(loops, waits, monkeypatch):
+    """CPU tensors that say they are on a GPU: numbers() waits for it, and so does an operation of unknown size."""
+    row, col = edges(300, 40, 40, "cpu")
+    edge_index = torch.stack([row, col])[:, (row != col) | loops]
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda t: False))
+    monkeypatch.setattr(structure, "numbers", lambda *s, wait=structure.numbers: asked.append(1) or wait(*s))
+    with Counts() as ran:
+        made = convert.looped(edge_index, (40, 40))
+    assert (made.kept is not None) == loops
+    assert len(asked) == 1 and ran.of["aten::nonzero"] == waits and ran.of["aten::sort"] == 1
+    assert not ran.of["aten::_local_scalar_dense"] and not ran.of["aten::index"]
 
 
 def test_unchecked_keys_outside_of_their_range():

@@ -9,6 +9,7 @@ from generate import small, works
 
 import fusedmm
 from fusedmm.expression import parse
+from fusedmm.normalize import add_self_loops, gcn_norm
 
 I64 = 2**63 - 1
 
@@ -135,8 +136,27 @@ CONSTRUCTORS = [
     (lambda: fusedmm.CSR.from_scipy([[1.0]]), TypeError, "matrix must be a scipy sparse matrix or array, not list"),
     (lambda: small() @ 3, TypeError, "spmm: x must be a tensor, not int"),
     (lambda: small().to(torch.float16), TypeError, "not torch.float16; give a dtype as dtype="),
-    (lambda: small().to(dtype=torch.int64), TypeError, "val must be a floating-point tensor, not torch.int64"),
-    (lambda: small().to("meta"), ValueError, "a CSR is on cpu or cuda, not on meta"),
+    (lambda: small().to(dtype=torch.int64), TypeError, "dtype must be float32, .* not torch.int64"),
+    (lambda: small().pattern().to(dtype=torch.int64), TypeError, "dtype must be float32, .* not torch.int64"),
+    (lambda: small().to(dtype="float16"), TypeError, "dtype must be float32, .* not 'float16'"),
+    (lambda: small().to(dtype=[]), TypeError, r"dtype must be float32, .* not \[\]"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1).to_sparse(), vector(0)), TypeError, "ptr must be a dense tensor, not"),
+    (lambda: fusedmm.CSR.from_coo(vector(0), vector(0).to_sparse()), TypeError, "col must be a dense tensor, not"),
+    (lambda: gcn_norm("graph"), TypeError, "self loops and normalisation need a CSR, not str"),
+    (
+        lambda: gcn_norm(fusedmm.as_csr(EDGES), dtype=torch.int32),
+        TypeError,
+        "dtype must be float32, .* not torch.int32",
+    ),
+    (lambda: add_self_loops(EDGES), TypeError, "self loops and normalisation need a CSR, not Tensor; as_csr makes one"),
+    (lambda: fusedmm.as_csr(EDGES).add_self_loops("1"), TypeError, "add_self_loops: fill must be a number, not '1'"),
+    (lambda: small().to("meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
+    (lambda: small().to("foo"), ValueError, "device: there is no 'foo'"),
+    (lambda: small().to("cuda:"), ValueError, "device: there is no 'cuda:'"),
+    (lambda: small().to("cuda:99"), ValueError, r"device: 'cuda:99' is not there; torch sees \d+ CUDA devices"),
+    (lambda: small().to(torch.device("cuda", 99)), ValueError, "device: 'cuda:99' is not there"),
+    (lambda: small().to(-1), ValueError, "device: there is no -1"),
+    (lambda: small().to(1.5), TypeError, "device must be a device or its name, not 1.5"),
     (lambda: fusedmm.as_csr([[0, 1], [1, 0]]), TypeError, "cannot make a CSR of list; give a fusedmm.CSR"),
     (lambda: fusedmm.as_csr(torch.ones(2, 3).cfloat()), TypeError, "a dense tensor .* of torch.complex64 is no graph"),
     (lambda: fusedmm.as_csr(torch.ones(2, 3).bool()), TypeError, "a dense tensor .* of torch.bool is no graph"),

@@ -1,10 +1,12 @@
-"""What additive attention asks of single nodes: three operators against float64, and the step of autograd on them."""
+"""What additive attention asks of single nodes: three passes against float64, and the step of autograd on them."""
 
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import fusedmm
+from fusedmm.ops import attention
+from fusedmm.ops.attention import ADDITIVE, Operands, Options
 from fusedmm.ops.gat import attend_self
 
 ops = torch.ops.fusedmm
@@ -66,18 +68,31 @@ def test_delta(size, dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_spread(size, dtype, device):
-    x, gv, *att = draw(size, dtype, device)
-    g = [torch.randn(*size[:2], 1).to(dtype).to(device) for _ in range(2)]
-    gx, parts = ops._gat_spread(x, *att, *g, gv, gv)
-    terms = [gv.double(), *(s.double() * a.double() for s, a in zip(g, att, strict=True))]
-    close(gx, sum(terms), sum(t.abs() for t in terms), 3, dtype)
-    assert parts.shape == (-(-size[0] // 64), 3 * size[1], size[2])
-    found = parts.double().sum(0)
-    terms = torch.cat([*(s.double() * x.double() for s in g), gv.double()], 1)
-    close(found.to(sums(dtype)), terms.sum(0), terms.abs().sum(0), size[0], dtype)
-    other, without = ops._gat_spread(x, *att, *g, gv, gv.new_empty(0))
-    assert torch.equal(other, gx) and torch.equal(without, parts[:, : 2 * size[1]])
+def test_gradients_spread_over_nodes(size, dtype, device):
+    """The last pass of the backward, given what attention's own passes hand it: those are other operators too."""
+    n, heads, feat = size
+    x, gout, *att = draw(size, dtype, device)
+    row, col = torch.randint(n, (2, 4 * n), generator=torch.Generator().manual_seed(0)).to(device)
+    adj = fusedmm.CSR.from_coo(row, col, None, (n, n))
+    half, back, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half(), adj.none
+    out, kept = ops._attend_self(*half, x.flatten(1), *att, none, SLOPE, 0.0, True)
+    call = x.flatten(1), *att, none, out, kept, gout.flatten(1), SLOPE, 0.0
+    gx, parts = ops._attend_self_back(*back, *call, True)
+    other, without = ops._attend_self_back(*back, *call, False)
+    assert torch.equal(other, gx) and torch.equal(without, parts[:, : 2 * heads])
+    assert parts.shape == (-(-n // 64), 3 * heads, feat)
+
+    k, q = ops._gat_scores(x, *att)
+    o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
+    same, lse, pos, pos_w = attention.forward(o, operands)
+    assert torch.equal(same.flatten(1), out)
+    delta, gq = ops._gat_delta(gout, same, lse, none, pos, pos_w, SLOPE)
+    gk, gv = attention.backward_cols(o, operands, lse, delta, gout, 3)
+    g = [gk.double(), gq.double()]
+    terms = [gv.double(), *(s * a.double() for s, a in zip(g, att, strict=True))]
+    close(gx.view(size), sum(terms), sum(t.abs() for t in terms), 3, dtype)
+    terms = torch.cat([*(s * x.double() for s in g), gout.double()], 1)
+    close(parts.double().sum(0).to(sums(dtype)), terms.sum(0), terms.abs().sum(0), n, dtype)
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4), (5, 0, 4), (5, 3, 0)], ids=str)
@@ -85,8 +100,14 @@ def test_nothing(size, device):
     x, gv, *att = draw(size, torch.float32, device)
     k, q = ops._gat_scores(x, *att)
     assert k.shape == q.shape == (*size[:2], 1) and not k.any() and not q.any()
-    gx, parts = ops._gat_spread(x, *att, k, q, gv, gv.new_empty(0))
-    assert gx.shape == size and parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
+    if size[1]:
+        half = (x.new_zeros(size[0] + 1, dtype=torch.int64), x.new_empty(0, dtype=torch.int32))
+        adj, flat = fusedmm.CSR.from_csr(*half, None, (size[0], size[0])), x.flatten(1)
+        out, kept = ops._attend_self(adj.ptr, adj.idx, adj.eid, adj.plan, flat, *att, adj.none, SLOPE, 0.0, True)
+        gx, parts = ops._attend_self_back(
+            *adj.transpose_half(), flat, *att, adj.none, out, kept, gv.flatten(1), SLOPE, 0.0, False
+        )
+        assert gx.shape == out.shape == flat.shape and parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
 
 
 def test_strides(device):
@@ -103,13 +124,11 @@ def test_strides(device):
 
 def test_wrong_shapes_are_refused(device):
     x, gv, *att = draw((10, 3, 4), torch.float32, device)
-    g = x[..., :1]
     wrong = [
         lambda: ops._gat_scores(x, att[0], att[1][:, :2]),
         lambda: ops._gat_scores(x, att[0][0], att[1]),
         lambda: ops._gat_scores(x, att[0].double(), att[1]),
         lambda: ops._gat_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 3, SLOPE),
-        lambda: ops._gat_spread(x, *att, g, g[:9], gv, gv),
     ]
     for call in wrong:
         with pytest.raises(RuntimeError, match="invalid"):
@@ -195,14 +214,12 @@ def test_wrong_operands_are_named(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_operators_pass_opcheck(dtype, device):
     x, other, *att = draw((70, 2, 5), dtype, device)
-    g, none = x[..., :1].contiguous(), x.new_empty(0)
+    none = x.new_empty(0)
     numbers = [torch.randn(70, 2, device=device) for _ in range(3)]
     pos = torch.randn(70, 2, 5, device=device)
     torch.library.opcheck(ops._gat_scores.default, (x, *att))
     torch.library.opcheck(ops._gat_delta.default, (x, other, *numbers[:2], pos, numbers[2], SLOPE))
     torch.library.opcheck(ops._gat_delta.default, (x, other, none, none, none, none, SLOPE))
-    torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, other))
-    torch.library.opcheck(ops._gat_spread.default, (x, *att, g, g, other, none))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

@@ -33,9 +33,12 @@ def test_options_of_the_base_class_with_their_defaults(name):
     options = {k: p.default for k, p in base.items() if k not in ("self", "aggr")}
     assert set(options) == {"aggr_kwargs", "flow", "node_dim", "decomposed_layers"}
     assert repr(layer(name, **options)) == repr(layer(name))
+    attends = name in (*ATTENTION, "AGNNConv")
+    if attends:
+        assert make(theirs, "GATConv", F_IN, F_OUT).node_dim == 0 and repr(layer(name, node_dim=0)) == repr(layer(name))
     for k, value in {
         "flow": "target_to_source",
-        "node_dim": 0,
+        "node_dim": 1 if attends else 0,
         "decomposed_layers": 2,
         "aggr_kwargs": {"a": 1},
     }.items():
@@ -67,6 +70,11 @@ def sizes():
             yield name, {"heads": value}, "heads"
         for value in (-0.1, 1.1, float("nan"), "0.5", None):
             yield name, {"dropout": value}, "dropout"
+    for name in ATTENTION[:2]:
+        for value in ("0.2", None):
+            yield name, {"negative_slope": value}, "negative_slope"
+    for name in ("GINConv", "GINEConv"):
+        yield name, {"eps": "0"}, "eps"
     for name in [*ATTENTION, "GINEConv"]:
         for value in (0, -2, 2.0):
             yield name, {"edge_dim": value}, "edge_dim"
@@ -181,6 +189,50 @@ def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, 
     found = mine(**good)
     torch.manual_seed(3)
     assert torch.equal(found, fresh(**good))
+
+
+@pytest.mark.parametrize("name", ["GINConv", "GINEConv"])
+@pytest.mark.parametrize("nn", [None, torch.nn.Linear, 3])
+def test_an_nn_that_is_none_is_named(name, nn):
+    with pytest.raises(TypeError, match=f"^{name}: nn must be a module, or a function of a tensor, not "):
+        getattr(ours, name)(nn)
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GINConv", "GATConv"])
+@pytest.mark.parametrize("size", [NODES, (NODES, NODES, NODES), (NODES,), "ab1"])
+def test_a_size_that_is_no_pair_is_named(name, size):
+    mine, inputs = layer(name), given(name)
+    with pytest.raises(TypeError, match=r"size must be \(sources, targets\), not "):
+        mine(**inputs, size=size)
+    assert torch.equal(mine(**inputs, size=(NODES, NODES)), mine(**inputs))
+
+
+def test_a_fill_value_that_is_no_reduction_is_named():
+    for name in ATTENTION[:2]:
+        with pytest.raises(ValueError, match=f"^{name}: fill_value must be one of add, .* not 'median'"):
+            layer(name, fill_value="median")
+
+
+BAD_GRAPHS = {
+    "transposed": (lambda: graph().t(), ValueError, r"an edge_index must be \[2, nnz\], not \[40, 2\]; transpose it"),
+    "three rows": (lambda: graph()[[0, 1, 1]], ValueError, r"an edge_index must be \[2, nnz\], not \[3, 40\]"),
+    "a vector": (lambda: graph()[0], ValueError, r"an edge_index must be \[2, nnz\], not \[40\]"),
+    "of floats": (lambda: graph().float(), TypeError, r"a dense tensor \[2, 40\] of torch.float32 is no graph"),
+    "a mask": (lambda: torch.eye(NODES) > 0, TypeError, "of torch.bool is no graph"),
+    "a list": (lambda: graph().tolist(), TypeError, "cannot make a CSR of list"),
+    "nothing": (lambda: None, TypeError, "cannot make a CSR of NoneType"),
+    "outside": (lambda: graph() + NODES, ValueError, r"edge_index\[[01], 0\] = \d+ is outside \[0, "),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_graphs_are_named_and_the_next_call_works(name, bad):
+    mine, good = layer(name), given(name)
+    make_bad, kind, text = BAD_GRAPHS[bad]
+    with pytest.raises(kind, match=text):
+        mine(**{**good, "edge_index": make_bad()})
+    assert torch.isfinite(mine(**good)).all()
 
 
 @pytest.mark.parametrize("name", NAMES)

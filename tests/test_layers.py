@@ -45,6 +45,21 @@ def test_gcn_with_a_column_of_weights(normalize):
     check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, column], normalize=normalize)
 
 
+def test_gcn_cached_has_one_backward_for_learnt_weights():
+    for module in (ours, theirs):
+        layer = make(module, "GCNConv", F_IN, F_OUT, cached=True)
+        for learnt in (False, True):
+            layer.reset_parameters()
+            weight = weights(graph()).requires_grad_(learnt)
+            layer(features(NODES, F_IN), graph(), weight).sum().backward()
+            again = layer(features(NODES, F_IN), graph(), weight).sum()
+            if learnt:
+                with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                    again.backward()
+            else:
+                again.backward()
+
+
 def test_gcn_cached_keeps_the_first_graph():
     edge_index = graph()
     x = features(NODES, F_IN)

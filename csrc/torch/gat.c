@@ -1,6 +1,6 @@
-/* fusedmm::_gat_scores, _gat_delta and _gat_spread: what additive attention asks of each node by
- * itself; see ../gat.c. x, out and their gradients are [n, H, C], att [1, H, C], k, q and theirs
- * [n, H, 1], what else is one number per node and head [n, H]; a tensor without elements is absent.
+/* fusedmm::_gat_scores and _gat_delta: what additive attention asks of each node by itself; see
+ * ../gat.c. x, out and their gradients are [n, H, C], att [1, H, C], k, q and theirs [n, H, 1],
+ * what else is one number per node and head [n, H]; a tensor without elements is absent.
  */
 #include "frame.h"
 #include "../gat.h"
@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* att, [1, H, C], or k, q and their gradients, [n, H, 1]. */
+/* att, [1, H, C]. */
 static bool take(frame *f, int k, const char *name, fmm_dense *d)
 {
     tensor t;
@@ -17,21 +17,21 @@ static bool take(frame *f, int k, const char *name, fmm_dense *d)
                       : frame_fail(f, "%s must have 3 dimensions, not %" PRId64, name, t.dim);
 }
 
-/* A result [rows, heads, feat], or without the last dimension; of sums, or of x's dtype. */
+/* A result [n, H, 1] like x's, or without the last dimension; of sums, or of x's dtype. */
 static bool give(frame *f, fmm_dense *d, tensor *t, const tensor *x, const fmm_dense *like,
-                 bool sums, int64_t dim, int64_t rows, int64_t heads, int64_t feat)
+                 bool sums, int64_t dim)
 {
     const bool wide = sums && like->dtype != FMM_F64;
-    const int64_t size[3] = {rows, heads, feat};
+    const int64_t size[3] = {like->rows, like->heads, 1};
     if (!frame_allocate(f, dim, size, wide ? fmm_torch.aoti_torch_dtype_float32() : x->dtype, t))
         return false;
     *d = (fmm_dense){.data = t->data,
                      .dtype = wide ? FMM_F32 : like->dtype,
-                     .rows = rows,
-                     .heads = heads,
-                     .feat = feat,
-                     .row_stride = heads * feat,
-                     .head_stride = feat};
+                     .rows = like->rows,
+                     .heads = like->heads,
+                     .feat = 1,
+                     .row_stride = like->heads,
+                     .head_stride = 1};
     return true;
 }
 
@@ -47,7 +47,7 @@ static void scores(StableIValue *stack, uint64_t inputs, uint64_t results)
         !take(&f, ATT_K, "att_k", &c.att[0]) || !take(&f, ATT_Q, "att_q", &c.att[1]))
         goto done;
     for (int t = 0; t < 2; t++)
-        if (!give(&f, &c.score[t], &out[t], &x, &c.x, false, 3, c.x.rows, c.x.heads, 1)) goto done;
+        if (!give(&f, &c.score[t], &out[t], &x, &c.x, false, 3)) goto done;
     f.status = fmm_gat(&f.exec, &c);
 done:
     frame_finish(&f, "gat_scores", stack, out, 2);
@@ -66,43 +66,17 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, GOUT, "gout", &c.x, &gout) ||
         !frame_dense(&f, OUT, "out", &c.value, &t) || !frame_numbers(&f, LSE, "lse", &c.lse) ||
         !frame_numbers(&f, GLSE, "glse", &c.glse) || !frame_numbers(&f, POS_W, "pos_w", &c.pos_w) ||
-        !give(&f, &c.delta, &out[0], &gout, &c.x, true, 2, c.x.rows, c.x.heads, 1) ||
-        !frame_take(&f, POS, "pos", &t))
+        !give(&f, &c.delta, &out[0], &gout, &c.x, true, 2) || !frame_take(&f, POS, "pos", &t))
         goto done;
     if (t.dim == 3) {
         if (!frame_dense(&f, POS, "pos", &c.pos, &t) ||
-            !give(&f, &c.score[1], &out[1], &gout, &c.x, false, 3, c.x.rows, c.x.heads, 1))
+            !give(&f, &c.score[1], &out[1], &gout, &c.x, false, 3))
             goto done;
     } else if (!frame_allocate(&f, 1, &nothing, gout.dtype, &out[1]))
         goto done;
     f.status = fmm_gat(&f.exec, &c);
 done:
     frame_finish(&f, "gat_delta", stack, out, 2);
-}
-
-/* (x, att_k, att_q, gk, gq, gv, gout) -> gradient of x, and in parts those of att_k, att_q and,
- * where gout is given, of a bias */
-static void spread(StableIValue *stack, uint64_t inputs, uint64_t results)
-{
-    enum { X, ATT_K, ATT_Q, GK, GQ, GV, GOUT, TENSORS };
-    frame f;
-    tensor x, t, out[2] = {{0}};
-    fmm_gat_call c = {.form = FMM_GAT_SPREAD};
-    (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &c.x, &x) ||
-        !take(&f, ATT_K, "att_k", &c.att[0]) || !take(&f, ATT_Q, "att_q", &c.att[1]) ||
-        !take(&f, GK, "gk", &c.score[0]) || !take(&f, GQ, "gq", &c.score[1]) ||
-        !frame_dense(&f, GV, "gv", &c.value, &t) || !frame_take(&f, GOUT, "gout", &t) ||
-        (t.numel && !frame_dense(&f, GOUT, "gout", &c.gout, &t)))
-        goto done;
-    const int64_t planes = c.gout.data ? 3 : 2;
-    const int64_t parts = c.x.rows / FMM_GAT_ROWS + (c.x.rows % FMM_GAT_ROWS != 0);
-    if (!give(&f, &c.out, &out[0], &x, &c.x, false, 3, c.x.rows, c.x.heads, c.x.feat) ||
-        !give(&f, &c.parts, &out[1], &x, &c.x, true, 3, parts, planes * c.x.heads, c.x.feat))
-        goto done;
-    f.status = fmm_gat(&f.exec, &c);
-done:
-    frame_finish(&f, "gat_spread", stack, out, 2);
 }
 
 const fmm_torch_operator fmm_torch_gat[] = {
@@ -112,10 +86,5 @@ const fmm_torch_operator fmm_torch_gat[] = {
      "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor glse, Tensor pos, Tensor pos_w, "
      "float slope) -> (Tensor, Tensor)",
      delta},
-    {"_gat_spread",
-     "_gat_spread(Tensor x, Tensor att_k, Tensor att_q, Tensor gk, Tensor gq, Tensor gv, Tensor "
-     "gout) -> "
-     "(Tensor, Tensor)",
-     spread},
     {NULL, NULL, NULL},
 };

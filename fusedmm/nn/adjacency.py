@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS
@@ -27,11 +26,6 @@ def adjacency(graph: Any, sources: int, targets: int) -> CSR:
 def _require_shape(adj: CSR, sources: int, targets: int) -> None:
     if adj.shape != (targets, sources):
         raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
-
-
-def is_edge_index(graph: Any) -> bool:
-    """Whether the graph is a structure alone, in the form that neighbour samplers give."""
-    return isinstance(graph, Tensor) and graph.layout == torch.strided
 
 
 def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:
@@ -59,6 +53,8 @@ def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int,
     sources = pair[0].size(-2)
     targets = sources if pair[1] is None else pair[1].size(-2)
     if size is not None:
+        if not isinstance(size, (tuple, list)) or len(size) != 2:
+            raise TypeError(f"size must be (sources, targets), not {size!r}")
         if size[0] is not None and size[0] != sources:
             raise ValueError(f"size[0] is {size[0]}, but there are {sources} source nodes in x")
         if size[1] is not None:
@@ -77,9 +73,9 @@ def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:
     return spmm(adj, x, reduce=reduce)
 
 
-def reduction(layer: str, aggr: Any) -> str:
+def reduction(layer: str, aggr: Any, name: str = "aggr") -> str:
     """The name that ``spmm`` has for PyG's ``aggr``."""
     reduce = "sum" if aggr == "add" else aggr
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
-        raise ValueError(f"{layer}: aggr must be one of add, {', '.join(REDUCTIONS)}, not {aggr!r}")
+        raise ValueError(f"{layer}: {name} must be one of add, {', '.join(REDUCTIONS)}, not {aggr!r}")
     return reduce

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 
 from fusedmm.nn.checks import require_nodes
-from fusedmm.nn.heads import edges, require_sum
+from fusedmm.nn.heads import edges, require_sum, writable
 from fusedmm.ops.cosine import attend_cosine
 
 
@@ -34,7 +34,7 @@ class AGNNConv(torch.nn.Module):
         >>> conv = fusedmm.nn.AGNNConv(add_self_loops=False)
         >>> conv(torch.tensor([[1.], [10.]]), torch.tensor([[0], [1]]))
         tensor([[0.],
-                [1.]], grad_fn=<CosineAttentionBackward>)
+                [1.]], grad_fn=<CloneBackward0>)
     """
 
     beta: Tensor
@@ -77,7 +77,7 @@ class AGNNConv(torch.nn.Module):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
         require_nodes("AGNNConv", x)
         (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, None, self.add_self_loops)
-        return attend_cosine(adj, x, self.beta)
+        return writable(attend_cosine(adj, x, self.beta), False)
 
     def __repr__(self) -> str:
         return "AGNNConv()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from numbers import Real
 from typing import Any
 
 import torch
@@ -39,6 +40,16 @@ def require_size(layer: str, name: str, value: Any, lazy: bool = False) -> None:
         raise ValueError(f"{layer}: {name} must be positive{', or -1' if lazy else ''}, not {number}")
 
 
+def require_number(layer: str, name: str, value: Any) -> None:
+    """A real number.
+
+    Raises:
+        TypeError: something else.
+    """
+    if not isinstance(value, Real):
+        raise TypeError(f"{layer}: {name} must be a number, not {value!r}")
+
+
 def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[int, int]:
     """F of sources and of targets; the sizes are positive, or -1 for those of inputs."""
     pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
@@ -53,8 +64,7 @@ def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[i
 def require_attention(layer: str, heads: Any, dropout: Any, edge_dim: Any) -> None:
     """The options that the attention layers share."""
     require_size(layer, "heads", heads)
-    if not isinstance(dropout, (int, float)):
-        raise TypeError(f"{layer}: dropout must be a number, not {dropout!r}")
+    require_number(layer, "dropout", dropout)
     if not 0 <= dropout <= 1:
         raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")
     if edge_dim is not None:

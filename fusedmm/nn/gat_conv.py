@@ -11,7 +11,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
-from fusedmm.nn.checks import require_attention, require_channels, require_nodes
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
     Fill,
     Weights,
@@ -21,6 +21,7 @@ from fusedmm.nn.heads import (
     require_fill,
     require_sum,
     with_weights,
+    writable,
 )
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.attention import attention
@@ -85,6 +86,7 @@ class GATConv(torch.nn.Module):
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
         require_attention("GATConv", heads, dropout, edge_dim)
+        require_number("GATConv", "negative_slope", negative_slope)
         require_fill("GATConv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -168,6 +170,7 @@ class GATConv(torch.nn.Module):
             out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if bias is None else out + bias
+        out = writable(out, not self.concat or self.bias is not None or residual is not None)
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:

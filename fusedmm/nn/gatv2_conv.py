@@ -12,7 +12,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair
-from fusedmm.nn.checks import require_attention, require_channels, require_nodes
+from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
     Fill,
     Weights,
@@ -22,6 +22,7 @@ from fusedmm.nn.heads import (
     require_fill,
     require_sum,
     with_weights,
+    writable,
 )
 from fusedmm.nn.linear import maps_of
 from fusedmm.ops.attention import attention
@@ -86,6 +87,7 @@ class GATv2Conv(torch.nn.Module):
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", heads, dropout, edge_dim)
+        require_number("GATv2Conv", "negative_slope", negative_slope)
         require_fill("GATv2Conv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -176,6 +178,7 @@ class GATv2Conv(torch.nn.Module):
         out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if self.bias is None else out + self.bias
+        out = writable(out, not self.concat or self.bias is not None or residual is not None)
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _logits(self, adj: CSR, target: Tensor, source: Tensor, edge: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm.convert import is_edge_index
 from fusedmm.csr import CSR
 from fusedmm.nn import inits
-from fusedmm.nn.adjacency import adjacency, aggregate, is_edge_index, reduction, with_one_loop
+from fusedmm.nn.adjacency import adjacency, aggregate, reduction, with_one_loop
 from fusedmm.nn.checks import require_edge_weight, require_nodes, require_options, require_size
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
@@ -26,7 +27,8 @@ class GCNConv(torch.nn.Module):
         improved: self loops that are added weigh 2, where edges have weights; without weights they
             weigh 1 all the same, as in PyG's layer. (``adj.gcn_norm(improved=True)`` with
             ``normalize=False`` here is A + 2I in either case.)
-        cached: keep the normalised graph of the first call and use it from then on.
+        cached: keep the normalised graph of the first call and use it from then on. Weights that want a
+            gradient are normalised within the first call's step alone: a second backward fails, as in PyG.
         add_self_loops: whether to add a loop to nodes without; None: where ``normalize`` is set. A loop
             that is there keeps its weight, of a matrix as of an edge_index (PyG gives each node of a torch
             sparse tensor another one).

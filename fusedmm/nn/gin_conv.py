@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusedmm.incidence import from_columns, into_rows
 from fusedmm.nn.adjacency import OptPair, Size, aggregate, bipartite, reduction
-from fusedmm.nn.checks import require_edge_attr, require_nodes, require_options, require_size
+from fusedmm.nn.checks import require_edge_attr, require_nodes, require_number, require_options, require_size
 from fusedmm.nn.inits import reset
 from fusedmm.nn.linear import Linear
 from fusedmm.ops.spmm import spmm
@@ -27,6 +27,7 @@ class GINConv(torch.nn.Module):
             only with their defaults.
 
     Raises:
+        TypeError: an nn that is no function, or an eps that is no number.
         ValueError: an option that is not supported.
 
     The names in ``state_dict``, ``eps`` and ``nn.*``, are PyG's.
@@ -54,6 +55,9 @@ class GINConv(torch.nn.Module):
     def _set_up(self, nn: Callable[[Tensor], Tensor], eps: float, train_eps: bool, options: dict[str, Any]) -> None:
         self.reduce = reduction(type(self).__name__, options.pop("aggr", "add"))
         require_options(type(self).__name__, options)
+        if not callable(nn) or isinstance(nn, type):
+            raise TypeError(f"{type(self).__name__}: nn must be a module, or a function of a tensor, not {nn!r}")
+        require_number(type(self).__name__, "eps", eps)
         self.nn = nn
         self.initial_eps = eps
         if train_eps:
@@ -114,6 +118,7 @@ class GINEConv(GINConv):
             ``in_channels``) of nn or, where nn is a Sequential, of its first module; without it D is in.
 
     Raises:
+        TypeError: as ``GINConv``.
         ValueError: an option that is not supported, or an nn whose input size cannot be seen.
 
     The names in ``state_dict`` are PyG's: ``eps``, ``nn.*`` and, with ``edge_dim``, ``lin.*``.

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm.convert import is_edge_index
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, is_edge_index, nodes_of, reduction, with_edge_values, with_one_loop
+from fusedmm.nn.adjacency import OptPair, Size, nodes_of, reduction, with_edge_values, with_one_loop
 from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
@@ -32,17 +33,19 @@ def glorot_linear(in_channels: int, out_channels: int, bias: bool = False) -> Li
 
 
 def require_sum(layer: str, options: dict[str, Any]) -> None:
-    """Attention adds; other options of PyG's base class only with their defaults."""
+    """Attention adds; other options of PyG's base class only with their defaults, which PyG has two of for node_dim."""
     aggr = options.pop("aggr", "add")
     if reduction(layer, aggr) != "sum":
         raise ValueError(f"{layer}: aggr must be 'add' or 'sum', not {aggr!r}")
+    if type(options.get("node_dim")) is int and options["node_dim"] == 0:  # of [nodes, F] the first is the last but one
+        del options["node_dim"]
     require_options(layer, options)
 
 
 def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
     """What features of self loops can be made of."""
     if isinstance(fill, str):
-        reduction(f"{layer}: fill_value;", fill)
+        reduction(layer, fill, "fill_value")
     elif fill is not None and not isinstance(fill, (int, float, Tensor)):
         raise ValueError(f"{layer}: fill_value must be a number, a tensor or a reduction, not {fill!r}")
     elif isinstance(fill, Tensor) and edge_dim is not None and edge_dim > 0:
@@ -114,6 +117,12 @@ def _add_loops(given: Edges, fill: Fill) -> Edges:
 def merged(out: Tensor, concat: bool) -> Tensor:
     """[nodes, heads, C] with the heads side by side, or their mean."""
     return out.flatten(1) if concat else out.mean(dim=1)
+
+
+def writable(out: Tensor, added: bool) -> Tensor:
+    """What a layer returns may be written to, as PyG's: it is a copy where nothing was added to what the
+    gradient needs as it is."""
+    return out if added or not out.requires_grad else out.clone()
 
 
 def with_weights(out: Tensor, graph: Any, adj: CSR, alpha: Tensor, same: bool) -> tuple[Tensor, Weights]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
-from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights
+from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights, writable
 from fusedmm.nn.linear import Linear, maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edged import attend_edges, expanded
@@ -148,6 +148,7 @@ class TransformerConv(torch.nn.Module):
         out = merged(out, self.concat)
         if self.root_weight:
             out = self._skipped(out, skip[0])
+        out = writable(out, self.root_weight or not self.concat or projected is not None)
         if not isinstance(return_attention_weights, bool):
             return out
         bias = None if attr is None or projected is None else sddmm(into_rows(adj), projected, expanded(attr, query))

@@ -106,7 +106,8 @@ def attention(
 
     Returns:
         out, [rows, heads, C] or [rows, C], of v's dtype; 0 for rows without an entry above -inf. With
-        lse and weights behind it where they are asked for.
+        lse and weights behind it where they are asked for. The gradient needs out as it is: what is to
+        be written to in place is a copy of it.
 
     Raises:
         TypeError: wrong types, operands of several dtypes or devices.
@@ -126,8 +127,11 @@ def attention(
         tensor([[0.5000, 0.5000],
                 [0.0000, 1.0000]])
     """
-    if score not in SCORES:
+    if not isinstance(score, str) or score not in SCORES:
         raise ValueError(f"attention: score must be one of {', '.join(SCORES)}, not {score!r}")
+    for name, number in (("scale", 0.0 if scale is None else scale), ("slope", slope), ("dropout", dropout)):
+        if type(number) is not float:
+            _require_number(name, number)
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
     if type(adj) is not CSR:
@@ -136,7 +140,7 @@ def attention(
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
-    number = SCORES[score]
+    kind = SCORES[score]
     if scale is None:
         scale = x.q.shape[2] ** -0.5 if score == "dot" and x.q.shape[2] else 1.0
     if torch.compiler.is_compiling():  # which refuses an autograd function that is given one tensor twice
@@ -147,8 +151,8 @@ def attention(
         x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
     chosen = 0 if algorithm == "auto" else algorithm_number("attention", v.device.type, algorithm)
     learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in x]
-    pos = number == ADDITIVE and learns[0] and not (learns[4] or learns[5])
-    options = Options(adj, number, float(scale), float(slope), rate, chosen, pos)
+    pos = kind == ADDITIVE and learns[0] and not (learns[4] or learns[5])
+    options = Options(adj, kind, float(scale), float(slope), rate, chosen, pos)
     if rules:
         out, lse = composite(options, x)
     elif any(learns):
@@ -161,6 +165,16 @@ def attention(
     if return_weights:
         found.append(_weights(options, x, lse, rules))
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def _require_number(name: str, number: Any) -> None:
+    """A number, or a tensor of one that wants no gradient, since none would reach it."""
+    if isinstance(number, Tensor) and number.requires_grad:
+        raise TypeError(f"attention: {name} gets no gradient; multiply an operand by it, or give {name}.item()")
+    try:
+        float("none" if isinstance(number, str) else number)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"attention: {name} must be a number, not {number!r}") from None
 
 
 def _operands(

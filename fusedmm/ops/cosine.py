@@ -85,16 +85,22 @@ class CosineAttention(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, *_differentiable(o, x, beta, needs, gout)
         gout, operands, none = gout[:, None], _operands(q, unit, x), o.adj.none
-        delta = run(base.row_sums, gout, gout, out, lse, none, none, none, o.slope)[0]
-        gq = base.backward_rows(o, operands, lse, delta, gout, 1)[0][:, 0]
-        gbeta = (gq * unit).sum().view(1) if needs[1] else None
+        unit = unit[:, None]
+
+        def along(a: Tensor, b: Tensor) -> Tensor:
+            """<a, b> of each node, [n, 1]."""
+            return run(base.row_sums, a, a, b, none, none, none, none, o.slope)[0]  # type: ignore[no-any-return]
+
+        delta = along(gout, out)
+        gq = base.backward_rows(o, operands, lse, delta, gout, 1)[0]
+        gbeta = along(gq, unit).sum(0).to(beta.dtype) if needs[1] else None
         if not needs[0]:
             return None, None, gbeta
-        gk, gv = (g[:, 0] for g in base.backward_cols(o, operands, lse, delta, gout, 3))
+        gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
         gunit = gk.addcmul_(gq, beta)
         del gq  # memory peaks here
-        along = (gunit * unit).sum(-1, keepdim=True).mul_(length > EPS)
-        return None, gunit.addcmul_(unit, along, value=-1).div_(length).add_(gv), gbeta
+        radial = along(gunit, unit).mul_(length > EPS).to(unit.dtype)
+        return None, gunit.addcmul_(unit, radial[..., None], value=-1).div_(length[..., None]).add_(gv)[:, 0], gbeta
 
 
 def _differentiable(
