@@ -87,7 +87,8 @@ def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, 
     sources += [s for s in cuda if (s.stem == "absent") == (nvcc is None)]
     x86 = platform.machine() in ("x86_64", "AMD64")
     # The slowest first: two cores then end together.
-    sources.sort(key=lambda s: (s.suffix != ".cu", not s.stem.startswith("isa_"), s))
+    slowest = [f"isa_{name}" for name in "neon_half neon avx512_half avx2_half avx512 avx2 scalar scalar_half".split()]
+    sources.sort(key=lambda s: (s.suffix != ".cu", slowest.index(s.stem) if s.stem in slowest else len(slowest), s))
     commands = []
     for source in sources:
         target = objects / (str(source.relative_to(CSRC)).replace("/", "_") + ".o")

@@ -139,27 +139,7 @@ static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
     _mm256_mask_storeu_epi16(p, mask16(n), h);
 }
 
-static inline vf32 f16_load(const uint16_t *p) { return f16_wide(load16(p)); }
-static inline void f16_store(uint16_t *p, vf32 v) { store16(p, f16_narrow(v)); }
-static inline vf32 f16_load_part(const uint16_t *p, int64_t n)
-{
-    return f16_wide(load16_part(p, n));
-}
-static inline void f16_store_part(uint16_t *p, vf32 v, int64_t n)
-{
-    store16_part(p, f16_narrow(v), n);
-}
-
-static inline vf32 bf16_load(const uint16_t *p) { return bf16_wide(load16(p)); }
-static inline void bf16_store(uint16_t *p, vf32 v) { store16(p, bf16_narrow(v)); }
-static inline vf32 bf16_load_part(const uint16_t *p, int64_t n)
-{
-    return bf16_wide(load16_part(p, n));
-}
-static inline void bf16_store_part(uint16_t *p, vf32 v, int64_t n)
-{
-    store16_part(p, bf16_narrow(v), n);
-}
+#include "halves.inc"
 
 #define FMM_ISA avx512
 #define FMM_PANEL 16

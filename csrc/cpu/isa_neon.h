@@ -95,6 +95,8 @@ static inline uint16x4_t bf16_narrow(vf32 v)
     return vmovn_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet));
 }
 
+static inline uint16x4_t load16(const uint16_t *p) { return vld1_u16(p); }
+static inline void store16(uint16_t *p, uint16x4_t h) { vst1_u16(p, h); }
 static inline uint16x4_t load16_part(const uint16_t *p, int64_t n)
 {
     return vcreate_u16(fmm_load_halves(p, n).low);
@@ -102,31 +104,11 @@ static inline uint16x4_t load16_part(const uint16_t *p, int64_t n)
 static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 {
     uint16_t all[4];
-    vst1_u16(all, h);
+    store16(all, h);
     for (int64_t k = 0; k < n; k++) p[k] = all[k];
 }
 
-static inline vf32 f16_load(const uint16_t *p) { return f16_wide(vld1_u16(p)); }
-static inline void f16_store(uint16_t *p, vf32 v) { vst1_u16(p, f16_narrow(v)); }
-static inline vf32 f16_load_part(const uint16_t *p, int64_t n)
-{
-    return f16_wide(load16_part(p, n));
-}
-static inline void f16_store_part(uint16_t *p, vf32 v, int64_t n)
-{
-    store16_part(p, f16_narrow(v), n);
-}
-
-static inline vf32 bf16_load(const uint16_t *p) { return bf16_wide(vld1_u16(p)); }
-static inline void bf16_store(uint16_t *p, vf32 v) { vst1_u16(p, bf16_narrow(v)); }
-static inline vf32 bf16_load_part(const uint16_t *p, int64_t n)
-{
-    return bf16_wide(load16_part(p, n));
-}
-static inline void bf16_store_part(uint16_t *p, vf32 v, int64_t n)
-{
-    store16_part(p, bf16_narrow(v), n);
-}
+#include "halves.inc"
 
 #define FMM_ISA neon
 #define FMM_PANEL 16
