@@ -78,7 +78,17 @@ def peak_bytes(step: Step, results: int, cuda: bool) -> tuple[int, int]:
 
 
 def captured(step: Step) -> Call:
-    """The step as a CUDA graph; calling replays it."""
+    """The step as a CUDA graph; calling replays it.
+
+    Raises:
+        RuntimeError: the step waits for the device. A capture that it breaks off would keep the allocator from giving
+            memory back for good, so that is found out before.
+    """
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

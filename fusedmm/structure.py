@@ -22,7 +22,7 @@ T = TypeVar("T")
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
 COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
-TILED = 0.04, 1024  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
+TILED = 0.03, 1024, 512  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
 EVEN, UNEVEN = 1, 2  # fmm_rows
 CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -219,8 +219,8 @@ def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool) -> Tensor:
     What was seen is the length of the plan, modulo 16: calls know that without a look at the device.
     """
     plan: Tensor = ops._plan(ptr, idx)
-    rows, (share, least) = ptr.numel() - 1, TILED
-    if not look or not plan.numel() or min(rows, cols) < least or idx.numel() < share * rows * cols:
+    rows, (share, tall, wide) = ptr.numel() - 1, TILED
+    if not look or not plan.numel() or rows < tall or cols < wide or idx.numel() < share * rows * cols:
         return plan
     return torch.nn.functional.pad(plan, (0, evenness(ptr, idx)))
 

@@ -98,6 +98,24 @@ def test_the_choice_follows_and_results_do_not_depend_on_it(share, said, chosen,
     torch.testing.assert_close(tiles, segments, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("said", "feat", "chosen"),
+    [(EVEN, 32, "tiles"), (EVEN, 128, "tiles"), (EVEN, 8, "segments"), (UNEVEN, 32, "segments")],
+)
+def test_sddmm_follows_too(said, feat, chosen, cuda):
+    ptr, idx = (t.to(cuda) for t in wide(0.06))
+    a, b = torch.randn(N, feat, device=cuda), torch.randn(2 * N, feat, device=cuda)
+    adj = fusedmm.CSR.from_csr(ptr, idx, shape=(N, 2 * N))
+    plan = torch.nn.functional.pad(adj.plan[: adj.plan.numel() // 16 * 16], (0, said))
+
+    def run(name: str) -> torch.Tensor:
+        number = next((a.number for a in fusedmm.algorithms("sddmm", cuda) if a.name == name), 0)
+        return torch.ops.fusedmm._sddmm(ptr, adj.idx, adj.eid, plan, adj.none, a, b, number)
+
+    assert torch.equal(run("auto"), run(chosen))
+    torch.testing.assert_close(run("tiles"), run("segments"), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("how", [{}, {"hub": 6}], ids=["even", "hub"])
 def test_captured_and_compiled_code_choose_alike(how, cuda):
     ptr, idx = (t.to(cuda) for t in pattern(**how))

@@ -328,32 +328,6 @@ def test_kept_numbers_are_refused_where_they_mean_nothing():
             ops._fused_cols.default(*cols, adj.val, x, y, z, g, numbers, program, *kinds, wanted, 0)
 
 
-SMOOTH = ["s*a", "sigmoid(s)", "a/(1+s**2)", "exp(-s/2)*a", "softplus(s + a)", "tanh(s)*a - s"]
-
-
-@pytest.mark.parametrize("score", [s for s in SCORES if s != "additive"])
-@pytest.mark.parametrize("message", list(MESSAGES))
-@pytest.mark.parametrize("reduce", list(REDUCTIONS))
-def test_gradcheck(score, message, reduce):
-    """First and second derivatives by differences, with and without heads."""
-    pick = random.Random(f"{score}{message}{reduce}")
-    heads, edge, activation = pick.choice([None, 2]), pick.choice(SMOOTH), pick.choice([None, "sigmoid", "tanh"])
-    row, col = torch.tensor([0, 0, 0, 2, 2, 3, 1, 1]), torch.tensor([0, 1, 4, 2, 2, 3, 0, 4])
-    adj = fusedmm.CSR.from_coo(row, col, shape=(5, 5))
-    x, y, z = (t.requires_grad_() for t in operands(5, 5, 3, heads, torch.float64, wide=3))
-    val = torch.randn(8, *([] if heads is None else [heads]), dtype=torch.float64, requires_grad=True)
-
-    def f(val, x, y, z):
-        given = (x, y, z) if message == "scale" else (x, y)
-        out = fusedmm.fused(
-            adj.with_values(val), *given, score=score, edge=edge, message=message, activation=activation, reduce=reduce
-        )
-        return out + 0 * z.sum()
-
-    assert torch.autograd.gradcheck(f, (val, x, y, z))
-    assert torch.autograd.gradgradcheck(f, (val, x, y, z))
-
-
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_gradients_of_presets_with_one_operand(name, device):
     """x serves as all three operands: its gradient is the sum of their shares, as torch's own."""
