@@ -105,7 +105,7 @@ def _from_parts(
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped:
-    """``with_loops(as_csr(adj, size=size))``; a fresh edge_index on a GPU goes there in one sort of its own."""
+    """``with_loops(as_csr(adj, size=size))``; a fresh edge_index goes there at once."""
     if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
         return outside(CONVERTED, looped, adj, size)
     if torch._C._are_functorch_transforms_active():
@@ -117,7 +117,7 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
         if not is_edge_index(adj):
             return with_loops(as_csr(adj, size=size))
         size = require_shape(size, "size")
-        if not adj.is_cpu and _recall(_known, adj, size, True) is None:
+        if _recall(_known, adj, size, True) is None:
             known = looped_edges(adj, *size)
         known = with_loops(as_csr(adj, size=size)) if known is None else known
         _remember(_looped, adj, size, True, known)

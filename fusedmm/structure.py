@@ -202,14 +202,20 @@ def compress_with_loops(
 
     The loops are numbered behind the other entries; kept, int64, is which those are, or None for all.
     """
-    keys, kept, nodes = keys_of(row, col), None, min(rows, cols)
+    kept, nodes = None, min(rows, cols)
     loop = row == col
     if row.numel() and count_in_range(row, col, rows, cols, places, loop):
         kept = (~loop).nonzero()[:, 0]
-        keys = keys.index_select(0, kept)
+        row, col = row.index_select(0, kept), col.index_select(0, kept)
+    if row.is_cpu:  # grouped by row behind all others, the loops end their rows
+        node = torch.arange(nodes, device="cpu")
+        by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
+        last = torch.arange(by_col.numel(), by_col.numel() + nodes, dtype=torch.int32, device="cpu")
+        ptr, order = ops._group(torch.cat([row, node]), torch.cat([by_col, last]), rows)
+        return ptr, torch.cat([col, node]).index_select(0, order).to(torch.int32), order, kept
     # Bit 31 of a loop's column puts it behind every column of its row.
     loops = torch.arange(2**31, 2**31 + nodes * (2**32 + 1), 2**32 + 1, device=row.device)
-    ptr, idx, eid = by_key(torch.cat([keys, loops]), rows)
+    ptr, idx, eid = by_key(torch.cat([keys_of(row, col), loops]), rows)
     return ptr, idx.bitwise_and_(2**31 - 1), eid, kept
 
 

@@ -10,6 +10,8 @@ from parity import check, make, ours, results, theirs
 from small_graph import NODES, features, graph, weights
 
 import fusedmm
+from fusedmm.nn.adjacency import with_one_loop
+from fusedmm.normalize import with_loops
 
 F_IN, F_OUT = 5, 4
 
@@ -210,10 +212,20 @@ def test_gradients_reach_a_sparse_tensors_values():
 
 def test_a_layer_shares_the_structure_that_as_csr_remembers():
     edge_index, layer = graph(), make(ours, "GCNConv", F_IN, F_OUT)
-    x = features(NODES, F_IN)
+    x, kept = features(NODES, F_IN), fusedmm.as_csr(edge_index, size=NODES)
     layer(x, edge_index)
-    kept = fusedmm.as_csr(edge_index, size=NODES)
     assert "loops" in kept._shared.derived  # the layer's graph is the one that as_csr remembers
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_layers_share_a_fresh_structure_with_loops(loops):
+    edge_index = graph(loops)
+    first, second = (with_one_loop(edge_index, NODES, NODES) for _ in range(2))
+    assert first is second
+    other = with_loops(fusedmm.as_csr(edge_index, size=NODES))  # made another way
+    for a, b in zip(first.pattern.coo()[:2], other.pattern.coo()[:2], strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(first.pattern.eid, other.pattern.eid)
 
 
 def test_a_copied_layer_keeps_its_cached_graph():
