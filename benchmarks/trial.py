@@ -27,7 +27,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler that counts
 Step = Callable[[], tuple[Tensor, ...]]
 LEAST, MOST, WARM, HOST = 3, 200, 20, 20  # runs: at least, at most, of the warm minimum, per block of host time
 PLENTY = 2**34  # bytes that may stay reserved between contenders
-FREE = {"cpu": 2**32, "cuda": 2**38}  # bytes a peer may be expected to take; cuda: it is tried
+FREE = {"cpu": 2**32, "cuda": 100 * 2**30}  # bytes a peer may be expected to take: two of them must not fill a card
 
 
 @dataclass(frozen=True)
