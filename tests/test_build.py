@@ -62,6 +62,23 @@ def test_wheel_tag():
     assert out.splitlines()[-1].startswith("py3-none-linux_"), out
 
 
+def planned(*options: str) -> str:
+    """What make would run."""
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    return subprocess.run(["make", "-n", *options], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_interrupted_installation_is_taken_up_again(tmp_path):
+    """The interpreter is there before the packages are: only a stamp says that a step is done."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    assert f"{tmp_path}/bin/pip install -q torch==" in planned("demo", f"VENV={tmp_path}")
+    for stamp in ("torch", "demo"):
+        (tmp_path / stamp).touch()
+    assert "pip install" not in planned("demo", f"VENV={tmp_path}")
+
+
 def test_build_info():
     info = fusedmm.build_info()
     assert info["version"] == fusedmm.__version__ and info["torch"] == torch.__version__
