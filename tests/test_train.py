@@ -50,6 +50,16 @@ def test_info_is_json_and_text():
     assert build_info()["version"] in text and torch.__version__ in text
 
 
+def test_info_of_a_build_with_cuda_is_text_too(monkeypatch, capsys):
+    cuda = {"architectures": ["8.0", "9.0"], "compiler": "nvcc 13.0.88", "runtime": "13.0", "needed_driver": "580"}
+    monkeypatch.setattr(command, "build_info", lambda: {**build_info(), "cuda": cuda})
+    command.main(["info"])
+    said = capsys.readouterr().out
+    assert "architectures 8.0 9.0, compiler nvcc 13.0.88, runtime 13.0, needed driver 580" in said
+    if build_info()["cuda"]:
+        assert build_info()["cuda"].keys() == cuda.keys()
+
+
 def test_digits_from_the_shell(tmp_path):
     out = tmp_path / "out.json"
     model = ["--model", "gcn"]
@@ -155,6 +165,12 @@ def test_wrong_files_are_one_line_and_exit_code_2(tmp_path, capsys, without, cha
     with pytest.raises(SystemExit) as end:
         command.main(["train", "--graph", str(path)])
     assert end.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_usage_names_the_command_that_there_is(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["train", "--help"])
+    assert "usage: python -m fusedmm train" in capsys.readouterr().out
 
 
 def test_missing_extra_is_named(monkeypatch, capsys):
