@@ -1,15 +1,17 @@
 """The command line and the training program."""
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from conftest import real_graph
 
 from fusedmm import __main__ as command
-from fusedmm import build_info, data, train
+from fusedmm import build_info, train
 from fusedmm.networks import MODELS, PYG, TORCH
 
 
@@ -180,11 +182,24 @@ def test_missing_extra_is_named(monkeypatch, capsys):
     assert end.value.code == 2 and "scikit-learn: pip install fusedmm[demo]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "classes", "model"), [("cora", 7, "gat"), ("citeseer", 6, "gcn")])
-def test_citation_graphs_learn(tmp_path, name, classes, model):
-    try:
-        data.find_graph(name)
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+def test_peak_memory_is_that_of_one_way():
+    """What was held before and given back is not counted again."""
+    if not os.access(train.CLEAR, os.W_OK):
+        pytest.skip(f"{train.CLEAR} cannot be written")
+    cpu, size = torch.device("cpu"), 2**28
+    train._forget_peak(cpu)
+    held = torch.ones(size, dtype=torch.uint8)
+    most = train._peak(cpu)
+    del held
+    train._forget_peak(cpu)
+    assert train._peak(cpu) < most - size // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "least"), [("cora", "gat", 0.65), ("cora", "gcn", 0.7), ("citeseer", "gcn", 0.58)]
+)
+def test_citation_graphs_learn(tmp_path, name, model, least):
+    """Fifteen of the two hundred epochs, after which a few per cent are still missing."""
+    real_graph(name)
     result = trained(tmp_path, "--graph", f"{name}.npz", "--model", model, "--seeds", "1", "--epochs", "15")
-    assert result["accuracy"][0] > 3 / classes
+    assert result["accuracy"][0] > least
