@@ -33,6 +33,8 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml setup.py
 	$(BIN)/pip install -q --no-build-isolation -e ".[dev]"
 	touch $@
 
+# Threads that spin while they wait would take a busy machine's cores from those that compute.
+demo: export OMP_WAIT_POLICY ?= passive
 demo: $(VENV)/demo
 	$(BIN)/python setup.py -q build_ext --inplace
 	$(BIN)/python -m fusedmm train
