@@ -17,20 +17,24 @@ CUDA_ARCH ?= sm_90
 LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc/lessons/*.cu))
 C_TESTS := $(patsubst tests/c/%.c,build/c/%,$(wildcard tests/c/test_*.c))
 
-.PHONY: demo test lint warnings c-test abi-check gpu-test lessons clean
+.PHONY: demo test lint warnings c-test abi-check gpu-test lessons clean distclean
 
-$(BIN)/python:
+# Each step leaves a stamp when all of it is done, so that what was interrupted is done again.
+$(VENV)/torch: Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q $(TORCH) "setuptools>=77" wheel
+	touch $@
 
-$(VENV)/demo: $(BIN)/python pyproject.toml setup.py
+$(VENV)/demo: $(VENV)/torch pyproject.toml setup.py
 	$(BIN)/pip install -q --no-build-isolation -e ".[demo]"
 	touch $@
 
-$(VENV)/dev: $(BIN)/python pyproject.toml setup.py
+$(VENV)/dev: $(VENV)/torch pyproject.toml setup.py
 	$(BIN)/pip install -q --no-build-isolation -e ".[dev]"
 	touch $@
 
+# Threads that spin while they wait would take a busy machine's cores from those that compute.
+demo: export OMP_WAIT_POLICY ?= passive
 demo: $(VENV)/demo
 	$(BIN)/python setup.py -q build_ext --inplace
 	$(BIN)/python -m fusedmm train
@@ -52,7 +56,7 @@ gpu-test:
 # setuptools, that of the environment if it is not named.
 BUILDER ?= $(BIN)/python
 $(LIBRARY): setup.py $(foreach folder,. cpu cuda torch,$(wildcard $(patsubst %,csrc/$(folder)/*.%,c h inc cu cuh))) \
-            | $(filter $(BIN)/python,$(BUILDER))
+            | $(if $(filter $(BIN)/python,$(BUILDER)),$(VENV)/torch)
 	$(BUILDER) setup.py -q build_ext --inplace
 
 c-test: $(C_TESTS)
@@ -102,3 +106,7 @@ include tests/sanitize.mk
 
 clean:
 	rm -rf build $(LIBRARY)
+
+# The environment too: the next demo or test makes it anew.
+distclean: clean
+	rm -rf $(VENV)

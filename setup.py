@@ -42,6 +42,8 @@ def find_nvcc() -> str | None:
         return None
     home = os.environ.get("CUDA_HOME")
     candidates = [Path(home) / "bin" / "nvcc"] if home else []
+    if home and not candidates[0].exists():
+        raise SystemExit(f"CUDA_HOME is {home}, but there is no {candidates[0]}: {NVCC_HELP}")
     candidates += [Path(p) for p in (shutil.which("nvcc"),) if p] + [Path("/usr/local/cuda/bin/nvcc")]
     found = next((str(c.resolve()) for c in candidates if c.exists()), None)
     if found is None and wanted == "1":

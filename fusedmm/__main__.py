@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from fusedmm import train
 from fusedmm._lib import build_info
@@ -16,16 +17,18 @@ def info(as_json: bool) -> None:
         print(json.dumps(known, indent=1))
         return
     for key, value in known.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{name} {part}" for name, part in value.items())
-        elif isinstance(value, list):
-            value = ", ".join(value)
-        print(f"{key:10}{'none' if value is None else value}")
+        print(f"{key:10}{_text(value)}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_text(part)}" for name, part in value.items())
+    return " ".join(value) if isinstance(value, list) else str(value or "none")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs a command; what the user got wrong ends with one line and exit code 2."""
-    parser = argparse.ArgumentParser(prog="fusedmm", description="Sparse kernels for graph neural networks.")
+    parser = argparse.ArgumentParser(prog="python -m fusedmm", description="Sparse kernels for graph neural networks.")
     commands = parser.add_subparsers(dest="command", required=True)
     about = commands.add_parser("info", help="what this build can do and what it runs on")
     about.add_argument("--json", action="store_true", help="as JSON")

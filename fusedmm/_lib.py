@@ -123,7 +123,7 @@ def build_info() -> dict[str, Any]:
 
     Returns:
         ``version``, ``compiler``, ``isa`` (levels this machine runs), ``cuda`` (None without nvcc, else
-        architectures, runtime and the driver it needs) and ``torch``.
+        its version, architectures, runtime and the driver it needs) and ``torch``.
 
     Example:
         >>> fusedmm.build_info()["version"]

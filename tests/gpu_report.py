@@ -79,7 +79,7 @@ def conditions() -> dict[str, str]:
         "gpu": torch.cuda.get_device_name(),
         "driver": driver,
         "cuda": str(torch.version.cuda),
-        "cuda of the library": f"{cuda['runtime'] // 1000}.{cuda['runtime'] % 1000 // 10}",
+        "cuda of the library": cuda["runtime"],
         "architectures": " ".join(cuda["architectures"]),
         "torch": torch.__version__,
         "python": sys.version.split()[0],

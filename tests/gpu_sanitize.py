@@ -1,8 +1,8 @@
 """A few calls of every CUDA operator and algorithm, for compute-sanitizer (make gpu-sanitize).
 
 Small structures, so that a tool that watches every access ends soon: forward and backward, each dtype,
-an odd number of features, empty rows, a row long enough to be split, and structures written behind the
-check. Numbers are looked at only as far as being there; the test suite compares them.
+an odd number of features, empty rows, a row long enough to be split, rows that are sorted and even, and
+structures written behind the check. Numbers are looked at only as far as being there; the test suite compares them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 import fusedmm
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WIDTHS = (32, 5, 64, 7)  # of each dtype
 WILD = {"ptr": (2**62, -1), "idx": (2**31 - 1, -1), "eid": (2**31 - 1, -1)}
 
 
@@ -31,6 +32,12 @@ def structure(long_row: bool) -> fusedmm.CSR:
         col = torch.cat([col, torch.randint(0, 40, (1500,), generator=g)])
     order = torch.randperm(row.numel(), generator=g)
     return fusedmm.CSR.from_coo(row[order].cuda(), col[order].cuda(), shape=(33, 40))
+
+
+def even() -> fusedmm.CSR:
+    """300 x 600, every 15th column of each row, in order: several blocks of `tiles`, several windows each."""
+    col = torch.arange(0, 600, 15).repeat(300) + torch.arange(300).remainder(15).repeat_interleave(40)
+    return fusedmm.CSR.from_csr(torch.arange(0, 40 * 300 + 1, 40).cuda(), col.cuda(), shape=(300, 600))
 
 
 def forged(name: str, value: int) -> fusedmm.CSR:
@@ -65,7 +72,8 @@ def calls(
     """(name, call) of every operator with these algorithms."""
     new = partial(tensor, dtype=dtype, grad=grad)
     weighted = adj.with_values(new(adj.nnz))
-    x, q, att, one, two = new(40, 2, feat), new(33, 2, feat), new(2, feat), new(33, 2), new(40, 2)
+    rows, cols = adj.shape
+    x, q, att, one, two = new(cols, 2, feat), new(rows, 2, feat), new(2, feat), new(rows, 2), new(cols, 2)
     spmm = partial(fusedmm.spmm, weighted, x, algorithm=algorithms["spmm"])
     yield from (("spmm", partial(spmm, reduce=reduce)) for reduce in ("sum", "max"))
     yield "sddmm", partial(fusedmm.sddmm, weighted, q, x, algorithm=algorithms["sddmm"])
@@ -75,6 +83,14 @@ def calls(
     yield "attention", partial(attention, q, x, x, score="gatv2", att=att, bias=new(adj.nnz, 2))
     fused = partial(fusedmm.fused, weighted, q, x, edge="sigmoid(s)*a", algorithm=algorithms["fused"])
     yield from (("fused", partial(fused, message=message)) for message in ("scale", "sub"))
+
+
+def tiles(adj: fusedmm.CSR, dtype: torch.dtype, feat: int) -> int:
+    """How many calls of the kernels with windows in shared memory ran; they decline some types by name."""
+    q, x = (tensor(nodes, feat, dtype=dtype, grad=False) for nodes in adj.shape)
+    weighted = adj.with_values(tensor(adj.nnz, dtype=dtype, grad=False))
+    spmm = [partial(fusedmm.spmm, matrix, x, algorithm="tiles") for matrix in (adj, weighted)]
+    return sum(attempt(call, False) for call in (*spmm, partial(fusedmm.sddmm, adj, q, x, algorithm="tiles")))
 
 
 def main() -> int:
@@ -88,14 +104,20 @@ def main() -> int:
     auto = dict.fromkeys(operators, "auto")
     listed = [[a.name for a in fusedmm.algorithms(op, "cuda")] for op in operators]
     for turn, names in enumerate(itertools.zip_longest(*listed, fillvalue="auto")):
-        run(structure(turn % 2 == 0), dict(zip(operators, names, strict=True)), torch.float32, 33, False)
-    for dtype, feat in zip(DTYPES, (32, 5, 64, 7), strict=True):
+        chosen = dict(zip(operators, names, strict=True))
+        run(structure(turn % 2 == 0), chosen, torch.float32, 33, False)
+        for dtype, feat in zip(DTYPES[1:], WIDTHS[1:], strict=True):
+            run(structure(turn % 2 == 0), chosen, dtype, feat, False)
+    for feat in (4, 33, 128):  # 16-byte loads or not, one window's width or several
+        for dtype in DTYPES:
+            done["tiles"] = done.get("tiles", 0) + tiles(even(), dtype, feat)
+    for dtype, feat in zip(DTYPES, WIDTHS, strict=True):
         run(structure(True), auto, dtype, feat, True)
     for name, values in WILD.items():
         for value in values:
             run(forged(name, value), auto, torch.float32, 33, name != "ptr")
     print(", ".join(f"{n} calls of {name}" for name, n in done.items()))
-    return 0 if all(done.get(op) for op in operators) else 1
+    return 0 if all(done.get(op) for op in (*operators, "tiles")) else 1
 
 
 if __name__ == "__main__":

@@ -110,17 +110,23 @@ fuzz-minute: build/fuzz/fuzz_calls
 # that every tensor is an allocation with ends of its own.
 COMPUTE_SANITIZER ?= compute-sanitizer
 GPU_TOOLS := memcheck racecheck initcheck synccheck
+# What each says of the fault that is planted for it, and of nothing else: all of them end with a summary.
+PLANTED_memcheck := Invalid __global__ write
+PLANTED_racecheck := Race reported between
+PLANTED_initcheck := Uninitialized __global__ memory read
+PLANTED_synccheck := Barrier error detected
+define gpu_tool
+	$(FOUND) "$(PLANTED_$(1))" $(COMPUTE_SANITIZER) --tool $(1) --error-exitcode 9 build/planted/gpu $(1)
+	PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $(1) --error-exitcode 9 --report-api-errors no $(PYTHON) tests/gpu_sanitize.py
+
+endef
 .PHONY: gpu-sanitize
 gpu-sanitize: export FUSEDMM_CUDA := 1
 gpu-sanitize: export TORCH_CUDA_ARCH_LIST ?= 9.0
 gpu-sanitize: export PYTORCH_NO_CUDA_MEMORY_CACHING := 1
 gpu-sanitize: build/planted/gpu
 	$(PYTHON) setup.py -q build_ext --inplace
-	set -e; for tool in $(GPU_TOOLS); do \
-	    $(FOUND) "SUMMARY: " $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 build/planted/gpu $$tool; \
-	    PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 9 --report-api-errors no \
-	        $(PYTHON) tests/gpu_sanitize.py; \
-	done
+	$(foreach tool,$(GPU_TOOLS),$(call gpu_tool,$(tool)))
 
 build/planted/gpu: tests/gpu_planted.cu
 	@mkdir -p $(@D)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,6 +61,60 @@ def test_wheel_tag():
     )
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1].startswith("py3-none-linux_"), out
+
+
+def built(target: Path, *command: str, **environment: str) -> str:
+    """What a build says; it ends well, or not."""
+    run = [sys.executable, *command, str(target)]
+    done = subprocess.run(run, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_a_wrong_cuda_home_is_an_error(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    said = built(tmp_path, "setup.py", "build_ext", "--build-lib", FUSEDMM_CUDA="auto", CUDA_HOME=str(tmp_path))
+    assert f"CUDA_HOME is {tmp_path}, but there is no {tmp_path}/bin/nvcc" in said
+
+
+def test_a_wheel_is_whole(tmp_path):
+    """Made from the checkout, installed elsewhere and imported there; what is compiled already is not compiled anew."""
+    pytest.importorskip("setuptools", minversion="77")
+    cuda = {"FUSEDMM_CUDA": "0" if fusedmm.build_info()["cuda"] is None else "1"}
+    pip = ["-m", "pip", "--disable-pip-version-check", "-q"]
+    fresh = f"--config-settings=--global-option=build --build-base={tmp_path}/build"  # no modules of former days
+    assert built(tmp_path, *pip, "wheel", ".", "--no-deps", "--no-build-isolation", fresh, "-w", **cuda) == ""
+    (wheel,) = tmp_path.glob("fusedmm-*-py3-none-linux_*.whl")
+    assert built(wheel, *pip, "install", "--no-deps", "--no-index", "--target", str(tmp_path / "there")) == ""
+    code = (
+        "import fusedmm, fusedmm.nn, fusedmm.data, fusedmm.train, pathlib, torch\n"
+        "adj = fusedmm.CSR.from_coo(torch.arange(3), torch.arange(3), shape=(3, 3))\n"
+        "assert torch.equal(fusedmm.spmm(adj, torch.ones(3, 2)), torch.ones(3, 2))\n"
+        "root = pathlib.Path(fusedmm.__file__).parent\n"
+        "print(*(path.relative_to(root) for path in root.rglob('*') if path.suffix in ('.py', '.so', '.typed')))"
+    )
+    there = {**os.environ, "PYTHONPATH": str(tmp_path / "there"), "FUSEDMM_GRAPHS": ""}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=there, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    package = ROOT / "fusedmm"
+    wanted = {str(p.relative_to(package)) for p in package.rglob("*") if p.suffix in (".py", ".so", ".typed")}
+    assert set(ran.stdout.split()) == wanted
+
+
+def planned(*options: str) -> str:
+    """What make would run."""
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    return subprocess.run(["make", "-n", *options], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_interrupted_installation_is_taken_up_again(tmp_path):
+    """The interpreter is there before the packages are: only a stamp says that a step is done."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    assert f"{tmp_path}/bin/pip install -q torch==" in planned("demo", f"VENV={tmp_path}")
+    for stamp in ("torch", "demo"):
+        (tmp_path / stamp).touch()
+    assert "pip install" not in planned("demo", f"VENV={tmp_path}")
 
 
 def test_build_info():

@@ -189,9 +189,7 @@ def test_missing_files(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError):
         data.load_npz(tmp_path / "none.npz")
     monkeypatch.setenv("FUSEDMM_GRAPHS", str(tmp_path))
-    with pytest.raises(
-        FileNotFoundError, match=rf"none\.npz in \$FUSEDMM_GRAPHS \({tmp_path}\) nor in .*shared/graphs"
-    ):
+    with pytest.raises(FileNotFoundError, match=rf"no none\.npz: give a path .* in \$FUSEDMM_GRAPHS \({tmp_path}\)"):
         data.find_graph("none")
     path = write(tmp_path)
     assert data.find_graph("graph") == data.find_graph("graph.npz") == path
@@ -294,6 +292,8 @@ def test_uniform_spreads_evenly():
     assert float((mean - 0.2).abs().max()) < 5 * (0.2 * 0.8 / 400) ** 0.5
     with pytest.raises(ValueError):
         data.uniform(2, 2, 5)
+    with pytest.raises(ValueError, match="no matrix of -1 x -1"):
+        data.uniform(-1, -1, 0)
 
 
 @pytest.mark.parametrize(("n", "bandwidth"), [(1, 0), (6, 0), (6, 2), (4, 9)])

@@ -1,15 +1,17 @@
 """The command line and the training program."""
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from conftest import real_graph
 
 from fusedmm import __main__ as command
-from fusedmm import build_info, data, train
+from fusedmm import build_info, train
 from fusedmm.networks import MODELS, PYG, TORCH
 
 
@@ -48,6 +50,16 @@ def test_info_is_json_and_text():
     assert json.loads(subprocess.run([*run, "--json"], capture_output=True, check=True).stdout) == build_info()
     text = subprocess.run(run, capture_output=True, check=True, text=True).stdout
     assert build_info()["version"] in text and torch.__version__ in text
+
+
+def test_info_of_a_build_with_cuda_is_text_too(monkeypatch, capsys):
+    cuda = {"architectures": ["8.0", "9.0"], "compiler": "nvcc 13.0.88", "runtime": "13.0", "needed_driver": "580"}
+    monkeypatch.setattr(command, "build_info", lambda: {**build_info(), "cuda": cuda})
+    command.main(["info"])
+    said = capsys.readouterr().out
+    assert "architectures 8.0 9.0, compiler nvcc 13.0.88, runtime 13.0, needed driver 580" in said
+    if build_info()["cuda"]:
+        assert build_info()["cuda"].keys() == cuda.keys()
 
 
 def test_digits_from_the_shell(tmp_path):
@@ -157,6 +169,12 @@ def test_wrong_files_are_one_line_and_exit_code_2(tmp_path, capsys, without, cha
     assert end.value.code == 2 and said in capsys.readouterr().err
 
 
+def test_usage_names_the_command_that_there_is(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["train", "--help"])
+    assert "usage: python -m fusedmm train" in capsys.readouterr().out
+
+
 def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(SystemExit) as end:
@@ -164,11 +182,24 @@ def test_missing_extra_is_named(monkeypatch, capsys):
     assert end.value.code == 2 and "scikit-learn: pip install fusedmm[demo]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "classes", "model"), [("cora", 7, "gat"), ("citeseer", 6, "gcn")])
-def test_citation_graphs_learn(tmp_path, name, classes, model):
-    try:
-        data.find_graph(name)
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+def test_peak_memory_is_that_of_one_way():
+    """What was held before and given back is not counted again."""
+    if not os.access(train.CLEAR, os.W_OK):
+        pytest.skip(f"{train.CLEAR} cannot be written")
+    cpu, size = torch.device("cpu"), 2**28
+    train._forget_peak(cpu)
+    held = torch.ones(size, dtype=torch.uint8)
+    most = train._peak(cpu)
+    del held
+    train._forget_peak(cpu)
+    assert train._peak(cpu) < most - size // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "least"), [("cora", "gat", 0.65), ("cora", "gcn", 0.7), ("citeseer", "gcn", 0.58)]
+)
+def test_citation_graphs_learn(tmp_path, name, model, least):
+    """Fifteen of the two hundred epochs, after which a few per cent are still missing."""
+    real_graph(name)
     result = trained(tmp_path, "--graph", f"{name}.npz", "--model", model, "--seeds", "1", "--epochs", "15")
-    assert result["accuracy"][0] > 3 / classes
+    assert result["accuracy"][0] > least

@@ -17,7 +17,10 @@ extern "C" const char *fmm_cuda_info(void)
     for (size_t k = 0; k < sizeof architectures / sizeof *architectures && used < 400; k++)
         used += (size_t)snprintf(info + used, sizeof info - used, "%s\"%d.%d\"", k ? ", " : "",
                                  architectures[k] / 100, architectures[k] / 10 % 10);
-    snprintf(info + used, sizeof info - used, "], \"runtime\": %d, \"needed_driver\": \"%s\"}",
-             CUDART_VERSION, needed_driver());
+    snprintf(
+        info + used, sizeof info - used,
+        "], \"compiler\": \"nvcc %d.%d.%d\", \"runtime\": \"%d.%d\", \"needed_driver\": \"%s\"}",
+        __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__, CUDART_VERSION / 1000,
+        CUDART_VERSION / 10 % 100, needed_driver());
     return info;
 }

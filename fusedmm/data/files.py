@@ -24,13 +24,13 @@ def find_graph(name: str) -> Path:
     the root of the repository.
 
     Raises:
-        FileNotFoundError: it is in neither; the text names both.
+        FileNotFoundError: it is in neither; the text says what to do.
 
     Example:
         >>> from fusedmm import data
         >>> data.find_graph("no-such-graph")
         Traceback (most recent call last):
-        FileNotFoundError: no no-such-graph.npz in ...
+        FileNotFoundError: no no-such-graph.npz: give a path to a file, or its folder in $FUSEDMM_GRAPHS ...
     """
     file = name if name.endswith(".npz") else f"{name}.npz"
     beside = Path(__file__).resolve().parents[3] / "shared" / "graphs"
@@ -38,7 +38,8 @@ def find_graph(name: str) -> Path:
     for folder in [Path(named), beside] if named else [beside]:
         if (folder / file).is_file():
             return folder / file
-    raise FileNotFoundError(f"no {file} in $FUSEDMM_GRAPHS ({named or 'not set'}) nor in {beside}")
+    where = f"$FUSEDMM_GRAPHS ({named or 'not set'})"
+    raise FileNotFoundError(f"no {file}: give a path to a file, or its folder in {where}")
 
 
 class _Archive:

@@ -53,6 +53,8 @@ def uniform(rows: int, cols: int, nnz: int, seed: int = 0) -> CSR:
         >>> data.uniform(3, 4, 5)
         CSR(shape=(3, 4), nnz=5, val=none, device=cpu)
     """
+    if min(rows, cols) < 0:
+        raise ValueError(f"no matrix of {rows} x {cols}")
     places = rows * cols
     if not 0 <= nnz <= places:
         raise ValueError(f"{nnz} distinct entries do not fit into {rows} x {cols}")
