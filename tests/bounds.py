@@ -93,15 +93,14 @@ def assert_values_gradient(
 ) -> None:
     """g, the gradient of values, against (exact, magnitude, n) per entry and head of an SDDMM of ``dtype``.
 
-    Up to four roundings follow the SDDMM: to the operands' dtype, times the gradient from above, the
-    sum over heads where a value serves all of them, and to the values' dtype.
+    Where a value serves all heads, it is one sum over their channels. One rounding follows the sum, and
+    another one where the values are of another dtype.
     """
     assert g.dtype == val.dtype and g.shape == val.shape, (g.dtype, g.shape)
-    size = exact.abs()
     if val.dim() < exact.dim():
-        exact, magnitude, size = exact.sum(1), magnitude.sum(1), size.sum(1)
-    rounding = max(UNIT[dtype], UNIT[val.dtype])
-    bound = 4 * n**0.5 * UNIT[accumulator(dtype)] * magnitude + 4 * rounding * size
-    bound = bound + 16 * torch.finfo(dtype).smallest_normal * UNIT[dtype]
+        exact, magnitude, n = exact.sum(1), magnitude.sum(1), n * exact.shape[1]
+    rounding = UNIT[dtype] + (UNIT[val.dtype] if val.dtype != dtype else 0.0)
+    bound = 4 * n**0.5 * UNIT[accumulator(dtype)] * magnitude + rounding * exact.abs()
+    bound = bound + sum(torch.finfo(t).smallest_normal * UNIT[t] for t in {dtype, val.dtype})
     error = (g.double().cpu() - exact).abs()
     assert bool((error <= bound).all()), f"error {error.max():.3g}, over its bound by {(error - bound).max():.3g}"

@@ -5,6 +5,7 @@ import torch
 
 import fusedmm
 from fusedmm import reference
+from fusedmm.ops.pair import as_channels
 
 
 def matrix(heads, seed=0):
@@ -64,3 +65,39 @@ def test_shares_of_long_rows(reduce, dtype, device):
         ones = torch.ones(1, 1, dtype=dtype, device=device)
         y = torch.ones(n, 1, dtype=dtype, device=device)
         assert gradient(lambda z: fusedmm.fused(adj, ones, y, z, edge="1", reduce="mean")) == [expected]
+
+
+def one_entry(shape, dtype, device):
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    val = torch.ones(shape, dtype=dtype, device=device, requires_grad=True)
+    return fusedmm.CSR.from_coo(zero, zero, shape=(1, 1)).cache_transpose(), val
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("call", ["spmm", "mean", "max", "registered spmm", "sddmm", "registered sddmm"])
+def test_heads_whose_products_cancel_out(call, dtype, shape, device):
+    """Each of them leaves float16; their sum, the gradient of a value that serves both, is 4096."""
+    adj, val = one_entry(shape, dtype, device)
+    halves = (adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half())
+    low = torch.float16 if dtype == torch.float32 else dtype
+    ones = torch.ones(1, 2, 1, dtype=low, device=device)
+    x, up = 1024 * ones, torch.tensor([[[129.0], [-125.0]]], dtype=low, device=device)
+    if call == "registered spmm":
+        y = torch.ops.fusedmm.spmm(*halves, val, x, 0, 0)
+    elif call == "registered sddmm":
+        y, up = torch.ops.fusedmm.sddmm(*halves, val, x, ones, 0), up[..., 0]
+    elif call == "sddmm":
+        y, up = fusedmm.sddmm(adj.with_values(val), x, ones), up[..., 0]
+    else:
+        y = fusedmm.spmm(adj.with_values(val), x, reduce=call if call in ("mean", "max") else "sum")
+    y.backward(up)
+    assert val.grad.flatten().tolist() == [4096.0]
+
+
+def test_heads_become_channels_without_a_copy():
+    for a in (torch.ones(5, 3, 4), torch.ones(5, 4, 3).mT, torch.ones(1).expand(5, 3, 4), torch.ones(5, 3, 9)[..., :4]):
+        contiguous = a.stride(1) == 4 * a.stride(2) or a.stride(2) == 3
+        assert (as_channels(a, a)[0].data_ptr() == a.data_ptr()) == contiguous
+    a, b = torch.rand(5, 3, 4), torch.rand(5, 4, 3).mT  # of two kinds: the channels still meet
+    torch.testing.assert_close((a * b).sum((1, 2)), torch.linalg.vecdot(*as_channels(a, b)))

@@ -2,7 +2,7 @@
 
     spmm (A, x):    gx = spmm(A^T, gy)               gval = sddmm(pattern of A, gy, x)
     sddmm(A, a, b): e = val * <a_i, b_j>             ga = spmm(A with ge * val, b)
-                    gval = ge * <a_i, b_j>           gb = spmm(its transpose, a)
+                    gval = sddmm(A with ge, a, b)    gb = spmm(its transpose, a)
 
 Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
 edge order. A backward calls the same two functions on the other half; nothing is sorted, added
@@ -88,9 +88,28 @@ def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, alg
     return result
 
 
+def serves_all(val: Tensor, x: Tensor) -> bool:
+    """Whether values [nnz] or [nnz, 1] serve several heads of x."""
+    return x.dim() == 3 and (val.dim() == 1 or val.shape[1] != x.shape[1])
+
+
 def like_values(g: Tensor, val: Tensor) -> Tensor:
     """The gradient per entry and head, for values that may have one per entry only."""
-    return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
+    if g.dim() == 2 and (val.dim() == 1 or val.shape[1] != g.shape[1]):
+        g = g.sum(1)
+    return (g if g.dim() == val.dim() else g[:, None]).to(val.dtype)
+
+
+def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Operands with their heads as more channels: the products of all heads are then one sum, rounded once."""
+    if all(t.stride(1) < t.stride(2) for t in operands):  # the order is free, so that of memory: no copy
+        return tuple(t.transpose(1, 2).flatten(1) for t in operands)
+    return tuple(t.flatten(1) for t in operands)
+
+
+def kept(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Operands in the dtype of sums, where numbers of several heads are to be added to each other."""
+    return tuple(t.to(sums_dtype(t)) for t in operands)
 
 
 def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
@@ -143,6 +162,8 @@ class SpMM(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
+            if serves_all(val, x):
+                gy, x = as_channels(gy, x)
             gval = like_values(sddmm_half(adj, transposed, None, gy, x), val)
         return None, None, gval, gx, None, None
 
@@ -167,7 +188,9 @@ class SDDMM(torch.autograd.Function):
         gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
         gval = None
         if ctx.needs_input_grad[2]:
-            gval = like_values(ge * sddmm_half(adj, transposed, None, a, b), val)
+            if serves_all(val, a):
+                ge, a, b = kept(ge, a, b)
+            gval = like_values(sddmm_half(adj, transposed, ge, a, b), val)
         return None, None, gval, ga, gb, None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, ops
-from fusedmm.ops.pair import entries_of, like_values, per_entry
+from fusedmm.ops.pair import as_channels, entries_of, kept, like_values, per_entry, serves_all
 
 Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
 
@@ -38,6 +38,8 @@ def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[9]:
         gx = ops.spmm(*_transposed(halves), val, gy, 0, 0)
     if ctx.needs_input_grad[8]:
+        if serves_all(val, x):
+            gy, x = as_channels(gy, x)
         gval = like_values(ops.sddmm(*halves, val.new_empty(0), gy, x, 0), val)
     return *[None] * 8, gval, gx, None, None
 
@@ -58,7 +60,9 @@ def _sddmm_backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[10]:
         gb = ops.spmm(*_transposed(halves), weight, a, 0, 0)
     if ctx.needs_input_grad[8] and val.numel():
-        gval = like_values(ge * ops.sddmm(*halves, val.new_empty(0), a, b, 0), val)
+        if serves_all(val, a):
+            ge, a, b = kept(ge, a, b)
+        gval = like_values(ops.sddmm(*halves, ge, a, b, 0), val)
     return *[None] * 8, gval, ga, gb, None
 
 
