@@ -1,5 +1,7 @@
 """SpMM and SDDMM against their definitions in float64, with first and second derivatives."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -101,3 +103,34 @@ def test_heads_become_channels_without_a_copy():
         assert (as_channels(a, a)[0].data_ptr() == a.data_ptr()) == contiguous
     a, b = torch.rand(5, 3, 4), torch.rand(5, 4, 3).mT  # of two kinds: the channels still meet
     torch.testing.assert_close((a * b).sum((1, 2)), torch.linalg.vecdot(*as_channels(a, b)))
+
+
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize(
+    "call, learns",
+    [*product(("sum", "mean"), ("val", "b")), *product(("sddmm",), ("val", "a", "b"))],
+)
+def test_backward_keeps_only_what_it_reads(call, learns, registered, device):
+    """Each result is linear in each operand: the only one that wants a gradient may be written to before it."""
+    adj = matrix(None).to(device).cache_transpose()
+    halves = (adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half())
+    given = {"val": adj.val, "a": torch.randn(12, 3, device=device), "b": torch.randn(15, 3, device=device)}
+    given = {name: t.double() for name, t in given.items()}
+
+    def f(val, a, b):
+        if call == "sddmm":
+            with_val = adj.with_values(val)
+            return torch.ops.fusedmm.sddmm(*halves, val, a, b, 0) if registered else fusedmm.sddmm(with_val, a, b)
+        if registered:
+            return torch.ops.fusedmm.spmm(*halves, val, b, ["sum", "mean"].index(call), 0)
+        return fusedmm.spmm(adj.with_values(val), b, reduce=call)
+
+    leaf, found = given[learns].requires_grad_(), []
+    for write in (False, True):
+        operand = leaf * 1
+        y = f(**{**given, learns: operand})
+        if write:
+            with torch.no_grad():
+                operand.add_(1)
+        found.append(torch.autograd.grad(y.square().sum(), leaf)[0])
+    torch.testing.assert_close(*found)

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import needs_rules
-from fusedmm.ops.pair import Held, Values, as_channels, half, like_values, run, serves_all, spmm_run
+from fusedmm.ops.pair import Held, Values, as_channels, half, kind_of, like_values, run, serves_all, spmm_run
 from fusedmm.ops.transforms import flat_operand, flat_values
 
 ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
@@ -65,10 +65,11 @@ def _select(m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tenso
 def _edges(m: Chosen, weight: Tensor, z: Values, g: Values) -> Tensor:
     """The form "edges" like weight; heads that share weights are channels of one sum where they share values too."""
     assert z is not None and g is not None
-    if serves_all(weight, z) and (m.val is None or serves_all(m.val, z)):
+    kind = kind_of(weight)
+    if serves_all(kind, z) and (m.val is None or serves_all(kind_of(m.val), z)):
         x, y, z, g = as_channels(m.x, m.y, z, g)
         m = m._replace(val=None if m.val is None else m.val.flatten(), x=x, y=y)
-    return like_values(select(m, EDGES, None, z, g), weight)
+    return like_values(select(m, EDGES, None, z, g), kind)
 
 
 class Extreme(torch.autograd.Function):

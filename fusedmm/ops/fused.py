@@ -20,7 +20,7 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values
-from fusedmm.ops.pair import Values, half, kept_entries, like_values, per_entry, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import Values, half, kept_entries, kind_of, like_values, per_entry, run, sddmm_half, spmm_half
 from fusedmm.structure import Half
 
 
@@ -320,4 +320,4 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
 
     gx, gval, kept = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
     gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, kept)
-    return None if gval is None else like_values(gval, val), gx, gy, gz
+    return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

@@ -24,6 +24,7 @@ from fusedmm.ops.operands import needs_rules
 from fusedmm.structure import Half, lasting, shared_by
 
 Values = Tensor | None
+Kind = tuple[int, torch.dtype]
 SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
@@ -88,16 +89,24 @@ def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, alg
     return result
 
 
-def serves_all(val: Tensor, x: Tensor) -> bool:
+def kind_of(val: Tensor) -> Kind:
+    """What a gradient of values must know of them: heads (0: no such axis) and dtype."""
+    return val.shape[1] if val.dim() == 2 else 0, val.dtype
+
+
+def serves_all(kind: Kind, x: Tensor) -> bool:
     """Whether values [nnz] or [nnz, 1] serve several heads of x."""
-    return x.dim() == 3 and (val.dim() == 1 or val.shape[1] != x.shape[1])
+    return x.dim() == 3 and x.shape[1] != kind[0]
 
 
-def like_values(g: Tensor, val: Tensor) -> Tensor:
+def like_values(g: Tensor, kind: Kind) -> Tensor:
     """The gradient per entry and head, for values that may have one per entry only."""
-    if g.dim() == 2 and (val.dim() == 1 or val.shape[1] != g.shape[1]):
+    heads, dtype = kind
+    if g.dim() == 2 and g.shape[1] != heads:
         g = g.sum(1)
-    return (g if g.dim() == val.dim() else g[:, None]).to(val.dtype)
+    if heads and g.dim() == 1:
+        g = g[:, None]
+    return g if g.dtype == dtype else g.to(dtype)
 
 
 def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
@@ -148,9 +157,17 @@ class SpMM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        ctx.save_for_backward(val, x)
+        SpMM.keep(ctx, val, x)
         ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
         return spmm_run(adj, transposed, val, x, reduce, algorithm)
+
+    @staticmethod
+    def keep(ctx: Any, val: Values, x: Tensor) -> None:
+        """Saves what backward reads, and nothing else: the rest may be freed, or written to."""
+        of_val, of_x = ctx.needs_input_grad[2:4]
+        ctx.save_for_backward(val if of_x else None, x if of_val else None)
+        if of_val:
+            ctx.kind = kind_of(val)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -162,9 +179,9 @@ class SpMM(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
-            if serves_all(val, x):
+            if serves_all(ctx.kind, x):
                 gy, x = as_channels(gy, x)
-            gval = like_values(sddmm_half(adj, transposed, None, gy, x), val)
+            gval = like_values(sddmm_half(adj, transposed, None, gy, x), ctx.kind)
         return None, None, gval, gx, None, None
 
 
@@ -173,9 +190,19 @@ class SDDMM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
-        ctx.save_for_backward(val, a, b)
+        SDDMM.keep(ctx, val, a, b)
         ctx.adj, ctx.transposed = adj, transposed
         return sddmm_run(adj, transposed, val, a, b, algorithm)
+
+    @staticmethod
+    def keep(ctx: Any, val: Values, a: Tensor, b: Tensor) -> None:
+        """Saves what backward reads, and nothing else."""
+        of_val, of_a, of_b = ctx.needs_input_grad[2:5]
+        ctx.save_for_backward(
+            val if of_a or of_b else None, a if of_val or of_b else None, b if of_val or of_a else None
+        )
+        if of_val:
+            ctx.kind = kind_of(val)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -188,9 +215,9 @@ class SDDMM(torch.autograd.Function):
         gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
         gval = None
         if ctx.needs_input_grad[2]:
-            if serves_all(val, a):
+            if serves_all(ctx.kind, a):
                 ge, a, b = kept(ge, a, b)
-            gval = like_values(sddmm_half(adj, transposed, ge, a, b), val)
+            gval = like_values(sddmm_half(adj, transposed, ge, a, b), ctx.kind)
         return None, None, gval, ga, gb, None
 
 
