@@ -11,7 +11,7 @@ from fusedmm._lib import algorithm_number, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.incidence import from_columns, from_rows
-from fusedmm.ops.operands import autocast, require_dense, require_values
+from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.pair import sddmm_half
 from fusedmm.ops.spmm import spmm
 
@@ -50,8 +50,7 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         tensor([23., 39.])
     """
     if type(adj) is not CSR:
-        size = (b.shape[0], a.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (a, b)) else None
-        adj = as_csr(adj, size=size)
+        adj = as_csr(adj, size=rows_of(b, a))
     require_dense("sddmm", "a", a, adj, adj.shape[0], "rows")
     require_dense("sddmm", "b", b, adj, adj.n_cols, "columns")
     a, b = autocast(a), autocast(b)
