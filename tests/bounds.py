@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import accuracy
 import numpy as np
 import torch
@@ -72,14 +74,38 @@ def spmm_oracle(adj: fusedmm.CSR, x: Tensor, reduce: str) -> tuple[Tensor, Tenso
     return exact, magnitude, torch.ones_like(n) if over == "max" else n
 
 
+class LongSum(torch.autograd.Function):
+    """Adds up float64 terms with the same index in long double, one after the other: [n, ...].
+
+    In float64 those of 2,000 equal terms leave the bound themselves.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, index: Tensor, n: int, terms: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        order = index.argsort(stable=True)
+        numbers, terms = index[order].numpy(), terms.detach()[order]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        y = np.zeros((n, *terms.shape[1:]))
+        if starts.size:
+            y[numbers[starts]] = np.add.reduceat(terms.numpy().astype(np.longdouble), starts)
+        return torch.from_numpy(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
+        return None, None, g[ctx.saved_tensors[0]]
+
+
+def long_sum(adj: fusedmm.CSR, row: Tensor, terms: Tensor, reduce: str) -> Tensor:
+    """The sum or mean of each row's terms in float64, kept in long double."""
+    y: Tensor = LongSum.apply(row, adj.shape[0], terms)
+    return y if reduce == "sum" else y / adj.degree().clamp(min=1).view(-1, *[1] * (y.dim() - 1))
+
+
 def _long_spmm(adj: fusedmm.CSR, x: Tensor, reduce: str) -> Tensor:
-    """Sums in long double: those of 2,000 equal float64 terms, one after the other, leave the bound themselves."""
     row, col, val = adj.coo()
     terms = x[col] if val is None else x[col] * val.reshape(*val.shape, *[1] * (x.dim() - val.dim()))
-    y = np.zeros((adj.shape[0], *x.shape[1:]), np.longdouble)
-    np.add.at(y, row.numpy(), terms.detach().numpy().astype(np.longdouble))
-    y = torch.from_numpy(y.astype(np.float64))
-    return y if reduce == "sum" else y / adj.degree().clamp(min=1).view(-1, *[1] * (y.dim() - 1))
+    return long_sum(adj, row, terms.detach(), reduce)
 
 
 def sddmm_oracle(adj: fusedmm.CSR, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, int]:
