@@ -38,7 +38,7 @@ def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ImportError(f"fusedmm: {error}; reinstall with `pip install --force-reinstall fusedmm`") from error
+        raise ImportError(f"fusedmm: {error}; in a checkout `pip install .` builds it") from error
     library.fmm_torch_register.restype = ctypes.c_char_p
     library.fmm_build_info.restype = ctypes.c_char_p
     library.fmm_algorithms.restype = ctypes.POINTER(_Algorithm)
@@ -98,24 +98,27 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
     return found
 
 
-_numbers: dict[tuple[str, str, str], int] = {}
+_numbers: dict[tuple[str, str], dict[str, int]] = {}
+
+
+def read_numbers() -> None:
+    """Reads the registry again: compiled code looks names up in what this keeps, since it cannot call ctypes."""
+    for op in OPERATORS:
+        for device in DEVICES:
+            _numbers[op, device] = {"auto": 0} | {a.name: a.number for a in algorithms(op, device)}
+
+
+read_numbers()
 
 
 def algorithm_number(op: str, device: str, name: str) -> int:
     """The registry's number of an algorithm, 0 for ``"auto"``; a ValueError lists what there is."""
     if not isinstance(name, str):
         raise TypeError(f"{op}: algorithm must be a name, not {name!r}")
-    if name == "auto":
-        return 0
-    number = _numbers.get((op, device, name))
-    if number is None:
-        known = algorithms(op, device) if device in DEVICES else []
-        _numbers.update({(op, device, a.name): a.number for a in known})
-        number = _numbers.get((op, device, name))
-        if number is None:
-            names = ", ".join(["auto", *(a.name for a in known)])
-            raise ValueError(f"{op} has no algorithm {name!r} on {device}; there are {names}")
-    return number
+    known = _numbers.get((op, device), {"auto": 0})
+    if name not in known:
+        raise ValueError(f"{op} has no algorithm {name!r} on {device}; there are {', '.join(known)}")
+    return known[name]
 
 
 def build_info() -> dict[str, Any]:

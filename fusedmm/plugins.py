@@ -6,7 +6,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from fusedmm._lib import DEVICES, OPERATORS, Algorithm, algorithms, library
+from fusedmm._lib import DEVICES, OPERATORS, Algorithm, algorithms, library, read_numbers
 
 ABI = 1  # FMM_ABI of csrc/fusedmm_plugin.h
 
@@ -60,7 +60,9 @@ def load_algorithms(path: str | os.PathLike[str]) -> list[Algorithm]:
     library.fmm_plugin_host.restype = ctypes.c_void_p
     library.fmm_last_error.restype = ctypes.c_char_p
     register.argtypes = [ctypes.c_void_p]
-    if register(library.fmm_plugin_host()) != 0:
+    refused = register(library.fmm_plugin_host()) != 0
+    read_numbers()
+    if refused:
         raise ValueError(f"{path} was refused: {library.fmm_last_error().decode()}")
     _loaded[file] = [a for a in _listed() if a not in before]
     return list(_loaded[file])

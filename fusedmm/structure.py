@@ -25,6 +25,7 @@ NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_tra
 TILED = 0.03, 1024, 512  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
 EVEN, UNEVEN = 1, 2  # fmm_rows
 CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
+ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
@@ -92,9 +93,15 @@ def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) ->
 
 
 def plain(t: Any) -> Any:
-    """A tensor of integers without the marks of torch.func's gradients, which it cannot have."""
-    if isinstance(t, Tensor):
-        while not t.dtype.is_floating_point and torch._C._functorch.is_gradtrackingtensor(t):
+    """A tensor of integers without the marks of torch.func's gradients, which it cannot have.
+
+    Raises:
+        TypeError: it is another one for each sample of a vmap.
+    """
+    if isinstance(t, Tensor) and not t.dtype.is_floating_point:
+        while torch._C._functorch.is_functorch_wrapped_tensor(t):
+            if torch._C._functorch.is_batchedtensor(t):
+                raise TypeError(ONE_STRUCTURE)
             t = torch._C._functorch.get_unwrapped(t)
     return t
 

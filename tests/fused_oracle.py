@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import accuracy
 import torch
-from bounds import UNIT, accumulator, double
+from bounds import UNIT, accumulator, double, long_sum
 from torch import Tensor
 
 import fusedmm
@@ -108,7 +108,8 @@ def forward(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, st: Stages, u: fl
     w, w_error = (t.unsqueeze(-1) for t in of_edge(parse(st.edge), p))
     m, m_error = of_message(st, p)
     error = w_error * m.abs() + w.abs() * m_error + w_error * m_error
-    exact = reference.spmm_terms(adj.to("cpu"), p.row, w * m, st.reduce)
+    add = reference.spmm_terms if st.reduce in ("max", "min") else long_sum
+    exact = add(adj.to("cpu"), p.row, w * m, st.reduce)
     return [exact, total(adj, p.row, error, w * m, p.u, st.reduce)]
 
 

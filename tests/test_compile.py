@@ -1,10 +1,13 @@
 """Every way torch runs an operator: compiled, checkpointed, under autocast, captured, on streams."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.utils.checkpoint
+from conftest import ROOT
 from generate import small
 from torch.library import opcheck
 
@@ -70,6 +73,25 @@ def test_no_recompilation_after_the_second_size(dynamic, device):
         if k == 1:
             after_two = count.frame_count
     assert count.frame_count == after_two, f"{count.frame_count - after_two} recompilations"
+
+
+NAMED = """
+import torch, fusedmm
+adj = fusedmm.CSR.from_coo(*torch.randint(0, 9, (2, 40)), shape=(9, 9)).cache_transpose()
+def call(adj, x):
+    y = fusedmm.attention(adj, x, x, fusedmm.spmm(adj, x, algorithm="reference"), algorithm="reference")
+    e = fusedmm.sddmm(adj, x, y, algorithm="reference")
+    return fusedmm.fused(adj.with_values(e), x, y, algorithm="reference")
+x = torch.randn(9, 3)
+found = torch.compile(call, fullgraph=True, backend="aot_eager")(adj, x)
+assert torch.equal(found, call(adj, x))
+print("one graph")
+"""
+
+
+def test_named_algorithms_that_no_eager_call_has_named_before():
+    ran = subprocess.run([sys.executable, "-c", NAMED], cwd=ROOT, capture_output=True, text=True)
+    assert ran.stdout == "one graph\n", ran.stderr
 
 
 def test_a_missing_transpose_is_refused_by_name(device):

@@ -379,3 +379,22 @@ def test_results_beyond_any_memory_are_refused_as_such(device):
     with pytest.raises(torch.OutOfMemoryError if device == "cuda" else MemoryError, match="2251799813685248 elements"):
         fusedmm.spmm(one, x.expand(1, 2**50, 1))
     works(device)
+
+
+@pytest.mark.parametrize("graph", ["CSR", "edge_index"])
+@pytest.mark.parametrize("call", ["spmm", "sddmm", "fused", "attention", "additive", "edge_softmax"])
+def test_nested_tensors_are_refused_by_name(call, graph):
+    """CPU only: what torch itself says of them is to file an issue."""
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    adj = fusedmm.CSR.from_edge_index(edges, size=3) if graph == "CSR" else edges
+    x = torch.nested.nested_tensor([torch.ones(1, 4), torch.ones(2, 4)])
+    f = {
+        "spmm": lambda: fusedmm.spmm(adj, x),
+        "sddmm": lambda: fusedmm.sddmm(adj, x, x),
+        "fused": lambda: fusedmm.fused(adj, x),
+        "attention": lambda: fusedmm.attention(adj, x, x, x),
+        "additive": lambda: fusedmm.attention(adj, x, x, torch.ones(3, 1, 4), score="additive"),
+        "edge_softmax": lambda: fusedmm.edge_softmax(adj, x),
+    }[call]
+    with pytest.raises(TypeError, match="must be one dense tensor, not a nested one"):
+        f()

@@ -1,24 +1,28 @@
 """SpMM and SDDMM against their definitions in float64, with first and second derivatives."""
 
+from itertools import product
+
 import pytest
 import torch
 
 import fusedmm
 from fusedmm import reference
+from fusedmm.ops.pair import as_channels
 
 
-def matrix(heads, seed=0):
+def matrix(heads, device, seed=0):
     g = torch.Generator().manual_seed(seed)
     shape = (60,) if heads is None else (60, heads)
     row, col = torch.randint(0, 12, (60,), generator=g), torch.randint(0, 15, (60,), generator=g)
-    return fusedmm.CSR.from_coo(row, col, torch.randn(shape, dtype=torch.float64, generator=g), shape=(12, 15))
+    val = torch.randn(shape, dtype=torch.float64, generator=g)
+    return fusedmm.CSR.from_coo(row.to(device), col.to(device), val.to(device), shape=(12, 15))
 
 
 @pytest.mark.parametrize("heads", [None, 1, 3])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_spmm_gradients(heads, reduce):
-    adj = matrix(heads)
-    x = torch.randn(15, *([] if heads is None else [heads]), 5, dtype=torch.float64, requires_grad=True)
+def test_spmm_gradients(heads, reduce, device):
+    adj = matrix(heads, device)
+    x = torch.randn(15, *([] if heads is None else [heads]), 5, dtype=torch.float64, device=device, requires_grad=True)
     val = adj.val.clone().requires_grad_()
     torch.testing.assert_close(fusedmm.spmm(adj, x, reduce=reduce), reference.spmm(adj, x, reduce))
 
@@ -29,11 +33,11 @@ def test_spmm_gradients(heads, reduce):
 
 
 @pytest.mark.parametrize("heads", [None, 1, 3])
-def test_sddmm_gradients(heads):
-    adj = matrix(heads)
+def test_sddmm_gradients(heads, device):
+    adj = matrix(heads, device)
     size = [] if heads is None else [heads]
-    a = torch.randn(12, *size, 5, dtype=torch.float64, requires_grad=True)
-    b = torch.randn(15, *size, 5, dtype=torch.float64, requires_grad=True)
+    a = torch.randn(12, *size, 5, dtype=torch.float64, device=device, requires_grad=True)
+    b = torch.randn(15, *size, 5, dtype=torch.float64, device=device, requires_grad=True)
     val = adj.val.clone().requires_grad_()
     torch.testing.assert_close(fusedmm.sddmm(adj, a, b), reference.sddmm(adj, a, b))
 
@@ -64,3 +68,70 @@ def test_shares_of_long_rows(reduce, dtype, device):
         ones = torch.ones(1, 1, dtype=dtype, device=device)
         y = torch.ones(n, 1, dtype=dtype, device=device)
         assert gradient(lambda z: fusedmm.fused(adj, ones, y, z, edge="1", reduce="mean")) == [expected]
+
+
+def one_entry(shape, dtype, device):
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    val = torch.ones(shape, dtype=dtype, device=device, requires_grad=True)
+    return fusedmm.CSR.from_coo(zero, zero, shape=(1, 1)).cache_transpose(), val
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("call", ["spmm", "mean", "max", "registered spmm", "sddmm", "registered sddmm"])
+def test_heads_whose_products_cancel_out(call, dtype, shape, device):
+    """Each of them leaves float16; their sum, the gradient of a value that serves both, is 4096."""
+    adj, val = one_entry(shape, dtype, device)
+    halves = (adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half())
+    low = torch.float16 if dtype == torch.float32 else dtype
+    ones = torch.ones(1, 2, 1, dtype=low, device=device)
+    x, up = 1024 * ones, torch.tensor([[[129.0], [-125.0]]], dtype=low, device=device)
+    if call == "registered spmm":
+        y = torch.ops.fusedmm.spmm(*halves, val, x, 0, 0)
+    elif call == "registered sddmm":
+        y, up = torch.ops.fusedmm.sddmm(*halves, val, x, ones, 0), up[..., 0]
+    elif call == "sddmm":
+        y, up = fusedmm.sddmm(adj.with_values(val), x, ones), up[..., 0]
+    else:
+        y = fusedmm.spmm(adj.with_values(val), x, reduce=call if call in ("mean", "max") else "sum")
+    y.backward(up)
+    assert val.grad.flatten().tolist() == [4096.0]
+
+
+def test_heads_become_channels_without_a_copy():
+    for a in (torch.ones(5, 3, 4), torch.ones(5, 4, 3).mT, torch.ones(1).expand(5, 3, 4), torch.ones(5, 3, 9)[..., :4]):
+        contiguous = a.stride(1) == 4 * a.stride(2) or a.stride(2) == 3
+        assert (as_channels(a, a)[0].data_ptr() == a.data_ptr()) == contiguous
+    a, b = torch.rand(5, 3, 4), torch.rand(5, 4, 3).mT  # of two kinds: the channels still meet
+    torch.testing.assert_close((a * b).sum((1, 2)), torch.linalg.vecdot(*as_channels(a, b)))
+
+
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize(
+    "call, learns",
+    [*product(("sum", "mean"), ("val", "b")), *product(("sddmm",), ("val", "a", "b"))],
+)
+def test_backward_keeps_only_what_it_reads(call, learns, registered, device):
+    """Each result is linear in each operand: the only one that wants a gradient may be written to before it."""
+    adj = matrix(None, device).cache_transpose()
+    halves = (adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half())
+    given = {"val": adj.val, "a": torch.randn(12, 3, device=device), "b": torch.randn(15, 3, device=device)}
+    given = {name: t.double() for name, t in given.items()}
+
+    def f(val, a, b):
+        if call == "sddmm":
+            with_val = adj.with_values(val)
+            return torch.ops.fusedmm.sddmm(*halves, val, a, b, 0) if registered else fusedmm.sddmm(with_val, a, b)
+        if registered:
+            return torch.ops.fusedmm.spmm(*halves, val, b, ["sum", "mean"].index(call), 0)
+        return fusedmm.spmm(adj.with_values(val), b, reduce=call)
+
+    leaf, found = given[learns].requires_grad_(), []
+    for write in (False, True):
+        operand = leaf * 1
+        y = f(**{**given, learns: operand})
+        if write:
+            with torch.no_grad():
+                operand.add_(1)
+        found.append(torch.autograd.grad(y.square().sum(), leaf)[0])
+    torch.testing.assert_close(*found)

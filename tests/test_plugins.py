@@ -46,8 +46,12 @@ assert [a.name for a in fusedmm.algorithms("spmm", "cpu")] == [*before, "plain"]
 index = torch.randint(0, 40, (2, 300))
 adj = fusedmm.CSR.from_coo(index[0], index[1], shape=(40, 40))
 x = torch.randn(40, 7, requires_grad=True)
-y = fusedmm.spmm(adj, x, algorithm="plain")
+def call(adj, x):
+    return fusedmm.spmm(adj, x, algorithm="plain")
+first = torch.compile(call, fullgraph=True, backend="aot_eager")(adj, x.detach())
+y = call(adj, x)
 torch.testing.assert_close(y, adj.to_dense() @ x)
+assert torch.equal(y, first)
 gx, = torch.autograd.grad(y.sum(), x)
 torch.testing.assert_close(gx, adj.to_dense().sum(0)[:, None].expand(-1, 7))
 for wrong in (dict(reduce="max"), dict()):

@@ -3,7 +3,7 @@
 import accuracy
 import pytest
 import torch
-from bounds import UNIT
+from bounds import UNIT, accumulator
 from generate import cases
 
 import fusedmm
@@ -30,9 +30,10 @@ def test_is_a_gather(case, op, device):
         adj.with_values(None if adj.val is None else adj.val.abs()), a.abs(), b.abs(), op.replace("sub", "add")
     )
     assert e.dtype == a.dtype
-    # Three roundings: the value to the operand's dtype, the sum or product, the product with the value.
-    error = (e.double().cpu() - gathered(adj, a, b, op)).abs()
-    bound = 4 * UNIT[case.dtype] * size + torch.finfo(case.dtype).tiny
+    # Three roundings in the dtype of sums (the value, the sum or product, the product with the value), one to a's.
+    exact = gathered(adj, a, b, op)
+    error = (e.double().cpu() - exact).abs()
+    bound = 4 * UNIT[accumulator(case.dtype)] * size + UNIT[case.dtype] * exact.abs() + torch.finfo(case.dtype).tiny
     assert bool((error <= bound).all()), float((error - bound).max())
     accuracy.record(f"sddmm {op}", e, error, bound)
 
@@ -55,6 +56,25 @@ def test_gradients(op, weighted, device):
     inputs = (a, b, val) if weighted else (a, b)
     assert torch.autograd.gradcheck(run, inputs)
     assert torch.autograd.gradgradcheck(run, inputs)
+
+
+@pytest.mark.parametrize("op", FORMS)
+@pytest.mark.parametrize("value, number", [(1e5, 0.1), (0.01, 300.0), (0.5, 60000.0)])
+def test_values_beyond_half_precision(op, value, number, device):
+    """As with op="dot", neither the value nor what it multiplies needs to be a number of float16."""
+    one = torch.zeros(1, dtype=torch.int64, device=device)
+    val = torch.tensor([value], device=device, requires_grad=True)
+    adj = fusedmm.CSR.from_coo(one, one, val, shape=(1, 1))
+    a = torch.full((1, 1), number, dtype=torch.float16, device=device)
+    b = -a if op == "sub" else a
+    if op == "mul":
+        b = b.clamp(max=300)
+    e = fusedmm.sddmm(adj, a, b, op=op)
+    exact = FORMS[op](a.double(), b.double())
+    assert e.dtype == torch.float16
+    torch.testing.assert_close(e, (exact * val.double()).half(), rtol=2**-11, atol=0)
+    (gval,) = torch.autograd.grad(e.sum(), val)
+    torch.testing.assert_close(gval, exact[0].float(), rtol=1e-6, atol=0)
 
 
 def test_refusals(device):

@@ -8,7 +8,7 @@ import torch
 from every_layer import EDGES, LAYERS, NODES
 from generate import small
 from torch.autograd import forward_ad
-from torch.autograd.functional import hessian
+from torch.autograd.functional import hessian, jacobian
 
 import fusedmm
 from fusedmm import nn
@@ -165,6 +165,40 @@ def test_every_rule_of_every_operator(name, heads, device):
         many = torch.func.vmap(gradients, in_dims=dims)(*given)
         for one, ones in zip(many, zip(*(gradients(*one) for one in loop), strict=True), strict=True):
             torch.testing.assert_close(one, torch.stack(ones))
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("heads", [0, 2])
+def test_vectorized_forward_mode(name, heads, device):
+    """torch.autograd.functional's batches of tangents, which are another vmap than torch.func's."""
+    adj, e, a, x = call_operands(heads, device)
+    for f, t in ((lambda e: CALLS[name](adj, e, a, x), e), (lambda x: CALLS[name](adj, e, a, x), x)):
+        found = jacobian(f, t, vectorize=True, strategy="forward-mode")
+        torch.testing.assert_close(found, jacobian(f, t))
+
+    def square(x):
+        return CALLS[name](adj, e, a, x).square().sum()
+
+    found = hessian(square, x, vectorize=True, outer_jacobian_strategy="forward-mode")
+    torch.testing.assert_close(found, hessian(square, x))
+
+
+@pytest.mark.parametrize("name", ["spmm", "sddmm", "fused", "attention", "from_edge_index", "SAGEConv", "GATConv"])
+def test_vmap_over_indices_is_refused_by_name(name, device):
+    x, many = torch.ones(NODES, 4, device=device), torch.stack([EDGES, EDGES.flip(0)]).to(device)
+    sage, gat = nn.SAGEConv(4, 2).to(device), nn.GATConv(4, 2).to(device)
+    f = {
+        "spmm": lambda e: fusedmm.spmm(e, x),
+        "sddmm": lambda e: fusedmm.sddmm(e, x, x),
+        "fused": lambda e: fusedmm.fused(e, x),
+        "attention": lambda e: fusedmm.attention(e, x, x, x),
+        "from_edge_index": lambda e: fusedmm.CSR.from_edge_index(e, size=NODES) @ x,
+        "SAGEConv": lambda e: sage(x, e),
+        "GATConv": lambda e: gat(x, e),
+    }[name]
+    with pytest.raises(TypeError, match="vmap goes over values and features, not over indices"):
+        torch.func.vmap(f)(many)
+    assert f(many[0]).isfinite().all()
 
 
 def test_dropout_under_torch_func(device):

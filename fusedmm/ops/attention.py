@@ -19,8 +19,9 @@ from fusedmm._lib import algorithm_number, ops
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
-from fusedmm.ops.operands import autocast, needs_rules, require_dense
+from fusedmm.ops.operands import autocast, needs_rules, require_dense, rows_of
 from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
+from fusedmm.ops.sddmm import sddmm
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 DOT, ADDITIVE, GATV2 = 0, 1, 2
@@ -135,8 +136,7 @@ def attention(
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
     if type(adj) is not CSR:
-        size = (v.shape[0], q.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (q, v)) else None
-        adj = as_csr(adj, size=size)
+        adj = as_csr(adj, size=rows_of(v, q))
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
@@ -186,7 +186,7 @@ def _operands(
     v = autocast(v[:, None] if flat else v)
     heads, given = v.shape[1], []
     for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
-        if score == "additive" and isinstance(x, Tensor):
+        if score == "additive" and isinstance(x, Tensor) and not x.is_nested:
             if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
                 raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
             x = x[:, None, None] if x.dim() == 1 else x[..., None]
@@ -309,8 +309,7 @@ def _logits(o: Options, x: Operands) -> Tensor:
     if o.score == DOT:
         logit = o.scale * sddmm_half(o.adj, False, None, x.q, x.k)
         return logit if x.bias is None else logit + x.bias
-    row, col, _ = o.adj.coo()
-    t = x.q[row] + x.k[col]
+    t = sddmm(o.adj.pattern(), x.q, x.k, op="add")
     if o.score == GATV2:
         assert x.att is not None
         logit = (leaky_relu(t, o.slope) * x.att).sum(-1)

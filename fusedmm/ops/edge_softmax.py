@@ -65,6 +65,8 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
     if x.device != adj.ptr.device:
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
+    if x.is_nested:
+        raise TypeError(f"{op}: {name} must be one dense tensor, not a nested one")
     if x.dim() not in (1, 2) or x.shape[0] != adj.nnz:
         raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import needs_rules
-from fusedmm.ops.pair import Held, Values, half, like_values, run, spmm_run
+from fusedmm.ops.pair import Held, Values, as_channels, half, kind_of, like_values, run, serves_all, spmm_run
 from fusedmm.ops.transforms import flat_operand, flat_values
 
 ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
@@ -62,6 +62,16 @@ def _select(m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tenso
     return run(ops._select.default, m.x, ptr, idx, eid, plan, *absent, m.x, m.y, *operands, form)
 
 
+def _edges(m: Chosen, weight: Tensor, z: Values, g: Values) -> Tensor:
+    """The form "edges" like weight; heads that share weights are channels of one sum where they share values too."""
+    assert z is not None and g is not None
+    kind = kind_of(weight)
+    if serves_all(kind, z) and (m.val is None or serves_all(kind_of(m.val), z)):
+        x, y, z, g = as_channels(m.x, m.y, z, g)
+        m = m._replace(val=None if m.val is None else m.val.flatten(), x=x, y=y)
+    return like_values(select(m, EDGES, None, z, g), kind)
+
+
 class Extreme(torch.autograd.Function):
     """y, with its gradient by shares."""
 
@@ -78,7 +88,7 @@ class Extreme(torch.autograd.Function):
         m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
         share = (gy / select(m, COUNTS).clamp(min=1)).to(gy.dtype)
         gx = select(m, COLS, val, None, share) if ctx.needs_input_grad[3] else None
-        gval = like_values(select(m, EDGES, None, x, share), val) if ctx.needs_input_grad[2] else None
+        gval = _edges(m, val, x, share) if ctx.needs_input_grad[2] else None
         return None, None, gval, gx, None, None
 
 
@@ -103,8 +113,7 @@ def _derivatives(
     weight, z, g = given
     gweight = gz = gg = None
     if needs[0] and weight is not None:
-        e = select(m, EDGES, None, grad if form == COLS else z, grad if form == ROWS else g)
-        gweight = like_values(e, weight)
+        gweight = _edges(m, weight, grad if form == COLS else z, grad if form == ROWS else g)
     if needs[1]:
         gz = select(m, COLS, weight if form == ROWS else grad, None, grad if form == ROWS else g)
     if needs[2]:

@@ -19,8 +19,8 @@ from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values
-from fusedmm.ops.pair import Values, half, kept_entries, like_values, per_entry, run, sddmm_half, spmm_half
+from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
+from fusedmm.ops.pair import Values, half, kept_entries, kind_of, like_values, per_entry, run, sddmm_half, spmm_half
 from fusedmm.structure import Half
 
 
@@ -96,8 +96,7 @@ def fused(
     """
     y = x if y is None else y
     if type(adj) is not CSR:
-        size = (y.shape[0], x.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (x, y)) else None
-        adj = as_csr(adj, size=size)
+        adj = as_csr(adj, size=rows_of(y, x))
     for name, value, known in (
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
         ("reduce", reduce, REDUCTIONS),
@@ -320,4 +319,4 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
 
     gx, gval, kept = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
     gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, kept)
-    return None if gval is None else like_values(gval, val), gx, gy, gz
+    return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

@@ -11,6 +11,15 @@ from torch.autograd import forward_ad
 from fusedmm.csr import CSR
 from fusedmm.structure import FLOATS
 
+Size = int | tuple[int, int] | None
+
+
+def rows_of(*operands: Any) -> Size:
+    """What ``as_csr`` is to know of an edge_index: the operands' rows; None where one has none, to be refused later."""
+    if not all(isinstance(t, Tensor) and t.dim() and not t.is_nested for t in operands):
+        return None
+    return operands[0].shape[0] if len(operands) == 1 else (operands[0].shape[0], operands[1].shape[0])
+
 
 def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str) -> None:
     """x is a floating tensor [rows, F] or [rows, heads, F] on the matrix's device.
@@ -30,8 +39,12 @@ def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str)
     dim = x.dim()
     if dim != 2 and dim != 3:
         raise ValueError(f"{op}: {name} must be [{axis}, F] or [{axis}, heads, F], not {list(x.shape)}")
-    if x.shape[0] != rows:
-        raise ValueError(f"{op}: {name} has {x.shape[0]} rows, the matrix {rows} {axis}")
+    try:
+        n = x.shape[0]
+    except RuntimeError:  # asking for x.is_nested would cost every call
+        raise TypeError(f"{op}: {name} must be one dense tensor, not a nested one") from None
+    if n != rows:
+        raise ValueError(f"{op}: {name} has {n} rows, the matrix {rows} {axis}")
 
 
 def autocast(x: Tensor) -> Tensor:
@@ -50,7 +63,12 @@ def needs_rules(*operands: Any) -> bool:
         return True
     if forward_ad._current_level < 0 or torch.compiler.is_compiling():
         return False
-    return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)
+    try:
+        return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)
+    except (
+        RuntimeError
+    ):  # torch.autograd.functional's vectorized forward mode: a batch of tangents, which hides its own
+        return True
 
 
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:

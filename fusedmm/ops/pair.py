@@ -2,7 +2,7 @@
 
     spmm (A, x):    gx = spmm(A^T, gy)               gval = sddmm(pattern of A, gy, x)
     sddmm(A, a, b): e = val * <a_i, b_j>             ga = spmm(A with ge * val, b)
-                    gval = ge * <a_i, b_j>           gb = spmm(its transpose, a)
+                    gval = sddmm(A with ge, a, b)    gb = spmm(its transpose, a)
 
 Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
 edge order. A backward calls the same two functions on the other half; nothing is sorted, added
@@ -24,6 +24,7 @@ from fusedmm.ops.operands import needs_rules
 from fusedmm.structure import Half, lasting, shared_by
 
 Values = Tensor | None
+Kind = tuple[int, torch.dtype]
 SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
@@ -88,9 +89,36 @@ def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, alg
     return result
 
 
-def like_values(g: Tensor, val: Tensor) -> Tensor:
+def kind_of(val: Tensor) -> Kind:
+    """What a gradient of values must know of them: heads (0: no such axis) and dtype."""
+    return val.shape[1] if val.dim() == 2 else 0, val.dtype
+
+
+def serves_all(kind: Kind, x: Tensor) -> bool:
+    """Whether values [nnz] or [nnz, 1] serve several heads of x."""
+    return x.dim() == 3 and x.shape[1] != kind[0]
+
+
+def like_values(g: Tensor, kind: Kind) -> Tensor:
     """The gradient per entry and head, for values that may have one per entry only."""
-    return (g.sum(1) if g.dim() > val.dim() else g).to(val.dtype)
+    heads, dtype = kind
+    if g.dim() == 2 and g.shape[1] != heads:
+        g = g.sum(1)
+    if heads and g.dim() == 1:
+        g = g[:, None]
+    return g if g.dtype == dtype else g.to(dtype)
+
+
+def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Operands with their heads as more channels: the products of all heads are then one sum, rounded once."""
+    if all(t.stride(1) < t.stride(2) for t in operands):  # the order is free, so that of memory: no copy
+        return tuple(t.transpose(1, 2).flatten(1) for t in operands)
+    return tuple(t.flatten(1) for t in operands)
+
+
+def kept(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Operands in the dtype of sums, where numbers of several heads are to be added to each other."""
+    return tuple(t.to(sums_dtype(t)) for t in operands)
 
 
 def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
@@ -129,9 +157,17 @@ class SpMM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        ctx.save_for_backward(val, x)
+        SpMM.keep(ctx, val, x)
         ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
         return spmm_run(adj, transposed, val, x, reduce, algorithm)
+
+    @staticmethod
+    def keep(ctx: Any, val: Values, x: Tensor) -> None:
+        """Saves what backward reads, and nothing else: the rest may be freed, or written to."""
+        of_val, of_x = ctx.needs_input_grad[2:4]
+        ctx.save_for_backward(val if of_x else None, x if of_val else None)
+        if of_val:
+            ctx.kind = kind_of(val)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -143,7 +179,9 @@ class SpMM(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
-            gval = like_values(sddmm_half(adj, transposed, None, gy, x), val)
+            if serves_all(ctx.kind, x):
+                gy, x = as_channels(gy, x)
+            gval = like_values(sddmm_half(adj, transposed, None, gy, x), ctx.kind)
         return None, None, gval, gx, None, None
 
 
@@ -152,9 +190,19 @@ class SDDMM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
-        ctx.save_for_backward(val, a, b)
+        SDDMM.keep(ctx, val, a, b)
         ctx.adj, ctx.transposed = adj, transposed
         return sddmm_run(adj, transposed, val, a, b, algorithm)
+
+    @staticmethod
+    def keep(ctx: Any, val: Values, a: Tensor, b: Tensor) -> None:
+        """Saves what backward reads, and nothing else."""
+        of_val, of_a, of_b = ctx.needs_input_grad[2:5]
+        ctx.save_for_backward(
+            val if of_a or of_b else None, a if of_val or of_b else None, b if of_val or of_a else None
+        )
+        if of_val:
+            ctx.kind = kind_of(val)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -167,7 +215,9 @@ class SDDMM(torch.autograd.Function):
         gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
         gval = None
         if ctx.needs_input_grad[2]:
-            gval = like_values(ge * sddmm_half(adj, transposed, None, a, b), val)
+            if serves_all(ctx.kind, a):
+                ge, a, b = kept(ge, a, b)
+            gval = like_values(sddmm_half(adj, transposed, ge, a, b), ctx.kind)
         return None, None, gval, ga, gb, None
 
 

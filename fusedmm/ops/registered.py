@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, ops
-from fusedmm.ops.pair import entries_of, like_values, per_entry
+from fusedmm.ops.pair import as_channels, entries_of, kept, kind_of, like_values, per_entry, serves_all
 
 Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
 
@@ -24,8 +24,10 @@ def _transposed(halves: Halves) -> Halves:
 
 
 def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.reduce, _ = inputs
-    ctx.save_for_backward(*tensors)
+    *halves, val, x, ctx.reduce, _ = inputs
+    of_val, of_x = ctx.needs_input_grad[8:10]
+    ctx.save_for_backward(*halves, val if of_x else None, x if of_val else None)
+    ctx.kind = kind_of(val)
 
 
 def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
@@ -38,27 +40,35 @@ def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[9]:
         gx = ops.spmm(*_transposed(halves), val, gy, 0, 0)
     if ctx.needs_input_grad[8]:
-        gval = like_values(ops.sddmm(*halves, val.new_empty(0), gy, x, 0), val)
+        if serves_all(ctx.kind, x):
+            gy, x = as_channels(gy, x)
+        gval = like_values(ops.sddmm(*halves, x.new_empty(0), gy, x, 0), ctx.kind)
     return *[None] * 8, gval, gx, None, None
 
 
 def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, _ = inputs
-    ctx.save_for_backward(*tensors)
+    *halves, val, a, b, _ = inputs
+    of_val, of_a, of_b = ctx.needs_input_grad[8:11]
+    ctx.save_for_backward(
+        *halves, val if of_a or of_b else None, a if of_val or of_b else None, b if of_val or of_a else None
+    )
+    ctx.kind = kind_of(val)
 
 
 def _sddmm_backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:
     *halves_list, val, a, b = ctx.saved_tensors
     halves, ga, gb, gval = tuple(halves_list), None, None, None
     weight = ge
-    if val.numel():
+    if val is not None and val.numel():
         weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
     if ctx.needs_input_grad[9]:
         ga = ops.spmm(*halves, weight, b, 0, 0)
     if ctx.needs_input_grad[10]:
         gb = ops.spmm(*_transposed(halves), weight, a, 0, 0)
-    if ctx.needs_input_grad[8] and val.numel():
-        gval = like_values(ge * ops.sddmm(*halves, val.new_empty(0), a, b, 0), val)
+    if ctx.needs_input_grad[8]:
+        if serves_all(ctx.kind, a):
+            ge, a, b = kept(ge, a, b)
+        gval = like_values(ops.sddmm(*halves, ge, a, b, 0), ctx.kind)
     return *[None] * 8, gval, ga, gb, None
 
 

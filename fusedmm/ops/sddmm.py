@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import algorithm_number
+from fusedmm._lib import algorithm_number, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.incidence import from_columns, from_rows
-from fusedmm.ops.operands import autocast, require_dense, require_values
+from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.pair import sddmm_half
 from fusedmm.ops.spmm import spmm
 
@@ -32,8 +32,8 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
 
     Returns:
         e for entry p = (i, j), [nnz] or [nnz, heads] ([nnz, F] or [nnz, heads, F] for the elementwise
-        forms), of a's dtype, in the caller's edge order. Sums are kept in float32 (float64 for
-        float64); bitwise reproducible.
+        forms), of a's dtype, in the caller's edge order. Sums, and products with values, are kept in
+        float32 (float64 for float64); bitwise reproducible.
 
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices.
@@ -50,8 +50,7 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         tensor([23., 39.])
     """
     if type(adj) is not CSR:
-        size = (b.shape[0], a.shape[0]) if all(isinstance(t, Tensor) and t.dim() for t in (a, b)) else None
-        adj = as_csr(adj, size=size)
+        adj = as_csr(adj, size=rows_of(b, a))
     require_dense("sddmm", "a", a, adj, adj.shape[0], "rows")
     require_dense("sddmm", "b", b, adj, adj.n_cols, "columns")
     a, b = autocast(a), autocast(b)
@@ -74,8 +73,11 @@ def _elementwise(adj: CSR, a: Tensor, b: Tensor, op: str, algorithm: str) -> Ten
         raise ValueError(f"sddmm: op must be one of dot, {', '.join(ELEMENTWISE)}, not {op!r}")
     if algorithm != "auto":
         raise ValueError(f'sddmm: op {op!r} has one algorithm, "auto", not {algorithm!r}')
-    e = ELEMENTWISE[op](spmm(from_rows(adj), a), spmm(from_columns(adj), b))
+    rows, cols = spmm(from_rows(adj), a), spmm(from_columns(adj), b)
     if adj.val is None:
-        return e
-    val = adj.val.to(e.dtype)
-    return e * val.view(*val.shape, *[1] * (e.dim() - val.dim()))
+        result: Tensor = ELEMENTWISE[op](rows, cols)
+        return result
+    # The product with the value may be one that a's dtype has, where neither factor is.
+    rows, cols, val = (t.to(sums_dtype(a)) for t in (rows, cols, adj.val))
+    e = ELEMENTWISE[op](rows, cols)
+    return (e * val.view(*val.shape, *[1] * (e.dim() - val.dim()))).to(a.dtype)

@@ -49,7 +49,7 @@ class SpMM(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         held, ctx.transposed, val, x, ctx.reduce, _ = inputs
         ctx.adj = held.adj
-        ctx.save_for_backward(val, x)
+        pair.SpMM.keep(ctx, val, x)
         ctx.save_for_forward(val, x)
 
     backward = pair.SpMM.backward
@@ -86,7 +86,7 @@ class SDDMM(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         held, ctx.transposed, val, a, b, _ = inputs
         ctx.adj = held.adj
-        ctx.save_for_backward(val, a, b)
+        pair.SDDMM.keep(ctx, val, a, b)
         ctx.save_for_forward(val, a, b)
 
     backward = pair.SDDMM.backward
