@@ -92,6 +92,21 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     )
 
 
+def lent(adj: Any, x: Any, size: Size) -> CSR:
+    """``as_csr`` for one product with x: where no gradient keeps the values of a sparse tensor, they are not copied."""
+    if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
+        return as_csr(adj, size=size)
+    known: CSR | None = _recall(_known, adj, None if size is None else require_size(size), True)
+    return as_csr(adj, size=size) if known is None else known.with_values(adj.values())
+
+
+def _is_free(*operands: Any) -> bool:
+    """Whether a product of these leaves nothing behind for a gradient or for compiled code."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
+
+
 def _from_parts(
     ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
 ) -> CSR:

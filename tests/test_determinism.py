@@ -74,6 +74,17 @@ def test_threads_do_not_matter(reduce, threads):
         assert_equal(first, everything(adj, a, x, reduce=reduce), count)
 
 
+def test_threads_do_not_matter_to_few_columns(threads):
+    adj, _, x = operands("cpu", heads=1)
+    for feat in range(1, 9):
+        few = x[..., :feat].contiguous()
+        threads(1)
+        first = fusedmm.spmm(adj, few)
+        for count in (2, 5):
+            threads(count)
+            assert torch.equal(first, fusedmm.spmm(adj, few)), (feat, count)
+
+
 def test_a_fresh_matrix_gives_the_same_bits(device):
     """The transpose and the plan are made in one way only."""
     assert_equal(everything(*operands(device)), everything(*operands(device)))

@@ -55,6 +55,35 @@ def test_one_row_of_a_million_equal_terms(device):
             assert_within(y, exact, exact, n, torch.float32, algorithm, "spmm sum")
 
 
+@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("feat", range(1, 10))
+def test_narrow_features(feat, dtype, values, device):
+    """Rows of every length about which a kernel for few columns could be wrong, and a row is the same in any matrix."""
+    lengths = torch.tensor([0, *range(1, 20), 127, 128, 129, 0, 511, 512, 513, 1, 2047, 2048, 2049, 3])
+    row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    generator = torch.Generator().manual_seed(feat)
+    col = torch.randint(0, 99, row.shape, generator=generator)
+    val = torch.randn(row.shape, generator=generator).to(device, dtype) if values else None
+    shape = (len(lengths), 99)
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), val, shape=shape)
+    x = torch.randn(99, feat, generator=generator).to(device, dtype)
+    half = row < 25
+    part = fusedmm.CSR.from_coo(
+        row[half].to(device), col[half].to(device), None if val is None else val[half.to(device)], shape=shape
+    )
+    for reduce in REDUCTIONS:
+        exact, magnitude, n = spmm_oracle(adj, x, reduce)
+        for algorithm in own_algorithms("spmm", device):
+            y = run_or_decline(fusedmm.spmm, adj, x, reduce=reduce, algorithm=algorithm)
+            if y is None:
+                continue
+            assert_within(y, exact, magnitude, n, dtype, f"{algorithm} {reduce}", f"spmm {reduce}")
+            if device == "cpu":
+                fewer = fusedmm.spmm(part, x, reduce=reduce, algorithm=algorithm)
+                assert torch.equal(fewer[:25], y[:25]), (algorithm, reduce)
+
+
 def test_nan_and_infinity_stay_in_the_rows_that_touch_them(device):
     adj = fusedmm.CSR.from_coo(
         *torch.tensor([[0, 0, 1, 2, 4], [0, 1, 1, 2, 3]], device=device).unbind(),

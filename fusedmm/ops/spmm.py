@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, algorithm_number
-from fusedmm.convert import as_csr
+from fusedmm.convert import lent
 from fusedmm.csr import CSR
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
@@ -46,7 +46,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
                 [3., 4.]])
     """
     if type(adj) is not CSR:
-        adj = as_csr(adj, size=rows_of(x))
+        adj = lent(adj, x, rows_of(x))
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
     require_values("spmm", adj.val, x)
     x = autocast(x)

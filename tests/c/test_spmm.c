@@ -84,8 +84,9 @@ static void run(const setting *s)
 
 static void shapes(void)
 {
-    static const int64_t feats[] = {0,  1,  2,  3,   4,   5,   7,   8,   9,   15,  16,  17,  31, 32,
-                                    33, 48, 64, 100, 127, 128, 144, 192, 200, 257, 272, 300, 320};
+    static const int64_t feats[] = {0,   1,   2,   3,   4,   5,   6,   7,  8,   9,
+                                    15,  16,  17,  31,  32,  33,  48,  64, 100, 127,
+                                    128, 144, 192, 200, 257, 272, 300, 320};
     int turn = 0;
     for (size_t f = 0; f < sizeof feats / sizeof *feats; f++)
         for (int dtype = 0; dtype < FMM_DTYPES; dtype++)
