@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fusedmm.compress import as_eid
 from fusedmm.csr import CSR
 from fusedmm.normalize import Looped, looped_edges, with_loops
 from fusedmm.structure import (
     CONVERTED,
     INTEGERS,
-    as_eid,
     outside,
     own,
     own_values,

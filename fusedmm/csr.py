@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedmm.compress import transpose
 from fusedmm.structure import (
     NO_TRANSPOSE,
     Half,
@@ -23,7 +24,6 @@ from fusedmm.structure import (
     require_values,
     require_vector,
     shared_by,
-    transpose,
     validate,
     was_looked_at,
     written,

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm.compress import EDGE_PLACES, Places, compress
 from fusedmm.csr import CSR
 from fusedmm.structure import (
-    EDGE_PLACES,
     FLOATS,
-    Places,
-    compress,
     lasting,
     own_values,
     require_device,

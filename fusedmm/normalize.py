@@ -15,19 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.structure import (
-    EDGE_PLACES,
     FLOATS,
-    compress_with_loops,
     constant,
     derived,
-    eid_dtype,
-    is_few,
     lasting,
     require_values,
-    rows_of,
 )
 
 NOT_SEEN = (
