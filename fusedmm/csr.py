@@ -16,13 +16,8 @@ from fusedmm.structure import (
     constant,
     lasting,
     outside,
-    own,
     plan_of,
-    require_range,
-    require_same_device,
-    require_shape,
     require_values,
-    require_vector,
     shared_by,
     validate,
     was_looked_at,
@@ -41,6 +36,8 @@ class CSR:
     The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
     ``val.data``, which torch does not count). It is validated when it is made. The transpose, which every
     gradient needs, is made on first use and kept (``cache_transpose``, for compiled code, makes it at once).
+    Constant values are kept in the order of the rows too, but compiled code, which cannot ask whether they
+    were written to, reads ``val`` itself: entries that come in the order of the rows are quickest there.
 
     Attributes:
         ptr: int64 [rows + 1].
@@ -52,7 +49,6 @@ class CSR:
         n_cols: number of columns.
         ptr_t, idx_t, eid_t, plan_t: the same of the transpose, or None.
         none: a tensor without elements on this device, which stands for an absent operand.
-        val_here, val_there: constant values in the order of this half and of the transpose, or none.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 2, 2]), torch.tensor([1, 0, 1]),
@@ -71,20 +67,21 @@ class CSR:
     eid: Tensor
     plan: Tensor
     none: Tensor
-    val_here: Tensor
     n_cols: int = -1
     ptr_t: Tensor | None = None
     idx_t: Tensor | None = None
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
-    val_there: Tensor | None = None
-    _shared: ClassVar[Shared | None] = None  # set on each object, but neither argument nor leaf of a pytree
-    _written: ClassVar[int] = -2  # never what ``written`` gives
+    # Set on each object, but no arguments: what copies and ``dataclasses.replace`` must make anew.
+    val_here: ClassVar[Tensor | None] = None  # constant values in the order of this half, and of the transpose
+    val_there: ClassVar[Tensor | None] = None
+    _shared: ClassVar[Shared | None] = None
+    _written: ClassVar[int] = -2  # how often val had been written to by then; never what ``written`` gives
+    _fixed: ClassVar[bool] = False  # nobody else holds val, so nobody writes to it
 
     # ---- making one ----
 
     @staticmethod
-    @lasting
     def from_csr(
         ptr: Tensor,
         idx: Tensor,
@@ -108,21 +105,9 @@ class CSR:
             TypeError: dtypes that are not integers, or tensors on several devices.
             ValueError: a malformed structure; the text has the index and the value.
         """
-        require_vector("ptr", ptr)
-        require_vector("idx", idx)
-        require_same_device(ptr=ptr, idx=idx, val=val)
-        if ptr.numel() == 0:
-            raise ValueError("ptr must have rows + 1 elements, not 0")
-        if shape is None:
-            largest = int(idx.max()) if idx.numel() else -1  # what no shape can hold is refused below, by name
-            shape = (ptr.numel() - 1, min(max(largest + 1, 0), 2**31 - 1))
-        rows, cols = require_shape(shape)
-        if rows != ptr.numel() - 1:
-            raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")
-        if check and idx.dtype == torch.int64 and idx.numel():
-            require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
-        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
+        from fusedmm.forms import from_csr
+
+        return from_csr(ptr, idx, val, shape, check)
 
     @staticmethod
     def from_coo(
@@ -146,8 +131,6 @@ class CSR:
         """
         from fusedmm.forms import from_coo
 
-        require_vector("row", row)
-        require_vector("col", col)
         return from_coo(row, col, val, shape, check)
 
     @staticmethod
@@ -218,7 +201,10 @@ class CSR:
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        return CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, constant(val, eid, none), cols)
+        made = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
+        if val is not None:
+            made._permute_values()
+        return made
 
     # ---- what it is ----
 
@@ -259,11 +245,12 @@ class CSR:
     def t(self) -> CSR:
         """The transpose, sharing every tensor."""
         ptr, idx, eid, plan = self.transpose_half()
-        there = self.val_there if self.val_there is not None else self.none
-        return CSR(
-            ptr, idx, self.val, eid, plan, self.none, there, self.ptr.shape[0] - 1,
-            self.ptr, self.idx, self.eid, self.plan, self.val_here,
-        )  # fmt: skip
+        self._refresh()
+        other = CSR(
+            ptr, idx, self.val, eid, plan, self.none, self.ptr.shape[0] - 1, self.ptr, self.idx, self.eid, self.plan
+        )
+        other._set(val_here=self.val_there, val_there=self.val_here, _fixed=self._fixed)
+        return other
 
     T = property(t)
 
@@ -275,7 +262,7 @@ class CSR:
         """
         require_values(val, self.nnz, self.device)
         other = CSR(
-            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.none, self.n_cols,
+            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
             self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
         )  # fmt: skip
         other._set(_shared=self._shared)
@@ -287,12 +274,14 @@ class CSR:
         They are made anew when someone has written to ``val`` since.
         """
         here = self.val_there if transposed else self.val_here
-        if here is None or not here.numel():
+        if here is None:
             return self.none
-        if not torch.compiler.is_compiling() and written(self.val) != self._written:
+        if torch.compiler.is_compiling():  # an exported program is given fresh ones at every call
+            return here if self._fixed or torch.compiler.is_exporting() else self.none
+        if written(self.val) != self._written:
             self._permute_values()
             here = self.val_there if transposed else self.val_here
-        return here  # type: ignore[return-value]
+        return self.none if here is None else here
 
     def pattern(self) -> CSR:
         """The same structure without values: every entry counts as one."""
@@ -355,10 +344,17 @@ class CSR:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
+    def _refresh(self) -> None:
+        """For those who hand on what is kept of the values."""
+        kept = self.val_here is not None or self.val_there is not None
+        if kept and not torch.compiler.is_compiling() and written(self.val) != self._written:
+            self._permute_values()
+
     def _permute_values(self) -> None:
-        if not self.val_here.numel() or written(self.val) != self._written:
-            self._set(val_here=constant(self.val, self.eid, self.none), _written=written(self.val))
-        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.none))
+        now = written(self.val)
+        self._set(val_here=constant(self.val, self.eid, self.val_here))
+        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))
+        self._set(_written=now)  # last: it is what other threads test
 
     # ---- into other forms ----
 
@@ -399,3 +395,4 @@ class CSR:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
+        self._permute_values()

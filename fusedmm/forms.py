@@ -13,14 +13,37 @@ from fusedmm.csr import CSR
 from fusedmm.structure import (
     FLOATS,
     lasting,
+    own,
     own_values,
     require_device,
     require_integers,
+    require_range,
     require_same_device,
     require_shape,
     require_size,
     require_tensor,
+    require_vector,
 )
+
+
+@lasting
+def from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> CSR:
+    """``CSR.from_csr``."""
+    require_vector("ptr", ptr)
+    require_vector("idx", idx)
+    require_same_device(ptr=ptr, idx=idx, val=val)
+    if ptr.numel() == 0:
+        raise ValueError("ptr must have rows + 1 elements, not 0")
+    if shape is None:
+        largest = int(idx.max()) if idx.numel() else -1  # what no shape can hold is refused below, by name
+        shape = (ptr.numel() - 1, min(max(largest + 1, 0), 2**31 - 1))
+    rows, cols = require_shape(shape)
+    if rows != ptr.numel() - 1:
+        raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")
+    if check and idx.dtype == torch.int64 and idx.numel():
+        require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
+    none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
+    return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
 
 
 @lasting
@@ -32,7 +55,9 @@ def from_coo(
     check: bool,
     places: Places = ("row[{}]", "col[{}]"),
 ) -> CSR:
-    """``CSR.from_coo`` of vectors of integers; places are what errors call an element of either."""
+    """``CSR.from_coo``; places are what errors call an element of row and of col."""
+    require_vector("row", row)
+    require_vector("col", col)
     require_same_device(row=row, col=col, val=val)
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")

@@ -35,8 +35,8 @@ def _into_rows(adj: CSR) -> CSR:
     number = adj.eid if adj.eid.numel() else edges[:-1].int()
     row = adj.coo()[0].int()
     return CSR(
-        adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.none, adj.nnz,
-        edges, row, adj.none, ops._plan(edges, row), adj.none,
+        adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.nnz,
+        edges, row, adj.none, ops._plan(edges, row),
     )  # fmt: skip
 
 

@@ -18,13 +18,7 @@ from torch import Tensor
 from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import (
-    FLOATS,
-    constant,
-    derived,
-    lasting,
-    require_values,
-)
+from fusedmm.structure import FLOATS, derived, lasting, require_values
 
 NOT_SEEN = (
     "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
@@ -231,11 +225,12 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
 def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
     adj = _normalized(adj, None, fill, dtype)
-    there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
-    return CSR(
-        adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, constant(adj.val, adj.eid, adj.none), adj.n_cols,
-        adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t, there,
-    )  # fmt: skip
+    made = CSR(
+        adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, adj.n_cols, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t
+    )
+    made._permute_values()
+    made._set(_fixed=True)
+    return made
 
 
 def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:

@@ -137,7 +137,7 @@ def evenness(ptr: Tensor, idx: Tensor) -> int:
 
 def was_looked_at(plan: Tensor) -> bool:
     """Whether the transpose may be too: not without the caller's consent, and not while calls are only recorded."""
-    return plan.numel() % 16 != 0 and not torch.cuda.is_current_stream_capturing()
+    return plan.numel() % 16 != 0 and not is_captured(plan)
 
 
 def numbers(*scalars: Tensor) -> list[int]:
@@ -154,14 +154,22 @@ def inside(t: Tensor, end: int) -> bool:
 
 
 @lasting
-def constant(val: Tensor | None, eid: Tensor, none: Tensor) -> Tensor:
-    """Constant values in the order of a half, so that kernels read them in a row; none where a gradient
-    is wanted, where the order is the caller's already, and where writes to val would go unseen."""
+def constant(val: Tensor | None, eid: Tensor, old: Tensor | None = None) -> Tensor | None:
+    """Constant values in the order of a half, so that kernels read them in a row; None where a gradient
+    is wanted, where the order is the caller's already, and where writes to val would go unseen.
+
+    The place of the old ones is written over: a captured CUDA graph reads there.
+    """
     if val is None or val.requires_grad or not eid.numel() or is_wrapped(val):
-        return none
-    if not torch.compiler.is_compiling() and val.is_inference():
-        return none
-    return val.index_select(0, eid)
+        return None
+    if not torch.compiler.is_compiling() and (val.is_inference() or is_captured(val)):
+        return None
+    return val.index_select(0, eid) if old is None else torch.index_select(val, 0, eid, out=old)
+
+
+def is_captured(t: Tensor) -> bool:
+    """Whether calls on t's device are only recorded, in a CUDA graph."""
+    return t.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def written(val: Tensor | None) -> int:
