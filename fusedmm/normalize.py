@@ -18,7 +18,7 @@ from torch import Tensor
 from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import FLOATS, derived, lasting, require_values
+from fusedmm.structure import FLOATS, derived, lasting, own, require_values
 
 NOT_SEEN = (
     "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
@@ -82,8 +82,8 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
         dtype: of the values that a pattern gets, float32 without it.
 
     Returns:
-        CSR with values. Rows that sum to zero give zeros. That of a pattern is constant; it is made
-        once per structure and kept.
+        CSR with values of its own. Rows that sum to zero give zeros. That of a pattern is constant; it is
+        computed once per structure and copied.
 
     Raises:
         TypeError: no CSR, or a dtype that is not floating.
@@ -92,7 +92,7 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
 
     Gradient: reaches adj's values, of any order.
 
-    Cost: O(nnz); nothing but a look-up where the pattern was seen before.
+    Cost: O(nnz); a copy of the values where the pattern was seen before.
 
     Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
 
@@ -105,11 +105,15 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
     _require_square(adj)
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"gcn_norm: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
-    return normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
+    made = normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
+    return made if adj.val is not None or made.val is None else _copied(made, made.val)
 
 
 def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> CSR:
-    """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops."""
+    """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops.
+
+    That of a pattern is the one that is kept: nobody may write to its values.
+    """
     _require_square(adj)
     if val is not None:
         require_values(val, adj.nnz, adj.device)
@@ -230,6 +234,15 @@ def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     )
     made._permute_values()
     made._set(_fixed=True)
+    return made
+
+
+def _copied(adj: CSR, val: Tensor) -> CSR:
+    """adj with a copy of its constant values val, which its new owner may write to."""
+    if torch.compiler.is_compiling():
+        return adj.with_values(val.clone())
+    made = adj.with_values(own(val, val.dtype))
+    made._permute_values()
     return made
 
 
