@@ -382,7 +382,8 @@ class CSR:
     # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
 
     def __post_init__(self) -> None:
-        if self.n_cols < 0:  # given to an exported program, where sizes come from tensors
+        # Given to an exported program, where sizes come from tensors; a size that is traced is no such case.
+        if isinstance(self.n_cols, int) and self.n_cols < 0:
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
             self._set(n_cols=self.ptr_t.shape[0] - 1)

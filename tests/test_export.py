@@ -42,6 +42,19 @@ def test_export_runs_on_another_graph(device, values, tmp_path):
         torch.testing.assert_close(exported.module()(large, z), layer(large, z), rtol=0, atol=0)
 
 
+class Product(torch.nn.Module):
+    def forward(self, adj: CSR, x: torch.Tensor) -> torch.Tensor:
+        return adj @ x + adj.t() @ x
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_of_matmul_runs_on_another_graph(strict, device):
+    small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
+    program = export(Product(), (small, x), dynamic_shapes=dynamic(small), strict=strict)
+    large, z = graph(30, 111, True, device).cache_transpose(), torch.randn(30, 8, device=device)
+    torch.testing.assert_close(program.module()(large, z), Product()(large, z))
+
+
 def test_export_wants_the_transpose(device):
     adj = graph(5, 9, True, device)
     with pytest.raises(ValueError, match="cache_transpose"):
