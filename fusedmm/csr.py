@@ -105,9 +105,7 @@ class CSR:
             TypeError: dtypes that are not integers, or tensors on several devices.
             ValueError: a malformed structure; the text has the index and the value.
         """
-        from fusedmm.forms import from_csr
-
-        return from_csr(ptr, idx, val, shape, check)
+        return forms.from_csr(ptr, idx, val, shape, check)
 
     @staticmethod
     def from_coo(
@@ -129,9 +127,7 @@ class CSR:
         Raises:
             TypeError, ValueError: as ``from_csr``.
         """
-        from fusedmm.forms import from_coo
-
-        return from_coo(row, col, val, shape, check)
+        return forms.from_coo(row, col, val, shape, check)
 
     @staticmethod
     def from_edge_index(
@@ -152,16 +148,12 @@ class CSR:
         Returns:
             CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
         """
-        from fusedmm.forms import from_edge_index
-
-        return from_edge_index(edge_index, edge_weight, size, check)
+        return forms.from_edge_index(edge_index, edge_weight, size, check)
 
     @staticmethod
     def from_dense(dense: Tensor) -> CSR:
         """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
-        from fusedmm.forms import from_dense
-
-        return from_dense(dense)
+        return forms.from_dense(dense)
 
     @staticmethod
     def from_torch(adj: Tensor, *, check: bool = True) -> CSR:
@@ -175,9 +167,7 @@ class CSR:
             TypeError: another layout, or values that are not floating-point.
             ValueError: a batch, or more than two sparse dimensions.
         """
-        from fusedmm.forms import from_torch
-
-        return from_torch(adj, check)
+        return forms.from_torch(adj, check)
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
@@ -187,9 +177,7 @@ class CSR:
             TypeError: complex numbers, long doubles, or no sparse matrix.
             ValueError: an array of other than two dimensions.
         """
-        from fusedmm.forms import from_scipy
-
-        return from_scipy(matrix, check)
+        return forms.from_scipy(matrix, check)
 
     @staticmethod
     @lasting
@@ -201,10 +189,10 @@ class CSR:
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        made = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
+        adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
         if val is not None:
-            made._permute_values()
-        return made
+            adj._permute_values()
+        return adj
 
     # ---- what it is ----
 
@@ -287,29 +275,44 @@ class CSR:
         """The same structure without values: every entry counts as one."""
         return self if self.val is None else self.with_values(None)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
+    def to(
+        self,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> CSR:
         """On another device, and with values of another dtype.
+
+        Args:
+            device, dtype: None leaves it as it is.
+            non_blocking: whether a copy from pinned memory to a GPU need not wait.
 
         Raises:
             TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
             ValueError: a name that is no device's, a device that is neither cpu nor cuda, or a CUDA device
                 that torch does not see.
         """
-        from fusedmm.forms import to
+        return forms.to(self, device, dtype, non_blocking)
 
-        return to(self, device, dtype)
+    def cpu(self) -> CSR:
+        """On the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | int | None = None, non_blocking: bool = False) -> CSR:
+        """On a CUDA device, torch's current one without a name; see ``to``."""
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+    def pin_memory(self) -> CSR:
+        """In memory that a GPU copies from without waiting; needs a GPU, as torch's does."""
+        return forms.pin_memory(self)
 
     def add_self_loops(self, fill: float = 1.0) -> CSR:
         """With one self loop per node; see ``fusedmm.normalize.add_self_loops``."""
-        from fusedmm.normalize import add_self_loops
-
-        return add_self_loops(self, fill)
+        return normalize.add_self_loops(self, fill)
 
     def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
         """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.normalize.gcn_norm``."""
-        from fusedmm.normalize import gcn_norm
-
-        return gcn_norm(self, improved, add_self_loops)
+        return normalize.gcn_norm(self, improved, add_self_loops)
 
     def cache_transpose(self) -> CSR:
         """Makes the transpose now, and returns self.
@@ -360,9 +363,7 @@ class CSR:
 
     def to_dense(self) -> Tensor:
         """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
-        from fusedmm.forms import to_dense
-
-        return to_dense(self)
+        return forms.to_dense(self)
 
     def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
         """As a torch sparse tensor (CSR, where repeated entries are added up, or COO); float32 ones without values.
@@ -370,9 +371,7 @@ class CSR:
         Raises:
             ValueError: values with heads, or another layout.
         """
-        from fusedmm.forms import to_torch
-
-        return to_torch(self, layout)
+        return forms.to_torch(self, layout)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         from fusedmm.ops.spmm import spmm
@@ -397,3 +396,6 @@ class CSR:
         self._set(**state)
         self.__post_init__()
         self._permute_values()
+
+
+from fusedmm import forms, normalize  # noqa: E402  they make CSRs

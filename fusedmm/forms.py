@@ -127,17 +127,26 @@ def from_scipy(matrix: Any, check: bool) -> CSR:
 
 
 @lasting
-def to(adj: CSR, device: Any, dtype: torch.dtype | None) -> CSR:
+def to(adj: CSR, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> CSR:
     """``CSR.to``."""
     if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
     target = adj.device if device is None else require_device("device", device)
-    val = None if adj.val is None else adj.val.to(target, dtype)
+    non_blocking = non_blocking and target.type == "cuda"  # else the CPU would permute values that are not there yet
+    val = None if adj.val is None else adj.val.to(target, dtype, non_blocking)
     if target == adj.device or (target.index is None and target.type == adj.device.type):
         return adj if val is adj.val else adj.with_values(val)
-    return CSR.make(adj.ptr.to(target), adj.idx.to(target), adj.eid.to(target), val, adj.n_cols, False, True)
+    ptr, idx, eid = (t.to(target, non_blocking=non_blocking) for t in (adj.ptr, adj.idx, adj.eid))
+    return CSR.make(ptr, idx, eid, val, adj.n_cols, False, True)
+
+
+@lasting
+def pin_memory(adj: CSR) -> CSR:
+    """``CSR.pin_memory``."""
+    val = None if adj.val is None else adj.val.pin_memory()
+    return CSR.make(adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True)
 
 
 def to_dense(adj: CSR) -> Tensor:

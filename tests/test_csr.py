@@ -176,6 +176,27 @@ def test_to_dtype_and_device(device):
     assert torch.equal(gradient.val.grad, torch.ones(60))
 
 
+def test_other_words_for_to(device):
+    adj = small()
+    assert adj.cpu() is adj and adj.to(device="cpu", non_blocking=True) is adj
+    there = adj.to(device, non_blocking=True)
+    assert there.device.type == device and torch.equal(there.cpu().to_dense(), adj.to_dense())
+    if device == "cuda":
+        pinned = adj.pin_memory()
+        assert all(t.is_pinned() for t in (pinned.ptr, pinned.idx, pinned.eid, pinned.val))
+        for moved in (adj.cuda(), adj.cuda(0), pinned.cuda(non_blocking=True)):
+            assert moved.device.type == "cuda" and torch.equal(moved.to_dense().cpu(), adj.to_dense())
+
+
+def test_data_of_pyg_takes_a_matrix_along(monkeypatch):
+    """Data.to passes non_blocking, and keeps silent about what refuses it."""
+    pyg = pytest.importorskip("torch_geometric")
+    moved, to = [], CSR.to
+    monkeypatch.setattr(CSR, "to", lambda *args, **kwargs: moved.append(to(*args, **kwargs)) or moved[-1])
+    data = pyg.data.Data(x=torch.ones(15, 3), adj=small())
+    assert data.to("cpu", non_blocking=True).adj is moved[0]
+
+
 @pytest.mark.parametrize("how", ["deepcopy", "pickle", "torch.save"])
 @pytest.mark.parametrize("cached", [False, True])
 def test_copies(how, cached, device):
