@@ -56,7 +56,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
         converted once and remembered while the tensor lives unchanged, as torch counts changes: what
-        is written behind its back, through numpy or ``.data``, is not seen. Compiled code breaks its
+        is written behind its back, through numpy, ``.data`` or the tensors that a sparse one was made
+        of, is not seen. Compiled code breaks its
         graph for that, which is refused by name where there must be one: make a CSR beforehand, as must
         be done with a sparse tensor, since ``torch.compile`` takes none as an argument.
 

@@ -245,6 +245,23 @@ def test_a_change_in_place_is_seen(device):
     assert torch.equal(fusedmm.spmm(adj, torch.ones(4, 1, device=device)), 2 * y)
 
 
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+def test_a_change_of_the_structure_of_a_sparse_tensor_is_seen(layout, device):
+    """Torch counts the writes to its index tensors as writes to it."""
+    ptr, idx, val = (torch.tensor(t, device=device) for t in ([0, 1, 2, 3], [0, 1, 2], [1.0, 2.0, 3.0]))
+    if layout == "coo":
+        adj = torch.sparse_coo_tensor(torch.stack([idx, idx]), val, (3, 3)).coalesce()
+        index = adj.indices()[1]
+    else:
+        make = torch.sparse_csr_tensor if layout == "csr" else torch.sparse_csc_tensor
+        adj = make(ptr, idx, val, (3, 3))
+        index = adj.col_indices() if layout == "csr" else adj.row_indices()
+    x = torch.eye(3, device=device)
+    assert torch.equal(fusedmm.spmm(adj, x), adj.to_dense())
+    index[0] = 2
+    assert torch.equal(fusedmm.spmm(adj, x), adj.to_dense()) and adj.to_dense()[0, 0] == 0
+
+
 def test_an_unchecked_conversion_is_not_taken_for_a_checked_one(device):
     bad, x = torch.tensor([[0, 1, 9], [1, 2, 0]], device=device), torch.ones(3, 2, device=device)
     unchecked = fusedmm.as_csr(bad, size=3, check=False)
