@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -32,6 +33,16 @@ Size = int | tuple[int, int] | None
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _looped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # the same of structures with self loops
 _lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """In the child of a fork: a thread that held the lock is not there to let it go."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:

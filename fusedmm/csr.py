@@ -257,10 +257,7 @@ class CSR:
         return other
 
     def constant_values(self, transposed: bool) -> Tensor:
-        """Values in the order of a half, where they are constant and that order is not the caller's; else none.
-
-        They are made anew when someone has written to ``val`` since.
-        """
+        """Values in a half's own order, current ones, where they are constant and it is not the caller's; else none."""
         here = self.val_there if transposed else self.val_here
         if here is None:
             return self.none
@@ -295,7 +292,7 @@ class CSR:
         return forms.to(self, device, dtype, non_blocking)
 
     def cpu(self) -> CSR:
-        """On the CPU."""
+        """``to("cpu")``."""
         return self.to("cpu")
 
     def cuda(self, device: torch.device | int | None = None, non_blocking: bool = False) -> CSR:
@@ -317,8 +314,9 @@ class CSR:
     def cache_transpose(self) -> CSR:
         """Makes the transpose now, and returns self.
 
-        Compiled and exported code needs it beforehand. Call it before a fork too (workers of a data
-        loader), so that the processes share it and none inherits a lock that is held.
+        Compiled and exported code needs it beforehand. Call it before a fork too, so that processes share it and
+        none inherits a lock that is held. Conversion, transposition and gradients hang in a child forked after
+        torch used its threads, as torch's own ``(x + x).sum()`` does: ``torch.set_num_threads(1)`` there helps.
         """
         self.transpose_half()
         return self

@@ -1,6 +1,9 @@
 """as_csr: every holder of a graph, and the structures that it remembers."""
 
 import gc
+import os
+import signal
+import threading
 import types
 import weakref
 
@@ -351,3 +354,29 @@ def test_copies_of_a_tensor_carry_nothing(device):
     before = len(pickle.dumps(edge_index))
     fusedmm.as_csr(edge_index)
     assert len(pickle.dumps(edge_index)) == before and not vars(edge_index)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_while_another_thread_converts():
+    """CPU only: a child inherits a lock that is held, and no thread that would let it go."""
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with convert._lock:
+            held.set()
+            go.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends a child that hangs
+        torch.set_num_threads(1)
+        fusedmm.as_csr(torch.tensor([[0, 1], [1, 0]]))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    go.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
