@@ -376,7 +376,7 @@ class CSR:
 
         return spmm(self, x[:, None])[:, 0] if isinstance(x, Tensor) and x.dim() == 1 else spmm(self, x)
 
-    # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
+    # ---- pickling: the lock stays behind ----
 
     def __post_init__(self) -> None:
         # Given to an exported program, where sizes come from tensors; a size that is traced is no such case.
@@ -393,6 +393,7 @@ class CSR:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
+        forms.settle(self)
         self._permute_values()
 
 

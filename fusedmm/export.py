@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusedmm.csr import CSR
+from fusedmm.forms import settle
 from fusedmm.structure import is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
@@ -55,6 +56,8 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
     kept = {name: parts.pop(name) for name in KEPT}
     adj = CSR(**parts, n_cols=-1 if cols is None else cols)
     adj._set(**kept)
+    if not torch.compiler.is_compiling():
+        settle(adj)
     return adj
 
 

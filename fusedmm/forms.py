@@ -12,9 +12,11 @@ from fusedmm.compress import EDGE_PLACES, Places, compress
 from fusedmm.csr import CSR
 from fusedmm.structure import (
     FLOATS,
+    is_captured,
     lasting,
     own,
     own_values,
+    plan_of,
     require_device,
     require_integers,
     require_range,
@@ -147,6 +149,19 @@ def pin_memory(adj: CSR) -> CSR:
     """``CSR.pin_memory``."""
     val = None if adj.val is None else adj.val.pin_memory()
     return CSR.make(adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True)
+
+
+def settle(adj: CSR) -> None:
+    """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one."""
+    adj._set(plan=_settled(adj.plan, adj.ptr, adj.idx, adj.n_cols))
+    if adj.ptr_t is not None:
+        adj._set(plan_t=_settled(adj.plan_t, adj.ptr_t, adj.idx_t, adj.shape[0]))  # type: ignore[arg-type]
+
+
+def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int) -> Tensor:
+    if ptr.is_cuda:
+        return plan if plan.numel() else plan_of(ptr, idx, cols, not is_captured(ptr))
+    return plan.new_empty(0) if plan.numel() else plan  # a CPU needs none
 
 
 def to_dense(adj: CSR) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from generate import Case, small
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
 import fusedmm
@@ -218,6 +219,35 @@ def test_copies(how, cached, device):
     assert torch.equal(other.t().to_dense(), adj.t().to_dense())
     other.val.zero_()
     assert torch.equal(fusedmm.spmm(adj, x), expected) and not fusedmm.spmm(other, x).any()
+
+
+def loaded(adj, device):
+    file = io.BytesIO()
+    torch.save(adj, file)
+    file.seek(0)
+    return torch.load(file, map_location=device, weights_only=True)
+
+
+def mapped(adj, device):
+    return pytree.tree_map(lambda t: None if t is None else t.to(device), adj)
+
+
+@pytest.mark.parametrize("move", [loaded, mapped])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_matrix_moved_tensor_by_tensor_has_the_plans_of_where_it_is(move, cached, device):
+    adj = small(device=device)
+    if cached:
+        adj.cache_transpose()
+    if device == "cpu":  # what a GPU would have left
+        adj._set(plan=torch.zeros(48, dtype=torch.uint8), plan_t=torch.zeros(48, dtype=torch.uint8) if cached else None)
+    x = torch.randn(15, 3)
+    for where in ("cpu", device):
+        there = move(adj, where)
+        for half in (there, there.t()):
+            fresh = CSR.from_csr(half.ptr, half.idx, shape=half.shape)
+            assert half.device.type == where and half.plan.shape == fresh.plan.shape
+        torch.testing.assert_close(fusedmm.spmm(there, x.to(where)).cpu(), fusedmm.spmm(adj, x.to(device)).cpu())
+        adj = there
 
 
 class Graphs(Dataset):
