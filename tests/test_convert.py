@@ -1,9 +1,6 @@
 """as_csr: every holder of a graph, and the structures that it remembers."""
 
 import gc
-import os
-import signal
-import threading
 import types
 import weakref
 
@@ -212,7 +209,7 @@ def test_lookalikes_are_refused():
 # ---- what is remembered ----
 
 
-@pytest.mark.parametrize("name", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("name", TORCH)
 def test_a_structure_is_converted_once(name, device):
     adj = TORCH[name](device)
     first = fusedmm.as_csr(adj).cache_transpose()
@@ -222,6 +219,26 @@ def test_a_structure_is_converted_once(name, device):
     assert fusedmm.as_csr(edge_index) is fusedmm.as_csr(edge_index)
     assert fusedmm.as_csr(edge_index, size=7).shape == (7, 7), "another size is another matrix"
     assert fusedmm.as_csr(edge_index).shape == (3, 3)
+
+
+@pytest.mark.parametrize("holder", ["parts", "SparseTensor"])
+def test_a_structure_of_index_tensors_is_converted_once(holder, device):
+    held = SparseTensor(device, True)
+    ptr, idx, val = held.csr()
+    make = (lambda: held) if holder == "SparseTensor" else (lambda: (ptr, idx, val, SHAPE))
+    first = fusedmm.as_csr(make()).cache_transpose()
+    again = fusedmm.as_csr(make())
+    assert again.t().idx is first.t().idx and torch.equal(again.to_dense(), expected(device))
+    if holder == "parts":
+        assert fusedmm.as_csr((ptr, idx)).shape == SHAPE and fusedmm.as_csr((ptr, idx, val, (3, 9))).shape == (3, 9)
+        moved = torch.tensor([0, 0, 2, 5], device=device)  # other rows of the same columns
+        assert fusedmm.as_csr((moved, idx, val, SHAPE)).degree().tolist() == [0, 2, 3]
+    idx[0] = 2
+    assert fusedmm.as_csr(make()).idx[0] == 2, "a write to the columns is seen"
+    ptr[1] = 1
+    assert fusedmm.as_csr(make()).degree()[0] == 1, "and one to the rows"
+    with pytest.raises(ValueError, match="4 values for 5 entries"):
+        fusedmm.as_csr((ptr, idx, val[:4], SHAPE))
 
 
 def test_an_entry_dies_with_its_tensor(device):
@@ -354,29 +371,3 @@ def test_copies_of_a_tensor_carry_nothing(device):
     before = len(pickle.dumps(edge_index))
     fusedmm.as_csr(edge_index)
     assert len(pickle.dumps(edge_index)) == before and not vars(edge_index)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fork_while_another_thread_converts():
-    """CPU only: a child inherits a lock that is held, and no thread that would let it go."""
-    held, go = threading.Event(), threading.Event()
-
-    def hold():
-        with convert._lock:
-            held.set()
-            go.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)  # ends a child that hangs
-        torch.set_num_threads(1)
-        fusedmm.as_csr(torch.tensor([[0, 1], [1, 0]]))
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    go.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(status) == 0
