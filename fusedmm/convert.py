@@ -100,8 +100,15 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
         ptr, idx, val = adj.csr()
         return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
+    if isinstance(adj, (tuple, list)):
+        parts = ", ".join(type(part).__name__ for part in adj[:4])
+        raise TypeError(
+            f"cannot make a CSR of a {type(adj).__name__} of {len(adj)} ({parts}); give tensors "
+            "(ptr, idx[, val[, shape]]) or an edge_index [2, nnz]: torch.from_numpy and torch.tensor make them"
+        )
+    hint = "torch.from_numpy of it, " if module == "numpy" else ""
     raise TypeError(
-        f"cannot make a CSR of {type(adj).__name__}; give a fusedmm.CSR, a torch sparse tensor, "
+        f"cannot make a CSR of {type(adj).__name__}; give {hint}a fusedmm.CSR, a torch sparse tensor, "
         "(ptr, idx[, val[, shape]]), an edge_index [2, nnz], a SparseTensor, a DGL graph or a scipy sparse matrix"
     )
 

@@ -34,10 +34,11 @@ class CSR:
     order: entry p has the value ``val[eid[p]]``.
 
     The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
-    ``val.data``, which torch does not count). It is validated when it is made. The transpose, which every
-    gradient needs, is made on first use and kept (``cache_transpose``, for compiled code, makes it at once).
-    Constant values are kept in the order of the rows too, but compiled code, which cannot ask whether they
-    were written to, reads ``val`` itself: entries that come in the order of the rows are quickest there.
+    ``val.data``, which torch does not count). Values made in inference mode serve no gradient, as no tensor of
+    that mode does: take ``with_values(val.clone())`` outside of it. The matrix is validated when it is made. The
+    transpose, which every gradient needs, is made on first use and kept (for compiled code ``cache_transpose``
+    makes it beforehand). Constant values are kept in the order of the rows too, but compiled code cannot ask
+    whether they were written to and reads ``val`` itself: entries in the order of the rows are quickest there.
 
     Attributes:
         ptr: int64 [rows + 1].
@@ -379,8 +380,7 @@ class CSR:
     # ---- pickling: the lock stays behind ----
 
     def __post_init__(self) -> None:
-        # Given to an exported program, where sizes come from tensors; a size that is traced is no such case.
-        if isinstance(self.n_cols, int) and self.n_cols < 0:
+        if isinstance(self.n_cols, int) and self.n_cols < 0:  # of an exported program, and not a traced size
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
             self._set(n_cols=self.ptr_t.shape[0] - 1)

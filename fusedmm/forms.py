@@ -87,6 +87,8 @@ def from_dense(dense: Tensor) -> CSR:
     require_tensor("dense", dense)
     if dense.layout != torch.strided:
         raise TypeError(f"dense must be a dense tensor, not {dense.layout}; from_torch takes sparse ones")
+    if dense.dtype not in FLOATS:
+        raise TypeError(f"dense must be float32, float64, float16 or bfloat16, not {dense.dtype}")
     if dense.dim() != 2:
         raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
     row, col = torch.nonzero(dense.detach(), as_tuple=True)
@@ -168,7 +170,7 @@ def to_dense(adj: CSR) -> Tensor:
     """``CSR.to_dense``."""
     row, col, val = adj.coo()
     if val is None:
-        val = torch.ones(adj.nnz, device=adj.device)
+        val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device)
     return val.new_zeros(*adj.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
 
 
@@ -176,7 +178,7 @@ def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
     """``CSR.to_torch``."""
     if adj.val is not None and adj.val.dim() != 1:
         raise ValueError("torch sparse tensors hold one value per entry, not one per head")
-    val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val
+    val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device) if adj.val is None else adj.val
     if layout == torch.sparse_csr:
         row, col, _ = adj.coo()
         # torch's rows have each column once, in rising order: others' entries are sorted, and added up.

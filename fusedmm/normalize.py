@@ -247,7 +247,7 @@ def _copied(adj: CSR, val: Tensor) -> CSR:
 
 
 def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
-    return torch.ones(adj.nnz, dtype=dtype, device=adj.device) if adj.val is None else adj.val
+    return torch.ones(adj.nnz, dtype=dtype or torch.float32, device=adj.device) if adj.val is None else adj.val
 
 
 def _require_square(adj: CSR) -> None:

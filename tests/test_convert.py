@@ -1,9 +1,11 @@
 """as_csr: every holder of a graph, and the structures that it remembers."""
 
 import gc
+import re
 import types
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -199,6 +201,20 @@ def test_an_order_of_edges_that_is_none(order, text, device):
     graph.adj_tensors = lambda kind: (ptr, idx, torch.tensor(order, device=device))
     with pytest.raises(ValueError, match=text):
         fusedmm.as_csr(graph)
+
+
+NOT_TENSORS = {
+    "lists": (lambda: ([0, 1], [0]), "of a tuple of 2 (list, list); give tensors (ptr, idx"),
+    "arrays": (lambda: [np.array([0, 1]), np.array([0])], "of a list of 2 (ndarray, ndarray); give tensors (ptr, idx"),
+    "array": (lambda: np.zeros((2, 3), int), "of ndarray; give torch.from_numpy of it, a fusedmm.CSR"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TENSORS)
+def test_what_is_not_in_tensors_is_named(name):
+    make, text = NOT_TENSORS[name]
+    with pytest.raises(TypeError, match=re.escape(text)):
+        fusedmm.as_csr(make())
 
 
 def test_lookalikes_are_refused():

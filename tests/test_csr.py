@@ -129,6 +129,21 @@ def test_repr():
     assert repr(heads) == "CSR(shape=(6, 9), nnz=40, val=bfloat16[40, 2], device=cpu)"
 
 
+def test_ones_are_float32_whatever_the_default(device):
+    adj = CSR.from_coo(torch.tensor([0, 1], device=device), torch.tensor([1, 1], device=device), shape=(2, 2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = [adj.to_dense(), adj.to_torch(), adj.to_torch(torch.sparse_coo), adj.add_self_loops(2.0).val]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {t.dtype for t in made} == {torch.float32}
+
+
+def test_integers_of_a_dense_matrix_are_called_that():
+    with pytest.raises(TypeError, match="dense must be float32, .*, not torch"):
+        CSR.from_dense(torch.eye(3, dtype=torch.int64))
+
+
 def test_it_is_frozen():
     adj = small()
     with pytest.raises(AttributeError):
