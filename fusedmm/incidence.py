@@ -14,7 +14,10 @@ from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.structure import derived, lasting
 
-NOT_SEEN = "edge features need this CSR's incidence: call the layer once before the compiled code"
+NOT_SEEN = (
+    "edge features need this CSR's incidence: call the layer once before the compiled code; an exported program, "
+    "which gets another CSR at every call, has none"
+)
 
 
 def into_rows(adj: CSR) -> CSR:

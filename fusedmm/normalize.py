@@ -22,7 +22,8 @@ from fusedmm.structure import FLOATS, derived, lasting, own, require_values
 
 NOT_SEEN = (
     "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
-    "compiled code, with the CSR that it will be given"
+    "compiled code, with the CSR that it will be given; an exported program, which gets another CSR at every call, "
+    "has neither: give it adj.gcn_norm().cache_transpose() and the layer normalize=False, or adj.add_self_loops()"
 )
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 TILED = 0.04, 1024  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
 EVEN, UNEVEN = 1, 2  # fmm_rows
-CONVERTED = "a graph is converted outside of compiled code: make a fusedmm.CSR beforehand"
+CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
@@ -44,8 +44,8 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> T:
         if torch.compiler.is_compiling():
-            compiled = torch.compiler.is_dynamo_compiling()
-            return outside(CONVERTED, made, *args, **kwargs) if compiled else make(*args, **kwargs)
+            apart = torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()
+            return outside(CONVERTED, made, *args, **kwargs) if apart else make(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
             with pyfunctorch.temporarily_clear_interpreter_stack():
                 return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})  # type: ignore

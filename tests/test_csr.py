@@ -140,7 +140,7 @@ def test_ones_are_float32_whatever_the_default(device):
 
 
 def test_integers_of_a_dense_matrix_are_called_that():
-    with pytest.raises(TypeError, match="dense must be float32, .*, not torch"):
+    with pytest.raises(TypeError, match=r"dense must be float32, .*, not torch"):
         CSR.from_dense(torch.eye(3, dtype=torch.int64))
 
 
