@@ -70,9 +70,9 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         unchanged, as torch counts changes: what is written behind its back, through numpy, ``.data`` or the
         tensors that a sparse one was made of, is not seen. DGL's and scipy's holders, COO tensors that are
         uncoalesced and want a gradient, and tensors made in inference mode are converted at every call:
-        make a CSR of them once. Compiled code breaks its
-        graph for that, which is refused by name where there must be one: make a CSR beforehand, as must
-        be done with a sparse tensor, since ``torch.compile`` takes none as an argument.
+        make a CSR of them once. Compiled code breaks its graph for a conversion, which is refused by name where
+        there must be one graph: make a CSR beforehand, as must be done with a sparse tensor, since
+        ``torch.compile`` takes none as an argument.
 
     Raises:
         TypeError: something else.
@@ -100,16 +100,13 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
         ptr, idx, val = adj.csr()
         return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
+    hint = "; torch.from_numpy makes tensors of arrays" if module == "numpy" else ""
     if isinstance(adj, (tuple, list)):
-        parts = ", ".join(type(part).__name__ for part in adj[:4])
-        raise TypeError(
-            f"cannot make a CSR of a {type(adj).__name__} of {len(adj)} ({parts}); give tensors "
-            "(ptr, idx[, val[, shape]]) or an edge_index [2, nnz]: torch.from_numpy and torch.tensor make them"
-        )
-    hint = "torch.from_numpy of it, " if module == "numpy" else ""
+        hint = f"; its parts must be tensors, not {', '.join(type(part).__name__ for part in adj[:4])}"
     raise TypeError(
-        f"cannot make a CSR of {type(adj).__name__}; give {hint}a fusedmm.CSR, a torch sparse tensor, "
-        "(ptr, idx[, val[, shape]]), an edge_index [2, nnz], a SparseTensor, a DGL graph or a scipy sparse matrix"
+        f"cannot make a CSR of {type(adj).__name__}; give a fusedmm.CSR, a torch sparse tensor, "
+        "(ptr, idx[, val[, shape]]), an edge_index [2, nnz], a SparseTensor, a DGL graph or a scipy sparse "
+        f"matrix{hint}"
     )
 
 

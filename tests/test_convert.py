@@ -204,9 +204,9 @@ def test_an_order_of_edges_that_is_none(order, text, device):
 
 
 NOT_TENSORS = {
-    "lists": (lambda: ([0, 1], [0]), "of a tuple of 2 (list, list); give tensors (ptr, idx"),
-    "arrays": (lambda: [np.array([0, 1]), np.array([0])], "of a list of 2 (ndarray, ndarray); give tensors (ptr, idx"),
-    "array": (lambda: np.zeros((2, 3), int), "of ndarray; give torch.from_numpy of it, a fusedmm.CSR"),
+    "lists": (lambda: ([0, 1], [0]), "its parts must be tensors, not list, list"),
+    "arrays": (lambda: [np.array([0, 1]), np.array([0])], "its parts must be tensors, not ndarray, ndarray"),
+    "array": (lambda: np.zeros((2, 3), int), "torch.from_numpy makes tensors of arrays"),
 }
 
 
