@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
 
+from fusedmm.compress import as_eid
 from fusedmm.csr import CSR
 from fusedmm.normalize import Looped, looped_edges, with_loops
 from fusedmm.structure import (
     CONVERTED,
     INTEGERS,
-    as_eid,
     outside,
     own,
     own_values,
@@ -32,6 +33,16 @@ Size = int | tuple[int, int] | None
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _looped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # the same of structures with self loops
 _lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """In the child of a fork: a thread that held the lock is not there to let it go."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
@@ -54,11 +65,14 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         check: False skips validation.
 
     Returns:
-        CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor is
-        converted once and remembered while the tensor lives unchanged, as torch counts changes: what
-        is written behind its back, through numpy or ``.data``, is not seen. Compiled code breaks its
-        graph for that, which is refused by name where there must be one: make a CSR beforehand, as must
-        be done with a sparse tensor, since ``torch.compile`` takes none as an argument.
+        CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor, of
+        ``(ptr, idx)`` and of a ``SparseTensor`` is converted once and remembered while its tensors live
+        unchanged, as torch counts changes: what is written behind its back, through numpy, ``.data`` or the
+        tensors that a sparse one was made of, is not seen. DGL's and scipy's holders, COO tensors that are
+        uncoalesced and want a gradient, and tensors made in inference mode are converted at every call:
+        make a CSR of them once. Compiled code breaks its graph for a conversion, which is refused by name where
+        there must be one graph: make a CSR beforehand, as must be done with a sparse tensor, since
+        ``torch.compile`` takes none as an argument.
 
     Raises:
         TypeError: something else.
@@ -73,7 +87,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     if isinstance(adj, Tensor):
         return _from_tensor(adj, size, check)
     if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4 and isinstance(adj[0], Tensor):
-        return CSR.from_csr(*adj, check=check)
+        return _from_csr(*adj, check=check)
     module = type(adj).__module__
     if module.startswith("scipy.sparse"):
         return CSR.from_scipy(adj, check=check)
@@ -85,10 +99,14 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         return _from_parts(ptr, idx, order, None, (ptr.numel() - 1, adj.num_src_nodes()), check)
     if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
         ptr, idx, val = adj.csr()
-        return CSR.from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
+        return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
+    hint = "; torch.from_numpy makes tensors of arrays" if module == "numpy" else ""
+    if isinstance(adj, (tuple, list)):
+        hint = f"; its parts must be tensors, not {', '.join(type(part).__name__ for part in adj[:4])}"
     raise TypeError(
         f"cannot make a CSR of {type(adj).__name__}; give a fusedmm.CSR, a torch sparse tensor, "
-        "(ptr, idx[, val[, shape]]), an edge_index [2, nnz], a SparseTensor, a DGL graph or a scipy sparse matrix"
+        "(ptr, idx[, val[, shape]]), an edge_index [2, nnz], a SparseTensor, a DGL graph or a scipy sparse "
+        f"matrix{hint}"
     )
 
 
@@ -105,6 +123,24 @@ def _is_free(*operands: Any) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
+
+
+def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = None, *, check: bool) -> CSR:
+    """``CSR.from_csr`` whose structure is remembered as long as idx and ptr live unchanged."""
+    if (
+        not isinstance(idx, Tensor)
+        or torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or ptr.is_inference()
+    ):
+        return CSR.from_csr(ptr, idx, val, shape, check=check)
+    size = None if shape is None else require_shape(shape), WeakIdRef(ptr), ptr._version
+    known: CSR | None = _recall(_known, idx, size, check)
+    if known is not None:
+        return known if val is None else known.with_values(val)
+    made = CSR.from_csr(ptr, idx, val, shape, check=check)
+    _remember(_known, idx, size, check, made.pattern())
+    return made
 
 
 def _from_parts(
@@ -160,11 +196,13 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
             size = tuple(a if b is None else b for a, b in zip(given, known, strict=True))
         adj = adj.as_tensor()  # type: ignore[attr-defined]
     uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()
-    if uncoalesced or torch.compiler.is_compiling():
+    if (uncoalesced and adj.requires_grad) or torch.compiler.is_compiling():
         return _convert(adj, size, check)
     csr = _recall(_known, adj, size, check)
     if csr is not None:
-        return csr if adj.layout == torch.strided else csr.with_values(own_values(adj.values()))
+        if adj.layout == torch.strided:
+            return csr
+        return csr.with_values(own_values(adj._values() if uncoalesced else adj.values()))
     csr = _convert(adj, size, check)
     _remember(_known, adj, size, check, csr.pattern())
     return csr
@@ -176,7 +214,7 @@ def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
     return csr.cache_transpose() if torch.is_grad_enabled() else csr
 
 
-def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool) -> Any:
+def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: bool) -> Any:
     with _lock:
         found = known.get(adj)
     if found is None or adj.is_inference() or found[:2] != (adj._version, size) or (check and not found[2]):
@@ -184,7 +222,7 @@ def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool
     return found[3]
 
 
-def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Size, check: bool, made: Any) -> None:
+def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: bool, made: Any) -> None:
     with _lock:
         known[adj] = (-1 if adj.is_inference() else adj._version, size, check, made)
 

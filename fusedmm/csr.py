@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedmm.compress import transpose
 from fusedmm.structure import (
     NO_TRANSPOSE,
     Half,
@@ -15,15 +16,9 @@ from fusedmm.structure import (
     constant,
     lasting,
     outside,
-    own,
     plan_of,
-    require_range,
-    require_same_device,
-    require_shape,
     require_values,
-    require_vector,
     shared_by,
-    transpose,
     validate,
     was_looked_at,
     written,
@@ -39,8 +34,11 @@ class CSR:
     order: entry p has the value ``val[eid[p]]``.
 
     The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
-    ``val.data``, which torch does not count). It is validated when it is made. The transpose, which every
-    gradient needs, is made on first use and kept (``cache_transpose``, for compiled code, makes it at once).
+    ``val.data``, which torch does not count). Values made in inference mode serve no gradient, as no tensor of
+    that mode does: take ``with_values(val.clone())`` outside of it. The matrix is validated when it is made. The
+    transpose, which every gradient needs, is made on first use and kept (for compiled code ``cache_transpose``
+    makes it beforehand). Constant values are kept in the order of the rows too, but compiled code cannot ask
+    whether they were written to and reads ``val`` itself: entries in the order of the rows are quickest there.
 
     Attributes:
         ptr: int64 [rows + 1].
@@ -52,7 +50,6 @@ class CSR:
         n_cols: number of columns.
         ptr_t, idx_t, eid_t, plan_t: the same of the transpose, or None.
         none: a tensor without elements on this device, which stands for an absent operand.
-        val_here, val_there: constant values in the order of this half and of the transpose, or none.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 2, 2]), torch.tensor([1, 0, 1]),
@@ -71,20 +68,21 @@ class CSR:
     eid: Tensor
     plan: Tensor
     none: Tensor
-    val_here: Tensor
     n_cols: int = -1
     ptr_t: Tensor | None = None
     idx_t: Tensor | None = None
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
-    val_there: Tensor | None = None
-    _shared: ClassVar[Shared | None] = None  # set on each object, but neither argument nor leaf of a pytree
-    _written: ClassVar[int] = -2  # never what ``written`` gives
+    # Set on each object, but no arguments: what copies and ``dataclasses.replace`` must make anew.
+    val_here: ClassVar[Tensor | None] = None  # constant values in the order of this half, and of the transpose
+    val_there: ClassVar[Tensor | None] = None
+    _shared: ClassVar[Shared | None] = None
+    _written: ClassVar[int] = -2  # how often val had been written to by then; never what ``written`` gives
+    _fixed: ClassVar[bool] = False  # nobody else holds val, so nobody writes to it
 
     # ---- making one ----
 
     @staticmethod
-    @lasting
     def from_csr(
         ptr: Tensor,
         idx: Tensor,
@@ -108,21 +106,7 @@ class CSR:
             TypeError: dtypes that are not integers, or tensors on several devices.
             ValueError: a malformed structure; the text has the index and the value.
         """
-        require_vector("ptr", ptr)
-        require_vector("idx", idx)
-        require_same_device(ptr=ptr, idx=idx, val=val)
-        if ptr.numel() == 0:
-            raise ValueError("ptr must have rows + 1 elements, not 0")
-        if shape is None:
-            largest = int(idx.max()) if idx.numel() else -1  # what no shape can hold is refused below, by name
-            shape = (ptr.numel() - 1, min(max(largest + 1, 0), 2**31 - 1))
-        rows, cols = require_shape(shape)
-        if rows != ptr.numel() - 1:
-            raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")
-        if check and idx.dtype == torch.int64 and idx.numel():
-            require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
-        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
+        return forms.from_csr(ptr, idx, val, shape, check)
 
     @staticmethod
     def from_coo(
@@ -144,11 +128,7 @@ class CSR:
         Raises:
             TypeError, ValueError: as ``from_csr``.
         """
-        from fusedmm.forms import from_coo
-
-        require_vector("row", row)
-        require_vector("col", col)
-        return from_coo(row, col, val, shape, check)
+        return forms.from_coo(row, col, val, shape, check)
 
     @staticmethod
     def from_edge_index(
@@ -169,16 +149,12 @@ class CSR:
         Returns:
             CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
         """
-        from fusedmm.forms import from_edge_index
-
-        return from_edge_index(edge_index, edge_weight, size, check)
+        return forms.from_edge_index(edge_index, edge_weight, size, check)
 
     @staticmethod
     def from_dense(dense: Tensor) -> CSR:
         """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
-        from fusedmm.forms import from_dense
-
-        return from_dense(dense)
+        return forms.from_dense(dense)
 
     @staticmethod
     def from_torch(adj: Tensor, *, check: bool = True) -> CSR:
@@ -192,9 +168,7 @@ class CSR:
             TypeError: another layout, or values that are not floating-point.
             ValueError: a batch, or more than two sparse dimensions.
         """
-        from fusedmm.forms import from_torch
-
-        return from_torch(adj, check)
+        return forms.from_torch(adj, check)
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
@@ -204,9 +178,7 @@ class CSR:
             TypeError: complex numbers, long doubles, or no sparse matrix.
             ValueError: an array of other than two dimensions.
         """
-        from fusedmm.forms import from_scipy
-
-        return from_scipy(matrix, check)
+        return forms.from_scipy(matrix, check)
 
     @staticmethod
     @lasting
@@ -218,7 +190,10 @@ class CSR:
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        return CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, constant(val, eid, none), cols)
+        adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
+        if val is not None:
+            adj._permute_values()
+        return adj
 
     # ---- what it is ----
 
@@ -259,11 +234,12 @@ class CSR:
     def t(self) -> CSR:
         """The transpose, sharing every tensor."""
         ptr, idx, eid, plan = self.transpose_half()
-        there = self.val_there if self.val_there is not None else self.none
-        return CSR(
-            ptr, idx, self.val, eid, plan, self.none, there, self.ptr.shape[0] - 1,
-            self.ptr, self.idx, self.eid, self.plan, self.val_here,
-        )  # fmt: skip
+        self._refresh()
+        other = CSR(
+            ptr, idx, self.val, eid, plan, self.none, self.ptr.shape[0] - 1, self.ptr, self.idx, self.eid, self.plan
+        )
+        other._set(val_here=self.val_there, val_there=self.val_here, _fixed=self._fixed)
+        return other
 
     T = property(t)
 
@@ -275,58 +251,73 @@ class CSR:
         """
         require_values(val, self.nnz, self.device)
         other = CSR(
-            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.none, self.n_cols,
+            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
             self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
         )  # fmt: skip
         other._set(_shared=self._shared)
         return other
 
     def constant_values(self, transposed: bool) -> Tensor:
-        """Values in the order of a half, where they are constant and that order is not the caller's; else none.
-
-        They are made anew when someone has written to ``val`` since.
-        """
+        """Values in a half's own order, current ones, where they are constant and it is not the caller's; else none."""
         here = self.val_there if transposed else self.val_here
-        if here is None or not here.numel():
+        if here is None:
             return self.none
-        if not torch.compiler.is_compiling() and written(self.val) != self._written:
+        if torch.compiler.is_compiling():  # an exported program is given fresh ones at every call
+            return here if self._fixed or torch.compiler.is_exporting() else self.none
+        if written(self.val) != self._written:
             self._permute_values()
             here = self.val_there if transposed else self.val_here
-        return here  # type: ignore[return-value]
+        return self.none if here is None else here
 
     def pattern(self) -> CSR:
         """The same structure without values: every entry counts as one."""
         return self if self.val is None else self.with_values(None)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
+    def to(
+        self,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> CSR:
         """On another device, and with values of another dtype.
+
+        Args:
+            device, dtype: None leaves it as it is.
+            non_blocking: whether a copy from pinned memory to a GPU need not wait.
 
         Raises:
             TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
             ValueError: a name that is no device's, a device that is neither cpu nor cuda, or a CUDA device
                 that torch does not see.
         """
-        from fusedmm.forms import to
+        return forms.to(self, device, dtype, non_blocking)
 
-        return to(self, device, dtype)
+    def cpu(self) -> CSR:
+        """``to("cpu")``."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | int | None = None, non_blocking: bool = False) -> CSR:
+        """On a CUDA device, torch's current one without a name; see ``to``."""
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+    def pin_memory(self) -> CSR:
+        """In memory that a GPU copies from without waiting; needs a GPU, as torch's does."""
+        return forms.pin_memory(self)
 
     def add_self_loops(self, fill: float = 1.0) -> CSR:
         """With one self loop per node; see ``fusedmm.normalize.add_self_loops``."""
-        from fusedmm.normalize import add_self_loops
-
-        return add_self_loops(self, fill)
+        return normalize.add_self_loops(self, fill)
 
     def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
         """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.normalize.gcn_norm``."""
-        from fusedmm.normalize import gcn_norm
-
-        return gcn_norm(self, improved, add_self_loops)
+        return normalize.gcn_norm(self, improved, add_self_loops)
 
     def cache_transpose(self) -> CSR:
         """Makes the transpose now, and returns self.
 
-        Compiled and exported code needs it beforehand. Call it before a fork too (workers of a data
-        loader), so that the processes share it and none inherits a lock that is held.
+        Compiled and exported code needs it beforehand. Call it before a fork too, so that processes share it and
+        none inherits a lock that is held. Conversion, transposition and gradients hang in a child forked after
+        torch used its threads, as torch's own ``(x + x).sum()`` does: ``torch.set_num_threads(1)`` there helps.
         """
         self.transpose_half()
         return self
@@ -355,18 +346,23 @@ class CSR:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
+    def _refresh(self) -> None:
+        """For those who hand on what is kept of the values."""
+        kept = self.val_here is not None or self.val_there is not None
+        if kept and not torch.compiler.is_compiling() and written(self.val) != self._written:
+            self._permute_values()
+
     def _permute_values(self) -> None:
-        if not self.val_here.numel() or written(self.val) != self._written:
-            self._set(val_here=constant(self.val, self.eid, self.none), _written=written(self.val))
-        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.none))
+        now = written(self.val)
+        self._set(val_here=constant(self.val, self.eid, self.val_here))
+        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))
+        self._set(_written=now)  # last: it is what other threads test
 
     # ---- into other forms ----
 
     def to_dense(self) -> Tensor:
         """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
-        from fusedmm.forms import to_dense
-
-        return to_dense(self)
+        return forms.to_dense(self)
 
     def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
         """As a torch sparse tensor (CSR, where repeated entries are added up, or COO); float32 ones without values.
@@ -374,19 +370,17 @@ class CSR:
         Raises:
             ValueError: values with heads, or another layout.
         """
-        from fusedmm.forms import to_torch
-
-        return to_torch(self, layout)
+        return forms.to_torch(self, layout)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         from fusedmm.ops.spmm import spmm
 
         return spmm(self, x[:, None])[:, 0] if isinstance(x, Tensor) and x.dim() == 1 else spmm(self, x)
 
-    # ---- pickling: the lock stays behind, the plan is made anew where it is read ----
+    # ---- pickling: the lock stays behind ----
 
     def __post_init__(self) -> None:
-        if self.n_cols < 0:  # given to an exported program, where sizes come from tensors
+        if isinstance(self.n_cols, int) and self.n_cols < 0:  # of an exported program, and not a traced size
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
             self._set(n_cols=self.ptr_t.shape[0] - 1)
@@ -399,3 +393,8 @@ class CSR:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
+        forms.settle(self)
+        self._permute_values()
+
+
+from fusedmm import forms, normalize  # noqa: E402  they make CSRs

@@ -14,10 +14,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusedmm.csr import CSR
+from fusedmm.forms import settle
 from fusedmm.structure import is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
-NAMES = sorted((f.name for f in fields(CSR) if f.name != "n_cols"), key=len, reverse=True)
+KEPT = ("val_here", "val_there")
+NAMES = sorted((*(f.name for f in fields(CSR) if f.name != "n_cols"), *KEPT), key=len, reverse=True)
 
 
 def _cols(adj: CSR) -> int | None:
@@ -25,12 +27,18 @@ def _cols(adj: CSR) -> int | None:
     return adj.n_cols if adj.ptr_t is None else None
 
 
+def _parts(adj: CSR) -> list[Any]:
+    if isinstance(adj.ptr, torch.Tensor):
+        adj._refresh()
+    return [getattr(adj, name) for name in NAMES]
+
+
 def _flatten(adj: CSR) -> tuple[list[Any], int | None]:
-    return [getattr(adj, name) for name in NAMES], _cols(adj)
+    return _parts(adj), _cols(adj)
 
 
 def _flatten_with_keys(adj: CSR) -> tuple[list[tuple[pytree.KeyEntry, Any]], int | None]:
-    return [(pytree.GetAttrKey(name), getattr(adj, name)) for name in NAMES], _cols(adj)
+    return [(pytree.GetAttrKey(name), part) for name, part in zip(NAMES, _parts(adj), strict=True)], _cols(adj)
 
 
 def _unflatten(children: Any, cols: int | None) -> CSR:
@@ -44,8 +52,13 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
     if torch._C._are_functorch_transforms_active():  # they wrap every tensor of an argument
         parts = {name: plain(t) for name, t in parts.items()}
         if is_wrapped(parts["val"]):
-            parts["val_here"], parts["val_there"] = parts["none"], parts["none"]
-    return CSR(**parts, n_cols=-1 if cols is None else cols)
+            parts.update(dict.fromkeys(KEPT))
+    kept = {name: parts.pop(name) for name in KEPT}
+    adj = CSR(**parts, n_cols=-1 if cols is None else cols)
+    adj._set(**kept)
+    if not torch.compiler.is_compiling():
+        settle(adj)
+    return adj
 
 
 pytree.register_pytree_node(

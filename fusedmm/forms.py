@@ -8,21 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm.compress import EDGE_PLACES, Places, compress
 from fusedmm.csr import CSR
 from fusedmm.structure import (
-    EDGE_PLACES,
     FLOATS,
-    Places,
-    compress,
+    is_captured,
     lasting,
+    own,
     own_values,
+    plan_of,
     require_device,
     require_integers,
+    require_range,
     require_same_device,
     require_shape,
     require_size,
     require_tensor,
+    require_vector,
 )
+
+
+@lasting
+def from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> CSR:
+    """``CSR.from_csr``."""
+    require_vector("ptr", ptr)
+    require_vector("idx", idx)
+    require_same_device(ptr=ptr, idx=idx, val=val)
+    if ptr.numel() == 0:
+        raise ValueError("ptr must have rows + 1 elements, not 0")
+    if shape is None:
+        largest = int(idx.max()) if idx.numel() else -1  # what no shape can hold is refused below, by name
+        shape = (ptr.numel() - 1, min(max(largest + 1, 0), 2**31 - 1))
+    rows, cols = require_shape(shape)
+    if rows != ptr.numel() - 1:
+        raise ValueError(f"ptr has {ptr.numel()} elements for {rows} rows; {rows + 1} are needed")
+    if check and idx.dtype == torch.int64 and idx.numel():
+        require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
+    none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
+    return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
 
 
 @lasting
@@ -34,7 +57,9 @@ def from_coo(
     check: bool,
     places: Places = ("row[{}]", "col[{}]"),
 ) -> CSR:
-    """``CSR.from_coo`` of vectors of integers; places are what errors call an element of either."""
+    """``CSR.from_coo``; places are what errors call an element of row and of col."""
+    require_vector("row", row)
+    require_vector("col", col)
     require_same_device(row=row, col=col, val=val)
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
@@ -62,6 +87,8 @@ def from_dense(dense: Tensor) -> CSR:
     require_tensor("dense", dense)
     if dense.layout != torch.strided:
         raise TypeError(f"dense must be a dense tensor, not {dense.layout}; from_torch takes sparse ones")
+    if dense.dtype not in FLOATS:
+        raise TypeError(f"dense must be float32, float64, float16 or bfloat16, not {dense.dtype}")
     if dense.dim() != 2:
         raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
     row, col = torch.nonzero(dense.detach(), as_tuple=True)
@@ -104,24 +131,46 @@ def from_scipy(matrix: Any, check: bool) -> CSR:
 
 
 @lasting
-def to(adj: CSR, device: Any, dtype: torch.dtype | None) -> CSR:
+def to(adj: CSR, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> CSR:
     """``CSR.to``."""
     if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
     target = adj.device if device is None else require_device("device", device)
-    val = None if adj.val is None else adj.val.to(target, dtype)
+    non_blocking = non_blocking and target.type == "cuda"  # else the CPU would permute values that are not there yet
+    val = None if adj.val is None else adj.val.to(target, dtype, non_blocking)
     if target == adj.device or (target.index is None and target.type == adj.device.type):
         return adj if val is adj.val else adj.with_values(val)
-    return CSR.make(adj.ptr.to(target), adj.idx.to(target), adj.eid.to(target), val, adj.n_cols, False, True)
+    ptr, idx, eid = (t.to(target, non_blocking=non_blocking) for t in (adj.ptr, adj.idx, adj.eid))
+    return CSR.make(ptr, idx, eid, val, adj.n_cols, False, True)
+
+
+@lasting
+def pin_memory(adj: CSR) -> CSR:
+    """``CSR.pin_memory``."""
+    val = None if adj.val is None else adj.val.pin_memory()
+    return CSR.make(adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True)
+
+
+def settle(adj: CSR) -> None:
+    """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one."""
+    adj._set(plan=_settled(adj.plan, adj.ptr, adj.idx, adj.n_cols))
+    if adj.ptr_t is not None:
+        adj._set(plan_t=_settled(adj.plan_t, adj.ptr_t, adj.idx_t, adj.shape[0]))  # type: ignore[arg-type]
+
+
+def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int) -> Tensor:
+    if ptr.is_cuda:
+        return plan if plan.numel() else plan_of(ptr, idx, cols, not is_captured(ptr))
+    return plan.new_empty(0) if plan.numel() else plan  # a CPU needs none
 
 
 def to_dense(adj: CSR) -> Tensor:
     """``CSR.to_dense``."""
     row, col, val = adj.coo()
     if val is None:
-        val = torch.ones(adj.nnz, device=adj.device)
+        val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device)
     return val.new_zeros(*adj.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
 
 
@@ -129,7 +178,7 @@ def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
     """``CSR.to_torch``."""
     if adj.val is not None and adj.val.dim() != 1:
         raise ValueError("torch sparse tensors hold one value per entry, not one per head")
-    val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val
+    val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device) if adj.val is None else adj.val
     if layout == torch.sparse_csr:
         row, col, _ = adj.coo()
         # torch's rows have each column once, in rising order: others' entries are sorted, and added up.

@@ -14,7 +14,10 @@ from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.structure import derived, lasting
 
-NOT_SEEN = "edge features need this CSR's incidence: call the layer once before the compiled code"
+NOT_SEEN = (
+    "edge features need this CSR's incidence: call the layer once before the compiled code; an exported program, "
+    "which gets another CSR at every call, has none"
+)
 
 
 def into_rows(adj: CSR) -> CSR:
@@ -35,8 +38,8 @@ def _into_rows(adj: CSR) -> CSR:
     number = adj.eid if adj.eid.numel() else edges[:-1].int()
     row = adj.coo()[0].int()
     return CSR(
-        adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.none, adj.nnz,
-        edges, row, adj.none, ops._plan(edges, row), adj.none,
+        adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.nnz,
+        edges, row, adj.none, ops._plan(edges, row),
     )  # fmt: skip
 
 

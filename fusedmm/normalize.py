@@ -15,24 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import (
-    EDGE_PLACES,
-    FLOATS,
-    compress_with_loops,
-    constant,
-    derived,
-    eid_dtype,
-    is_few,
-    lasting,
-    require_values,
-    rows_of,
-)
+from fusedmm.structure import FLOATS, derived, lasting, own, require_values
 
 NOT_SEEN = (
     "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
-    "compiled code, with the CSR that it will be given"
+    "compiled code, with the CSR that it will be given; an exported program, which gets another CSR at every call, "
+    "has neither: give it adj.gcn_norm().cache_transpose() and the layer normalize=False, or adj.add_self_loops()"
 )
 
 
@@ -92,8 +83,8 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
         dtype: of the values that a pattern gets, float32 without it.
 
     Returns:
-        CSR with values. Rows that sum to zero give zeros. That of a pattern is constant; it is made
-        once per structure and kept.
+        CSR with values of its own. Rows that sum to zero give zeros. That of a pattern is constant; it is
+        computed once per structure and copied.
 
     Raises:
         TypeError: no CSR, or a dtype that is not floating.
@@ -102,7 +93,7 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
 
     Gradient: reaches adj's values, of any order.
 
-    Cost: O(nnz); nothing but a look-up where the pattern was seen before.
+    Cost: O(nnz); a copy of the values where the pattern was seen before.
 
     Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
 
@@ -115,11 +106,15 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
     _require_square(adj)
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"gcn_norm: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
-    return normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
+    made = normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
+    return made if adj.val is not None or made.val is None else _copied(made, made.val)
 
 
 def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> CSR:
-    """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops."""
+    """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops.
+
+    That of a pattern is the one that is kept: nobody may write to its values.
+    """
     _require_square(adj)
     if val is not None:
         require_values(val, adj.nnz, adj.device)
@@ -235,15 +230,25 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
 def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
     adj = _normalized(adj, None, fill, dtype)
-    there = None if adj.eid_t is None else constant(adj.val, adj.eid_t, adj.none)
-    return CSR(
-        adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, constant(adj.val, adj.eid, adj.none), adj.n_cols,
-        adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t, there,
-    )  # fmt: skip
+    made = CSR(
+        adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, adj.n_cols, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t
+    )
+    made._permute_values()
+    made._set(_fixed=True)
+    return made
+
+
+def _copied(adj: CSR, val: Tensor) -> CSR:
+    """adj with a copy of its constant values val, which its new owner may write to."""
+    if torch.compiler.is_compiling():
+        return adj.with_values(val.clone())
+    made = adj.with_values(own(val, val.dtype))
+    made._permute_values()
+    return made
 
 
 def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
-    return torch.ones(adj.nnz, dtype=dtype, device=adj.device) if adj.val is None else adj.val
+    return torch.ones(adj.nnz, dtype=dtype or torch.float32, device=adj.device) if adj.val is None else adj.val
 
 
 def _require_square(adj: CSR) -> None:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.utils.checkpoint
 from conftest import ROOT
 from generate import small
@@ -63,8 +64,17 @@ def test_reductions_compile(reduce, device):
     torch.testing.assert_close(gradients(compiled, adj, x), gradients(f, adj, x))
 
 
+def matmul(adj, x):
+    return adj @ x
+
+
+def transposed_matmul(adj, x):
+    return adj.t() @ x
+
+
+@pytest.mark.parametrize("layer", [layer, matmul, transposed_matmul])
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_no_recompilation_after_the_second_size(dynamic, device):
+def test_no_recompilation_after_the_second_size(dynamic, layer, device):
     count = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=count)
     for k, n in enumerate((40, 64, 90, 33, 200)):

@@ -1,9 +1,11 @@
 """as_csr: every holder of a graph, and the structures that it remembers."""
 
 import gc
+import re
 import types
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -201,6 +203,20 @@ def test_an_order_of_edges_that_is_none(order, text, device):
         fusedmm.as_csr(graph)
 
 
+NOT_TENSORS = {
+    "lists": (lambda: ([0, 1], [0]), "its parts must be tensors, not list, list"),
+    "arrays": (lambda: [np.array([0, 1]), np.array([0])], "its parts must be tensors, not ndarray, ndarray"),
+    "array": (lambda: np.zeros((2, 3), int), "torch.from_numpy makes tensors of arrays"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TENSORS)
+def test_what_is_not_in_tensors_is_named(name):
+    make, text = NOT_TENSORS[name]
+    with pytest.raises(TypeError, match=re.escape(text)):
+        fusedmm.as_csr(make())
+
+
 def test_lookalikes_are_refused():
     with pytest.raises(TypeError, match="cannot make a CSR of SimpleNamespace"):
         fusedmm.as_csr(types.SimpleNamespace(csr=lambda: None))
@@ -209,7 +225,7 @@ def test_lookalikes_are_refused():
 # ---- what is remembered ----
 
 
-@pytest.mark.parametrize("name", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("name", TORCH)
 def test_a_structure_is_converted_once(name, device):
     adj = TORCH[name](device)
     first = fusedmm.as_csr(adj).cache_transpose()
@@ -219,6 +235,26 @@ def test_a_structure_is_converted_once(name, device):
     assert fusedmm.as_csr(edge_index) is fusedmm.as_csr(edge_index)
     assert fusedmm.as_csr(edge_index, size=7).shape == (7, 7), "another size is another matrix"
     assert fusedmm.as_csr(edge_index).shape == (3, 3)
+
+
+@pytest.mark.parametrize("holder", ["parts", "SparseTensor"])
+def test_a_structure_of_index_tensors_is_converted_once(holder, device):
+    held = SparseTensor(device, True)
+    ptr, idx, val = held.csr()
+    make = (lambda: held) if holder == "SparseTensor" else (lambda: (ptr, idx, val, SHAPE))
+    first = fusedmm.as_csr(make()).cache_transpose()
+    again = fusedmm.as_csr(make())
+    assert again.t().idx is first.t().idx and torch.equal(again.to_dense(), expected(device))
+    if holder == "parts":
+        assert fusedmm.as_csr((ptr, idx)).shape == SHAPE and fusedmm.as_csr((ptr, idx, val, (3, 9))).shape == (3, 9)
+        moved = torch.tensor([0, 0, 2, 5], device=device)  # other rows of the same columns
+        assert fusedmm.as_csr((moved, idx, val, SHAPE)).degree().tolist() == [0, 2, 3]
+    idx[0] = 2
+    assert fusedmm.as_csr(make()).idx[0] == 2, "a write to the columns is seen"
+    ptr[1] = 1
+    assert fusedmm.as_csr(make()).degree()[0] == 1, "and one to the rows"
+    with pytest.raises(ValueError, match="4 values for 5 entries"):
+        fusedmm.as_csr((ptr, idx, val[:4], SHAPE))
 
 
 def test_an_entry_dies_with_its_tensor(device):
@@ -243,6 +279,23 @@ def test_a_change_in_place_is_seen(device):
     y = fusedmm.spmm(adj, torch.ones(4, 1, device=device))
     adj.values().mul_(2)
     assert torch.equal(fusedmm.spmm(adj, torch.ones(4, 1, device=device)), 2 * y)
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+def test_a_change_of_the_structure_of_a_sparse_tensor_is_seen(layout, device):
+    """Torch counts the writes to its index tensors as writes to it."""
+    ptr, idx, val = (torch.tensor(t, device=device) for t in ([0, 1, 2, 3], [0, 1, 2], [1.0, 2.0, 3.0]))
+    if layout == "coo":
+        adj = torch.sparse_coo_tensor(torch.stack([idx, idx]), val, (3, 3)).coalesce()
+        index = adj.indices()[1]
+    else:
+        make = torch.sparse_csr_tensor if layout == "csr" else torch.sparse_csc_tensor
+        adj = make(ptr, idx, val, (3, 3))
+        index = adj.col_indices() if layout == "csr" else adj.row_indices()
+    x = torch.eye(3, device=device)
+    assert torch.equal(fusedmm.spmm(adj, x), adj.to_dense())
+    index[0] = 2
+    assert torch.equal(fusedmm.spmm(adj, x), adj.to_dense()) and adj.to_dense()[0, 0] == 0
 
 
 def test_an_unchecked_conversion_is_not_taken_for_a_checked_one(device):

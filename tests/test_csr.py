@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from generate import Case, small
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
 import fusedmm
@@ -128,6 +129,21 @@ def test_repr():
     assert repr(heads) == "CSR(shape=(6, 9), nnz=40, val=bfloat16[40, 2], device=cpu)"
 
 
+def test_ones_are_float32_whatever_the_default(device):
+    adj = CSR.from_coo(torch.tensor([0, 1], device=device), torch.tensor([1, 1], device=device), shape=(2, 2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = [adj.to_dense(), adj.to_torch(), adj.to_torch(torch.sparse_coo), adj.add_self_loops(2.0).val]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {t.dtype for t in made} == {torch.float32}
+
+
+def test_integers_of_a_dense_matrix_are_called_that():
+    with pytest.raises(TypeError, match=r"dense must be float32, .*, not torch"):
+        CSR.from_dense(torch.eye(3, dtype=torch.int64))
+
+
 def test_it_is_frozen():
     adj = small()
     with pytest.raises(AttributeError):
@@ -176,6 +192,27 @@ def test_to_dtype_and_device(device):
     assert torch.equal(gradient.val.grad, torch.ones(60))
 
 
+def test_other_words_for_to(device):
+    adj = small()
+    assert adj.cpu() is adj and adj.to(device="cpu", non_blocking=True) is adj
+    there = adj.to(device, non_blocking=True)
+    assert there.device.type == device and torch.equal(there.cpu().to_dense(), adj.to_dense())
+    if device == "cuda":
+        pinned = adj.pin_memory()
+        assert all(t.is_pinned() for t in (pinned.ptr, pinned.idx, pinned.eid, pinned.val))
+        for moved in (adj.cuda(), adj.cuda(0), pinned.cuda(non_blocking=True)):
+            assert moved.device.type == "cuda" and torch.equal(moved.to_dense().cpu(), adj.to_dense())
+
+
+def test_data_of_pyg_takes_a_matrix_along(monkeypatch):
+    """Data.to passes non_blocking, and keeps silent about what refuses it."""
+    pyg = pytest.importorskip("torch_geometric")
+    moved, to = [], CSR.to
+    monkeypatch.setattr(CSR, "to", lambda *args, **kwargs: moved.append(to(*args, **kwargs)) or moved[-1])
+    data = pyg.data.Data(x=torch.ones(15, 3), adj=small())
+    assert data.to("cpu", non_blocking=True).adj is moved[0]
+
+
 @pytest.mark.parametrize("how", ["deepcopy", "pickle", "torch.save"])
 @pytest.mark.parametrize("cached", [False, True])
 def test_copies(how, cached, device):
@@ -197,6 +234,35 @@ def test_copies(how, cached, device):
     assert torch.equal(other.t().to_dense(), adj.t().to_dense())
     other.val.zero_()
     assert torch.equal(fusedmm.spmm(adj, x), expected) and not fusedmm.spmm(other, x).any()
+
+
+def loaded(adj, device):
+    file = io.BytesIO()
+    torch.save(adj, file)
+    file.seek(0)
+    return torch.load(file, map_location=device, weights_only=True)
+
+
+def mapped(adj, device):
+    return pytree.tree_map(lambda t: None if t is None else t.to(device), adj)
+
+
+@pytest.mark.parametrize("move", [loaded, mapped])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_matrix_moved_tensor_by_tensor_has_the_plans_of_where_it_is(move, cached, device):
+    adj = small(device=device)
+    if cached:
+        adj.cache_transpose()
+    if device == "cpu":  # what a GPU would have left
+        adj._set(plan=torch.zeros(48, dtype=torch.uint8), plan_t=torch.zeros(48, dtype=torch.uint8) if cached else None)
+    x = torch.randn(15, 3)
+    for where in ("cpu", device):
+        there = move(adj, where)
+        for half in (there, there.t()):
+            fresh = CSR.from_csr(half.ptr, half.idx, shape=half.shape)
+            assert half.device.type == where and half.plan.shape == fresh.plan.shape
+        torch.testing.assert_close(fusedmm.spmm(there, x.to(where)).cpu(), fusedmm.spmm(adj, x.to(device)).cpu())
+        adj = there
 
 
 class Graphs(Dataset):

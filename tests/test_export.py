@@ -42,10 +42,62 @@ def test_export_runs_on_another_graph(device, values, tmp_path):
         torch.testing.assert_close(exported.module()(large, z), layer(large, z), rtol=0, atol=0)
 
 
+class Product(torch.nn.Module):
+    def forward(self, adj: CSR, x: torch.Tensor) -> torch.Tensor:
+        return adj @ x + adj.t() @ x
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_of_matmul_runs_on_another_graph(strict, device):
+    small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
+    program = export(Product(), (small, x), dynamic_shapes=dynamic(small), strict=strict)
+    large, z = graph(30, 111, True, device).cache_transpose(), torch.randn(30, 8, device=device)
+    torch.testing.assert_close(program.module()(large, z), Product()(large, z))
+
+
 def test_export_wants_the_transpose(device):
     adj = graph(5, 9, True, device)
     with pytest.raises(ValueError, match="cache_transpose"):
         export(Layer().to(device), (adj, torch.randn(5, 8, device=device)))
+
+
+class Call(torch.nn.Module):
+    def __init__(self, call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, graph, x: torch.Tensor) -> torch.Tensor:
+        return self.call(graph, x)
+
+
+REFUSED = {
+    "gcn_norm": (lambda adj, x: adj.gcn_norm() @ x, "an exported program, .* give it adj.gcn_norm"),
+    "loops": (lambda adj, x: adj.add_self_loops() @ x, "an exported program, .* or adj.add_self_loops"),
+    "sddmm": (lambda adj, x: fusedmm.sddmm(adj, x, x, op="add"), "an exported program, .* has none"),
+    "edge_index": (lambda adj, x: fusedmm.spmm(adj, x), "converted outside of compiled code and exported programs"),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_a_new_structure_is_refused_by_name(name, strict, device):
+    call, text = REFUSED[name]
+    x, given = torch.randn(6, 8, device=device), graph(6, 20, False, device).cache_transpose()
+    if name == "edge_index":
+        given = torch.randint(0, 6, (2, 20), device=device)
+    call(given, x)  # which does not help: the program's CSR is another
+    with pytest.raises(RuntimeError, match=text):
+        export(Call(call), (given, x), strict=strict)
+
+
+def test_gcn_is_exported_normalised_beforehand(device):
+    """The way that the refusal names."""
+    layer = fusedmm.nn.GCNConv(8, 4, normalize=False).to(device)
+    small, x = graph(12, 40, False, device).gcn_norm().cache_transpose(), torch.randn(12, 8, device=device)
+    program = export(Call(lambda adj, x: layer(x, adj)), (small, x))
+    whole = fusedmm.nn.GCNConv(8, 4).to(device)
+    whole.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(program.module()(small, x), whole(x, small.pattern()))
 
 
 def test_pytree_keeps_the_matrix(device):

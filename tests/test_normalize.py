@@ -56,9 +56,24 @@ def test_gcn_norm(add, heads):
 
 def test_the_normalised_pattern_is_made_once():
     adj = fusedmm.CSR.from_edge_index(graph(), size=NODES)
-    assert adj.gcn_norm() is adj.gcn_norm()
-    assert adj.gcn_norm() is not adj.gcn_norm(improved=True)
+    assert adj.gcn_norm().ptr is adj.gcn_norm().ptr
+    assert adj.gcn_norm().t().idx is adj.gcn_norm().t().idx
+    assert not torch.equal(adj.gcn_norm().val, adj.gcn_norm(improved=True).val)
     assert adj.gcn_norm().val.dtype == torch.float32
+
+
+@pytest.mark.parametrize("held", ["CSR", "edge_index"])
+def test_values_of_a_normalised_pattern_are_the_callers_own(held, device):
+    edge_index, x = graph().to(device), features(NODES, 4).float().to(device)
+    adj = fusedmm.as_csr(edge_index, size=NODES)
+    given = adj if held == "CSR" else edge_index
+    layer = fusedmm.nn.GCNConv(4, 2).to(device)
+    expected, norm = layer(x, given), adj.gcn_norm()
+    before = norm.val.clone()
+    assert torch.equal(norm @ x, adj.gcn_norm() @ x)
+    norm.val.mul_(0.5)
+    torch.testing.assert_close(norm.to_dense() @ x, norm @ x)
+    assert torch.equal(adj.gcn_norm().val, before) and torch.equal(layer(x, given), expected)
 
 
 def test_normalisation_of_a_graph_that_is_not_square():
