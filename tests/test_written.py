@@ -134,3 +134,23 @@ def test_another_thread_waits_for_both_halves(monkeypatch):
         go.set()
         thread.join()
     assert torch.equal(there, adj.to_dense().T)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+def test_products_see_what_is_written_to_a_sparse_tensor(layout, device):
+    """One product with a sparse tensor copies none of its values, and none are remembered."""
+    dense = torch.tensor([[1.0, 0, 2], [0, 3, 0]], device=device)
+    held = dense.to_sparse(layout=layout)
+    x = torch.randn(3, 2, device=device)
+    for factor in (1, 2, 4):
+        torch.testing.assert_close(fusedmm.spmm(held, x), factor * dense @ x)
+        with torch.no_grad():
+            torch.testing.assert_close(fusedmm.spmm(held, x.requires_grad_()), factor * dense @ x)
+        y = fusedmm.spmm(held, x)
+        held.values().mul_(2)
+        (gx,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(gx, factor * dense.sum(0)[:, None].expand(3, 2))
+        x = x.detach()
+    held = held.requires_grad_()
+    (gradient,) = torch.autograd.grad(fusedmm.spmm(held, x).sum(), held)
+    torch.testing.assert_close(gradient.to_dense(), x.sum(1) * (dense != 0))
