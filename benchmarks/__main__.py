@@ -43,7 +43,10 @@ TWINS = list(graphs.SYMMETRIC)
 REAL = ["amazon_photo", "coauthor_cs", "musae_github", "ogbl_ddi_train", "usa_road_ny"]
 JOBS = {  # what lists its own cases, and on which matrices by default
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
-    "layers": (bench_layers.jobs, {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", "musae_github", *TWINS]}),
+    "layers": (
+        bench_layers.jobs,
+        {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", *bench_layers.EPOCHS, "musae_github", *TWINS]},
+    ),
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "forms": (bench_forms.jobs, {"cpu": ["musae_github"], "cuda": ["ogbl_ddi_train", *TWINS]}),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import fusedmm
+from benchmarks.bench_layers import LIMIT
 from benchmarks.case import random
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
@@ -23,9 +24,6 @@ from fusedmm._lib import ops
 FEAT = 64
 HEADS = [(heads, feat) for heads in (4, 8) for feat in (8, 16, 64)]
 PLAN = 32  # columns of the SpMM that a plan may not take longer than
-LIMIT = 68 * 2.0**-24  # of a norm, as for layers
-
-Call = Callable[[], tuple[Tensor, ...]]
 
 
 def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
