@@ -80,14 +80,51 @@ struct reduce_extreme {
  * any, per head, of any type, through eid. */
 enum values { ONES, PLAIN, ANY };
 
-template <class T, int VALUES>
-static __device__ __forceinline__ typename sum_of<T>::type value_at(const spmm_args<T> &s,
-                                                                    int64_t p, int64_t head)
+/* A value as it lies in memory. What is fetched a chunk ahead is looked at only where that chunk
+ * begins: a warp issues in order, so a look waits for the load, and all that follows waits too. */
+template <int BYTES> struct word {
+    typedef unsigned type;
+};
+template <> struct word<2> {
+    typedef unsigned short type;
+};
+template <> struct word<8> {
+    typedef unsigned long long type;
+};
+#define WORD(T) typename word<sizeof(T)>::type
+template <class Word> static __device__ __forceinline__ Word word_at(const void *data, int64_t at)
+{
+    return __ldg(static_cast<const Word *>(data) + at);
+}
+
+template <class T, int VALUES, class Word>
+static __device__ __forceinline__ Word value_at(const spmm_args<T> &s, int64_t p, int64_t head)
+{
+    if (VALUES == ONES) return 0;
+    if (VALUES == PLAIN) return word_at<WORD(T)>(s.val.data, p);
+    if (!s.val.data) return 0;
+    const int64_t at = edge_of(s.val, p) * s.val.row_stride + head * s.val.head_stride;
+    if (s.val.dtype == FMM_F32) return word_at<unsigned>(s.val.data, at);
+    if (s.val.dtype != FMM_F64) return word_at<unsigned short>(s.val.data, at);
+    const auto wide = word_at<unsigned long long>(s.val.data, at);
+    if (sizeof(Word) == sizeof(wide)) return Word(wide);
+    return Word(__float_as_uint(float(__longlong_as_double(int64_t(wide)))));
+}
+template <class T, int VALUES, class Word>
+static __device__ __forceinline__ typename sum_of<T>::type value_of(const spmm_args<T> &s,
+                                                                    Word bits)
 {
     typedef typename sum_of<T>::type A;
-    if (VALUES == ONES) return A(1);
-    if (VALUES == PLAIN) return widen(__ldg(static_cast<const T *>(s.val.data) + p));
-    return edge_value<A>(s.val, edge_of(s.val, p), head);
+    if (VALUES == ONES || (VALUES == ANY && !s.val.data)) return A(1);
+    if (VALUES == PLAIN) {
+        const auto own = static_cast<WORD(T)>(bits);
+        return widen(*reinterpret_cast<const T *>(&own));
+    }
+    if (s.val.dtype == FMM_F16) return A(__half2float(__ushort_as_half((unsigned short)bits)));
+    if (s.val.dtype == FMM_BF16) return A(__uint_as_float(unsigned(bits) << 16));
+    if constexpr (sizeof(A) == sizeof(double))
+        if (s.val.dtype == FMM_F64) return __longlong_as_double(int64_t(bits));
+    return A(__uint_as_float(unsigned(bits)));
 }
 
 template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, int VALUES, class Reduce>
@@ -124,25 +161,33 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     }
 
     int32_t near[EACH], near_next[EACH];
-    A weight[EACH], weight_next[EACH];
-    auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
+    A weight[EACH];
+    WORD(A) weight_next[EACH];
+    int64_t from; /* where the lane fetches next, and how far its group's row goes on from there */
+    int32_t left;
+    auto fetch = [&] {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            const int p = at + e * LANES + lane;
-            to[e] = -1;
-            by[e] = Reduce::template absent<A>();
-            if (p < from.length) {
-                const int32_t j = __ldg(s.a.idx + from.begin + p);
-                if ((uint32_t)j < (uint32_t)s.a.cols) {
-                    to[e] = j;
-                    by[e] = Reduce::weight(value_at<T, VALUES>(s, from.begin + p, head), s.reduce);
-                }
-            }
+            near_next[e] = -1, weight_next[e] = 0;
+            if (e * LANES >= left) continue;
+            near_next[e] = __ldg(s.a.idx + from + e * LANES);
+            weight_next[e] = value_at<T, VALUES, WORD(A)>(s, from + e * LANES, head);
+        }
+    };
+    auto arrive = [&] {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const bool there = (uint32_t)near_next[e] < (uint32_t)s.a.cols;
+            near[e] = there ? near_next[e] : -1;
+            weight[e] = Reduce::weight(value_of<T, VALUES>(s, weight_next[e]), s.reduce);
+            if (!there) weight[e] = Reduce::template absent<A>();
         }
     };
 
     span now = span_of_lane<LANES>(mine, 0);
-    fetch(now, 0, near, weight);
+    from = now.begin + lane, left = now.length - lane;
+    fetch();
+    arrive();
     for (int r = 0; r < rows; r++) {
         span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
         if (r + 1 == LANES) next.length = 0;
@@ -154,10 +199,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += CHUNK) {
-            if (done + CHUNK < longest)
-                fetch(now, done + CHUNK, near_next, weight_next);
-            else
-                fetch(next, 0, near_next, weight_next);
+            const bool more = done + CHUNK < longest;
+            from = more ? from + CHUNK : next.begin + lane;
+            left = more ? left - CHUNK : next.length - lane;
+            fetch();
 #pragma unroll
             for (int c = 0; c < CHUNK; c += FLY) {
                 if (c && done + c >= longest) break;
@@ -166,12 +211,12 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 for (int f = 0; f < FLY; f++) {
                     const int32_t j =
                         __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
-                    const T *const from = x + uint64_t(uint32_t(j)) * s.x_row;
+                    const T *const at = x + uint64_t(uint32_t(j)) * s.x_row;
 #pragma unroll
                     for (int i = 0; i < PER; i++)
                         row[f][i] =
                             load_if<T, VEC>(j >= 0 && column + i * LANES * VEC < s.feat,
-                                            from + i * LANES * VEC, Reduce::template blank<T>());
+                                            at + i * LANES * VEC, Reduce::template blank<T>());
                 }
 #pragma unroll
                 for (int f = 0; f < FLY; f++) {
@@ -186,8 +231,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                     }
                 }
             }
-#pragma unroll
-            for (int e = 0; e < EACH; e++) near[e] = near_next[e], weight[e] = weight_next[e];
+            arrive();
         }
 
 #pragma unroll
