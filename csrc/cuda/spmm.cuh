@@ -136,11 +136,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     let_next_start();
     const int lane = threadIdx.x % LANES;
     const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
-    const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
+    const int32_t column = (int(blockIdx.y) * LANES * PER + lane) * VEC, feat = (int32_t)s.feat;
 
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t k = VALUES == ANY ? item_of(group, s.heads, s.per_head) : group;
-    const int64_t head = VALUES == ANY ? group - k * s.heads : 0;
+    const int32_t head = VALUES == ANY ? (int32_t)(group - k * s.heads) : 0;
     const item_view item = find_item(counts, k, s.shift);
     const span mine = find_span(s.a, s.plan, item, lane);
     const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         const A zeros[VEC] = {};
 #pragma unroll
         for (int i = 0; i < PER; i++)
-            if (column + i * LANES * VEC < s.feat)
+            if (column + i * LANES * VEC < feat)
                 store<T, VEC>(y + row * s.y_row + i * LANES * VEC, zeros);
     }
 
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
                     for (int i = 0; i < PER; i++)
                         row[f][i] =
-                            load_if<T, VEC>(j >= 0 && column + i * LANES * VEC < s.feat,
+                            load_if<T, VEC>(j >= 0 && column + i * LANES * VEC < feat,
                                             at + i * LANES * VEC, Reduce::template blank<T>());
                 }
 #pragma unroll
@@ -236,9 +236,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            if (column + i * LANES * VEC >= s.feat) continue;
+            if (column + i * LANES * VEC >= feat) continue;
             if (item.count == 0 && r == 0) {
-                keep<A, VEC>(s.partial + (k * s.heads + head) * s.width + column + i * LANES * VEC,
+                keep<A, VEC>(s.partial + (int64_t(item.from) * s.heads + head) * s.width + column +
+                                 i * LANES * VEC,
                              sum[i]);
             } else if (r < item.count) {
 #pragma unroll
@@ -404,6 +405,9 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
     return launch_segments<T, 1, 32, 4, 4, 4>(exec, s);
 }
 
+/* What int32 columns and the grid's second axis surely hold. */
+enum { FEAT_MOST = 65535 * 8 };
+
 /* Slots of partial sums begin at 16 bytes and hold whole groups of WIDTH columns. */
 static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
 
@@ -411,7 +415,8 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
 {
     const fmm_csr *a = call->a;
     const bool shared = !call->val || !call->val->data || call->val->heads == 1;
-    const bool flat = shared && can_be_flat(call->x) && can_be_flat(call->y);
+    const bool flat = shared && can_be_flat(call->x) && can_be_flat(call->y) &&
+                      call->x->heads * call->x->feat <= FEAT_MOST;
     const fmm_dense x = flat ? flat_heads(call->x) : *call->x;
     const fmm_dense y = flat ? flat_heads(call->y) : *call->y;
     int before;
