@@ -219,7 +219,7 @@ static const fmm_algorithm fused[] = {
  * longest row has three times the mean).
  *
  * `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
- * of x 16 GB apart); the reference, one thread per output element, takes everything. */
+ * of x 2^29 elements apart); the reference, one thread per output element, takes everything. */
 static bool may_be_tiled(const fmm_csr *a)
 {
     const bool small = a->rows <= 1024 && a->cols <= 1024;

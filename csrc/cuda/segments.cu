@@ -3,8 +3,11 @@
 #include "cuda.h"
 #include "segments.cuh"
 
-/* Strides of gathered rows are 32-bit factors in the kernels' address arithmetic. */
-static bool gathers(const fmm_dense *d) { return d->rows < 2 || d->row_stride <= UINT32_MAX; }
+/* Strides of gathered rows, in bytes, are 32-bit factors in the kernels' address arithmetic. */
+static bool gathers(const fmm_dense *d)
+{
+    return d->rows < 2 || d->row_stride <= UINT32_MAX / (int64_t)sizeof(double);
+}
 
 bool fmm_spmm_segments_supports(const fmm_call *call)
 {

@@ -25,8 +25,8 @@ template <class T> struct spmm_args {
     T *y;
     typename sum_of<T>::type *partial; /* [segments][heads][width], width: feat in whole vectors */
     int64_t x_head, y_row, y_head, feat, width;
-    uint64_t per_head; /* 2^64 / heads, rounded up */
-    uint32_t x_row;
+    uint64_t per_head;    /* 2^64 / heads, rounded up */
+    uint32_t x_row;       /* in bytes */
     int32_t heads, shift; /* bundles of at most 2^shift rows */
     int reduce;
 };
@@ -144,7 +144,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     const item_view item = find_item(counts, k, s.shift);
     const span mine = find_span(s.a, s.plan, item, lane);
     const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
-    const T *const x = s.x + (VALUES == ANY ? head * s.x_head : 0) + column;
+    const char *const x =
+        reinterpret_cast<const char *>(s.x + (VALUES == ANY ? head * s.x_head : 0) + column);
     T *const y = s.y + head * s.y_head + column;
 
     /* Empty rows: as many to each item. */
@@ -211,7 +212,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 for (int f = 0; f < FLY; f++) {
                     const int32_t j =
                         __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
-                    const T *const at = x + uint64_t(uint32_t(j)) * s.x_row;
+                    const T *const at =
+                        reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
 #pragma unroll
                     for (int i = 0; i < PER; i++)
                         row[f][i] =
@@ -430,7 +432,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     s.y = static_cast<T *>(y.data);
     s.partial = reinterpret_cast<typename sum_of<T>::type *>(static_cast<char *>(exec->workspace) +
                                                              plan_workspace(a));
-    s.x_row = (uint32_t)x.row_stride;
+    s.x_row = uint32_t(x.row_stride * int64_t(sizeof(T)));
     s.x_head = x.head_stride;
     s.y_row = y.row_stride;
     s.y_head = y.head_stride;
