@@ -68,7 +68,16 @@ struct reduce_extreme {
         return reduce == FMM_MIN ? -w : w;
     }
     /* NaN, once there, stays. */
-    template <class A> static __device__ A join(A a, A b) { return b > a || b != b ? b : a; }
+    static __device__ double join(double a, double b) { return b > a || b != b ? b : a; }
+    static __device__ float join(float a, float b)
+    {
+#if __CUDA_ARCH__ >= 800
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+        return a;
+#else
+        return b > a || b != b ? b : a;
+#endif
+    }
     template <class A> static __device__ A add(A most, A w, A x) { return join(most, w * x); }
     template <class A> static __device__ A finish(A most, int64_t terms, int reduce)
     {
