@@ -17,6 +17,8 @@
 
 #include "segments.cuh"
 
+#include <type_traits>
+
 template <class T> struct spmm_args {
     csr_view a;
     edge_view val;
@@ -28,6 +30,8 @@ template <class T> struct spmm_args {
     uint64_t per_head;    /* 2^64 / heads, rounded up */
     uint32_t x_row;       /* in bytes */
     int32_t heads, shift; /* bundles of at most 2^shift rows */
+    int32_t head_feat;    /* of HEADS */
+    uint32_t val_row;     /* of HEADS, in bytes */
     int reduce;
 };
 
@@ -85,9 +89,11 @@ struct reduce_extreme {
     }
 };
 
-/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order; or
- * any, per head, of any type, through eid. */
-enum values { ONES, PLAIN, ANY };
+/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order;
+ * [nnz, heads] of type T in that order, for heads that lie side by side: they are columns of one
+ * row, and each lane reads the values of its own head; or any, per head, of any type, through eid,
+ * where each head is gathered for itself. */
+enum values { ONES, PLAIN, HEADS, ANY };
 
 /* A value as it lies in memory. What is fetched a chunk ahead is looked at only where that chunk
  * begins: a warp issues in order, so a look waits for the load, and all that follows waits too. */
@@ -109,7 +115,7 @@ template <class Word> static __device__ __forceinline__ Word word_at(const void 
 template <class T, int VALUES, class Word>
 static __device__ __forceinline__ Word value_at(const spmm_args<T> &s, int64_t p, int64_t head)
 {
-    if (VALUES == ONES) return 0;
+    if (VALUES == ONES || VALUES == HEADS) return 0;
     if (VALUES == PLAIN) return word_at<WORD(T)>(s.val.data, p);
     if (!s.val.data) return 0;
     const int64_t at = edge_of(s.val, p) * s.val.row_stride + head * s.val.head_stride;
@@ -124,7 +130,7 @@ static __device__ __forceinline__ typename sum_of<T>::type value_of(const spmm_a
                                                                     Word bits)
 {
     typedef typename sum_of<T>::type A;
-    if (VALUES == ONES || (VALUES == ANY && !s.val.data)) return A(1);
+    if (VALUES == ONES || VALUES == HEADS || (VALUES == ANY && !s.val.data)) return A(1);
     if (VALUES == PLAIN) {
         const auto own = static_cast<WORD(T)>(bits);
         return widen(*reinterpret_cast<const T *>(&own));
@@ -141,6 +147,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     spmm_segments(const __grid_constant__ spmm_args<T> s)
 {
     typedef typename sum_of<T>::type A;
+    typedef typename std::conditional<VALUES == HEADS, uint32_t, int64_t>::type position;
     enum { EACH = LANES < 8 ? 8 / LANES : 1, CHUNK = LANES * EACH };
     let_next_start();
     const int lane = threadIdx.x % LANES;
@@ -151,7 +158,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     const int64_t k = VALUES == ANY ? item_of(group, s.heads, s.per_head) : group;
     const int32_t head = VALUES == ANY ? (int32_t)(group - k * s.heads) : 0;
     const item_view item = find_item(counts, k, s.shift);
-    const span mine = find_span(s.a, s.plan, item, lane);
+    span mine = find_span(s.a, s.plan, item, lane);
+    mine.begin = position(mine.begin);
     const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
     const char *const x =
         reinterpret_cast<const char *>(s.x + (VALUES == ANY ? head * s.x_head : 0) + column);
@@ -170,17 +178,26 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 store<T, VEC>(y + row * s.y_row + i * LANES * VEC, zeros);
     }
 
+    /* HEADS: what the lane's head has for the entry `lane` before the one that is asked for. */
+    const char *by[PER];
+    if (VALUES == HEADS)
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            by[i] = static_cast<const char *>(s.val.data) - int64_t(lane) * s.val_row +
+                    min(column + i * LANES * VEC, feat - 1) / s.head_feat * s.val.head_stride *
+                        int64_t(sizeof(T));
+
     int32_t near[EACH], near_next[EACH];
     A weight[EACH];
     WORD(A) weight_next[EACH];
-    int64_t from; /* where the lane fetches next, and how far its group's row goes on from there */
+    position from; /* where the lane fetches next, and how far its group's row goes on from there */
     int32_t left;
     auto fetch = [&] {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             near_next[e] = -1, weight_next[e] = 0;
             if (e * LANES >= left) continue;
-            near_next[e] = __ldg(s.a.idx + from + e * LANES);
+            near_next[e] = __ldg(s.a.idx + (from + e * LANES));
             weight_next[e] = value_at<T, VALUES, WORD(A)>(s, from + e * LANES, head);
         }
     };
@@ -195,7 +212,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     };
 
     span now = span_of_lane<LANES>(mine, 0);
-    from = now.begin + lane, left = now.length - lane;
+    from = position(now.begin) + lane, left = now.length - lane;
     fetch();
     arrive();
     for (int r = 0; r < rows; r++) {
@@ -209,14 +226,19 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += CHUNK) {
+            const char *own_at[PER];
+#pragma unroll
+            for (int i = 0; VALUES == HEADS && i < PER; i++)
+                own_at[i] = by[i] + uint64_t(from) * s.val_row;
             const bool more = done + CHUNK < longest;
-            from = more ? from + CHUNK : next.begin + lane;
+            from = more ? from + CHUNK : position(next.begin) + lane;
             left = more ? left - CHUNK : next.length - lane;
             fetch();
 #pragma unroll
             for (int c = 0; c < CHUNK; c += FLY) {
                 if (c && done + c >= longest) break;
                 PACK(T, VEC) row[FLY][PER];
+                PACK(T, 1) own[FLY][PER];
 #pragma unroll
                 for (int f = 0; f < FLY; f++) {
                     const int32_t j =
@@ -224,21 +246,30 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                     const T *const at =
                         reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
 #pragma unroll
-                    for (int i = 0; i < PER; i++)
-                        row[f][i] =
-                            load_if<T, VEC>(j >= 0 && column + i * LANES * VEC < feat,
-                                            at + i * LANES * VEC, Reduce::template blank<T>());
+                    for (int i = 0; i < PER; i++) {
+                        const bool there = j >= 0 && column + i * LANES * VEC < feat;
+                        row[f][i] = load_if<T, VEC>(there, at + i * LANES * VEC,
+                                                    Reduce::template blank<T>());
+                        if (VALUES == HEADS)
+                            own[f][i] =
+                                load_if<T, 1>(there, reinterpret_cast<const T *>(
+                                                         own_at[i] + uint64_t(c + f) * s.val_row));
+                    }
                 }
 #pragma unroll
                 for (int f = 0; f < FLY; f++) {
-                    const A by = __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
+                    const A shared = VALUES == HEADS ? A(1)
+                                                     : __shfl_sync(ALL, weight[(c + f) / LANES],
+                                                                   (c + f) % LANES, LANES);
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
                         A term[VEC];
                         unpack<T, VEC>(row[f][i], term);
+                        A w = shared;
+                        if (VALUES == HEADS) unpack<T, 1>(own[f][i], &w);
 #pragma unroll
                         for (int v = 0; v < VEC; v++)
-                            sum[i][v] = Reduce::add(sum[i][v], by, term[v]);
+                            sum[i][v] = Reduce::add(sum[i][v], w, term[v]);
                     }
                 }
             }
@@ -384,9 +415,13 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
     else if (s.heads == 1 && !s.val.data)
         spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ONES, reduce_sum>
             <<<grid, BLOCK, 0, stream>>>(s);
-    else if (s.heads == 1 && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1)
+    else if (!s.head_feat && s.heads == 1 && !s.val.eid && s.val.dtype == dtype_of<T>() &&
+             s.val.row_stride == 1)
         spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, PLAIN, reduce_sum>
             <<<grid, BLOCK, 0, stream>>>(s);
+    else if (s.head_feat)
+        spmm_segments < T, VEC, LANES, PER,
+            PER<4 ? FLY : FLY / 2, BLOCKS, HEADS, reduce_sum><<<grid, BLOCK, 0, stream>>>(s);
     else
         spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_sum>
             <<<grid, BLOCK, 0, stream>>>(s);
@@ -422,11 +457,22 @@ enum { FEAT_MOST = 65535 * 8 };
 /* Slots of partial sums begin at 16 bytes and hold whole groups of WIDTH columns. */
 static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
 
+/* Whether a sum over values of each head is one of HEADS: entries and strides are 32-bit factors.
+ */
+template <class T> static bool has_own_values(const fmm_csr *a, const fmm_call *call)
+{
+    const fmm_dense *const val = call->val;
+    return (call->reduce == FMM_SUM || call->reduce == FMM_MEAN) && !a->eid &&
+           (int)val->dtype == dtype_of<T>() && a->nnz <= INT32_MAX &&
+           val->row_stride <= int64_t(UINT32_MAX / sizeof(T));
+}
+
 template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const bool shared = !call->val || !call->val->data || call->val->heads == 1;
-    const bool flat = shared && can_be_flat(call->x) && can_be_flat(call->y) &&
+    const bool each = !shared && has_own_values<T>(a, call);
+    const bool flat = (shared || each) && can_be_flat(call->x) && can_be_flat(call->y) &&
                       call->x->heads * call->x->feat <= FEAT_MOST;
     const fmm_dense x = flat ? flat_heads(call->x) : *call->x;
     const fmm_dense y = flat ? flat_heads(call->y) : *call->y;
@@ -450,9 +496,12 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     s.heads = (int32_t)x.heads;
     s.per_head = reciprocal(x.heads);
     s.reduce = call->reduce;
+    s.head_feat = flat && each ? (int32_t)call->x->feat : 0;
+    s.val_row = s.head_feat ? uint32_t(s.val.row_stride * int64_t(sizeof(T))) : 0;
 
     const int full = 16 / sizeof(T);
-    const bool packs = lies_in_packs(&x, sizeof(T), full) && lies_in_packs(&y, sizeof(T), full);
+    const bool packs = lies_in_packs(&x, sizeof(T), full) && lies_in_packs(&y, sizeof(T), full) &&
+                       call->x->feat % (s.head_feat ? full : 1) == 0;
     choose_lanes(exec, s, packs ? full : 1);
     return cuda_leave("spmm", exec, before);
 }
