@@ -211,28 +211,33 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         }
     };
 
-    span now = span_of_lane<LANES>(mine, 0);
-    from = position(now.begin) + lane, left = now.length - lane;
+    auto go_to = [&](int r) { /* lanes are counted modulo LANES */
+                              from =
+                                  position(__shfl_sync(ALL, position(mine.begin), r, LANES)) + lane;
+                              left = __shfl_sync(ALL, mine.length, r, LANES);
+                              left = (r < LANES ? left : 0) - lane;
+    };
+    go_to(0);
     fetch();
     arrive();
     for (int r = 0; r < rows; r++) {
-        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
-        if (r + 1 == LANES) next.length = 0;
+        const int32_t length = left + lane;
         A sum[PER][VEC];
 #pragma unroll
         for (int i = 0; i < PER; i++)
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum[i][v] = Reduce::template start<A>();
 
-        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        const int longest = max(most_in_warp<LANES>(length), 1);
         for (int done = 0; done < longest; done += CHUNK) {
             const char *own_at[PER];
 #pragma unroll
             for (int i = 0; VALUES == HEADS && i < PER; i++)
                 own_at[i] = by[i] + uint64_t(from) * s.val_row;
-            const bool more = done + CHUNK < longest;
-            from = more ? from + CHUNK : position(next.begin) + lane;
-            left = more ? left - CHUNK : next.length - lane;
+            if (done + CHUNK < longest)
+                from += CHUNK, left -= CHUNK;
+            else
+                go_to(r + 1);
             fetch();
 #pragma unroll
             for (int c = 0; c < CHUNK; c += FLY) {
@@ -276,6 +281,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             arrive();
         }
 
+        const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             if (column + i * LANES * VEC >= feat) continue;
@@ -286,11 +292,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             } else if (r < item.count) {
 #pragma unroll
                 for (int v = 0; v < VEC; v++)
-                    sum[i][v] = Reduce::finish(sum[i][v], now.length, s.reduce);
-                store<T, VEC>(y + now.row * s.y_row + i * LANES * VEC, sum[i]);
+                    sum[i][v] = Reduce::finish(sum[i][v], length, s.reduce);
+                store<T, VEC>(y + row * s.y_row + i * LANES * VEC, sum[i]);
             }
         }
-        now = next;
     }
 }
 
