@@ -405,36 +405,36 @@ static void launch_join(const fmm_exec *exec, const spmm_args<T> &s)
     cudaLaunchKernelEx(&config, spmm_join<T, Reduce>, s);
 }
 
+template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, class Reduce>
+static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<T> &s)
+{
+    const cudaStream_t stream = stream_of(exec);
+    const bool in_order = !s.val.eid && s.val.dtype == dtype_of<T>();
+    if (s.head_feat) { /* only sums */
+        constexpr int fly = PER < 4 ? FLY : FLY / 2;
+        spmm_segments<T, VEC, LANES, PER, fly, BLOCKS, HEADS, reduce_sum>
+            <<<grid, BLOCK, 0, stream>>>(s);
+    } else if (s.heads == 1 && !s.val.data)
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ONES, Reduce><<<grid, BLOCK, 0, stream>>>(s);
+    else if (s.heads == 1 && in_order && s.val.row_stride == 1)
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, PLAIN, Reduce>
+            <<<grid, BLOCK, 0, stream>>>(s);
+    else
+        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, Reduce><<<grid, BLOCK, 0, stream>>>(s);
+    if (s.plan.long_rows_max) launch_join<T, Reduce>(exec, s);
+}
+
 template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS>
 static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
-    const cudaStream_t stream = stream_of(exec);
     s.shift = bundle_shift(s.a.rows);
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
     const dim3 grid(blocks_for(items * LANES), (unsigned)ceil_div(s.feat, LANES * PER * VEC));
-    const bool sum = s.reduce == FMM_SUM || s.reduce == FMM_MEAN;
-    if (!sum)
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_extreme>
-            <<<grid, BLOCK, 0, stream>>>(s);
-    else if (s.heads == 1 && !s.val.data)
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ONES, reduce_sum>
-            <<<grid, BLOCK, 0, stream>>>(s);
-    else if (!s.head_feat && s.heads == 1 && !s.val.eid && s.val.dtype == dtype_of<T>() &&
-             s.val.row_stride == 1)
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, PLAIN, reduce_sum>
-            <<<grid, BLOCK, 0, stream>>>(s);
-    else if (s.head_feat)
-        spmm_segments < T, VEC, LANES, PER,
-            PER<4 ? FLY : FLY / 2, BLOCKS, HEADS, reduce_sum><<<grid, BLOCK, 0, stream>>>(s);
+    if (s.reduce == FMM_SUM || s.reduce == FMM_MEAN)
+        launch_values<T, VEC, LANES, PER, FLY, BLOCKS, reduce_sum>(exec, grid, s);
     else
-        spmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, ANY, reduce_sum>
-            <<<grid, BLOCK, 0, stream>>>(s);
-    if (!s.plan.long_rows_max) return;
-    if (sum)
-        launch_join<T, reduce_sum>(exec, s);
-    else
-        launch_join<T, reduce_extreme>(exec, s);
+        launch_values<T, VEC, LANES, PER, FLY, BLOCKS, reduce_extreme>(exec, grid, s);
 }
 
 /* Lanes and loads for a row of x: the fewest lanes that span it with one load each up to 256 bytes,
