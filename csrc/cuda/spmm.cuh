@@ -3,9 +3,10 @@
  * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An
  * item and a head go to a group of LANES lanes, which reads idx and val of CHUNK entries at once,
  * one chunk ahead, hands them round by shuffles, and gathers FLY rows of x at a time, VEC elements
- * (16 bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Groups of
- * one item, different in head, are neighbours in a warp, so their loads fall together. gridDim.y
- * walks over tiles of columns.
+ * (16 bytes, if x lies so) a lane and load, PER loads a row; the sums stay in registers. Heads that
+ * share values, or have values of their own in the matrix's order, are columns of one row where
+ * they lie side by side; else groups of one item, different in head, are neighbours in a warp, so
+ * that their loads fall together. gridDim.y walks over tiles of columns.
  *
  * A whole row is written once, straight to y; empty rows are dealt out evenly and written while the
  * first loads are under way. A piece goes to its own slot of the workspace, and a second kernel
