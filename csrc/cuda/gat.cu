@@ -1,17 +1,20 @@
 /* The forms of gat.c on CUDA.
  *
- * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns and
- * meets in a tree of shuffles. SPREAD: a block owns COLUMNS channels of a part's nodes; each thread
- * writes its channel of every eighth node and keeps the sums of the parameters' gradients, which
- * the first threads then join in order. Neighbouring threads take neighbouring channels, so that
- * every operand is read once and in whole sectors. */
+ * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns of VEC
+ * and meets in a tree of shuffles. SPREAD: a block owns the channels of a tile for a part's nodes;
+ * each thread writes its VEC channels of every node of its turn and keeps the sums of the
+ * parameters' gradients, which the first threads then join in order. Neighbouring threads take
+ * neighbouring channels, so that every operand is read once and in whole sectors; VEC fills 16
+ * bytes where all operands are aligned to them, and is 1 elsewhere. These passes do nothing but
+ * read and write: a thread has all its loads under way at once. */
 #include "segments.cuh"
 
 extern "C" {
 #include "../gat.h"
 }
 
-enum { COLUMNS = 32, TURNS = BLOCK / COLUMNS, PLANES = 3 };
+enum { PLANES = 3 };
+enum { SCORES, DELTA, DELTA_POS }; /* what gat_dots computes; POS: with q's gradient */
 
 template <class T> struct side {
     T *data;
@@ -34,38 +37,53 @@ template <class T> struct gat_args {
     side<A> delta, parts;
     int64_t rows, feat;
     uint64_t per_head;
-    int32_t heads, lane_bits;
+    int32_t heads, lane_bits; /* lanes of a head, or of a tile's row */
     A slope;
 };
 
-/* < a, b > and < a, c > over the group's lanes, the same in all of them; c may be NULL. Both are
- * read before either is summed over the lanes: a small graph's call lasts as long as its waits. */
-template <class T, class U> struct dots {
+template <class T, int N>
+static __device__ __forceinline__ void read(const T *from, typename sum_of<T>::type *to)
+{
+    enum { EACH = sizeof(T) * N < 16 ? N : 16 / sizeof(T) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH) unpack<T, EACH>(load<T, EACH>(from + i), to + i);
+}
+
+/* < a, b > and, unless ONE, < a, c > over the group's lanes, the same in all of them. Both are read
+ * before either is summed over the lanes: a small graph's call lasts as long as its waits. */
+template <class T, class U, int VEC, bool ONE> struct dots {
     typedef typename sum_of<T>::type A;
     A with_b, with_c;
     __device__ __forceinline__ dots(const T *a, const T *b, const U *c, int64_t feat, int lane,
                                     int lanes)
     {
+        const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);
         with_b = 0, with_c = 0;
-        for (int64_t from = lane; from < feat; from += int64_t(lanes) * CHAIN) {
-            const int64_t end = min(feat, from + int64_t(lanes) * CHAIN);
+        for (int64_t from = int64_t(lane) * VEC; from < feat; from += chain) {
+            const int64_t end = min(feat, from + chain);
             A sum_b = 0, sum_c = 0;
 #pragma unroll 2
-            for (int64_t k = from; k < end; k += lanes) {
-                const A v = widen(__ldg(a + k));
-                sum_b += v * A(widen(__ldg(b + k)));
-                if (c) sum_c += v * A(widen(__ldg(c + k)));
+            for (int64_t k = from; k < end; k += step) {
+                A x[VEC], y[VEC], z[VEC];
+                read<T, VEC>(a + k, x);
+                read<T, VEC>(b + k, y);
+                if (!ONE) read<U, VEC>(c + k, z);
+#pragma unroll
+                for (int v = 0; v < VEC; v++) {
+                    sum_b += x[v] * y[v];
+                    if (!ONE) sum_c += x[v] * z[v];
+                }
             }
             with_b += sum_b, with_c += sum_c;
         }
         for (int d = lanes / 2; d; d /= 2) {
             with_b += __shfl_xor_sync(ALL, with_b, d);
-            with_c += __shfl_xor_sync(ALL, with_c, d);
+            if (!ONE) with_c += __shfl_xor_sync(ALL, with_c, d);
         }
     }
 };
 
-template <class T, bool DELTA>
+template <class T, int FORM, int VEC>
 static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -78,61 +96,110 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
         const int64_t mine = begin + first % (WARP >> s.lane_bits), t = min(mine, count - 1);
         const int64_t i = item_of(t, s.heads, s.per_head), h = t - i * s.heads;
         const bool writes = lane == 0 && mine < count;
-        if (DELTA) {
-            const bool q = s.score[1].data;
+        if (FORM == SCORES) {
+            const dots<T, T, VEC, false> sum(s.x.at(i, h), s.att[0].at(0, h), s.att[1].at(0, h),
+                                             s.feat, lane, lanes);
+            if (writes) *s.score[0].at(i, h) = narrow<T>(sum.with_b);
+            if (writes) *s.score[1].at(i, h) = narrow<T>(sum.with_c);
+        } else {
+            const bool q = FORM == DELTA_POS;
             const A glse = s.glse.data ? __ldg(s.glse.at(i, h)) : A(0);
             const A pos_w = q ? __ldg(s.pos_w.at(i, h)) : A(0),
                     lse = q ? __ldg(s.lse.at(i, h)) : A(0);
-            const dots<T, A> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL, s.feat,
-                                 lane, lanes);
+            const dots<T, A, VEC, !q> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL,
+                                          s.feat, lane, lanes);
             const A delta = sum.with_b - glse, above = sum.with_c - delta * pos_w;
             const A gq = (A(1) - s.slope) * above + s.slope * glse;
             if (writes) *s.delta.at(i, h) = delta;
             if (writes && q) *s.score[1].at(i, h) = narrow<T>(lse == -A(INFINITY) ? A(0) : gq);
-        } else {
-            const dots<T, T> sum(s.x.at(i, h), s.att[0].at(0, h), s.att[1].at(0, h), s.feat, lane,
-                                 lanes);
-            if (writes) *s.score[0].at(i, h) = narrow<T>(sum.with_b);
-            if (writes) *s.score[1].at(i, h) = narrow<T>(sum.with_c);
         }
     }
 }
 
-template <class T>
+template <class T, int VEC>
 static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ A meet[PLANES][TURNS][COLUMNS];
-    const int turn = threadIdx.x / COLUMNS, lane = threadIdx.x % COLUMNS;
-    const int64_t width = s.heads * s.feat;
-    const int64_t tiles = ceil_div(width, COLUMNS), part = blockIdx.x / tiles;
-    const int64_t column = (blockIdx.x - part * tiles) * COLUMNS + lane;
+    __shared__ A meet[PLANES][BLOCK][VEC];
+    const int lanes = 1 << s.lane_bits, turns = BLOCK >> s.lane_bits;
+    const int turn = threadIdx.x >> s.lane_bits, lane = threadIdx.x & (lanes - 1);
+    const int64_t width = s.heads * s.feat, tiles = ceil_div(width, int64_t(lanes) * VEC);
+    const int64_t part = blockIdx.x / tiles;
+    const int64_t column = ((blockIdx.x - part * tiles) * lanes + lane) * VEC;
     const bool live = column < width;
     const int64_t h = live ? column / s.feat : 0, c = live ? column - h * s.feat : 0;
     const int64_t end = live ? min((part + 1) * FMM_GAT_ROWS, s.rows) : 0;
+    /* Where there is no gout, x is read in its place: a load under a branch waits for others. */
+    const side<const T> third = s.gout.data ? s.gout : s.x;
     wait_for_previous();
-    const A att_k = widen(__ldg(s.att[0].at(0, h) + c)),
-            att_q = widen(__ldg(s.att[1].at(0, h) + c));
-    A sums[PLANES] = {};
+    A att_k[VEC], att_q[VEC], sums[PLANES][VEC] = {};
+    read<T, VEC>(s.att[0].at(0, h) + c, att_k);
+    read<T, VEC>(s.att[1].at(0, h) + c, att_q);
 #pragma unroll 4
-    for (int64_t i = part * FMM_GAT_ROWS + turn; i < end; i += TURNS) {
+    for (int64_t i = part * FMM_GAT_ROWS + turn; i < end; i += turns) {
         const A gk = widen(__ldg(s.score[0].at(i, h))), gq = widen(__ldg(s.score[1].at(i, h)));
-        const A x = widen(__ldg(s.x.at(i, h) + c)), gv = widen(__ldg(s.value.at(i, h) + c));
-        if (s.gout.data) sums[2] += A(widen(__ldg(s.gout.at(i, h) + c)));
-        sums[0] += gk * x, sums[1] += gq * x;
-        s.out.at(i, h)[c] = narrow<T>(gv + gk * att_k + gq * att_q);
+        A x[VEC], gv[VEC], gout[VEC];
+        read<T, VEC>(s.x.at(i, h) + c, x);
+        read<T, VEC>(s.value.at(i, h) + c, gv);
+        read<T, VEC>(third.at(i, h) + c, gout);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) {
+            sums[0][v] += gk * x[v], sums[1][v] += gq * x[v], sums[2][v] += gout[v];
+            gv[v] += gk * att_k[v] + gq * att_q[v];
+        }
+        store<T, VEC>(s.out.at(i, h) + c, gv);
     }
-    for (int p = 0; p < PLANES; p++) meet[p][turn][lane] = sums[p];
+#pragma unroll
+    for (int p = 0; p < PLANES; p++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) meet[p][threadIdx.x][v] = sums[p][v];
     __syncthreads();
     if (turn >= (s.gout.data ? PLANES : PLANES - 1) || !live) return;
-    A total = 0;
-    for (int k = 0; k < TURNS; k++) total += meet[turn][k][lane];
-    s.parts.at(part, turn * int64_t(s.heads) + h)[c] = total;
+    A total[VEC] = {};
+    for (int k = 0; k < turns; k++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) total[v] += meet[turn][k * lanes + lane][v];
+    keep<A, VEC>(s.parts.at(part, turn * int64_t(s.heads) + h) + c, total);
+}
+
+/* Whether VEC elements may be read at once everywhere: what is absent is aligned. */
+template <class T> static bool aligned(const side<T> &d)
+{
+    return !d.data ||
+           (((uintptr_t)d.data | uint64_t(d.row) * sizeof(T) | uint64_t(d.head) * sizeof(T)) &
+            15) == 0;
+}
+template <class T> static bool aligned(const gat_args<T> &s)
+{
+    return aligned(s.x) && aligned(s.value) && aligned(s.gout) && aligned(s.att[0]) &&
+           aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts);
+}
+
+template <class T, int VEC> static void launch_form(const fmm_exec *exec, int form, gat_args<T> s)
+{
+    enum { BLOCKS_MAX = 1 << 20 };
+    const cudaStream_t stream = stream_of(exec);
+    const bool spread = form == FMM_GAT_SPREAD;
+    const int64_t wide = spread ? s.heads * s.feat : s.feat;
+    while (s.lane_bits < 5 && int64_t(VEC) << s.lane_bits < wide) s.lane_bits++;
+    if (spread) {
+        const int64_t tiles = ceil_div(wide, int64_t(VEC) << s.lane_bits);
+        const dim3 blocks((unsigned)(ceil_div(s.rows, FMM_GAT_ROWS) * tiles));
+        launch_early(exec->index, stream, gat_spread<T, VEC>, blocks, s);
+        return;
+    }
+    const int64_t threads = s.rows * s.heads << s.lane_bits;
+    const dim3 blocks((unsigned)smaller(ceil_div(threads, BLOCK), BLOCKS_MAX));
+    launch_early(exec->index, stream,
+                 form == FMM_GAT_SCORES ? gat_dots<T, SCORES, VEC>
+                 : s.score[1].data      ? gat_dots<T, DELTA_POS, VEC>
+                                        : gat_dots<T, DELTA, VEC>,
+                 blocks, s);
 }
 
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
 {
-    enum { BLOCKS_MAX = 1 << 20 };
+    enum { VEC = 16 / sizeof(T) };
     typedef typename sum_of<T>::type A;
     gat_args<T> s = {};
     s.x = side_of<const T>(call->x), s.value = side_of<const T>(call->value);
@@ -148,20 +215,14 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
-    while (s.lane_bits < 5 && int64_t(1) << s.lane_bits < s.feat) s.lane_bits++;
     REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
-    const cudaStream_t stream = stream_of(exec);
-    if (call->form == FMM_GAT_SPREAD) {
-        const int64_t blocks = ceil_div(s.rows, FMM_GAT_ROWS) * ceil_div(s.heads * s.feat, COLUMNS);
-        REQUIRE(blocks <= INT32_MAX, FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
-        launch_early(exec->index, stream, gat_spread<T>, dim3((unsigned)blocks), s);
-        return FMM_OK;
-    }
-    const int64_t groups = s.rows * s.heads;
-    const unsigned blocks = (unsigned)smaller(ceil_div(groups << s.lane_bits, BLOCK), BLOCKS_MAX);
-    launch_early(exec->index, stream,
-                 call->form == FMM_GAT_DELTA ? gat_dots<T, true> : gat_dots<T, false>, dim3(blocks),
-                 s);
+    REQUIRE(call->form != FMM_GAT_SPREAD ||
+                ceil_div(s.rows, FMM_GAT_ROWS) * ceil_div(s.heads * s.feat, WARP) <= INT32_MAX,
+            FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
+    if (s.feat % VEC == 0 && aligned(s))
+        launch_form<T, VEC>(exec, call->form, s);
+    else
+        launch_form<T, 1>(exec, call->form, s);
     return FMM_OK;
 }
 

@@ -89,14 +89,15 @@ class Linear(torch.nn.Module):
         return f"{self.in_channels}, {self.out_channels}, bias={self.bias is not None}"
 
 
-JOINED = 2**24  # numbers up to which one product and the copy of its gradients cost less than a product each
+JOINED = 2**24  # numbers up to which one product and the copy of its gradients cost less than the calls they save
 
 
 def maps_of(x: Tensor, *maps: Linear) -> list[Tensor]:
-    """Several linear maps of one x: of a small x as one product, whose results lie side by side.
+    """Several linear maps of one x: where it pays as one product, whose results lie side by side.
 
-    Each is what ``map(x)`` gives, to rounding. A small graph waits for calls: one product, its two gradients
-    and no sums of x's gradients take the place of as many as there are maps.
+    Each is what ``map(x)`` gives, to rounding. One product, its two gradients and the copy of the results'
+    gradients to one place stand for as many products as there are maps and the sums of x's gradients. A small
+    graph waits for calls; a large one for bytes, which the copy reads and writes once, and each sum of two thrice.
     """
     if not _joins(x, maps):
         return [lin(x) for lin in maps]
@@ -108,7 +109,8 @@ def maps_of(x: Tensor, *maps: Linear) -> list[Tensor]:
 
 def _joins(x: Tensor, maps: tuple[Linear, ...]) -> bool:
     numbers = sum(lin.out_channels for lin in maps)
-    if any((lin.bias is None) != (maps[0].bias is None) for lin in maps) or x.shape[0] * numbers > JOINED:
+    pays = x.shape[0] * numbers <= JOINED or 2 * numbers <= 3 * (len(maps) - 1) * x.shape[-1]
+    if not pays or any((lin.bias is None) != (maps[0].bias is None) for lin in maps):
         return False
     return all(goes_unseen(x, lin) for lin in maps)
 
