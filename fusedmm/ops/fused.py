@@ -20,7 +20,9 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
-from fusedmm.ops.pair import Values, half, kept_entries, kind_of, like_values, per_entry, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import (
+    Values, half, kept, kept_entries, kind_of, like_values, per_entry, run, sddmm_half, serves_all, spmm_half,
+)  # fmt: skip
 from fusedmm.structure import Half
 
 
@@ -221,8 +223,11 @@ class Edge(torch.autograd.Function):
 
 
 def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
-    """The same by differentiable operations, with one score per edge in memory."""
+    """The same by differentiable operations, with one score per edge in memory; in the dtype of sums throughout."""
+    return _composite(adj, val, *kept(x, y, z), spec).to(x.dtype)
 
+
+def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     def weight(s: Tensor, a: Tensor) -> Tensor:
         return Edge.apply(parse(spec.edge), s, a.expand_as(s))
 
@@ -307,16 +312,19 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     plain = spec.score == "dot" and scale and spec.activation is None
     keeps = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
 
-    def compute(op: Any, transposed: bool, wanted: int, *kept: Tensor) -> Any:
+    def compute(op: Any, transposed: bool, wanted: int, *behind: Tensor) -> Any:
         if not wanted:
             return None, None, adj.none
         # What is kept and the gradient of val are in the caller's order, so their passes need positions.
         positions = keeps or (not transposed and needed[0])
         here = (half(adj, transposed), val) if positions else _ordered(adj, transposed, val)
-        operands = _operands(adj, here[1], x, y, z, spec)
-        found: Any = run(op, x, *here[0], *operands, g, *kept, program, *spec.kinds(), wanted, 0)
-        return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None, *found[2:]
+        given = (x, y, z, g)
+        if not transposed and needed[0] and serves_all(kind_of(val), x):
+            given = kept(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
+        operands = _operands(adj, here[1], *given[:3], spec)
+        found: Any = run(op, x, *here[0], *operands, given[3], *behind, program, *spec.kinds(), wanted, 0)
+        return found[0].to(x.dtype) if wanted & 1 else None, found[1] if wanted & 2 else None, *found[2:]
 
-    gx, gval, kept = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
-    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, kept)
+    gx, gval, edges = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
+    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, edges)
     return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

@@ -96,7 +96,7 @@ def kind_of(val: Tensor) -> Kind:
 
 def serves_all(kind: Kind, x: Tensor) -> bool:
     """Whether values [nnz] or [nnz, 1] serve several heads of x."""
-    return x.dim() == 3 and x.shape[1] != kind[0]
+    return x.dim() == 3 and x.shape[1] != max(kind[0], 1)
 
 
 def like_values(g: Tensor, kind: Kind) -> Tensor:
@@ -109,6 +109,15 @@ def like_values(g: Tensor, kind: Kind) -> Tensor:
     return g if g.dtype == dtype else g.to(dtype)
 
 
+def times_values(ge: Tensor, val: Values) -> Tensor:
+    """ge * val per entry, with which SDDMM's gradients multiply: in the dtype of sums, since a product of
+    two numbers of float16 may be none of its own."""
+    if val is None or not val.numel():
+        return ge
+    ge, val = kept(ge, val)
+    return ge * (val[:, None] if ge.dim() > val.dim() else val)
+
+
 def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
     """Operands with their heads as more channels: the products of all heads are then one sum, rounded once."""
     if all(t.stride(1) < t.stride(2) for t in operands):  # the order is free, so that of memory: no copy
@@ -117,7 +126,7 @@ def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
 
 
 def kept(*operands: Tensor) -> tuple[Tensor, ...]:
-    """Operands in the dtype of sums, where numbers of several heads are to be added to each other."""
+    """Operands in the dtype of sums: what is made of them is rounded once, by whom it is for."""
     return tuple(t.to(sums_dtype(t)) for t in operands)
 
 
@@ -208,9 +217,7 @@ class SDDMM(torch.autograd.Function):
     def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, a, b = ctx.saved_tensors
         adj, transposed = ctx.adj, ctx.transposed
-        weight = ge
-        if val is not None:
-            weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
+        weight = times_values(ge, val)
         ga = spmm_half(adj, transposed, weight, b) if ctx.needs_input_grad[3] else None
         gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
         gval = None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, ops
-from fusedmm.ops.pair import as_channels, entries_of, kept, kind_of, like_values, per_entry, serves_all
+from fusedmm.ops.pair import as_channels, entries_of, kept, kind_of, like_values, per_entry, serves_all, times_values
 
 Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
 
@@ -58,9 +58,7 @@ def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _sddmm_backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:
     *halves_list, val, a, b = ctx.saved_tensors
     halves, ga, gb, gval = tuple(halves_list), None, None, None
-    weight = ge
-    if val is not None and val.numel():
-        weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
+    weight = ge if val is None else times_values(ge, val)
     if ctx.needs_input_grad[9]:
         ga = ops.spmm(*halves, weight, b, 0, 0)
     if ctx.needs_input_grad[10]:
