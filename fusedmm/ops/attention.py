@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu, normalize
+from torch.nn.functional import leaky_relu
 
-from fusedmm._lib import algorithm_number, ops
+from fusedmm._lib import algorithm_number, ops, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
-from fusedmm.ops.operands import autocast, needs_rules, require_dense, rows_of
+from fusedmm.ops.operands import autocast, needs_rules, normalize, require_dense, rows_of
 from fusedmm.ops.pair import half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
-from fusedmm.ops.sddmm import sddmm
+from fusedmm.ops.sddmm import elementwise
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 DOT, ADDITIVE, GATV2 = 0, 1, 2
@@ -202,7 +202,7 @@ def _operands(
     if q.shape[2] != k.shape[2]:
         raise ValueError(f"attention: q has {q.shape[2]} features and k {k.shape[2]}")
     if score == "cosine":
-        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+        q, k = normalize(q), normalize(k)
     if (att is None) == (score == "gatv2"):
         raise ValueError("attention: att must be given for gatv2 and for no other score")
     if att is not None:
@@ -311,14 +311,16 @@ class Attention(torch.autograd.Function):
 
 def in_sums(x: Operands) -> Operands:
     """The operands in the dtype of sums."""
-    return Operands(*(None if t is None else kept(t)[0] for t in x[:-1]), x.seed)
+    seed, given = x.seed, x._replace(seed=None)
+    wide: Any = (None if t is None else t.to(sums_dtype(t)) for t in given)
+    return Operands(*wide)._replace(seed=seed)
 
 
 def _logits(o: Options, x: Operands) -> Tensor:
     if o.score == DOT:
         logit = o.scale * sddmm_half(o.adj, False, None, x.q, x.k)
         return logit if x.bias is None else logit + x.bias
-    t = sddmm(o.adj.pattern(), x.q, x.k, op="add")
+    t = elementwise(o.adj.pattern(), x.q, x.k, "add")
     if o.score == GATV2:
         assert x.att is not None
         logit = (leaky_relu(t, o.slope) * x.att).sum(-1)

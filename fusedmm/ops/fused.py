@@ -21,7 +21,17 @@ from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
 from fusedmm.ops.pair import (
-    Values, half, kept, kept_entries, kind_of, like_values, per_entry, run, sddmm_half, serves_all, spmm_half,
+    Values,
+    half,
+    kept,
+    kept_entries,
+    kind_of,
+    like_values,
+    per_entry,
+    run,
+    sddmm_half,
+    serves_all,
+    spmm_half,
 )  # fmt: skip
 from fusedmm.structure import Half
 
@@ -224,7 +234,8 @@ class Edge(torch.autograd.Function):
 
 def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     """The same by differentiable operations, with one score per edge in memory; in the dtype of sums throughout."""
-    return _composite(adj, val, *kept(x, y, z), spec).to(x.dtype)
+    first, second, third = kept(x, y, z)
+    return _composite(adj, val, first, second, third, spec).to(x.dtype)
 
 
 def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
@@ -303,8 +314,9 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     """Joined: those of y and z may come as one sum, as y's."""
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
+    dtype = x.dtype
     if spec.reduce == "mean":
-        g = per_entry(kept_entries(adj, False, g), g)
+        x, y, z, g = *kept(x, y, z), per_entry(kept_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
     rows, cols = (needed[1] and reaches) | needed[0] << 1, (needed[2] and reaches) | (needed[3] and scale) << 1
@@ -318,12 +330,15 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         # What is kept and the gradient of val are in the caller's order, so their passes need positions.
         positions = keeps or (not transposed and needed[0])
         here = (half(adj, transposed), val) if positions else _ordered(adj, transposed, val)
-        given = (x, y, z, g)
+        given: Any = (x, y, z, g)
         if not transposed and needed[0] and serves_all(kind_of(val), x):
             given = kept(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
-        operands = _operands(adj, here[1], *given[:3], spec)
-        found: Any = run(op, x, *here[0], *operands, given[3], *behind, program, *spec.kinds(), wanted, 0)
-        return found[0].to(x.dtype) if wanted & 1 else None, found[1] if wanted & 2 else None, *found[2:]
+        *dense, up = given
+        operands = _operands(adj, here[1], *dense, spec)  # type: ignore[call-arg, arg-type]
+        found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0)
+        # A value's gradient is added up over its heads first.
+        second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None
+        return found[0].to(dtype) if wanted & 1 else None, second, *found[2:]
 
     gx, gval, edges = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
     gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, edges)
