@@ -61,8 +61,14 @@ class Neighbours:
             return self.reduced(reduce)
         key = "in sums", reduce
         if key not in self._made:
-            self._made[key] = self.of(self.x.to(sums_dtype(self.x)), reduce)
+            self._made[key] = self.of(self.wide(), reduce)
         return self._made[key]
+
+    def wide(self) -> Tensor:
+        """x in the dtype of sums, once: what it is used for adds to one gradient, which is rounded at its end."""
+        if "wide" not in self._made:
+            self._made["wide"] = self.x.to(sums_dtype(self.x))
+        return self._made["wide"]
 
     def of(self, x: Tensor, reduce: str) -> Tensor:
         """A reduction of other features, in their dtype."""
@@ -73,8 +79,7 @@ class Neighbours:
         """The variance in the dtype of sums, whose gradient leaves the mean of squares out where semi_grad is set."""
         key = "var", semi_grad
         if key not in self._made:
-            x, mean = self.x.to(sums_dtype(self.x)), self.in_sums("mean")
-            x = x.detach() if semi_grad else x
+            x, mean = self.wide().detach() if semi_grad else self.wide(), self.in_sums("mean")
             self._made[key] = self.of(x * x, "mean") - mean * mean
         return self._made[key]
 
@@ -143,8 +148,7 @@ class Aggregation(torch.nn.Module):
         if isinstance(p, (int, float)) and p == 1:
             return near.reduced("mean")
         ends = self.options["clamp_min"], self.options["clamp_max"]
-        x = near.x.to(sums_dtype(near.x))
-        return near.of(x.clamp(*ends).pow(p), "mean").clamp(*ends).pow(1.0 / p)
+        return near.of(near.wide().clamp(*ends).pow(p), "mean").clamp(*ends).pow(1.0 / p)
 
 
 class Aggregations(torch.nn.Module):
