@@ -169,6 +169,22 @@ def test_gradients_of_log_sum_exp(dtype, device):
 
 
 @halves
+@pytest.mark.parametrize("call", ["spmm", "sddmm"])
+def test_parts_of_a_tangent(call, dtype, device):
+    """132,096 from one operand and -128,000 from the other."""
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    adj = fusedmm.CSR.from_coo(zero, zero, shape=(1, 1)).cache_transpose()
+    one = torch.ones(1, 1, dtype=dtype, device=device)
+
+    def f(val, x):
+        with_val = adj.with_values(val)
+        return fusedmm.spmm(with_val, x) if call == "spmm" else fusedmm.sddmm(with_val, x, one)
+
+    given, tangents = (1024 * one[0], 1024 * one), (129 * one[0], -125 * one)
+    assert torch.func.jvp(f, given, tangents)[1].item() == 4096.0
+
+
+@halves
 def test_lengths(dtype, device):
     """Rows of zeros, of tiny and of large numbers, whose squares or lengths float16 lacks."""
     x = torch.stack([torch.zeros(64), torch.full((64,), 1e-7), torch.full((64,), 1e4), torch.full((64,), 6e4)])
@@ -260,3 +276,31 @@ def test_values_of_float32_with_operands_of_float16(reduce, device):
         (fusedmm.sddmm(adj, a, b), sddmm_oracle(adj, a, b)),
     ):
         assert_rounded(y, oracle[0], torch.float16, slack=2.0**-20 * oracle[1])
+
+
+@pytest.mark.parametrize("call", ["mean", "sddmm", "mul", "fused", "fused mean", "attention", "edge_softmax"])
+def test_compiled(call, device):
+    """The gradients that are kept wide are graphs, too."""
+    adj, dtype = random_graph(device), torch.float16
+    val = random(300, seed=1, dtype=dtype, device=device)
+    x = random(20, 2, 4, seed=2, dtype=dtype, device=device)
+
+    def f(val, x):
+        with_val = adj.with_values(val)
+        if call == "edge_softmax":
+            return fusedmm.edge_softmax(adj, val)
+        if call == "mean":
+            return fusedmm.spmm(with_val, x, reduce="mean")
+        if call in ("sddmm", "mul"):
+            return fusedmm.sddmm(with_val, x, 2 * x, op="dot" if call == "sddmm" else call)
+        if call == "attention":
+            return fusedmm.attention(adj, x, x, x, edge_weight=val, bias=val)
+        return fusedmm.fused(with_val, x, reduce=call[6:] or "sum")
+
+    f(val, x)  # makes what belongs to the structure
+    wanted = (val,) if call == "edge_softmax" else (val, x)
+    found = []
+    for compute in (f, torch.compile(f, fullgraph=True, backend="aot_eager")):
+        y = compute(val, x)
+        found.append([y, *torch.autograd.grad(y, wanted, torch.ones_like(y))])
+    torch.testing.assert_close(*found, rtol=2e-3, atol=1e-3)
