@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm._lib import sums_dtype
 from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
@@ -215,14 +216,14 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
         val = _looped_values(adj, looped, _ones(adj, dtype) if val is None else val, fill)
     with torch.autocast(adj.device.type, enabled=False):  # half precision would round the degrees
         if val is None:  # a loop weighs as much as an edge, whichever were there
-            degree = matrix.degree()[:, None].to(dtype or torch.float32)
+            degree = matrix.degree()[:, None].to(torch.float64 if dtype == torch.float64 else torch.float32)
             scale = degree.rsqrt().masked_fill_(degree == 0, 0)
         else:
             matrix = matrix.with_values(val)
-            degree = spmm(matrix, val.new_ones(matrix.n_cols, *val.shape[1:], 1))
+            degree = spmm(matrix, val.new_ones(matrix.n_cols, *val.shape[1:], 1, dtype=sums_dtype(val)))
             empty = degree == 0
             scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
-        return matrix.with_values(sddmm(matrix, scale, scale))
+        return matrix.with_values(sddmm(matrix, scale, scale).to(dtype or (scale if val is None else val).dtype))
 
 
 @lasting

@@ -119,9 +119,7 @@ def gradients(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, g: Tensor, st: 
     gi = g.detach().double().cpu()
     degree = adj.degree().cpu().clamp(min=1).double().view(-1, *[1] * (gi.dim() - 1))
     gi = (gi / degree if st.reduce == "mean" else gi)[p.row]
-    # The mean's division is rounded to g's dtype, whose smallest numbers are coarse.
-    tiny = torch.finfo(x.dtype).smallest_normal * UNIT[x.dtype]
-    g_error = UNIT[x.dtype] * gi.abs() + tiny if st.reduce == "mean" else torch.zeros_like(gi)
+    g_error = p.u * gi.abs() if st.reduce == "mean" else torch.zeros_like(gi)
     (w, w_error), (ws, ws_error), (wa, wa_error) = (of_edge(k, p) for k in (e, e.derivative("s"), e.derivative("a")))
     m, m_error = of_message(st, p)
     c = (gi * m).sum(-1)

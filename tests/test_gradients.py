@@ -78,7 +78,9 @@ def one_entry(shape, dtype, device):
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("call", ["spmm", "mean", "max", "registered spmm", "sddmm", "registered sddmm"])
+@pytest.mark.parametrize(
+    "call", ["spmm", "mean", "max", "registered spmm", "sddmm", "registered sddmm", "fused", "fused mean", "attention"]
+)
 def test_heads_whose_products_cancel_out(call, dtype, shape, device):
     """Each of them leaves float16; their sum, the gradient of a value that serves both, is 4096."""
     adj, val = one_entry(shape, dtype, device)
@@ -92,6 +94,11 @@ def test_heads_whose_products_cancel_out(call, dtype, shape, device):
         y, up = torch.ops.fusedmm.sddmm(*halves, val, x, ones, 0), up[..., 0]
     elif call == "sddmm":
         y, up = fusedmm.sddmm(adj.with_values(val), x, ones), up[..., 0]
+    elif call == "attention":
+        weight = val if val.dim() == 1 else val[:, 0]
+        y = fusedmm.attention(adj, ones, ones, x, edge_weight=weight)
+    elif call.startswith("fused"):
+        y = fusedmm.fused(adj.with_values(val), ones, ones, x, reduce=call[6:] or "sum")
     else:
         y = fusedmm.spmm(adj.with_values(val), x, reduce=call if call in ("mean", "max") else "sum")
     y.backward(up)

@@ -6,7 +6,8 @@
     softmax             per channel, sum of softmax(t x) x: attention with a head per channel and no query
 
 Several in a list share their sums: with d neighbours the mean is sum / d, and std takes var where both
-are asked for.
+are asked for. In 16 bits what is made of a sum is made of one in the dtype of sums, and rounded at its end:
+float16 has no square of 300, and mean(x^2) - mean(x)^2 no digit left.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from fusedmm._lib import REDUCTIONS
+from fusedmm._lib import REDUCTIONS, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.ops.attention import attention
+from fusedmm.ops.operands import autocast
 from fusedmm.ops.pair import kept_entries
 
 FUSED = {"add": "sum", **{name: name for name in REDUCTIONS}}  # what PyG has no messages for, by these names alone
@@ -41,24 +43,44 @@ class Neighbours:
     """Reductions of x over the rows of a graph, each made once; x [nodes, F] or [batch, nodes, F]."""
 
     def __init__(self, adj: CSR, x: Tensor, kinds: list[str]) -> None:
-        self.adj, self.x, self.kinds = adj, x, kinds
+        self.adj, self.x, self.kinds = adj, autocast(x), kinds
         self._made: dict[Any, Tensor] = {}
 
     def reduced(self, reduce: str) -> Tensor:
         """Sum, mean, max or min."""
         if reduce not in self._made:
             if reduce == "mean" and "sum" in self.kinds:
-                self._made[reduce] = self.shared_by(self.entries())
+                self._made[reduce] = self.shared_by(self.entries()).to(self.x.dtype)
             else:
                 self._made[reduce] = aggregate(self.adj, self.x, reduce)
         return self._made[reduce]
 
+    def in_sums(self, reduce: str) -> Tensor:
+        """The sum or the mean, in the dtype of sums."""
+        if self.x.dtype == sums_dtype(self.x):
+            return self.reduced(reduce)
+        key = "in sums", reduce
+        if key not in self._made:
+            self._made[key] = self.of(self.wide(), reduce)
+        return self._made[key]
+
+    def wide(self) -> Tensor:
+        """x in the dtype of sums, once: what it is used for adds to one gradient, which is rounded at its end."""
+        if "wide" not in self._made:
+            self._made["wide"] = self.x.to(sums_dtype(self.x))
+        return self._made["wide"]
+
+    def of(self, x: Tensor, reduce: str) -> Tensor:
+        """A reduction of other features, in their dtype."""
+        with torch.autocast(x.device.type, enabled=False):
+            return aggregate(self.adj, x, reduce)
+
     def var(self, semi_grad: bool) -> Tensor:
-        """The variance, whose gradient leaves the mean of squares out where semi_grad is set."""
+        """The variance in the dtype of sums, whose gradient leaves the mean of squares out where semi_grad is set."""
         key = "var", semi_grad
         if key not in self._made:
-            x, mean = self.x.detach() if semi_grad else self.x, self.reduced("mean")
-            self._made[key] = aggregate(self.adj, x * x, "mean") - mean * mean
+            x, mean = self.wide().detach() if semi_grad else self.wide(), self.in_sums("mean")
+            self._made[key] = self.of(x * x, "mean") - mean * mean
         return self._made[key]
 
     def entries(self) -> Tensor:
@@ -66,9 +88,8 @@ class Neighbours:
         return kept_entries(self.adj, False, self.x)
 
     def shared_by(self, number: Tensor) -> Tensor:
-        """The sum divided by a number per node."""
-        total = self.reduced("sum")
-        return (total / number[:, None]).to(total.dtype)
+        """The sum divided by a number per node, in the dtype of sums."""
+        return self.in_sums("sum") / number[:, None]
 
 
 class Aggregation(torch.nn.Module):
@@ -99,6 +120,9 @@ class Aggregation(torch.nn.Module):
 
     def forward(self, near: Neighbours) -> Tensor:
         """[targets, F], or [batch, targets, F]."""
+        return self._of(near).to(near.x.dtype)
+
+    def _of(self, near: Neighbours) -> Tensor:
         if self.kind in REDUCTIONS:
             return near.reduced(self.kind)
         if self.kind == "var":
@@ -124,7 +148,7 @@ class Aggregation(torch.nn.Module):
         if isinstance(p, (int, float)) and p == 1:
             return near.reduced("mean")
         ends = self.options["clamp_min"], self.options["clamp_max"]
-        return aggregate(near.adj, near.x.clamp(*ends).pow(p), "mean").clamp(*ends).pow(1.0 / p)
+        return near.of(near.wide().clamp(*ends).pow(p), "mean").clamp(*ends).pow(1.0 / p)
 
 
 class Aggregations(torch.nn.Module):

@@ -11,6 +11,7 @@ from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
 from fusedmm.nn.linear import Linear
+from fusedmm.ops.operands import normalize
 
 
 class SAGEConv(torch.nn.Module):
@@ -124,7 +125,7 @@ class SAGEConv(torch.nn.Module):
         out = self.lin_l(out)
         if self.root_weight and target is not None:
             out = out + self.lin_r(target)
-        return torch.nn.functional.normalize(out, p=2.0, dim=-1) if self.normalize else out
+        return normalize(out) if self.normalize else out
 
     def __repr__(self) -> str:
         return f"SAGEConv({self.in_channels}, {self.out_channels}, aggr={self.aggr})"

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu, normalize
+from torch.nn.functional import leaky_relu
 
-from fusedmm._lib import algorithm_number, ops
+from fusedmm._lib import algorithm_number, ops, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
-from fusedmm.ops.operands import autocast, needs_rules, require_dense, rows_of
-from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
-from fusedmm.ops.sddmm import sddmm
+from fusedmm.ops.operands import autocast, needs_rules, normalize, require_dense, rows_of
+from fusedmm.ops.pair import half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
+from fusedmm.ops.sddmm import elementwise
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 DOT, ADDITIVE, GATV2 = 0, 1, 2
@@ -47,7 +47,7 @@ class Options(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H] (weight also [nnz])."""
+    """The tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H], or [nnz, 1] and [nnz] for all heads."""
 
     q: Tensor
     k: Tensor
@@ -202,7 +202,7 @@ def _operands(
     if q.shape[2] != k.shape[2]:
         raise ValueError(f"attention: q has {q.shape[2]} features and k {k.shape[2]}")
     if score == "cosine":
-        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+        q, k = normalize(q), normalize(k)
     if (att is None) == (score == "gatv2"):
         raise ValueError("attention: att must be given for gatv2 and for no other score")
     if att is not None:
@@ -214,7 +214,7 @@ def _operands(
         att = att.reshape(heads, q.shape[2]).to(v.dtype)
     if bias is not None:
         bias = _per_edge("bias", bias, adj, v)
-        bias = bias[:, None].expand(-1, heads) if bias.dim() == 1 else bias
+        bias = bias[:, None] if bias.dim() == 1 else bias
     if weight is not None:
         weight = _per_edge("edge_weight", weight, adj, v)
     return Operands(q, k, v, att, bias, weight, None), flat
@@ -228,7 +228,9 @@ def _per_edge(name: str, x: Tensor, adj: CSR, v: Tensor) -> Tensor:
 
 
 def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
-    none = o.adj.none
+    none, heads = o.adj.none, x.q.shape[1]
+    if x.bias is not None and x.bias.shape[1] != heads:
+        x = x._replace(bias=x.bias.expand(-1, heads))
     return [*half(o.adj, transposed), *(none if t is None else t for t in x)]
 
 
@@ -282,11 +284,13 @@ class Attention(torch.autograd.Function):
         delta, gq = run(row_sums, gout, gout, out, lse, o.adj.none if glse is None else glse, pos, pos_w, o.slope)
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
         if not o.pos and want:
-            rows = backward_rows(o, x, lse, delta, gout, want)
-            gbias, gq = rows[2] if needs[4] else None, rows[0]
-            gatt = rows[1].sum(0).to(x.q.dtype) if needs[3] else None
-            if needs[5]:
-                gweight = rows[3].sum(1) if x.weight is not None and x.weight.dim() == 1 else rows[3]
+            kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]
+            shared = any(kind is not None and serves_all(kind, x.q) for kind in kinds)
+            # A number of all heads gets the sum of their gradients, which is to be rounded once.
+            of, g = (in_sums(x), kept(gout)[0]) if shared else (x, gout)
+            rows = backward_rows(o, of, lse, delta, g, want)
+            gq, gatt = rows[0].to(x.q.dtype), rows[1].sum(0).to(x.q.dtype) if needs[3] else None
+            gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows[2:], kinds, strict=True))
         want = needs[1] + 2 * needs[2]
         if want:
             gk, gv = backward_cols(o, x, lse, delta, gout, want)
@@ -305,11 +309,18 @@ class Attention(torch.autograd.Function):
 # ---- the same formula in differentiable parts ----
 
 
+def in_sums(x: Operands) -> Operands:
+    """The operands in the dtype of sums."""
+    seed, given = x.seed, x._replace(seed=None)
+    wide: Any = (None if t is None else t.to(sums_dtype(t)) for t in given)
+    return Operands(*wide)._replace(seed=seed)
+
+
 def _logits(o: Options, x: Operands) -> Tensor:
     if o.score == DOT:
         logit = o.scale * sddmm_half(o.adj, False, None, x.q, x.k)
         return logit if x.bias is None else logit + x.bias
-    t = sddmm(o.adj.pattern(), x.q, x.k, op="add")
+    t = elementwise(o.adj.pattern(), x.q, x.k, "add")
     if o.score == GATV2:
         assert x.att is not None
         logit = (leaky_relu(t, o.slope) * x.att).sum(-1)
@@ -331,7 +342,8 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
 def _weights(o: Options, x: Operands, lse: Tensor, rules: bool) -> Tensor:
     """u, by the kernel where nobody wants its gradient."""
     if rules or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)):
-        return _thinned(o, x, softmax(o.adj, _logits(o, x)))
+        y = in_sums(x)
+        return _thinned(o, y, softmax(o.adj, _logits(o, y))).to(x.v.dtype)
     q, k, _, *others = _arguments(o, x, False)[4:]
     operands = (*half(o.adj, False), q, k, o.adj.none, *others, lse)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
@@ -339,10 +351,11 @@ def _weights(o: Options, x: Operands, lse: Tensor, rules: bool) -> Tensor:
 
 
 def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
-    """out and lse by operations that torch differentiates, with the weights in memory."""
+    """out and lse by operations that torch differentiates, with the weights in memory; in the dtype of sums."""
+    dtype, x = x.v.dtype, in_sums(x)
     logits = _logits(o, x)
     out = spmm_half(o.adj, False, _thinned(o, x, softmax(o.adj, logits)), x.v)
-    return out, log_sum_exp(o.adj, logits)
+    return out.to(dtype), log_sum_exp(o.adj, logits)
 
 
 def _differentiable(

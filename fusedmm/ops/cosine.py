@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from fusedmm._lib import sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
-from fusedmm.ops.operands import needs_rules, require_dense
-from fusedmm.ops.pair import run
+from fusedmm.ops.operands import needs_rules, normalize, require_dense
+from fusedmm.ops.pair import kept, run
 
 EPS = 1e-12  # as torch's normalize has it
 
@@ -45,7 +45,7 @@ def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
     """
     mixed = beta.dtype != x.dtype or torch.is_autocast_enabled(x.device.type)
     if mixed or torch.compiler.is_compiling() or needs_rules(x, beta):
-        unit = normalize(x, dim=-1)
+        unit = normalize(x)
         result: Any = base.attention(adj, beta * unit, unit, x, scale=1.0)
         return result
     require_dense("attention", "x", x, adj, adj.n_cols, "columns")
@@ -61,8 +61,8 @@ def _operands(q: Tensor, unit: Tensor, x: Tensor) -> Operands:
 
 def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     """out [n, 1, F], lse, beta u, u and the lengths that x was divided by."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(EPS)
-    unit = x / length
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=sums_dtype(x)).clamp_min_(EPS)
+    unit = (x / length).to(x.dtype)
     q = beta * unit
     out, lse, _, _ = base.forward(o, _operands(q, unit, x))
     return out, lse, q, unit, length
@@ -80,10 +80,12 @@ class CosineAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, beta, out, lse, q, unit, length = ctx.saved_tensors
+        x, beta, *_ = ctx.saved_tensors
         o, needs = ctx.o, ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_differentiable(o, x, beta, needs, gout)
+        # The gradient of u may be no number of 16 bits where that of x, by its length, is one.
+        dtype, (x, beta, out, lse, q, unit, length, gout) = x.dtype, kept(*ctx.saved_tensors, gout)
         gout, operands, none = gout[:, None], _operands(q, unit, x), o.adj.none
         unit = unit[:, None]
 
@@ -93,14 +95,15 @@ class CosineAttention(torch.autograd.Function):
 
         delta = along(gout, out)
         gq = base.backward_rows(o, operands, lse, delta, gout, 1)[0]
-        gbeta = along(gq, unit).sum(0).to(beta.dtype) if needs[1] else None
+        gbeta = along(gq, unit).sum(0).to(dtype) if needs[1] else None
         if not needs[0]:
             return None, None, gbeta
         gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
         gunit = gk.addcmul_(gq, beta)
         del gq  # memory peaks here
         radial = along(gunit, unit).mul_(length > EPS).to(unit.dtype)
-        return None, gunit.addcmul_(unit, radial[..., None], value=-1).div_(length[..., None]).add_(gv)[:, 0], gbeta
+        gx = gunit.addcmul_(unit, radial[..., None], value=-1).div_(length[..., None]).add_(gv)[:, 0]
+        return None, gx.to(dtype), gbeta
 
 
 def _differentiable(
@@ -109,7 +112,7 @@ def _differentiable(
     """The gradients as a graph of their own."""
     with torch.enable_grad():
         given = [t.view_as(t) if need else t for t, need in zip((x, beta), needs, strict=True)]
-        unit = normalize(given[0], dim=-1, eps=EPS)
+        unit = normalize(given[0])
         out = base.Attention.apply(o, *_operands(given[1] * unit, unit, given[0]))[0].squeeze(1)
     wanted = [t for t, need in zip(given, needs, strict=True) if need]
     found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))

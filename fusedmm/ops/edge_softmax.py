@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops
+from fusedmm._lib import ops, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import autocast, needs_rules
-from fusedmm.ops.pair import Held, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import Held, kept, run, sddmm_half, spmm_half
 from fusedmm.structure import FLOATS
 
 ADDITIVE = 1
@@ -129,15 +129,22 @@ class Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
         w = weights(adj, logits, lse_of(adj, logits))
-        ctx.save_for_backward(w)
+        ctx.save_for_backward(Softmax.needed(logits, w))
         ctx.adj = adj
         return w
 
     @staticmethod
+    def needed(logits: Tensor, w: Tensor) -> Tensor:
+        """What a gradient is made of: w, which is made anew of the logits where it was rounded to 16 bits."""
+        return w if w.dtype == sums_dtype(w) else logits
+
+    @staticmethod
     def backward(ctx: Any, gw: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         (w,) = ctx.saved_tensors
-        adj = ctx.adj
-        return None, w * (gw - to_entries(adj, over_rows(adj, w * gw)))
+        adj, dtype = ctx.adj, w.dtype
+        w = w if dtype == sums_dtype(w) else softmax(adj, *kept(w))
+        (gw,) = kept(gw)
+        return None, (w * (gw - to_entries(adj, over_rows(adj, w * gw)))).to(dtype)
 
 
 class LogSumExp(torch.autograd.Function):
@@ -152,7 +159,7 @@ class LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, glse: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         (logits,) = ctx.saved_tensors
-        return None, softmax(ctx.adj, logits) * to_entries(ctx.adj, glse.to(logits.dtype))
+        return None, (softmax(ctx.adj, *kept(logits)) * to_entries(ctx.adj, glse)).to(logits.dtype)
 
 
 # ---- the same for torch.func and forward mode ----
@@ -173,8 +180,8 @@ class SoftmaxRule(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.adj = inputs[0].adj
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
+        ctx.save_for_backward(Softmax.needed(inputs[1], output))
+        ctx.save_for_forward(Softmax.needed(inputs[1], output))
 
     backward = Softmax.backward
 
@@ -199,14 +206,14 @@ class LogSumExpRule(torch.autograd.Function):
         held, logits = inputs
         ctx.adj = held.adj
         ctx.save_for_backward(logits)
-        ctx.save_for_forward(logits, output)
+        ctx.save_for_forward(logits)
 
     backward = LogSumExp.backward
 
     @staticmethod
     def jvp(ctx: Any, _: None, t: Tensor) -> Tensor:  # type: ignore[override]
-        logits, lse = ctx.saved_tensors
-        return over_rows(ctx.adj, softmax(ctx.adj, logits) * t).to(lse.dtype)
+        logits, t = kept(ctx.saved_tensors[0], t)
+        return over_rows(ctx.adj, softmax(ctx.adj, logits) * t)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, held: Held, logits: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]

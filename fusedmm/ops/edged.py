@@ -131,6 +131,7 @@ def _differentiable(
         each, features = into_rows(o.adj), expanded(attr, q)
         x = Operands(q, k, v, None, sddmm_half(each, False, None, projected, features), None, seed)
         out, _ = base.Attention.apply(o, *x)
+        x = base.in_sums(x)
         u = base._thinned(o, x, softmax(o.adj, base._logits(o, x)))
         summed = spmm_half(each, False, u, features)
     wanted = [t for t, need in zip(copies, needs, strict=True) if need]

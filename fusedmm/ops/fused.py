@@ -20,7 +20,19 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
-from fusedmm.ops.pair import Values, half, kept_entries, kind_of, like_values, per_entry, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import (
+    Values,
+    half,
+    kept,
+    kept_entries,
+    kind_of,
+    like_values,
+    per_entry,
+    run,
+    sddmm_half,
+    serves_all,
+    spmm_half,
+)  # fmt: skip
 from fusedmm.structure import Half
 
 
@@ -221,8 +233,12 @@ class Edge(torch.autograd.Function):
 
 
 def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
-    """The same by differentiable operations, with one score per edge in memory."""
+    """The same by differentiable operations, with one score per edge in memory; in the dtype of sums throughout."""
+    first, second, third = kept(x, y, z)
+    return _composite(adj, val, first, second, third, spec).to(x.dtype)
 
+
+def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     def weight(s: Tensor, a: Tensor) -> Tensor:
         return Edge.apply(parse(spec.edge), s, a.expand_as(s))
 
@@ -298,8 +314,9 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     """Joined: those of y and z may come as one sum, as y's."""
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
+    dtype = x.dtype
     if spec.reduce == "mean":
-        g = per_entry(kept_entries(adj, False, g), g)
+        x, y, z, g = *kept(x, y, z), per_entry(kept_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
     rows, cols = (needed[1] and reaches) | needed[0] << 1, (needed[2] and reaches) | (needed[3] and scale) << 1
@@ -307,16 +324,22 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     plain = spec.score == "dot" and scale and spec.activation is None
     keeps = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
 
-    def compute(op: Any, transposed: bool, wanted: int, *kept: Tensor) -> Any:
+    def compute(op: Any, transposed: bool, wanted: int, *behind: Tensor) -> Any:
         if not wanted:
             return None, None, adj.none
         # What is kept and the gradient of val are in the caller's order, so their passes need positions.
         positions = keeps or (not transposed and needed[0])
         here = (half(adj, transposed), val) if positions else _ordered(adj, transposed, val)
-        operands = _operands(adj, here[1], x, y, z, spec)
-        found: Any = run(op, x, *here[0], *operands, g, *kept, program, *spec.kinds(), wanted, 0)
-        return found[0] if wanted & 1 else None, found[1] if wanted & 2 else None, *found[2:]
+        given: Any = (x, y, z, g)
+        if not transposed and needed[0] and serves_all(kind_of(val), x):
+            given = kept(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
+        *dense, up = given
+        operands = _operands(adj, here[1], *dense, spec)  # type: ignore[call-arg, arg-type]
+        found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0)
+        # A value's gradient is added up over its heads first.
+        second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None
+        return found[0].to(dtype) if wanted & 1 else None, second, *found[2:]
 
-    gx, gval, kept = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
-    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, kept)
+    gx, gval, edges = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
+    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, edges)
     return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

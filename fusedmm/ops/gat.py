@@ -159,7 +159,7 @@ class SelfAttention(torch.autograd.Function):
             _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, adj.none if seed is None else seed,
             out, kept, gout, slope, dropout, needs_bias,
         )  # fmt: skip
-        total = parts.sum(0, keepdim=True, dtype=gx.dtype)
+        total = parts.sum(0, keepdim=True).to(gx.dtype)
         gatt_k, gatt_q, *rest = total.chunk(3 if needs_bias else 2, 1)
         gweight = None
         if weight is not None:

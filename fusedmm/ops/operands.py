@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from fusedmm._lib import sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.structure import FLOATS
 
@@ -53,6 +54,12 @@ def autocast(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(kind))
     return x
+
+
+def normalize(x: Tensor) -> Tensor:
+    """x [..., F] by the lengths of its rows, which are kept in the dtype of sums: float16 has neither torch's
+    eps nor the length of 64 numbers of 10,000."""
+    return torch.nn.functional.normalize(x.to(sums_dtype(x)), dim=-1).to(x.dtype)
 
 
 def needs_rules(*operands: Any) -> bool:

@@ -96,7 +96,7 @@ def kind_of(val: Tensor) -> Kind:
 
 def serves_all(kind: Kind, x: Tensor) -> bool:
     """Whether values [nnz] or [nnz, 1] serve several heads of x."""
-    return x.dim() == 3 and x.shape[1] != kind[0]
+    return x.dim() == 3 and x.shape[1] != max(kind[0], 1)
 
 
 def like_values(g: Tensor, kind: Kind) -> Tensor:
@@ -109,6 +109,15 @@ def like_values(g: Tensor, kind: Kind) -> Tensor:
     return g if g.dtype == dtype else g.to(dtype)
 
 
+def times_values(ge: Tensor, val: Values) -> Tensor:
+    """ge * val per entry, with which SDDMM's gradients multiply: in the dtype of sums, since a product of
+    two numbers of float16 may be none of its own."""
+    if val is None or not val.numel():
+        return ge
+    ge, val = kept(ge, val)
+    return ge * (val[:, None] if ge.dim() > val.dim() else val)
+
+
 def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
     """Operands with their heads as more channels: the products of all heads are then one sum, rounded once."""
     if all(t.stride(1) < t.stride(2) for t in operands):  # the order is free, so that of memory: no copy
@@ -117,7 +126,7 @@ def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
 
 
 def kept(*operands: Tensor) -> tuple[Tensor, ...]:
-    """Operands in the dtype of sums, where numbers of several heads are to be added to each other."""
+    """Operands in the dtype of sums: what is made of them is rounded once, by whom it is for."""
     return tuple(t.to(sums_dtype(t)) for t in operands)
 
 
@@ -127,19 +136,44 @@ def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
 
 
 def per_entry(entries: Tensor, g: Tensor) -> Tensor:
-    """The gradient of each row's mean, for one of its entries."""
-    return (g / entries.view(-1, *[1] * (g.dim() - 1))).to(g.dtype)
+    """The gradient of each row's mean, for one of its entries, in the dtype of sums."""
+    return g / entries.view(-1, *[1] * (g.dim() - 1))
+
+
+def times_share(share: Values, val: Values) -> Values:
+    """val times its row's share [nnz] of a mean's gradient, if it is one's."""
+    if share is None or val is None or not val.numel():
+        return val if share is None else share
+    return share.view(-1, *[1] * (val.dim() - 1)) * val
+
+
+def shares_of(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, n_cols: int, like: Tensor) -> Tensor:
+    """1 / entries of its row for each entry, [nnz], in the dtype of sums."""
+    shares = entries_of(ptr, like).reciprocal()[:, None]
+    given = shares.new_empty(0), shares, shares.new_ones(1, 1).expand(n_cols, 1)
+    result: Tensor = run(_sddmm, like, ptr, idx, eid, plan, *given, 0)
+    return result
 
 
 def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
     """``entries_of`` a matrix or its transpose, made once per structure."""
+    return _once(adj, ("entries", transposed, sums_dtype(like)), entries_of, half(adj, transposed)[0], like)
+
+
+def kept_shares(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
+    """``shares_of`` a matrix or its transpose, made once per structure."""
+    n_cols = adj.shape[0] if transposed else adj.n_cols
+    return _once(adj, ("shares", transposed), shares_of, *half(adj, transposed), n_cols, like)
+
+
+def _once(adj: CSR, key: Any, make: Any, *args: Any) -> Tensor:
     if torch.compiler.is_compiling():
-        return entries_of(half(adj, transposed)[0], like)
+        made: Tensor = make(*args)
+        return made
     known_of = shared_by(adj).derived
-    key = ("entries", transposed, sums_dtype(like))
     known: Tensor | None = known_of.get(key)
     if known is None:
-        known = _entries_of(half(adj, transposed)[0], like)
+        known = _made(make, *args)
         # No traced tensor is kept, and none in a CUDA graph's own memory.
         if type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
             known_of[key] = known
@@ -148,8 +182,9 @@ def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
 
 @lasting
 @torch.no_grad()
-def _entries_of(ptr: Tensor, like: Tensor) -> Tensor:
-    return entries_of(ptr, like)
+def _made(make: Any, *args: Any) -> Tensor:
+    made: Tensor = make(*args)
+    return made
 
 
 class SpMM(torch.autograd.Function):
@@ -173,15 +208,17 @@ class SpMM(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, x = ctx.saved_tensors
         adj, transposed = ctx.adj, ctx.transposed
-        gx = gval = None
-        if ctx.reduce == MEAN:
+        gx = gval = share = None
+        if ctx.reduce == MEAN and gy.dtype == sums_dtype(gy):
             gy = per_entry(kept_entries(adj, transposed, gy), gy)
+        elif ctx.reduce == MEAN:  # 16 bits may have no number for the quotient
+            share = kept_shares(adj, transposed, gy)
         if ctx.needs_input_grad[3]:
-            gx = spmm_half(adj, not transposed, val, gy)
+            gx = spmm_half(adj, not transposed, times_share(share, val), gy)
         if ctx.needs_input_grad[2]:
             if serves_all(ctx.kind, x):
                 gy, x = as_channels(gy, x)
-            gval = like_values(sddmm_half(adj, transposed, None, gy, x), ctx.kind)
+            gval = like_values(sddmm_half(adj, transposed, share, gy, x), ctx.kind)
         return None, None, gval, gx, None, None
 
 
@@ -208,9 +245,7 @@ class SDDMM(torch.autograd.Function):
     def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, a, b = ctx.saved_tensors
         adj, transposed = ctx.adj, ctx.transposed
-        weight = ge
-        if val is not None:
-            weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
+        weight = times_values(ge, val)
         ga = spmm_half(adj, transposed, weight, b) if ctx.needs_input_grad[3] else None
         gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
         gval = None

@@ -11,8 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import REDUCTIONS, ops
-from fusedmm.ops.pair import as_channels, entries_of, kept, kind_of, like_values, per_entry, serves_all
+from fusedmm._lib import REDUCTIONS, ops, sums_dtype
+from fusedmm.ops.pair import (
+    as_channels,
+    entries_of,
+    kept,
+    kind_of,
+    like_values,
+    per_entry,
+    serves_all,
+    shares_of,
+    times_share,
+    times_values,
+)  # fmt: skip
 
 Halves = tuple[Tensor, ...]  # ptr, idx, eid, plan of the matrix, then of its transpose
 
@@ -35,14 +46,18 @@ def _spmm_backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
     halves, gx, gval = tuple(halves_list), None, None
     if ctx.reduce not in (REDUCTIONS["sum"], REDUCTIONS["mean"]):
         raise RuntimeError("fusedmm: torch.ops.fusedmm.spmm has no gradient of max and min; fusedmm.spmm has")
-    if ctx.reduce == REDUCTIONS["mean"]:
+    share = None
+    if ctx.reduce == REDUCTIONS["mean"] and gy.dtype == sums_dtype(gy):
         gy = per_entry(entries_of(halves[0], gy), gy)
+    elif ctx.reduce == REDUCTIONS["mean"]:  # 16 bits may have no number for the quotient
+        ptr, idx, eid, plan = halves[:4]
+        share = shares_of(ptr, idx, eid, plan, halves[4].shape[0] - 1 if x is None else x.shape[0], gy)
     if ctx.needs_input_grad[9]:
-        gx = ops.spmm(*_transposed(halves), val, gy, 0, 0)
+        gx = ops.spmm(*_transposed(halves), times_share(share, val), gy, 0, 0)
     if ctx.needs_input_grad[8]:
         if serves_all(ctx.kind, x):
             gy, x = as_channels(gy, x)
-        gval = like_values(ops.sddmm(*halves, x.new_empty(0), gy, x, 0), ctx.kind)
+        gval = like_values(ops.sddmm(*halves, x.new_empty(0) if share is None else share, gy, x, 0), ctx.kind)
     return *[None] * 8, gval, gx, None, None
 
 
@@ -58,9 +73,7 @@ def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _sddmm_backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:
     *halves_list, val, a, b = ctx.saved_tensors
     halves, ga, gb, gval = tuple(halves_list), None, None, None
-    weight = ge
-    if val is not None and val.numel():
-        weight = ge * (val[:, None] if ge.dim() > val.dim() else val)
+    weight = ge if val is None else times_values(ge, val)
     if ctx.needs_input_grad[9]:
         ga = ops.spmm(*halves, weight, b, 0, 0)
     if ctx.needs_input_grad[10]:

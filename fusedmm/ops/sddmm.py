@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import algorithm_number, sums_dtype
+from fusedmm._lib import algorithm_number
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.incidence import from_columns, from_rows
 from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
-from fusedmm.ops.pair import sddmm_half
-from fusedmm.ops.spmm import spmm
+from fusedmm.ops.pair import kept, sddmm_half, spmm_half
 
 ELEMENTWISE: dict[str, Any] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
 
@@ -62,22 +61,21 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         raise ValueError(f"sddmm: a is {list(a.shape)} and b {list(b.shape)}; heads and features must agree")
     require_values("sddmm", adj.val, a)
     if op != "dot":
-        return _elementwise(adj, a, b, op, algorithm)
+        if not isinstance(op, str) or op not in ELEMENTWISE:
+            raise ValueError(f"sddmm: op must be one of dot, {', '.join(ELEMENTWISE)}, not {op!r}")
+        if algorithm != "auto":
+            raise ValueError(f'sddmm: op {op!r} has one algorithm, "auto", not {algorithm!r}')
+        return elementwise(adj, a, b, op)
     number = 0 if algorithm == "auto" else algorithm_number("sddmm", a.device.type, algorithm)
     return sddmm_half(adj, False, adj.val, a, b, number)
 
 
-def _elementwise(adj: CSR, a: Tensor, b: Tensor, op: str, algorithm: str) -> Tensor:
+def elementwise(adj: CSR, a: Tensor, b: Tensor, op: str) -> Tensor:
     """Both sides are gathered by SpMMs with one entry per row, whose gradients are SpMMs again."""
-    if not isinstance(op, str) or op not in ELEMENTWISE:
-        raise ValueError(f"sddmm: op must be one of dot, {', '.join(ELEMENTWISE)}, not {op!r}")
-    if algorithm != "auto":
-        raise ValueError(f'sddmm: op {op!r} has one algorithm, "auto", not {algorithm!r}')
-    rows, cols = spmm(from_rows(adj), a), spmm(from_columns(adj), b)
-    if adj.val is None:
-        result: Tensor = ELEMENTWISE[op](rows, cols)
-        return result
-    # The product with the value may be one that a's dtype has, where neither factor is.
-    rows, cols, val = (t.to(sums_dtype(a)) for t in (rows, cols, adj.val))
-    e = ELEMENTWISE[op](rows, cols)
-    return (e * val.view(*val.shape, *[1] * (e.dim() - val.dim()))).to(a.dtype)
+    # The product with the value may be one that a's dtype has, where neither factor is; and what an entry adds to
+    # a gradient is not rounded before the sum.
+    dtype, (a, b) = a.dtype, kept(a, b)
+    e: Tensor = ELEMENTWISE[op](spmm_half(from_rows(adj), False, None, a), spmm_half(from_columns(adj), False, None, b))
+    if adj.val is not None:
+        e = e * adj.val.to(a.dtype).view(*adj.val.shape, *[1] * (e.dim() - adj.val.dim()))
+    return e.to(dtype)

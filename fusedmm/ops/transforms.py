@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm._lib import sums_dtype
 from fusedmm.ops import pair
 from fusedmm.ops.pair import Held, Values
 
@@ -38,6 +39,12 @@ def flat_values(val: Values, dim: int | None, batch: int, heads: int) -> Tensor 
     return val.reshape(val.shape[0], -1)
 
 
+def _added(parts: list[Tensor], like: Tensor) -> Tensor:
+    """The sum of a tangent's parts, rounded once to like's dtype."""
+    total: Tensor = sum(parts[1:], parts[0])
+    return total.to(like.dtype)
+
+
 class SpMM(torch.autograd.Function):
     """pair.SpMM for torch.func."""
 
@@ -60,10 +67,10 @@ class SpMM(torch.autograd.Function):
         _, _, dval, dx, _, _ = tangents
         parts = []
         if dx is not None:
-            parts.append(pair.spmm_half(ctx.adj, ctx.transposed, val, dx, ctx.reduce))
+            parts.append(pair.spmm_half(ctx.adj, ctx.transposed, val, dx.to(sums_dtype(x)), ctx.reduce))
         if dval is not None:
-            parts.append(pair.spmm_half(ctx.adj, ctx.transposed, dval, x, ctx.reduce))
-        return sum(parts[1:], parts[0])
+            parts.append(pair.spmm_half(ctx.adj, ctx.transposed, dval, x.to(sums_dtype(x)), ctx.reduce))
+        return _added(parts, x)
 
     @staticmethod
     def vmap(
@@ -95,14 +102,16 @@ class SDDMM(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         val, a, b = ctx.saved_tensors
         _, _, dval, da, db, _ = tangents
+        like, dtype = a, sums_dtype(a)
+        a, b = a.to(dtype), b.to(dtype)
         parts = []
         if dval is not None:
             parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, dval, a, b))
         if da is not None:
-            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, val, da, b))
+            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, val, da.to(dtype), b))
         if db is not None:
-            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, val, a, db))
-        return sum(parts[1:], parts[0])
+            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, val, a, db.to(dtype)))
+        return _added(parts, like)
 
     @staticmethod
     def vmap(
