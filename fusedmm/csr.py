@@ -20,7 +20,6 @@ from fusedmm.structure import (
     require_values,
     shared_by,
     validate,
-    was_looked_at,
     written,
 )
 
@@ -335,7 +334,7 @@ class CSR:
         shared = shared_by(self)
         with shared.lock:
             if shared.half is None:
-                shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols, was_looked_at(self.plan))
+                shared.half = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols)
             ptr, idx, eid, plan = shared.half
             self._set(idx_t=idx, eid_t=eid, plan_t=plan)
             self._permute_values()
