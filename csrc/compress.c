@@ -1,7 +1,7 @@
-/* Making a CSR, on the CPU: coordinates by row and column, and a CSR by column.
+/* Making a CSR: coordinates by row and column, and a CSR by column; on CUDA see cuda/compress.cu.
  *
- * Both are counting sorts: keys are counted, the counts' running sum is where each group begins,
- * and a walk over the entries puts each behind what its group has already, which is stable.
+ * Both are counting sorts on the CPU: keys are counted, the counts' running sum is where each group
+ * begins, and a walk over the entries puts each behind what its group has already, which is stable.
  * Coordinates are put in order of column and then, as that order is walked, of row. A CSR is in
  * order of row, so one walk by column is its transpose. Cost: two passes over the coordinates for
  * the first, one for the second, in one thread, which up to a million entries is quicker than a
@@ -21,10 +21,8 @@ static int64_t row_of(const fmm_coo *a, int64_t p) { return a->row[p * a->row_st
 static int64_t col_of(const fmm_coo *a, int64_t p) { return a->col[p * a->col_stride]; }
 static int64_t nodes_of(const fmm_coo *a) { return a->rows < a->cols ? a->rows : a->cols; }
 
-static fmm_status check_sizes(const char *op, const fmm_exec *exec, int64_t rows, int64_t cols,
-                              int64_t nnz)
+static fmm_status check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz)
 {
-    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "%s: runs on the CPU only", op);
     REQUIRE(rows >= 0 && rows < INT32_MAX && cols >= 0 && cols < INT32_MAX, FMM_INVALID_ARGUMENT,
             "%s: [%" PRId64 ", %" PRId64 "] is beyond int32", op, rows, cols);
     REQUIRE(nnz >= 0 && nnz <= INT32_MAX - rows, FMM_INVALID_ARGUMENT,
@@ -34,7 +32,11 @@ static fmm_status check_sizes(const char *op, const fmm_exec *exec, int64_t rows
 
 fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)
 {
-    TRY(check_sizes("compress", exec, a->rows, a->cols, a->nnz));
+    TRY(check_sizes("compress", a->rows, a->cols, a->nnz));
+    if (exec->device == FMM_CUDA) {
+        TRY(fmm_check_workspace("compress", exec, FMM_COO_LOOK_BYTES));
+        return fmm_cuda_coo_look(exec, a, facts);
+    }
     int64_t last_row = -1, last_col = -1, loops = 0, falls = 0;
     for (int64_t p = 0; p < a->nnz; p++) {
         const int64_t r = row_of(a, p), c = col_of(a, p);
@@ -67,8 +69,10 @@ static void step_back(int64_t groups, int64_t *begin)
 
 static size_t bounds_bytes(int64_t groups) { return ((size_t)groups + 1) * sizeof(int64_t); }
 
-size_t fmm_compress_workspace(const fmm_coo *a)
+size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                              bool loops)
 {
+    if (exec->device == FMM_CUDA) return fmm_cuda_compress_workspace(a, facts, loops);
     return bounds_bytes(a->cols) + (size_t)a->nnz * sizeof(placed);
 }
 
@@ -81,12 +85,16 @@ static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
     sum_up(a->rows, ptr);
 }
 
-fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, bool loops, int64_t *ptr,
-                        int32_t *idx, int32_t *eid, int64_t *kept)
+fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept)
 {
+    const bool identity = !loops && !eid;
+    if (!identity)
+        TRY(fmm_check_workspace("compress", exec, fmm_compress_workspace(exec, a, facts, loops)));
+    if (exec->device == FMM_CUDA)
+        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, kept);
     memset(ptr, 0, bounds_bytes(a->rows));
-    if (!loops && !eid) return compress_sorted(a, ptr, idx), FMM_OK;
-    TRY(fmm_check_workspace("compress", exec, fmm_compress_workspace(a)));
+    if (identity) return compress_sorted(a, ptr, idx), FMM_OK;
     int64_t *end = exec->workspace;
     placed *by_col = (placed *)(end + a->cols + 1);
     memset(end, 0, bounds_bytes(a->cols));
@@ -123,11 +131,20 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, bool loops, int6
     return FMM_OK;
 }
 
+size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
+{
+    return exec->device == FMM_CUDA ? fmm_cuda_transpose_workspace(a) : 0;
+}
+
 fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
                          int32_t *eid)
 {
     uint64_t report;
-    TRY(check_sizes("transpose", exec, a->rows, a->cols, a->nnz));
+    TRY(check_sizes("transpose", a->rows, a->cols, a->nnz));
+    if (exec->device == FMM_CUDA) {
+        TRY(fmm_check_workspace("transpose", exec, fmm_transpose_workspace(exec, a)));
+        return fmm_cuda_transpose(exec, a, ptr, idx, eid);
+    }
     TRY(fmm_csr_check(exec, a, &report));
     REQUIRE(report == UINT64_MAX, FMM_INVALID_ARGUMENT, "transpose: ptr or idx is malformed");
     const int32_t *given = a->eid;
@@ -150,9 +167,10 @@ static int64_t clamped(const fmm_csr *a, int64_t p) { return p < 0 ? 0 : p > a->
  * that was changed behind the check nothing is believed: what is outside counts as nothing. */
 fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here)
 {
-    TRY(check_sizes("normalize", exec, a->rows, a->cols, a->nnz));
-    TRY(fmm_check_workspace("normalize", exec, (size_t)a->rows * sizeof *val));
+    TRY(check_sizes("normalize", a->rows, a->cols, a->nnz));
     REQUIRE(a->rows == a->cols, FMM_INVALID_ARGUMENT, "normalize: the matrix must be square");
+    if (exec->device == FMM_CUDA) return fmm_cuda_normalize(exec, a, val, here);
+    TRY(fmm_check_workspace("normalize", exec, (size_t)a->rows * sizeof *val));
     const int32_t *eid = a->eid;
     float *scale = exec->workspace;
     for (int64_t i = 0; i < a->rows; i++) {

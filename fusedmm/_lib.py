@@ -281,7 +281,7 @@ def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("fusedmm::_compress")
-def _(row, col, rows, cols, loops):  # type: ignore[no-untyped-def]
+def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
     size = torch.library.get_ctx().new_dynamic_size  # what stays, and whether it is in order, the content decides
     entries = size() if loops else row.size(0)
     new = (row.new_empty(n, dtype=torch.int32) for n in (entries, size()))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
+from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.structure import FLOATS, derived, lasting, own, require_values
@@ -141,7 +141,7 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
         ValueError: an index outside; the text has it.
     """
     col, row = edge_index.long().unbind()
-    if not is_few(row.numel() + targets, targets, sources):
+    if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
     ptr, idx, eid, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
     return Looped(CSR.make(ptr, idx, eid, None, sources, False), kept)
@@ -235,7 +235,7 @@ def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     from fusedmm.ops.pair import run
 
     here = None
-    if fill is None and dtype == torch.float32 and adj.ptr.is_cpu and is_few(adj.nnz, *adj.shape):
+    if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):
         val, here = run(_normalize, adj.ptr, adj.ptr, adj.idx, adj.eid, adj.plan)
     else:
         adj = _normalized(adj, None, fill, dtype)

@@ -1,5 +1,5 @@
 /* fusedmm::_check, _plan, _compress, _transpose and _normalize: what making a CSR asks of the
- * library. The last three are of the CPU, each in the place of many calls of torch. */
+ * library. The last three stand for many calls of torch each. */
 #include "frame.h"
 #include "../compress.h"
 
@@ -49,15 +49,16 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
     return true;
 }
 
-/* (row, col, int rows, int cols, bool loops) -> ptr, idx, eid, kept; eid has no elements where it
- * is the identity, kept none where no entry is left out */
+/* (row, col, int rows, int cols, bool loops, bool look) -> ptr, idx, eid, kept; eid has no elements
+ * where it is the identity, kept none where no entry is left out. Without a look, on CUDA, nothing
+ * waits for the device. */
 static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { PTR, IDX, EID, KEPT, RESULTS };
     frame f;
     tensor row, col, out[RESULTS] = {{0}};
-    fmm_coo_facts facts;
-    const bool loops = stack[4] != 0;
+    fmm_coo_facts facts = {0};
+    const bool loops = stack[4] != 0, looks = stack[5] != 0;
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, 2) || !take_coordinates(&f, 0, "row", &row) ||
         !take_coordinates(&f, 1, "col", &col))
@@ -73,8 +74,11 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
                        .col = col.data,
                        .row_stride = row.stride[0],
                        .col_stride = col.stride[0]};
-    f.status = fmm_coo_look(&f.exec, &a, &facts);
-    if (f.status != FMM_OK) goto done;
+    if (looks || f.exec.device == FMM_CPU) {
+        if (!frame_workspace(&f, f.exec.device == FMM_CPU ? 0 : FMM_COO_LOOK_BYTES)) goto done;
+        f.status = fmm_coo_look(&f.exec, &a, &facts);
+        if (f.status != FMM_OK) goto done;
+    }
     const int64_t nodes = a.rows < a.cols ? a.rows : a.cols, others = a.nnz - facts.loops;
     const int64_t bounds = a.rows + 1, entries = loops ? others + nodes : a.nnz;
     const bool identity = !loops && facts.sorted;
@@ -86,9 +90,9 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
         !frame_allocate(&f, 1, &entries, int32, &out[IDX]) ||
         !frame_allocate(&f, 1, &numbered, int32, &out[EID]) ||
         !frame_allocate(&f, 1, &kept, int64, &out[KEPT]) ||
-        !frame_workspace(&f, identity ? 0 : fmm_compress_workspace(&a)))
+        !frame_workspace(&f, identity ? 0 : fmm_compress_workspace(&f.exec, &a, &facts, loops)))
         goto done;
-    f.status = fmm_compress(&f.exec, &a, loops, out[PTR].data, out[IDX].data,
+    f.status = fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
                             identity ? NULL : out[EID].data, kept ? out[KEPT].data : NULL);
 done:
     frame_finish(&f, "compress", stack, out, RESULTS);
@@ -108,7 +112,8 @@ static void transpose(StableIValue *stack, uint64_t inputs, uint64_t results)
     const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
     if (!frame_allocate(&f, 1, &bounds, fmm_torch.aoti_torch_dtype_int64(), &out[PTR]) ||
         !frame_allocate(&f, 1, &a.nnz, int32, &out[IDX]) ||
-        !frame_allocate(&f, 1, &a.nnz, int32, &out[EID]))
+        !frame_allocate(&f, 1, &a.nnz, int32, &out[EID]) ||
+        !frame_workspace(&f, fmm_transpose_workspace(&f.exec, &a)))
         goto done;
     f.status = fmm_transpose(&f.exec, &a, out[PTR].data, out[IDX].data, out[EID].data);
 done:
@@ -129,7 +134,7 @@ static void normalize(StableIValue *stack, uint64_t inputs, uint64_t results)
     a.cols = a.rows;
     if (!frame_allocate(&f, 1, &a.nnz, float32, &out[VAL]) ||
         !frame_allocate(&f, 1, &a.nnz, float32, &out[HERE]) ||
-        !frame_workspace(&f, (size_t)a.rows * sizeof(float)))
+        !frame_workspace(&f, f.exec.device == FMM_CPU ? (size_t)a.rows * sizeof(float) : 0))
         goto done;
     f.status = fmm_normalize(&f.exec, &a, out[VAL].data, out[HERE].data);
 done:
@@ -140,8 +145,8 @@ const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", check},
     {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", plan},
     {"_compress",
-     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops) -> (Tensor, Tensor, "
-     "Tensor, Tensor)",
+     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, bool look) -> "
+     "(Tensor, Tensor, Tensor, Tensor)",
      compress},
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor)", transpose},
     {"_normalize",

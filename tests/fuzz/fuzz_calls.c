@@ -232,8 +232,8 @@ static void made(input *in, shared *s)
     int32_t *idx = array(in, (size_t)most * sizeof *idx, sizeof *idx);
     int32_t *eid = array(in, (size_t)most * sizeof *eid, sizeof *eid);
     if (fmm_coo_look(&s->exec, &coo, &facts) == FMM_OK) {
-        workspace(in, &s->exec, fmm_compress_workspace(&coo));
-        fmm_compress(&s->exec, &coo, loops, ptr, idx, eid, NULL);
+        workspace(in, &s->exec, fmm_compress_workspace(&s->exec, &coo, &facts, loops));
+        fmm_compress(&s->exec, &coo, &facts, loops, ptr, idx, eid, NULL);
     }
     float *val = array(in, (size_t)n * sizeof *val, sizeof *val);
     float *here = array(in, (size_t)n * sizeof *here, sizeof *here);
