@@ -185,8 +185,9 @@ class CSR:
         ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool, look: bool = False
     ) -> CSR:
         """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look: see ``plan_of``."""
-        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        require_values(val, idx.numel(), ptr.device)
+        none = ptr.new_empty(0, dtype=torch.uint8)
+        if val is not None:
+            require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
         adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
@@ -352,6 +353,8 @@ class CSR:
             self._permute_values()
 
     def _permute_values(self) -> None:
+        if self.val is None:
+            return
         now = written(self.val)
         self._set(val_here=constant(self.val, self.eid, self.val_here))
         self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))
