@@ -109,7 +109,9 @@ def compress(
         if made is not None:
             ptr, idx, eid, _ = made
             if not eid.shape[0] and nnz:
-                eid = row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
+                eid = (
+                    row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
+                )
             return ptr, idx, eid
     keys = None
     if check and row.numel():
