@@ -194,7 +194,7 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
         known = adj.sparse_size()
         if known != (None, None):  # what it knows is surer than what x suggests
             given = size or [adj.get_sparse_size(d) for d in (0, 1)]  # type: ignore[attr-defined]
-            size = tuple(a if b is None else b for a, b in zip(given, known, strict=True))
+            size = require_size(tuple(a if b is None else b for a, b in zip(given, known, strict=True)))
         adj = adj.as_tensor()  # type: ignore[attr-defined]
     strided = adj.layout == torch.strided
     uncoalesced = not strided and adj.layout == torch.sparse_coo and not adj.is_coalesced()

@@ -338,7 +338,8 @@ class CSR:
                 shared.half = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols)
             ptr, idx, eid, plan = shared.half
             self._set(idx_t=idx, eid_t=eid, plan_t=plan)
-            self._permute_values()
+            if self.val is not None:
+                self._permute_values()
             self._set(ptr_t=ptr)  # last: it is what others test, without the lock
         return shared.half
 
@@ -353,8 +354,6 @@ class CSR:
             self._permute_values()
 
     def _permute_values(self) -> None:
-        if self.val is None:
-            return
         now = written(self.val)
         self._set(val_here=constant(self.val, self.eid, self.val_here))
         self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))

@@ -55,16 +55,19 @@ def from_coo(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bo
     require_same_device(row=row, col=col, val=val)
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
+    shape = None if shape is None else require_shape(shape)
     return _from_pairs(row, col, val, shape, check, ("row[{}]", "col[{}]"))
 
 
 @lasting
-def _from_pairs(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool, places: Places) -> CSR:
+def _from_pairs(
+    row: Tensor, col: Tensor, val: Tensor | None, shape: tuple[int, int] | None, check: bool, places: Places
+) -> CSR:
     """A CSR of coordinates whose form is right; places are what errors call an element of row and of col."""
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
-        shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
-    rows, cols = require_shape(shape)
+        shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
+    rows, cols = shape
     ptr, idx, eid = compress(row, col, rows, cols, check, places)
     return CSR.make(ptr, idx, eid, val, cols, False, check)
 
