@@ -13,6 +13,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { FEW_NUMBERS = 32768 }; /* up to which one thread divides before others have woken */
+
 typedef struct placed {
     int32_t row, number;
 } placed;
@@ -187,5 +189,43 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
             if (e >= 0 && e < a->nnz) val[e] = here[p];
         }
     }
+    return FMM_OK;
+}
+
+typedef struct mean_task {
+    const int64_t *ptr;
+    const fmm_dense *g;
+    float *out;
+} mean_task;
+
+static void mean_rows(int64_t first, int64_t last, void *ctx)
+{
+    const mean_task *t = ctx;
+    const fmm_dense *g = t->g;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t entries = t->ptr[i + 1] - t->ptr[i];
+        const float count = entries > 1 ? (float)entries : 1;
+        for (int64_t h = 0; h < g->heads; h++) {
+            const float *in = (const float *)g->data + i * g->row_stride + h * g->head_stride;
+            float *out = t->out + (i * g->heads + h) * g->feat;
+            for (int64_t c = 0; c < g->feat; c++) out[c] = in[c] / count;
+        }
+    }
+}
+
+fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
+                         float *out)
+{
+    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "mean_back: runs on the CPU only");
+    TRY(fmm_check_dense("mean_back", "g", g));
+    REQUIRE(g->dtype == FMM_F32 && g->rows == rows, FMM_INVALID_ARGUMENT,
+            "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
+            fmm_dtype_name(g->dtype), g->rows, rows);
+    mean_task task = {.ptr = ptr, .g = g, .out = out};
+    const int64_t numbers = rows * g->heads * g->feat;
+    if (numbers < FEW_NUMBERS)
+        mean_rows(0, rows, &task);
+    else
+        fmm_parallel(exec, rows, mean_rows, &task);
     return FMM_OK;
 }

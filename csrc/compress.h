@@ -1,5 +1,6 @@
-/* Coordinates to a CSR, a CSR to its transpose, and the weights of a graph convolution; see
- * compress.c. Internal: what making a CSR asks of the library, a call for each. */
+/* Coordinates to a CSR, a CSR to its transpose, the weights of a graph convolution and the gradient
+ * of a mean; see compress.c. Internal: what a step with a graph of its own asks of the library, a
+ * call for each. */
 #ifndef FMM_COMPRESS_H
 #define FMM_COMPRESS_H
 
@@ -40,6 +41,11 @@ size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
 /* 1 / sqrt(d_i d_j) for every entry (i, j), d the entries of each row: val in the caller's order,
  * here in that of the rows. The workspace is a float for each row, none on CUDA. */
 fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
+
+/* out[i, c] = g[i, c] / max(1, entries of row i): the gradient of each row's mean, f32, [rows,
+ * heads, feat] where only out need be contiguous; on the CPU. */
+fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
+                         float *out);
 
 fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,

@@ -296,3 +296,8 @@ def _(ptr, idx, eid, plan, cols):  # type: ignore[no-untyped-def]
 @torch.library.register_fake("fusedmm::_normalize")
 def _(ptr, idx, eid, plan):  # type: ignore[no-untyped-def]
     return torch.empty_like(idx, dtype=torch.float32), torch.empty_like(idx, dtype=torch.float32)
+
+
+@torch.library.register_fake("fusedmm::_mean_back")
+def _(ptr, g):  # type: ignore[no-untyped-def]
+    return g.new_empty(g.shape)

@@ -185,8 +185,9 @@ class CSR:
         ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool, look: bool = False
     ) -> CSR:
         """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look: see ``plan_of``."""
-        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        require_values(val, idx.numel(), ptr.device)
+        none = ptr.new_empty(0, dtype=torch.uint8)
+        if val is not None:
+            require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
         adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
@@ -337,7 +338,8 @@ class CSR:
                 shared.half = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols)
             ptr, idx, eid, plan = shared.half
             self._set(idx_t=idx, eid_t=eid, plan_t=plan)
-            self._permute_values()
+            if self.val is not None:
+                self._permute_values()
             self._set(ptr_t=ptr)  # last: it is what others test, without the lock
         return shared.half
 

@@ -1,5 +1,6 @@
-/* fusedmm::_check, _plan, _compress, _transpose and _normalize: what making a CSR asks of the
- * library. The last three stand for many calls of torch each. */
+/* fusedmm::_check, _plan, _compress, _transpose, _normalize and _mean_back: what making a CSR asks
+ * of the library. The last four, of which _mean_back is of the CPU, stand for many calls of torch
+ * each. */
 #include "frame.h"
 #include "../compress.h"
 
@@ -141,6 +142,27 @@ done:
     frame_finish(&f, "normalize", stack, out, RESULTS);
 }
 
+/* (ptr, g) -> g / max(1, entries of its row), of g's shape */
+static void mean_back(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    frame f;
+    tensor ptr, given, out = {0};
+    fmm_dense g;
+    (void)inputs, (void)results;
+    if (!frame_begin(&f, stack, 2) || !frame_take(&f, 0, "ptr", &ptr) ||
+        !frame_dense(&f, 1, "g", &g, &given))
+        goto done;
+    if (ptr.dim != 1 || ptr.numel < 1 || (ptr.numel > 1 && ptr.stride[0] != 1) ||
+        ptr.dtype != fmm_torch.aoti_torch_dtype_int64()) {
+        frame_fail(&f, "ptr must be a contiguous vector of int64, rows + 1 elements");
+        goto done;
+    }
+    if (!frame_allocate(&f, given.dim, given.size, given.dtype, &out)) goto done;
+    f.status = fmm_mean_back(&f.exec, ptr.numel - 1, ptr.data, &g, out.data);
+done:
+    frame_finish(&f, "mean_back", stack, &out, 1);
+}
+
 const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", check},
     {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", plan},
@@ -151,5 +173,6 @@ const fmm_torch_operator fmm_torch_csr[] = {
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor)", transpose},
     {"_normalize",
      "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)", normalize},
+    {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", mean_back},
     {NULL, NULL, NULL},
 };

@@ -29,6 +29,7 @@ SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default
+_divide: Any = ops._mean_back.default
 
 
 class Held:
@@ -152,6 +153,14 @@ def _entries_of(ptr: Tensor, like: Tensor) -> Tensor:
     return entries_of(ptr, like)
 
 
+def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> Tensor:
+    """``per_entry`` with the entries of each row; one call where no gradient of it is wanted."""
+    if gy.is_cpu and gy.dtype == torch.float32 and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        found: Tensor = run(_divide, gy, half(adj, transposed)[0], gy)
+        return found
+    return per_entry(kept_entries(adj, transposed, gy), gy)
+
+
 class SpMM(torch.autograd.Function):
     """y = A x, y = A^T x, or the mean over each row's entries."""
 
@@ -175,7 +184,7 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = None
         if ctx.reduce == MEAN:
-            gy = per_entry(kept_entries(adj, transposed, gy), gy)
+            gy = _mean_back(adj, transposed, gy)
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, val, gy)
         if ctx.needs_input_grad[2]:
