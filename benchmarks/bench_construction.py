@@ -1,6 +1,6 @@
 """What a new graph costs: CSR from edges in any order, beside two sorts of their keys and torch.sparse's own way;
-and layers that are given a fresh edge_index every step, all of the graph or as much as a neighbour sampler gives,
-beside PyG's."""
+and layers that are given a fresh edge_index every step, all of the graph or as much as neighbour samplers give,
+beside PyG's. A step on the edges of a sample waits for calls: its host time is measured too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from benchmarks.jobs import Job, Options
 from benchmarks.trial import Step, Trial
 
 FEAT = 64
-SAMPLE = (3_000, 10_000)  # nodes and edges
+SAMPLES = ((64, 256), (1_000, 5_000), (3_000, 10_000), (20_000, 100_000))  # nodes and edges at most
+SAMPLE_FEAT = 32
 
 
 def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
@@ -29,12 +30,14 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
         label = f"edges to CSR{' and its transpose' if transpose else ''}"
         if options.wants(label):
             yield Job(label, partial(structures, edge_index, adj.shape[0], transpose))
-    sample = edge_index[:, : SAMPLE[1]] % SAMPLE[0]
-    for edges, n, of in ((edge_index, adj.shape[0], ""), (sample, SAMPLE[0], " of a sample")):
-        for name in ("GCNConv", "SAGEConv"):
-            label = f"{name} {FEAT} to {FEAT}, fresh edges{of}, forward + backward"
-            if options.wants(label):
-                yield Job(label, partial(layers, name, edges, n))
+    cases = [(name, FEAT, edge_index, adj.shape[0], "") for name in ("GCNConv", "SAGEConv")]
+    for n, edges in SAMPLES:
+        sample = edge_index[:, :edges] % n
+        cases += [(name, SAMPLE_FEAT, sample, n, f" of {n} nodes") for name in ("GCNConv", "SAGEConv", "GATConv")]
+    for name, feat, edges_of, n, of in cases:
+        label = f"{name} {feat} to {feat}, fresh edges{of}, forward + backward"
+        if options.wants(label):
+            yield Job(label, partial(layers, name, edges_of, n, feat), host=bool(of))
 
 
 def structures(edge_index: Tensor, n: int, transpose: bool) -> list[Trial]:
@@ -64,20 +67,20 @@ def structures(edge_index: Tensor, n: int, transpose: bool) -> list[Trial]:
     return found if transpose else [*found, Trial("torch.sparse", lambda: torch_sparse, "peer", results=3)]
 
 
-def layers(name: str, edge_index: Tensor, n: int) -> list[Trial]:
+def layers(name: str, edge_index: Tensor, n: int, feat: int) -> list[Trial]:
     """A layer of ours and of PyG, with edges that neither has seen."""
     device = edge_index.device.type
-    x = random(n, FEAT, dtype=torch.float32, device=device, seed=3).requires_grad_()
-    gout = random(n, FEAT, dtype=torch.float32, device=device, seed=4)
-    ours = getattr(fusedmm.nn, name)(FEAT, FEAT).to(device)
+    x = random(n, feat, dtype=torch.float32, device=device, seed=3).requires_grad_()
+    gout = random(n, feat, dtype=torch.float32, device=device, seed=4)
+    ours = getattr(fusedmm.nn, name)(feat, feat).to(device)
 
     def step(layer: torch.nn.Module) -> tuple[Tensor, ...]:
         return gradients(layer, x, edge_index.clone(), gout)
 
     def peer() -> Step:
-        return partial(step, peer_layer(name, (FEAT, FEAT), {}, ours))
+        return partial(step, peer_layer(name, (feat, feat), {}, ours))
 
     return [
         Trial("auto", lambda: partial(step, ours), "ours"),
-        Trial("PyG", peer, "peer", expected=4 * edge_index.shape[1] * FEAT * 4),
+        Trial("PyG", peer, "peer", expected=4 * edge_index.shape[1] * feat * 4),
     ]

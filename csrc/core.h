@@ -40,10 +40,6 @@ extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda, fmm
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
                               const fmm_algorithm **found);
 
-/* group.c: the stable order of n entries by key, int64 where `wide`, else int32. */
-fmm_status fmm_group(const fmm_exec *exec, int64_t n, const void *key, bool wide,
-                     const int32_t *order, int64_t groups, int64_t *ptr, int32_t *out);
-
 /* CUDA's side of what check.c and plan need; in a build without nvcc they say how to get one. */
 fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
 size_t fmm_cuda_plan_bytes(const fmm_csr *a);

@@ -278,3 +278,26 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
 @torch.library.register_fake("fusedmm::_check")
 def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
     return ptr.new_empty(1)
+
+
+@torch.library.register_fake("fusedmm::_compress")
+def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
+    size = torch.library.get_ctx().new_dynamic_size  # what stays, and whether it is in order, the content decides
+    entries = size() if loops else row.size(0)
+    new = (row.new_empty(n, dtype=torch.int32) for n in (entries, size()))
+    return row.new_empty(rows + 1), *new, row.new_empty(size())
+
+
+@torch.library.register_fake("fusedmm::_transpose")
+def _(ptr, idx, eid, plan, cols):  # type: ignore[no-untyped-def]
+    return ptr.new_empty(cols + 1), torch.empty_like(idx), torch.empty_like(idx)
+
+
+@torch.library.register_fake("fusedmm::_normalize")
+def _(ptr, idx, eid, plan):  # type: ignore[no-untyped-def]
+    return torch.empty_like(idx, dtype=torch.float32), torch.empty_like(idx, dtype=torch.float32)
+
+
+@torch.library.register_fake("fusedmm::_mean_back")
+def _(ptr, g):  # type: ignore[no-untyped-def]
+    return g.new_empty(g.shape)

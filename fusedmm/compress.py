@@ -1,12 +1,18 @@
-"""Coordinates as compressed rows, and the transpose: sorts, counts and searches, each where it is the quickest."""
+"""Coordinates as compressed rows, and the transpose: counts in one call, sorts and searches, each where it is the
+quickest."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops
-from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, require_range
+from fusedmm._lib import ops, raise_translated
+from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_looked_at
+
+_compress: Any = ops._compress.default
+_transpose: Any = ops._transpose.default
 
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
@@ -47,13 +53,6 @@ def keys_of(row: Tensor, col: Tensor) -> Tensor:
     return torch.add(col, row, alpha=2**32)
 
 
-def by_key(keys: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(ptr, the lower halves of the keys, order) of fewer than COUNTED rows, in one sort."""
-    keys, order = torch.sort(keys, stable=True)
-    bounds = torch.arange(0, rows * 2**32 + 1, 2**32, device=keys.device)
-    return torch.searchsorted(keys, bounds), keys.int(), as_eid(order)
-
-
 def is_few(nnz: int, rows: int, cols: int) -> bool:
     return max(nnz, rows, cols) < COUNTED
 
@@ -67,23 +66,56 @@ def count_in_range(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
     return found
 
 
+def in_one_call(where: Tensor, nnz: int, rows: int, cols: int) -> bool:
+    """Whether the library makes a structure of that size itself: on a GPU of as many entries as int32 counts."""
+    return is_few(nnz, rows, cols) if where.is_cpu else max(nnz + min(rows, cols), rows, cols) < 2**31 - 1
+
+
+def made_of(
+    row: Tensor, col: Tensor, rows: int, cols: int, loops: bool, places: Places | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """(ptr, idx, eid, kept) of coordinates that one call takes.
+
+    Without elements are eid where it is the identity, and kept where loops leave no entry out. Coordinates outside
+    raise, or without places, which ask for no check, give None on the CPU and some matrix on a GPU.
+    """
+    try:
+        made: tuple[Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, places is not None)
+    except RuntimeError as error:
+        if not _is_refused(error):
+            raise_translated(error, row.device)
+        if places is None:
+            return None
+        require_range(places[0], row, rows)
+        require_range(places[1], col, cols)
+        raise
+    return made
+
+
+def _is_refused(error: RuntimeError) -> bool:
+    """Whether the library found that content is malformed, and not that memory is short."""
+    return str(error).startswith("invalid: ")
+
+
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(ptr, idx, eid) of int64 coordinates in any order; places are what errors call a row and a column."""
-    keys = None
+    nnz = row.shape[0]
+    if in_one_call(row, nnz, rows, cols):
+        made = made_of(row, col, rows, cols, False, places if check else None)
+        if made is not None:
+            ptr, idx, eid, _ = made
+            if not eid.shape[0] and nnz:
+                eid = (
+                    row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
+                )
+            return ptr, idx, eid
     if check and row.numel():
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
             return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
-    few = is_few(row.numel(), rows, cols)
-    if few and row.is_cpu and (check or (inside(row, rows) and inside(col, cols))):
-        by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
-        ptr, order = ops._group(row.contiguous(), by_col, rows)
-        return ptr, col.index_select(0, order).to(torch.int32), order
-    if few:
-        return by_key(keys_of(row, col) if keys is None else keys, rows)
-    del keys
+        del keys
     if row.is_cpu:
         order = torch.sort(row * cols + col, stable=True).indices
     else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
@@ -95,35 +127,29 @@ def compress(
 def compress_with_loops(
     row: Tensor, col: Tensor, rows: int, cols: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(ptr, idx, eid, kept) of fewer than COUNTED entries less their self loops, and a loop at each row's end.
+    """(ptr, idx, eid, kept) of entries that one call takes, less their self loops, and a loop at each row's end.
 
     The loops are numbered behind the other entries; kept, int64, is which those are, or None for all.
     """
-    kept, nodes = None, min(rows, cols)
-    loop = row == col
-    if row.numel() and count_in_range(row, col, rows, cols, places, loop):
-        kept = (~loop).nonzero()[:, 0]
-        row, col = row.index_select(0, kept), col.index_select(0, kept)
-    if row.is_cpu:  # grouped by row behind all others, the loops end their rows
-        node = torch.arange(nodes, device="cpu")
-        by_col = ops._group(col.contiguous(), col.new_empty(0, dtype=torch.int32), cols)[1]
-        last = torch.arange(by_col.numel(), by_col.numel() + nodes, dtype=torch.int32, device="cpu")
-        ptr, order = ops._group(torch.cat([row, node]), torch.cat([by_col, last]), rows)
-        return ptr, torch.cat([col, node]).index_select(0, order).to(torch.int32), order, kept
-    # Bit 31 of a loop's column puts it behind every column of its row.
-    loops = torch.arange(2**31, 2**31 + nodes * (2**32 + 1), 2**32 + 1, device=row.device)
-    ptr, idx, eid = by_key(torch.cat([keys_of(row, col), loops]), rows)
-    return ptr, idx.bitwise_and_(2**31 - 1), eid, kept
+    made = made_of(row, col, rows, cols, True, places)
+    assert made is not None
+    ptr, idx, eid, kept = made
+    return ptr, idx, eid, None if idx.shape[0] == row.shape[0] + min(rows, cols) else kept
 
 
 @lasting
-def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, cols: int, look: bool) -> Half:
+def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int) -> Half:
     """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
-    if idx.is_cpu and max(idx.numel(), cols) < COUNTED and inside(idx, cols):
-        ptr_t, order = ops._group(idx, idx.new_empty(0), cols)
-    else:
-        col, order = torch.sort(idx, stable=True)
-        ptr_t = pointers(col, cols)
-    idx_t = rows_of(ptr, idx.numel()).index_select(0, order)
+    rows, nnz = ptr.shape[0] - 1, idx.shape[0]
+    if in_one_call(idx, nnz, rows, cols):
+        try:
+            ptr_t, idx_t, eid_t = _transpose(ptr, idx, eid, plan, cols)
+            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_looked_at(plan))
+        except RuntimeError as error:  # one that was not checked is sorted, whatever it holds
+            if not _is_refused(error):
+                raise_translated(error, idx.device)
+    col, order = torch.sort(idx, stable=True)
+    ptr_t = pointers(col, cols)
+    idx_t = rows_of(ptr, nnz).index_select(0, order)
     other = eid.index_select(0, order) if eid.numel() else as_eid(order)
-    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, ptr.numel() - 1, look)
+    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, rows, was_looked_at(plan))

@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
 
 from fusedmm.compress import as_eid
 from fusedmm.csr import CSR
+from fusedmm.forms import from_edges
 from fusedmm.normalize import Looped, looped_edges, with_loops
 from fusedmm.structure import (
     CONVERTED,
@@ -179,7 +180,7 @@ def is_edge_index(adj: Any) -> bool:
     """Whether adj is a structure alone, in the form that neighbour samplers give."""
     if not isinstance(adj, Tensor) or adj.layout != torch.strided or adj.dtype not in INTEGERS:
         return False
-    return adj.dim() == 2 and adj.size(0) == 2
+    return adj.dim() == 2 and adj.shape[0] == 2
 
 
 def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
@@ -189,21 +190,25 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
         adj = plain(adj)
     if size is not None:
         size = require_size(size)
-    if adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
+    if type(adj) is not Tensor and adj.layout == torch.strided and hasattr(adj, "sparse_size"):  # PyG's EdgeIndex
         known = adj.sparse_size()
         if known != (None, None):  # what it knows is surer than what x suggests
             given = size or [adj.get_sparse_size(d) for d in (0, 1)]  # type: ignore[attr-defined]
-            size = tuple(a if b is None else b for a, b in zip(given, known, strict=True))
+            size = require_size(tuple(a if b is None else b for a, b in zip(given, known, strict=True)))
         adj = adj.as_tensor()  # type: ignore[attr-defined]
-    uncoalesced = adj.layout == torch.sparse_coo and not adj.is_coalesced()
+    strided = adj.layout == torch.strided
+    uncoalesced = not strided and adj.layout == torch.sparse_coo and not adj.is_coalesced()
     if (uncoalesced and adj.requires_grad) or torch.compiler.is_compiling():
         return _convert(adj, size, check)
     csr = _recall(_known, adj, size, check)
     if csr is not None:
-        if adj.layout == torch.strided:
+        if strided:
             return csr
         return csr.with_values(own_values(adj._values() if uncoalesced else adj.values()))
-    csr = _convert(adj, size, check)
+    if strided and size is not None and is_edge_index(adj):
+        csr = from_edges(adj, None, *size, check)
+    else:
+        csr = _convert(adj, size, check)
     _remember(_known, adj, size, check, csr.pattern())
     return csr
 

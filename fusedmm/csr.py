@@ -20,7 +20,6 @@ from fusedmm.structure import (
     require_values,
     shared_by,
     validate,
-    was_looked_at,
     written,
 )
 
@@ -186,8 +185,9 @@ class CSR:
         ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool, look: bool = False
     ) -> CSR:
         """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look: see ``plan_of``."""
-        none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-        require_values(val, idx.numel(), ptr.device)
+        none = ptr.new_empty(0, dtype=torch.uint8)
+        if val is not None:
+            require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
         adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
@@ -335,10 +335,11 @@ class CSR:
         shared = shared_by(self)
         with shared.lock:
             if shared.half is None:
-                shared.half = transpose(self.ptr, self.idx, self.eid, self.n_cols, was_looked_at(self.plan))
+                shared.half = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols)
             ptr, idx, eid, plan = shared.half
             self._set(idx_t=idx, eid_t=eid, plan_t=plan)
-            self._permute_values()
+            if self.val is not None:
+                self._permute_values()
             self._set(ptr_t=ptr)  # last: it is what others test, without the lock
         return shared.half
 

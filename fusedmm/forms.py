@@ -48,25 +48,26 @@ def from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bo
     return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
 
 
-@lasting
-def from_coo(
-    row: Tensor,
-    col: Tensor,
-    val: Tensor | None,
-    shape: Any,
-    check: bool,
-    places: Places = ("row[{}]", "col[{}]"),
-) -> CSR:
-    """``CSR.from_coo``; places are what errors call an element of row and of col."""
+def from_coo(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool) -> CSR:
+    """``CSR.from_coo``."""
     require_vector("row", row)
     require_vector("col", col)
     require_same_device(row=row, col=col, val=val)
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
+    shape = None if shape is None else require_shape(shape)
+    return _from_pairs(row, col, val, shape, check, ("row[{}]", "col[{}]"))
+
+
+@lasting
+def _from_pairs(
+    row: Tensor, col: Tensor, val: Tensor | None, shape: tuple[int, int] | None, check: bool, places: Places
+) -> CSR:
+    """A CSR of coordinates whose form is right; places are what errors call an element of row and of col."""
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
-        shape = (int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0)
-    rows, cols = require_shape(shape)
+        shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
+    rows, cols = shape
     ptr, idx, eid = compress(row, col, rows, cols, check, places)
     return CSR.make(ptr, idx, eid, val, cols, False, check)
 
@@ -74,12 +75,21 @@ def from_coo(
 def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:
     """``CSR.from_edge_index``."""
     require_integers("edge_index", edge_index)
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+    if edge_index.layout != torch.strided:
+        raise TypeError(f"edge_index must be a dense tensor, not {edge_index.layout}")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index must be [2, nnz], not {list(edge_index.shape)}")
+    if edge_weight is not None:
+        require_same_device(edge_index=edge_index, val=edge_weight)
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    sources, targets = require_size(size)
-    return from_coo(edge_index[1], edge_index[0], edge_weight, (targets, sources), check, EDGE_PLACES)
+    return from_edges(edge_index, edge_weight, *require_size(size), check)
+
+
+def from_edges(edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: bool) -> CSR:
+    """``from_edge_index`` of what is known to be one, and of sizes."""
+    col, row = edge_index.unbind()
+    return _from_pairs(row, col, edge_weight, (targets, sources), check, EDGE_PLACES)
 
 
 def from_dense(dense: Tensor) -> CSR:

@@ -10,16 +10,18 @@ deterministic, without atomics.
 from __future__ import annotations
 
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fusedmm._lib import sums_dtype
-from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, is_few, rows_of
+from fusedmm._lib import ops, sums_dtype
+from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.structure import FLOATS, derived, lasting, own, require_values
+
+_normalize: Any = ops._normalize.default
 
 NOT_SEEN = (
     "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
@@ -139,7 +141,7 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
         ValueError: an index outside; the text has it.
     """
     col, row = edge_index.long().unbind()
-    if not is_few(row.numel() + targets, targets, sources):
+    if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
     ptr, idx, eid, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
     return Looped(CSR.make(ptr, idx, eid, None, sources, False), kept)
@@ -230,11 +232,21 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
 @torch.no_grad()
 def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
-    adj = _normalized(adj, None, fill, dtype)
+    from fusedmm.ops.pair import run
+
+    here = None
+    if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):
+        val, here = run(_normalize, adj.ptr, adj.ptr, adj.idx, adj.eid, adj.plan)
+    else:
+        adj = _normalized(adj, None, fill, dtype)
+        val = adj.val
     made = CSR(
-        adj.ptr, adj.idx, adj.val, adj.eid, adj.plan, adj.none, adj.n_cols, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t
+        adj.ptr, adj.idx, val, adj.eid, adj.plan, adj.none, adj.n_cols, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t
     )
-    made._permute_values()
+    if here is not None and adj.eid_t is None and adj.eid.shape[0]:
+        made._set(val_here=here)
+    else:
+        made._permute_values()
     made._set(_fixed=True)
     return made
 

@@ -7,9 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
-from fusedmm import compress, convert, structure
+from fusedmm import compress, convert, normalize, structure
 from fusedmm._lib import ops
 from fusedmm.normalize import gcn_norm, with_loops
+from fusedmm.ops.pair import entries_of, per_entry
 
 
 def edges(nnz, rows, cols, device, seed=0):
@@ -144,31 +145,107 @@ def test_unchecked_keys_outside_of_their_range():
     assert torch.equal(fusedmm.spmm(good, torch.ones(10, 1))[:, 0], torch.bincount(row, minlength=10).float())
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_group(dtype):
-    key = torch.randint(0, 9, (100,)).to(dtype)
-    order = torch.randperm(100).int()
-    ptr, by_key = ops._group(key, order, 9)
-    assert torch.equal(by_key, order[torch.sort(key[order.long()], stable=True).indices])
-    assert torch.equal(ptr, torch.searchsorted(key.sort().values, torch.arange(10, dtype=dtype)))
+NONE = torch.empty(0, dtype=torch.uint8)
 
 
-def test_group_refuses():
-    key, none = torch.tensor([0, 3, 1]), torch.empty(0, dtype=torch.int32)
+@pytest.mark.parametrize("check", [True, False])
+def test_edges_of_any_strides(check):
+    """CPU only: elsewhere torch sorts."""
+    edge_index = torch.stack(edges(200, 20, 20, "cpu"))
+    expected = fusedmm.CSR.from_edge_index(edge_index, size=20, check=check)
+    for other in (edge_index.t().contiguous().t(), edge_index.repeat_interleave(3, 1)[:, ::3], edge_index.int()):
+        made = fusedmm.CSR.from_edge_index(other, size=20, check=check)
+        for a, b in ((made.ptr, expected.ptr), (made.idx, expected.idx), (made.eid, expected.eid)):
+            assert torch.equal(a, b)
+    one = fusedmm.CSR.from_coo(torch.tensor([2]).expand(4), torch.tensor([1]).expand(4), shape=(3, 3), check=check)
+    assert one.ptr.tolist() == [0, 0, 0, 4] and one.idx.tolist() == [1] * 4
+
+
+def test_compress_and_transpose_refuse():
+    v, col = torch.tensor([0, 3, 1]), torch.tensor([0, 0, 2])
+    i32, ptr = torch.tensor([0, 3, 1]).int(), torch.tensor([0, 2, 3])
     cases = [
-        (key, none, 3, r"key\[1\] = 3 is outside \[0, 3\)"),
-        (-key, none, 4, r"key\[1\] = -3 is outside"),
-        (key, torch.tensor([0, 1, 3]).int(), 4, r"order\[2\] = 3 is outside \[0, 3\)"),
-        (key, torch.tensor([0, 0, 0]).int(), 4, "order has 0 more than once"),
-        (key, torch.tensor([0, 1]).int(), 4, "order must be a contiguous vector of int32, one for each key"),
-        (key, key, 4, "order must be a contiguous vector of int32"),
-        (key.float(), none, 4, "key must be a contiguous vector"),
-        (torch.zeros(6, dtype=torch.int64)[::2], none, 4, "key must be a contiguous vector"),
-        (key, none, -1, "groups not negative"),
+        (lambda: ops._compress(v, col, 3, 3, False), r"row\[1\] = 3 is outside \[0, 3\)"),
+        (lambda: ops._compress(v, -col, 4, 3, True), r"col\[2\] = -2 is outside \[0, 3\)"),
+        (lambda: ops._compress(v, col[:2], 4, 4, False), "row has 3 elements and col 2"),
+        (lambda: ops._compress(v.int(), col, 4, 4, False), "row must be a vector of int64"),
+        (lambda: ops._compress(v, col[None], 4, 4, False), "col must be a vector of int64"),
+        (lambda: ops._compress(v, col, 2**31, 4, False), "is beyond int32"),
+        (lambda: ops._compress(v, col, 4, -1, False), "is beyond int32"),
+        (lambda: ops._transpose(ptr, i32, NONE, NONE, 3), "ptr or idx is malformed"),
+        (lambda: ops._transpose(ptr + 1, i32, NONE, NONE, 4), "ptr or idx is malformed"),
+        (lambda: ops._transpose(ptr, i32, NONE, NONE, -1), "is beyond int32"),
+        (lambda: ops._transpose(ptr, i32, i32[:2], NONE, 4), "eid has 2 elements for 3 entries"),
+        (lambda: ops._mean_back(ptr, torch.ones(3, 2)), "g is f32 with 3 rows, should be f32 with 2"),
+        (lambda: ops._mean_back(ptr, torch.ones(2, 2).double()), "g is f64 with 2 rows, should be f32 with 2"),
+        (lambda: ops._mean_back(ptr.int(), torch.ones(2, 2)), "ptr must be a contiguous vector of int64"),
     ]
-    for keys, order, groups, text in cases:
-        with pytest.raises(RuntimeError, match=text):
-            ops._group(keys, order, groups)
+    for call, text in cases:
+        with pytest.raises(RuntimeError, match="^invalid: .*" + text):
+            call()
+
+
+def test_self_loops_at_once_name_what_is_outside():
+    for bad, text in ((9, "9"), (-1, "-1")):
+        edge_index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+        edge_index[0, 1] = bad
+        with pytest.raises(ValueError, match=rf"edge_index\[0, 1\] = {text} is outside \[0, 3\)"):
+            convert.looped(edge_index, (3, 3))
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("loops", [True, False])
+def test_weights_of_a_graph_convolution_at_once(name, loops, monkeypatch):
+    """CPU only: in one call or in torch's, the same bits in both orders, with or without the transpose before."""
+    content, sources, targets = ODD[name]
+    if sources != targets:
+        content, sources = [[*content[0], 0], [*content[1], 0]], max(sources, targets)
+    made = []
+    for counted in (2**20, 0):
+        monkeypatch.setattr(normalize, "is_few", lambda *sizes, most=counted: max(sizes) < most)
+        adj = fusedmm.CSR.from_edge_index(torch.tensor(content, dtype=torch.int64), size=sources)
+        adj = with_loops(adj).pattern if loops else adj
+        for matrix in (adj, adj.pattern().cache_transpose()):
+            found = normalize._frozen(matrix, torch.float32, None).cache_transpose()
+            none = torch.zeros(0)
+            made.append([none if t is None else t for t in (found.val, found.val_here, found.val_there)])
+    for others in made[1:]:
+        for a, b in zip(made[0], others, strict=True):
+            assert a.dtype == b.dtype == torch.float32 and torch.equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 3, 4), (5, 0)])
+def test_gradient_of_a_mean_at_once(shape):
+    ptr = torch.tensor([0, 0, 1, 3, 3, 9])
+    for g in (
+        torch.randn(shape),
+        torch.randn(shape).transpose(0, -1).contiguous().transpose(0, -1),
+        torch.ones(1).expand(shape),
+    ):
+        assert torch.equal(ops._mean_back(ptr, g), per_entry(entries_of(ptr, g), g))
+
+
+def test_what_compiled_code_knows_of_the_calls():
+    adj = fusedmm.CSR.from_edge_index(torch.stack(edges(50, 9, 9, "cpu")), size=9)
+    for op, args in (
+        (ops._transpose, (adj.ptr, adj.idx, adj.eid, adj.plan, 9)),
+        (ops._normalize, (adj.ptr, adj.idx, adj.eid, adj.plan)),
+        (ops._mean_back, (adj.ptr, torch.randn(9, 4))),
+        (ops._compress, (*edges(50, 9, 9, "cpu"), 9, 9, True)),
+        (ops._compress, (*edges(50, 9, 9, "cpu"), 9, 9, False)),
+    ):
+        torch.library.opcheck(op.default, args, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name, most", [("GCNConv", 36), ("SAGEConv", 34), ("GATConv", 26)])
+def test_a_step_on_fresh_edges_takes_few_calls(name, most):
+    """CPU only, by count: a step on a small graph waits for calls."""
+    layer = getattr(fusedmm.nn, name)(8, 8)
+    x, edge_index = torch.randn(20, 8, requires_grad=True), torch.stack(edges(60, 20, 20, "cpu"))
+    with Counts() as ran:
+        torch.autograd.grad(layer(x, edge_index).sum(), [x, *layer.parameters()])
+    assert ran.of["fusedmm::_compress"] == ran.of["fusedmm::_transpose"] == 1
+    assert ran.of.total() <= most and not ran.of["aten::_local_scalar_dense"]
 
 
 @pytest.mark.parametrize("current, other", [(0, 1), (1, 0)])

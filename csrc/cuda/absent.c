@@ -1,5 +1,6 @@
 /* The CUDA side of a library that was built without nvcc: no algorithms, and errors that say how to
  * get them. Compiled instead of every other file of this folder. */
+#include "../compress.h"
 #include "../gat.h"
 #include "../select.h"
 
@@ -108,4 +109,42 @@ fmm_status fmm_cuda_gat(const fmm_exec *exec, const fmm_gat_call *call)
 {
     (void)exec, (void)call;
     return absent("gat");
+}
+
+fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)
+{
+    (void)exec, (void)a, (void)facts;
+    return absent("compress");
+}
+
+size_t fmm_cuda_compress_workspace(const fmm_coo *a, const fmm_coo_facts *facts, bool loops)
+{
+    (void)a, (void)facts, (void)loops;
+    return 0;
+}
+
+fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                             bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept)
+{
+    (void)exec, (void)a, (void)facts, (void)loops, (void)ptr, (void)idx, (void)eid, (void)kept;
+    return absent("compress");
+}
+
+size_t fmm_cuda_transpose_workspace(const fmm_csr *a)
+{
+    (void)a;
+    return 0;
+}
+
+fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
+                              int32_t *eid)
+{
+    (void)exec, (void)a, (void)ptr, (void)idx, (void)eid;
+    return absent("transpose");
+}
+
+fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here)
+{
+    (void)exec, (void)a, (void)val, (void)here;
+    return absent("normalize");
 }

@@ -1,5 +1,10 @@
-/* fusedmm::_check, _plan and _group: what making a CSR asks of the library. */
+/* fusedmm::_check, _plan, _compress, _transpose, _normalize and _mean_back: what making a CSR asks
+ * of the library. The last four, of which _mean_back is of the CPU, stand for many calls of torch
+ * each. */
 #include "frame.h"
+#include "../compress.h"
+
+#include <inttypes.h>
 
 /* (ptr, idx, int cols) -> the report word of fmm_csr_check, int64 [1] */
 static void check(StableIValue *stack, uint64_t inputs, uint64_t results)
@@ -36,40 +41,138 @@ done:
     frame_finish(&f, "plan", stack, &out, 1);
 }
 
-/* (key, order, int groups) -> ptr, int64 [groups + 1], and the order by key, int32 [n] */
-static void group(StableIValue *stack, uint64_t inputs, uint64_t results)
+/* Coordinate k as torch has it: a vector of int64, any stride. */
+static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
+{
+    if (!frame_take(f, k, name, t)) return false;
+    if (t->dim != 1 || t->dtype != fmm_torch.aoti_torch_dtype_int64())
+        return frame_fail(f, "%s must be a vector of int64", name);
+    return true;
+}
+
+/* (row, col, int rows, int cols, bool loops, bool look) -> ptr, idx, eid, kept; eid has no elements
+ * where it is the identity, kept none where no entry is left out. Without a look, on CUDA, nothing
+ * waits for the device. */
+static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { PTR, IDX, EID, KEPT, RESULTS };
+    frame f;
+    tensor row, col, out[RESULTS] = {{0}};
+    fmm_coo_facts facts = {0};
+    const bool loops = stack[4] != 0, looks = stack[5] != 0;
+    (void)inputs, (void)results;
+    if (!frame_begin(&f, stack, 2) || !take_coordinates(&f, 0, "row", &row) ||
+        !take_coordinates(&f, 1, "col", &col))
+        goto done;
+    if (row.numel != col.numel) {
+        frame_fail(&f, "row has %" PRId64 " elements and col %" PRId64, row.numel, col.numel);
+        goto done;
+    }
+    const fmm_coo a = {.rows = (int64_t)stack[2],
+                       .cols = (int64_t)stack[3],
+                       .nnz = row.numel,
+                       .row = row.data,
+                       .col = col.data,
+                       .row_stride = row.stride[0],
+                       .col_stride = col.stride[0]};
+    if (looks || f.exec.device == FMM_CPU) {
+        if (!frame_workspace(&f, f.exec.device == FMM_CPU ? 0 : FMM_COO_LOOK_BYTES)) goto done;
+        f.status = fmm_coo_look(&f.exec, &a, &facts);
+        if (f.status != FMM_OK) goto done;
+    }
+    const int64_t nodes = a.rows < a.cols ? a.rows : a.cols, others = a.nnz - facts.loops;
+    const int64_t bounds = a.rows + 1, entries = loops ? others + nodes : a.nnz;
+    const bool identity = !loops && facts.sorted;
+    const int64_t numbered = identity ? 0 : entries;
+    const int64_t kept = loops && facts.loops ? others : 0;
+    const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
+    const int32_t int64 = fmm_torch.aoti_torch_dtype_int64();
+    if (!frame_allocate(&f, 1, &bounds, int64, &out[PTR]) ||
+        !frame_allocate(&f, 1, &entries, int32, &out[IDX]) ||
+        !frame_allocate(&f, 1, &numbered, int32, &out[EID]) ||
+        !frame_allocate(&f, 1, &kept, int64, &out[KEPT]) ||
+        !frame_workspace(&f, identity ? 0 : fmm_compress_workspace(&f.exec, &a, &facts, loops)))
+        goto done;
+    f.status = fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
+                            identity ? NULL : out[EID].data, kept ? out[KEPT].data : NULL);
+done:
+    frame_finish(&f, "compress", stack, out, RESULTS);
+}
+
+/* (ptr, idx, eid, plan, int cols) -> ptr, idx, eid of the transpose */
+static void transpose(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { PTR, IDX, EID, RESULTS };
+    frame f;
+    fmm_csr a;
+    tensor out[RESULTS] = {{0}};
+    const int64_t cols = (int64_t)stack[4];
+    (void)inputs, (void)results;
+    if (!frame_begin(&f, stack, 4) || !frame_matrix(&f, cols, &a)) goto done;
+    const int64_t bounds = cols < 0 ? 0 : cols + 1;
+    const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
+    if (!frame_allocate(&f, 1, &bounds, fmm_torch.aoti_torch_dtype_int64(), &out[PTR]) ||
+        !frame_allocate(&f, 1, &a.nnz, int32, &out[IDX]) ||
+        !frame_allocate(&f, 1, &a.nnz, int32, &out[EID]) ||
+        !frame_workspace(&f, fmm_transpose_workspace(&f.exec, &a)))
+        goto done;
+    f.status = fmm_transpose(&f.exec, &a, out[PTR].data, out[IDX].data, out[EID].data);
+done:
+    frame_finish(&f, "transpose", stack, out, RESULTS);
+}
+
+/* (ptr, idx, eid, plan) -> the weights of a graph convolution, float32, in the caller's order and
+ * in that of the rows */
+static void normalize(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { VAL, HERE, RESULTS };
+    frame f;
+    fmm_csr a;
+    tensor out[RESULTS] = {{0}};
+    const int32_t float32 = fmm_torch.aoti_torch_dtype_float32();
+    (void)inputs, (void)results;
+    if (!frame_begin(&f, stack, 4) || !frame_matrix(&f, INT32_MAX - 1, &a)) goto done;
+    a.cols = a.rows;
+    if (!frame_allocate(&f, 1, &a.nnz, float32, &out[VAL]) ||
+        !frame_allocate(&f, 1, &a.nnz, float32, &out[HERE]) ||
+        !frame_workspace(&f, f.exec.device == FMM_CPU ? (size_t)a.rows * sizeof(float) : 0))
+        goto done;
+    f.status = fmm_normalize(&f.exec, &a, out[VAL].data, out[HERE].data);
+done:
+    frame_finish(&f, "normalize", stack, out, RESULTS);
+}
+
+/* (ptr, g) -> g / max(1, entries of its row), of g's shape */
+static void mean_back(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     frame f;
-    tensor key, order, out[2] = {{0}};
-    const int64_t groups = (int64_t)stack[2], bounds = groups + 1;
+    tensor ptr, given, out = {0};
+    fmm_dense g;
     (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, 2) || !frame_take(&f, 0, "key", &key) ||
-        !frame_take(&f, 1, "order", &order))
+    if (!frame_begin(&f, stack, 2) || !frame_take(&f, 0, "ptr", &ptr) ||
+        !frame_dense(&f, 1, "g", &g, &given))
         goto done;
-    const bool wide = key.dtype == fmm_torch.aoti_torch_dtype_int64();
-    if (key.dim != 1 || (key.numel > 1 && key.stride[0] != 1) || groups < 0 ||
-        (!wide && key.dtype != fmm_torch.aoti_torch_dtype_int32())) {
-        frame_fail(&f,
-                   "key must be a contiguous vector of int32 or int64, and groups not negative");
+    if (ptr.dim != 1 || ptr.numel < 1 || (ptr.numel > 1 && ptr.stride[0] != 1) ||
+        ptr.dtype != fmm_torch.aoti_torch_dtype_int64()) {
+        frame_fail(&f, "ptr must be a contiguous vector of int64, rows + 1 elements");
         goto done;
     }
-    if (order.numel && (order.numel != key.numel || order.dim != 1 || order.stride[0] != 1 ||
-                        order.dtype != fmm_torch.aoti_torch_dtype_int32())) {
-        frame_fail(&f, "order must be a contiguous vector of int32, one for each key");
-        goto done;
-    }
-    if (!frame_allocate(&f, 1, &bounds, fmm_torch.aoti_torch_dtype_int64(), &out[0]) ||
-        !frame_allocate(&f, 1, &key.numel, fmm_torch.aoti_torch_dtype_int32(), &out[1]))
-        goto done;
-    f.status = fmm_group(&f.exec, key.numel, key.data, wide, order.numel ? order.data : NULL,
-                         groups, out[0].data, out[1].data);
+    if (!frame_allocate(&f, given.dim, given.size, given.dtype, &out)) goto done;
+    f.status = fmm_mean_back(&f.exec, ptr.numel - 1, ptr.data, &g, out.data);
 done:
-    frame_finish(&f, "group", stack, out, 2);
+    frame_finish(&f, "mean_back", stack, &out, 1);
 }
 
 const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", check},
     {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", plan},
-    {"_group", "_group(Tensor key, Tensor order, int groups) -> (Tensor, Tensor)", group},
+    {"_compress",
+     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, bool look) -> "
+     "(Tensor, Tensor, Tensor, Tensor)",
+     compress},
+    {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor)", transpose},
+    {"_normalize",
+     "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)", normalize},
+    {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", mean_back},
     {NULL, NULL, NULL},
 };

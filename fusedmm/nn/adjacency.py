@@ -38,7 +38,7 @@ def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:
 def bipartite(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
     """The graph as a CSR, and the features of sources and of targets (None where there are none)."""
     adj, pair = with_edge_values(graph, x, size)
-    return (adj.pattern() if hasattr(graph, "sparse_sizes") else adj), pair
+    return (adj if isinstance(graph, Tensor) or not hasattr(graph, "sparse_sizes") else adj.pattern()), pair
 
 
 def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
-from fusedmm.nn.linear import Linear
+from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.operands import normalize
 
 
@@ -124,7 +124,10 @@ class SAGEConv(torch.nn.Module):
             out = aggregate(adj, source, self.reduce)
         out = self.lin_l(out)
         if self.root_weight and target is not None:
-            out = out + self.lin_r(target)
+            if out.dim() == 2 and target.dim() == 2 and goes_unseen(target, self.lin_r):
+                out = torch.addmm(out, target, self.lin_r.weight_for(target).t())  # a call less, either way
+            else:
+                out = out + self.lin_r(target)
         return normalize(out) if self.normalize else out
 
     def __repr__(self) -> str:

@@ -29,6 +29,7 @@ SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default
+_divide: Any = ops._mean_back.default
 
 
 class Held:
@@ -187,6 +188,14 @@ def _made(make: Any, *args: Any) -> Tensor:
     return made
 
 
+def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> Tensor:
+    """``per_entry`` with the entries of each row; one call where no gradient of it is wanted."""
+    if gy.is_cpu and gy.dtype == torch.float32 and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        found: Tensor = run(_divide, gy, half(adj, transposed)[0], gy)
+        return found
+    return per_entry(kept_entries(adj, transposed, gy), gy)
+
+
 class SpMM(torch.autograd.Function):
     """y = A x, y = A^T x, or the mean over each row's entries."""
 
@@ -210,7 +219,7 @@ class SpMM(torch.autograd.Function):
         adj, transposed = ctx.adj, ctx.transposed
         gx = gval = share = None
         if ctx.reduce == MEAN and gy.dtype == sums_dtype(gy):
-            gy = per_entry(kept_entries(adj, transposed, gy), gy)
+            gy = _mean_back(adj, transposed, gy)
         elif ctx.reduce == MEAN:  # 16 bits may have no number for the quotient
             share = kept_shares(adj, transposed, gy)
         if ctx.needs_input_grad[3]:

@@ -5,6 +5,7 @@
  * undefined happens. Results are not looked at: the tests of tests/c do that. */
 #include "operands.h"
 
+#include "compress.h"
 #include "gat.h"
 #include "select.h"
 
@@ -216,13 +217,32 @@ static void nodes(input *in, shared *s)
     fmm_gat(&s->exec, &c);
 }
 
-/* The matrix's columns as keys; eid, where there is one, as the order. */
-static void grouped(input *in, shared *s)
+/* The matrix's ptr and eid as coordinates where they are long enough, its transpose and weights. */
+static void made(input *in, shared *s)
 {
-    const int64_t n = s->a.nnz < 0 ? 0 : s->a.nnz, groups = below(in, 40);
-    int64_t *ptr = array(in, (size_t)(groups + 1) * sizeof *ptr, sizeof *ptr);
-    int32_t *out = array(in, (size_t)n * sizeof *out, sizeof *out);
-    fmm_group(&s->exec, n, s->a.idx, false, s->a.eid, groups, ptr, out);
+    const int64_t n = s->a.nnz < 0 ? 0 : s->a.nnz, rows = s->a.rows < 0 ? 0 : s->a.rows;
+    const int64_t cols = s->a.cols < 0 ? 0 : s->a.cols;
+    fmm_coo coo = {.rows = below(in, 40), .cols = below(in, 40), .nnz = rows, .row_stride = 1};
+    fmm_coo_facts facts;
+    coo.row = coo.col = s->a.ptr;
+    coo.col_stride = byte(in) & 1;
+    const bool loops = byte(in) & 1;
+    const int64_t most = rows + coo.rows;
+    int64_t *ptr = array(in, (size_t)(coo.rows + 1) * sizeof *ptr, sizeof *ptr);
+    int32_t *idx = array(in, (size_t)most * sizeof *idx, sizeof *idx);
+    int32_t *eid = array(in, (size_t)most * sizeof *eid, sizeof *eid);
+    if (fmm_coo_look(&s->exec, &coo, &facts) == FMM_OK) {
+        workspace(in, &s->exec, fmm_compress_workspace(&s->exec, &coo, &facts, loops));
+        fmm_compress(&s->exec, &coo, &facts, loops, ptr, idx, eid, NULL);
+    }
+    float *val = array(in, (size_t)n * sizeof *val, sizeof *val);
+    float *here = array(in, (size_t)n * sizeof *here, sizeof *here);
+    workspace(in, &s->exec, (size_t)rows * sizeof *val);
+    fmm_normalize(&s->exec, &s->a, val, here);
+    ptr = array(in, (size_t)(cols + 1) * sizeof *ptr, sizeof *ptr);
+    idx = array(in, (size_t)n * sizeof *idx, sizeof *idx);
+    eid = array(in, (size_t)n * sizeof *eid, sizeof *eid);
+    fmm_transpose(&s->exec, &s->a, ptr, idx, eid);
 }
 
 static void structure(input *in, shared *s)
@@ -231,7 +251,7 @@ static void structure(input *in, shared *s)
     int64_t where = 0;
     size_t bytes;
     const int which = below(in, 4);
-    if (which == 1) grouped(in, s);
+    if (which == 1) made(in, s);
     if (which > 1) nodes(in, s);
     if (fmm_csr_check(&s->exec, &s->a, &report) == FMM_OK) fmm_csr_report(report, &where);
     if (fmm_plan_workspace(&s->exec, &s->a, &bytes) == FMM_OK) fmm_plan(&s->exec, &s->a, NULL);
