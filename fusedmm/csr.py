@@ -14,6 +14,7 @@ from fusedmm.structure import (
     Half,
     Shared,
     constant,
+    is_exporting,
     lasting,
     outside,
     plan_of,
@@ -43,8 +44,7 @@ class CSR:
         ptr: int64 [rows + 1].
         idx: int32 [nnz].
         val: values [nnz] or [nnz, heads] in the caller's edge order, or None for ones.
-        eid: int32 [nnz] (int64 from 2^31 entries), position of entry p in the caller's edge order; no
-            elements: the identity.
+        eid: int32 [nnz] (int64 from 2^31 entries), position of entry p in the caller's edge order; empty: the identity.
         plan: opaque, what the kernels of this device want to know of the structure.
         n_cols: number of columns.
         ptr_t, idx_t, eid_t, plan_t: the same of the transpose, or None.
@@ -263,7 +263,7 @@ class CSR:
         if here is None:
             return self.none
         if torch.compiler.is_compiling():  # an exported program is given fresh ones at every call
-            return here if self._fixed or torch.compiler.is_exporting() else self.none
+            return here if self._fixed or is_exporting() else self.none
         if written(self.val) != self._written:
             self._permute_values()
             here = self.val_there if transposed else self.val_here
@@ -287,8 +287,7 @@ class CSR:
 
         Raises:
             TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
-            ValueError: a name that is no device's, a device that is neither cpu nor cuda, or a CUDA device
-                that torch does not see.
+            ValueError: no device's name, one that is neither cpu nor cuda, or a CUDA device that torch does not see.
         """
         return forms.to(self, device, dtype, non_blocking)
 
@@ -385,7 +384,8 @@ class CSR:
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
             self._set(n_cols=self.ptr_t.shape[0] - 1)
-        if not torch.compiler.is_compiling():
+        # For ``adj @ x`` torch.compile makes a matrix of proxies, and torch 2.10 and 2.11 do not say that they compile.
+        if isinstance(self.ptr, Tensor) and not torch.compiler.is_compiling():
             self._set(_shared=Shared(), _written=written(self.val))
 
     def __getstate__(self) -> dict[str, Any]:

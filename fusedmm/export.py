@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fusedmm.csr import CSR
 from fusedmm.forms import settle
-from fusedmm.structure import is_wrapped, plain
+from fusedmm.structure import is_exporting, is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
 KEPT = ("val_here", "val_there")
@@ -47,7 +47,7 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
         dims = object.__new__(CSR)
         dims._set(**parts, n_cols=cols)
         return dims
-    if cols is not None and torch.compiler.is_exporting():
+    if cols is not None and is_exporting():
         raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
     if torch._C._are_functorch_transforms_active():  # they wrap every tensor of an argument
         parts = {name: plain(t) for name, t in parts.items()}

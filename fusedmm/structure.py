@@ -45,7 +45,7 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> T:
         if torch.compiler.is_compiling():
-            apart = torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()
+            apart = torch.compiler.is_dynamo_compiling() or is_exporting()
             return outside(CONVERTED, made, *args, **kwargs) if apart else make(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
             with pyfunctorch.temporarily_clear_interpreter_stack():
@@ -56,6 +56,11 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
             return make(*args, **kwargs)
 
     return made
+
+
+def is_exporting() -> bool:
+    """Whether torch.export traces: to what torch 2.10 and 2.11 compile, torch's own function is always true."""
+    return torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
 
 
 def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:

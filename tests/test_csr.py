@@ -261,7 +261,7 @@ def test_a_matrix_moved_tensor_by_tensor_has_the_plans_of_where_it_is(move, cach
         for half in (there, there.t()):
             fresh = CSR.from_csr(half.ptr, half.idx, shape=half.shape)
             assert half.device.type == where and half.plan.shape == fresh.plan.shape
-        torch.testing.assert_close(fusedmm.spmm(there, x.to(where)).cpu(), fusedmm.spmm(adj, x.to(device)).cpu())
+        torch.testing.assert_close(fusedmm.spmm(there, x.to(where)).cpu(), fusedmm.spmm(adj, x.to(adj.device)).cpu())
         adj = there
 
 
