@@ -270,6 +270,7 @@ fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const 
     const bool writes_edges = c->weights.data || c->gbias.data || c->gweight.data;
     fmm_rows_task task = {.call = call,
                           .kernel = isa->of[c->q.dtype]->attention,
+                          .sane = isa->of[c->q.dtype]->sane,
                           .guarded = fmm_reference_attention,
                           .uses_edges = reads_edges || writes_edges};
     if (c->gatt.data && c->pass == FMM_ATTENTION_ROWS) {

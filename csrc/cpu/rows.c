@@ -27,37 +27,6 @@ static int64_t boundary(const fmm_csr *a, int64_t target)
     return low;
 }
 
-/* All of index[begin, end) in [0, count): a negative number or count - 1 - index < 0 sets the sign
- * bit. Plain or and subtract, which every compiler vectorises. */
-static bool inside32(const int32_t *index, int64_t begin, int64_t end, int64_t count)
-{
-    const uint32_t last = (uint32_t)(count - 1);
-    uint32_t seen = 0;
-    for (int64_t p = begin; p < end; p++) seen |= (uint32_t)index[p] | (last - (uint32_t)index[p]);
-    return seen >> 31 == 0 && (count > 0 || begin == end);
-}
-
-static bool inside64(const int64_t *index, int64_t begin, int64_t end, int64_t count)
-{
-    const uint64_t last = (uint64_t)count - 1;
-    uint64_t seen = 0;
-    for (int64_t p = begin; p < end; p++) seen |= (uint64_t)index[p] | (last - (uint64_t)index[p]);
-    return seen >> 63 == 0 && (count > 0 || begin == end);
-}
-
-static bool sane(const fmm_rows_task *task, int64_t first, int64_t last)
-{
-    const fmm_csr *a = task->call->a;
-    const int64_t begin = a->ptr[first], end = a->ptr[last];
-    if (begin < 0 || end > a->nnz) return false;
-    bool rising = true;
-    for (int64_t i = first; i < last; i++) rising &= a->ptr[i] <= a->ptr[i + 1];
-    if (!rising || !inside32(a->idx, begin, end, a->cols)) return false;
-    if (!a->eid || !task->uses_edges) return true;
-    return a->nnz <= INT32_MAX ? inside32(a->eid, begin, end, a->nnz)
-                               : inside64(a->eid, begin, end, a->nnz);
-}
-
 static void run_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const fmm_rows_task *task = ctx;
@@ -66,7 +35,7 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
     for (int64_t chunk = begin + 1; chunk <= end; chunk++) {
         const int64_t last = chunk == task->chunks ? a->rows : boundary(a, chunk * task->per_chunk);
         if (first < last) {
-            if (sane(task, first, last))
+            if (task->sane(task, first, last))
                 task->kernel(task, first, last);
             else {
                 task->guarded(task->call, first, last);
@@ -96,9 +65,8 @@ fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_den
     int64_t per_chunk = CHUNK_BYTES / bytes;
     per_chunk = per_chunk < CHUNK_MIN ? CHUNK_MIN : per_chunk > CHUNK_MAX ? CHUNK_MAX : per_chunk;
     const int64_t work = a->rows + a->nnz;
-    if (task->chunks) per_chunk = (work + task->chunks - 1) / task->chunks;
-    task->per_chunk = per_chunk;
     if (!task->chunks) task->chunks = (work + per_chunk - 1) / per_chunk;
+    task->per_chunk = task->chunks ? (work + task->chunks - 1) / task->chunks : 1;
     task->fetch_end = x->rows > near / bytes ? a->nnz - FMM_AHEAD : 0;
     task->val_head = task->call->val->heads == 1 ? 0 : task->call->val->head_stride;
     fmm_parallel(exec, task->chunks, run_chunks, task);
@@ -110,6 +78,7 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
     const fmm_dense *x = call->x, *y = call->y;
     fmm_rows_task task = {.call = call,
                           .kernel = isa->of[x->dtype]->spmm,
+                          .sane = isa->of[x->dtype]->sane,
                           .guarded = fmm_reference_spmm,
                           .heads = x->heads,
                           .feat = x->feat,
@@ -129,6 +98,7 @@ fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_
     atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
     fmm_rows_task task = {.call = call,
                           .kernel = isa->of[b->dtype]->sddmm,
+                          .sane = isa->of[b->dtype]->sane,
                           .guarded = fmm_reference_sddmm,
                           .forged = &forged,
                           .heads = b->heads,
@@ -147,6 +117,7 @@ fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_
     if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;
     fmm_rows_task task = {.call = call,
                           .kernel = isa->of[f->out ? f->out->dtype : f->out2->dtype]->fused,
+                          .sane = isa->of[f->out ? f->out->dtype : f->out2->dtype]->sane,
                           .guarded = fmm_reference_fused,
                           .heads = wide->heads,
                           .feat = wide->feat,

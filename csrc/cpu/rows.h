@@ -20,10 +20,13 @@ enum {
 typedef struct fmm_rows_task fmm_rows_task;
 /* Computes rows [first, last), whose ptr, idx and eid are known to be sane. */
 typedef void fmm_rows_kernel(const fmm_rows_task *task, int64_t first, int64_t last);
+/* Whether they are. */
+typedef bool fmm_rows_sane(const fmm_rows_task *task, int64_t first, int64_t last);
 
 struct fmm_rows_task {
     const fmm_call *call;
     fmm_rows_kernel *kernel;
+    fmm_rows_sane *sane;
     void (*guarded)(const fmm_call *, int64_t first, int64_t last); /* for rows that are not sane */
     atomic_bool *forged; /* where not NULL: set when rows were not sane */
     int64_t heads,
@@ -38,6 +41,7 @@ struct fmm_rows_task {
 /* The kernels of one instruction set and dtype; all NULL where the compiler's target lacks it. */
 typedef struct fmm_kernels {
     fmm_rows_kernel *spmm, *sddmm, *attention, *fused;
+    fmm_rows_sane *sane;
 } fmm_kernels;
 #define FMM_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(neon) /* in the order of isa.c */
 #define X(isa)                                                                                     \

@@ -9,7 +9,8 @@
  *     <vf>_pick(p, at): lane l is p[at's lane l], where at, a <vf>_at, is <vf>_lanes(index): lane l
  *     is index[l] - index[0], which must be in [0, LANES); reads LANES numbers from p and index
  * and for every dtype: <dtype>_load(p), <dtype>_store(p, v), and <dtype>_load_part(p, n),
- * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n.
+ * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n;
+ * f32 and f64 of eight lanes and more load n = LANES too.
  * f16 and bf16 are uint16_t in memory and vf32 in registers. Two files compile
  * kernels.inc with it, isa_<name>.c and isa_<name>_half.c. */
 #ifndef FMM_SIMD_H
@@ -28,6 +29,17 @@
 #define FMM_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define FMM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* A vector of the two numbers of a and then those of b, in one or two loads where a and b are. */
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define FMM_CONCAT(type, a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3)
+#endif
+#endif
+#ifndef FMM_CONCAT
+#define FMM_CONCAT(type, a, b)                                                                     \
+    (type) { (a)[0], (a)[1], (b)[0], (b)[1] }
 #endif
 
 static inline uint32_t f32_bits(float f)
