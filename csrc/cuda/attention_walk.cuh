@@ -124,23 +124,23 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                     }
 #pragma unroll
                     for (int f = 0; f < FLY; f++) {
-                        const uint64_t at = j[f] & ~ABSENT;
+                        const uint32_t at = j[f] & ~ABSENT;
                         if (FAR_S) {
 #pragma unroll
                             for (int i = 0; i < PS; i++)
                                 got_s[f][i] = load<T, VS>(reinterpret_cast<const T *>(
-                                    me.far_s + at * s.far_s.row +
+                                    row_at(me.far_s, at, s.far_s.row) +
                                     (SCALAR || PER == 1 ? 0 : me.offset_s[i])));
                         }
                         if (WALK == COLS) {
                             A pair[2];
-                            unpack<A, 2>(
-                                load<A, 2>(reinterpret_cast<const A *>(me.stats + at * stats_row)),
-                                pair);
+                            unpack<A, 2>(load<A, 2>(reinterpret_cast<const A *>(
+                                             row_at(me.stats, at, stats_row))),
+                                         pair);
                             lse[f] = pair[0], delta[f] = pair[1];
                             if (SCALAR)
-                                far[f] =
-                                    __ldg(reinterpret_cast<const A *>(me.stats_q + at * stats_row));
+                                far[f] = __ldg(
+                                    reinterpret_cast<const A *>(row_at(me.stats_q, at, stats_row)));
                         } else {
                             lse[f] = own_lse, delta[f] = own_delta;
                         }
@@ -149,8 +149,9 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                             if constexpr (SAME)
                                 got_v[f][i] = got_s[f][i];
                             else
-                                got_v[f][i] = load<T, VEC>(reinterpret_cast<const T *>(
-                                    me.far_v + at * s.far_v.row + (PER == 1 ? 0 : me.offset_v[i])));
+                                got_v[f][i] = load<T, VEC>(
+                                    reinterpret_cast<const T *>(row_at(me.far_v, at, s.far_v.row) +
+                                                                (PER == 1 ? 0 : me.offset_v[i])));
                     }
 
                     A logit[FLY], dot[FLY], gain[FLY];
