@@ -53,7 +53,8 @@ template <class T, int PS, int VS, int PER, int VEC> struct own_row {
     A lse, delta;
 };
 
-template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct attend_lane {
+/* BITS: s.lane_bits where the kernel is compiled for it, or -1. */
+template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> struct attend_lane {
     typedef typename sum_of<T>::type A;
     static constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
     static constexpr int PS = SCALAR ? 1 : PER, VS = SCALAR ? 1 : VEC;
@@ -70,10 +71,11 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct att
 
     __device__ __forceinline__ explicit attend_lane(const attend_args<T> &s)
     {
-        lanes = 1 << s.lane_bits, group = 1 << s.group_bits;
+        const int lane_bits = BITS < 0 ? s.lane_bits : BITS;
+        lanes = 1 << lane_bits, group = 1 << s.group_bits;
         lane = threadIdx.x & (group - 1), sub = lane & (lanes - 1);
         base = (threadIdx.x & (WARP - 1)) & ~(group - 1);
-        group_heads = group >> s.lane_bits, mine_of_heads = lane >> s.lane_bits;
+        group_heads = group >> lane_bits, mine_of_heads = lane >> lane_bits;
         first_head = blockIdx.y * group_heads;
         live = first_head + mine_of_heads < s.heads;
         head = live ? first_head + mine_of_heads : 0;

@@ -33,15 +33,15 @@ template <class T, int VEC, int PER, int FLY> static void deal_lanes(attend_args
     if (s->shift > s->group_bits) s->shift = s->group_bits;
 }
 
-template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
-static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
+          int BITS>
+static void launch_lanes(const fmm_exec *exec, const attend_args<T> &s, int64_t parts)
 {
-    deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = WALK == ROWS && SCORE == FMM_GATV2 && s.to_att.data;
     const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
-    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS>;
+    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, BITS>;
     if (WALK == COLS && s.a.cols) /* stats_of went before */
         launch_early(exec->index, stream_of(exec), walk, grid, s);
     else
@@ -51,6 +51,19 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     if (!threads) return;
     launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
                  dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
+}
+
+/* Heads of 8 columns, the commonest, have kernels of their own where lanes of a head add up. */
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
+static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
+{
+    enum { EIGHT = VEC == 8 ? 0 : 1 };
+    deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
+    if constexpr (KIND != WITH_EDGES && (WALK != FORWARD || SCORE != FMM_ADDITIVE))
+        if (s.lane_bits == EIGHT)
+            return launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, EIGHT>(exec, s,
+                                                                                         parts);
+    launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, -1>(exec, s, parts);
 }
 
 /* How many blocks a multiprocessor holds, so that a walk's registers hardly spill and that loads of

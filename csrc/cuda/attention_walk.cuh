@@ -5,7 +5,8 @@
  * lanes and each of those lanes VEC neighbouring columns, PER times; gridDim.y walks over the heads
  * beyond. Lanes read idx (and the edges and dropout's masks) of as many entries at once, one such
  * chunk ahead, hand them round by shuffles, and gather FLY rows at a time. All heads of a row thus
- * share idx and are gathered as one stretch of memory.
+ * share idx and are gathered as one stretch of memory. Where BITS says how many lanes a head has,
+ * the sums over them are straight code, across which unpacked numbers stay in registers.
  *
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
@@ -17,7 +18,8 @@
 
 #include "attention_lanes.cuh"
 
-template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
+          int BITS>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     attend_segments(const __grid_constant__ attend_args<T> s)
 {
@@ -27,7 +29,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     constexpr bool FAR_S = !(SCALAR && WALK == COLS); /* else q lies with the statistics */
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     constexpr bool AHEAD = PER == 1; /* the next row's own operands are read during this row */
-    typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES> lane_of;
+    typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
     constexpr int PS = lane_of::PS, VS = lane_of::VS; /* the score side's registers */
     let_next_start();
 
