@@ -37,7 +37,9 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     const int group = me.group, base = me.base;
     const int32_t head = me.head;
     const uint32_t stats_row = planes_of(SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
-    A att[PS][VS], collected[PS][VS]; /* collected: gatt's, of all rows; turned: of one */
+    A att[PS][VS];
+    /* gatt's sums of all rows (turned has one row's), a column a thread: registers are short. */
+    __shared__ A collected[COLLECT ? PS * VS : 1][BLOCK];
     if (SCORE == FMM_GATV2)
 #pragma unroll
         for (int i = 0; i < PS; i++) {
@@ -45,9 +47,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             if (me.in_s[i]) packed = load<T, VS>(s.att.at(0, head, me.column[i]));
             unpack<T, VS>(packed, att[i]);
 #pragma unroll
-            for (int v = 0; v < VS; v++) att[i][v] *= A(LOG2_E), collected[i][v] = A(0);
+            for (int v = 0; v < VS; v++) att[i][v] *= A(LOG2_E);
         }
-    auto leaky = [&](A t) { return t > A(0) ? t : t * s.slope; };
+    if (COLLECT)
+#pragma unroll
+        for (int c = 0; c < PS * VS; c++) collected[c][threadIdx.x] = A(0);
 
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t items = count_items(counts, s.shift);
@@ -157,6 +161,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                     }
 
                     A logit[FLY], dot[FLY], gain[FLY];
+                    /* GATV2: leaky's slope and leaky; as numbers, for predicates are few. */
+                    A tilt[FLY][PS][VS], leaned[FLY][PS][VS];
                     bool above[FLY];
 #pragma unroll
                     for (int f = 0; f < FLY; f++) {
@@ -174,11 +180,18 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                                 A wide[VS];
                                 unpack<T, VS>(got_s[f][i], wide);
 #pragma unroll
-                                for (int v = 0; v < VS; v++)
-                                    logit[f] = SCORE == FMM_DOT
-                                                   ? fma(own_s[i][v], wide[v], logit[f])
-                                                   : fma(att[i][v], leaky(own_s[i][v] + wide[v]),
-                                                         logit[f]);
+                                for (int v = 0; v < VS; v++) {
+                                    if (SCORE == FMM_DOT) {
+                                        logit[f] = fma(own_s[i][v], wide[v], logit[f]);
+                                        continue;
+                                    }
+                                    const A t = own_s[i][v] + wide[v];
+                                    const bool up = t > A(0);
+                                    tilt[f][i][v] = up ? A(1) : s.slope;
+                                    leaned[f][i][v] = up ? t : t * s.slope;
+                                    if (BACK) leaned[f][i][v] = t * tilt[f][i][v];
+                                    logit[f] = fma(att[i][v], leaned[f][i][v], logit[f]);
+                                }
                             }
                         }
                         if (BACK) {
@@ -261,18 +274,14 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
                                 for (int i = 0; i < PS; i++) {
                                     A wide[VS];
-                                    unpack<T, VS>(got_s[f][i], wide);
+                                    if (SCORE == FMM_DOT) unpack<T, VS>(got_s[f][i], wide);
 #pragma unroll
                                     for (int v = 0; v < VS; v++) {
-                                        if (SCORE == FMM_DOT) {
-                                            sum_s[i][v] = fma(slant, wide[v], sum_s[i][v]);
-                                            continue;
-                                        }
-                                        const A t_v = own_s[i][v] + wide[v];
-                                        const A slant_v = t_v > A(0) ? slant : slant * s.slope;
-                                        sum_s[i][v] += slant_v;
-                                        if (COLLECT && !(j[f] & ABSENT))
-                                            turned[i][v] = fma(slant_v, t_v, turned[i][v]);
+                                        const A by_v = SCORE == FMM_DOT ? wide[v] : tilt[f][i][v];
+                                        sum_s[i][v] = fma(slant, by_v, sum_s[i][v]);
+                                        if (COLLECT)
+                                            turned[i][v] =
+                                                fma(slant, leaned[f][i][v], turned[i][v]);
                                     }
                                 }
                             }
@@ -329,11 +338,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         sum_s[i][v] *= SCORE == FMM_DOT ? s.scale : att[i][v] * A(LN_2);
                 me.write(s, item, r, now.row, sum_s, s.to_s, 0, me.in_s);
             }
-            if (COLLECT)
+            if (COLLECT && now.length > 0) /* else no row at all was read */
 #pragma unroll
                 for (int i = 0; i < PS; i++)
 #pragma unroll
-                    for (int v = 0; v < VS; v++) collected[i][v] += turned[i][v];
+                    for (int v = 0; v < VS; v++) collected[i * VS + v][threadIdx.x] += turned[i][v];
             now = me.span_at(mine, r + 1);
             if (!AHEAD) me.read_own(s, now.row, &own);
         }
@@ -341,21 +350,16 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     }
 
     if constexpr (COLLECT) {
-        __shared__ A meet[BLOCK];
         if (!s.to_att.data) return;
+        __syncthreads();
+        if (threadIdx.x >= group) return;
 #pragma unroll
-        for (int i = 0; i < PS; i++)
-#pragma unroll
-            for (int v = 0; v < VS; v++) {
-                meet[threadIdx.x] = collected[i][v];
-                __syncthreads();
-                if (threadIdx.x < group && me.in_s[i]) {
-                    A total = A(0);
-                    for (int g = 0; g < in_block; g++) total += meet[(g << s.group_bits) + me.lane];
-                    *s.to_att.at(blockIdx.x, head, me.column[i] + v) = total;
-                }
-                __syncthreads();
-            }
+        for (int c = 0; c < PS * VS; c++) {
+            if (!me.in_s[c / VS]) continue;
+            A total = A(0);
+            for (int g = 0; g < in_block; g++) total += collected[c][(g << s.group_bits) + me.lane];
+            *s.to_att.at(blockIdx.x, head, me.column[c / VS] + c % VS) = total;
+        }
     }
 }
 
