@@ -117,6 +117,19 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         }
     }
 
+    /* Numbers of entries, all read before the first is waited for, and after the gathers: they are
+     * under a branch, where what is read is waited for. */
+    template <int FLY>
+    __device__ __forceinline__ void read_edges(const own_side<const T> &from,
+                                               const int64_t (&edge)[FLY], A (&to)[FLY]) const
+    {
+        T raw[FLY];
+#pragma unroll
+        for (int f = 0; f < FLY; f++) raw[f] = __ldg(from.at(edge[f], head, 0));
+#pragma unroll
+        for (int f = 0; f < FLY; f++) to[f] = widen(raw[f]);
+    }
+
     __device__ __forceinline__ span span_at(const span &of, int k) const
     {
         span other;

@@ -122,10 +122,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         if constexpr (EDGES) {
                             edge[f] = __shfl_sync(ALL, near.edge, base + c + f);
                             const uint32_t keep = __shfl_sync(ALL, near.keep, base + c + f);
-                            if (s.bias.data) bias[f] = widen(__ldg(s.bias.at(edge[f], head, 0)));
                             if (s.drops) drop[f] = keep >> me.mine_of_heads & 1 ? s.kept : A(0);
                             by[f] = drop[f];
-                            if (s.weight.data) by[f] *= widen(__ldg(s.weight.at(edge[f], head, 0)));
                         }
                     }
 #pragma unroll
@@ -158,6 +156,15 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                                 got_v[f][i] = load<T, VEC>(
                                     reinterpret_cast<const T *>(row_at(me.far_v, at, s.far_v.row) +
                                                                 (PER == 1 ? 0 : me.offset_v[i])));
+                    }
+                    if constexpr (EDGES) {
+                        if (s.bias.data) me.read_edges(s.bias, edge, bias);
+                        if (s.weight.data) {
+                            A weight[FLY];
+                            me.read_edges(s.weight, edge, weight);
+#pragma unroll
+                            for (int f = 0; f < FLY; f++) by[f] *= weight[f];
+                        }
                     }
 
                     A logit[FLY], dot[FLY], gain[FLY];
