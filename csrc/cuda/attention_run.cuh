@@ -69,11 +69,11 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
 /* How many blocks a multiprocessor holds, so that a walk's registers hardly spill and that loads of
  * a batch are all under way before the first is waited for, which shows in the SASS of sm_90: a
  * block more, with too few registers, waits two or three times for what one wait would bring. The
- * backward of additive f32 scores gains 5 % by a third block although it spills. */
+ * backward of additive scores has a third block although it spills: not in its innermost loop. */
 template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
     if (sizeof(T) == 8) return 2;
-    if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && sizeof(T) == 4 ? 3 : 2;
+    if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && (sizeof(T) == 4 || !edges) ? 3 : 2;
     if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 3 : 4;
     return edges || sizeof(T) == 2 ? 2 : 3;
 }
