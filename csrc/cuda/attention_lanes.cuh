@@ -101,19 +101,26 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         seed = EDGES && s.drops ? (uint64_t)__ldg(s.seed) : 0;
     }
 
-    /* Entry `at` + this lane of a row. */
+    /* Entry `at` + this lane of a row, on its way: nothing here waits for it, nor is it read under
+     * a branch, at whose end it would be waited for. */
     __device__ __forceinline__ void fetch(const attend_args<T> &s, const span &from, int at,
                                           entry<EDGES> *to) const
     {
-        *to = entry<EDGES>{ABSENT};
-        if (from.length <= 0) return;
+        const bool some = from.length > 0;
         const int64_t p = from.begin + min(at + lane, from.length - 1);
-        const uint32_t j = (uint32_t)__ldg(s.a.idx + p);
-        to->column = j < (uint32_t)s.a.cols ? j | (at + lane < from.length ? 0 : ABSENT) : ABSENT;
+        const int32_t *const none = reinterpret_cast<const int32_t *>(&no_row);
+        to->column = (uint32_t)__ldg(some ? s.a.idx + p : none);
+        if constexpr (EDGES) to->edge = some ? edge_at(s.edges, p) : 0;
+    }
+    /* Waits for it; `there`: it is not past the end of its row. */
+    __device__ __forceinline__ void arrive(const attend_args<T> &s, bool there,
+                                           entry<EDGES> *it) const
+    {
+        if (it->column >= (uint32_t)s.a.cols) it->column = ABSENT;
+        if (!there) it->column |= ABSENT;
         if constexpr (EDGES) {
-            to->edge = edge_at(s.edges, p);
-            if (!is_edge(s.edges, to->edge)) to->column = ABSENT, to->edge = 0;
-            to->keep = s.drops ? keep_mask(s, seed, to->edge, first_head, group_heads) : ALL;
+            if (!is_edge(s.edges, it->edge)) it->column = ABSENT, it->edge = 0;
+            it->keep = s.drops ? keep_mask(s, seed, it->edge, first_head, group_heads) : ALL;
         }
     }
 

@@ -101,13 +101,14 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
             const int longest = max(me.most_of_groups(now.length), 1);
             for (int done = 0; done < longest; done += group) {
-                if (done + group < longest) {
-                    me.fetch(s, now, done + group, &near_next);
-                } else {
-                    span next = me.span_at(mine, r + 1);
-                    if (r + 1 == group) next.length = 0;
-                    me.fetch(s, next, 0, &near_next);
+                me.arrive(s, done + me.lane < now.length, &near);
+                span ahead = now;
+                int at = done + group;
+                if (at >= longest) {
+                    ahead = me.span_at(mine, r + 1), at = 0;
+                    if (r + 1 == group) ahead.length = 0;
                 }
+                me.fetch(s, ahead, at, &near_next);
                 const int end = min(group, longest - done);
                 for (int c = 0; c < end; c += FLY) {
                     PACK(T, VS) got_s[FLY][PS];
