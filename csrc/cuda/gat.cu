@@ -1,10 +1,10 @@
 /* The forms of gat.c on CUDA.
  *
- * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns and
- * meets in a tree of shuffles. SPREAD: a block owns COLUMNS channels of a part's nodes; each thread
- * writes its channel of every eighth node and keeps the sums of the parameters' gradients, which
- * the first threads then join in order. Neighbouring threads take neighbouring channels, so that
- * every operand is read once and in whole sectors. */
+ * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns, 16
+ * bytes at a time where all operands lie so, and meets in a tree of shuffles. SPREAD: a block owns
+ * COLUMNS channels of a part's nodes; each thread writes its channel of every eighth node and keeps
+ * the sums of the parameters' gradients, which the first threads then join in order. Neighbouring
+ * threads take neighbouring channels, so that every operand is read once and in whole sectors. */
 #include "segments.cuh"
 
 extern "C" {
@@ -12,6 +12,8 @@ extern "C" {
 }
 
 enum { COLUMNS = 32, TURNS = BLOCK / COLUMNS, PLANES = 3 };
+enum { SCORES, DELTA, DELTA_AND_Q }; /* gat_dots */
+template <class T> static constexpr int wide_of(void) { return 16 / sizeof(T); }
 
 template <class T> struct side {
     T *data;
@@ -38,23 +40,39 @@ template <class T> struct gat_args {
     A slope;
 };
 
-/* < a, b > and < a, c > over the group's lanes, the same in all of them; c may be NULL. Both are
- * read before either is summed over the lanes: a small graph's call lasts as long as its waits. */
-template <class T, class U> struct dots {
+/* N numbers in as few accesses as 16 bytes each make. */
+template <class U, int N>
+static __device__ __forceinline__ void read(const U *from, typename sum_of<U>::type *to)
+{
+    enum { EACH = sizeof(U) * N < 16 ? N : 16 / sizeof(U) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH) unpack<U, EACH>(load<U, EACH>(from + i), to + i);
+}
+
+/* < a, b > and, with TWO, < a, c > over the group's lanes, the same in all of them. Both are read
+ * before either is summed: a small graph's call lasts as long as its waits. */
+template <class T, class U, bool TWO, int VEC> struct dots {
     typedef typename sum_of<T>::type A;
     A with_b, with_c;
     __device__ __forceinline__ dots(const T *a, const T *b, const U *c, int64_t feat, int lane,
                                     int lanes)
     {
         with_b = 0, with_c = 0;
-        for (int64_t from = lane; from < feat; from += int64_t(lanes) * CHAIN) {
-            const int64_t end = min(feat, from + int64_t(lanes) * CHAIN);
+        const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);
+        for (int64_t from = lane * VEC; from < feat; from += chain) {
+            const int64_t end = min(feat, from + chain);
             A sum_b = 0, sum_c = 0;
 #pragma unroll 2
-            for (int64_t k = from; k < end; k += lanes) {
-                const A v = widen(__ldg(a + k));
-                sum_b += v * A(widen(__ldg(b + k)));
-                if (c) sum_c += v * A(widen(__ldg(c + k)));
+            for (int64_t k = from; k < end; k += step) {
+                A v[VEC], by_b[VEC], by_c[VEC] = {};
+                read<T, VEC>(a + k, v);
+                read<T, VEC>(b + k, by_b);
+                if (TWO) read<U, VEC>(c + k, by_c);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    sum_b += v[i] * by_b[i];
+                    if (TWO) sum_c += v[i] * by_c[i];
+                }
             }
             with_b += sum_b, with_c += sum_c;
         }
@@ -65,7 +83,7 @@ template <class T, class U> struct dots {
     }
 };
 
-template <class T, bool DELTA>
+template <class T, int FORM, int VEC>
 static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -78,20 +96,20 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
         const int64_t mine = begin + first % (WARP >> s.lane_bits), t = min(mine, count - 1);
         const int64_t i = item_of(t, s.heads, s.per_head), h = t - i * s.heads;
         const bool writes = lane == 0 && mine < count;
-        if (DELTA) {
-            const bool q = s.score[1].data;
+        if (FORM != SCORES) {
+            constexpr bool q = FORM == DELTA_AND_Q;
             const A glse = s.glse.data ? __ldg(s.glse.at(i, h)) : A(0);
             const A pos_w = q ? __ldg(s.pos_w.at(i, h)) : A(0),
                     lse = q ? __ldg(s.lse.at(i, h)) : A(0);
-            const dots<T, A> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL, s.feat,
-                                 lane, lanes);
+            const dots<T, A, q, VEC> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL,
+                                         s.feat, lane, lanes);
             const A delta = sum.with_b - glse, above = sum.with_c - delta * pos_w;
             const A gq = (A(1) - s.slope) * above + s.slope * glse;
             if (writes) *s.delta.at(i, h) = delta;
             if (writes && q) *s.score[1].at(i, h) = narrow<T>(lse == -A(INFINITY) ? A(0) : gq);
         } else {
-            const dots<T, T> sum(s.x.at(i, h), s.att[0].at(0, h), s.att[1].at(0, h), s.feat, lane,
-                                 lanes);
+            const dots<T, T, true, VEC> sum(s.x.at(i, h), s.att[0].at(0, h), s.att[1].at(0, h),
+                                            s.feat, lane, lanes);
             if (writes) *s.score[0].at(i, h) = narrow<T>(sum.with_b);
             if (writes) *s.score[1].at(i, h) = narrow<T>(sum.with_c);
         }
@@ -130,6 +148,11 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
     s.parts.at(part, turn * int64_t(s.heads) + h)[c] = total;
 }
 
+template <class T, int FORM> static auto dots_of(bool packed)
+{
+    return packed ? gat_dots<T, FORM, wide_of<T>()> : gat_dots<T, FORM, 1>;
+}
+
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
 {
     enum { BLOCKS_MAX = 1 << 20 };
@@ -148,7 +171,12 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
-    while (s.lane_bits < 5 && int64_t(1) << s.lane_bits < s.feat) s.lane_bits++;
+    const fmm_dense *const packs[] = {&call->x, &call->value, &call->att[0], &call->att[1]};
+    bool packed = lies_in_packs(&call->pos, sizeof(A), 16 / sizeof(A)) || !call->pos.data;
+    for (const fmm_dense *d : packs)
+        packed = packed && (!d->data || lies_in_packs(d, sizeof(T), wide_of<T>()));
+    const int vec = packed ? wide_of<T>() : 1;
+    while (s.lane_bits < 5 && int64_t(vec) << s.lane_bits < s.feat) s.lane_bits++;
     REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
     const cudaStream_t stream = stream_of(exec);
     if (call->form == FMM_GAT_SPREAD) {
@@ -160,8 +188,10 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     const int64_t groups = s.rows * s.heads;
     const unsigned blocks = (unsigned)smaller(ceil_div(groups << s.lane_bits, BLOCK), BLOCKS_MAX);
     launch_early(exec->index, stream,
-                 call->form == FMM_GAT_DELTA ? gat_dots<T, true> : gat_dots<T, false>, dim3(blocks),
-                 s);
+                 call->form != FMM_GAT_DELTA ? dots_of<T, SCORES>(packed)
+                 : s.score[1].data           ? dots_of<T, DELTA_AND_Q>(packed)
+                                             : dots_of<T, DELTA>(packed),
+                 dim3(blocks), s);
     return FMM_OK;
 }
 
