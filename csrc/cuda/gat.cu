@@ -116,7 +116,8 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     }
 }
 
-template <class T>
+/* GOUT: there is gout; not a branch, at which each turn would wait. */
+template <class T, bool GOUT>
 static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -136,13 +137,13 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
     for (int64_t i = part * FMM_GAT_ROWS + turn; i < end; i += TURNS) {
         const A gk = widen(__ldg(s.score[0].at(i, h))), gq = widen(__ldg(s.score[1].at(i, h)));
         const A x = widen(__ldg(s.x.at(i, h) + c)), gv = widen(__ldg(s.value.at(i, h) + c));
-        if (s.gout.data) sums[2] += A(widen(__ldg(s.gout.at(i, h) + c)));
+        if (GOUT) sums[2] += A(widen(__ldg(s.gout.at(i, h) + c)));
         sums[0] += gk * x, sums[1] += gq * x;
         s.out.at(i, h)[c] = narrow<T>(gv + gk * att_k + gq * att_q);
     }
     for (int p = 0; p < PLANES; p++) meet[p][turn][lane] = sums[p];
     __syncthreads();
-    if (turn >= (s.gout.data ? PLANES : PLANES - 1) || !live) return;
+    if (turn >= (GOUT ? PLANES : PLANES - 1) || !live) return;
     A total = 0;
     for (int k = 0; k < TURNS; k++) total += meet[turn][k][lane];
     s.parts.at(part, turn * int64_t(s.heads) + h)[c] = total;
@@ -182,7 +183,8 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     if (call->form == FMM_GAT_SPREAD) {
         const int64_t blocks = ceil_div(s.rows, FMM_GAT_ROWS) * ceil_div(s.heads * s.feat, COLUMNS);
         REQUIRE(blocks <= INT32_MAX, FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
-        launch_early(exec->index, stream, gat_spread<T>, dim3((unsigned)blocks), s);
+        launch_early(exec->index, stream, s.gout.data ? gat_spread<T, true> : gat_spread<T, false>,
+                     dim3((unsigned)blocks), s);
         return FMM_OK;
     }
     const int64_t groups = s.rows * s.heads;
