@@ -14,7 +14,8 @@ template <bool EDGES> struct entry {
 };
 template <> struct entry<true> {
     uint32_t column;
-    uint32_t keep; /* bit h: dropout keeps head h of the group */
+    uint32_t keep;      /* bit h: dropout keeps head h of the group */
+    uint32_t low, high; /* of edge, on its way */
     int64_t edge;
 };
 
@@ -110,7 +111,14 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         const int64_t p = from.begin + min(at + lane, from.length - 1);
         const int32_t *const none = reinterpret_cast<const int32_t *>(&no_row);
         to->column = (uint32_t)__ldg(some ? s.a.idx + p : none);
-        if constexpr (EDGES) to->edge = some ? edge_at(s.edges, p) : 0;
+        if constexpr (EDGES) {
+            to->low = (uint32_t)p, to->high = (uint32_t)(p >> 32);
+            if (!s.edges.eid) return;
+            const int32_t *const eid = static_cast<const int32_t *>(s.edges.eid);
+            const int32_t *const words = some ? eid + (s.edges.wide ? 2 * p : p) : none;
+            to->low = (uint32_t)__ldg(words);
+            if (s.edges.wide) to->high = (uint32_t)__ldg(words + 1);
+        }
     }
     /* Waits for it; `there`: it is not past the end of its row. */
     __device__ __forceinline__ void arrive(const attend_args<T> &s, bool there,
@@ -119,6 +127,8 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         if (it->column >= (uint32_t)s.a.cols) it->column = ABSENT;
         if (!there) it->column |= ABSENT;
         if constexpr (EDGES) {
+            const bool narrow = s.edges.eid && !s.edges.wide;
+            it->edge = narrow ? (int32_t)it->low : int64_t(uint64_t(it->high) << 32 | it->low);
             if (!is_edge(s.edges, it->edge)) it->column = ABSENT, it->edge = 0;
             it->keep = s.drops ? keep_mask(s, seed, it->edge, first_head, group_heads) : ALL;
         }
