@@ -15,6 +15,7 @@ template <class T> struct stats_args {
     own_side<const T> q;
     A *stats;
     int64_t rows;
+    uint64_t per_head;
     int32_t heads, planes;
 };
 
@@ -25,7 +26,7 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
     const int64_t count = s.rows * s.heads;
     for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
          t += int64_t(gridDim.x) * BLOCK) {
-        const int64_t row = t / s.heads, head = t - row * s.heads;
+        const int64_t row = item_of(t, s.heads, s.per_head), head = t - row * s.heads;
         auto *const to = s.stats + row * s.planes * s.heads;
         to[2 * head] = lse_base2(__ldg(s.lse.at(row, head, 0)));
         to[2 * head + 1] = __ldg(s.delta.at(row, head, 0));

@@ -14,7 +14,8 @@ template <bool EDGES> struct entry {
 };
 template <> struct entry<true> {
     uint32_t column;
-    uint32_t keep; /* bit h: dropout keeps head h of the group */
+    uint32_t keep;      /* bit h: dropout keeps head h of the group */
+    uint32_t low, high; /* of edge, on its way */
     int64_t edge;
 };
 
@@ -36,6 +37,15 @@ static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, ui
     return mask;
 }
 
+/* One multiply-add: of a product of 64 bits the compiler keeps the upper halves, which are 0. */
+static __device__ __forceinline__ const char *row_at(const char *base, uint32_t index,
+                                                     uint32_t bytes)
+{
+    uint64_t offset;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(index), "r"(bytes));
+    return base + offset;
+}
+
 /* A row's own operands, on their way. */
 template <class T, int PS, int VS, int PER, int VEC> struct own_row {
     typedef typename sum_of<T>::type A;
@@ -44,7 +54,8 @@ template <class T, int PS, int VS, int PER, int VEC> struct own_row {
     A lse, delta;
 };
 
-template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct attend_lane {
+/* BITS: s.lane_bits where the kernel is compiled for it, or -1. */
+template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> struct attend_lane {
     typedef typename sum_of<T>::type A;
     static constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
     static constexpr int PS = SCALAR ? 1 : PER, VS = SCALAR ? 1 : VEC;
@@ -61,10 +72,11 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct att
 
     __device__ __forceinline__ explicit attend_lane(const attend_args<T> &s)
     {
-        lanes = 1 << s.lane_bits, group = 1 << s.group_bits;
+        const int lane_bits = BITS < 0 ? s.lane_bits : BITS;
+        lanes = 1 << lane_bits, group = 1 << s.group_bits;
         lane = threadIdx.x & (group - 1), sub = lane & (lanes - 1);
         base = (threadIdx.x & (WARP - 1)) & ~(group - 1);
-        group_heads = group >> s.lane_bits, mine_of_heads = lane >> s.lane_bits;
+        group_heads = group >> lane_bits, mine_of_heads = lane >> lane_bits;
         first_head = blockIdx.y * group_heads;
         live = first_head + mine_of_heads < s.heads;
         head = live ? first_head + mine_of_heads : 0;
@@ -90,20 +102,49 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES> struct att
         seed = EDGES && s.drops ? (uint64_t)__ldg(s.seed) : 0;
     }
 
-    /* Entry `at` + this lane of a row. */
+    /* Entry `at` + this lane of a row, on its way: nothing here waits for it, nor is it read under
+     * a branch, at whose end it would be waited for. */
     __device__ __forceinline__ void fetch(const attend_args<T> &s, const span &from, int at,
                                           entry<EDGES> *to) const
     {
-        *to = entry<EDGES>{ABSENT};
-        if (from.length <= 0) return;
+        const bool some = from.length > 0;
         const int64_t p = from.begin + min(at + lane, from.length - 1);
-        const uint32_t j = (uint32_t)__ldg(s.a.idx + p);
-        to->column = j < (uint32_t)s.a.cols ? j | (at + lane < from.length ? 0 : ABSENT) : ABSENT;
+        const int32_t *const none = reinterpret_cast<const int32_t *>(&no_row);
+        to->column = (uint32_t)__ldg(some ? s.a.idx + p : none);
         if constexpr (EDGES) {
-            to->edge = edge_at(s.edges, p);
-            if (!is_edge(s.edges, to->edge)) to->column = ABSENT, to->edge = 0;
-            to->keep = s.drops ? keep_mask(s, seed, to->edge, first_head, group_heads) : ALL;
+            to->low = (uint32_t)p, to->high = (uint32_t)(p >> 32);
+            if (!s.edges.eid) return;
+            const int32_t *const eid = static_cast<const int32_t *>(s.edges.eid);
+            const int32_t *const words = some ? eid + (s.edges.wide ? 2 * p : p) : none;
+            to->low = (uint32_t)__ldg(words);
+            if (s.edges.wide) to->high = (uint32_t)__ldg(words + 1);
         }
+    }
+    /* Waits for it; `there`: it is not past the end of its row. */
+    __device__ __forceinline__ void arrive(const attend_args<T> &s, bool there,
+                                           entry<EDGES> *it) const
+    {
+        if (it->column >= (uint32_t)s.a.cols) it->column = ABSENT;
+        if (!there) it->column |= ABSENT;
+        if constexpr (EDGES) {
+            const bool narrow = s.edges.eid && !s.edges.wide;
+            it->edge = narrow ? (int32_t)it->low : int64_t(uint64_t(it->high) << 32 | it->low);
+            if (!is_edge(s.edges, it->edge)) it->column = ABSENT, it->edge = 0;
+            it->keep = s.drops ? keep_mask(s, seed, it->edge, first_head, group_heads) : ALL;
+        }
+    }
+
+    /* Numbers of entries, all read before the first is waited for, and after the gathers: they are
+     * under a branch, where what is read is waited for. */
+    template <int FLY>
+    __device__ __forceinline__ void read_edges(const own_side<const T> &from,
+                                               const int64_t (&edge)[FLY], A (&to)[FLY]) const
+    {
+        T raw[FLY];
+#pragma unroll
+        for (int f = 0; f < FLY; f++) raw[f] = __ldg(from.at(edge[f], head, 0));
+#pragma unroll
+        for (int f = 0; f < FLY; f++) to[f] = widen(raw[f]);
     }
 
     __device__ __forceinline__ span span_at(const span &of, int k) const

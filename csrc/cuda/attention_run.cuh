@@ -33,15 +33,15 @@ template <class T, int VEC, int PER, int FLY> static void deal_lanes(attend_args
     if (s->shift > s->group_bits) s->shift = s->group_bits;
 }
 
-template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
-static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
+          int BITS>
+static void launch_lanes(const fmm_exec *exec, const attend_args<T> &s, int64_t parts)
 {
-    deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = WALK == ROWS && SCORE == FMM_GATV2 && s.to_att.data;
     const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
-    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS>;
+    const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, BITS>;
     if (WALK == COLS && s.a.cols) /* stats_of went before */
         launch_early(exec->index, stream_of(exec), walk, grid, s);
     else
@@ -53,14 +53,29 @@ static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
                  dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
 }
 
-/* How many blocks a multiprocessor holds, so that a walk's registers hardly spill (sm_90); the
- * backward of additive f32 scores gains 5 % by a third block although it spills. */
+/* Heads of 8 columns, the commonest, have kernels of their own where lanes of a head add up. */
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
+static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
+{
+    enum { EIGHT = VEC == 8 ? 0 : 1 };
+    deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
+    if constexpr (KIND != WITH_EDGES && (WALK != FORWARD || SCORE != FMM_ADDITIVE))
+        if (s.lane_bits == EIGHT)
+            return launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, EIGHT>(exec, s,
+                                                                                         parts);
+    launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, -1>(exec, s, parts);
+}
+
+/* How many blocks a multiprocessor holds, so that a walk's registers hardly spill and that loads of
+ * a batch are all under way before the first is waited for, which shows in the SASS of sm_90: a
+ * block more, with too few registers, waits two or three times for what one wait would bring. The
+ * backward of additive scores has a third block although it spills: not in its innermost loop. */
 template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
     if (sizeof(T) == 8) return 2;
-    if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && sizeof(T) == 4 ? 3 : 2;
-    if (SCORE == FMM_ADDITIVE) return edges || (POS && sizeof(T) == 2) ? 3 : 4;
-    return edges || (SCORE == FMM_GATV2 && sizeof(T) == 2) ? 2 : 3;
+    if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && (sizeof(T) == 4 || !edges) ? 3 : 2;
+    if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 3 : 4;
+    return edges || sizeof(T) == 2 ? 2 : 3;
 }
 
 /* The variants: 16 bytes a load where all operands lie so, one load a lane and row up to 512 bytes
@@ -161,9 +176,14 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 
     if (cols) {
-        const stats_args<T> stats = {
-            s.lse,   s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
-            a->cols, s.heads, planes_of(t->score)};
+        const stats_args<T> stats = {s.lse,
+                                     s.delta,
+                                     own_of<const T>(&t->q),
+                                     const_cast<A *>(s.stats),
+                                     a->cols,
+                                     reciprocal(s.heads),
+                                     s.heads,
+                                     planes_of(t->score)};
         const int64_t count = a->cols * int64_t(s.heads);
         if (count)
             stats_of<T>

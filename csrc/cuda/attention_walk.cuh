@@ -5,7 +5,8 @@
  * lanes and each of those lanes VEC neighbouring columns, PER times; gridDim.y walks over the heads
  * beyond. Lanes read idx (and the edges and dropout's masks) of as many entries at once, one such
  * chunk ahead, hand them round by shuffles, and gather FLY rows at a time. All heads of a row thus
- * share idx and are gathered as one stretch of memory.
+ * share idx and are gathered as one stretch of memory. Where BITS says how many lanes a head has,
+ * the sums over them are straight code, across which unpacked numbers stay in registers.
  *
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
@@ -17,7 +18,8 @@
 
 #include "attention_lanes.cuh"
 
-template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
+template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
+          int BITS>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     attend_segments(const __grid_constant__ attend_args<T> s)
 {
@@ -27,7 +29,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     constexpr bool FAR_S = !(SCALAR && WALK == COLS); /* else q lies with the statistics */
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     constexpr bool AHEAD = PER == 1; /* the next row's own operands are read during this row */
-    typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES> lane_of;
+    typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
     constexpr int PS = lane_of::PS, VS = lane_of::VS; /* the score side's registers */
     let_next_start();
 
@@ -35,7 +37,9 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     const int group = me.group, base = me.base;
     const int32_t head = me.head;
     const uint32_t stats_row = planes_of(SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
-    A att[PS][VS], collected[PS][VS]; /* collected: gatt's, of all rows; turned: of one */
+    A att[PS][VS];
+    /* gatt's sums of all rows (turned has one row's), a column a thread: registers are short. */
+    __shared__ A collected[COLLECT ? PS * VS : 1][BLOCK];
     if (SCORE == FMM_GATV2)
 #pragma unroll
         for (int i = 0; i < PS; i++) {
@@ -43,9 +47,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             if (me.in_s[i]) packed = load<T, VS>(s.att.at(0, head, me.column[i]));
             unpack<T, VS>(packed, att[i]);
 #pragma unroll
-            for (int v = 0; v < VS; v++) att[i][v] *= A(LOG2_E), collected[i][v] = A(0);
+            for (int v = 0; v < VS; v++) att[i][v] *= A(LOG2_E);
         }
-    auto leaky = [&](A t) { return t > A(0) ? t : t * s.slope; };
+    if (COLLECT)
+#pragma unroll
+        for (int c = 0; c < PS * VS; c++) collected[c][threadIdx.x] = A(0);
 
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t items = count_items(counts, s.shift);
@@ -95,13 +101,14 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
             const int longest = max(me.most_of_groups(now.length), 1);
             for (int done = 0; done < longest; done += group) {
-                if (done + group < longest) {
-                    me.fetch(s, now, done + group, &near_next);
-                } else {
-                    span next = me.span_at(mine, r + 1);
-                    if (r + 1 == group) next.length = 0;
-                    me.fetch(s, next, 0, &near_next);
+                me.arrive(s, done + me.lane < now.length, &near);
+                span ahead = now;
+                int at = done + group;
+                if (at >= longest) {
+                    ahead = me.span_at(mine, r + 1), at = 0;
+                    if (r + 1 == group) ahead.length = 0;
                 }
+                me.fetch(s, ahead, at, &near_next);
                 const int end = min(group, longest - done);
                 for (int c = 0; c < end; c += FLY) {
                     PACK(T, VS) got_s[FLY][PS];
@@ -116,31 +123,29 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         if constexpr (EDGES) {
                             edge[f] = __shfl_sync(ALL, near.edge, base + c + f);
                             const uint32_t keep = __shfl_sync(ALL, near.keep, base + c + f);
-                            if (s.bias.data) bias[f] = widen(__ldg(s.bias.at(edge[f], head, 0)));
                             if (s.drops) drop[f] = keep >> me.mine_of_heads & 1 ? s.kept : A(0);
                             by[f] = drop[f];
-                            if (s.weight.data) by[f] *= widen(__ldg(s.weight.at(edge[f], head, 0)));
                         }
                     }
 #pragma unroll
                     for (int f = 0; f < FLY; f++) {
-                        const uint64_t at = j[f] & ~ABSENT;
+                        const uint32_t at = j[f] & ~ABSENT;
                         if (FAR_S) {
 #pragma unroll
                             for (int i = 0; i < PS; i++)
                                 got_s[f][i] = load<T, VS>(reinterpret_cast<const T *>(
-                                    me.far_s + at * s.far_s.row +
+                                    row_at(me.far_s, at, s.far_s.row) +
                                     (SCALAR || PER == 1 ? 0 : me.offset_s[i])));
                         }
                         if (WALK == COLS) {
                             A pair[2];
-                            unpack<A, 2>(
-                                load<A, 2>(reinterpret_cast<const A *>(me.stats + at * stats_row)),
-                                pair);
+                            unpack<A, 2>(load<A, 2>(reinterpret_cast<const A *>(
+                                             row_at(me.stats, at, stats_row))),
+                                         pair);
                             lse[f] = pair[0], delta[f] = pair[1];
                             if (SCALAR)
-                                far[f] =
-                                    __ldg(reinterpret_cast<const A *>(me.stats_q + at * stats_row));
+                                far[f] = __ldg(
+                                    reinterpret_cast<const A *>(row_at(me.stats_q, at, stats_row)));
                         } else {
                             lse[f] = own_lse, delta[f] = own_delta;
                         }
@@ -149,11 +154,23 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                             if constexpr (SAME)
                                 got_v[f][i] = got_s[f][i];
                             else
-                                got_v[f][i] = load<T, VEC>(reinterpret_cast<const T *>(
-                                    me.far_v + at * s.far_v.row + (PER == 1 ? 0 : me.offset_v[i])));
+                                got_v[f][i] = load<T, VEC>(
+                                    reinterpret_cast<const T *>(row_at(me.far_v, at, s.far_v.row) +
+                                                                (PER == 1 ? 0 : me.offset_v[i])));
+                    }
+                    if constexpr (EDGES) {
+                        if (s.bias.data) me.read_edges(s.bias, edge, bias);
+                        if (s.weight.data) {
+                            A weight[FLY];
+                            me.read_edges(s.weight, edge, weight);
+#pragma unroll
+                            for (int f = 0; f < FLY; f++) by[f] *= weight[f];
+                        }
                     }
 
                     A logit[FLY], dot[FLY], gain[FLY];
+                    /* GATV2: leaky's slope and leaky; as numbers, for predicates are few. */
+                    A tilt[FLY][PS][VS], leaned[FLY][PS][VS];
                     bool above[FLY];
 #pragma unroll
                     for (int f = 0; f < FLY; f++) {
@@ -171,11 +188,18 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                                 A wide[VS];
                                 unpack<T, VS>(got_s[f][i], wide);
 #pragma unroll
-                                for (int v = 0; v < VS; v++)
-                                    logit[f] = SCORE == FMM_DOT
-                                                   ? fma(own_s[i][v], wide[v], logit[f])
-                                                   : fma(att[i][v], leaky(own_s[i][v] + wide[v]),
-                                                         logit[f]);
+                                for (int v = 0; v < VS; v++) {
+                                    if (SCORE == FMM_DOT) {
+                                        logit[f] = fma(own_s[i][v], wide[v], logit[f]);
+                                        continue;
+                                    }
+                                    const A t = own_s[i][v] + wide[v];
+                                    const bool up = t > A(0);
+                                    tilt[f][i][v] = up ? A(1) : s.slope;
+                                    leaned[f][i][v] = up ? t : t * s.slope;
+                                    if (BACK) leaned[f][i][v] = t * tilt[f][i][v];
+                                    logit[f] = fma(att[i][v], leaned[f][i][v], logit[f]);
+                                }
                             }
                         }
                         if (BACK) {
@@ -258,18 +282,14 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
                                 for (int i = 0; i < PS; i++) {
                                     A wide[VS];
-                                    unpack<T, VS>(got_s[f][i], wide);
+                                    if (SCORE == FMM_DOT) unpack<T, VS>(got_s[f][i], wide);
 #pragma unroll
                                     for (int v = 0; v < VS; v++) {
-                                        if (SCORE == FMM_DOT) {
-                                            sum_s[i][v] = fma(slant, wide[v], sum_s[i][v]);
-                                            continue;
-                                        }
-                                        const A t_v = own_s[i][v] + wide[v];
-                                        const A slant_v = t_v > A(0) ? slant : slant * s.slope;
-                                        sum_s[i][v] += slant_v;
-                                        if (COLLECT && !(j[f] & ABSENT))
-                                            turned[i][v] = fma(slant_v, t_v, turned[i][v]);
+                                        const A by_v = SCORE == FMM_DOT ? wide[v] : tilt[f][i][v];
+                                        sum_s[i][v] = fma(slant, by_v, sum_s[i][v]);
+                                        if (COLLECT)
+                                            turned[i][v] =
+                                                fma(slant, leaned[f][i][v], turned[i][v]);
                                     }
                                 }
                             }
@@ -326,11 +346,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         sum_s[i][v] *= SCORE == FMM_DOT ? s.scale : att[i][v] * A(LN_2);
                 me.write(s, item, r, now.row, sum_s, s.to_s, 0, me.in_s);
             }
-            if (COLLECT)
+            if (COLLECT && now.length > 0) /* else no row at all was read */
 #pragma unroll
                 for (int i = 0; i < PS; i++)
 #pragma unroll
-                    for (int v = 0; v < VS; v++) collected[i][v] += turned[i][v];
+                    for (int v = 0; v < VS; v++) collected[i * VS + v][threadIdx.x] += turned[i][v];
             now = me.span_at(mine, r + 1);
             if (!AHEAD) me.read_own(s, now.row, &own);
         }
@@ -338,21 +358,16 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     }
 
     if constexpr (COLLECT) {
-        __shared__ A meet[BLOCK];
         if (!s.to_att.data) return;
+        __syncthreads();
+        if (threadIdx.x >= group) return;
 #pragma unroll
-        for (int i = 0; i < PS; i++)
-#pragma unroll
-            for (int v = 0; v < VS; v++) {
-                meet[threadIdx.x] = collected[i][v];
-                __syncthreads();
-                if (threadIdx.x < group && me.in_s[i]) {
-                    A total = A(0);
-                    for (int g = 0; g < in_block; g++) total += meet[(g << s.group_bits) + me.lane];
-                    *s.to_att.at(blockIdx.x, head, me.column[i] + v) = total;
-                }
-                __syncthreads();
-            }
+        for (int c = 0; c < PS * VS; c++) {
+            if (!me.in_s[c / VS]) continue;
+            A total = A(0);
+            for (int g = 0; g < in_block; g++) total += collected[c][(g << s.group_bits) + me.lane];
+            *s.to_att.at(blockIdx.x, head, me.column[c / VS] + c % VS) = total;
+        }
     }
 }
 
