@@ -170,6 +170,24 @@ done:
     frame_finish(&f, "fused", stack, out, pass == FMM_ROWS ? 3 : 2);
 }
 
+/* The sum of the gradients of x as x, y and z; val_t is in kept's place. */
+static void mirrored(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { TENSORS = 11 };
+    frame f;
+    operands o;
+    fmm_dense out_view;
+    tensor out = {0};
+    (void)inputs, (void)results;
+    if (take(&f, stack, TENSORS, FMM_MIRRORED, &o) && frame_values(&f, KEPT, &o.kept)) {
+        o.fusion.val_t = &o.kept;
+        o.fusion.out = &out_view;
+        if (allocate(&f, &o, o.a.rows, o.x.feat, &out, &out_view))
+            compute(&f, &o, frame_int(stack[TENSORS + 3]));
+    }
+    frame_finish(&f, "fused", stack, &out, 1);
+}
+
 static void rows_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     (void)inputs, (void)results;
@@ -189,5 +207,8 @@ const fmm_torch_operator fmm_torch_fused[] = {
     {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", forward},
     {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", rows_pass},
     {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")", cols_pass},
+    {"_fused_mirrored",
+     "_fused_mirrored(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm) -> Tensor",
+     mirrored},
     {NULL, NULL, NULL},
 };
