@@ -2,8 +2,9 @@
 
 The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused.c); on a CPU
 plain ones hand two numbers per edge from the first pass to the second, or are one pass where the
-pattern is symmetric and one x serves as all operands. Everything else (maxima's gradients, second derivatives, torch.func) goes through ``composite``: the same function
-of differentiable operations, which does store one score per edge.
+pattern is symmetric and one x serves as all operands. Everything else (maxima's gradients, second
+derivatives, torch.func) goes through ``composite``: the same function of differentiable operations,
+which does store one score per edge.
 """
 
 from __future__ import annotations
