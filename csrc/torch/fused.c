@@ -47,13 +47,14 @@ typedef struct operands {
 static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass, operands *o)
 {
     tensor given, z_given;
+    const bool one = pass == FMM_MIRRORED; /* x is y and z too, and given once */
     memset(o, 0, sizeof *o);
     o->fusion = (fmm_fusion){.pass = pass,
                              .score = (fmm_score)frame_int(stack[inputs]),
                              .message = (fmm_message)frame_int(stack[inputs + 1]),
                              .activation = (fmm_activation)frame_int(stack[inputs + 2])};
     if (!frame_begin(f, stack, inputs) || !frame_dense(f, X, "x", &o->x, &o->x_given) ||
-        !frame_dense(f, Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
+        !frame_dense(f, one ? X : Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
         !frame_matrix(f, pass == FMM_COLS ? o->x.rows : o->y.rows, &o->a) ||
         !take_program(f, inputs - 1, &o->fusion, o->steps))
         return false;
@@ -62,7 +63,7 @@ static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass,
     o->fusion.y = &o->y;
     /* A z without elements is absent unless the message needs it. */
     if (o->fusion.message == FMM_MESSAGE_SCALE) {
-        if (!frame_dense(f, Z, "z", &o->z, &z_given)) return false;
+        if (!frame_dense(f, one ? X : Z, "z", &o->z, &z_given)) return false;
         o->fusion.z = &o->z;
     }
     if (pass == FMM_FORWARD) return true;
@@ -170,7 +171,8 @@ done:
     frame_finish(&f, "fused", stack, out, pass == FMM_ROWS ? 3 : 2);
 }
 
-/* The sum of the gradients of x as x, y and z; val_t is in kept's place. */
+/* The sum of the gradients of x as x, y and z, which are without elements; val_t is in kept's
+ * place. */
 static void mirrored(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { TENSORS = 11 };

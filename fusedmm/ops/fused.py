@@ -311,8 +311,9 @@ def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, 
         val = there = None
     structure, here = _ordered(adj, False, val)
     mirrored = adj.none if there is None else there.index_select(0, eid) if eid.numel() else there
-    operands = _operands(adj, here, x, x, x, spec)
-    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *operands, g, mirrored, program, *spec.kinds(), 0)
+    values, none = adj.none if here is None else here, adj.none
+    numbers = (values, x, none, none, g, mirrored)
+    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *numbers, program, *spec.kinds(), 0)
     return found
 
 
