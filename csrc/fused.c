@@ -10,7 +10,8 @@
  * for x and val, COLS on the transpose for y and z: both compute s, w and c anew, so one owner
  * writes each output, nothing is added atomically and nothing of the size of the edges is stored
  * but the gradient of val itself; unless the caller gives kept, where ROWS leaves w and ds for COLS
- * (on a CPU two dot products cost more than two numbers).
+ * (on a CPU two dot products cost more than two numbers). Where the pattern is symmetric and x is y
+ * and z, MIRRORED takes both passes at once: the rows that one gathers are those of the other.
  * Cost: forward 4, each gradient pass 8 nnz heads feat flops (dot, scale); every entry gathers one
  * row of each operand, once for all of its uses.
  *
@@ -69,7 +70,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion
 {
     TRY(fmm_check_matrix("fused", exec, a));
     REQUIRE(f, FMM_INVALID_ARGUMENT, "fused: fusion must be given");
-    REQUIRE((unsigned)f->pass <= FMM_COLS && (unsigned)f->score <= FMM_SCORE_ADDITIVE &&
+    REQUIRE((unsigned)f->pass <= FMM_MIRRORED && (unsigned)f->score <= FMM_SCORE_ADDITIVE &&
                 (unsigned)f->message <= FMM_MESSAGE_MIN &&
                 (unsigned)f->activation <= FMM_ACT_TANH && (unsigned)f->reduce <= FMM_MIN,
             FMM_INVALID_ARGUMENT,
@@ -105,6 +106,32 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion
     REQUIRE(!cols || scale || !f->out2, FMM_INVALID_ARGUMENT, "fused: no z, so no gradient of z");
     TRY(check_out(f, "out", f->out, cols ? m : n, f->x->feat));
     return check_out(f, "out2", f->out2, cols ? m : a->nnz, cols ? feat : 1);
+}
+
+static bool same(const fmm_dense *a, const fmm_dense *b)
+{
+    return a->data == b->data && a->feat == b->feat && a->row_stride == b->row_stride &&
+           a->head_stride == b->head_stride;
+}
+
+/* The one pass over a symmetric pattern; that it is symmetric is the caller's word, and where it is
+ * not the result is wrong, but nothing else is. */
+static fmm_status check_mirrored(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
+{
+    REQUIRE(exec->device == FMM_CPU && f->score == FMM_SCORE_DOT &&
+                f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
+                a->rows == a->cols && f->x->feat <= FMM_KEPT_FEAT && same(f->x, f->y) &&
+                same(f->x, f->z) && f->out && !f->out2 && !f->kept,
+            FMM_INVALID_ARGUMENT,
+            "fused: the mirrored pass is for one x of at most %d features as x, y and z, dot and "
+            "scale without activation, on the CPU",
+            FMM_KEPT_FEAT);
+    const bool valued = f->val && f->val->data && a->nnz;
+    REQUIRE(!valued || (f->val_t && f->val_t->data), FMM_INVALID_ARGUMENT,
+            "fused: val without val_t");
+    if (!valued) return FMM_OK;
+    TRY(fmm_check_values("fused", a, f->val_t, f->x->heads));
+    return fmm_check_apart("fused", f->out, "val_t", f->val_t);
 }
 
 /* kept, and where the sum of both gradients is wanted. */
@@ -146,6 +173,7 @@ static fmm_status find(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion 
 {
     TRY(check(exec, a, fusion));
     TRY(check_kept(exec, a, fusion));
+    if (fusion->pass == FMM_MIRRORED) TRY(check_mirrored(exec, a, fusion));
     *call = (fmm_call){.a = a,
                        .val = fusion->val ? fusion->val : &absent,
                        .reduce = fusion->reduce,

@@ -84,9 +84,12 @@ typedef void fmm_edge_function(int64_t n, const double *s, const double *a, doub
  * On the CPU a DOT of at most FMM_KEPT_FEAT features with SCALE and no activation may trade memory
  * for time: with kept, [nnz, heads, 2] in f32 (f64 for f64), ROWS leaves w and dL/ds of each edge
  * there, and COLS takes them instead of computing them; out2 == out then gets the sum of both
- * gradients. */
+ * gradients.
+ * MIRRORED, on A, for such a fusion on the CPU of one x that is y and z too, where A and its
+ * transpose have the same ptr and idx: out is the sum of the three gradients, val_t the values in
+ * the order of the transpose. */
 enum { FMM_KEPT_FEAT = 1024 };
-typedef enum fmm_pass { FMM_FORWARD, FMM_ROWS, FMM_COLS } fmm_pass;
+typedef enum fmm_pass { FMM_FORWARD, FMM_ROWS, FMM_COLS, FMM_MIRRORED } fmm_pass;
 struct fmm_fusion {
     fmm_pass pass;
     fmm_score score;
@@ -102,6 +105,7 @@ struct fmm_fusion {
     const fmm_dense *g;           /* as the forward's out; NULL in the forward */
     const fmm_dense *out, *out2;  /* NULL: not wanted */
     const fmm_dense *kept;        /* NULL: everything is computed anew */
+    const fmm_dense *val_t;       /* MIRRORED with val: [nnz, heads or 1, 1], in rows' order */
 };
 FMM_API fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                              int algorithm);

@@ -203,6 +203,11 @@ def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activ
     return _fake_spmm(y, ptr) if wanted & 1 else none, _fake_spmm(z, ptr) if wanted & 2 else none.clone()
 
 
+@torch.library.register_fake("fusedmm::_fused_mirrored")
+def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, activation, algorithm):  # type: ignore[no-untyped-def]
+    return _fake_spmm(x, ptr)
+
+
 @torch.library.register_fake("fusedmm::_select")
 def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
     if form == 3:  # counts

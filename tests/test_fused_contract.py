@@ -162,6 +162,10 @@ def test_opcheck(heads, name, device):
         kept = ops._fused_rows.default(*given)[2]
         given = (*cols, adj.val, x, y, z, g, kept, program, *spec.kinds(), 3, 0)
         opcheck(ops._fused_cols.default, given, test_utils=tests)
+        loops = fusedmm.CSR.from_coo(torch.arange(12), torch.arange(12), adj.val[:12], shape=(12, 12))
+        structure = (loops.ptr, loops.idx, loops.eid, loops.plan)
+        given = (*structure, loops.val, x, adj.none, adj.none, torch.ones_like(x), loops.val, program, *spec.kinds(), 0)
+        opcheck(ops._fused_mirrored.default, given, test_utils=tests)
 
 
 @pytest.mark.parametrize("options", [{}, {"edge": "sigmoid(s)*a", "reduce": "mean"}, presets.T_DISTRIBUTION], ids=str)

@@ -120,6 +120,7 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
 {
     const bool by_y = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
     if (f->pass == FMM_FORWARD) return w * activated(f->activation, raw(f, i, j, h, c));
+    if (f->pass == FMM_MIRRORED) return w * get(f->g, j, h, c) + ds * get(f->x, j, h, c);
     double sum = 0;
     if (!scale || second || f->out == f->out2) {
         const double slope =
@@ -156,7 +157,17 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     edge_prepare_f64(f, &plan);
     edge_tile_f64(&plan, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
     double ds = 0;
-    if (f->g && !(second && f->pass == FMM_COLS)) {
+    if (f->pass == FMM_MIRRORED) {
+        blocked_sum here = {0}, there = {0};
+        for (int64_t k = 0; k < f->g->feat; k++) {
+            add(&here, get(f->g, i, h, k) * get(f->x, j, h, k));
+            add(&there, get(f->g, j, h, k) * get(f->x, i, h, k));
+        }
+        ds = total(&here) * ws;
+        if (call->val->data) a = get(f->val_t, p, f->val_t->heads == 1 ? 0 : h, 0);
+        edge_tile_f64(&plan, 1, &s, &a, &w, &ws, &wa);
+        ds += total(&there) * ws;
+    } else if (f->g && !(second && f->pass == FMM_COLS)) {
         blocked_sum product = {0};
         for (int64_t k = 0; k < f->g->feat; k++)
             add(&product, get(f->g, i, h, k) * activated(f->activation, raw(f, i, j, h, k)));

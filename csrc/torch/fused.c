@@ -47,13 +47,14 @@ typedef struct operands {
 static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass, operands *o)
 {
     tensor given, z_given;
+    const bool one = pass == FMM_MIRRORED; /* x is y and z too, and given once */
     memset(o, 0, sizeof *o);
     o->fusion = (fmm_fusion){.pass = pass,
                              .score = (fmm_score)frame_int(stack[inputs]),
                              .message = (fmm_message)frame_int(stack[inputs + 1]),
                              .activation = (fmm_activation)frame_int(stack[inputs + 2])};
     if (!frame_begin(f, stack, inputs) || !frame_dense(f, X, "x", &o->x, &o->x_given) ||
-        !frame_dense(f, Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
+        !frame_dense(f, one ? X : Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
         !frame_matrix(f, pass == FMM_COLS ? o->x.rows : o->y.rows, &o->a) ||
         !take_program(f, inputs - 1, &o->fusion, o->steps))
         return false;
@@ -62,7 +63,7 @@ static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass,
     o->fusion.y = &o->y;
     /* A z without elements is absent unless the message needs it. */
     if (o->fusion.message == FMM_MESSAGE_SCALE) {
-        if (!frame_dense(f, Z, "z", &o->z, &z_given)) return false;
+        if (!frame_dense(f, one ? X : Z, "z", &o->z, &z_given)) return false;
         o->fusion.z = &o->z;
     }
     if (pass == FMM_FORWARD) return true;
@@ -170,6 +171,25 @@ done:
     frame_finish(&f, "fused", stack, out, pass == FMM_ROWS ? 3 : 2);
 }
 
+/* The sum of the gradients of x as x, y and z, which are without elements; val_t is in kept's
+ * place. */
+static void mirrored(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { TENSORS = 11 };
+    frame f;
+    operands o;
+    fmm_dense out_view;
+    tensor out = {0};
+    (void)inputs, (void)results;
+    if (take(&f, stack, TENSORS, FMM_MIRRORED, &o) && frame_values(&f, KEPT, &o.kept)) {
+        o.fusion.val_t = &o.kept;
+        o.fusion.out = &out_view;
+        if (allocate(&f, &o, o.a.rows, o.x.feat, &out, &out_view))
+            compute(&f, &o, frame_int(stack[TENSORS + 3]));
+    }
+    frame_finish(&f, "fused", stack, &out, 1);
+}
+
 static void rows_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     (void)inputs, (void)results;
@@ -189,5 +209,8 @@ const fmm_torch_operator fmm_torch_fused[] = {
     {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", forward},
     {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", rows_pass},
     {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")", cols_pass},
+    {"_fused_mirrored",
+     "_fused_mirrored(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm) -> Tensor",
+     mirrored},
     {NULL, NULL, NULL},
 };

@@ -1,9 +1,10 @@
 """SDDMM, a function of each edge, and SpMM in one pass.
 
 The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused.c); on a CPU
-plain ones hand two numbers per edge from the first pass to the second. Everything
-else (maxima's gradients, second derivatives, torch.func) goes through ``composite``: the same function
-of differentiable operations, which does store one score per edge.
+plain ones hand two numbers per edge from the first pass to the second, or are one pass where the
+pattern is symmetric and one x serves as all operands. Everything else (maxima's gradients, second
+derivatives, torch.func) goes through ``composite``: the same function of differentiable operations,
+which does store one score per edge.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fusedmm.ops.pair import (
     serves_all,
     spmm_half,
 )  # fmt: skip
-from fusedmm.structure import Half
+from fusedmm.structure import Half, derived
 
 
 class Spec(NamedTuple):
@@ -310,6 +311,28 @@ def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, 
     return tuple(next(found) if n else None for n in needed)
 
 
+def _is_mirrored(adj: CSR) -> bool:
+    ptr, idx, *_ = half(adj, True)
+    return torch.equal(adj.ptr, ptr) and torch.equal(adj.idx, idx)
+
+
+def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, g: Tensor) -> Tensor | None:
+    """The gradient of an x that is y and z too, if every entry (i, j) has its (j, i)."""
+    if torch.compiler.is_compiling() or adj.shape[0] != adj.shape[1]:  # compiled code cannot look at the pattern
+        return None
+    (_, _, eid, _), there = _ordered(adj, True, val)  # the transpose, made here if it is not there yet
+    if not derived(adj, "mirrored", "", _is_mirrored):
+        return None
+    if not parse(spec.edge).uses("a"):
+        val = there = None
+    structure, here = _ordered(adj, False, val)
+    mirrored = adj.none if there is None else there.index_select(0, eid) if eid.numel() else there
+    values, none = adj.none if here is None else here, adj.none
+    numbers = (values, x, none, none, g, mirrored)
+    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *numbers, program, *spec.kinds(), 0)
+    return found
+
+
 def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor, joined: bool) -> Grads:
     """Joined: those of y and z may come as one sum, as y's."""
     val, x, y, z = saved
@@ -323,6 +346,11 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     # On a CPU two numbers per edge cost less than the two dot products that make them.
     plain = spec.score == "dot" and scale and spec.activation is None
     keeps = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
+
+    if keeps and cols == 3 and x is y and y is z and not needed[0]:
+        found = _by_one_pass(adj, val, x, spec, program, g)
+        if found is not None:
+            return None, found, None, None
 
     def compute(op: Any, transposed: bool, wanted: int, *behind: Tensor) -> Any:
         if not wanted:

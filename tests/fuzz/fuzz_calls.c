@@ -163,14 +163,14 @@ static void fused(input *in, shared *s)
 {
     fmm_edge_step *const steps = array(in, FMM_EDGE_STEPS * sizeof *steps, 8);
     fmm_dense place[8];
-    fmm_fusion f = {.pass = (fmm_pass)below(in, 4),
+    fmm_fusion f = {.pass = (fmm_pass)below(in, 5),
                     .score = (fmm_score)below(in, 6),
                     .message = (fmm_message)(byte(in) & 1 ? below(in, 7) : 0),
                     .activation = (fmm_activation)below(in, 6),
                     .reduce = (fmm_reduce)(byte(in) & 1 ? below(in, 5) : 0),
                     .steps = steps,
                     .count = program(in, steps)};
-    const bool cols = f.pass == FMM_COLS, back = cols || f.pass == FMM_ROWS;
+    const bool cols = f.pass == FMM_COLS, back = f.pass != FMM_FORWARD;
     const bool scale = f.message == FMM_MESSAGE_SCALE;
     const int64_t n = cols ? s->a.cols : s->a.rows, m = cols ? s->a.rows : s->a.cols;
     const int64_t feat = f.score == FMM_SCORE_ADDITIVE ? 1 : s->feat;
@@ -187,6 +187,11 @@ static void fused(input *in, shared *s)
         const fmm_dtype sums = s->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
         f.kept = held(&place[7], view(in, sums, s->a.nnz, s->heads, 2));
         if (cols && byte(in) & 1) f.out2 = f.out;
+    }
+    if (f.pass == FMM_MIRRORED && byte(in) & 3) {
+        f.y = f.z = f.x;
+        f.out2 = f.kept = NULL;
+        f.val_t = byte(in) & 1 ? f.val : held(&place[7], values(in, s));
     }
     size_t bytes;
     fmm_fused_workspace(&s->exec, &s->a, &f, s->algorithm, &bytes);
