@@ -225,7 +225,6 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 GATT_PARTS = {"cpu": 64, "cuda": 1024}
-GAT_ROWS = 64
 
 
 @torch.library.register_fake("fusedmm::_attention_rows")
@@ -271,8 +270,9 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, whole):  # typ
 
 @torch.library.register_fake("fusedmm::_attend_self_back")
 def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
-    parts = ((x.size(0) + GAT_ROWS - 1) // GAT_ROWS, (3 if bias else 2) * att_k.size(1), att_k.size(2))
-    return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
+    gatt = (1, att_k.size(1), att_k.size(2))
+    gbias = x.new_empty(att_k.size(1) * att_k.size(2) if bias else 0)
+    return x.new_empty(x.shape), x.new_empty(gatt), x.new_empty(gatt), gbias
 
 
 @torch.library.register_fake("fusedmm::_check")

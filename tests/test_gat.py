@@ -13,6 +13,7 @@ ops = torch.ops.fusedmm
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SIZES = [(1, 1, 1), (64, 1, 7), (65, 8, 8), (130, 3, 33), (200, 2, 64), (7, 5, 300), (3, 1, 20_000)]
 NO_CHANNELS = (3, 2, 0)
+MANY_PARTS = (140_000, 1, 3)  # of nodes, whose sums meet in blocks again
 SLOPE = 0.2
 
 
@@ -67,7 +68,7 @@ def test_delta(size, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, MANY_PARTS], ids=str)
 def test_gradients_spread_over_nodes(size, dtype, device):
     """The last pass of the backward, given what attention's own passes hand it: those are other operators too."""
     n, heads, feat = size
@@ -77,10 +78,10 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     half, back, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half(), adj.none
     out, kept = ops._attend_self(*half, x.flatten(1), *att, none, SLOPE, 0.0, True)
     call = x.flatten(1), *att, none, out, kept, gout.flatten(1), SLOPE, 0.0
-    gx, parts = ops._attend_self_back(*back, *call, True)
-    other, without = ops._attend_self_back(*back, *call, False)
-    assert torch.equal(other, gx) and torch.equal(without, parts[:, : 2 * heads])
-    assert parts.shape == (-(-n // 64), 3 * heads, feat)
+    gx, *totals = ops._attend_self_back(*back, *call, True)
+    other, *without = ops._attend_self_back(*back, *call, False)
+    assert torch.equal(other, gx) and all(map(torch.equal, without[:2], totals[:2])) and not without[2].numel()
+    assert [t.shape for t in totals] == [(1, heads, feat), (1, heads, feat), (heads * feat,)]
 
     k, q = ops._gat_scores(x, *att)
     o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
@@ -91,8 +92,8 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     g = [gk.double(), gq.double()]
     terms = [gv.double(), *(s * a.double() for s, a in zip(g, att, strict=True))]
     close(gx.view(size), sum(terms), sum(t.abs() for t in terms), 3, dtype)
-    terms = torch.cat([*(s * x.double() for s in g), gout.double()], 1)
-    close(parts.double().sum(0).to(sums(dtype)), terms.sum(0), terms.abs().sum(0), n, dtype)
+    for total, terms in zip(totals, [*(s * x.double() for s in g), gout.double()], strict=True):
+        close(total.view(heads, feat), terms.sum(0), terms.abs().sum(0), n, dtype)
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4), (5, 0, 4), (5, 3, 0)], ids=str)
@@ -104,10 +105,11 @@ def test_nothing(size, device):
         half = (x.new_zeros(size[0] + 1, dtype=torch.int64), x.new_empty(0, dtype=torch.int32))
         adj, flat = fusedmm.CSR.from_csr(*half, None, (size[0], size[0])), x.flatten(1)
         out, kept = ops._attend_self(adj.ptr, adj.idx, adj.eid, adj.plan, flat, *att, adj.none, SLOPE, 0.0, True)
-        gx, parts = ops._attend_self_back(
-            *adj.transpose_half(), flat, *att, adj.none, out, kept, gv.flatten(1), SLOPE, 0.0, False
+        gx, *totals = ops._attend_self_back(
+            *adj.transpose_half(), flat, *att, adj.none, out, kept, gv.flatten(1), SLOPE, 0.0, True
         )
-        assert gx.shape == out.shape == flat.shape and parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
+        assert gx.shape == out.shape == flat.shape and not any(map(torch.any, totals))
+        assert [t.shape for t in totals] == [(1, *size[1:])] * 2 + [(size[1] * size[2],)]
 
 
 def test_strides(device):

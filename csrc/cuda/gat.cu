@@ -3,15 +3,17 @@
  * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns and
  * meets in a tree of shuffles. SPREAD: a block owns COLUMNS channels of a part's nodes; each thread
  * writes its channel of every eighth node and keeps the sums of the parameters' gradients, which
- * the first threads then join in order. Neighbouring threads take neighbouring channels, so that
- * every operand is read once and in whole sectors. */
-#include "segments.cuh"
+ * the first threads then join in order. The last block to finish adds up the parts, whichever it
+ * is, in their order. Neighbouring threads take neighbouring channels, so that every operand is
+ * read once and in whole sectors. */
+#include "attention.cuh"
 
 extern "C" {
 #include "../gat.h"
 }
 
-enum { COLUMNS = 32, TURNS = BLOCK / COLUMNS, PLANES = 3 };
+enum { COLUMNS = FMM_GAT_COLUMNS, TURNS = BLOCK / COLUMNS, PLANES = 3 };
+static_assert(FMM_GAT_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
 
 template <class T> struct side {
     T *data;
@@ -29,10 +31,12 @@ template <class T> static side<T> side_of(const fmm_dense &d)
 template <class T> struct gat_args {
     typedef typename sum_of<T>::type A;
     side<const T> x, value, gout, att[2];
-    side<T> score[2], out;
+    side<T> score[2], out, total[PLANES];
     side<const A> pos, pos_w, lse, glse;
     side<A> delta, parts;
-    int64_t rows, feat;
+    A *packed;
+    uint32_t *arrived;
+    int64_t rows, feat, each, count; /* nodes to a part, parts */
     uint64_t per_head;
     int32_t heads, lane_bits;
     A slope;
@@ -73,6 +77,10 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
     wait_for_previous();
+    let_next_start(); /* what the next kernel reads before it waits was there before this one */
+    if (DELTA && s.arrived && blockIdx.x == 0)
+        for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, COLUMNS); k += BLOCK)
+            s.arrived[k] = 0;
     /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
     for (int64_t begin = first - first % (WARP >> s.lane_bits); begin < count; begin += step) {
         const int64_t mine = begin + first % (WARP >> s.lane_bits), t = min(mine, count - 1);
@@ -82,13 +90,18 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
             const bool q = s.score[1].data;
             const A glse = s.glse.data ? __ldg(s.glse.at(i, h)) : A(0);
             const A pos_w = q ? __ldg(s.pos_w.at(i, h)) : A(0),
-                    lse = q ? __ldg(s.lse.at(i, h)) : A(0);
+                    lse = q || s.packed ? __ldg(s.lse.at(i, h)) : A(0);
             const dots<T, A> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL, s.feat,
                                  lane, lanes);
             const A delta = sum.with_b - glse, above = sum.with_c - delta * pos_w;
             const A gq = (A(1) - s.slope) * above + s.slope * glse;
             if (writes) *s.delta.at(i, h) = delta;
             if (writes && q) *s.score[1].at(i, h) = narrow<T>(lse == -A(INFINITY) ? A(0) : gq);
+            if (writes && s.packed) {
+                A *const to = s.packed + i * FMM_GAT_PACKED * s.heads;
+                to[2 * h] = lse_base2(lse), to[2 * h + 1] = delta;
+                to[2 * s.heads + h] = widen(*s.score[0].at(i, h));
+            }
         } else {
             const dots<T, T> sum(s.x.at(i, h), s.att[0].at(0, h), s.att[1].at(0, h), s.feat, lane,
                                  lanes);
@@ -103,31 +116,57 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
 {
     typedef typename sum_of<T>::type A;
     __shared__ A meet[PLANES][TURNS][COLUMNS];
+    __shared__ bool last;
     const int turn = threadIdx.x / COLUMNS, lane = threadIdx.x % COLUMNS;
     const int64_t width = s.heads * s.feat;
     const int64_t tiles = ceil_div(width, COLUMNS), part = blockIdx.x / tiles;
-    const int64_t column = (blockIdx.x - part * tiles) * COLUMNS + lane;
+    const int64_t tile = blockIdx.x - part * tiles, column = tile * COLUMNS + lane;
     const bool live = column < width;
     const int64_t h = live ? column / s.feat : 0, c = live ? column - h * s.feat : 0;
-    const int64_t end = live ? min((part + 1) * FMM_GAT_ROWS, s.rows) : 0;
+    const int64_t end = live ? min((part + 1) * s.each, s.rows) : 0;
+    const int planes = s.total[2].data ? PLANES : PLANES - 1;
     wait_for_previous();
     const A att_k = widen(__ldg(s.att[0].at(0, h) + c)),
             att_q = widen(__ldg(s.att[1].at(0, h) + c));
     A sums[PLANES] = {};
 #pragma unroll 4
-    for (int64_t i = part * FMM_GAT_ROWS + turn; i < end; i += TURNS) {
+    for (int64_t i = part * s.each + turn; i < end; i += TURNS) {
         const A gk = widen(__ldg(s.score[0].at(i, h))), gq = widen(__ldg(s.score[1].at(i, h)));
         const A x = widen(__ldg(s.x.at(i, h) + c)), gv = widen(__ldg(s.value.at(i, h) + c));
-        if (s.gout.data) sums[2] += A(widen(__ldg(s.gout.at(i, h) + c)));
+        if (planes == PLANES) sums[2] += A(widen(__ldg(s.gout.at(i, h) + c)));
         sums[0] += gk * x, sums[1] += gq * x;
         s.out.at(i, h)[c] = narrow<T>(gv + gk * att_k + gq * att_q);
     }
-    for (int p = 0; p < PLANES; p++) meet[p][turn][lane] = sums[p];
+    auto join = [&](void) {
+        A total = 0;
+        for (int p = 0; p < PLANES; p++) meet[p][turn][lane] = sums[p];
+        __syncthreads();
+        for (int k = 0; turn < PLANES && k < TURNS; k++) total += meet[turn][k][lane];
+        return total;
+    };
+    const bool writes = live && turn < planes;
+    const int64_t plane = turn * int64_t(s.heads) + h;
+    const A mine = join();
+    if (writes) s.parts.at(part, plane)[c] = mine;
+
+    __threadfence();
     __syncthreads();
-    if (turn >= (s.gout.data ? PLANES : PLANES - 1) || !live) return;
-    A total = 0;
-    for (int k = 0; k < TURNS; k++) total += meet[turn][k][lane];
-    s.parts.at(part, turn * int64_t(s.heads) + h)[c] = total;
+    if (threadIdx.x == 0) last = atomicAdd(s.arrived + tile, 1) == s.count - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    for (int p = 0; p < PLANES; p++) sums[p] = 0;
+    for (int64_t from = turn; live && from < s.count; from += int64_t(TURNS) * CHAIN) {
+        const int64_t until = min(s.count, from + int64_t(TURNS) * CHAIN);
+        A some[PLANES] = {};
+#pragma unroll 4
+        for (int64_t k = from; k < until; k += TURNS)
+            for (int p = 0; p < PLANES; p++)
+                if (p < planes) some[p] += __ldcg(s.parts.at(k, p * int64_t(s.heads) + h) + c);
+        for (int p = 0; p < PLANES; p++) sums[p] += some[p];
+    }
+    const A all = join();
+    if (writes) s.total[turn].at(0, h)[c] = narrow<T>(all);
 }
 
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
@@ -145,20 +184,24 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     s.lse = side_of<const A>(call->lse), s.glse = side_of<const A>(call->glse);
     s.delta = side_of<A>(call->delta);
     s.out = side_of<T>(call->out), s.parts = side_of<A>(call->parts);
+    for (int p = 0; p < PLANES; p++) s.total[p] = side_of<T>(call->total[p]);
+    s.packed = static_cast<A *>(call->packed), s.arrived = call->arrived;
     s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
+    s.each = fmm_gat_rows(FMM_CUDA, s.rows), s.count = fmm_gat_parts(FMM_CUDA, s.rows);
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
     while (s.lane_bits < 5 && int64_t(1) << s.lane_bits < s.feat) s.lane_bits++;
     REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
     const cudaStream_t stream = stream_of(exec);
     if (call->form == FMM_GAT_SPREAD) {
-        const int64_t blocks = ceil_div(s.rows, FMM_GAT_ROWS) * ceil_div(s.heads * s.feat, COLUMNS);
+        const int64_t blocks = s.count * ceil_div(s.heads * s.feat, COLUMNS);
         REQUIRE(blocks <= INT32_MAX, FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
         launch_early(exec->index, stream, gat_spread<T>, dim3((unsigned)blocks), s);
         return FMM_OK;
     }
     const int64_t groups = s.rows * s.heads;
-    const unsigned blocks = (unsigned)smaller(ceil_div(groups << s.lane_bits, BLOCK), BLOCKS_MAX);
+    const int64_t whole = groups ? ceil_div(groups << s.lane_bits, BLOCK) : 1;
+    const unsigned blocks = (unsigned)smaller(whole, BLOCKS_MAX);
     launch_early(exec->index, stream,
                  call->form == FMM_GAT_DELTA ? gat_dots<T, true> : gat_dots<T, false>, dim3(blocks),
                  s);

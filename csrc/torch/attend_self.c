@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { RESULTS = 2, APART = 256 };
+enum { RESULTS = 2, GRADIENTS = 4, APART = 256 };
 
 /* The same for both directions: the matrix, and x with its heads side by side. */
 typedef struct self {
@@ -124,6 +124,33 @@ static int64_t kept_in(const self *s, bool whole, unsigned char *base, kept *k)
     return bytes;
 }
 
+/* What backward needs while it runs, in one allocation. */
+typedef struct scratch {
+    fmm_dense delta, gq, gk, gv, parts, packed;
+    uint32_t *arrived;
+} scratch;
+
+static int64_t scratch_in(const self *s, int planes, unsigned char *base, scratch *w)
+{
+    const fmm_device device = s->f.exec.device;
+    int64_t bytes = 0;
+    *w = (scratch){
+        .delta = view(s, NULL, true, s->n, s->heads, 1),
+        .gq = view(s, NULL, false, s->n, s->heads, 1),
+        .gv = view(s, NULL, false, s->n, s->heads, s->feat),
+        .parts = view(s, NULL, true, fmm_gat_parts(device, s->n), planes * s->heads, s->feat),
+    };
+    w->gk = w->gq;
+    fmm_dense *const all[] = {&w->delta, &w->gq, &w->gk, &w->gv, &w->parts};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        all[k]->data = carve(base, &bytes, all[k]);
+    if (device == FMM_CPU) return bytes;
+    w->packed = view(s, NULL, true, s->n, s->heads, FMM_GAT_PACKED);
+    w->packed.data = carve(base, &bytes, &w->packed);
+    w->arrived = base ? (uint32_t *)(base + bytes) : NULL;
+    return bytes + (s->heads * s->feat / FMM_GAT_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
+}
+
 static bool attend(self *s, fmm_attention *c)
 {
     size_t bytes;
@@ -174,17 +201,19 @@ done:
 }
 
 /* (half of the transpose, x, att_k, att_q, seed, out, kept, gout, slope, dropout, int bias) -> the
- * gradient of x, and in parts those of att_k, att_q and, with bias, of what was added to out */
+ * gradients of x, att_k, att_q and, with bias, of what was added to out, else nothing */
 static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { OUT = FORWARD_TENSORS, KEPT, GOUT, TENSORS };
     self s;
     kept k;
+    scratch w;
     fmm_gat_call delta = {.form = FMM_GAT_DELTA}, spread = {.form = FMM_GAT_SPREAD};
     fmm_attention c = {.pass = FMM_ATTENTION_COLS};
-    tensor t, out[RESULTS] = {{0}};
+    tensor t, out[GRADIENTS] = {{0}};
     (void)inputs, (void)results;
-    const int64_t planes = stack[TENSORS + 2] ? 3 : 2;
+    const bool bias = stack[TENSORS + 2] != 0;
+    const int planes = bias ? 3 : 2;
     if (!begin(&s, stack, TENSORS) || !take_flat(&s, OUT, "out", &delta.value, &t) ||
         !take_flat(&s, GOUT, "gout", &c.gout, &t) || !frame_take(&s.f, KEPT, "kept", &t))
         goto done;
@@ -194,14 +223,24 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
         frame_fail(&s.f, "kept must be %" PRId64 " contiguous bytes", bytes);
         goto done;
     }
-    const int64_t parts = s.n / FMM_GAT_ROWS + (s.n % FMM_GAT_ROWS != 0);
+    const int64_t needed = scratch_in(&s, planes, NULL, &w), width = bias ? s.heads * s.feat : 0;
     if (!give(&s, &spread.out, &out[0], 2, false, s.n, s.heads, s.feat) ||
-        !give(&s, &spread.parts, &out[1], 3, true, parts, planes * s.heads, s.feat) ||
-        !give(&s, &delta.delta, &t, 2, true, s.n, s.heads, 1) ||
-        !give(&s, &delta.score[1], &t, 2, false, s.n, s.heads, 1) ||
-        !give(&s, &c.gk, &t, 2, false, s.n, s.heads, 1) ||
-        !give(&s, &c.gv, &t, 2, false, s.n, s.heads, s.feat))
+        !give(&s, &spread.total[0], &out[1], 3, false, 1, s.heads, s.feat) ||
+        !give(&s, &spread.total[1], &out[2], 3, false, 1, s.heads, s.feat) ||
+        !frame_allocate(&s.f, 1, &width, s.given.dtype, &out[3]) ||
+        !frame_allocate(&s.f, 1, &needed, fmm_torch.aoti_torch_dtype_uint8(), &t))
         goto done;
+    scratch_in(&s, planes, t.data, &w);
+    if (bias) spread.total[2] = view(&s, out[3].data, false, 1, s.heads, s.feat);
+    delta.delta = w.delta;
+    delta.score[0] = k.q;
+    delta.score[1] = w.gq;
+    delta.packed = w.packed.data;
+    c.packed = w.packed.data;
+    delta.arrived = spread.arrived = w.arrived;
+    c.gk = w.gk;
+    c.gv = w.gv;
+    spread.parts = w.parts;
     delta.x = c.gout;
     delta.lse = c.lse = k.lse;
     delta.pos = k.pos;
@@ -211,12 +250,12 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.v = spread.x = s.x;
     c.delta = delta.delta;
     spread.score[0] = c.gk;
-    spread.score[1] = delta.score[1];
+    spread.score[1] = w.gq;
     spread.value = c.gv;
-    if (planes == 3) spread.gout = c.gout;
+    spread.gout = c.gout;
     if (node_pass(&s, &delta) && attend(&s, &c)) node_pass(&s, &spread);
 done:
-    frame_finish(&s.f, "attend_self_back", stack, out, RESULTS);
+    frame_finish(&s.f, "attend_self_back", stack, out, GRADIENTS);
 }
 
 #define OPERANDS FMM_HALF "Tensor x, Tensor att_k, Tensor att_q, Tensor seed, "
@@ -227,7 +266,7 @@ const fmm_torch_operator fmm_torch_attend_self[] = {
     {"_attend_self_back",
      "_attend_self_back(" OPERANDS
      "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
-     "(Tensor, Tensor)",
+     "(Tensor, Tensor, Tensor, Tensor)",
      backward},
     {NULL, NULL, NULL},
 };

@@ -155,17 +155,15 @@ class SelfAttention(torch.autograd.Function):
             return None, None, *_differentiable(o, (x, weight, att_k, att_q), seed, needs, gout), gbias, None
         if not any(needs):
             return None, None, None, None, None, None, gout.sum(0), None
-        gx, parts = run(
+        gx, gatt_k, gatt_q, gbias = run(
             _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, adj.none if seed is None else seed,
             out, kept, gout, slope, dropout, needs_bias,
         )  # fmt: skip
-        total = parts.sum(0, keepdim=True, dtype=gx.dtype)
-        gatt_k, gatt_q, *rest = total.chunk(3 if needs_bias else 2, 1)
         gweight = None
         if weight is not None:
             gweight = gx.t().mm(x) if needs[1] else None
             gx = gx.mm(weight) if needs[0] else None
-        return None, None, gx, gweight, gatt_k, gatt_q, rest[0].view(-1) if needs_bias else None, None
+        return None, None, gx, gweight, gatt_k, gatt_q, gbias if needs_bias else None, None
 
 
 def _differentiable(
