@@ -9,6 +9,7 @@
  *             total[0][h,:] = sum of gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and
  *             where it is asked for total[2][h,:] = sum of gout[i,h,:], for a bias that was added
  *             to attention's result; parts of the nodes first, then the parts in their order
+ *     ADD     out[i,h,:] = x[i,h,:] + att[0][h,:], a bias
  *
  * Each is one pass over operands of n heads feat numbers in the place of two to ten calls of torch,
  * whose host time is what small graphs wait for. Every result has one owner and terms in an order
@@ -73,13 +74,17 @@ static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
 {
     const fmm_dense *x = &c->x;
     const int64_t n = x->rows, heads = x->heads;
-    REQUIRE((unsigned)c->form <= FMM_GAT_SPREAD, FMM_INVALID_ARGUMENT, OP ": no form %d",
+    REQUIRE((unsigned)c->form <= FMM_GAT_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
             (int)c->form);
     TRY(fmm_check_dense(OP, "x", x));
     if (!heads) return FMM_OK; /* what has no elements is of any shape */
     if (c->form == FMM_GAT_SPREAD) TRY(check_spread(exec, c));
     if (!n) return FMM_OK;
     if (c->form == FMM_GAT_DELTA) return check_delta(c);
+    if (c->form == FMM_GAT_ADD) {
+        TRY(check_shape("bias", &c->att[0], x, 1, heads, x->feat, false));
+        return check_shape("result", &c->out, x, n, heads, x->feat, false);
+    }
     for (int t = 0; t < 2; t++) {
         TRY(check_shape("att", &c->att[t], x, 1, heads, x->feat, false));
         TRY(check_shape("score", &c->score[t], x, n, heads, 1, false));
@@ -90,7 +95,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
 fmm_status fmm_gat(const fmm_exec *exec, const fmm_gat_call *call)
 {
     TRY(check(exec, call));
-    if (!call->x.heads || (call->form == FMM_GAT_SPREAD && !call->x.feat)) return FMM_OK;
+    if (!call->x.heads || (call->form >= FMM_GAT_SPREAD && !call->x.feat)) return FMM_OK;
     if (!call->x.rows && call->form != FMM_GAT_SPREAD && !call->arrived) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_cuda_gat(exec, call) : fmm_cpu_gat(exec, call);
 }

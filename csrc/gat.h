@@ -5,7 +5,12 @@
 
 #include "core.h"
 
-typedef enum fmm_gat_form { FMM_GAT_SCORES, FMM_GAT_DELTA, FMM_GAT_SPREAD } fmm_gat_form;
+typedef enum fmm_gat_form {
+    FMM_GAT_SCORES,
+    FMM_GAT_DELTA,
+    FMM_GAT_SPREAD,
+    FMM_GAT_ADD,
+} fmm_gat_form;
 
 enum { FMM_GAT_ROWS = 64, FMM_GAT_COLUMNS = 32 };
 
@@ -29,7 +34,7 @@ enum { FMM_GAT_PACKED = 4 };
 typedef struct fmm_gat_call {
     fmm_gat_form form;
     fmm_dense x;          /* [n, heads, feat]; DELTA: gout */
-    fmm_dense att[2];     /* [1, heads, feat]: of k, of q; SCORES, SPREAD */
+    fmm_dense att[2];     /* [1, heads, feat]: of k, of q; SCORES, SPREAD; ADD: [0] is added */
     fmm_dense score[2];   /* [n, heads]: k and q; SPREAD: their gradients; DELTA: q, and of it */
     fmm_dense value;      /* [n, heads, feat]; DELTA: out; SPREAD: gv */
     fmm_dense gout;       /* [n, heads, feat]; SPREAD, with total[2] */
@@ -37,7 +42,7 @@ typedef struct fmm_gat_call {
     fmm_dense lse, pos_w; /* [n, heads] sums; DELTA, pos_w with pos */
     fmm_dense glse;       /* [n, heads] sums, or absent: zeros; DELTA */
     fmm_dense delta;      /* [n, heads] sums, a result of DELTA */
-    fmm_dense out;        /* [n, heads, feat]; SPREAD */
+    fmm_dense out;        /* [n, heads, feat]; SPREAD; ADD, may be x */
     fmm_dense total[3];   /* [1, heads, feat], the last may be absent; SPREAD */
     fmm_dense parts;      /* [fmm_gat_parts, 2 or 3 heads, feat] sums, scratch of SPREAD */
     void *packed;      /* a GPU's, [n, FMM_GAT_PACKED heads] sums; DELTA, from score[0] and lse */

@@ -259,11 +259,12 @@ KEPT_APART = 256
 
 
 @torch.library.register_fake("fusedmm::_attend_self")
-def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, whole):  # type: ignore[no-untyped-def]
-    sums, numbers = sums_dtype(x).itemsize, x.size(0) * att_k.size(1)
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole):  # type: ignore[no-untyped-def]
+    sums, numbers, wide = sums_dtype(x).itemsize, x.size(0) * att_k.size(1), att_k.size(2)
     sizes = [numbers * size for size in (sums, x.dtype.itemsize, x.dtype.itemsize)]
     if whole:
-        sizes += [numbers * sums, numbers * att_k.size(2) * sums]
+        sizes += [numbers * sums, numbers * wide * sums]
+        sizes += [numbers * wide * x.dtype.itemsize] if bias.size(0) else []
     kept = sum((size + KEPT_APART - 1) // KEPT_APART * KEPT_APART for size in sizes)
     return x.new_empty(x.shape), x.new_empty(kept, dtype=torch.uint8)
 

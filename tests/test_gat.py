@@ -76,7 +76,7 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     row, col = torch.randint(n, (2, 4 * n), generator=torch.Generator().manual_seed(0)).to(device)
     adj = fusedmm.CSR.from_coo(row, col, None, (n, n))
     half, back, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half(), adj.none
-    out, kept = ops._attend_self(*half, x.flatten(1), *att, none, SLOPE, 0.0, True)
+    out, kept = ops._attend_self(*half, x.flatten(1), *att, none, none, SLOPE, 0.0, True)
     call = x.flatten(1), *att, none, out, kept, gout.flatten(1), SLOPE, 0.0
     gx, *totals = ops._attend_self_back(*back, *call, True)
     other, *without = ops._attend_self_back(*back, *call, False)
@@ -104,7 +104,9 @@ def test_nothing(size, device):
     if size[1]:
         half = (x.new_zeros(size[0] + 1, dtype=torch.int64), x.new_empty(0, dtype=torch.int32))
         adj, flat = fusedmm.CSR.from_csr(*half, None, (size[0], size[0])), x.flatten(1)
-        out, kept = ops._attend_self(adj.ptr, adj.idx, adj.eid, adj.plan, flat, *att, adj.none, SLOPE, 0.0, True)
+        out, kept = ops._attend_self(
+            adj.ptr, adj.idx, adj.eid, adj.plan, flat, *att, adj.none, adj.none, SLOPE, 0.0, True
+        )
         gx, *totals = ops._attend_self_back(
             *adj.transpose_half(), flat, *att, adj.none, out, kept, gv.flatten(1), SLOPE, 0.0, True
         )
@@ -230,10 +232,14 @@ def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
     half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
     x, gout, *att = (torch.randn(size).to(device, dtype) for size in ((64, 10), (64, 10), (1, 2, 5), (1, 2, 5)))
     seed = torch.tensor([5], device=device)
-    for whole, dropout in ((True, 0.0), (False, 0.5)):
-        torch.library.opcheck(ops._attend_self.default, (*half, x, *att, seed, SLOPE, dropout, whole))
-    out, kept = ops._attend_self(*half, x, *att, none, SLOPE, 0.0, True)
-    small = ops._attend_self(*half, x, *att, none, SLOPE, 0.0, False)[1]
+    added = torch.randn(20).to(device, dtype)[::2]
+    for whole, dropout, bias in ((True, 0.0, none), (False, 0.5, added), (True, 0.5, added)):
+        torch.library.opcheck(ops._attend_self.default, (*half, x, *att, seed, bias, SLOPE, dropout, whole))
+    out, kept = ops._attend_self(*half, x, *att, none, none, SLOPE, 0.0, True)
+    small = ops._attend_self(*half, x, *att, none, none, SLOPE, 0.0, False)[1]
+    more, with_out = ops._attend_self(*half, x, *att, none, added, SLOPE, 0.0, True)
+    assert torch.equal(more, out + added)
+    assert torch.equal(more, ops._attend_self(*half, x, *att, none, added, SLOPE, 0.0, False)[0])
 
     def back(x=x, att=att, out=out, kept=kept, gout=gout, bias=True):
         return (*adj.transpose_half(), x, *att, none, out, kept, gout, SLOPE, 0.0, bias)
@@ -242,6 +248,8 @@ def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
         torch.library.opcheck(ops._attend_self_back.default, back(bias=bias))
     expected = ops._attend_self_back(*back())
     again = ops._attend_self_back(*back(x=x.t().contiguous().t(), gout=gout.t().contiguous().t()))
+    assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
+    again = ops._attend_self_back(*back(out=none, kept=with_out))
     assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
     wrong = {
         "kept must be [0-9]+ contiguous bytes": [
@@ -257,7 +265,10 @@ def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
             with pytest.raises(RuntimeError, match="^invalid: .*" + text):
                 ops._attend_self_back(*call)
     with pytest.raises(RuntimeError, match="seed must be int64"):
-        ops._attend_self(*half, x, *att, seed.int(), SLOPE, 0.5, True)
+        ops._attend_self(*half, x, *att, seed.int(), none, SLOPE, 0.5, True)
+    for wrong_bias in (added[1:], added[None], added.double() if dtype != torch.float64 else added.float()):
+        with pytest.raises(RuntimeError, match="bias must be \\[10\\], of x's dtype"):
+            ops._attend_self(*half, x, *att, none, wrong_bias, SLOPE, 0.0, True)
 
 
 def test_layer_compiles_and_gives_the_same_gradients(device):

@@ -19,6 +19,7 @@ static void run(int64_t first, int64_t last, void *ctx)
         [FMM_GAT_SCORES] = {gat_scores_f32, gat_scores_f64, gat_scores_f16, gat_scores_bf16},
         [FMM_GAT_DELTA] = {gat_delta_f32, gat_delta_f64, gat_delta_f16, gat_delta_bf16},
         [FMM_GAT_SPREAD] = {gat_spread_f32, gat_spread_f64, gat_spread_f16, gat_spread_bf16},
+        [FMM_GAT_ADD] = {gat_add_f32, gat_add_f64, gat_add_f16, gat_add_bf16},
     };
     const fmm_gat_call *call = ctx;
     if (call->form != FMM_GAT_SPREAD) first *= FMM_GAT_ROWS, last *= FMM_GAT_ROWS;

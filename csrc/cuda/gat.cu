@@ -169,6 +169,26 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
     if (writes) s.total[turn].at(0, h)[c] = narrow<T>(all);
 }
 
+/* Single elements, or VEC at a time of operands that lie so; x may be out. */
+template <class T, int VEC>
+static __global__ void __launch_bounds__(BLOCK) gat_add(const __grid_constant__ gat_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t across = s.heads * (s.feat / VEC), count = s.rows * across;
+    wait_for_previous();
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t i = t / across, rest = t - i * across, h = rest / (s.feat / VEC);
+        const int64_t c = (rest - h * (s.feat / VEC)) * VEC;
+        A sums[VEC], add[VEC];
+        unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(s.x.at(i, h) + c), sums);
+        unpack<T, VEC>(load<T, VEC>(s.att[0].at(0, h) + c), add);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) sums[v] += add[v];
+        store<T, VEC>(s.out.at(i, h) + c, sums);
+    }
+}
+
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
 {
     enum { BLOCKS_MAX = 1 << 20 };
@@ -197,6 +217,16 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
         const int64_t blocks = s.count * ceil_div(s.heads * s.feat, COLUMNS);
         REQUIRE(blocks <= INT32_MAX, FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
         launch_early(exec->index, stream, gat_spread<T>, dim3((unsigned)blocks), s);
+        return FMM_OK;
+    }
+    if (call->form == FMM_GAT_ADD) {
+        enum { VEC = 16 / sizeof(T), MOST = 132 * 32 };
+        const bool packs = lies_in_packs(&call->x, sizeof(T), VEC) &&
+                           lies_in_packs(&call->out, sizeof(T), VEC) &&
+                           lies_in_packs(&call->att[0], sizeof(T), VEC);
+        const int64_t count = s.rows * s.heads * s.feat / (packs ? VEC : 1);
+        launch_early(exec->index, stream, packs ? gat_add<T, VEC> : gat_add<T, 1>,
+                     dim3((unsigned)smaller(ceil_div(count, BLOCK), MOST)), s);
         return FMM_OK;
     }
     const int64_t groups = s.rows * s.heads;
