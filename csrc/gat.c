@@ -6,9 +6,10 @@
  *             (attention.c says why), 0 where the row has no weights (lse is -infinity)
  *     SPREAD  the gradient of SCORES, whose x is attention's v too:
  *             out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:]
- *             parts[b,h,:] = sum of gk[i,h] x[i,h,:], parts[b,heads+h,:] = sum of gq[i,h] x[i,h,:],
- *             and where gout is given parts[b,2heads+h,:] = sum of gout[i,h,:], for a bias that was
- *             added to attention's result; i over the nodes [b, b + 1) * FMM_GAT_ROWS
+ *             total[0][h,:] = sum of gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and
+ *             where it is asked for total[2][h,:] = sum of gout[i,h,:], for a bias that was added
+ *             to attention's result; parts of the nodes first, then the parts in their order
+ *     ADD     out[i,h,:] = x[i,h,:] + att[0][h,:], a bias
  *
  * Each is one pass over operands of n heads feat numbers in the place of two to ten calls of torch,
  * whose host time is what small graphs wait for. Every result has one owner and terms in an order
@@ -41,6 +42,10 @@ static fmm_status check_delta(const fmm_gat_call *c)
     const int64_t n = x->rows, heads = x->heads;
     TRY(check_shape("out", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("delta", &c->delta, x, n, heads, 1, true));
+    if (c->packed) {
+        TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
+        TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
+    }
     if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
     if (!fmm_given(&c->score[1])) return FMM_OK;
     TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));
@@ -49,32 +54,48 @@ static fmm_status check_delta(const fmm_gat_call *c)
     return check_shape("lse", &c->lse, x, n, heads, 1, true);
 }
 
-static fmm_status check(const fmm_gat_call *c)
+static fmm_status check_spread(const fmm_exec *exec, const fmm_gat_call *c)
+{
+    const fmm_dense *x = &c->x;
+    const int64_t n = x->rows, heads = x->heads, parts = fmm_gat_parts(exec->device, n);
+    const int planes = fmm_given(&c->total[2]) ? 3 : 2;
+    for (int t = 0; t < planes; t++)
+        TRY(check_shape("total", &c->total[t], x, 1, heads, x->feat, false));
+    TRY(check_shape("parts", &c->parts, x, parts, planes * heads, x->feat, true));
+    REQUIRE(exec->device == FMM_CPU || c->arrived, FMM_INVALID_ARGUMENT,
+            OP ": blocks are counted where DELTA left zeros");
+    if (!n) return FMM_OK;
+    TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
+    TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
+    return planes == 3 ? check_shape("gout", &c->gout, x, n, heads, x->feat, false) : FMM_OK;
+}
+
+static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
 {
     const fmm_dense *x = &c->x;
     const int64_t n = x->rows, heads = x->heads;
-    REQUIRE((unsigned)c->form <= FMM_GAT_SPREAD, FMM_INVALID_ARGUMENT, OP ": no form %d",
+    REQUIRE((unsigned)c->form <= FMM_GAT_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
             (int)c->form);
     TRY(fmm_check_dense(OP, "x", x));
-    if (!n || !heads) return FMM_OK; /* what has no elements is of any shape */
+    if (!heads) return FMM_OK; /* what has no elements is of any shape */
+    if (c->form == FMM_GAT_SPREAD) TRY(check_spread(exec, c));
+    if (!n) return FMM_OK;
     if (c->form == FMM_GAT_DELTA) return check_delta(c);
+    if (c->form == FMM_GAT_ADD) {
+        TRY(check_shape("bias", &c->att[0], x, 1, heads, x->feat, false));
+        return check_shape("result", &c->out, x, n, heads, x->feat, false);
+    }
     for (int t = 0; t < 2; t++) {
         TRY(check_shape("att", &c->att[t], x, 1, heads, x->feat, false));
         TRY(check_shape("score", &c->score[t], x, n, heads, 1, false));
     }
-    if (c->form == FMM_GAT_SCORES) return FMM_OK;
-    const int64_t parts = n / FMM_GAT_ROWS + (n % FMM_GAT_ROWS != 0);
-    TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
-    TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
-    if (fmm_given(&c->gout)) TRY(check_shape("gout", &c->gout, x, n, heads, x->feat, false));
-    return check_shape("parts", &c->parts, x, parts, (2 + fmm_given(&c->gout)) * heads, x->feat,
-                       true);
+    return FMM_OK;
 }
 
 fmm_status fmm_gat(const fmm_exec *exec, const fmm_gat_call *call)
 {
-    TRY(check(call));
-    if (!call->x.rows || !call->x.heads) return FMM_OK;
-    if (call->form == FMM_GAT_SPREAD && !call->x.feat) return FMM_OK;
+    TRY(check(exec, call));
+    if (!call->x.heads || (call->form >= FMM_GAT_SPREAD && !call->x.feat)) return FMM_OK;
+    if (!call->x.rows && call->form != FMM_GAT_SPREAD && !call->arrived) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_cuda_gat(exec, call) : fmm_cpu_gat(exec, call);
 }

@@ -230,7 +230,6 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 GATT_PARTS = {"cpu": 64, "cuda": 1024}
-GAT_ROWS = 64
 
 
 @torch.library.register_fake("fusedmm::_attention_rows")
@@ -265,19 +264,21 @@ KEPT_APART = 256
 
 
 @torch.library.register_fake("fusedmm::_attend_self")
-def _(ptr, idx, eid, plan, x, att_k, att_q, seed, slope, dropout, whole):  # type: ignore[no-untyped-def]
-    sums, numbers = sums_dtype(x).itemsize, x.size(0) * att_k.size(1)
+def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole):  # type: ignore[no-untyped-def]
+    sums, numbers, wide = sums_dtype(x).itemsize, x.size(0) * att_k.size(1), att_k.size(2)
     sizes = [numbers * size for size in (sums, x.dtype.itemsize, x.dtype.itemsize)]
     if whole:
-        sizes += [numbers * sums, numbers * att_k.size(2) * sums]
+        sizes += [numbers * sums, numbers * wide * sums]
+        sizes += [numbers * wide * x.dtype.itemsize] if bias.size(0) else []
     kept = sum((size + KEPT_APART - 1) // KEPT_APART * KEPT_APART for size in sizes)
     return x.new_empty(x.shape), x.new_empty(kept, dtype=torch.uint8)
 
 
 @torch.library.register_fake("fusedmm::_attend_self_back")
 def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
-    parts = ((x.size(0) + GAT_ROWS - 1) // GAT_ROWS, (3 if bias else 2) * att_k.size(1), att_k.size(2))
-    return x.new_empty(x.shape), x.new_empty(parts, dtype=sums_dtype(x))
+    gatt = (1, att_k.size(1), att_k.size(2))
+    gbias = x.new_empty(att_k.size(1) * att_k.size(2) if bias else 0)
+    return x.new_empty(x.shape), x.new_empty(gatt), x.new_empty(gatt), gbias
 
 
 @torch.library.register_fake("fusedmm::_check")

@@ -13,6 +13,7 @@ ops = torch.ops.fusedmm
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SIZES = [(1, 1, 1), (64, 1, 7), (65, 8, 8), (130, 3, 33), (200, 2, 64), (7, 5, 300), (3, 1, 20_000)]
 NO_CHANNELS = (3, 2, 0)
+MANY_PARTS = (140_000, 1, 3)  # of nodes, whose sums meet in blocks again
 SLOPE = 0.2
 
 
@@ -67,7 +68,7 @@ def test_delta(size, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, MANY_PARTS], ids=str)
 def test_gradients_spread_over_nodes(size, dtype, device):
     """The last pass of the backward, given what attention's own passes hand it: those are other operators too."""
     n, heads, feat = size
@@ -75,12 +76,12 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     row, col = torch.randint(n, (2, 4 * n), generator=torch.Generator().manual_seed(0)).to(device)
     adj = fusedmm.CSR.from_coo(row, col, None, (n, n))
     half, back, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half(), adj.none
-    out, kept = ops._attend_self(*half, x.flatten(1), *att, none, SLOPE, 0.0, True)
+    out, kept = ops._attend_self(*half, x.flatten(1), *att, none, none, SLOPE, 0.0, True)
     call = x.flatten(1), *att, none, out, kept, gout.flatten(1), SLOPE, 0.0
-    gx, parts = ops._attend_self_back(*back, *call, True)
-    other, without = ops._attend_self_back(*back, *call, False)
-    assert torch.equal(other, gx) and torch.equal(without, parts[:, : 2 * heads])
-    assert parts.shape == (-(-n // 64), 3 * heads, feat)
+    gx, *totals = ops._attend_self_back(*back, *call, True)
+    other, *without = ops._attend_self_back(*back, *call, False)
+    assert torch.equal(other, gx) and all(map(torch.equal, without[:2], totals[:2])) and not without[2].numel()
+    assert [t.shape for t in totals] == [(1, heads, feat), (1, heads, feat), (heads * feat,)]
 
     k, q = ops._gat_scores(x, *att)
     o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
@@ -91,8 +92,8 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     g = [gk.double(), gq.double()]
     terms = [gv.double(), *(s * a.double() for s, a in zip(g, att, strict=True))]
     close(gx.view(size), sum(terms), sum(t.abs() for t in terms), 3, dtype)
-    terms = torch.cat([*(s * x.double() for s in g), gout.double()], 1)
-    close(parts.double().sum(0).to(sums(dtype)), terms.sum(0), terms.abs().sum(0), n, dtype)
+    for total, terms in zip(totals, [*(s * x.double() for s in g), gout.double()], strict=True):
+        close(total.view(heads, feat), terms.sum(0), terms.abs().sum(0), n, dtype)
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4), (5, 0, 4), (5, 3, 0)], ids=str)
@@ -103,11 +104,14 @@ def test_nothing(size, device):
     if size[1]:
         half = (x.new_zeros(size[0] + 1, dtype=torch.int64), x.new_empty(0, dtype=torch.int32))
         adj, flat = fusedmm.CSR.from_csr(*half, None, (size[0], size[0])), x.flatten(1)
-        out, kept = ops._attend_self(adj.ptr, adj.idx, adj.eid, adj.plan, flat, *att, adj.none, SLOPE, 0.0, True)
-        gx, parts = ops._attend_self_back(
-            *adj.transpose_half(), flat, *att, adj.none, out, kept, gv.flatten(1), SLOPE, 0.0, False
+        out, kept = ops._attend_self(
+            adj.ptr, adj.idx, adj.eid, adj.plan, flat, *att, adj.none, adj.none, SLOPE, 0.0, True
         )
-        assert gx.shape == out.shape == flat.shape and parts.shape == (-(-size[0] // 64), 2 * size[1], size[2])
+        gx, *totals = ops._attend_self_back(
+            *adj.transpose_half(), flat, *att, adj.none, out, kept, gv.flatten(1), SLOPE, 0.0, True
+        )
+        assert gx.shape == out.shape == flat.shape and not any(map(torch.any, totals))
+        assert [t.shape for t in totals] == [(1, *size[1:])] * 2 + [(size[1] * size[2],)]
 
 
 def test_strides(device):
@@ -228,10 +232,14 @@ def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
     half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
     x, gout, *att = (torch.randn(size).to(device, dtype) for size in ((64, 10), (64, 10), (1, 2, 5), (1, 2, 5)))
     seed = torch.tensor([5], device=device)
-    for whole, dropout in ((True, 0.0), (False, 0.5)):
-        torch.library.opcheck(ops._attend_self.default, (*half, x, *att, seed, SLOPE, dropout, whole))
-    out, kept = ops._attend_self(*half, x, *att, none, SLOPE, 0.0, True)
-    small = ops._attend_self(*half, x, *att, none, SLOPE, 0.0, False)[1]
+    added = torch.randn(20).to(device, dtype)[::2]
+    for whole, dropout, bias in ((True, 0.0, none), (False, 0.5, added), (True, 0.5, added)):
+        torch.library.opcheck(ops._attend_self.default, (*half, x, *att, seed, bias, SLOPE, dropout, whole))
+    out, kept = ops._attend_self(*half, x, *att, none, none, SLOPE, 0.0, True)
+    small = ops._attend_self(*half, x, *att, none, none, SLOPE, 0.0, False)[1]
+    more, with_out = ops._attend_self(*half, x, *att, none, added, SLOPE, 0.0, True)
+    assert torch.equal(more, out + added)
+    assert torch.equal(more, ops._attend_self(*half, x, *att, none, added, SLOPE, 0.0, False)[0])
 
     def back(x=x, att=att, out=out, kept=kept, gout=gout, bias=True):
         return (*adj.transpose_half(), x, *att, none, out, kept, gout, SLOPE, 0.0, bias)
@@ -240,6 +248,8 @@ def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
         torch.library.opcheck(ops._attend_self_back.default, back(bias=bias))
     expected = ops._attend_self_back(*back())
     again = ops._attend_self_back(*back(x=x.t().contiguous().t(), gout=gout.t().contiguous().t()))
+    assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
+    again = ops._attend_self_back(*back(out=none, kept=with_out))
     assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
     wrong = {
         "kept must be [0-9]+ contiguous bytes": [
@@ -255,7 +265,10 @@ def test_step_operators_pass_opcheck_and_refuse_by_name(dtype, device):
             with pytest.raises(RuntimeError, match="^invalid: .*" + text):
                 ops._attend_self_back(*call)
     with pytest.raises(RuntimeError, match="seed must be int64"):
-        ops._attend_self(*half, x, *att, seed.int(), SLOPE, 0.5, True)
+        ops._attend_self(*half, x, *att, seed.int(), none, SLOPE, 0.5, True)
+    for wrong_bias in (added[1:], added[None], added.double() if dtype != torch.float64 else added.float()):
+        with pytest.raises(RuntimeError, match="bias must be \\[10\\], of x's dtype"):
+            ops._attend_self(*half, x, *att, none, wrong_bias, SLOPE, 0.0, True)
 
 
 def test_layer_compiles_and_gives_the_same_gradients(device):

@@ -1,4 +1,5 @@
-/* The forms of gat.c on the CPU: a node, or for SPREAD a part's nodes, is one owner's. */
+/* The forms of gat.c on the CPU: a node, or for SPREAD a part's nodes, is one owner's; then each
+ * head of SPREAD's totals. */
 #include "../gat.h"
 #include "simd.h"
 
@@ -18,6 +19,7 @@ static void run(int64_t first, int64_t last, void *ctx)
         [FMM_GAT_SCORES] = {gat_scores_f32, gat_scores_f64, gat_scores_f16, gat_scores_bf16},
         [FMM_GAT_DELTA] = {gat_delta_f32, gat_delta_f64, gat_delta_f16, gat_delta_bf16},
         [FMM_GAT_SPREAD] = {gat_spread_f32, gat_spread_f64, gat_spread_f16, gat_spread_bf16},
+        [FMM_GAT_ADD] = {gat_add_f32, gat_add_f64, gat_add_f16, gat_add_bf16},
     };
     const fmm_gat_call *call = ctx;
     if (call->form != FMM_GAT_SPREAD) first *= FMM_GAT_ROWS, last *= FMM_GAT_ROWS;
@@ -25,10 +27,23 @@ static void run(int64_t first, int64_t last, void *ctx)
     of[call->form][call->x.dtype](call, first, last);
 }
 
+static void add_up(int64_t first, int64_t last, void *ctx)
+{
+    static kernel *const of[] = {gat_total_f32, gat_total_f64, gat_total_f16, gat_total_bf16};
+    const fmm_gat_call *call = ctx;
+    of[call->x.dtype](call, first, last);
+}
+
 fmm_status fmm_cpu_gat(const fmm_exec *exec, const fmm_gat_call *call)
 {
+    enum { WAKES = 1 << 16 }; /* numbers from which other threads are woken for the totals */
     fmm_gat_call copy = *call;
-    const int64_t n = call->x.rows;
-    fmm_parallel(exec, n / FMM_GAT_ROWS + (n % FMM_GAT_ROWS != 0), run, &copy);
+    fmm_parallel(exec, fmm_gat_parts(FMM_CPU, call->x.rows), run, &copy);
+    if (call->form != FMM_GAT_SPREAD) return FMM_OK;
+    const int64_t heads = call->parts.heads;
+    if (heads * call->x.feat >= WAKES / call->parts.rows)
+        fmm_parallel(exec, heads, add_up, &copy);
+    else
+        add_up(0, heads, &copy);
     return FMM_OK;
 }

@@ -115,7 +115,7 @@ static inline int64_t slot_width(const fmm_attention *t)
 static inline int64_t stats_bytes(const fmm_call *call)
 {
     const fmm_attention *t = call->attention;
-    if (t->pass != FMM_ATTENTION_COLS) return 0;
+    if (t->pass != FMM_ATTENTION_COLS || t->packed) return 0;
     return call->a->cols * t->q.heads * planes_of(t->score) * (t->q.dtype == FMM_F64 ? 8 : 4);
 }
 

@@ -42,7 +42,9 @@ static void launch_lanes(const fmm_exec *exec, const attend_args<T> &s, int64_t 
     const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
     const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, BITS>;
-    if (WALK == COLS && s.a.cols) /* stats_of went before */
+    /* stats_of or gat.cu's DELTA went before; a plan that this call makes is read before the walk
+     * waits. */
+    if (WALK == COLS && s.a.cols && s.plan.header != exec->workspace)
         launch_early(exec->index, stream_of(exec), walk, grid, s);
     else
         walk<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
@@ -171,11 +173,11 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.width_s = slot_width_s(t);
     s.width = slot_width(t);
     char *at = static_cast<char *>(exec->workspace) + plan_workspace(a);
-    s.stats = reinterpret_cast<const A *>(at);
+    s.stats = static_cast<const A *>(t->packed ? t->packed : at);
     at += plan_padded(stats_bytes(call));
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 
-    if (cols) {
+    if (cols && !t->packed) {
         const stats_args<T> stats = {s.lse,
                                      s.delta,
                                      own_of<const T>(&t->q),

@@ -3,11 +3,12 @@
  * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns of VEC
  * and meets in a tree of shuffles. SPREAD: a block owns the channels of a tile for a part's nodes;
  * each thread writes its VEC channels of every node of its turn and keeps the sums of the
- * parameters' gradients, which the first threads then join in order. Neighbouring threads take
- * neighbouring channels, so that every operand is read once and in whole sectors; VEC fills 16
- * bytes where all operands are aligned to them, and is 1 elsewhere. These passes do nothing but
- * read and write: a thread has all its loads under way at once. */
-#include "segments.cuh"
+ * parameters' gradients, which the first threads then join in order. The last block to finish adds
+ * up the parts, whichever it is, in their order. Neighbouring threads take neighbouring channels,
+ * so that every operand is read once and in whole sectors; VEC fills 16 bytes where all operands
+ * are aligned to them, and is 1 elsewhere. These passes do nothing but read and write: a thread has
+ * all its loads under way at once. */
+#include "attention.cuh"
 
 extern "C" {
 #include "../gat.h"
@@ -15,6 +16,7 @@ extern "C" {
 
 enum { PLANES = 3 };
 enum { SCORES, DELTA, DELTA_POS }; /* what gat_dots computes; POS: with q's gradient */
+static_assert(FMM_GAT_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
 
 template <class T> struct side {
     T *data;
@@ -32,10 +34,12 @@ template <class T> static side<T> side_of(const fmm_dense &d)
 template <class T> struct gat_args {
     typedef typename sum_of<T>::type A;
     side<const T> x, value, gout, att[2];
-    side<T> score[2], out;
+    side<T> score[2], out, total[PLANES];
     side<const A> pos, pos_w, lse, glse;
     side<A> delta, parts;
-    int64_t rows, feat;
+    A *packed;
+    uint32_t *arrived;
+    int64_t rows, feat, each, count; /* nodes to a part, parts */
     uint64_t per_head;
     int32_t heads, lane_bits; /* lanes of a head, or of a tile's row */
     A slope;
@@ -91,6 +95,10 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
     wait_for_previous();
+    let_next_start(); /* what the next kernel reads before it waits was there before this one */
+    if (FORM != SCORES && s.arrived && blockIdx.x == 0)
+        for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS); k += BLOCK)
+            s.arrived[k] = 0;
     /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
     for (int64_t begin = first - first % (WARP >> s.lane_bits); begin < count; begin += step) {
         const int64_t mine = begin + first % (WARP >> s.lane_bits), t = min(mine, count - 1);
@@ -105,14 +113,52 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
             const bool q = FORM == DELTA_POS;
             const A glse = s.glse.data ? __ldg(s.glse.at(i, h)) : A(0);
             const A pos_w = q ? __ldg(s.pos_w.at(i, h)) : A(0),
-                    lse = q ? __ldg(s.lse.at(i, h)) : A(0);
+                    lse = q || s.packed ? __ldg(s.lse.at(i, h)) : A(0);
             const dots<T, A, VEC, !q> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL,
                                           s.feat, lane, lanes);
             const A delta = sum.with_b - glse, above = sum.with_c - delta * pos_w;
             const A gq = (A(1) - s.slope) * above + s.slope * glse;
             if (writes) *s.delta.at(i, h) = delta;
             if (writes && q) *s.score[1].at(i, h) = narrow<T>(lse == -A(INFINITY) ? A(0) : gq);
+            if (writes && s.packed) {
+                A *const to = s.packed + i * FMM_GAT_PACKED * s.heads;
+                to[2 * h] = lse_base2(lse), to[2 * h + 1] = delta;
+                to[2 * s.heads + h] = widen(*s.score[0].at(i, h));
+            }
         }
+    }
+}
+
+/* The sums of the block's threads by channel and plane: of those of the first turns, each its
+ * plane's. */
+template <class A, int VEC>
+static __device__ __forceinline__ void join(const A (*sums)[VEC], int lane_bits, A *total)
+{
+    __shared__ A meet[PLANES][BLOCK][VEC];
+    const int turn = threadIdx.x >> lane_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
+    __syncthreads(); /* those of the join before are read */
+#pragma unroll
+    for (int p = 0; p < PLANES; p++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) meet[p][threadIdx.x][v] = sums[p][v];
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < VEC; v++) total[v] = A(0);
+    for (int k = 0; turn < PLANES && k < BLOCK >> lane_bits; k++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) total[v] += meet[turn][(k << lane_bits) + lane][v];
+}
+
+/* Adds what another block of the same launch has left: past L1, which may not know of it. */
+template <class A, int N> static __device__ __forceinline__ void add_kept(const A *from, A *sums)
+{
+    enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH) {
+        A some[EACH];
+        unpack<A, EACH>(__ldcg(reinterpret_cast<const PACK(A, EACH) *>(from + i)), some);
+#pragma unroll
+        for (int v = 0; v < EACH; v++) sums[i + v] += some[v];
     }
 }
 
@@ -120,28 +166,31 @@ template <class T, int VEC>
 static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ A meet[PLANES][BLOCK][VEC];
+    __shared__ bool last;
     const int lanes = 1 << s.lane_bits, turns = BLOCK >> s.lane_bits;
     const int turn = threadIdx.x >> s.lane_bits, lane = threadIdx.x & (lanes - 1);
     const int64_t width = s.heads * s.feat, tiles = ceil_div(width, int64_t(lanes) * VEC);
-    const int64_t part = blockIdx.x / tiles;
-    const int64_t column = ((blockIdx.x - part * tiles) * lanes + lane) * VEC;
+    const int64_t part = blockIdx.x / tiles, tile = blockIdx.x - part * tiles;
+    const int64_t column = (tile * lanes + lane) * VEC;
     const bool live = column < width;
     const int64_t h = live ? column / s.feat : 0, c = live ? column - h * s.feat : 0;
-    const int64_t end = live ? min((part + 1) * FMM_GAT_ROWS, s.rows) : 0;
-    /* Where there is no gout, x is read in its place: a load under a branch waits for others. */
-    const side<const T> third = s.gout.data ? s.gout : s.x;
+    const int64_t end = live ? min((part + 1) * s.each, s.rows) : 0;
+    /* Where no sum of gout is asked for, x is read again: a load under a branch waits for others.
+     */
+    const bool third = s.total[2].data;
+    const int planes = third ? PLANES : PLANES - 1;
+    const side<const T> added = third ? s.gout : s.x;
     wait_for_previous();
-    A att_k[VEC], att_q[VEC], sums[PLANES][VEC] = {};
+    A att_k[VEC], att_q[VEC], sums[PLANES][VEC] = {}, total[VEC];
     read<T, VEC>(s.att[0].at(0, h) + c, att_k);
     read<T, VEC>(s.att[1].at(0, h) + c, att_q);
 #pragma unroll 4
-    for (int64_t i = part * FMM_GAT_ROWS + turn; i < end; i += turns) {
+    for (int64_t i = part * s.each + turn; i < end; i += turns) {
         const A gk = widen(__ldg(s.score[0].at(i, h))), gq = widen(__ldg(s.score[1].at(i, h)));
         A x[VEC], gv[VEC], gout[VEC];
         read<T, VEC>(s.x.at(i, h) + c, x);
         read<T, VEC>(s.value.at(i, h) + c, gv);
-        read<T, VEC>(third.at(i, h) + c, gout);
+        read<T, VEC>(added.at(i, h) + c, gout);
 #pragma unroll
         for (int v = 0; v < VEC; v++) {
             sums[0][v] += gk * x[v], sums[1][v] += gq * x[v], sums[2][v] += gout[v];
@@ -149,17 +198,54 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
         }
         store<T, VEC>(s.out.at(i, h) + c, gv);
     }
+    const bool writes = live && turn < planes;
+    const int64_t plane = turn * int64_t(s.heads) + h;
+    join<A, VEC>(sums, s.lane_bits, total);
+    if (writes) keep<A, VEC>(s.parts.at(part, plane) + c, total);
+
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(s.arrived + tile, 1) == s.count - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
 #pragma unroll
     for (int p = 0; p < PLANES; p++)
 #pragma unroll
-        for (int v = 0; v < VEC; v++) meet[p][threadIdx.x][v] = sums[p][v];
-    __syncthreads();
-    if (turn >= (s.gout.data ? PLANES : PLANES - 1) || !live) return;
-    A total[VEC] = {};
-    for (int k = 0; k < turns; k++)
+        for (int v = 0; v < VEC; v++) sums[p][v] = A(0);
+    for (int64_t from = turn; live && from < s.count; from += int64_t(turns) * CHAIN) {
+        const int64_t until = min(s.count, from + int64_t(turns) * CHAIN);
 #pragma unroll
-        for (int v = 0; v < VEC; v++) total[v] += meet[turn][k * lanes + lane][v];
-    keep<A, VEC>(s.parts.at(part, turn * int64_t(s.heads) + h) + c, total);
+        for (int p = 0; p < PLANES; p++) {
+            A some[VEC] = {};
+            for (int64_t k = from; p < planes && k < until; k += turns)
+                add_kept<A, VEC>(s.parts.at(k, p * int64_t(s.heads) + h) + c, some);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) sums[p][v] += some[v];
+        }
+    }
+    join<A, VEC>(sums, s.lane_bits, total);
+    if (writes) store<T, VEC>(s.total[turn].at(0, h) + c, total);
+}
+
+/* Single elements, or VEC at a time of operands that lie so; x may be out. */
+template <class T, int VEC>
+static __global__ void __launch_bounds__(BLOCK) gat_add(const __grid_constant__ gat_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t across = s.heads * (s.feat / VEC), count = s.rows * across;
+    wait_for_previous();
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t i = t / across, rest = t - i * across, h = rest / (s.feat / VEC);
+        const int64_t c = (rest - h * (s.feat / VEC)) * VEC;
+        A sums[VEC], add[VEC];
+        unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(s.x.at(i, h) + c), sums);
+        unpack<T, VEC>(load<T, VEC>(s.att[0].at(0, h) + c), add);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) sums[v] += add[v];
+        store<T, VEC>(s.out.at(i, h) + c, sums);
+    }
 }
 
 /* Whether VEC elements may be read at once everywhere: what is absent is aligned. */
@@ -172,29 +258,35 @@ template <class T> static bool aligned(const side<T> &d)
 template <class T> static bool aligned(const gat_args<T> &s)
 {
     return aligned(s.x) && aligned(s.value) && aligned(s.gout) && aligned(s.att[0]) &&
-           aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts);
+           aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts) &&
+           aligned(s.total[0]) && aligned(s.total[1]) && aligned(s.total[2]);
 }
 
-template <class T, int VEC> static void launch_form(const fmm_exec *exec, int form, gat_args<T> s)
+template <class T, int VEC>
+static void launch_form(const fmm_exec *exec, fmm_gat_form form, gat_args<T> s)
 {
-    enum { BLOCKS_MAX = 1 << 20 };
+    enum { MOST = 1 << 20, MOST_ADDING = 132 * 32 };
     const cudaStream_t stream = stream_of(exec);
-    const bool spread = form == FMM_GAT_SPREAD;
-    const int64_t wide = spread ? s.heads * s.feat : s.feat;
-    while (s.lane_bits < 5 && int64_t(VEC) << s.lane_bits < wide) s.lane_bits++;
-    if (spread) {
-        const int64_t tiles = ceil_div(wide, int64_t(VEC) << s.lane_bits);
-        const dim3 blocks((unsigned)(ceil_div(s.rows, FMM_GAT_ROWS) * tiles));
-        launch_early(exec->index, stream, gat_spread<T, VEC>, blocks, s);
+    const int64_t groups = s.rows * s.heads, width = s.heads * s.feat;
+    if (form == FMM_GAT_ADD) {
+        const int64_t blocks = ceil_div(groups * (s.feat / VEC), BLOCK);
+        launch_early(exec->index, stream, gat_add<T, VEC>,
+                     dim3((unsigned)smaller(blocks, MOST_ADDING)), s);
         return;
     }
-    const int64_t threads = s.rows * s.heads << s.lane_bits;
-    const dim3 blocks((unsigned)smaller(ceil_div(threads, BLOCK), BLOCKS_MAX));
+    const int64_t across = form == FMM_GAT_SPREAD ? width : s.feat;
+    while (s.lane_bits < 5 && int64_t(VEC) << s.lane_bits < across) s.lane_bits++;
+    if (form == FMM_GAT_SPREAD) {
+        const int64_t blocks = s.count * ceil_div(width, int64_t(VEC) << s.lane_bits);
+        launch_early(exec->index, stream, gat_spread<T, VEC>, dim3((unsigned)blocks), s);
+        return;
+    }
+    const int64_t blocks = groups ? ceil_div(groups << s.lane_bits, BLOCK) : 1;
     launch_early(exec->index, stream,
                  form == FMM_GAT_SCORES ? gat_dots<T, SCORES, VEC>
                  : s.score[1].data      ? gat_dots<T, DELTA_POS, VEC>
                                         : gat_dots<T, DELTA, VEC>,
-                 blocks, s);
+                 dim3((unsigned)smaller(blocks, MOST)), s);
 }
 
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
@@ -212,12 +304,15 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     s.lse = side_of<const A>(call->lse), s.glse = side_of<const A>(call->glse);
     s.delta = side_of<A>(call->delta);
     s.out = side_of<T>(call->out), s.parts = side_of<A>(call->parts);
+    for (int p = 0; p < PLANES; p++) s.total[p] = side_of<T>(call->total[p]);
+    s.packed = static_cast<A *>(call->packed), s.arrived = call->arrived;
     s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
+    s.each = fmm_gat_rows(FMM_CUDA, s.rows), s.count = fmm_gat_parts(FMM_CUDA, s.rows);
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
     REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
     REQUIRE(call->form != FMM_GAT_SPREAD ||
-                ceil_div(s.rows, FMM_GAT_ROWS) * ceil_div(s.heads * s.feat, WARP) <= INT32_MAX,
+                s.count * ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS) <= INT32_MAX,
             FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
     if (s.feat % VEC == 0 && aligned(s))
         launch_form<T, VEC>(exec, call->form, s);

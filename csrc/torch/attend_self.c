@@ -1,7 +1,7 @@
 /* fusedmm::_attend_self and _attend_self_back: attention with additive scores of one projected
  * tensor, and its gradient, each in one call.
  *
- *     k, q = SCORES(x)          out = attention(k, q, x)                   forward
+ *     k, q = SCORES(x)          out = attention(k, q, x), + bias           forward
  *     delta, gq = DELTA(gout)   gk, gv = COLS(gout)   gx = SPREAD(...)     backward
  *
  * with the passes of ../gat.c and ../attention.c, in the order in which separate operators would
@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { RESULTS = 2, APART = 256 };
+enum { RESULTS = 2, GRADIENTS = 4, APART = 256 };
 
 /* The same for both directions: the matrix, and x with its heads side by side. */
 typedef struct self {
@@ -26,7 +26,7 @@ typedef struct self {
     int64_t n, heads, feat;
 } self;
 
-enum { X = 4, ATT_K, ATT_Q, SEED, FORWARD_TENSORS };
+enum { X = 4, ATT_K, ATT_Q, SEED, SHARED, BIAS = SHARED, FORWARD_TENSORS };
 
 static double number(StableIValue slot)
 {
@@ -94,9 +94,10 @@ static bool give(self *s, fmm_dense *d, tensor *t, int64_t dim, bool sums, int64
     return true;
 }
 
-/* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`. */
+/* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`; out, to
+ * which a bias was then added. */
 typedef struct kept {
-    fmm_dense pos, lse, pos_w, k, q;
+    fmm_dense out, pos, lse, pos_w, k, q;
 } kept;
 
 static void *carve(unsigned char *base, int64_t *bytes, const fmm_dense *d)
@@ -107,7 +108,7 @@ static void *carve(unsigned char *base, int64_t *bytes, const fmm_dense *d)
     return base ? base + from : NULL;
 }
 
-static int64_t kept_in(const self *s, bool whole, unsigned char *base, kept *k)
+static int64_t kept_in(const self *s, bool whole, bool added, unsigned char *base, kept *k)
 {
     int64_t bytes = 0;
     *k = (kept){.lse = view(s, NULL, true, s->n, s->heads, 1)};
@@ -118,10 +119,41 @@ static int64_t kept_in(const self *s, bool whole, unsigned char *base, kept *k)
         k->pos.data = carve(base, &bytes, &k->pos);
         k->pos_w.data = carve(base, &bytes, &k->pos_w);
     }
+    if (added) {
+        k->out = view(s, NULL, false, s->n, s->heads, s->feat);
+        k->out.data = carve(base, &bytes, &k->out);
+    }
     k->lse.data = carve(base, &bytes, &k->lse);
     k->k.data = carve(base, &bytes, &k->k);
     k->q.data = carve(base, &bytes, &k->q);
     return bytes;
+}
+
+/* What backward needs while it runs, in one allocation. */
+typedef struct scratch {
+    fmm_dense delta, gq, gk, gv, parts, packed;
+    uint32_t *arrived;
+} scratch;
+
+static int64_t scratch_in(const self *s, int planes, unsigned char *base, scratch *w)
+{
+    const fmm_device device = s->f.exec.device;
+    int64_t bytes = 0;
+    *w = (scratch){
+        .delta = view(s, NULL, true, s->n, s->heads, 1),
+        .gq = view(s, NULL, false, s->n, s->heads, 1),
+        .gv = view(s, NULL, false, s->n, s->heads, s->feat),
+        .parts = view(s, NULL, true, fmm_gat_parts(device, s->n), planes * s->heads, s->feat),
+    };
+    w->gk = w->gq;
+    fmm_dense *const all[] = {&w->delta, &w->gq, &w->gk, &w->gv, &w->parts};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        all[k]->data = carve(base, &bytes, all[k]);
+    if (device == FMM_CPU) return bytes;
+    w->packed = view(s, NULL, true, s->n, s->heads, FMM_GAT_PACKED);
+    w->packed.data = carve(base, &bytes, &w->packed);
+    w->arrived = base ? (uint32_t *)(base + bytes) : NULL;
+    return bytes + (s->heads * s->feat / FMM_GAT_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
 }
 
 static bool attend(self *s, fmm_attention *c)
@@ -146,62 +178,100 @@ static bool node_pass(self *s, fmm_gat_call *c)
     return s->f.status == FMM_OK;
 }
 
-/* (half, x, att_k, att_q, seed, slope, dropout, int whole) -> out, kept */
+/* A bias, which is copied where its numbers lie apart. */
+static bool fits(self *s, tensor *bias)
+{
+    const int64_t width = s->heads * s->feat;
+    tensor copy;
+    if (bias->dim != 1 || bias->numel != width || bias->dtype != s->given.dtype)
+        return frame_fail(&s->f, "bias must be [%" PRId64 "], of x's dtype", width);
+    if (width < 2 || bias->stride[0] == 1) return true;
+    if (!frame_allocate(&s->f, 1, &width, bias->dtype, &copy)) return false;
+    if (fmm_torch.aoti_torch_copy_(copy.handle, bias->handle, 0))
+        return frame_fail(&s->f, "bias could not be made contiguous");
+    *bias = copy;
+    return true;
+}
+
+/* (half, x, att_k, att_q, seed, bias, slope, dropout, int whole) -> out, kept */
 static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     self s;
     kept k;
-    fmm_gat_call scores = {.form = FMM_GAT_SCORES};
+    fmm_gat_call scores = {.form = FMM_GAT_SCORES}, add = {.form = FMM_GAT_ADD};
     fmm_attention c = {.pass = FMM_ATTENTION_FORWARD};
-    tensor out[RESULTS] = {{0}};
+    tensor t, out[RESULTS] = {{0}};
     (void)inputs, (void)results;
     const bool whole = stack[FORWARD_TENSORS + 2] != 0;
     if (!begin(&s, stack, FORWARD_TENSORS) ||
-        !give(&s, &c.out, &out[0], 2, false, s.n, s.heads, s.feat))
+        !give(&s, &c.out, &out[0], 2, false, s.n, s.heads, s.feat) ||
+        !frame_take(&s.f, BIAS, "bias", &t))
         goto done;
-    const int64_t bytes = kept_in(&s, whole, NULL, &k);
+    const bool added = t.numel != 0;
+    if (added && !fits(&s, &t)) goto done;
+    const int64_t bytes = kept_in(&s, whole, whole && added, NULL, &k);
     if (!frame_allocate(&s.f, 1, &bytes, fmm_torch.aoti_torch_dtype_uint8(), &out[1])) goto done;
-    kept_in(&s, whole, out[1].data, &k);
+    kept_in(&s, whole, whole && added, out[1].data, &k);
+    add.out = c.out;
+    if (whole && added) c.out = k.out;
+    add.x = c.out;
+    add.att[0] = view(&s, t.data, false, 1, s.heads, s.feat);
     c.v = scores.x = s.x;
     c.k = scores.score[0] = k.k;
     c.q = scores.score[1] = k.q;
     c.lse = k.lse;
     c.pos = k.pos;
     c.pos_w = k.pos_w;
-    if (node_pass(&s, &scores)) attend(&s, &c);
+    if (node_pass(&s, &scores) && attend(&s, &c) && added) s.f.status = fmm_gat(&s.f.exec, &add);
 done:
     frame_finish(&s.f, "attend_self", stack, out, RESULTS);
 }
 
 /* (half of the transpose, x, att_k, att_q, seed, out, kept, gout, slope, dropout, int bias) -> the
- * gradient of x, and in parts those of att_k, att_q and, with bias, of what was added to out */
+ * gradients of x, att_k, att_q and, with bias, of what was added to out, else nothing. out without
+ * elements is among what was kept. */
 static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { OUT = FORWARD_TENSORS, KEPT, GOUT, TENSORS };
+    enum { OUT = SHARED, KEPT, GOUT, TENSORS };
     self s;
     kept k;
+    scratch w;
     fmm_gat_call delta = {.form = FMM_GAT_DELTA}, spread = {.form = FMM_GAT_SPREAD};
     fmm_attention c = {.pass = FMM_ATTENTION_COLS};
-    tensor t, out[RESULTS] = {{0}};
+    tensor t, out[GRADIENTS] = {{0}};
     (void)inputs, (void)results;
-    const int64_t planes = stack[TENSORS + 2] ? 3 : 2;
-    if (!begin(&s, stack, TENSORS) || !take_flat(&s, OUT, "out", &delta.value, &t) ||
-        !take_flat(&s, GOUT, "gout", &c.gout, &t) || !frame_take(&s.f, KEPT, "kept", &t))
+    const bool bias = stack[TENSORS + 2] != 0;
+    const int planes = bias ? 3 : 2;
+    if (!begin(&s, stack, TENSORS) || !frame_take(&s.f, OUT, "out", &t) ||
+        (t.numel && !take_flat(&s, OUT, "out", &delta.value, &t)))
         goto done;
-    const int64_t bytes = kept_in(&s, true, t.data, &k);
+    const bool added = t.numel == 0;
+    if (!take_flat(&s, GOUT, "gout", &c.gout, &t) || !frame_take(&s.f, KEPT, "kept", &t)) goto done;
+    const int64_t bytes = kept_in(&s, true, added, t.data, &k);
+    if (added) delta.value = k.out;
     if (t.dim != 1 || t.numel != bytes || t.dtype != fmm_torch.aoti_torch_dtype_uint8() ||
         (t.numel > 1 && t.stride[0] != 1)) {
         frame_fail(&s.f, "kept must be %" PRId64 " contiguous bytes", bytes);
         goto done;
     }
-    const int64_t parts = s.n / FMM_GAT_ROWS + (s.n % FMM_GAT_ROWS != 0);
+    const int64_t needed = scratch_in(&s, planes, NULL, &w), width = bias ? s.heads * s.feat : 0;
     if (!give(&s, &spread.out, &out[0], 2, false, s.n, s.heads, s.feat) ||
-        !give(&s, &spread.parts, &out[1], 3, true, parts, planes * s.heads, s.feat) ||
-        !give(&s, &delta.delta, &t, 2, true, s.n, s.heads, 1) ||
-        !give(&s, &delta.score[1], &t, 2, false, s.n, s.heads, 1) ||
-        !give(&s, &c.gk, &t, 2, false, s.n, s.heads, 1) ||
-        !give(&s, &c.gv, &t, 2, false, s.n, s.heads, s.feat))
+        !give(&s, &spread.total[0], &out[1], 3, false, 1, s.heads, s.feat) ||
+        !give(&s, &spread.total[1], &out[2], 3, false, 1, s.heads, s.feat) ||
+        !frame_allocate(&s.f, 1, &width, s.given.dtype, &out[3]) ||
+        !frame_allocate(&s.f, 1, &needed, fmm_torch.aoti_torch_dtype_uint8(), &t))
         goto done;
+    scratch_in(&s, planes, t.data, &w);
+    if (bias) spread.total[2] = view(&s, out[3].data, false, 1, s.heads, s.feat);
+    delta.delta = w.delta;
+    delta.score[0] = k.q;
+    delta.score[1] = w.gq;
+    delta.packed = w.packed.data;
+    c.packed = w.packed.data;
+    delta.arrived = spread.arrived = w.arrived;
+    c.gk = w.gk;
+    c.gv = w.gv;
+    spread.parts = w.parts;
     delta.x = c.gout;
     delta.lse = c.lse = k.lse;
     delta.pos = k.pos;
@@ -211,23 +281,24 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.v = spread.x = s.x;
     c.delta = delta.delta;
     spread.score[0] = c.gk;
-    spread.score[1] = delta.score[1];
+    spread.score[1] = w.gq;
     spread.value = c.gv;
-    if (planes == 3) spread.gout = c.gout;
+    spread.gout = c.gout;
     if (node_pass(&s, &delta) && attend(&s, &c)) node_pass(&s, &spread);
 done:
-    frame_finish(&s.f, "attend_self_back", stack, out, RESULTS);
+    frame_finish(&s.f, "attend_self_back", stack, out, GRADIENTS);
 }
 
 #define OPERANDS FMM_HALF "Tensor x, Tensor att_k, Tensor att_q, Tensor seed, "
 const fmm_torch_operator fmm_torch_attend_self[] = {
     {"_attend_self",
-     "_attend_self(" OPERANDS "float slope, float dropout, int whole) -> (Tensor, Tensor)",
+     "_attend_self(" OPERANDS
+     "Tensor bias, float slope, float dropout, int whole) -> (Tensor, Tensor)",
      forward},
     {"_attend_self_back",
      "_attend_self_back(" OPERANDS
      "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
-     "(Tensor, Tensor)",
+     "(Tensor, Tensor, Tensor, Tensor)",
      backward},
     {NULL, NULL, NULL},
 };

@@ -19,11 +19,12 @@ Size = tuple[int | None, int | None] | None
 def adjacency(graph: Any, sources: int, targets: int) -> CSR:
     """The graph as a CSR of shape (targets, sources)."""
     adj = as_csr(graph, size=(sources, targets))
-    _require_shape(adj, sources, targets)
+    require_shape(adj, sources, targets)
     return adj
 
 
-def _require_shape(adj: CSR, sources: int, targets: int) -> None:
+def require_shape(adj: CSR, sources: int, targets: int) -> None:
+    """A graph of as many sources and targets as there are features of."""
     if adj.shape != (targets, sources):
         raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
 
@@ -31,7 +32,7 @@ def _require_shape(adj: CSR, sources: int, targets: int) -> None:
 def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:
     """The structure of an edge_index with one self loop per node."""
     made = looped(graph, (sources, targets))
-    _require_shape(made.pattern, sources, targets)
+    require_shape(made.pattern, sources, targets)
     return made
 
 

@@ -155,13 +155,14 @@ class GATConv(torch.nn.Module):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        require_nodes("GATConv", x, self.lin or self.lin_src, self.lin or self.lin_dst)
+        lin, bias = self.lin, self.bias  # each look costs, of a module's parts
+        require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst)
         loops, fill = self.add_self_loops, self.fill_value
         (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
         x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
         residual = None if self.res is None or x_dst is None else self.res(x_dst)
-        alpha, bias, lin = None, self.bias, self.lin if x_dst is x_src else None
-        if lin is not None and attr is None and not return_attention_weights and adj.ptr.shape[0] == adj.n_cols + 1:
+        alpha, added = None, not self.concat or bias is not None or residual is not None
+        if lin is not None and x_dst is x_src and attr is None and not return_attention_weights:
             inside, bias = (bias, None) if self.concat else (None, bias)
             out = self._attend_self(adj, x_src, lin, inside)
         else:
@@ -170,7 +171,7 @@ class GATConv(torch.nn.Module):
             out = merged(out, self.concat)
         out = out if residual is None else out + residual
         out = out if bias is None else out + bias
-        out = writable(out, not self.concat or self.bias is not None or residual is not None)
+        out = writable(out, added)
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:

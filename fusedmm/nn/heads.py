@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusedmm.convert import is_edge_index
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, nodes_of, reduction, with_edge_values, with_one_loop
+from fusedmm.nn.adjacency import OptPair, Size, nodes_of, reduction, require_shape, with_edge_values, with_one_loop
 from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
@@ -79,6 +79,10 @@ def edges(
     if loops and lin_edge is None and is_edge_index(graph):
         pair, sources, targets = nodes_of(graph, x, size)
         return Edges(with_one_loop(graph, sources, targets).pattern, None), pair
+    if lin_edge is None and type(graph) is CSR:
+        pair, sources, targets = nodes_of(graph, x, size)
+        require_shape(graph, sources, targets)
+        return Edges(with_loops(graph).pattern if loops else graph.pattern(), None), pair
     adj, pair = with_edge_values(graph, x, size)
     attr = adj.val if edge_attr is None else edge_attr
     if lin_edge is None or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights

@@ -74,8 +74,8 @@ def attend_self(
         if scores or (bias is not None and bias.requires_grad):
             result: Tensor = SelfAttention.apply((adj, slope, dropout), scores, x, weight, att_k, att_q, bias, seed)
             return result
-    out, _ = _forward((adj, slope, dropout), x if weight is None else linear(x, weight), att_k, att_q, seed, False)
-    return out if bias is None else out + bias
+    x = x if weight is None else x.mm(weight.t())
+    return _forward((adj, slope, dropout), x, att_k, att_q, bias, seed, False)[0]
 
 
 def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,14 +111,14 @@ class Scores(torch.autograd.Function):
 
 
 def _forward(
-    o: Call, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor | None, whole: bool
+    o: Call, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """out, and what the gradient needs beside it where it is whole."""
+    """out, and what the gradient needs beside it where it is whole; with a bias the sum without it too."""
     adj, slope, dropout = o
     none = adj.none
     found: tuple[Tensor, Tensor] = run(
         _attend, x, adj.ptr, adj.idx, adj.eid, adj.plan, x, att_k, att_q, none if seed is None else seed,
-        slope, dropout, whole,
+        none if bias is None else bias, slope, dropout, whole,
     )  # fmt: skip
     return found
 
@@ -138,11 +138,11 @@ class SelfAttention(torch.autograd.Function):
         bias: Tensor | None,
         seed: Tensor | None,
     ) -> Tensor:
-        projected = x if weight is None else linear(x, weight)
-        out, kept = _forward(o, projected, att_k, att_q, seed, whole)
-        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out, kept)
+        projected = x if weight is None else x.mm(weight.t())
+        out, kept = _forward(o, projected, att_k, att_q, bias, seed, whole)
+        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out if bias is None else None, kept)
         ctx.o = o
-        return out if bias is None else out + bias
+        return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -155,17 +155,16 @@ class SelfAttention(torch.autograd.Function):
             return None, None, *_differentiable(o, (x, weight, att_k, att_q), seed, needs, gout), gbias, None
         if not any(needs):
             return None, None, None, None, None, None, gout.sum(0), None
-        gx, parts = run(
-            _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, adj.none if seed is None else seed,
-            out, kept, gout, slope, dropout, needs_bias,
+        none = adj.none
+        gx, gatt_k, gatt_q, gbias = run(
+            _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, none if seed is None else seed,
+            none if out is None else out, kept, gout, slope, dropout, needs_bias,
         )  # fmt: skip
-        total = parts.sum(0, keepdim=True).to(gx.dtype)
-        gatt_k, gatt_q, *rest = total.chunk(3 if needs_bias else 2, 1)
         gweight = None
         if weight is not None:
             gweight = gx.t().mm(x) if needs[1] else None
             gx = gx.mm(weight) if needs[0] else None
-        return None, None, gx, gweight, gatt_k, gatt_q, rest[0].view(-1) if needs_bias else None, None
+        return None, None, gx, gweight, gatt_k, gatt_q, gbias if needs_bias else None, None
 
 
 def _differentiable(

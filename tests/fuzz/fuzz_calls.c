@@ -218,7 +218,9 @@ static void nodes(input *in, shared *s)
     c.glse = maybe(in, sums, n, h, 1);
     c.delta = view(in, sums, n, h, 1);
     c.out = view(in, s->dtype, n, h, f);
-    c.parts = view(in, sums, (n + FMM_GAT_ROWS - 1) / FMM_GAT_ROWS, (2 + (byte(in) & 1)) * h, f);
+    for (int t = 0; t < 2; t++) c.total[t] = view(in, s->dtype, 1, h, f);
+    c.total[2] = maybe(in, s->dtype, 1, h, f);
+    c.parts = view(in, sums, fmm_gat_parts(FMM_CPU, n), (2 + (byte(in) & 1)) * h, f);
     fmm_gat(&s->exec, &c);
 }
 
