@@ -9,6 +9,11 @@
  * the sizes; nothing waits for the device but the look at the coordinates. */
 #include "common.cuh"
 
+/* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
+ * that alone would link the C++ runtime. */
+#include <ostream>
+#define _GLIBCXX_IOSTREAM 1
+
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
 #include <thrust/iterator/counting_iterator.h>
