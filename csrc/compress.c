@@ -216,11 +216,11 @@ static void mean_rows(int64_t first, int64_t last, void *ctx)
 fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
                          float *out)
 {
-    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "mean_back: runs on the CPU only");
     TRY(fmm_check_dense("mean_back", "g", g));
     REQUIRE(g->dtype == FMM_F32 && g->rows == rows, FMM_INVALID_ARGUMENT,
             "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
             fmm_dtype_name(g->dtype), g->rows, rows);
+    if (exec->device == FMM_CUDA) return fmm_cuda_mean_back(exec, ptr, g, out);
     mean_task task = {.ptr = ptr, .g = g, .out = out};
     const int64_t numbers = rows * g->heads * g->feat;
     if (numbers < FEW_NUMBERS)

@@ -43,7 +43,7 @@ size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
 fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
 
 /* out[i, c] = g[i, c] / max(1, entries of row i): the gradient of each row's mean, f32, [rows,
- * heads, feat] where only out need be contiguous; on the CPU. */
+ * heads, feat] where only out need be contiguous. */
 fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
                          float *out);
 
@@ -55,5 +55,7 @@ fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *p
                               int32_t *eid);
 size_t fmm_cuda_transpose_workspace(const fmm_csr *a);
 fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
+fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr, const fmm_dense *g,
+                              float *out);
 
 #endif

@@ -115,9 +115,9 @@ class Counts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("loops, waits", [(False, 0), (True, 1)])
-def test_self_loops_at_once_take_one_sort_and_wait_once_more_for_loops(loops, waits, monkeypatch):
-    """CPU tensors that say they are on a GPU: numbers() waits for it, and so does an operation of unknown size."""
+@pytest.mark.parametrize("loops", [False, True])
+def test_self_loops_at_once_are_one_call(loops, monkeypatch):
+    """CPU tensors that say they are on a GPU: that call waits for it, and nothing else does."""
     row, col = edges(300, 40, 40, "cpu")
     edge_index = torch.stack([row, col])[:, (row != col) | loops]
     asked = []
@@ -127,8 +127,9 @@ def test_self_loops_at_once_take_one_sort_and_wait_once_more_for_loops(loops, wa
     with Counts() as ran:
         made = convert.looped(edge_index, (40, 40))
     assert (made.kept is not None) == loops
-    assert len(asked) == 1 and ran.of["aten::nonzero"] == waits and ran.of["aten::sort"] == 1
-    assert not ran.of["aten::_local_scalar_dense"] and not ran.of["aten::index"]
+    assert not asked and ran.of["fusedmm::_compress"] == 1
+    waits = ("nonzero", "sort", "index", "_local_scalar_dense")
+    assert not any(ran.of[f"aten::{name}"] for name in waits)
 
 
 def test_unchecked_keys_outside_of_their_range():
@@ -149,29 +150,53 @@ NONE = torch.empty(0, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_edges_of_any_strides(check):
-    """CPU only: elsewhere torch sorts."""
-    edge_index = torch.stack(edges(200, 20, 20, "cpu"))
+def test_edges_of_any_strides(check, device):
+    edge_index = torch.stack(edges(200, 20, 20, device))
     expected = fusedmm.CSR.from_edge_index(edge_index, size=20, check=check)
     for other in (edge_index.t().contiguous().t(), edge_index.repeat_interleave(3, 1)[:, ::3], edge_index.int()):
         made = fusedmm.CSR.from_edge_index(other, size=20, check=check)
         for a, b in ((made.ptr, expected.ptr), (made.idx, expected.idx), (made.eid, expected.eid)):
             assert torch.equal(a, b)
-    one = fusedmm.CSR.from_coo(torch.tensor([2]).expand(4), torch.tensor([1]).expand(4), shape=(3, 3), check=check)
+    row, col = (torch.tensor([k], device=device).expand(4) for k in (2, 1))
+    one = fusedmm.CSR.from_coo(row, col, shape=(3, 3), check=check)
     assert one.ptr.tolist() == [0, 0, 0, 4] and one.idx.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("nnz, nodes", [(0, 3), (1, 1), (60, 20), (5_000, 700), (300_000, 40_000)])
+@pytest.mark.parametrize("order", ["any", "sorted", "no loops"])
+def test_a_gpu_makes_the_structure_that_a_cpu_makes(nnz, nodes, order, cuda):
+    row, col = edges(nnz, nodes, nodes, "cpu")
+    if order == "sorted":
+        row, col = (row * nodes + col).sort().values.div(nodes, rounding_mode="floor"), col.sort().values
+    stays = (row != col) | (order != "no loops")
+    edge_index = torch.stack([col, row])[:, stays]
+    made = []
+    for device in ("cpu", cuda):
+        for adj in (
+            fusedmm.CSR.from_edge_index(edge_index.to(device), size=nodes),
+            convert.looped(edge_index.to(device), (nodes, nodes)).pattern,
+        ):
+            other = adj.cache_transpose().t()
+            made.append([t.cpu() for m in (adj, other) for t in (m.ptr, m.idx, m.eid)])
+        made[-1].append(convert.looped(edge_index.to(device), (nodes, nodes)).kept)
+    kept = made[1].pop(), made[3].pop()
+    assert (kept[0] is None) == (kept[1] is None) and (kept[0] is None or torch.equal(kept[0], kept[1].cpu()))
+    for on_cpu, on_gpu in ((made[0], made[2]), (made[1], made[3])):
+        for a, b in zip(on_cpu, on_gpu, strict=True):
+            assert torch.equal(a, b)
 
 
 def test_compress_and_transpose_refuse():
     v, col = torch.tensor([0, 3, 1]), torch.tensor([0, 0, 2])
     i32, ptr = torch.tensor([0, 3, 1]).int(), torch.tensor([0, 2, 3])
     cases = [
-        (lambda: ops._compress(v, col, 3, 3, False), r"row\[1\] = 3 is outside \[0, 3\)"),
-        (lambda: ops._compress(v, -col, 4, 3, True), r"col\[2\] = -2 is outside \[0, 3\)"),
-        (lambda: ops._compress(v, col[:2], 4, 4, False), "row has 3 elements and col 2"),
-        (lambda: ops._compress(v.int(), col, 4, 4, False), "row must be a vector of int64"),
-        (lambda: ops._compress(v, col[None], 4, 4, False), "col must be a vector of int64"),
-        (lambda: ops._compress(v, col, 2**31, 4, False), "is beyond int32"),
-        (lambda: ops._compress(v, col, 4, -1, False), "is beyond int32"),
+        (lambda: ops._compress(v, col, 3, 3, False, True), r"row\[1\] = 3 is outside \[0, 3\)"),
+        (lambda: ops._compress(v, -col, 4, 3, True, True), r"col\[2\] = -2 is outside \[0, 3\)"),
+        (lambda: ops._compress(v, col[:2], 4, 4, False, True), "row has 3 elements and col 2"),
+        (lambda: ops._compress(v.int(), col, 4, 4, False, True), "row must be a vector of int64"),
+        (lambda: ops._compress(v, col[None], 4, 4, False, True), "col must be a vector of int64"),
+        (lambda: ops._compress(v, col, 2**31, 4, False, True), "is beyond int32"),
+        (lambda: ops._compress(v, col, 4, -1, False, True), "is beyond int32"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, 3), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr + 1, i32, NONE, NONE, 4), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, -1), "is beyond int32"),
@@ -195,32 +220,32 @@ def test_self_loops_at_once_name_what_is_outside():
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("loops", [True, False])
-def test_weights_of_a_graph_convolution_at_once(name, loops, monkeypatch):
-    """CPU only: in one call or in torch's, the same bits in both orders, with or without the transpose before."""
+def test_weights_of_a_graph_convolution_at_once(name, loops, device, monkeypatch):
+    """In one call or in torch's, on a CPU the same bits, in both orders, with or without the transpose before."""
     content, sources, targets = ODD[name]
     if sources != targets:
         content, sources = [[*content[0], 0], [*content[1], 0]], max(sources, targets)
     made = []
     for counted in (2**20, 0):
         monkeypatch.setattr(normalize, "is_few", lambda *sizes, most=counted: max(sizes) < most)
-        adj = fusedmm.CSR.from_edge_index(torch.tensor(content, dtype=torch.int64), size=sources)
+        adj = fusedmm.CSR.from_edge_index(torch.tensor(content, dtype=torch.int64, device=device), size=sources)
         adj = with_loops(adj).pattern if loops else adj
         for matrix in (adj, adj.pattern().cache_transpose()):
             found = normalize._frozen(matrix, torch.float32, None).cache_transpose()
-            none = torch.zeros(0)
+            none = torch.zeros(0, device=device)
             made.append([none if t is None else t for t in (found.val, found.val_here, found.val_there)])
     for others in made[1:]:
         for a, b in zip(made[0], others, strict=True):
-            assert a.dtype == b.dtype == torch.float32 and torch.equal(a, b)
+            torch.testing.assert_close(a, b, rtol=2.0**-21 if a.is_cuda else 0, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 3, 4), (5, 0)])
-def test_gradient_of_a_mean_at_once(shape):
-    ptr = torch.tensor([0, 0, 1, 3, 3, 9])
+def test_gradient_of_a_mean_at_once(shape, device):
+    ptr = torch.tensor([0, 0, 1, 3, 3, 9], device=device)
     for g in (
-        torch.randn(shape),
-        torch.randn(shape).transpose(0, -1).contiguous().transpose(0, -1),
-        torch.ones(1).expand(shape),
+        torch.randn(shape, device=device),
+        torch.randn(shape, device=device).transpose(0, -1).contiguous().transpose(0, -1),
+        torch.ones(1, device=device).expand(shape),
     ):
         assert torch.equal(ops._mean_back(ptr, g), per_entry(entries_of(ptr, g), g))
 
@@ -231,8 +256,8 @@ def test_what_compiled_code_knows_of_the_calls():
         (ops._transpose, (adj.ptr, adj.idx, adj.eid, adj.plan, 9)),
         (ops._normalize, (adj.ptr, adj.idx, adj.eid, adj.plan)),
         (ops._mean_back, (adj.ptr, torch.randn(9, 4))),
-        (ops._compress, (*edges(50, 9, 9, "cpu"), 9, 9, True)),
-        (ops._compress, (*edges(50, 9, 9, "cpu"), 9, 9, False)),
+        (ops._compress, (*edges(50, 9, 9, "cpu"), 9, 9, True, True)),
+        (ops._compress, (*edges(50, 9, 9, "cpu"), 9, 9, False, True)),
     ):
         torch.library.opcheck(op.default, args, test_utils=("test_schema", "test_faketensor"))
 

@@ -362,3 +362,34 @@ extern "C" fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a,
             view_csr(a), static_cast<const int32_t *>(a->eid), val, here);
     return cuda_leave("normalize", exec, before);
 }
+
+/* ---- the gradient of a mean ---- */
+
+/* A warp to a row. */
+static __global__ void __launch_bounds__(BLOCK)
+    mean_back(const int64_t *ptr, const float *g, int64_t rows, uint32_t feat, uint32_t width,
+              int64_t row_stride, int64_t head_stride, float *out)
+{
+    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP;
+    if (i >= rows) return;
+    const int64_t entries = __ldg(ptr + i + 1) - __ldg(ptr + i);
+    const float share = float(entries > 1 ? entries : 1);
+    for (uint32_t c = threadIdx.x % WARP; c < width; c += WARP) {
+        const uint32_t h = c / feat;
+        out[i * width + c] = __ldg(g + i * row_stride + h * head_stride + (c - h * feat)) / share;
+    }
+}
+
+extern "C" fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr,
+                                         const fmm_dense *g, float *out)
+{
+    int before;
+    const int64_t width = g->heads * g->feat;
+    REQUIRE(width <= INT32_MAX, FMM_UNSUPPORTED, "mean_back: more channels than int32 counts");
+    TRY(cuda_enter("mean_back", exec, &before));
+    if (g->rows && width)
+        mean_back<<<blocks_for(g->rows * WARP), BLOCK, 0, stream_of(exec)>>>(
+            ptr, static_cast<const float *>(g->data), g->rows, (uint32_t)g->feat, (uint32_t)width,
+            g->row_stride, g->head_stride, out);
+    return cuda_leave("mean_back", exec, before);
+}

@@ -53,77 +53,106 @@ static __device__ __forceinline__ void read(const T *from, typename sum_of<T>::t
     for (int i = 0; i < N; i += EACH) unpack<T, EACH>(load<T, EACH>(from + i), to + i);
 }
 
-/* < a, b > and, unless ONE, < a, c > over the group's lanes, the same in all of them. Both are read
- * before either is summed over the lanes: a small graph's call lasts as long as its waits. */
-template <class T, class U, int VEC, bool ONE> struct dots {
+/* < a, b > and, unless ONE, < a, c > of N items over the group's lanes, the same in all of them.
+ * All are read before one is summed over the lanes: such a call lasts as long as its waits. */
+template <class T, class U, int VEC, bool ONE, int N> struct dots {
     typedef typename sum_of<T>::type A;
-    A with_b, with_c;
-    __device__ __forceinline__ dots(const T *a, const T *b, const U *c, int64_t feat, int lane,
-                                    int lanes)
+    A with_b[N], with_c[N];
+    __device__ __forceinline__ dots(const T *const *a, const T *const *b, const U *const *c,
+                                    int64_t feat, int lane, int lanes)
     {
         const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);
-        with_b = 0, with_c = 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) with_b[n] = with_c[n] = 0;
         for (int64_t from = int64_t(lane) * VEC; from < feat; from += chain) {
             const int64_t end = min(feat, from + chain);
-            A sum_b = 0, sum_c = 0;
-#pragma unroll 2
+            A sum_b[N] = {}, sum_c[N] = {};
             for (int64_t k = from; k < end; k += step) {
-                A x[VEC], y[VEC], z[VEC];
-                read<T, VEC>(a + k, x);
-                read<T, VEC>(b + k, y);
-                if (!ONE) read<U, VEC>(c + k, z);
+                A x[N][VEC], y[N][VEC], z[N][VEC];
 #pragma unroll
-                for (int v = 0; v < VEC; v++) {
-                    sum_b += x[v] * y[v];
-                    if (!ONE) sum_c += x[v] * z[v];
+                for (int n = 0; n < N; n++) {
+                    read<T, VEC>(a[n] + k, x[n]);
+                    read<T, VEC>(b[n] + k, y[n]);
+                    if (!ONE) read<U, VEC>(c[n] + k, z[n]);
                 }
+#pragma unroll
+                for (int n = 0; n < N; n++)
+#pragma unroll
+                    for (int v = 0; v < VEC; v++) {
+                        sum_b[n] += x[n][v] * y[n][v];
+                        if (!ONE) sum_c[n] += x[n][v] * z[n][v];
+                    }
             }
-            with_b += sum_b, with_c += sum_c;
+#pragma unroll
+            for (int n = 0; n < N; n++) with_b[n] += sum_b[n], with_c[n] += sum_c[n];
         }
-        for (int d = lanes / 2; d; d /= 2) {
-            with_b += __shfl_xor_sync(ALL, with_b, d);
-            if (!ONE) with_c += __shfl_xor_sync(ALL, with_c, d);
-        }
+        for (int d = lanes / 2; d; d /= 2)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                with_b[n] += __shfl_xor_sync(ALL, with_b[n], d);
+                if (!ONE) with_c[n] += __shfl_xor_sync(ALL, with_c[n], d);
+            }
     }
 };
 
-template <class T, int FORM, int VEC>
+/* Each group takes N items, a grid's groups apart. */
+template <class T, int FORM, int VEC, int N>
 static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
     const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
+    const int64_t of_warp = first % (WARP >> s.lane_bits);
     wait_for_previous();
     let_next_start(); /* what the next kernel reads before it waits was there before this one */
     if (FORM != SCORES && s.arrived && blockIdx.x == 0)
         for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS); k += BLOCK)
             s.arrived[k] = 0;
     /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
-    for (int64_t begin = first - first % (WARP >> s.lane_bits); begin < count; begin += step) {
-        const int64_t mine = begin + first % (WARP >> s.lane_bits), t = min(mine, count - 1);
-        const int64_t i = item_of(t, s.heads, s.per_head), h = t - i * s.heads;
-        const bool writes = lane == 0 && mine < count;
-        if (FORM == SCORES) {
-            const dots<T, T, VEC, false> sum(s.x.at(i, h), s.att[0].at(0, h), s.att[1].at(0, h),
-                                             s.feat, lane, lanes);
-            if (writes) *s.score[0].at(i, h) = narrow<T>(sum.with_b);
-            if (writes) *s.score[1].at(i, h) = narrow<T>(sum.with_c);
+    for (int64_t begin = first - of_warp; begin < count; begin += N * step) {
+        int64_t i[N], h[N];
+        bool writes[N];
+        const T *a[N], *b[N], *att[N];
+        const A *pos[N];
+        A glse[N], pos_w[N], lse[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int64_t mine = begin + n * step + of_warp, t = min(mine, count - 1);
+            i[n] = item_of(t, s.heads, s.per_head), h[n] = t - i[n] * s.heads;
+            writes[n] = lane == 0 && mine < count;
+            a[n] = s.x.at(i[n], h[n]);
+            b[n] = FORM == SCORES ? s.att[0].at(0, h[n]) : s.value.at(i[n], h[n]);
+            if (FORM == SCORES) att[n] = s.att[1].at(0, h[n]);
+            if (FORM == DELTA_POS) pos[n] = s.pos.at(i[n], h[n]);
+            glse[n] = FORM != SCORES && s.glse.data ? __ldg(s.glse.at(i[n], h[n])) : A(0);
+            pos_w[n] = FORM == DELTA_POS ? __ldg(s.pos_w.at(i[n], h[n])) : A(0);
+            lse[n] = FORM == DELTA_POS || (FORM == DELTA && s.packed) ? __ldg(s.lse.at(i[n], h[n]))
+                                                                      : A(0);
+        }
+        if constexpr (FORM == SCORES) {
+            const dots<T, T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (writes[n]) *s.score[0].at(i[n], h[n]) = narrow<T>(sum.with_b[n]);
+                if (writes[n]) *s.score[1].at(i[n], h[n]) = narrow<T>(sum.with_c[n]);
+            }
         } else {
-            const bool q = FORM == DELTA_POS;
-            const A glse = s.glse.data ? __ldg(s.glse.at(i, h)) : A(0);
-            const A pos_w = q ? __ldg(s.pos_w.at(i, h)) : A(0),
-                    lse = q || s.packed ? __ldg(s.lse.at(i, h)) : A(0);
-            const dots<T, A, VEC, !q> sum(s.x.at(i, h), s.value.at(i, h), q ? s.pos.at(i, h) : NULL,
-                                          s.feat, lane, lanes);
-            const A delta = sum.with_b - glse, above = sum.with_c - delta * pos_w;
-            const A gq = (A(1) - s.slope) * above + s.slope * glse;
-            if (writes) *s.delta.at(i, h) = delta;
-            if (writes && q) *s.score[1].at(i, h) = narrow<T>(lse == -A(INFINITY) ? A(0) : gq);
-            if (writes && s.packed) {
-                A *const to = s.packed + i * FMM_GAT_PACKED * s.heads;
-                to[2 * h] = lse_base2(lse), to[2 * h + 1] = delta;
-                to[2 * s.heads + h] = widen(*s.score[0].at(i, h));
+            const dots<T, A, VEC, FORM == DELTA, N> sum(a, b, pos, s.feat, lane, lanes);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (!writes[n]) continue;
+                const A delta = sum.with_b[n] - glse[n];
+                const A above = sum.with_c[n] - delta * pos_w[n];
+                const A gq = (A(1) - s.slope) * above + s.slope * glse[n];
+                *s.delta.at(i[n], h[n]) = delta;
+                if (FORM == DELTA_POS)
+                    *s.score[1].at(i[n], h[n]) = narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
+                if (s.packed) {
+                    A *const to = s.packed + i[n] * FMM_GAT_PACKED * s.heads;
+                    to[2 * h[n]] = lse_base2(lse[n]), to[2 * h[n] + 1] = delta;
+                    to[2 * s.heads + h[n]] = widen(*s.score[0].at(i[n], h[n]));
+                }
             }
         }
     }
@@ -215,14 +244,17 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
         for (int v = 0; v < VEC; v++) sums[p][v] = A(0);
     for (int64_t from = turn; live && from < s.count; from += int64_t(turns) * CHAIN) {
         const int64_t until = min(s.count, from + int64_t(turns) * CHAIN);
+        A some[PLANES][VEC] = {};
+#pragma unroll 4
+        for (int64_t k = from; k < until; k += turns)
 #pragma unroll
-        for (int p = 0; p < PLANES; p++) {
-            A some[VEC] = {};
-            for (int64_t k = from; p < planes && k < until; k += turns)
-                add_kept<A, VEC>(s.parts.at(k, p * int64_t(s.heads) + h) + c, some);
+            for (int p = 0; p < PLANES; p++) /* a plane that is not there is another's */
+                add_kept<A, VEC>(s.parts.at(k, (p < planes ? p : 0) * int64_t(s.heads) + h) + c,
+                                 some[p]);
 #pragma unroll
-            for (int v = 0; v < VEC; v++) sums[p][v] += some[v];
-        }
+        for (int p = 0; p < PLANES; p++)
+#pragma unroll
+            for (int v = 0; v < VEC; v++) sums[p][v] += some[p][v];
     }
     join<A, VEC>(sums, s.lane_bits, total);
     if (writes) store<T, VEC>(s.total[turn].at(0, h) + c, total);
@@ -265,7 +297,7 @@ template <class T> static bool aligned(const gat_args<T> &s)
 template <class T, int VEC>
 static void launch_form(const fmm_exec *exec, fmm_gat_form form, gat_args<T> s)
 {
-    enum { MOST = 1 << 20, MOST_ADDING = 132 * 32 };
+    enum { MOST = 1 << 20, MOST_ADDING = 132 * 32, MANY = 1 << 20, SEVERAL = 2 };
     const cudaStream_t stream = stream_of(exec);
     const int64_t groups = s.rows * s.heads, width = s.heads * s.feat;
     if (form == FMM_GAT_ADD) {
@@ -281,12 +313,19 @@ static void launch_form(const fmm_exec *exec, fmm_gat_form form, gat_args<T> s)
         launch_early(exec->index, stream, gat_spread<T, VEC>, dim3((unsigned)blocks), s);
         return;
     }
-    const int64_t blocks = groups ? ceil_div(groups << s.lane_bits, BLOCK) : 1;
+    /* Two items of a group are under way at once where there are enough groups without that. */
+    const int64_t threads = groups << s.lane_bits;
+    const bool several = VEC > 1 && threads >= MANY;
+    const int64_t blocks = ceil_div(ceil_div(threads, BLOCK), several ? SEVERAL : 1);
+    constexpr int N = VEC > 1 ? SEVERAL : 1;
     launch_early(exec->index, stream,
-                 form == FMM_GAT_SCORES ? gat_dots<T, SCORES, VEC>
-                 : s.score[1].data      ? gat_dots<T, DELTA_POS, VEC>
-                                        : gat_dots<T, DELTA, VEC>,
-                 dim3((unsigned)smaller(blocks, MOST)), s);
+                 form == FMM_GAT_SCORES
+                     ? several ? gat_dots<T, SCORES, VEC, N> : gat_dots<T, SCORES, VEC, 1>
+                 : s.score[1].data
+                     ? several ? gat_dots<T, DELTA_POS, VEC, N> : gat_dots<T, DELTA_POS, VEC, 1>
+                 : several ? gat_dots<T, DELTA, VEC, N>
+                           : gat_dots<T, DELTA, VEC, 1>,
+                 dim3((unsigned)(blocks < 1 ? 1 : smaller(blocks, MOST))), s);
 }
 
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)

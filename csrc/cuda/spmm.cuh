@@ -212,11 +212,20 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 /* Lanes and loads for a row of x: the fewest lanes that span it with one load each up to 256 bytes,
  * then two loads each, which leaves fewer lanes to hand idx and val to. Wider rows are taken in
  * tiles of 512 bytes, one after the other: of a table beyond L2, more of the tile stays there
- * (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. */
+ * (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. Long rows fill
+ * eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46 instead of 54 us at
+ * K 32, 98 instead of 113 at K 128); with 7 entries a row they cost 5 to 15 percent. */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
-    enum { V = 16 / sizeof(T) };
+    enum { V = 16 / sizeof(T), LONG_ROWS = 256 };
     const int64_t n = ceil_div(s.feat, vec);
+    if constexpr (sizeof(T) == 4)
+        if (vec == V && n > 4 && s.a.nnz >= LONG_ROWS * s.a.rows) {
+            if (n <= 8) return launch_segments<T, V, 8, 1, 8, 3>(exec, s);
+            if (n <= 16) return launch_segments<T, V, 16, 1, 8, 3>(exec, s);
+            if (is_small(s.a.nnz)) return launch_segments<T, V, 32, 1, 8, 3>(exec, s);
+            return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
+        }
     if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(exec, s);
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);

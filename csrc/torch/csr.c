@@ -1,6 +1,5 @@
 /* fusedmm::_check, _plan, _compress, _transpose, _normalize and _mean_back: what making a CSR asks
- * of the library. The last four, of which _mean_back is of the CPU, stand for many calls of torch
- * each. */
+ * of the library. The last four stand for many calls of torch each. */
 #include "frame.h"
 #include "../compress.h"
 
