@@ -82,15 +82,13 @@ static __device__ __forceinline__ PACK(T, N)
     return load<T, N>(there ? from : reinterpret_cast<const T *>(other));
 }
 
-/* Row j of rows `bytes` apart, by one product of 32 bits: a choice of `bytes` made before must not
- * become a product of 64. */
-static __device__ __forceinline__ const void *row_at(const void *rows, uint32_t j, uint32_t bytes)
+/* One multiply-add: of a product of 64 bits the compiler keeps the upper halves, which are 0. */
+static __device__ __forceinline__ const char *row_at(const char *base, uint32_t index,
+                                                     uint32_t bytes)
 {
-    uint64_t at;
-    asm("mad.wide.u32 %0, %1, %2, %3;"
-        : "=l"(at)
-        : "r"(j), "r"(bytes), "l"(reinterpret_cast<uint64_t>(rows)));
-    return reinterpret_cast<const void *>(at);
+    uint64_t offset;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(index), "r"(bytes));
+    return base + offset;
 }
 
 template <class T> static __device__ __forceinline__ void unpack2(unsigned pair, float *to);

@@ -84,14 +84,15 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
         for (int i = 0; i < PER; i++)
             left[i] = load_if<T, VEC>(is_in(tile, i), a + i * LANES * VEC);
     };
-    const void *b[PER];
+    const char *b[PER];
     uint32_t b_row[PER];
     auto find_right = [&](int64_t tile) {
         const T *const at = s.b + head * s.b_head + lane * VEC + tile;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             const bool there = s.s.cols > 0 && is_in(tile, i);
-            b[i] = there ? static_cast<const void *>(at + i * LANES * VEC) : &no_row;
+            b[i] = there ? reinterpret_cast<const char *>(at + i * LANES * VEC)
+                         : reinterpret_cast<const char *>(&no_row);
             b_row[i] = there ? s.b_row : 0;
         }
     };
@@ -147,8 +148,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                               : __shfl_sync(ALL, near[at % EACH], at / EACH, LANES);
 #pragma unroll
                 for (int i = 0; i < PER; i++)
-                    row[f][i] =
-                        load<T, VEC>(static_cast<const T *>(row_at(b[i], (uint32_t)j, b_row[i])));
+                    row[f][i] = load<T, VEC>(
+                        reinterpret_cast<const T *>(row_at(b[i], (uint32_t)j, b_row[i])));
             }
 #pragma unroll
             for (int i = 0; i < PER; i++) {
