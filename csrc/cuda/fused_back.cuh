@@ -27,7 +27,6 @@
 #include "fused_pack.cuh"
 
 enum back_form { BACK_SAME, BACK_OTHER, BACK_ANY };
-
 /* One operand: rows, or a gradient of them. data NULL: not wanted. */
 template <class P> struct fused_side {
     P data;
@@ -134,14 +133,13 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
             if (COLS && in_m[i]) write(s.out_m, row, i, zeros);
         }
     }
-
     /* As in fused.cuh: what comes a chunk ahead is looked at only where its chunk begins. */
-    int32_t near, near_next;
+    int32_t near, near_next, rest;
     uint32_t edge_next;
     WORD(A) value;
-    int64_t from; /* where the lane fetches next, and how far its group's row goes on from there */
-    int32_t rest;
+    int64_t from;
     const bool valued = s.val.data && (s.edge.valued || s.edge.kind == EDGE_PROGRAM);
+    const bool reads_edges = valued || (!COLS && s.gval.data);
     auto go_to = [&](int r) {
         from = __shfl_sync(ALL, mine.begin, r, LANES) + lane;
         rest = __shfl_sync(ALL, mine.length, r, LANES);
@@ -151,11 +149,9 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
         near_next = -1, edge_next = 0;
         if (rest <= 0) return;
         near_next = __ldg(s.a.idx + from);
-        if (valued || (!COLS && s.gval.data)) edge_next = edge_asked(s.val, from);
+        if (reads_edges) edge_next = edge_asked(s.val, from);
     };
-
-    go_to(0);
-    fetch();
+    go_to(0), fetch();
     for (int r = 0; r < rows; r++) {
         A own_s[PER][VEC], own_m[ONE_OWN ? 1 : PER][VEC];
         A sum_s[PER][VEC], sum_m[COLS ? PER : 1][VEC];
@@ -171,15 +167,13 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
         }
-
         const int longest = max(most_in_warp<LANES>(rest + lane), 1);
         for (int done = 0; done < longest; done += LANES) {
             int64_t edge = -1;
             value = 0;
-            if (rest > 0 && (valued || (!COLS && s.gval.data))) {
-                edge = edge_said(s.val, from, edge_next);
-                if (valued) value = edge_bits<WORD(A)>(s.val, clamp(edge, 0, s.val.nnz - 1), head);
-            }
+            if (rest > 0 && reads_edges) edge = edge_said(s.val, from, edge_next);
+            if (rest > 0 && valued)
+                value = edge_bits<WORD(A)>(s.val, clamp(edge, 0, s.val.nnz - 1), head);
             near = (uint32_t)near_next < (uint32_t)s.a.cols ? near_next : -1;
             if (done + LANES < longest)
                 from += LANES, rest -= LANES;
@@ -232,7 +226,6 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                     }
                 }
                 transpose_sums<A, LANES, BATCH>(score, product, lane);
-
                 const int mine_is = c + lane % HALF / SHARE;
                 const WORD(A) bits = __shfl_sync(ALL, value, mine_is, LANES);
                 const A a = s.val.data ? edge_number<A>(s.val, bits) : A(1);
@@ -275,7 +268,6 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                 }
             }
         }
-
         const bool piece = item.count == 0 && r == 0;
         const int32_t to = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
@@ -329,7 +321,7 @@ static void launch_back(const fmm_exec *exec, back_args<T> s)
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
     const unsigned grid = blocks_for(items * LANES);
-    const auto alike = [](const fused_side<const T *> &l, const fused_side<const T *> &r) {
+    const auto alike = [](const auto &l, const auto &r) {
         return l.data == r.data && l.row == r.row && l.head == r.head;
     };
     const bool same =
@@ -372,7 +364,6 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     const bool cols = f->pass == FMM_COLS;
     int before;
     TRY(cuda_enter("fused", exec, &before));
-
     back_args<T> s;
     s.a = view_csr(a);
     s.val = view_edges(a, call->val);
