@@ -37,15 +37,6 @@ static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, ui
     return mask;
 }
 
-/* One multiply-add: of a product of 64 bits the compiler keeps the upper halves, which are 0. */
-static __device__ __forceinline__ const char *row_at(const char *base, uint32_t index,
-                                                     uint32_t bytes)
-{
-    uint64_t offset;
-    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(index), "r"(bytes));
-    return base + offset;
-}
-
 /* A row's own operands, on their way. */
 template <class T, int PS, int VS, int PER, int VEC> struct own_row {
     typedef typename sum_of<T>::type A;

@@ -82,6 +82,15 @@ static __device__ __forceinline__ PACK(T, N)
     return load<T, N>(there ? from : reinterpret_cast<const T *>(other));
 }
 
+/* One multiply-add: of a product of 64 bits the compiler keeps the upper halves, which are 0. */
+static __device__ __forceinline__ const char *row_at(const char *base, uint32_t index,
+                                                     uint32_t bytes)
+{
+    uint64_t offset;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(index), "r"(bytes));
+    return base + offset;
+}
+
 template <class T> static __device__ __forceinline__ void unpack2(unsigned pair, float *to);
 template <> __device__ __forceinline__ void unpack2<__half>(unsigned pair, float *to)
 {
@@ -104,6 +113,16 @@ static __device__ __forceinline__ void unpack(PACK(T, N) packed, typename sum_of
 #pragma unroll
         for (int i = 0; i < N; i++) to[i] = widen(v[i]);
     }
+}
+
+/* The same, never earlier than it stands. The compiler would unpack what a loop does not change
+ * before the loop, right behind its load, where all that follows waits for it. */
+template <class T, int N>
+static __device__ __forceinline__ void unpack_here(PACK(T, N) packed, typename sum_of<T>::type *to)
+{
+    if constexpr (sizeof(T) == 2 && N == 8)
+        asm volatile("" : "+r"(packed.x), "+r"(packed.y), "+r"(packed.z), "+r"(packed.w));
+    unpack<T, N>(packed, to);
 }
 
 /* Rounds N sums and writes them past the caches: what a kernel writes it does not read again. */
@@ -170,6 +189,17 @@ static __device__ __forceinline__ int64_t edge_at(const edge_view &v, int64_t p)
                   : __ldg(static_cast<const int32_t *>(v.eid) + p);
 }
 
+/* In two steps, for edges that are asked for early: what eid holds, if that is one word, and the
+ * edge. */
+static __device__ __forceinline__ uint32_t edge_asked(const edge_view &v, int64_t p)
+{
+    return v.eid && !v.wide ? __ldg(static_cast<const uint32_t *>(v.eid) + p) : 0;
+}
+static __device__ __forceinline__ int64_t edge_said(const edge_view &v, int64_t p, uint32_t asked)
+{
+    return v.eid && !v.wide ? int64_t(int32_t(asked)) : edge_at(v, p);
+}
+
 /* The same, to read from: inside, whatever eid holds. */
 static __device__ __forceinline__ int64_t edge_of(const edge_view &v, int64_t p)
 {
@@ -197,6 +227,44 @@ static __device__ __forceinline__ A edge_value(const edge_view &v, int64_t edge,
     default:
         return A(widen(__ldg(static_cast<const __nv_bfloat16 *>(v.data) + at)));
     }
+}
+
+/* The same in two steps, for values that are asked for early: as they lie in memory, and as
+ * numbers. A warp issues in order, so a look at a value waits for its load, and all that follows
+ * waits too.
+ */
+template <int BYTES> struct word {
+    typedef unsigned type;
+};
+template <> struct word<2> {
+    typedef unsigned short type;
+};
+template <> struct word<8> {
+    typedef unsigned long long type;
+};
+#define WORD(T) typename word<sizeof(T)>::type
+template <class Word> static __device__ __forceinline__ Word word_at(const void *data, int64_t at)
+{
+    return __ldg(static_cast<const Word *>(data) + at);
+}
+template <class Word>
+static __device__ __forceinline__ Word edge_bits(const edge_view &v, int64_t edge, int64_t head)
+{
+    const int64_t at = edge * v.row_stride + head * v.head_stride;
+    if (v.dtype == FMM_F32) return word_at<unsigned>(v.data, at);
+    if (v.dtype != FMM_F64) return word_at<unsigned short>(v.data, at);
+    const auto wide = word_at<unsigned long long>(v.data, at);
+    if (sizeof(Word) == sizeof(wide)) return Word(wide);
+    return Word(__float_as_uint(float(__longlong_as_double(int64_t(wide)))));
+}
+template <class A, class Word>
+static __device__ __forceinline__ A edge_number(const edge_view &v, Word bits)
+{
+    if (v.dtype == FMM_F16) return A(__half2float(__ushort_as_half((unsigned short)bits)));
+    if (v.dtype == FMM_BF16) return A(__uint_as_float(unsigned(bits) << 16));
+    if constexpr (sizeof(A) == sizeof(double))
+        if (v.dtype == FMM_F64) return __longlong_as_double(int64_t(bits));
+    return A(__uint_as_float(unsigned(bits)));
 }
 
 static inline csr_view view_csr(const fmm_csr *a)

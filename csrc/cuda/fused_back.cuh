@@ -27,7 +27,6 @@
 #include "fused_pack.cuh"
 
 enum back_form { BACK_SAME, BACK_OTHER, BACK_ANY };
-
 /* One operand: rows, or a gradient of them. data NULL: not wanted. */
 template <class P> struct fused_side {
     P data;
@@ -134,30 +133,31 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
             if (COLS && in_m[i]) write(s.out_m, row, i, zeros);
         }
     }
-
-    int32_t near, near_next;
-    A value, value_next;
-    auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
-        *to = -1, *by = A(1);
-        if (at + lane >= from.length) return;
-        const int32_t j = __ldg(s.a.idx + from.begin + at + lane);
-        if ((uint32_t)j < (uint32_t)s.a.cols) *to = j;
-        if (s.val.data) *by = edge_value<A>(s.val, edge_of(s.val, from.begin + at + lane), head);
+    /* As in fused.cuh: what comes a chunk ahead is looked at only where its chunk begins. */
+    int32_t near, near_next, rest;
+    uint32_t edge_next;
+    WORD(A) value;
+    int64_t from;
+    const bool valued = s.val.data && (s.edge.valued || s.edge.kind == EDGE_PROGRAM);
+    const bool reads_edges = valued || (!COLS && s.gval.data);
+    auto go_to = [&](int r) {
+        from = __shfl_sync(ALL, mine.begin, r, LANES) + lane;
+        rest = __shfl_sync(ALL, mine.length, r, LANES);
+        rest = (r < LANES ? rest : 0) - lane; /* lanes are counted modulo LANES */
     };
-    /* Rows of the bundle after the r-th, and none after the last lane's. */
-    auto span_after = [&](int r) {
-        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
-        if (r + 1 == LANES) next.length = 0;
-        return next;
+    auto fetch = [&] {
+        near_next = -1, edge_next = 0;
+        if (rest <= 0) return;
+        near_next = __ldg(s.a.idx + from);
+        if (reads_edges) edge_next = edge_asked(s.val, from);
     };
-
-    span now = span_of_lane<LANES>(mine, 0);
-    fetch(now, 0, &near, &value);
+    go_to(0), fetch();
     for (int r = 0; r < rows; r++) {
         A own_s[PER][VEC], own_m[ONE_OWN ? 1 : PER][VEC];
         A sum_s[PER][VEC], sum_m[COLS ? PER : 1][VEC];
-        const T *const from_s = s.own_s.data + now.row * s.own_s.row + head * s.own_s.head + column;
-        const T *const from_m = s.own_m.data + now.row * s.own_m.row + head * s.own_m.head + column;
+        const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
+        const T *const from_s = s.own_s.data + row * s.own_s.row + head * s.own_s.head + column;
+        const T *const from_m = s.own_m.data + row * s.own_m.row + head * s.own_m.head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             unpack<T, VEC>(load_if<T, VEC>(reads_s && in_s[i], from_s + i * STEP), own_s[i]);
@@ -167,13 +167,19 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
         }
-
-        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        const int longest = max(most_in_warp<LANES>(rest + lane), 1);
         for (int done = 0; done < longest; done += LANES) {
+            int64_t edge = -1;
+            value = 0;
+            if (rest > 0 && reads_edges) edge = edge_said(s.val, from, edge_next);
+            if (rest > 0 && valued)
+                value = edge_bits<WORD(A)>(s.val, clamp(edge, 0, s.val.nnz - 1), head);
+            near = (uint32_t)near_next < (uint32_t)s.a.cols ? near_next : -1;
             if (done + LANES < longest)
-                fetch(now, done + LANES, &near_next, &value_next);
+                from += LANES, rest -= LANES;
             else
-                fetch(span_after(r), 0, &near_next, &value_next);
+                go_to(r + 1);
+            fetch();
 #pragma unroll UNROLL
             for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
@@ -220,9 +226,9 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                     }
                 }
                 transpose_sums<A, LANES, BATCH>(score, product, lane);
-
                 const int mine_is = c + lane % HALF / SHARE;
-                const A a = __shfl_sync(ALL, value, mine_is, LANES);
+                const WORD(A) bits = __shfl_sync(ALL, value, mine_is, LANES);
+                const A a = s.val.data ? edge_number<A>(s.val, bits) : A(1);
                 const bool there = __shfl_sync(ALL, near, mine_is, LANES) >= 0;
                 const A of = scored ? score[0] : A(1);
                 const edge_result<A> found = ANY && s.edge.kind == EDGE_PROGRAM
@@ -230,11 +236,11 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                                                  : edge_direct(s.edge, of, a);
                 const A ds = there ? product[0] * found.by_s : A(0);
                 const A w = there ? found.w : A(0);
-                if (!COLS && s.gval.data && there && lane < HALF && lane % SHARE == 0) {
-                    const int64_t edge = edge_at(s.val, now.begin + done + mine_is);
+                if (!COLS && s.gval.data) {
+                    const int64_t to = __shfl_sync(ALL, edge, mine_is, LANES);
                     const A da = product[0] * found.by_a;
-                    if (is_edge(s.val, edge))
-                        store<T, 1>(s.gval.data + edge * s.gval.row + head * s.gval.head, &da);
+                    if (there && lane < HALF && lane % SHARE == 0 && is_edge(s.val, to))
+                        store<T, 1>(s.gval.data + to * s.gval.row + head * s.gval.head, &da);
                 }
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
@@ -261,11 +267,9 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                     }
                 }
             }
-            near = near_next, value = value_next;
         }
-
         const bool piece = item.count == 0 && r == 0;
-        const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
+        const int32_t to = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             const int at = column + i * STEP;
@@ -273,15 +277,14 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                 keep<A, VEC>(s.partial_s + (int64_t(item.from) * s.heads + head) * s.width_s + at,
                              sum_s[i]);
             else if (in_s[i] && r < item.count)
-                write(s.out_s, row, i, sum_s[i]);
+                write(s.out_s, to, i, sum_s[i]);
             if (!COLS) continue;
             if (in_m[i] && piece && s.out_m.data)
                 keep<A, VEC>(s.partial_m + (int64_t(item.from) * s.heads + head) * s.width_m + at,
                              sum_m[COLS ? i : 0]);
             else if (in_m[i] && r < item.count)
-                write(s.out_m, row, i, sum_m[COLS ? i : 0]);
+                write(s.out_m, to, i, sum_m[COLS ? i : 0]);
         }
-        now = span_after(r);
     }
 }
 
@@ -318,7 +321,7 @@ static void launch_back(const fmm_exec *exec, back_args<T> s)
     while (1 << s.shift > LANES) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift) * int64_t(s.heads);
     const unsigned grid = blocks_for(items * LANES);
-    const auto alike = [](const fused_side<const T *> &l, const fused_side<const T *> &r) {
+    const auto alike = [](const auto &l, const auto &r) {
         return l.data == r.data && l.row == r.row && l.head == r.head;
     };
     const bool same =
@@ -361,7 +364,6 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     const bool cols = f->pass == FMM_COLS;
     int before;
     TRY(cuda_enter("fused", exec, &before));
-
     back_args<T> s;
     s.a = view_csr(a);
     s.val = view_edges(a, call->val);

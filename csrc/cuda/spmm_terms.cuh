@@ -81,35 +81,13 @@ struct reduce_extreme {
  * where each head is gathered for itself. */
 enum values { ONES, PLAIN, HEADS, ANY };
 
-/* A value as it lies in memory. What is fetched a chunk ahead is looked at only where that chunk
- * begins: a warp issues in order, so a look waits for the load, and all that follows waits too. */
-template <int BYTES> struct word {
-    typedef unsigned type;
-};
-template <> struct word<2> {
-    typedef unsigned short type;
-};
-template <> struct word<8> {
-    typedef unsigned long long type;
-};
-#define WORD(T) typename word<sizeof(T)>::type
-template <class Word> static __device__ __forceinline__ Word word_at(const void *data, int64_t at)
-{
-    return __ldg(static_cast<const Word *>(data) + at);
-}
-
 template <class T, int VALUES, class Word>
 static __device__ __forceinline__ Word value_at(const spmm_args<T> &s, int64_t p, int64_t head)
 {
     if (VALUES == ONES || VALUES == HEADS) return 0;
     if (VALUES == PLAIN) return word_at<WORD(T)>(s.val.data, p);
     if (!s.val.data) return 0;
-    const int64_t at = edge_of(s.val, p) * s.val.row_stride + head * s.val.head_stride;
-    if (s.val.dtype == FMM_F32) return word_at<unsigned>(s.val.data, at);
-    if (s.val.dtype != FMM_F64) return word_at<unsigned short>(s.val.data, at);
-    const auto wide = word_at<unsigned long long>(s.val.data, at);
-    if (sizeof(Word) == sizeof(wide)) return Word(wide);
-    return Word(__float_as_uint(float(__longlong_as_double(int64_t(wide)))));
+    return edge_bits<Word>(s.val, edge_of(s.val, p), head);
 }
 template <class T, int VALUES, class Word>
 static __device__ __forceinline__ typename sum_of<T>::type value_of(const spmm_args<T> &s,
@@ -121,11 +99,7 @@ static __device__ __forceinline__ typename sum_of<T>::type value_of(const spmm_a
         const auto own = static_cast<WORD(T)>(bits);
         return widen(*reinterpret_cast<const T *>(&own));
     }
-    if (s.val.dtype == FMM_F16) return A(__half2float(__ushort_as_half((unsigned short)bits)));
-    if (s.val.dtype == FMM_BF16) return A(__uint_as_float(unsigned(bits) << 16));
-    if constexpr (sizeof(A) == sizeof(double))
-        if (s.val.dtype == FMM_F64) return __longlong_as_double(int64_t(bits));
-    return A(__uint_as_float(unsigned(bits)));
+    return edge_number<A>(s.val, bits);
 }
 
 #endif
