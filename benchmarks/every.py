@@ -6,6 +6,8 @@ seconds is stopped, and its table is of the cases measured so far.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ ALL = {
         "sddmm --suite twins",
         "spmm --suite pruned",
         "sddmm --suite pruned",
+        "fused --suite twins",
         "fused --suite pruned",
         "forms",
         "construction",
@@ -52,10 +55,20 @@ def run(device: str, limit: float, results: Callable[[list[str]], Path]) -> int:
         more = [] if words in ("host", "ceilings") else plugins
         options = [*words.split(), "--device", device]
         began = time.monotonic()
+        # In a session of its own: what it starts ends with it.
+        job = subprocess.Popen(
+            [*MODULE, *options, *more],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run([*MODULE, *options, *more], timeout=limit, capture_output=True, text=True)
-            said = "" if not done.returncode else (done.stderr.strip().splitlines() or ["no message"])[-1]
+            _, errors = job.communicate(timeout=limit)
+            said = "" if not job.returncode else (errors.strip().splitlines() or ["no message"])[-1]
         except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
             said = "stopped"
             subprocess.run([*MODULE, "plot", str(results(options))], capture_output=True)
         bad += bool(said)

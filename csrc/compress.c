@@ -27,7 +27,8 @@ static fmm_status check_sizes(const char *op, int64_t rows, int64_t cols, int64_
 {
     REQUIRE(rows >= 0 && rows < INT32_MAX && cols >= 0 && cols < INT32_MAX, FMM_INVALID_ARGUMENT,
             "%s: [%" PRId64 ", %" PRId64 "] is beyond int32", op, rows, cols);
-    REQUIRE(nnz >= 0 && nnz <= INT32_MAX - rows, FMM_INVALID_ARGUMENT,
+    const int64_t loops = rows < cols ? rows : cols;
+    REQUIRE(nnz >= 0 && nnz <= INT32_MAX - loops, FMM_INVALID_ARGUMENT,
             "%s: %" PRId64 " entries, beyond int32", op, nnz);
     return FMM_OK;
 }
@@ -74,7 +75,7 @@ static size_t bounds_bytes(int64_t groups) { return ((size_t)groups + 1) * sizeo
 size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                               bool loops)
 {
-    if (exec->device == FMM_CUDA) return fmm_cuda_compress_workspace(a, facts, loops);
+    if (exec->device == FMM_CUDA) return fmm_cuda_compress_workspace(exec, a, facts, loops);
     return bounds_bytes(a->cols) + (size_t)a->nnz * sizeof(placed);
 }
 
@@ -91,6 +92,7 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept)
 {
     const bool identity = !loops && !eid;
+    TRY(check_sizes("compress", a->rows, a->cols, a->nnz));
     if (!identity)
         TRY(fmm_check_workspace("compress", exec, fmm_compress_workspace(exec, a, facts, loops)));
     if (exec->device == FMM_CUDA)
@@ -135,7 +137,7 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
 
 size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 {
-    return exec->device == FMM_CUDA ? fmm_cuda_transpose_workspace(a) : 0;
+    return exec->device == FMM_CUDA ? fmm_cuda_transpose_workspace(exec, a) : 0;
 }
 
 fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,

@@ -50,10 +50,11 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
 fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                              bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept);
-size_t fmm_cuda_compress_workspace(const fmm_coo *a, const fmm_coo_facts *facts, bool loops);
+size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
+                                   const fmm_coo_facts *facts, bool loops);
 fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
                               int32_t *eid);
-size_t fmm_cuda_transpose_workspace(const fmm_csr *a);
+size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
 fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
 fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr, const fmm_dense *g,
                               float *out);

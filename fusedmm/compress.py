@@ -17,7 +17,7 @@ _transpose: Any = ops._transpose.default
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
-COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort, on a GPU fewer calls beat fewer bytes
+COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort
 
 
 def eid_dtype(nnz: int) -> torch.dtype:
@@ -40,12 +40,14 @@ def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
 
 
 def rows_of(ptr: Tensor, nnz: int) -> Tensor:
-    """The row of each entry, int32."""
-    if ptr.is_cpu:
-        row = torch.arange(ptr.numel() - 1, dtype=torch.int32, device="cpu")
-        return torch.repeat_interleave(row, ptr[1:] - ptr[:-1], output_size=nnz)
-    # A search writes int32 at once, and stays inside whatever unchecked pointers say.
-    return torch.searchsorted(ptr[1:], torch.arange(nnz, device=ptr.device), right=True, out_int32=True)
+    """The row of each entry, int32; inside, whatever unchecked pointers say."""
+    if ptr.is_cpu and type(ptr) is Tensor and not torch.compiler.is_compiling():
+        degree = ptr[1:] - ptr[:-1]
+        if not nnz or (bool((degree >= 0).all()) and int(ptr[-1]) - int(ptr[0]) == nnz):  # repeats must not go beyond
+            row = torch.arange(degree.numel(), dtype=torch.int32, device="cpu")
+            return torch.repeat_interleave(row, degree, output_size=nnz) if nnz else row[:0]
+    row = torch.searchsorted(ptr[1:], torch.arange(nnz, device=ptr.device), right=True, out_int32=True)
+    return row.clamp_(max=ptr.shape[0] - 2)
 
 
 def keys_of(row: Tensor, col: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.compress import transpose
+from fusedmm.compress import rows_of, transpose
 from fusedmm.structure import (
     NO_TRANSPOSE,
     Half,
@@ -218,8 +218,7 @@ class CSR:
 
     def coo(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """(row, col, val) in the caller's edge order; row and col int64 [nnz]."""
-        row = torch.repeat_interleave(self.degree(), output_size=self.nnz)
-        col = self.idx.long()
+        row, col = rows_of(self.ptr, self.nnz).long(), self.idx.long()
         if self.eid.numel():
             order = self.eid.long()
             row, col = torch.empty_like(row).scatter_(0, order, row), torch.empty_like(col).scatter_(0, order, col)
@@ -262,8 +261,8 @@ class CSR:
         here = self.val_there if transposed else self.val_here
         if here is None:
             return self.none
-        if torch.compiler.is_compiling():  # an exported program is given fresh ones at every call
-            return here if self._fixed or is_exporting() else self.none
+        if torch.compiler.is_compiling():  # an exported program is given values that may be no constants
+            return here if self._fixed and not is_exporting() else self.none
         if written(self.val) != self._written:
             self._permute_values()
             here = self.val_there if transposed else self.val_here

@@ -2,7 +2,8 @@
 
 The number of columns is no tensor and would be a constant of the program, so it stays behind and is read
 off the transpose. Hence an exported program runs on graphs of other sizes, and wants matrices with
-``cache_transpose()``.
+``cache_transpose()``. What it does not take is a matrix of another form than that of its example, and says so: values
+where there were none, and edges in another order than that of the rows where they were in it.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ def _cols(adj: CSR) -> int | None:
 
 
 def _parts(adj: CSR) -> list[Any]:
+    """No values are a tensor without elements, whose size an exported program asks for; None would go unseen."""
+    parts = {name: getattr(adj, name) for name in NAMES}
     if isinstance(adj.ptr, torch.Tensor):
         adj._refresh()
-    return [getattr(adj, name) for name in NAMES]
+        parts.update({name: getattr(adj, name) for name in KEPT})
+        if adj.val is None:
+            parts["val"] = adj.none
+    return [parts[name] for name in NAMES]
 
 
 def _flatten(adj: CSR) -> tuple[list[Any], int | None]:
@@ -47,6 +53,8 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
         dims = object.__new__(CSR)
         dims._set(**parts, n_cols=cols)
         return dims
+    if isinstance(parts["val"], torch.Tensor) and not parts["val"].dtype.is_floating_point:
+        parts["val"] = None
     if cols is not None and is_exporting():
         raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
     if torch._C._are_functorch_transforms_active():  # they wrap every tensor of an argument

@@ -135,7 +135,7 @@ def with_loops(adj: CSR) -> Looped:
 
 @lasting
 def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | None:
-    """The structure of an edge_index [2, nnz] with self loops, in one sort; None where there are too many edges.
+    """The structure of an edge_index [2, nnz] with self loops, in one call; None where there are too many edges.
 
     Raises:
         ValueError: an index outside; the text has it.
@@ -156,10 +156,10 @@ def without_loops(adj: CSR) -> CSR:
 
 @lasting
 def _without_loops(adj: CSR) -> CSR:
-    row = torch.repeat_interleave(adj.degree(), output_size=adj.nnz)
+    row = rows_of(adj.ptr, adj.nnz)
     stays = adj.idx != row
     number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-    ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr]
+    ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr.clamp(0, adj.nnz)]
     return CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
 
 
@@ -171,7 +171,7 @@ def _make_looped(adj: CSR) -> Looped:
     loop = idx == row
     if nnz and bool(loop.any()):
         stays = ~loop  # in the order of the rows; its running sum is where an entry goes
-        ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[ptr]
+        ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[ptr.clamp(0, nnz)]
         mine = torch.empty_like(stays).scatter_(0, number.long(), stays)
         kept = mine.nonzero()[:, 0]
         number = (mine.cumsum(0) - 1).to(number.dtype)[number[stays].long()]

@@ -55,6 +55,37 @@ def test_export_of_matmul_runs_on_another_graph(strict, device):
     torch.testing.assert_close(program.module()(large, z), Product()(large, z))
 
 
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("other", ["constant", "learnt", "exchanged", "in order"])
+def test_a_program_takes_values_of_any_origin(learnt, other, device):
+    small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
+    small.val.requires_grad_(learnt)
+    program = export(Product(), (small, x), dynamic_shapes=dynamic(small))
+    large, z = graph(30, 111, True, device).cache_transpose(), torch.randn(30, 8, device=device)
+    if other == "exchanged":
+        large = large.with_values(torch.randn(111, device=device))
+    elif other == "in order":
+        row, col, val = large.coo()
+        large = CSR.from_coo(row, col, val, large.shape).cache_transpose()
+    large.val.requires_grad_(other == "learnt")
+    torch.testing.assert_close(program.module()(large, z), Product()(large, z))
+
+
+def test_a_program_of_a_pattern_refuses_values(device):
+    small, x = graph(12, 40, False, device).cache_transpose(), torch.randn(12, 8, device=device)
+    program = export(Layer().to(device), (small, x), dynamic_shapes=dynamic(small)).module()
+    with pytest.raises((AssertionError, RuntimeError, ValueError), match="val"):
+        program(graph(12, 40, True, device).cache_transpose(), x)
+
+
+def test_a_program_of_values_takes_a_pattern(device):
+    small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
+    layer = Layer().to(device)
+    program = export(layer, (small, x), dynamic_shapes=dynamic(small)).module()
+    other = graph(12, 40, False, device).cache_transpose()
+    torch.testing.assert_close(program(other, x), layer(other, x))
+
+
 def test_export_wants_the_transpose(device):
     adj = graph(5, 9, True, device)
     with pytest.raises(ValueError, match="cache_transpose"):

@@ -100,3 +100,34 @@ def test_entries_that_no_row_has_are_zero(forged):
             e = run_or_decline(fusedmm.sddmm, adj, torch.ones(n // 3, 4), torch.ones(n // 3, 4), algorithm=algorithm)
             if e is not None:
                 assert e.isfinite().all() and (e[~lost] == 4).all(), algorithm
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_is_made_of_forged_structures(name, device):
+    """Transposes, coordinates and gradients: no crash, whatever they are; and the next is right."""
+    if device == "cuda" and name.startswith(("edge", "everything")):
+        pytest.skip("torch's own scatter of forged edges is an assertion on the device, which nothing survives")
+    x = torch.ones(15, 2, device=device, requires_grad=True)
+    for made in (
+        lambda adj: adj.t(),
+        lambda adj: adj.coo(),
+        lambda adj: torch.autograd.grad(fusedmm.spmm(adj, x).sum(), x),
+        lambda adj: fusedmm.sddmm(adj, x[:12], x, op="mul"),
+    ):
+        adj, _ = forge(name, device)
+        fresh = fusedmm.CSR.from_csr(adj.ptr, adj.idx, shape=(12, 15), check=False)
+        for forged in (adj, fresh):
+            try:
+                made(forged)
+            except (IndexError, RuntimeError, ValueError):
+                pass
+    works(device)
+
+
+def test_pointers_that_rise_beyond_the_entries_and_fall(device):
+    adj = fusedmm.CSR.from_csr(
+        torch.tensor([0, 10**8, 3], device=device), torch.tensor([0, 1, 1], device=device), shape=(2, 2), check=False
+    )
+    x = torch.ones(2, 4, device=device, requires_grad=True)
+    assert torch.autograd.grad(fusedmm.spmm(adj, x).sum(), x)[0].shape == (2, 4)
+    assert int(adj.coo()[0].max()) < 2 and adj.add_self_loops().nnz > 2

@@ -81,3 +81,17 @@ def test_one_pass_is_refused_where_it_is_none():
     ):
         with pytest.raises(RuntimeError, match=said):
             ops._fused_mirrored.default(*structure, adj.val, x, adj.none, adj.none, g, val_t, program, *kinds, 0)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "stepped", "expanded"])
+def test_one_x_of_any_strides(layout):
+    adj = fusedmm.CSR.from_edge_index(torch.tensor([[0, 1, 2, 1, 3, 2], [1, 0, 1, 2, 2, 3]]), size=4)
+    x = {
+        "transposed": lambda: torch.randn(3, 4).t(),
+        "stepped": lambda: torch.randn(4, 9)[:, 1:7:2],
+        "expanded": lambda: torch.randn(4, 1).expand(4, 3),
+    }[layout]()
+    strided, plain = x.detach().requires_grad_(), x.clone(memory_format=torch.contiguous_format).requires_grad_()
+    assert strided.stride() != plain.stride()
+    found, expected = (torch.autograd.grad(fusedmm.fused(adj, t).square().sum(), t)[0] for t in (strided, plain))
+    assert torch.equal(found, expected)

@@ -278,3 +278,15 @@ def test_models_without_pyg_and_things_that_are_none():
     assert (done.swapped, done.left, str(done)) == ({}, {}, "no layers of torch_geometric")
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, not str"):
         ours.convert("model")
+
+
+@pytest.mark.parametrize("name", ["forward", "message"])
+def test_a_layer_whose_method_was_replaced_is_left(name):
+    peers = pytest.importorskip("torch_geometric.nn")
+    layer = peers.GCNConv(6, 6)
+    setattr(layer, name, getattr(layer, name))
+    report = ours.convert(layer)
+    assert report.model is layer and f"its {name} is not that of its class" in str(report)
+    layer = peers.GCNConv(6, 6)
+    layer.lin.forward = layer.lin.forward
+    assert ours.convert(layer).model is layer

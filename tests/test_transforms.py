@@ -285,3 +285,17 @@ def test_gradients_per_sample_of_edge_weights(cached):
 def nn_sum(layer, x, w):
     layer._kept = None
     return layer(x, EDGES, w).sum()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_forward_over_reverse(reduce, dtype, device):
+    adj = small(device=device)
+    adj = adj.with_values(adj.val.to(dtype))
+    x, v = (torch.randn(15, 3, dtype=dtype, device=device) for _ in range(2))
+    dense = adj.to_dense() / (adj.degree().clamp(min=1)[:, None] if reduce == "mean" else 1)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.requires_grad_(), v)
+        (found,) = torch.autograd.grad(fusedmm.spmm(adj, dual, reduce=reduce).square().sum(), dual)
+        tangent = forward_ad.unpack_dual(found).tangent
+    torch.testing.assert_close(tangent, 2 * dense.t() @ (dense @ v))

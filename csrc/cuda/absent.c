@@ -117,9 +117,10 @@ fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_fac
     return absent("compress");
 }
 
-size_t fmm_cuda_compress_workspace(const fmm_coo *a, const fmm_coo_facts *facts, bool loops)
+size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
+                                   const fmm_coo_facts *facts, bool loops)
 {
-    (void)a, (void)facts, (void)loops;
+    (void)exec, (void)a, (void)facts, (void)loops;
     return 0;
 }
 
@@ -130,9 +131,9 @@ fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_c
     return absent("compress");
 }
 
-size_t fmm_cuda_transpose_workspace(const fmm_csr *a)
+size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 {
-    (void)a;
+    (void)exec, (void)a;
     return 0;
 }
 

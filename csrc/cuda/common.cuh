@@ -338,11 +338,21 @@ static __device__ __forceinline__ void wait_for_previous(void)
     cudaGridDependencySynchronize();
 #endif
 }
-static inline bool starts_early(int device)
+/* The card and the code: of kernels compiled for an older architecture and brought here as PTX the
+ * wait is absent, so that they must come one after the other. All kernels are compiled for the same
+ * architectures. */
+template <class Kernel> static inline bool starts_early(int device, Kernel kernel)
 {
+    static int known;
     int major = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major >= 9;
+    if (major < 9) return false;
+    if (!known) {
+        cudaFuncAttributes has = {};
+        if (cudaFuncGetAttributes(&has, kernel) != cudaSuccess) return false;
+        known = has.ptxVersion >= 90 ? 1 : -1;
+    }
+    return known > 0;
 }
 
 /* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
@@ -358,7 +368,7 @@ static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 gr
     config.blockDim = dim3(BLOCK);
     config.stream = stream;
     config.attrs = &early;
-    config.numAttrs = starts_early(device);
+    config.numAttrs = starts_early(device, kernel);
     cudaLaunchKernelEx(&config, kernel, args);
 }
 

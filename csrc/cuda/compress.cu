@@ -7,7 +7,7 @@
  * entries and have a column beyond all others, which makes them the last of their rows. Then a
  * search per row finds ptr, and a gather idx. Sorts are the only launches whose number depends on
  * the sizes; nothing waits for the device but the look at the coordinates. */
-#include "common.cuh"
+#include "search.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -69,11 +69,14 @@ extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
     int before;
     const cudaStream_t stream = stream_of(exec);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    cudaStreamIsCapturing(stream, &capture);
-    REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
-            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
-            "cannot: make the CSR before the capture");
     TRY(cuda_enter("compress", exec, &before));
+    cudaStreamIsCapturing(stream, &capture);
+    if (capture != cudaStreamCaptureStatusNone) {
+        cuda_leave("compress", exec, before);
+        return fmm_fail(FMM_UNSUPPORTED, "compress: a look at coordinates waits for the device, "
+                                         "which a captured CUDA graph cannot: make the CSR before "
+                                         "the capture");
+    }
     facts *const found = static_cast<facts *>(exec->workspace);
     cudaMemsetAsync(found, 0, sizeof *found, stream);
     const int64_t blocks = smaller(blocks_for(a->nnz), BLOCKS_MAX);
@@ -121,27 +124,21 @@ static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
                    reinterpret_cast<uint32_t *>(at + 2 * size)};
 }
 
-static void sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
-                 cudaStream_t stream)
+static cudaError_t sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
+                        cudaStream_t stream)
 {
     size_t bytes = s.sort_bytes;
-    cub::DeviceRadixSort::SortPairs(s.sort, bytes, *keys, *values, (int)n, 0, bits_for(most),
-                                    stream);
+    return cub::DeviceRadixSort::SortPairs(s.sort, bytes, *keys, *values, (int)n, 0, bits_for(most),
+                                           stream);
 }
 
-/* The first of n rising keys that is at least k. */
-template <class K>
-static __device__ __forceinline__ int64_t first_at_least(const K *keys, int64_t stride, int64_t n,
-                                                         int64_t k)
+/* Leaves the device; what CUB says of a call is no error of the runtime. */
+static fmm_status leave(const char *op, const fmm_exec *exec, int before, cudaError_t said)
 {
-    int64_t low = 0;
-    for (int64_t count = n; count > 0;) {
-        const int64_t half = count / 2, at = low + half;
-        const bool below = int64_t(__ldg(keys + at * stride)) < k;
-        low = below ? at + 1 : low;
-        count = below ? count - half - 1 : half;
-    }
-    return low;
+    const fmm_status status = cuda_leave(op, exec, before);
+    REQUIRE(status != FMM_OK || said == cudaSuccess, FMM_DEVICE_ERROR,
+            "%s: sort on CUDA device %d: %s", op, exec->index, cudaGetErrorString(said));
+    return status;
 }
 
 template <class K>
@@ -150,12 +147,6 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     const int64_t g = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
     if (g <= groups) ptr[g] = first_at_least(keys, stride, n, g);
-}
-
-/* The row of entry p: the last that begins at or before it. */
-static __device__ __forceinline__ int64_t row_at(const int64_t *ptr, int64_t rows, int64_t p)
-{
-    return clamp(first_at_least(ptr + 1, 1, rows, p + 1), 0, rows - 1);
 }
 
 /* ---- coordinates to a CSR ---- */
@@ -233,14 +224,19 @@ static int64_t entries_of(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
     return loops ? a->nnz - f->loops + smaller(a->rows, a->cols) : a->nnz;
 }
 
-extern "C" size_t fmm_cuda_compress_workspace(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
+/* What CUB needs depends on the card; where it cannot say, its call will. */
+extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
+                                              const fmm_coo_facts *f, bool loops)
 {
+    int before;
     const int64_t n = entries_of(a, f, loops);
+    if (cuda_enter("compress", exec, &before) != FMM_OK) return 0;
     size_t bytes = sort_bytes(n);
     if (loops && f->loops) {
         const size_t select = COUNT + select_bytes(a);
         bytes = select > bytes ? select : bytes;
     }
+    cuda_leave("compress", exec, before);
     return 2 * padded(n) + bytes;
 }
 
@@ -260,23 +256,25 @@ extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
     const int64_t n = entries_of(a, f, loops);
     const coordinates c = {*a, kept, loops ? a->nnz - f->loops : a->nnz, n};
     const scratch s = share_out(exec, n, 2);
+    cudaError_t said = cudaSuccess;
     if (kept) {
         size_t bytes = s.sort_bytes - COUNT;
-        cub::DeviceSelect::If(static_cast<char *>(s.sort) + COUNT, bytes, numbers_from(0), kept,
-                              static_cast<int64_t *>(s.sort), (int)a->nnz, is_no_loop{*a}, stream);
+        said = cub::DeviceSelect::If(static_cast<char *>(s.sort) + COUNT, bytes, numbers_from(0),
+                                     kept, static_cast<int64_t *>(s.sort), (int)a->nnz,
+                                     is_no_loop{*a}, stream);
     }
     pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
     pair values(reinterpret_cast<uint32_t *>(eid), s.values);
     if (n) {
         const unsigned blocks = blocks_for(n);
         fill_columns<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
-        sort(s, &keys, &values, n, a->cols, stream);
+        if (said == cudaSuccess) said = sort(s, &keys, &values, n, a->cols, stream);
         fill_rows<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
-        sort(s, &keys, &values, n, a->rows, stream);
+        if (said == cudaSuccess) said = sort(s, &keys, &values, n, a->rows, stream);
     }
     find_groups<<<row_blocks, BLOCK, 0, stream>>>(keys.Current(), 1, n, a->rows, ptr);
     if (n) finish_rows<<<blocks_for(n), BLOCK, 0, stream>>>(c, values.Current(), idx, eid);
-    return cuda_leave("compress", exec, before);
+    return leave("compress", exec, before, said);
 }
 
 /* ---- a CSR to its transpose ---- */
@@ -288,7 +286,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (p >= a.nnz) return;
     key[p] = bounded(__ldg(a.idx + p), a.cols);
     value[p] = (uint32_t)p;
-    row[p] = (uint32_t)row_at(a.ptr, a.rows, p);
+    row[p] = (uint32_t)row_of_entry(a.ptr, a.rows, p);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -302,9 +300,13 @@ static __global__ void __launch_bounds__(BLOCK)
     eid[q] = given ? given[p] : (int32_t)p;
 }
 
-extern "C" size_t fmm_cuda_transpose_workspace(const fmm_csr *a)
+extern "C" size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 {
-    return 3 * padded(a->nnz) + sort_bytes(a->nnz);
+    int before;
+    if (cuda_enter("transpose", exec, &before) != FMM_OK) return 0;
+    const size_t bytes = sort_bytes(a->nnz);
+    cuda_leave("transpose", exec, before);
+    return 3 * padded(a->nnz) + bytes;
 }
 
 extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr,
@@ -314,82 +316,19 @@ extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a,
     const cudaStream_t stream = stream_of(exec);
     TRY(cuda_enter("transpose", exec, &before));
     const scratch s = share_out(exec, a->nnz, 3);
+    cudaError_t said = cudaSuccess;
     pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
     pair values(reinterpret_cast<uint32_t *>(eid), s.values);
     const unsigned blocks = blocks_for(a->nnz);
     if (a->nnz && a->rows) {
         fill_entries<<<blocks, BLOCK, 0, stream>>>(view_csr(a), keys.Current(), values.Current(),
                                                    s.rows);
-        sort(s, &keys, &values, a->nnz, a->cols, stream);
+        said = sort(s, &keys, &values, a->nnz, a->cols, stream);
     }
     find_groups<<<blocks_for(a->cols + 1), BLOCK, 0, stream>>>(keys.Current(), 1, a->nnz, a->cols,
                                                                ptr);
     if (a->nnz && a->rows)
         finish_columns<<<blocks, BLOCK, 0, stream>>>(
             a->nnz, values.Current(), s.rows, static_cast<const int32_t *>(a->eid), idx, eid);
-    return cuda_leave("transpose", exec, before);
-}
-
-/* ---- the weights of a graph convolution ---- */
-
-static __device__ __forceinline__ float root_of(const csr_view &a, int64_t i)
-{
-    int64_t begin;
-    const int64_t degree = row_range(a, i, &begin);
-    return degree ? rsqrtf((float)degree) : 0.0f;
-}
-
-static __global__ void __launch_bounds__(BLOCK)
-    normalize(const csr_view a, const int32_t *eid, float *val, float *here)
-{
-    const int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
-    if (p >= a.nnz) return;
-    const int64_t j = __ldg(a.idx + p), e = eid ? __ldg(eid + p) : p;
-    const float weight = uint64_t(j) < uint64_t(a.rows)
-                             ? root_of(a, row_at(a.ptr, a.rows, p)) * root_of(a, j)
-                             : 0.0f;
-    here[p] = weight;
-    if (uint64_t(e) < uint64_t(a.nnz)) val[e] = weight;
-}
-
-extern "C" fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val,
-                                         float *here)
-{
-    int before;
-    TRY(cuda_enter("normalize", exec, &before));
-    if (a->nnz)
-        normalize<<<blocks_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
-            view_csr(a), static_cast<const int32_t *>(a->eid), val, here);
-    return cuda_leave("normalize", exec, before);
-}
-
-/* ---- the gradient of a mean ---- */
-
-/* A warp to a row. */
-static __global__ void __launch_bounds__(BLOCK)
-    mean_back(const int64_t *ptr, const float *g, int64_t rows, uint32_t feat, uint32_t width,
-              int64_t row_stride, int64_t head_stride, float *out)
-{
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP;
-    if (i >= rows) return;
-    const int64_t entries = __ldg(ptr + i + 1) - __ldg(ptr + i);
-    const float share = float(entries > 1 ? entries : 1);
-    for (uint32_t c = threadIdx.x % WARP; c < width; c += WARP) {
-        const uint32_t h = c / feat;
-        out[i * width + c] = __ldg(g + i * row_stride + h * head_stride + (c - h * feat)) / share;
-    }
-}
-
-extern "C" fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr,
-                                         const fmm_dense *g, float *out)
-{
-    int before;
-    const int64_t width = g->heads * g->feat;
-    REQUIRE(width <= INT32_MAX, FMM_UNSUPPORTED, "mean_back: more channels than int32 counts");
-    TRY(cuda_enter("mean_back", exec, &before));
-    if (g->rows && width)
-        mean_back<<<blocks_for(g->rows * WARP), BLOCK, 0, stream_of(exec)>>>(
-            ptr, static_cast<const float *>(g->data), g->rows, (uint32_t)g->feat, (uint32_t)width,
-            g->row_stride, g->head_stride, out);
-    return cuda_leave("mean_back", exec, before);
+    return leave("transpose", exec, before, said);
 }

@@ -106,7 +106,7 @@ static void launch_join(const fmm_exec *exec, const spmm_args<T> &s)
     config.blockDim = dim3(BLOCK);
     config.stream = stream_of(exec);
     config.attrs = &early;
-    config.numAttrs = starts_early(exec->index);
+    config.numAttrs = starts_early(exec->index, spmm_join<T, Reduce>);
     cudaLaunchKernelEx(&config, spmm_join<T, Reduce>, s);
 }
 

@@ -159,7 +159,7 @@ static void launch(const fmm_exec *exec, wall_args<T> w)
         const int64_t packs = w.plan.long_rows_max * w.s.feat * (int64_t)sizeof(T) / 16;
         clear_long<<<(unsigned)smaller(ceil_div(packs, BLOCK), 264), BLOCK, 0, config.stream>>>(w);
         config.attrs = &early;
-        config.numAttrs = starts_early(exec->index);
+        config.numAttrs = starts_early(exec->index, gather_wall<T, LANES, PER, FLY>);
     }
     cudaLaunchKernelEx(&config, gather_wall<T, LANES, PER, FLY>, w);
 }

@@ -47,14 +47,15 @@ typedef struct operands {
 static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass, operands *o)
 {
     tensor given, z_given;
-    const bool one = pass == FMM_MIRRORED; /* x is y and z too, and given once */
+    const bool one = pass == FMM_MIRRORED; /* x is y and z too, given and made contiguous once */
     memset(o, 0, sizeof *o);
     o->fusion = (fmm_fusion){.pass = pass,
                              .score = (fmm_score)frame_int(stack[inputs]),
                              .message = (fmm_message)frame_int(stack[inputs + 1]),
                              .activation = (fmm_activation)frame_int(stack[inputs + 2])};
-    if (!frame_begin(f, stack, inputs) || !frame_dense(f, X, "x", &o->x, &o->x_given) ||
-        !frame_dense(f, one ? X : Y, "y", &o->y, &given) || !frame_values(f, VAL, &o->val) ||
+    if (!frame_begin(f, stack, inputs) || !frame_dense(f, X, "x", &o->x, &o->x_given)) return false;
+    o->y = o->z = o->x;
+    if ((!one && !frame_dense(f, Y, "y", &o->y, &given)) || !frame_values(f, VAL, &o->val) ||
         !frame_matrix(f, pass == FMM_COLS ? o->x.rows : o->y.rows, &o->a) ||
         !take_program(f, inputs - 1, &o->fusion, o->steps))
         return false;
@@ -63,7 +64,7 @@ static bool take(frame *f, const StableIValue *stack, int inputs, fmm_pass pass,
     o->fusion.y = &o->y;
     /* A z without elements is absent unless the message needs it. */
     if (o->fusion.message == FMM_MESSAGE_SCALE) {
-        if (!frame_dense(f, one ? X : Z, "z", &o->z, &z_given)) return false;
+        if (!one && !frame_dense(f, Z, "z", &o->z, &z_given)) return false;
         o->fusion.z = &o->z;
     }
     if (pass == FMM_FORWARD) return true;

@@ -198,6 +198,9 @@ def _require_plain(peer: Any) -> None:
         raise ValueError("decomposed_layers is not supported")
     if any(name.endswith("_hooks") and value for name, value in vars(peer).items()):
         raise ValueError("it has hooks")
+    for layer in (peer, *(m for name, m in peer.named_children() if name not in ("nn", "aggr_module"))):
+        if patched := [name for name, value in vars(layer).items() if callable(value) and hasattr(type(layer), name)]:
+            raise ValueError(f"its {patched[0]} is not that of its class")
     for name, child in peer.named_children():
         kind = type(child)
         if name == "aggr_module" and any(m._forward_hooks or m._forward_pre_hooks for m in child.modules()):

@@ -190,7 +190,8 @@ def _made(make: Any, *args: Any) -> Tensor:
 
 def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> Tensor:
     """``per_entry`` with the entries of each row; one call where no gradient of it is wanted."""
-    if gy.dtype == torch.float32 and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    wide = gy.dtype == torch.float32
+    if wide and not (torch.is_grad_enabled() or torch.compiler.is_compiling() or needs_rules(gy)):
         found: Tensor = run(_divide, gy, half(adj, transposed)[0], gy)
         return found
     return per_entry(kept_entries(adj, transposed, gy), gy)
