@@ -78,15 +78,15 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--algorithms", type=lambda s: tuple(s.split(",")), help="of the plug-ins: names or beginnings")
     parser.add_argument("--limit", type=float, default=600, help="seconds that `every` gives to each table")
     parser.add_argument("--preprocess", action="store_true", help="SpMM: cuSPARSE with its state kept across calls too")
-    parser.add_argument("--json", type=Path, help="by default benchmarks/results/OP-DEVICE.json; a .md goes beside it")
+    parser.add_argument(
+        "--json", type=Path, help="by default in benchmarks/results, named after the options; a .md goes beside it"
+    )
     parser.add_argument("--plot", type=Path, help="by default beside the JSON")
     options = parser.parse_args(argv)
     name = [options.op, options.device, *[options.suite] * (options.suite != "graphs")]
-    options.json = (
-        options.file
-        or options.json
-        or RESULTS / f"{'-'.join([*name, *[options.dtype][: options.dtype != 'f32']])}.json"
-    )
+    name += [options.dtype] * (options.dtype != "f32") + ["compiled"] * options.compile
+    name += [f"k{'-'.join(map(str, options.features))}"] if options.features else []
+    options.json = options.file or options.json or RESULTS / f"{'-'.join(name)}.json"
     many = options.device == "cuda" and options.suite in WIDTHS and options.op in CASES
     options.seconds_per_case = options.seconds_per_case or (0.1 if many else 0.3)
     options.features = options.features or WIDTHS.get(options.suite, [32, 128, 256])

@@ -43,6 +43,10 @@ ALL = {
         "sddmm --dtype bf16",
         "spmm --suite sweeps --dtype f64",
         "sddmm --suite sweeps --dtype f64",
+        "spmm --features 16 48 100 512",
+        "sddmm --features 16 48 100 512",
+        "attention --compile",
+        "layers --compile",
     ],
 }
 
