@@ -181,6 +181,7 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
         const float degree = (float)(clamped(a, a->ptr[i + 1]) - clamped(a, a->ptr[i]));
         scale[i] = degree > 0 ? 1 / sqrtf(degree) : 0;
     }
+    if (!a->nnz) return FMM_OK; /* val and here may be NULL */
     memset(val, 0, (size_t)a->nnz * sizeof *val);
     memset(here, 0, (size_t)a->nnz * sizeof *here);
     for (int64_t i = 0; i < a->rows; i++) {
