@@ -1,4 +1,5 @@
-"""Every contender's result against float64: |computed - exact| <= 4 sqrt(n) u sum|terms| + u_out |exact|."""
+"""Every contender's result against float64: |computed - exact| <= 4 sqrt(n) u sum|terms| + u_out max(|exact|, least
+normal number)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Oracle:
     def make(picked: Tensor | None, exact: Tensor, size: Tensor, terms: Tensor, dtype: torch.dtype) -> Oracle:
         """From sums, sums of magnitudes and numbers of terms; sums are kept in f32, in f64 for f64."""
         accumulator = min(UNIT[dtype], UNIT[torch.float32])
-        bound = 4 * terms.double().sqrt() * accumulator * size + UNIT[dtype] * exact.abs()
+        rounding = UNIT[dtype] * exact.abs().clamp(min=torch.finfo(dtype).tiny)  # below, numbers lie as far apart
+        bound = 4 * terms.double().sqrt() * accumulator * size + rounding
         return Oracle(picked, exact, bound.clamp(min=1e-300))
 
     def errors(self, result: Tensor) -> tuple[float, float]:

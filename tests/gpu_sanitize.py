@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import fusedmm
+from fusedmm.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, SAGEConv, TransformerConv
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WIDTHS = (32, 5, 64, 7)  # of each dtype
@@ -93,6 +94,15 @@ def tiles(adj: fusedmm.CSR, dtype: torch.dtype, feat: int) -> int:
     return sum(attempt(call, False) for call in (*spmm, partial(fusedmm.sddmm, adj, q, x, algorithm="tiles")))
 
 
+def layers(dtype: torch.dtype) -> int:
+    """How many layers took a step on edges they had not seen: construction, self loops, weights, their kernels."""
+    edges = torch.stack(structure(True).coo()[:2]).long().clamp(max=32)
+    x = tensor(33, 20, dtype=dtype, grad=True)
+    made = [GCNConv(20, 12), SAGEConv(20, 12), GATConv(20, 12, heads=3), GATv2Conv(20, 8, heads=2)]
+    made += [TransformerConv(20, 8, heads=2), AGNNConv()]
+    return sum(attempt(partial(layer.cuda().to(dtype), x, edges), True) for layer in made)
+
+
 def main() -> int:
     done: dict[str, int] = {}
 
@@ -116,8 +126,10 @@ def main() -> int:
     for name, values in WILD.items():
         for value in values:
             run(forged(name, value), auto, torch.float32, 33, name != "ptr")
+    for dtype in DTYPES:
+        done["layers"] = done.get("layers", 0) + layers(dtype)
     print(", ".join(f"{n} calls of {name}" for name, n in done.items()))
-    return 0 if all(done.get(op) for op in (*operators, "tiles")) else 1
+    return 0 if all(done.get(op) for op in (*operators, "tiles", "layers")) else 1
 
 
 if __name__ == "__main__":
