@@ -132,6 +132,11 @@ def test_what_they_decline(cuda):
         ):  # fmt: skip
             with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
                 fusedmm.fused(adj, x, algorithm=name, **options)
+    twice = fusedmm.CSR.from_coo(index[0].repeat(2), index[1].repeat(2), shape=(1, 1))  # more entries than places
+    for name in ("cusparse:csr_default", "cusparse:csr_alg2"):
+        with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
+            fusedmm.spmm(twice, one, algorithm=name)
+    torch.testing.assert_close(fusedmm.spmm(twice, one), 2 * one)
 
 
 def header(name: str) -> Path | None:

@@ -70,14 +70,20 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
     const int64_t stride = s.heads * s.width;
     const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
 
+    /* How many columns there are from c on, of those of which c is one. */
+    auto columns_from = [&](int64_t c) {
+        if (POS && c >= width / 2) return s.feat_v - (c - width / 2);
+        return c < s.width_s ? s.feat - c : s.feat_v - (c - s.width_s);
+    };
     auto join_slots = [&](sums *to, const A *slots, int64_t c, int64_t begin, int64_t end,
                           int64_t step) {
+        const int64_t some = columns_from(c);
         to->start();
 #pragma unroll 4
         for (int64_t p = begin; p < end; p += step) {
             sums slot;
             slot.start();
-            fetch_kept<A, QUAD>(slots + p * stride + c, slot.v);
+            fetch_kept<A, QUAD>(slots + p * stride + c, some, slot.v);
             if (WALK == FORWARD) {
                 slot.high = __ldcs(slots + p * stride + width);
                 slot.sum = __ldcs(slots + p * stride + width + 1);

@@ -142,9 +142,16 @@ template <class A, int N> static __device__ __forceinline__ void keep(A *to, con
 #pragma unroll
     for (int i = 0; i < N; i += EACH) store<A, EACH>(to + i, sums + i);
 }
-template <class A, int N> static __device__ __forceinline__ void fetch_kept(const A *from, A *sums)
+/* The first `some` of N, then zeros: what lies there nobody wrote. */
+template <class A, int N>
+static __device__ __forceinline__ void fetch_kept(const A *from, int64_t some, A *sums)
 {
     enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
+    if (some < N) {
+#pragma unroll
+        for (int i = 0; i < N; i++) sums[i] = i < some ? __ldcs(from + i) : A(0);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < N; i += EACH)
         unpack<A, EACH>(__ldcs(reinterpret_cast<const PACK(A, EACH) *>(from + i)), sums + i);

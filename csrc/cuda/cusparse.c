@@ -257,7 +257,7 @@ static bool takes(const fmm_dense *d, int64_t width, bool apart)
 }
 
 /* Sums; 32-bit sizes; rows that do not overlap, at 16 bytes as its vector loads want them. It has
- * no SDDMM in half precision that rounds as ours does. */
+ * no SDDMM in half precision that rounds as ours does, and refuses more entries than places. */
 bool fmm_cusparse_supports(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
@@ -265,8 +265,8 @@ bool fmm_cusparse_supports(const fmm_call *call)
     const shape s = shape_of(call, (variant){0});
     const bool half = x->dtype != FMM_F32 && x->dtype != FMM_F64;
     return call->reduce == FMM_SUM && !(half && call->b) && a->rows < INT32_MAX &&
-           a->cols < INT32_MAX && a->nnz < INT32_MAX && takes(x, s.width, s.products > 1) &&
-           takes(other, s.width, s.products > 1);
+           a->cols < INT32_MAX && a->nnz < INT32_MAX && a->nnz <= a->rows * a->cols &&
+           takes(x, s.width, s.products > 1) && takes(other, s.width, s.products > 1);
 }
 
 #define X(op, number, name, algorithm, coo, preprocess, deterministic)                             \

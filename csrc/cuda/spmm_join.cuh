@@ -13,14 +13,15 @@ template <class A> struct four {
     A v[WIDTH];
 };
 template <class A, class Reduce>
-static __device__ __forceinline__ void join_slots(four<A> *sum, const A *from, int64_t begin,
-                                                  int64_t end, int64_t step, int64_t stride)
+static __device__ __forceinline__ void join_slots(four<A> *sum, const A *from, int64_t some,
+                                                  int64_t begin, int64_t end, int64_t step,
+                                                  int64_t stride)
 {
     for (int v = 0; v < WIDTH; v++) sum->v[v] = Reduce::template start<A>();
 #pragma unroll 4
     for (int64_t p = begin; p < end; p += step) {
         four<A> slot;
-        fetch_kept<A, WIDTH>(from + p * stride, slot.v);
+        fetch_kept<A, WIDTH>(from + p * stride, some, slot.v);
 #pragma unroll
         for (int v = 0; v < WIDTH; v++) sum->v[v] = Reduce::join(sum->v[v], slot.v[v]);
     }
@@ -54,11 +55,12 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
     for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < tasks;
          t += int64_t(gridDim.x) * BLOCK) {
         const int64_t k = t / (stride / WIDTH), at = t - k * (stride / WIDTH), head = at / across;
+        const int64_t c = (at - head * across) * WIDTH;
         look_up(counts.hubs + k);
         four<A> sum;
-        join_slots<A, Reduce>(&sum, s.partial + first * stride + at * WIDTH, 0,
+        join_slots<A, Reduce>(&sum, s.partial + first * stride + at * WIDTH, s.feat - c, 0,
                               min(pieces, int64_t(CHAIN)), 1, stride);
-        write(row, head, (at - head * across) * WIDTH, length, sum);
+        write(row, head, c, length, sum);
     }
 
     /* Hubs, the last blocks first, which had the fewest of the other rows. */
@@ -74,9 +76,9 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
             four<A> total, sum;
             for (int v = 0; v < WIDTH; v++) total.v[v] = Reduce::template start<A>();
             for (int64_t p = stretch; c < s.width && p < pieces; p += int64_t(CHAIN) * stretches) {
-                join_slots<A, Reduce>(&sum, s.partial + first * stride + head * s.width + c, p,
-                                      min(pieces, p + int64_t(CHAIN) * stretches), stretches,
-                                      stride);
+                join_slots<A, Reduce>(&sum, s.partial + first * stride + head * s.width + c,
+                                      s.feat - c, p, min(pieces, p + int64_t(CHAIN) * stretches),
+                                      stretches, stride);
                 for (int v = 0; v < WIDTH; v++) total.v[v] = Reduce::join(total.v[v], sum.v[v]);
             }
             for (int half = stretches / 2; half; half /= 2) {

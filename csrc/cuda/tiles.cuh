@@ -40,6 +40,14 @@ static __device__ __forceinline__ void wait_for(__mbarrier_t *barrier, int round
         ;
 }
 
+/* The thread's arrival, as soon as all its copies are there. */
+static __device__ __forceinline__ void arrive_when_copied(__mbarrier_t *barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+}
+
 /* A thread's share of the copies: the same columns of every STEP-th row. */
 template <class T, class S> struct tiles_ring {
     enum { THREADS = S::WARPS * WARP, ACROSS = S::LANES * S::PER, STEP = THREADS / ACROSS };
@@ -68,8 +76,7 @@ template <class T, class S> struct tiles_ring {
                 for (int v = 0; v < S::VEC && v < wanted; v++)
                     __pipeline_memcpy_async(target + i * S::STRIP + v, source + v, sizeof(T));
         }
-        __pipeline_arrive_on(full + stage);
-        (void)__mbarrier_arrive(full + stage);
+        arrive_when_copied(full + stage);
     }
 };
 
