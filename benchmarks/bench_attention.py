@@ -94,6 +94,7 @@ def trials(
         def plain(*x: Tensor) -> Tensor:
             return gathered(score, at, *x)
 
+        torch._dynamo.reset()  # after eight forms of one function it would go on uncompiled
         compiled = torch.compile(plain, dynamic=False)
         found.append(trial("gather, softmax, scatter, compiled", compiled, "peer"))
     # Forward: k and v of a column (one table for gatv2). The row pass reads the same; the column pass reads

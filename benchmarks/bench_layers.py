@@ -108,6 +108,7 @@ def trials(adj: fusedmm.CSR, label: str, compiled: bool) -> list[Trial]:
         loops = name in LOOPS
         layer = peer_layer(name, sizes, options | ({"add_self_loops": False} if loops else {}), ours)
         edges = _edges(adj.add_self_loops().pattern() if loops else adj)
+        torch._dynamo.reset()  # after eight forms of one function it would go on uncompiled
         return partial(gradients, torch.compile(layer, dynamic=True), x, edges, gout)
 
     expected = 6 * 4 * adj.nnz * channels

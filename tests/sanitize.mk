@@ -115,9 +115,11 @@ PLANTED_memcheck := Invalid __global__ write
 PLANTED_racecheck := Race reported between
 PLANTED_initcheck := Uninitialized __global__ memory read
 PLANTED_synccheck := Barrier error detected
+OPTIONS_synccheck := --num-cuda-barriers 65536
 define gpu_tool
 	$(FOUND) "$(PLANTED_$(1))" $(COMPUTE_SANITIZER) --tool $(1) --error-exitcode 9 build/planted/gpu $(1)
-	PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $(1) --error-exitcode 9 --report-api-errors no $(PYTHON) tests/gpu_sanitize.py
+	PYTHONPATH=. $(COMPUTE_SANITIZER) --tool $(1) $(OPTIONS_$(1)) --error-exitcode 9 --report-api-errors no $(PYTHON) \
+	    tests/gpu_sanitize.py $(1)
 
 endef
 .PHONY: gpu-sanitize

@@ -109,31 +109,24 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                               zeros);
     }
 
-    /* Columns and edges come a chunk ahead and are looked at only where their chunk begins; values,
-     * which are asked for there, behind the gathers. */
+    /* Columns and values come a chunk ahead; a column is looked at only where its chunk begins, for
+     * a warp issues in order and would wait. */
     int32_t near, near_next;
-    uint32_t edge_next;
-    WORD(A) value;
-    int64_t from; /* where the lane fetches next, and how far its group's row goes on from there */
-    int32_t rest;
+    A value, value_next;
     const bool valued = s.val.data && (s.edge.valued || s.edge.kind == EDGE_PROGRAM);
-    auto go_to = [&](int r) { /* lanes are counted modulo LANES */
-                              from = __shfl_sync(ALL, mine.begin, r, LANES) + lane;
-                              rest = __shfl_sync(ALL, mine.length, r, LANES);
-                              rest = (r < LANES ? rest : 0) - lane;
+    auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
+        *to = -1;
+        *by = A(1);
+        if (at + lane >= from.length) return;
+        *to = __ldg(s.a.idx + from.begin + at + lane);
+        if (valued) *by = edge_value<A>(s.val, edge_of(s.val, from.begin + at + lane), head);
     };
-    auto fetch = [&] {
-        near_next = -1, edge_next = 0;
-        if (rest <= 0) return;
-        near_next = __ldg(s.a.idx + from);
-        if (valued) edge_next = edge_asked(s.val, from);
-    };
-    auto arrive = [&] {
-        value = 0;
-        if (valued && rest > 0)
-            value = edge_bits<WORD(A)>(
-                s.val, clamp(edge_said(s.val, from, edge_next), 0, s.val.nnz - 1), head);
-        near = (uint32_t)near_next < (uint32_t)s.a.cols ? near_next : -1;
+    auto inside = [&](int32_t j) { return (uint32_t)j < (uint32_t)s.a.cols ? j : -1; };
+    /* Rows of the bundle after the r-th, and none after the last lane's. */
+    auto span_after = [&](int r) {
+        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+        if (r + 1 == LANES) next.length = 0;
+        return next;
     };
     /* Whether channel column + i * STEP of a row of y, or of z and out, is there. */
     bool in[PER], in_out[PER];
@@ -163,36 +156,31 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
         }
     };
     if (rows <= 0) return;
-    go_to(0);
-    fetch();
+    span now = span_of_lane<LANES>(mine, 0);
+    fetch(now, 0, &near, &value);
+    near = inside(near);
     for (int r = 0; r < rows; r++) {
-        PACK(T, VEC) own[PER]; /* whoever unpacks it waits for it: not before the gathers */
-        A sum[PER][VEC];
-        const int32_t row_of = __shfl_sync(ALL, mine.row, r, LANES), length = rest + lane;
-        const T *const x = s.x + row_of * s.x_row + head * s.x_head + column;
+        A left[PER][VEC], sum[PER][VEC];
+        const T *const x = s.x + now.row * s.x_row + head * s.x_head + column;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            own[i] = load_if<T, VEC>(reads_y && in[i], x + i * STEP);
+            unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), left[i]);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sum[i][v] = extreme ? -A(INFINITY) : A(0);
         }
 
-        const int longest = max(most_in_warp<LANES>(length), 1);
+        const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += LANES) {
-            arrive();
             if (done + LANES < longest)
-                from += LANES, rest -= LANES;
+                fetch(now, done + LANES, &near_next, &value_next);
             else
-                go_to(r + 1);
-            fetch();
+                fetch(span_after(r), 0, &near_next, &value_next);
 #pragma unroll UNROLL
             for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
                 gather(c);
 
-                A dot[BATCH], left[PER][VEC];
-#pragma unroll
-                for (int i = 0; i < PER; i++) unpack_here<T, VEC>(own[i], left[i]);
+                A dot[BATCH];
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
                     dot[f] = A(0);
@@ -209,8 +197,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                 transpose_sum<A, LANES, BATCH>(dot, lane);
 
                 /* Entry c + lane / SHARE is this lane's. */
-                const WORD(A) bits = __shfl_sync(ALL, value, c + lane / SHARE, LANES);
-                const A a = s.val.data ? edge_number<A>(s.val, bits) : A(1);
+                const A a = __shfl_sync(ALL, value, c + lane / SHARE, LANES);
                 const bool there = __shfl_sync(ALL, near, c + lane / SHARE, LANES) >= 0;
                 const A score = scored ? dot[0] : A(1);
                 A weight = RUN && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, score, a).w
@@ -247,8 +234,10 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                     }
                 }
             }
+            near = inside(near_next), value = value_next;
         }
 
+        const int32_t row_of = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             if (!in_out[i]) continue;
@@ -259,12 +248,13 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
             } else if (r < item.count) {
 #pragma unroll
                 for (int v = 0; v < VEC; v++)
-                    sum[i][v] = extreme ? reduce_extreme::finish(sum[i][v], length, s.reduce)
-                                        : reduce_sum::finish(sum[i][v], length, s.reduce);
+                    sum[i][v] = extreme ? reduce_extreme::finish(sum[i][v], now.length, s.reduce)
+                                        : reduce_sum::finish(sum[i][v], now.length, s.reduce);
                 store<T, VEC>(s.out + row_of * s.out_row + head * s.out_head + column + i * STEP,
                               sum[i]);
             }
         }
+        now = span_after(r);
     }
 }
 
