@@ -10,7 +10,6 @@ A contender that takes longer than ``PATIENCE`` for one step is left out with th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -25,7 +24,8 @@ from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
 
 WIDTHS = (32, 128, 256)
-PATIENCE, BRIEFLY = 0.25, 0.05  # seconds of a step, and of a contender's repetitions
+PATIENCE = {"cuda": 0.25, "cpu": 1.0}  # seconds of a step
+BRIEFLY = 0.05  # of a contender's repetitions
 BLOCK = "128"  # of the lessons' sizes of blocks, the one that stands for all outside of the sweeps
 TWO_CALLS = ("back_to_back", "cusparse", "cublas")
 EDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -38,7 +38,7 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     """Every edge function and width, forward and with backward; fewer of matrices that come in dozens."""
     layer = name.endswith("%")
     sized = layer or name in graphs.TWINS or name in graphs.SYMMETRIC
-    patience = PATIENCE if options.device == "cuda" else math.inf
+    patience = PATIENCE[options.device]
     seconds = min(options.seconds, BRIEFLY) if sized else options.seconds
     for edge in list(EDGES)[: 1 if sized else None]:
         for feat in WIDTHS[: 2 if sized else None]:
