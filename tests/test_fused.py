@@ -180,6 +180,28 @@ def test_two_calls_decline_what_they_cannot(options, device):
     check(adj, x, y, z, Stages(), "back_to_back")
 
 
+@pytest.mark.parametrize("edge", ["s*a", "sigmoid(s)"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_gradients_of_a_graph_without_edges(count, edge, device):
+    """A batch may have none; where y serves as z too its two gradients are one sum."""
+    adj = fusedmm.CSR.from_edge_index(torch.zeros(2, 0, dtype=torch.int64, device=device), size=4)
+    given = [torch.randn(4, 8, device=device, requires_grad=True) for _ in range(count)]
+    for g in torch.autograd.grad(fusedmm.fused(adj, *given, edge=edge).sum(), given):
+        assert g.shape == (4, 8) and not bool(g.any())
+
+
+def test_infinity_stays_infinity(device):
+    """Rows of a length that fills no batch of entries: what stands for the missing ones must add nothing."""
+    row = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2], device=device)
+    adj = fusedmm.CSR.from_coo(row, torch.arange(9, device=device) % 5, shape=(3, 5))
+    x, y = torch.randn(3, 32, device=device), torch.randn(5, 32, device=device)
+    x[:, 7] = float("inf")
+    for message in ("sub", "add", "max"):
+        out = fusedmm.fused(adj, x, y, score="sqdist", edge="sigmoid(s)", message=message)
+        assert bool((out[:, 7] == float("inf")).all()), message
+        assert bool(torch.isfinite(out[:, :7]).all()), message
+
+
 def test_two_calls_in_any_order_of_edges(device):
     """Values through the edge order, as they want a gradient: where SDDMM multiplies by them, and where it does not."""
     g = torch.Generator().manual_seed(3)

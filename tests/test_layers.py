@@ -8,6 +8,7 @@ import pytest
 import torch
 from parity import check, make, ours, results, theirs
 from small_graph import NODES, features, graph, weights
+from torch_geometric import EdgeIndex
 
 import fusedmm
 from fusedmm.nn.adjacency import with_one_loop
@@ -105,6 +106,24 @@ def test_sage_bipartite(aggr, project):
     for size in [(NODES, 7), (None, 7)]:
         torch.testing.assert_close(mine((pair[0], None), edge_index, size), peer((pair[0], None), edge_index, size))
     torch.testing.assert_close(mine((pair[0], None), edge_index), peer((pair[0], None), edge_index))
+
+
+@pytest.mark.parametrize("size", [None, (None, None), (NODES, None)])
+def test_a_graph_says_how_many_targets_it_has(size):
+    """Without features of theirs and without a size of the call."""
+    edge_index = graph()
+    edge_index[1] %= 5
+    x = features(NODES, F_IN)
+    mine = fusedmm.nn.SAGEConv((F_IN, 3), F_OUT, root_weight=False).double()
+    adj_t = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(edge_index.shape[1]), (7, NODES)).coalesce()
+    for holder in (
+        fusedmm.CSR.from_edge_index(edge_index, size=(NODES, 7)),
+        EdgeIndex(edge_index, sparse_size=(NODES, 7)),
+        EdgeIndex(edge_index, sparse_size=(None, 7)),
+        adj_t,
+        adj_t.to_sparse_csr(),
+    ):
+        torch.testing.assert_close(mine((x, None), holder, size), mine((x, None), holder, (NODES, 7)))
 
 
 @pytest.mark.parametrize("train_eps", [False, True])

@@ -167,6 +167,18 @@ def test_every_rule_of_every_operator(name, heads, device):
             torch.testing.assert_close(one, torch.stack(ones))
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_batched_gradients_of_values_that_serve_all_heads(reduce, device):
+    """autograd's own vmap, which knows fewer operators than torch.func's."""
+    adj = fusedmm.CSR.from_coo(torch.tensor([0, 1, 2, 2], device=device), torch.tensor([1, 0, 1, 2], device=device))
+    x, val = torch.randn(3, 2, 4, device=device), torch.randn(4, device=device, requires_grad=True)
+    y = fusedmm.spmm(adj.with_values(val), x, reduce=reduce)
+    up = torch.randn(5, *y.shape, device=device)
+    (many,) = torch.autograd.grad(y, val, up, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(y, val, g, retain_graph=True)[0] for g in up]
+    torch.testing.assert_close(many, torch.stack(one_by_one))
+
+
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("heads", [0, 2])
 def test_vectorized_forward_mode(name, heads, device):

@@ -350,16 +350,19 @@ static __device__ __forceinline__ void wait_for_previous(void)
  * architectures. */
 template <class Kernel> static inline bool starts_early(int device, Kernel kernel)
 {
-    static int known;
+    enum { CARDS = 64 };
+    static signed char known[CARDS]; /* of each card, whose code may differ */
     int major = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (major < 9) return false;
-    if (!known) {
+    if (major < 9 || device >= CARDS) return false;
+    int says = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
+    if (!says) {
         cudaFuncAttributes has = {};
         if (cudaFuncGetAttributes(&has, kernel) != cudaSuccess) return false;
-        known = has.ptxVersion >= 90 ? 1 : -1;
+        says = has.ptxVersion >= 90 ? 1 : -1;
+        __atomic_store_n(&known[device], (signed char)says, __ATOMIC_RELAXED);
     }
-    return known > 0;
+    return says > 0;
 }
 
 /* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */

@@ -109,19 +109,29 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                               zeros);
     }
 
-    /* Columns and values come a chunk ahead; a column is looked at only where its chunk begins, for
-     * a warp issues in order and would wait. */
+    /* Columns, and values or where they lie, come a chunk ahead, and are looked at only where their
+     * chunk begins: a warp issues in order and would wait. */
     int32_t near, near_next;
-    A value, value_next;
+    WORD(A) ahead;
+    A value;
     const bool valued = s.val.data && (s.edge.valued || s.edge.kind == EDGE_PROGRAM);
-    auto fetch = [&](const span &from, int at, int32_t *to, A *by) {
-        *to = -1;
-        *by = A(1);
+    auto fetch = [&](const span &from, int at) {
+        const int64_t p = from.begin + at + lane;
+        near_next = -1, ahead = 0;
         if (at + lane >= from.length) return;
-        *to = __ldg(s.a.idx + from.begin + at + lane);
-        if (valued) *by = edge_value<A>(s.val, edge_of(s.val, from.begin + at + lane), head);
+        near_next = __ldg(s.a.idx + p);
+        if (valued) ahead = s.val.eid ? edge_asked(s.val, p) : edge_bits<WORD(A)>(s.val, p, head);
     };
-    auto inside = [&](int32_t j) { return (uint32_t)j < (uint32_t)s.a.cols ? j : -1; };
+    auto arrive = [&](const span &from, int at) {
+        near = (uint32_t)near_next < (uint32_t)s.a.cols ? near_next : -1;
+        value = A(1);
+        if (!valued || at + lane >= from.length) return;
+        if (s.val.eid) {
+            const int64_t edge = edge_said(s.val, from.begin + at + lane, (uint32_t)ahead);
+            ahead = edge_bits<WORD(A)>(s.val, clamp(edge, 0, s.val.nnz - 1), head);
+        }
+        value = edge_number<A>(s.val, ahead);
+    };
     /* Rows of the bundle after the r-th, and none after the last lane's. */
     auto span_after = [&](int r) {
         span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
@@ -157,8 +167,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
     };
     if (rows <= 0) return;
     span now = span_of_lane<LANES>(mine, 0);
-    fetch(now, 0, &near, &value);
-    near = inside(near);
+    fetch(now, 0);
     for (int r = 0; r < rows; r++) {
         A left[PER][VEC], sum[PER][VEC];
         const T *const x = s.x + now.row * s.x_row + head * s.x_head + column;
@@ -171,10 +180,11 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
 
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += LANES) {
+            arrive(now, done);
             if (done + LANES < longest)
-                fetch(now, done + LANES, &near_next, &value_next);
+                fetch(now, done + LANES);
             else
-                fetch(span_after(r), 0, &near_next, &value_next);
+                fetch(span_after(r), 0);
 #pragma unroll UNROLL
             for (int c = 0; c < LANES; c += BATCH) {
                 if (c && done + c >= longest) break;
@@ -208,7 +218,8 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) {
                     const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
-                    const bool absent = ANY && __shfl_sync(ALL, near, c + f, LANES) < 0;
+                    const bool absent =
+                        (ANY || FORM == SQDIST_SUB) && __shfl_sync(ALL, near, c + f, LANES) < 0;
 #pragma unroll
                     for (int i = 0; i < PER; i++) {
                         A right[VEC];
@@ -218,7 +229,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
                             A m = right[v];
-                            if (FORM == SQDIST_SUB) m = left[i][v] - m;
+                            if (FORM == SQDIST_SUB) m = absent ? A(0) : left[i][v] - m;
                             if (ANY) {
                                 m = activated<A>(s.activation,
                                                  message_raw<A>(s.message, left[i][v], m));
@@ -234,7 +245,6 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                     }
                 }
             }
-            near = inside(near_next), value = value_next;
         }
 
         const int32_t row_of = __shfl_sync(ALL, mine.row, r, LANES);

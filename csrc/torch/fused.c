@@ -124,7 +124,7 @@ static bool take_kept(frame *f, operands *o, bool rows, bool wanted, tensor *t)
     tensor given;
     if (!rows) {
         if (!frame_take(f, KEPT, "kept", &given)) return false;
-        if (!given.numel) return true;
+        if (given.dim < 2) return true; /* of no edges it has none, and is there */
         o->fusion.kept = &o->kept;
         return frame_dense(f, KEPT, "kept", &o->kept, &given);
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS
@@ -62,9 +63,19 @@ def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int,
             if pair[1] is not None and size[1] != targets:
                 raise ValueError(f"size[1] is {size[1]}, but there are {targets} target nodes in x")
             targets = size[1]
-    elif isinstance(graph, CSR) and pair[1] is None:
-        targets = graph.shape[0]
+    if pair[1] is None and (size is None or size[1] is None):
+        own = _own_targets(graph)
+        targets = targets if own is None else own
     return pair, sources, targets
+
+
+def _own_targets(graph: Any) -> int | None:
+    """How many targets a graph has by itself; a plain edge_index does not say."""
+    if isinstance(graph, CSR):
+        return graph.shape[0]
+    if isinstance(graph, Tensor) and graph.layout is torch.strided:
+        return graph.sparse_size(1) if hasattr(graph, "sparse_size") else None  # PyG's EdgeIndex
+    return as_csr(graph).shape[0]
 
 
 def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:

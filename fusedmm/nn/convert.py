@@ -199,6 +199,8 @@ def _require_plain(peer: Any) -> None:
     if any(name.endswith("_hooks") and value for name, value in vars(peer).items()):
         raise ValueError("it has hooks")
     for layer in (peer, *(m for name, m in peer.named_children() if name not in ("nn", "aggr_module"))):
+        if getattr(layer, "_compiled_call_impl", None):
+            raise ValueError("it is compiled: convert it before")
         if patched := [name for name, value in vars(layer).items() if callable(value) and hasattr(type(layer), name)]:
             raise ValueError(f"its {patched[0]} is not that of its class")
     for name, child in peer.named_children():

@@ -68,7 +68,7 @@ def _edges(m: Chosen, weight: Tensor, z: Values, g: Values) -> Tensor:
     kind = kind_of(weight)
     if serves_all(kind, z) and (m.val is None or serves_all(kind_of(m.val), z)):
         x, y, z, g = as_channels(m.x, m.y, z, g)
-        m = m._replace(val=None if m.val is None else m.val.flatten(), x=x, y=y)
+        m = m._replace(val=None if m.val is None else m.val.reshape(-1), x=x, y=y)
     return like_values(select(m, EDGES, None, z, g), kind)
 
 
