@@ -18,7 +18,7 @@ from benchmarks.reading import Document, best, gflops, machine, shape
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
-FUSED_OTHERS = ["back_to_back", "cusparse", "cublas", "row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
+FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas", "row_vector", "blocks_atomic:128"]
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -81,16 +81,22 @@ def _mean(numbers: list[float]) -> float:
     return math.exp(sum(there) / len(there)) if there else math.nan
 
 
-def layers(document: Document) -> str:
+PEERS = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
+
+
+def layers(columns: list[str]) -> Callable[[Document], str]:
     """Pruned layers by width and share of zeros: geometric means, and the most GFLOP/s."""
-    columns = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
-    rows = []
-    for feat, zeros in sorted({(c["feat"], s[2]) for c in document["cases"] if (s := shape(c))}):
-        of = [c for c in document["cases"] if c["feat"] == feat and (s := shape(c)) and s[2] == zeros]
-        most = max(of, key=lambda c: gflops(c, "ours"))
-        means = [_cell(_mean([value(c, column) for c in of]), column) for column in columns]
-        rows.append([str(feat), f"{zeros} %", *means, f"{gflops(most, 'ours'):.0f} ({most['graph'].split()[0]})"])
-    return _table(["K", "zeros", *columns, "most GFLOP/s"], rows)
+
+    def make(document: Document) -> str:
+        rows = []
+        for feat, zeros in sorted({(c["feat"], s[2]) for c in document["cases"] if (s := shape(c))}):
+            of = [c for c in document["cases"] if c["feat"] == feat and (s := shape(c)) and s[2] == zeros]
+            most = max(of, key=lambda c: gflops(c, "ours"))
+            means = [_cell(_mean([value(c, column) for c in of]), column) for column in columns]
+            rows.append([str(feat), f"{zeros} %", *means, f"{gflops(most, 'ours'):.0f} ({most['graph'].split()[0]})"])
+        return _table(["K", "zeros", *columns, "most GFLOP/s"], rows)
+
+    return make
 
 
 def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
@@ -106,7 +112,7 @@ def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
-    "spmm_pruned": ("spmm-cuda-pruned", layers),
+    "spmm_pruned": ("spmm-cuda-pruned", layers(PEERS)),
     "spmm_algorithms": ("spmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SPMM_LESSONS, "merge_path"])),
     "spmm_grid": ("spmm-cuda-sweeps", listed([f"shared:{b} / shared_swapped:{b}" for b in TILES])),
     "spmm_height": ("spmm-cuda-sweeps", listed(["row_split:4", "row_split:16", "row_split:16 / row_split:4"])),
@@ -114,13 +120,12 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmm_row_split": ("spmm-cuda-sweeps", by_width(["cusparse / row_split"])),
     "sddmm_twins": ("sddmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "sddmm_cusparse": ("sddmm-cuda-twins", by_width(["cusparse / ours"])),
-    "sddmm_pruned": ("sddmm-cuda-pruned", layers),
+    "sddmm_pruned": ("sddmm-cuda-pruned", layers(PEERS)),
     "sddmm_blocking": ("sddmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SDDMM_LESSONS])),
     "sddmm_dynamic": ("sddmm-cuda-sweeps", by_width(["dynamic / row_blocks"])),
     "fused_graphs": ("fused-cuda", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
     "fused_twins": ("fused-cuda-twins", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
-    "fused_pruned": ("fused-cuda-pruned", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
-    "fused_algorithms": ("fused-cuda-sweeps", plain(listed(["auto", *FUSED_OTHERS]))),
+    "fused_algorithms": ("fused-cuda-pruned", plain(layers([f"{other} / auto" for other in FUSED_OTHERS]))),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 
