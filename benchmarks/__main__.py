@@ -120,7 +120,7 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
             compile=options.compile,
             threads=threads,
         )
-        return jobs.collect(jobs_of, document, asked, options.json)
+        return jobs.collect(jobs_of, document, asked, every.so_far(options.json))
     if options.op == "ceilings":
         return {**document, "cases": bench_ceilings.run(options.device, options.seconds_per_case)}
     if options.op == "host":
@@ -148,7 +148,7 @@ def measure(document: dict[str, Any], clock: Clock, options: argparse.Namespace,
                 made = CASES[options.op](adj, feat, DTYPES[options.dtype], weighted, choice)
                 cases.append(head | case.run(made, clock, options.seconds_per_case))
                 del made
-                options.json.write_text(json.dumps(document))  # a run that is cut short has not been in vain
+                every.so_far(options.json).write_text(json.dumps(document))  # cut short, it has not been in vain
                 bar.set_postfix_str(f"{cases[-1]['speedup']} of {cases[-1]['best_peer']}")
                 bar.update()
             del adj
@@ -200,6 +200,7 @@ def main(argv: list[str]) -> None:
     else:
         document = collect(options, None)
     writer(document["op"]).save(document, options.json)
+    every.so_far(options.json).unlink(missing_ok=True)
     if document["op"] != "host":
         try:
             writer(document["op"]).plot(document, options.plot)

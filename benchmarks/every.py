@@ -51,6 +51,11 @@ ALL = {
 }
 
 
+def so_far(results: Path) -> Path:
+    """Where the cases measured so far go: the table of before stays until there is another."""
+    return results.with_suffix(".partial")
+
+
 def run(device: str, limit: float, results: Callable[[list[str]], Path]) -> int:
     """Runs them all, printing how each ended; ``results`` says where one writes. Returns how many did not end well."""
     plugins = ["--plugins", str(LESSONS)] if device == "cuda" and LESSONS.exists() else []
@@ -74,6 +79,8 @@ def run(device: str, limit: float, results: Callable[[list[str]], Path]) -> int:
             os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
             said = "stopped"
+            if (cut := so_far(results(options))).exists():
+                cut.replace(results(options))
             subprocess.run([*MODULE, "plot", str(results(options))], capture_output=True)
         bad += bool(said)
         print(f"{time.monotonic() - began:6.0f} s  {words}  {said}", flush=True)

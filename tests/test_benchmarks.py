@@ -103,8 +103,8 @@ def test_fused_measures_pruned_layers_forward_with_their_rate(tmp_path: Path, mo
     plots.beside(made, tmp_path / "fused.png", tmp_path / "none.json")
     assert (tmp_path / "fused-bars.png").exists()
     (tmp_path / "fused-cuda-pruned.json").write_text(json.dumps(made))
-    text = answers.made("fused_pruned", tmp_path)
-    assert "auto / spmm alone and back_to_back / auto | K 32 | K 128 |" in text and "| 128x64 90% | " in text
+    text = answers.made("fused_algorithms", tmp_path)
+    assert "| K | zeros | spmm alone / auto | back_to_back / auto |" in text and "| 32 | 90 % | " in text
 
 
 def test_who_waits_too_long_is_left_out_with_the_time() -> None:
@@ -246,5 +246,7 @@ def test_every_benchmark_is_one_that_there_is_and_says_how_it_ended(monkeypatch,
     monkeypatch.setattr(every, "ALL", {"cpu": ["nothing", "plot"]})
     assert every.run("cpu", 60, lambda argv: tmp_path / "absent.json") == 2
     assert "invalid choice: 'nothing'" in capsys.readouterr().out
+    every.so_far(tmp_path / "absent.json").write_text("so far")
     assert every.run("cpu", 0.01, lambda argv: tmp_path / "absent.json") == 2
     assert capsys.readouterr().out.count("stopped") == 2
+    assert (tmp_path / "absent.json").read_text() == "so far"
