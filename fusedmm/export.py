@@ -3,7 +3,8 @@
 The number of columns is no tensor and would be a constant of the program, so it stays behind and is read
 off the transpose. Hence an exported program runs on graphs of other sizes, and wants matrices with
 ``cache_transpose()``. What it does not take is a matrix of another form than that of its example, and says so: values
-where there were none, and edges in another order than that of the rows where they were in it.
+where there were none, and edges in another order than that of the rows where they were in it. A pattern may stand
+where there were values: operators take it as one, and a program that reads ``adj.val`` itself sees no elements.
 """
 
 from __future__ import annotations
