@@ -229,6 +229,8 @@ static void made(input *in, shared *s)
 {
     const int64_t n = s->a.nnz < 0 ? 0 : s->a.nnz, rows = s->a.rows < 0 ? 0 : s->a.rows;
     const int64_t cols = s->a.cols < 0 ? 0 : s->a.cols;
+    const int64_t most_of_slot = SLOT_BYTES / 8 - 64; /* results are as large as is said */
+    if (n > most_of_slot || rows > most_of_slot || cols > most_of_slot) return;
     fmm_coo coo = {.rows = below(in, 40), .cols = below(in, 40), .nnz = rows, .row_stride = 1};
     fmm_coo_facts facts;
     coo.row = coo.col = s->a.ptr;
