@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,26 +65,62 @@ def gathered(score: str, at: Entries, *x: Tensor) -> Tensor:
     return terms.new_zeros(at.rows, *value.shape[1:]).index_add(0, at.row, terms)
 
 
+class _Sampled(torch.autograd.Function):
+    """<q_i, k_j> at the entries of one head, [nnz]; its gradients are products with the matrix of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, q: Tensor, k: Tensor) -> Tensor:
+        ctx.adj = adj
+        ctx.save_for_backward(q, k)
+        return _sampled(adj, q, k)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
+        q, k = ctx.saved_tensors
+        return None, _matrix(ctx.adj, grads[0]) @ k, _matrix(ctx.adj.t(), grads[0]) @ q
+
+
+class _Product(torch.autograd.Function):
+    """The matrix of ``val`` times x of one head. What autograd does with a CSR of torch's is as large as n x n."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: CSR, val: Tensor, x: Tensor) -> Tensor:
+        ctx.adj = adj
+        ctx.save_for_backward(val, x)
+        return _matrix(adj, val) @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
+        val, x = ctx.saved_tensors
+        upstream = grads[0].contiguous()
+        return None, _sampled(ctx.adj, upstream, x), _matrix(ctx.adj.t(), val) @ upstream
+
+
+def _matrix(adj: CSR, val: Tensor) -> Tensor:
+    """torch's CSR of the values, which stand in the order of the entries before ``adj`` was transposed."""
+    ordered = val[adj.eid] if adj.eid.numel() else val.contiguous()
+    return torch.sparse_csr_tensor(adj.ptr.to(adj.idx.dtype), adj.idx, ordered, adj.shape)
+
+
+def _sampled(adj: CSR, q: Tensor, k: Tensor) -> Tensor:
+    zero = _matrix(adj, q.new_zeros(adj.nnz))
+    return torch.sparse.sampled_addmm(zero, q, k.t(), beta=0.0).values()
+
+
 def by_torch_sparse(score: str, adj: CSR, at: Entries, *x: Tensor) -> Tensor:
     """sampled_addmm (where the score is a product), softmax on the values and CSR @ dense, head by head."""
     q, k, third = x
     value = k if score == "gatv2" else third
-    ptr, idx = adj.ptr.to(torch.int32), adj.idx
+    heads = range(value.shape[1])
+    pattern = adj.pattern()
+    assert not adj.eid.numel()  # what sampled_addmm gives stands in the order of the rows
     if score == "dot":
-        zero = torch.sparse_csr_tensor(ptr, idx, q.new_zeros(adj.nnz), adj.shape)
-        products = [
-            torch.sparse.sampled_addmm(zero, q[:, h].contiguous(), k[:, h].t(), beta=0.0).values()
-            for h in range(q.shape[1])
-        ]
+        products = [_Sampled.apply(pattern, q[:, h].contiguous(), k[:, h].contiguous()) for h in heads]
         logit = torch.stack(products, 1) * q.shape[-1] ** -0.5
     else:
         logit = logits(score, at, *x)
     weight = softmax(at, logit)
-    parts = [
-        torch.sparse_csr_tensor(ptr, idx, weight[:, h].contiguous(), adj.shape) @ value[:, h].contiguous()
-        for h in range(value.shape[1])
-    ]
-    return torch.stack(parts, 1)
+    return torch.stack([_Product.apply(pattern, weight[:, h], value[:, h].contiguous()) for h in heads], 1)
 
 
 class Exact:
