@@ -121,7 +121,8 @@ def times_values(ge: Tensor, val: Values) -> Tensor:
 
 def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
     """Operands with their heads as more channels: the products of all heads are then one sum, rounded once."""
-    if all(t.stride(1) < t.stride(2) for t in operands):  # the order is free, so that of memory: no copy
+    turned = [t.stride(1) < t.stride(2) for t in operands]  # a list, since torch 2.10 does not compile a generator here
+    if all(turned):  # the order is free, so that of memory: no copy
         operands = tuple(t.transpose(1, 2) for t in operands)
     return tuple(t.reshape(t.shape[0], t.shape[1] * t.shape[2]) for t in operands)  # flatten has no rule in vmap
 
