@@ -9,7 +9,8 @@
  *             total[0][h,:] = sum of gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and
  *             where it is asked for total[2][h,:] = sum of gout[i,h,:], for a bias that was added
  *             to attention's result; parts of the nodes first, then the parts in their order
- *     ADD     out[i,h,:] = x[i,h,:] + att[0][h,:], a bias
+ *     ADD     out[i,h,:] = x[i,h,:] + value[i,h,:]; a bias is a value of row stride 0, without a
+ *             value it is a copy
  *
  * Each is one pass over operands of n heads feat numbers in the place of two to ten calls of torch,
  * whose host time is what small graphs wait for. Every result has one owner and terms in an order
@@ -82,7 +83,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
     if (!n) return FMM_OK;
     if (c->form == FMM_GAT_DELTA) return check_delta(c);
     if (c->form == FMM_GAT_ADD) {
-        TRY(check_shape("bias", &c->att[0], x, 1, heads, x->feat, false));
+        if (fmm_given(&c->value)) TRY(check_shape("value", &c->value, x, n, heads, x->feat, false));
         return check_shape("result", &c->out, x, n, heads, x->feat, false);
     }
     for (int t = 0; t < 2; t++) {

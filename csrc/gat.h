@@ -34,9 +34,9 @@ enum { FMM_GAT_PACKED = 4 };
 typedef struct fmm_gat_call {
     fmm_gat_form form;
     fmm_dense x;          /* [n, heads, feat]; DELTA: gout */
-    fmm_dense att[2];     /* [1, heads, feat]: of k, of q; SCORES, SPREAD; ADD: [0] is added */
+    fmm_dense att[2];     /* [1, heads, feat]: of k, of q; SCORES, SPREAD */
     fmm_dense score[2];   /* [n, heads]: k and q; SPREAD: their gradients; DELTA: q, and of it */
-    fmm_dense value;      /* [n, heads, feat]; DELTA: out; SPREAD: gv */
+    fmm_dense value;      /* [n, heads, feat]; DELTA: out; SPREAD: gv; ADD: or absent */
     fmm_dense gout;       /* [n, heads, feat]; SPREAD, with total[2] */
     fmm_dense pos;        /* [n, heads, feat] sums, with score[1]; DELTA */
     fmm_dense lse, pos_w; /* [n, heads] sums; DELTA, pos_w with pos */

@@ -260,7 +260,9 @@ def _(gout, out, lse, glse, pos, pos_w, slope):  # type: ignore[no-untyped-def]
     return gout.new_empty(gout.shape[:2], dtype=sums_dtype(gout)), gq
 
 
-KEPT_APART = 256
+def _kept_bytes(sizes: list[int]) -> int:
+    """Room for so many bytes each, which begin at multiples of 256."""
+    return sum((size + 255) // 256 * 256 for size in sizes)
 
 
 @torch.library.register_fake("fusedmm::_attend_self")
@@ -270,8 +272,7 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole): 
     if whole:
         sizes += [numbers * sums, numbers * wide * sums]
         sizes += [numbers * wide * x.dtype.itemsize] if bias.size(0) else []
-    kept = sum((size + KEPT_APART - 1) // KEPT_APART * KEPT_APART for size in sizes)
-    return x.new_empty(x.shape), x.new_empty(kept, dtype=torch.uint8)
+    return x.new_empty(x.shape), x.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
 
 
 @torch.library.register_fake("fusedmm::_attend_self_back")
@@ -279,6 +280,21 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
     gatt = (1, att_k.size(1), att_k.size(2))
     gbias = x.new_empty(att_k.size(1) * att_k.size(2) if bias else 0)
     return x.new_empty(x.shape), x.new_empty(gatt), x.new_empty(gatt), gbias
+
+
+@torch.library.register_fake("fusedmm::_attend_maps")
+def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, maps, whole):  # type: ignore[no-untyped-def]
+    rows, width = p.size(0), p.size(1) // maps
+    sizes = [rows * heads * sums_dtype(p).itemsize]
+    sizes += [rows * width * p.dtype.itemsize] if whole and (maps == 4 or bias.size(0)) else []
+    return p.new_empty(rows, width), p.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
+
+
+@torch.library.register_fake("fusedmm::_attend_maps_back")
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, p, *rest):  # type: ignore[no-untyped-def]
+    heads, maps = rest[-2:]
+    parts = GATT_PARTS[p.device.type] if maps == 2 else 0
+    return p.new_empty(p.shape), p.new_empty(parts, heads, p.size(1) // (maps * heads), dtype=sums_dtype(p))
 
 
 @torch.library.register_fake("fusedmm::_check")

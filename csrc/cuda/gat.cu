@@ -273,9 +273,11 @@ static __global__ void __launch_bounds__(BLOCK) gat_add(const __grid_constant__ 
         const int64_t c = (rest - h * (s.feat / VEC)) * VEC;
         A sums[VEC], add[VEC];
         unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(s.x.at(i, h) + c), sums);
-        unpack<T, VEC>(load<T, VEC>(s.att[0].at(0, h) + c), add);
+        if (s.value.data) {
+            unpack<T, VEC>(load<T, VEC>(s.value.at(i, h) + c), add);
 #pragma unroll
-        for (int v = 0; v < VEC; v++) sums[v] += add[v];
+            for (int v = 0; v < VEC; v++) sums[v] += add[v];
+        }
         store<T, VEC>(s.out.at(i, h) + c, sums);
     }
 }

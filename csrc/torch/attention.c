@@ -6,8 +6,6 @@
  * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). */
 #include "frame.h"
 
-#include <string.h>
-
 /* The tensors of every pass in this order; a pass takes as many of them as it needs. */
 enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, DELTA, GOUT, TENSORS };
 enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 4 };
@@ -22,13 +20,6 @@ typedef struct attend {
     tensor result[RESULTS];
     int results;
 } attend;
-
-static double number(StableIValue slot)
-{
-    double value;
-    memcpy(&value, &slot, sizeof value);
-    return value;
-}
 
 static bool take_dense(attend *s, int k, const char *name, fmm_dense *d)
 {
@@ -69,9 +60,9 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
     const StableIValue *rest = stack + tensors;
     const bool back = pass == FMM_ATTENTION_ROWS || pass == FMM_ATTENTION_COLS;
     const bool wants = pass != FMM_ATTENTION_WEIGHTS;
-    c->scale = number(rest[0]);
-    c->slope = number(rest[1]);
-    c->dropout = number(rest[2]);
+    c->scale = frame_float(rest[0]);
+    c->slope = frame_float(rest[1]);
+    c->dropout = frame_float(rest[2]);
     c->score = (fmm_attention_score)frame_int(rest[3]);
     s->want = wants ? (int64_t)rest[4] : 0;
     s->algorithm = frame_int(rest[wants ? 5 : 4]);

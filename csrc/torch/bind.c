@@ -14,7 +14,7 @@ fmm_shim fmm_torch;
 
 /* One line per operator: its table in the file of the same name. */
 #define OPERATOR_LIST(X)                                                                           \
-    X(spmm) X(sddmm) X(select) X(attention) X(gat) X(attend_self) X(fused) X(csr)
+    X(spmm) X(sddmm) X(select) X(attention) X(gat) X(attend_self) X(attend_maps) X(fused) X(csr)
 #define X(name) extern const fmm_torch_operator fmm_torch_##name[];
 OPERATOR_LIST(X)
 #undef X

@@ -41,6 +41,13 @@ int frame_int(StableIValue slot)
     return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;
 }
 
+double frame_float(StableIValue slot)
+{
+    double value;
+    memcpy(&value, &slot, sizeof value);
+    return value;
+}
+
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)
 {
     *f = (frame){.count = inputs, .exec = {.parallel_for = run_parallel}};
@@ -132,11 +139,10 @@ static bool is_list(frame *f, const char *name, const tensor *t, int32_t dtype,
     return true;
 }
 
-/* Inputs 0 and 1: ptr and idx. */
-bool frame_structure(frame *f, int64_t cols, fmm_csr *a)
+static bool structure(frame *f, int first, int64_t cols, fmm_csr *a)
 {
     tensor ptr, idx;
-    if (!frame_take(f, 0, "ptr", &ptr) || !frame_take(f, 1, "idx", &idx) ||
+    if (!frame_take(f, first, "ptr", &ptr) || !frame_take(f, first + 1, "idx", &idx) ||
         !is_list(f, "ptr", &ptr, fmm_torch.aoti_torch_dtype_int64(), "int64") ||
         !is_list(f, "idx", &idx, fmm_torch.aoti_torch_dtype_int32(), "int32"))
         return false;
@@ -146,12 +152,13 @@ bool frame_structure(frame *f, int64_t cols, fmm_csr *a)
     return true;
 }
 
-/* Inputs 0 to 3: ptr, idx, eid and plan. */
-bool frame_matrix(frame *f, int64_t cols, fmm_csr *a)
+bool frame_structure(frame *f, int64_t cols, fmm_csr *a) { return structure(f, 0, cols, a); }
+
+bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
 {
     tensor eid, plan;
-    if (!frame_structure(f, cols, a) || !frame_take(f, 2, "eid", &eid) ||
-        !frame_take(f, 3, "plan", &plan))
+    if (!structure(f, first, cols, a) || !frame_take(f, first + 2, "eid", &eid) ||
+        !frame_take(f, first + 3, "plan", &plan))
         return false;
     const bool wide = a->nnz > INT32_MAX;
     const int32_t id =
@@ -170,6 +177,8 @@ bool frame_matrix(frame *f, int64_t cols, fmm_csr *a)
     }
     return true;
 }
+
+bool frame_matrix(frame *f, int64_t cols, fmm_csr *a) { return frame_half(f, 0, cols, a); }
 
 /* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. */
 static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)

@@ -32,6 +32,7 @@ typedef struct tensor {
 /* An int argument, which torch carries as 64 bits, as what fits: beyond int it is the end of int,
  * which names nothing anywhere and is refused as such, and never another number's lower half. */
 int frame_int(StableIValue slot);
+double frame_float(StableIValue slot);
 
 /* Takes over the first `inputs` slots of the stack, which are all tensors. */
 bool frame_begin(frame *f, const StableIValue *stack, int inputs);
@@ -42,6 +43,8 @@ bool frame_take(frame *f, int k, const char *name, tensor *t);
 /* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. */
 bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
+/* The same of four inputs from `first` on, where both halves of a matrix are given. */
+bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a);
 /* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first. */
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
 /* Input k as one number per row and head, [n] or [n, H]; absent without elements. Values: of edges.

@@ -6,7 +6,6 @@
 #include "../gat.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* att, [1, H, C]. */
 static bool take(frame *f, int k, const char *name, fmm_dense *d)
@@ -62,7 +61,7 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     fmm_gat_call c = {.form = FMM_GAT_DELTA};
     const int64_t nothing = 0;
     (void)inputs, (void)results;
-    memcpy(&c.slope, &stack[TENSORS], sizeof c.slope);
+    c.slope = frame_float(stack[TENSORS]);
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, GOUT, "gout", &c.x, &gout) ||
         !frame_dense(&f, OUT, "out", &c.value, &t) || !frame_numbers(&f, LSE, "lse", &c.lse) ||
         !frame_numbers(&f, GLSE, "glse", &c.glse) || !frame_numbers(&f, POS_W, "pos_w", &c.pos_w) ||

@@ -24,8 +24,9 @@ from fusedmm.nn.heads import (
     with_weights,
     writable,
 )
-from fusedmm.nn.linear import maps_of
+from fusedmm.nn.linear import joined, maps_of
 from fusedmm.ops.attention import attention
+from fusedmm.ops.maps import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
 
 
@@ -153,33 +154,50 @@ class GATv2Conv(torch.nn.Module):
         if x_dst is None:
             raise ValueError("GATv2Conv: the targets need features too, x = (x_src, x_dst)")
         residual = None if self.res is None else self.res(x_dst)
-        shape = (-1, self.heads, self.out_channels)
-        if x_dst is not x_src:
-            source, target = self.lin_l(x_src).view(shape), self.lin_r(x_dst).view(shape)
-        elif self.share_weights:
-            source = target = self.lin_l(x_src).view(shape)
+        bias, alpha = self.bias, None
+        added = not self.concat or bias is not None or residual is not None
+        alone = attr is None and x_dst is x_src and not (self.share_weights or return_attention_weights)
+        both = joined(x_src, self.lin_l, self.lin_r) if alone else None
+        if both is not None:
+            inside, bias = (bias, None) if self.concat else (None, bias)
+            dropout = self.dropout if self.training else 0.0
+            call = Call(adj, 1.0, self.negative_slope, dropout, self.heads, 2)
+            out = attend_maps(call, x_src, *both, self.att, inside)
+            out = out if self.concat else merged(self._by_head(out), False)
         else:
-            source, target = (part.view(shape) for part in maps_of(x_src, self.lin_l, self.lin_r))
+            out, alpha = self._attend(adj, attr, x_src, x_dst, bool(return_attention_weights))
+            out = merged(out, self.concat)
+        out = out if residual is None else out + residual
+        out = out if bias is None else out + bias
+        out = writable(out, added)
+        return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.view(-1, self.heads, self.out_channels)
+
+    def _attend(
+        self, adj: CSR, attr: Tensor | None, x_src: Tensor, x_dst: Tensor, return_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """[targets, H, C], and the weights where they are asked for."""
+        if x_dst is not x_src:
+            source, target = self._by_head(self.lin_l(x_src)), self._by_head(self.lin_r(x_dst))
+        elif self.share_weights:
+            source = target = self._by_head(self.lin_l(x_src))
+        else:
+            source, target = map(self._by_head, maps_of(x_src, self.lin_l, self.lin_r))
         options: dict[str, Any] = {
-            "dropout": self.dropout,
-            "training": self.training,
-            "return_weights": bool(return_attention_weights),
-        }
+            "dropout": self.dropout, "training": self.training, "return_weights": return_weights
+        }  # fmt: skip
         if attr is None or self.lin_edge is None:
             found = attention(
                 adj, target, source, source, score="gatv2", att=self.att, slope=self.negative_slope, **options
             )
         else:
-            logits = self._logits(adj, target, source, self.lin_edge(attr).view(shape))
+            logits = self._logits(adj, target, source, self._by_head(self.lin_edge(attr)))
             zero = logits.new_zeros(1, 1)  # takes no memory: the logits are all that scores consist of
             q, k = zero.expand(adj.shape[0], self.heads), zero.expand(adj.shape[1], self.heads)
             found = attention(adj, q, k, source, score="additive", slope=1.0, bias=logits, **options)
-        out, alpha = found if isinstance(found, tuple) else (found, None)
-        out = merged(out, self.concat)
-        out = out if residual is None else out + residual
-        out = out if self.bias is None else out + self.bias
-        out = writable(out, not self.concat or self.bias is not None or residual is not None)
-        return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
+        return (found[0], found[1]) if isinstance(found, tuple) else (found, None)
 
     def _logits(self, adj: CSR, target: Tensor, source: Tensor, edge: Tensor) -> Tensor:
         """[edges, H], of features [edges, H, C] that enter within the nonlinearity."""

@@ -95,24 +95,32 @@ JOINED = 2**24  # numbers up to which one product and the copy of its gradients 
 def maps_of(x: Tensor, *maps: Linear) -> list[Tensor]:
     """Several linear maps of one x: where it pays as one product, whose results lie side by side.
 
-    Each is what ``map(x)`` gives, to rounding. One product, its two gradients and the copy of the results'
-    gradients to one place stand for as many products as there are maps and the sums of x's gradients. A small
-    graph waits for calls; a large one for bytes, which the copy reads and writes once, and each sum of two thrice.
+    Each is what ``map(x)`` gives, to rounding.
     """
-    if not _joins(x, maps):
+    one = joined(x, *maps)
+    if one is None:
         return [lin(x) for lin in maps]
-    weights: list[Tensor] = [lin.weight_for(x) for lin in maps]
-    biases: list[Tensor] = [lin.bias for lin in maps if lin.bias is not None]
-    out = torch.nn.functional.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-    return list(out.split([w.shape[0] for w in weights], -1))
+    return list(torch.nn.functional.linear(x, *one).split([lin.out_channels for lin in maps], -1))
 
 
-def _joins(x: Tensor, maps: tuple[Linear, ...]) -> bool:
+def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
+    """Weights and biases one below the other, where one product with them pays, else None.
+
+    One product, its two gradients and the copy of the results' gradients to one place stand for as many products
+    as there are maps and the sums of x's gradients. A small graph waits for calls; a large one for bytes, which
+    the copy reads and writes once, and each sum of two thrice.
+    """
     numbers = sum(lin.out_channels for lin in maps)
-    pays = x.shape[0] * numbers <= JOINED or 2 * numbers <= 3 * (len(maps) - 1) * x.shape[-1]
-    if not pays or any((lin.bias is None) != (maps[0].bias is None) for lin in maps):
-        return False
-    return all(goes_unseen(x, lin) for lin in maps)
+    if x.shape[0] * numbers > JOINED and 2 * numbers > 3 * (len(maps) - 1) * x.shape[-1]:
+        return None
+    if not all(goes_unseen(x, lin) for lin in maps):
+        return None
+    biases = [lin.bias for lin in maps]  # each look costs, of a module's parts
+    given: list[Tensor] = [b for b in biases if b is not None]
+    if given and len(given) < len(maps):
+        return None
+    weights: list[Tensor] = [lin.weight_for(x) for lin in maps]
+    return torch.cat(weights), torch.cat(given) if given else None
 
 
 def goes_unseen(x: Tensor, lin: Linear | None) -> bool:

@@ -11,9 +11,10 @@ from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights, writable
-from fusedmm.nn.linear import Linear, maps_of
+from fusedmm.nn.linear import Linear, joined, maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edged import attend_edges, expanded
+from fusedmm.ops.maps import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
 
 
@@ -129,15 +130,22 @@ class TransformerConv(torch.nn.Module):
             raise ValueError("TransformerConv: edge_attr needs edge_dim")
         if self.lin_edge is not None and attr is None:
             raise ValueError(f"TransformerConv: edge_dim={self.edge_dim} needs edge_attr")
-        shape = (-1, self.heads, self.out_channels)
+        dropout, scale = self.dropout if self.training else 0.0, self.out_channels**-0.5
         of_targets, of_sources = [self.lin_query, self.lin_skip][: 1 + self.root_weight], [self.lin_key, self.lin_value]
+        alone = x_src is x_dst and attr is None and return_attention_weights is None
+        every = None
+        if alone and self.concat and self.lin_beta is None:
+            every = joined(x_src, *of_sources, *of_targets)
+        if every is not None:
+            call = Call(adj, scale, 0.0, dropout, self.heads, 3 + self.root_weight)
+            return writable(attend_maps(call, x_src, *every, None, None), self.root_weight)
+        shape, projected = (-1, self.heads, self.out_channels), None
         if x_src is x_dst:
             key, value, query, *skip = maps_of(x_src, *of_sources, *of_targets)
         else:
             key, value = maps_of(x_src, *of_sources)
             query, *skip = maps_of(x_dst, *of_targets)
         query, key, value = query.view(shape), key.view(shape), value.view(shape)
-        dropout, scale, projected = self.dropout if self.training else 0.0, self.out_channels**-0.5, None
         if attr is None or self.lin_edge is None:
             out: Any = attention(adj, query, key, value, scale=scale, dropout=dropout)
         else:

@@ -21,7 +21,7 @@ from fusedmm._lib import ops
 from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import ADDITIVE, Options
-from fusedmm.ops.operands import needs_rules, require_dense
+from fusedmm.ops.operands import is_mixed, needs_rules, require_dense
 from fusedmm.ops.pair import run
 
 Call = tuple[CSR, float, float]  # the matrix, slope and dropout
@@ -58,9 +58,9 @@ def attend_self(
         TypeError, ValueError: as ``attention``.
     """
     rules = needs_rules(x, weight, att_k, att_q, bias)
-    if weight is not None and (rules or _mixed(x, weight, att_k, att_q, bias)):
+    if weight is not None and (rules or is_mixed(x, weight, att_k, att_q, bias)):
         x, weight = linear(x, weight), None
-    if weight is None and (rules or _mixed(x, att_k, att_q, bias)):
+    if weight is None and (rules or is_mixed(x, att_k, att_q, bias)):
         heads = x.view(x.shape[0], *att_k.shape[1:])
         k, q = self_scores(heads, att_k, att_q)
         out = base.attention(adj.pattern(), q, k, heads, score="additive", slope=slope, dropout=dropout)
@@ -80,19 +80,10 @@ def attend_self(
 
 def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
     """k and q of x [n, H, C], [n, H], in the bits that ``attend_self`` has; of any order."""
-    if needs_rules(x, att_k, att_q) or _mixed(x, att_k, att_q):
+    if needs_rules(x, att_k, att_q) or is_mixed(x, att_k, att_q):
         return (x * att_k).sum(-1), (x * att_q).sum(-1)
     k, q = Scores.apply(x, att_k, att_q)
     return k.squeeze(-1), q.squeeze(-1)
-
-
-def _mixed(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
-    dtype = x.dtype
-    for t in others:
-        if t is not None and t.dtype != dtype:
-            return True
-    return torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
 
 
 class Scores(torch.autograd.Function):

@@ -56,6 +56,15 @@ def autocast(x: Tensor) -> Tensor:
     return x
 
 
+def is_mixed(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
+    dtype = x.dtype
+    for t in others:
+        if t is not None and t.dtype != dtype:
+            return True
+    return torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
+
+
 def normalize(x: Tensor) -> Tensor:
     """x [..., F] by the lengths of its rows, which are kept in the dtype of sums: float16 has neither torch's
     eps nor the length of 64 numbers of 10,000."""
