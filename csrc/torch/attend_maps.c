@@ -3,7 +3,7 @@
  *
  *     p = [ k = v | q ]           out = attention(q, k, v) of GATv2's scores, + bias
  *     p = [ k | v | q ]           out = attention(q, k, v) of products, + bias
- *     p = [ k | v | q | skip ]    the same + skip
+ *     p = [ k | v | q | skip ]    the same + skip instead
  *
  * The maps lie side by side, [n, maps * heads * C], as one product of all weights gives them, and
  * so do their gradients, which the product's own gradients take as they are. The passes are those
@@ -96,6 +96,10 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!begin(&m, stack, FIRST, TENSORS) || !attend_bias(s, BIAS, &add.value) ||
         !attend_give(s, &add.out, &out[0], 2, false, s->n, s->heads, s->feat))
         goto done;
+    if (m.count == MOST && add.value.data) {
+        frame_fail(&s->f, "either a bias or a map is added");
+        goto done;
+    }
     if (m.count == MOST) add.value = map(&m, &m.p, MOST - 1);
     const bool added = add.value.data != NULL;
     if (!attend_bytes(s, kept_in(s, whole && added, NULL, &lse, &apart), &out[1])) goto done;
