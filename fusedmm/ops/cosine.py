@@ -52,19 +52,15 @@ def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
     o = Options(adj, DOT, 1.0, 0.0, 0.0, 0, False)
     if torch.is_grad_enabled() and (x.requires_grad or beta.requires_grad):
         return CosineAttention.apply(o, x, beta)
-    return _forward(o, x, beta)[0].view(x.shape)
-
-
-def _operands(q: Tensor, unit: Tensor, x: Tensor) -> Operands:
-    return Operands(q[:, None], unit[:, None], x[:, None], None, None, None, None)
+    return _forward(o, x[:, None], beta)[0].view(x.shape)
 
 
 def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
-    """out [n, 1, F], lse, beta u, u and the lengths that x was divided by."""
+    """out, lse, beta u, u and the lengths that x [n, 1, F] was divided by."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=sums_dtype(x)).clamp_min_(EPS)
     unit = (x / length).to(x.dtype)
     q = beta * unit
-    out, lse, _, _ = base.forward(o, _operands(q, unit, x))
+    out, lse, _, _ = base.forward(o, Operands(q, unit, x, None, None, None, None))
     return out, lse, q, unit, length
 
 
@@ -73,7 +69,7 @@ class CosineAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, o: Options, x: Tensor, beta: Tensor) -> Tensor:
-        kept = _forward(o, x, beta)
+        kept = _forward(o, x[:, None], beta)
         ctx.save_for_backward(x, beta, *kept)
         ctx.o = o
         return kept[0].view(x.shape)
@@ -84,10 +80,11 @@ class CosineAttention(torch.autograd.Function):
         o, needs = ctx.o, ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_differentiable(o, x, beta, needs, gout)
+        dtype, saved = x.dtype, (*ctx.saved_tensors, gout)
         # The gradient of u may be no number of 16 bits where that of x, by its length, is one.
-        dtype, (x, beta, out, lse, q, unit, length, gout) = x.dtype, kept(*ctx.saved_tensors, gout)
-        gout, operands, none = gout[:, None], _operands(q, unit, x), o.adj.none
-        unit = unit[:, None]
+        x, beta, out, lse, q, unit, length, gout = saved if dtype == sums_dtype(x) else kept(*saved)
+        gout, none = gout[:, None], o.adj.none
+        operands = Operands(q, unit, x[:, None], None, None, None, None)
 
         def along(a: Tensor, b: Tensor) -> Tensor:
             """<a, b> of each node, [n, 1]."""
@@ -101,8 +98,8 @@ class CosineAttention(torch.autograd.Function):
         gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
         gunit = gk.addcmul_(gq, beta)
         del gq  # memory peaks here
-        radial = along(gunit, unit).mul_(length > EPS).to(unit.dtype)
-        gx = gunit.addcmul_(unit, radial[..., None], value=-1).div_(length[..., None]).add_(gv)[:, 0]
+        radial = along(gunit, unit)[..., None].mul_(length > EPS)
+        gx = gunit.addcmul_(unit, radial, value=-1).div_(length).add_(gv)[:, 0]
         return None, gx.to(dtype), gbeta
 
 
@@ -112,8 +109,9 @@ def _differentiable(
     """The gradients as a graph of their own."""
     with torch.enable_grad():
         given = [t.view_as(t) if need else t for t, need in zip((x, beta), needs, strict=True)]
-        unit = normalize(given[0])
-        out = base.Attention.apply(o, *_operands(given[1] * unit, unit, given[0]))[0].squeeze(1)
+        wide = given[0][:, None]
+        unit = normalize(wide)
+        out = base.Attention.apply(o, given[1] * unit, unit, wide, None, None, None, None)[0].squeeze(1)
     wanted = [t for t, need in zip(given, needs, strict=True) if need]
     found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
     return tuple(next(found) if need else None for need in needs)
