@@ -53,7 +53,7 @@ FUZZ_SECONDS ?= 3600
 # What Python's tests reach and the C tests do not: the operators' way through torch, construction, plug-ins, bad input;
 # and of those that go over shapes, dtypes and options the cases that are not large.
 PYTHON_CHECKED ?= $(wildcard tests/test_forged*.py) $(patsubst %,tests/test_%.py,contract attention_rules fused_contract \
-    sddmm gat construction csr raw_operators plugins)
+    sddmm gat maps construction csr raw_operators plugins)
 PYTHON_SAMPLED ?= $(patsubst %,tests/test_%.py,spmm fused attention)
 LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or test_fused and covering
 
