@@ -73,10 +73,11 @@ static void step_back(int64_t groups, int64_t *begin)
 static size_t bounds_bytes(int64_t groups) { return ((size_t)groups + 1) * sizeof(int64_t); }
 
 size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
-                              bool loops)
+                              bool loops, bool identity)
 {
-    if (exec->device == FMM_CUDA) return fmm_cuda_compress_workspace(exec, a, facts, loops);
-    return bounds_bytes(a->cols) + (size_t)a->nnz * sizeof(placed);
+    if (exec->device == FMM_CUDA)
+        return fmm_cuda_compress_workspace(exec, a, facts, loops, identity);
+    return identity ? 0 : bounds_bytes(a->cols) + (size_t)a->nnz * sizeof(placed);
 }
 
 static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
@@ -89,14 +90,15 @@ static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
 }
 
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
-                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept)
+                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                        int64_t *kept)
 {
     const bool identity = !loops && !eid;
     TRY(check_sizes("compress", a->rows, a->cols, a->nnz));
-    if (!identity)
-        TRY(fmm_check_workspace("compress", exec, fmm_compress_workspace(exec, a, facts, loops)));
+    TRY(fmm_check_workspace("compress", exec,
+                            fmm_compress_workspace(exec, a, facts, loops, identity)));
     if (exec->device == FMM_CUDA)
-        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, kept);
+        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, plan, kept);
     memset(ptr, 0, bounds_bytes(a->rows));
     if (identity) return compress_sorted(a, ptr, idx), FMM_OK;
     int64_t *end = exec->workspace;
@@ -141,13 +143,13 @@ size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 }
 
 fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
-                         int32_t *eid)
+                         int32_t *eid, void *plan)
 {
     uint64_t report;
     TRY(check_sizes("transpose", a->rows, a->cols, a->nnz));
     if (exec->device == FMM_CUDA) {
         TRY(fmm_check_workspace("transpose", exec, fmm_transpose_workspace(exec, a)));
-        return fmm_cuda_transpose(exec, a, ptr, idx, eid);
+        return fmm_cuda_transpose(exec, a, ptr, idx, eid, plan);
     }
     TRY(fmm_csr_check(exec, a, &report));
     REQUIRE(report == UINT64_MAX, FMM_INVALID_ARGUMENT, "transpose: ptr or idx is malformed");

@@ -20,22 +20,24 @@ typedef struct fmm_coo_facts {
 
 /* Fails where a coordinate is outside, on the CPU at the first, and where there are more entries
  * than int32 counts. On CUDA it waits for the device, and needs a workspace of that many bytes. */
-enum { FMM_COO_LOOK_BYTES = 16 };
+enum { FMM_COO_LOOK_BYTES = 1 << 14 };
 fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
 /* ptr [rows + 1], idx and eid [entries] of what fmm_coo_look found; on CUDA, of what nobody looked
  * at too, with no facts. With `loops` the self loops are left out, the other entries are numbered
  * anew (kept, where given, [nnz - facts.loops], says which those are), and min(rows, cols) loops
  * follow, each the last of its row. eid may be absent where the entries are sorted and loops stay:
- * it is the identity. */
+ * it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA. */
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
-                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept);
+                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                        int64_t *kept);
 size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
-                              bool loops);
+                              bool loops, bool identity);
 
-/* ptr [cols + 1], idx and eid [nnz] of the transpose; on the CPU it fails where a is malformed. */
+/* ptr [cols + 1], idx and eid [nnz] of the transpose, and its plan on CUDA; on the CPU it fails
+ * where a is malformed. */
 fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
-                         int32_t *eid);
+                         int32_t *eid, void *plan);
 size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
 
 /* 1 / sqrt(d_i d_j) for every entry (i, j), d the entries of each row: val in the caller's order,
@@ -49,11 +51,12 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
 
 fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
-                             bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept);
+                             bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                             int64_t *kept);
 size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
-                                   const fmm_coo_facts *facts, bool loops);
+                                   const fmm_coo_facts *facts, bool loops, bool identity);
 fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
-                              int32_t *eid);
+                              int32_t *eid, void *plan);
 size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
 fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
 fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr, const fmm_dense *g,

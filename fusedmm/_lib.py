@@ -307,12 +307,14 @@ def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
     size = torch.library.get_ctx().new_dynamic_size  # what stays, and whether it is in order, the content decides
     entries = size() if loops else row.size(0)
     new = (row.new_empty(n, dtype=torch.int32) for n in (entries, size()))
-    return row.new_empty(rows + 1), *new, row.new_empty(size())
+    plan = row.new_empty(size() if row.is_cuda else 0, dtype=torch.uint8)
+    return row.new_empty(rows + 1), *new, plan, row.new_empty(size())
 
 
 @torch.library.register_fake("fusedmm::_transpose")
 def _(ptr, idx, eid, plan, cols):  # type: ignore[no-untyped-def]
-    return ptr.new_empty(cols + 1), torch.empty_like(idx), torch.empty_like(idx)
+    size = torch.library.get_ctx().new_dynamic_size() if ptr.is_cuda else 0
+    return ptr.new_empty(cols + 1), torch.empty_like(idx), torch.empty_like(idx), plan.new_empty(size)
 
 
 @torch.library.register_fake("fusedmm::_normalize")

@@ -14,6 +14,7 @@ from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, requ
 _compress: Any = ops._compress.default
 _transpose: Any = ops._transpose.default
 
+Plan = Tensor | None  # where the call that made a structure did not make it
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
@@ -75,14 +76,14 @@ def in_one_call(where: Tensor, nnz: int, rows: int, cols: int) -> bool:
 
 def made_of(
     row: Tensor, col: Tensor, rows: int, cols: int, loops: bool, places: Places | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """(ptr, idx, eid, kept) of coordinates that one call takes.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
+    """(ptr, idx, eid, plan, kept) of coordinates that one call takes.
 
     Without elements are eid where it is the identity, and kept where loops leave no entry out. Coordinates outside
     raise, or without places, which ask for no check, give None on the CPU and some matrix on a GPU.
     """
     try:
-        made: tuple[Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, places is not None)
+        made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, places is not None)
     except RuntimeError as error:
         if not _is_refused(error):
             raise_translated(error, row.device)
@@ -101,42 +102,43 @@ def _is_refused(error: RuntimeError) -> bool:
 
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(ptr, idx, eid) of int64 coordinates in any order; places are what errors call a row and a column."""
+) -> tuple[Tensor, Tensor, Tensor, Plan]:
+    """(ptr, idx, eid, plan) of int64 coordinates in any order; places are what errors call a row and a column."""
     nnz = row.shape[0]
     if in_one_call(row, nnz, rows, cols):
         made = made_of(row, col, rows, cols, False, places if check else None)
         if made is not None:
-            ptr, idx, eid, _ = made
+            ptr, idx, eid, plan, _ = made
             if not eid.shape[0] and nnz:
                 eid = (
                     row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
                 )
-            return ptr, idx, eid
+            return ptr, idx, eid, plan
     if check and row.numel():
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
-            return pointers(row, rows), own(col, torch.int32), torch.empty(0, dtype=torch.uint8, device=row.device)
+            eid = torch.empty(0, dtype=torch.uint8, device=row.device)
+            return pointers(row, rows), own(col, torch.int32), eid, None
         del keys
     if row.is_cpu:
         order = torch.sort(row * cols + col, stable=True).indices
     else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
         order = torch.sort(col.int(), stable=True).indices
         order = order.index_select(0, torch.sort(row.int().index_select(0, order), stable=True).indices)
-    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order)
+    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order), None
 
 
 def compress_with_loops(
     row: Tensor, col: Tensor, rows: int, cols: int, places: Places
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(ptr, idx, eid, kept) of entries that one call takes, less their self loops, and a loop at each row's end.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """(ptr, idx, eid, plan, kept) of entries that one call takes, less their self loops, and a loop at each row's end.
 
     The loops are numbered behind the other entries; kept, int64, is which those are, or None for all.
     """
     made = made_of(row, col, rows, cols, True, places)
     assert made is not None
-    ptr, idx, eid, kept = made
-    return ptr, idx, eid, None if idx.shape[0] == row.shape[0] + min(rows, cols) else kept
+    ptr, idx, eid, plan, kept = made
+    return ptr, idx, eid, plan, None if idx.shape[0] == row.shape[0] + min(rows, cols) else kept
 
 
 @lasting
@@ -145,8 +147,8 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int) ->
     rows, nnz = ptr.shape[0] - 1, idx.shape[0]
     if in_one_call(idx, nnz, rows, cols):
         try:
-            ptr_t, idx_t, eid_t = _transpose(ptr, idx, eid, plan, cols)
-            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_looked_at(plan))
+            ptr_t, idx_t, eid_t, plan_t = _transpose(ptr, idx, eid, plan, cols)
+            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_looked_at(plan), plan_t)
         except RuntimeError as error:  # one that was not checked is sorted, whatever it holds
             if not _is_refused(error):
                 raise_translated(error, idx.device)

@@ -182,15 +182,22 @@ class CSR:
     @staticmethod
     @lasting
     def make(
-        ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool, look: bool = False
+        ptr: Tensor,
+        idx: Tensor,
+        eid: Tensor,
+        val: Tensor | None,
+        cols: int,
+        check: bool,
+        look: bool = False,
+        plan: Tensor | None = None,
     ) -> CSR:
-        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look: see ``plan_of``."""
+        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look, plan: see ``plan_of``."""
         none = ptr.new_empty(0, dtype=torch.uint8)
         if val is not None:
             require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look), none, cols)
+        adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look, plan), none, cols)
         if val is not None:
             adj._permute_values()
         return adj

@@ -68,8 +68,8 @@ def _from_pairs(
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
     rows, cols = shape
-    ptr, idx, eid = compress(row, col, rows, cols, check, places)
-    return CSR.make(ptr, idx, eid, val, cols, False, check)
+    ptr, idx, eid, plan = compress(row, col, rows, cols, check, places)
+    return CSR.make(ptr, idx, eid, val, cols, False, check, plan)
 
 
 def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:

@@ -143,8 +143,8 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
     col, row = edge_index.long().unbind()
     if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
-    ptr, idx, eid, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
-    return Looped(CSR.make(ptr, idx, eid, None, sources, False), kept)
+    ptr, idx, eid, plan, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
+    return Looped(CSR.make(ptr, idx, eid, None, sources, False, False, plan), kept)
 
 
 def without_loops(adj: CSR) -> CSR:

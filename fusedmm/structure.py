@@ -126,14 +126,15 @@ def own_values(values: Tensor) -> Tensor:
     return values.clone()
 
 
-def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool) -> Tensor:
-    """The plan; look: matrices as full as layers of pruned networks may cost one more synchronisation with a GPU.
+def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool, made: Tensor | None = None) -> Tensor:
+    """The plan, or the one that was made with the structure.
 
+    look: matrices as full as layers of pruned networks may cost one more synchronisation with a GPU.
     What was seen is the length of the plan, modulo 16: calls know that without a look at the device.
     """
     if ptr.is_cpu:  # which needs none
-        return ptr.new_empty(0, dtype=torch.uint8)
-    plan: Tensor = ops._plan(ptr, idx)
+        return ptr.new_empty(0, dtype=torch.uint8) if made is None else made
+    plan: Tensor = ops._plan(ptr, idx) if made is None else made
     rows, (share, tall, wide) = ptr.numel() - 1, TILED
     if not look or not plan.numel() or rows < tall or cols < wide or idx.numel() < share * rows * cols:
         return plan

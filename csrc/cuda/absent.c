@@ -118,16 +118,18 @@ fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_fac
 }
 
 size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
-                                   const fmm_coo_facts *facts, bool loops)
+                                   const fmm_coo_facts *facts, bool loops, bool identity)
 {
-    (void)exec, (void)a, (void)facts, (void)loops;
+    (void)exec, (void)a, (void)facts, (void)loops, (void)identity;
     return 0;
 }
 
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
-                             bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, int64_t *kept)
+                             bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                             int64_t *kept)
 {
-    (void)exec, (void)a, (void)facts, (void)loops, (void)ptr, (void)idx, (void)eid, (void)kept;
+    (void)exec, (void)a, (void)facts, (void)loops, (void)ptr, (void)idx, (void)eid, (void)plan,
+        (void)kept;
     return absent("compress");
 }
 
@@ -138,9 +140,9 @@ size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 }
 
 fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
-                              int32_t *eid)
+                              int32_t *eid, void *plan)
 {
-    (void)exec, (void)a, (void)ptr, (void)idx, (void)eid;
+    (void)exec, (void)a, (void)ptr, (void)idx, (void)eid, (void)plan;
     return absent("transpose");
 }
 

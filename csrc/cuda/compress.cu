@@ -7,7 +7,8 @@
  * entries and have a column beyond all others, which makes them the last of their rows. Then a
  * search per row finds ptr, and a gather idx. Sorts are the only launches whose number depends on
  * the sizes; nothing waits for the device but the look at the coordinates. */
-#include "search.cuh"
+#include "arrange.cuh"
+#include "plan.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -18,31 +19,20 @@
 #include <cub/device/device_select.cuh>
 #include <thrust/iterator/counting_iterator.h>
 
-extern "C" {
-#include "../compress.h"
-}
-
 typedef cub::DoubleBuffer<uint32_t> pair; /* of arrays, between which a sort goes to and fro */
 
 /* ---- what the coordinates are ---- */
 
-typedef struct facts {
+struct facts {
     unsigned long long loops;
     unsigned outside, falls;
-} facts;
-static_assert(sizeof(facts) <= FMM_COO_LOOK_BYTES, "the workspace of a look");
+};
+enum { LOOKS = FMM_COO_LOOK_BYTES / sizeof(facts) };
 
-static __device__ __forceinline__ int64_t row_of(const fmm_coo &a, int64_t p)
-{
-    return __ldg(a.row + p * a.row_stride);
-}
-static __device__ __forceinline__ int64_t col_of(const fmm_coo &a, int64_t p)
-{
-    return __ldg(a.col + p * a.col_stride);
-}
-
+/* A line of facts for each block: nothing need be zero before. */
 static __global__ void __launch_bounds__(BLOCK) coo_look(const fmm_coo a, facts *found)
 {
+    __shared__ unsigned of_warp[BLOCK / WARP];
     const int64_t step = int64_t(gridDim.x) * BLOCK;
     unsigned loops = 0;
     bool outside = false, falls = false;
@@ -54,18 +44,19 @@ static __global__ void __launch_bounds__(BLOCK) coo_look(const fmm_coo a, facts 
         falls |= r < last || (r == last && c < col_of(a, before));
     }
     for (int d = WARP / 2; d; d /= 2) loops += __shfl_xor_sync(ALL, loops, d);
-    const bool any_outside = __any_sync(ALL, outside), any_falls = __any_sync(ALL, falls);
-    if (threadIdx.x % WARP) return;
-    if (loops) atomicAdd(&found->loops, (unsigned long long)loops);
-    if (any_outside) found->outside = 1;
-    if (any_falls) found->falls = 1;
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = loops;
+    const unsigned any_outside = __syncthreads_or(outside), any_falls = __syncthreads_or(falls);
+    if (threadIdx.x) return;
+    facts here = {0, any_outside, any_falls};
+    for (int w = 0; w < BLOCK / WARP; w++) here.loops += of_warp[w];
+    found[blockIdx.x] = here;
 }
 
 extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
                                         fmm_coo_facts *facts_of)
 {
-    enum { BLOCKS_MAX = 4096 };
-    facts here = {};
+    enum { EASY = 4 * BLOCK }; /* entries that a block looks at before another is worth its line */
+    facts here[LOOKS], all = {};
     int before;
     const cudaStream_t stream = stream_of(exec);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -78,26 +69,24 @@ extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
                                          "the capture");
     }
     facts *const found = static_cast<facts *>(exec->workspace);
-    cudaMemsetAsync(found, 0, sizeof *found, stream);
-    const int64_t blocks = smaller(blocks_for(a->nnz), BLOCKS_MAX);
-    if (blocks) coo_look<<<(unsigned)blocks, BLOCK, 0, stream>>>(*a, found);
-    cudaMemcpyAsync(&here, found, sizeof here, cudaMemcpyDeviceToHost, stream);
-    cudaStreamSynchronize(stream);
+    const int64_t blocks = smaller(ceil_div(a->nnz, EASY), LOOKS);
+    if (blocks) {
+        coo_look<<<(unsigned)blocks, BLOCK, 0, stream>>>(*a, found);
+        cudaMemcpyAsync(here, found, (size_t)blocks * sizeof *here, cudaMemcpyDeviceToHost, stream);
+        cudaStreamSynchronize(stream);
+    }
     TRY(cuda_leave("compress", exec, before));
-    REQUIRE(!here.outside, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
-    *facts_of = fmm_coo_facts{(int64_t)here.loops, !here.falls};
+    for (int64_t k = 0; k < blocks; k++) {
+        all.loops += here[k].loops;
+        all.outside |= here[k].outside;
+        all.falls |= here[k].falls;
+    }
+    REQUIRE(!all.outside, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
+    *facts_of = fmm_coo_facts{(int64_t)all.loops, !all.falls};
     return FMM_OK;
 }
 
 /* ---- sorts ---- */
-
-/* Bits that tell the keys 0 .. most apart. */
-static int bits_for(int64_t most)
-{
-    int bits = 1;
-    while (most >> bits) bits++;
-    return bits;
-}
 
 static size_t sort_bytes(int64_t n)
 {
@@ -151,29 +140,12 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- coordinates to a CSR ---- */
 
-struct coordinates {
-    fmm_coo a;
-    const int64_t *kept; /* NULL: all */
-    int64_t others, total;
-};
-
-/* Entry k of those that are sorted: a coordinate, or behind them the loop of a node. */
-static __device__ __forceinline__ int64_t source(const coordinates &c, int64_t k)
-{
-    return c.kept ? __ldg(c.kept + k) : k;
-}
-
-static __device__ __forceinline__ uint32_t bounded(int64_t v, int64_t n)
-{
-    return (uint32_t)(uint64_t(v) < uint64_t(n) ? v : n);
-}
-
 static __global__ void __launch_bounds__(BLOCK)
     fill_columns(const coordinates c, uint32_t *key, uint32_t *value)
 {
     const int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
     if (k >= c.total) return;
-    key[k] = k < c.others ? bounded(col_of(c.a, source(c, k)), c.a.cols) : (uint32_t)c.a.cols;
+    key[k] = col_key(c, k);
     value[k] = (uint32_t)k;
 }
 
@@ -181,9 +153,7 @@ static __global__ void __launch_bounds__(BLOCK)
     fill_rows(const coordinates c, uint32_t *key, const uint32_t *value)
 {
     const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
-    if (q >= c.total) return;
-    const int64_t k = value[q];
-    key[q] = k < c.others ? bounded(row_of(c.a, source(c, k)), c.a.rows) : (uint32_t)(k - c.others);
+    if (q < c.total) key[q] = row_key(c, value[q]);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -224,56 +194,78 @@ static int64_t entries_of(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
     return loops ? a->nnz - f->loops + smaller(a->rows, a->cols) : a->nnz;
 }
 
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
 /* What CUB needs depends on the card; where it cannot say, its call will. */
 extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
-                                              const fmm_coo_facts *f, bool loops)
+                                              const fmm_coo_facts *f, bool loops, bool identity)
 {
     int before;
     const int64_t n = entries_of(a, f, loops);
+    const size_t few = few_bytes(exec, n, a->rows, a->cols);
+    if (identity) return plan_scratch(a->rows);
+    if (few && !(loops && f->loops)) return few;
     if (cuda_enter("compress", exec, &before) != FMM_OK) return 0;
-    size_t bytes = sort_bytes(n);
-    if (loops && f->loops) {
-        const size_t select = COUNT + select_bytes(a);
-        bytes = select > bytes ? select : bytes;
-    }
+    const size_t sorts = few ? few : larger(2 * padded(n) + sort_bytes(n), plan_scratch(a->rows));
+    const size_t selects = loops && f->loops ? COUNT + select_bytes(a) : 0;
     cuda_leave("compress", exec, before);
-    return 2 * padded(n) + bytes;
+    return larger(sorts, selects);
+}
+
+static cudaError_t select_others(const fmm_exec *exec, const fmm_coo *a, int64_t *kept)
+{
+    char *const at = static_cast<char *>(exec->workspace);
+    size_t bytes = exec->workspace_bytes - COUNT;
+    return cub::DeviceSelect::If(at + COUNT, bytes, numbers_from(0), kept,
+                                 reinterpret_cast<int64_t *>(at), (int)a->nnz, is_no_loop{*a},
+                                 stream_of(exec));
+}
+
+static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
+                             int32_t *eid)
+{
+    const cudaStream_t stream = stream_of(exec);
+    const int64_t n = c.total;
+    const unsigned blocks = blocks_for(n);
+    const scratch s = share_out(exec, n, 2);
+    cudaError_t said = cudaSuccess;
+    pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
+    pair values(reinterpret_cast<uint32_t *>(eid), s.values);
+    if (n) {
+        fill_columns<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
+        said = sort(s, &keys, &values, n, c.a.cols, stream);
+        fill_rows<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
+        if (said == cudaSuccess) said = sort(s, &keys, &values, n, c.a.rows, stream);
+    }
+    find_groups<<<blocks_for(c.a.rows + 1), BLOCK, 0, stream>>>(keys.Current(), 1, n, c.a.rows,
+                                                                ptr);
+    if (n) finish_rows<<<blocks, BLOCK, 0, stream>>>(c, values.Current(), idx, eid);
+    return said;
 }
 
 extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
                                         const fmm_coo_facts *f, bool loops, int64_t *ptr,
-                                        int32_t *idx, int32_t *eid, int64_t *kept)
+                                        int32_t *idx, int32_t *eid, void *plan, int64_t *kept)
 {
     int before;
     const cudaStream_t stream = stream_of(exec);
-    const unsigned row_blocks = blocks_for(a->rows + 1);
-    TRY(cuda_enter("compress", exec, &before));
-    if (!eid) {
-        find_groups<<<row_blocks, BLOCK, 0, stream>>>(a->row, a->row_stride, a->nnz, a->rows, ptr);
-        if (a->nnz) take_columns<<<blocks_for(a->nnz), BLOCK, 0, stream>>>(*a, idx);
-        return cuda_leave("compress", exec, before);
-    }
     const int64_t n = entries_of(a, f, loops);
     const coordinates c = {*a, kept, loops ? a->nnz - f->loops : a->nnz, n};
-    const scratch s = share_out(exec, n, 2);
+    const fmm_csr made = {a->rows, a->cols, n, ptr, idx};
     cudaError_t said = cudaSuccess;
-    if (kept) {
-        size_t bytes = s.sort_bytes - COUNT;
-        said = cub::DeviceSelect::If(static_cast<char *>(s.sort) + COUNT, bytes, numbers_from(0),
-                                     kept, static_cast<int64_t *>(s.sort), (int)a->nnz,
-                                     is_no_loop{*a}, stream);
+    TRY(cuda_enter("compress", exec, &before));
+    if (kept) said = select_others(exec, a, kept);
+    if (!eid) {
+        find_groups<<<blocks_for(a->rows + 1), BLOCK, 0, stream>>>(a->row, a->row_stride, n,
+                                                                   a->rows, ptr);
+        if (n) take_columns<<<blocks_for(n), BLOCK, 0, stream>>>(*a, idx);
+    } else if (few_bytes(exec, n, a->rows, a->cols)) {
+        arrange_rows(exec, c, ptr, idx, eid, plan);
+        return leave("compress", exec, before, said);
+    } else if (said == cudaSuccess) {
+        said = sort_rows(exec, c, ptr, idx, eid);
     }
-    pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
-    pair values(reinterpret_cast<uint32_t *>(eid), s.values);
-    if (n) {
-        const unsigned blocks = blocks_for(n);
-        fill_columns<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
-        if (said == cudaSuccess) said = sort(s, &keys, &values, n, a->cols, stream);
-        fill_rows<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
-        if (said == cudaSuccess) said = sort(s, &keys, &values, n, a->rows, stream);
-    }
-    find_groups<<<row_blocks, BLOCK, 0, stream>>>(keys.Current(), 1, n, a->rows, ptr);
-    if (n) finish_rows<<<blocks_for(n), BLOCK, 0, stream>>>(c, values.Current(), idx, eid);
+    plan_build(stream, &made, plan, exec->workspace);
     return leave("compress", exec, before, said);
 }
 
@@ -303,18 +295,25 @@ static __global__ void __launch_bounds__(BLOCK)
 extern "C" size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 {
     int before;
+    const size_t few = few_bytes(exec, a->nnz, a->rows, a->cols);
+    if (few) return few;
     if (cuda_enter("transpose", exec, &before) != FMM_OK) return 0;
     const size_t bytes = sort_bytes(a->nnz);
     cuda_leave("transpose", exec, before);
-    return 3 * padded(a->nnz) + bytes;
+    return larger(3 * padded(a->nnz) + bytes, plan_scratch(a->cols));
 }
 
 extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr,
-                                         int32_t *idx, int32_t *eid)
+                                         int32_t *idx, int32_t *eid, void *plan)
 {
     int before;
+    const fmm_csr made = {a->cols, a->rows, a->nnz, ptr, idx};
     const cudaStream_t stream = stream_of(exec);
     TRY(cuda_enter("transpose", exec, &before));
+    if (few_bytes(exec, a->nnz, a->rows, a->cols)) {
+        arrange_columns(exec, a, ptr, idx, eid, plan);
+        return cuda_leave("transpose", exec, before);
+    }
     const scratch s = share_out(exec, a->nnz, 3);
     cudaError_t said = cudaSuccess;
     pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
@@ -330,5 +329,6 @@ extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a,
     if (a->nnz && a->rows)
         finish_columns<<<blocks, BLOCK, 0, stream>>>(
             a->nnz, values.Current(), s.rows, static_cast<const int32_t *>(a->eid), idx, eid);
+    plan_build(stream, &made, plan, exec->workspace);
     return leave("transpose", exec, before, said);
 }

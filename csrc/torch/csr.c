@@ -21,7 +21,15 @@ done:
     frame_finish(&f, "check", stack, &out, 1);
 }
 
-/* (ptr, idx) -> plan, uint8 [bytes], empty where kernels need none */
+/* A plan, uint8 [bytes], empty where kernels need none. */
+static bool allocate_plan(frame *f, int64_t rows, int64_t nnz, tensor *out)
+{
+    const fmm_csr made = {.rows = rows, .nnz = nnz};
+    const int64_t size = (int64_t)fmm_plan_bytes(&f->exec, &made);
+    return frame_allocate(f, 1, &size, fmm_torch.aoti_torch_dtype_uint8(), out);
+}
+
+/* (ptr, idx) -> plan */
 static void plan(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     frame f;
@@ -30,12 +38,11 @@ static void plan(StableIValue *stack, uint64_t inputs, uint64_t results)
     size_t bytes;
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, 2) || !frame_structure(&f, INT32_MAX, &a)) goto done;
-    const int64_t size = (int64_t)fmm_plan_bytes(&f.exec, &a);
     f.status = fmm_plan_workspace(&f.exec, &a, &bytes);
     if (f.status != FMM_OK || !frame_workspace(&f, bytes) ||
-        !frame_allocate(&f, 1, &size, fmm_torch.aoti_torch_dtype_uint8(), &out))
+        !allocate_plan(&f, a.rows, a.nnz, &out))
         goto done;
-    f.status = size ? fmm_plan(&f.exec, &a, out.data) : FMM_OK;
+    f.status = out.numel ? fmm_plan(&f.exec, &a, out.data) : FMM_OK;
 done:
     frame_finish(&f, "plan", stack, &out, 1);
 }
@@ -49,12 +56,12 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
     return true;
 }
 
-/* (row, col, int rows, int cols, bool loops, bool look) -> ptr, idx, eid, kept; eid has no elements
- * where it is the identity, kept none where no entry is left out. Without a look, on CUDA, nothing
- * waits for the device. */
+/* (row, col, int rows, int cols, bool loops, bool look) -> ptr, idx, eid, plan, kept; eid has no
+ * elements where it is the identity, kept none where no entry is left out. Without a look, on CUDA,
+ * nothing waits for the device. */
 static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { PTR, IDX, EID, KEPT, RESULTS };
+    enum { PTR, IDX, EID, PLAN, KEPT, RESULTS };
     frame f;
     tensor row, col, out[RESULTS] = {{0}};
     fmm_coo_facts facts = {0};
@@ -89,19 +96,21 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_allocate(&f, 1, &bounds, int64, &out[PTR]) ||
         !frame_allocate(&f, 1, &entries, int32, &out[IDX]) ||
         !frame_allocate(&f, 1, &numbered, int32, &out[EID]) ||
+        !allocate_plan(&f, a.rows, entries, &out[PLAN]) ||
         !frame_allocate(&f, 1, &kept, int64, &out[KEPT]) ||
-        !frame_workspace(&f, identity ? 0 : fmm_compress_workspace(&f.exec, &a, &facts, loops)))
+        !frame_workspace(&f, fmm_compress_workspace(&f.exec, &a, &facts, loops, identity)))
         goto done;
-    f.status = fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
-                            identity ? NULL : out[EID].data, kept ? out[KEPT].data : NULL);
+    f.status =
+        fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
+                     identity ? NULL : out[EID].data, out[PLAN].data, kept ? out[KEPT].data : NULL);
 done:
     frame_finish(&f, "compress", stack, out, RESULTS);
 }
 
-/* (ptr, idx, eid, plan, int cols) -> ptr, idx, eid of the transpose */
+/* (ptr, idx, eid, plan, int cols) -> ptr, idx, eid and plan of the transpose */
 static void transpose(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { PTR, IDX, EID, RESULTS };
+    enum { PTR, IDX, EID, PLAN, RESULTS };
     frame f;
     fmm_csr a;
     tensor out[RESULTS] = {{0}};
@@ -113,9 +122,11 @@ static void transpose(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_allocate(&f, 1, &bounds, fmm_torch.aoti_torch_dtype_int64(), &out[PTR]) ||
         !frame_allocate(&f, 1, &a.nnz, int32, &out[IDX]) ||
         !frame_allocate(&f, 1, &a.nnz, int32, &out[EID]) ||
+        !allocate_plan(&f, bounds ? cols : 0, a.nnz, &out[PLAN]) ||
         !frame_workspace(&f, fmm_transpose_workspace(&f.exec, &a)))
         goto done;
-    f.status = fmm_transpose(&f.exec, &a, out[PTR].data, out[IDX].data, out[EID].data);
+    f.status =
+        fmm_transpose(&f.exec, &a, out[PTR].data, out[IDX].data, out[EID].data, out[PLAN].data);
 done:
     frame_finish(&f, "transpose", stack, out, RESULTS);
 }
@@ -167,9 +178,10 @@ const fmm_torch_operator fmm_torch_csr[] = {
     {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", plan},
     {"_compress",
      "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, bool look) -> "
-     "(Tensor, Tensor, Tensor, Tensor)",
+     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      compress},
-    {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor)", transpose},
+    {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
+     transpose},
     {"_normalize",
      "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)", normalize},
     {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", mean_back},

@@ -241,8 +241,8 @@ static void made(input *in, shared *s)
     int32_t *idx = array(in, (size_t)most * sizeof *idx, sizeof *idx);
     int32_t *eid = array(in, (size_t)most * sizeof *eid, sizeof *eid);
     if (fmm_coo_look(&s->exec, &coo, &facts) == FMM_OK) {
-        workspace(in, &s->exec, fmm_compress_workspace(&s->exec, &coo, &facts, loops));
-        fmm_compress(&s->exec, &coo, &facts, loops, ptr, idx, eid, NULL);
+        workspace(in, &s->exec, fmm_compress_workspace(&s->exec, &coo, &facts, loops, false));
+        fmm_compress(&s->exec, &coo, &facts, loops, ptr, idx, eid, NULL, NULL);
     }
     float *val = array(in, (size_t)n * sizeof *val, sizeof *val);
     float *here = array(in, (size_t)n * sizeof *here, sizeof *here);
@@ -251,7 +251,7 @@ static void made(input *in, shared *s)
     ptr = array(in, (size_t)(cols + 1) * sizeof *ptr, sizeof *ptr);
     idx = array(in, (size_t)n * sizeof *idx, sizeof *idx);
     eid = array(in, (size_t)n * sizeof *eid, sizeof *eid);
-    fmm_transpose(&s->exec, &s->a, ptr, idx, eid);
+    fmm_transpose(&s->exec, &s->a, ptr, idx, eid, NULL);
 }
 
 static void structure(input *in, shared *s)
