@@ -360,7 +360,8 @@ class CSR:
 
     def _permute_values(self) -> None:
         now = written(self.val)
-        self._set(val_here=constant(self.val, self.eid, self.val_here))
+        if self.val_here is None or now != self._written:
+            self._set(val_here=constant(self.val, self.eid, self.val_here))
         self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))
         self._set(_written=now)  # last: it is what other threads test
 

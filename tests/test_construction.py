@@ -164,13 +164,18 @@ def test_edges_of_any_strides(check, device):
     assert one.ptr.tolist() == [0, 0, 0, 4] and one.idx.tolist() == [1] * 4
 
 
-@pytest.mark.parametrize("nnz, nodes", [(0, 3), (1, 1), (60, 20), (5_000, 700), (300_000, 40_000)])
-@pytest.mark.parametrize("order", ["any", "sorted", "no loops"])
+SIZES = [(0, 3), (1, 1), (60, 20), (5_000, 700), (9_000, 65_535), (100_000, 20_000), (131_072, 900), (300_000, 40_000)]
+
+
+@pytest.mark.parametrize("nnz, nodes", SIZES)
+@pytest.mark.parametrize("order", ["any", "sorted", "no loops", "one node"])
 def test_a_gpu_makes_the_structure_that_a_cpu_makes(nnz, nodes, order, cuda):
+    """Of few entries in one launch, of more by radix sorts, to the same bits; and the plan that a call of its own makes."""
     row, col = edges(nnz, nodes, nodes, "cpu")
     if order == "sorted":
         row, col = (row * nodes + col).sort().values.div(nodes, rounding_mode="floor"), col.sort().values
     stays = (row != col) | (order != "no loops")
+    row = row.clamp(min=nodes - 1) if order == "one node" else row
     edge_index = torch.stack([col, row])[:, stays]
     made = []
     for device in ("cpu", cuda):
@@ -180,6 +185,12 @@ def test_a_gpu_makes_the_structure_that_a_cpu_makes(nnz, nodes, order, cuda):
         ):
             other = adj.cache_transpose().t()
             made.append([t.cpu() for m in (adj, other) for t in (m.ptr, m.idx, m.eid)])
+            for m in (adj, other) if device == cuda else ():
+                x = torch.randn(nodes, 8, device=device)
+                again = ops._plan(m.ptr, m.idx)
+                assert torch.equal(m.plan[:64], again[:64])  # the header: what the plan was made for, its classes
+                y = ops._spmm(m.ptr, m.idx, m.eid, again, adj.none, x, 0, 0)
+                assert torch.equal(ops._spmm(m.ptr, m.idx, m.eid, m.plan, adj.none, x, 0, 0), y)
         made[-1].append(convert.looped(edge_index.to(device), (nodes, nodes)).kept)
     kept = made[1].pop(), made[3].pop()
     assert (kept[0] is None) == (kept[1] is None) and (kept[0] is None or torch.equal(kept[0], kept[1].cpu()))
