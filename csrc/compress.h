@@ -23,6 +23,12 @@ typedef struct fmm_coo_facts {
 enum { FMM_COO_LOOK_BYTES = 1 << 14 };
 fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
+/* On CUDA the look without the wait: it leaves that many lines of int64, whose last has lower bits
+ * that are not 0 where a coordinate is outside. */
+enum { FMM_COO_LINE = 2 };
+int64_t fmm_cuda_coo_lines(int64_t nnz);
+fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
+
 /* ptr [rows + 1], idx and eid [entries] of what fmm_coo_look found; on CUDA, of what nobody looked
  * at too, with no facts. With `loops` the self loops are left out, the other entries are numbered
  * anew (kept, where given, [nnz - facts.loops], says which those are), and min(rows, cols) loops

@@ -14,7 +14,7 @@ from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, requ
 _compress: Any = ops._compress.default
 _transpose: Any = ops._transpose.default
 
-Plan = Tensor | None  # where the call that made a structure did not make it
+Made = Tensor | None
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
@@ -64,8 +64,7 @@ def count_in_range(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
     """How many of the booleans are true; first raises where a coordinate is outside. One synchronisation."""
     low_row, high_row, low_col, high_col, found = numbers(*torch.aminmax(row), *torch.aminmax(col), what.sum())
     if low_row < 0 or high_row >= rows or low_col < 0 or high_col >= cols:
-        require_range(places[0], row, rows)
-        require_range(places[1], col, cols)
+        require_inside(row, col, rows, cols, places)
     return found
 
 
@@ -75,24 +74,35 @@ def in_one_call(where: Tensor, nnz: int, rows: int, cols: int) -> bool:
 
 
 def made_of(
-    row: Tensor, col: Tensor, rows: int, cols: int, loops: bool, places: Places | None
+    row: Tensor, col: Tensor, rows: int, cols: int, loops: bool, check: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
     """(ptr, idx, eid, plan, kept) of coordinates that one call takes.
 
     Without elements are eid where it is the identity, and kept where loops leave no entry out. Coordinates outside
-    raise, or without places, which ask for no check, give None on the CPU and some matrix on a GPU.
+    raise, or without a check give None on the CPU and some matrix on a GPU; so does one LATER, whose kept is what
+    ``is_outside`` asks.
     """
     try:
-        made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, places is not None)
+        made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, check)
     except RuntimeError as error:
         if not _is_refused(error):
             raise_translated(error, row.device)
-        if places is None:
+        if not check:
             return None
-        require_range(places[0], row, rows)
-        require_range(places[1], col, cols)
+        require_inside(row, col, rows, cols, places)
         raise
     return made
+
+
+def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Places) -> None:
+    """Raises at the first coordinate that is outside."""
+    require_range(places[0], row, rows)
+    require_range(places[1], col, cols)
+
+
+def is_outside(looked: Tensor) -> bool:
+    """What a look found, which is waited for."""
+    return any(found & (2**32 - 1) for found in looked.tolist()[1::2])
 
 
 def _is_refused(error: RuntimeError) -> bool:
@@ -101,31 +111,34 @@ def _is_refused(error: RuntimeError) -> bool:
 
 
 def compress(
-    row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
-) -> tuple[Tensor, Tensor, Tensor, Plan]:
-    """(ptr, idx, eid, plan) of int64 coordinates in any order; places are what errors call a row and a column."""
+    row: Tensor, col: Tensor, rows: int, cols: int, check: int, places: Places
+) -> tuple[Tensor, Tensor, Tensor, Made, Made]:
+    """(ptr, idx, eid, plan, looked) of int64 coordinates in any order; places are what errors call a row and a column.
+
+    What a check LATER found is looked, None where it was waited for.
+    """
     nnz = row.shape[0]
     if in_one_call(row, nnz, rows, cols):
-        made = made_of(row, col, rows, cols, False, places if check else None)
+        made = made_of(row, col, rows, cols, False, check, places)
         if made is not None:
-            ptr, idx, eid, plan, _ = made
+            ptr, idx, eid, plan, looked = made
             if not eid.shape[0] and nnz:
                 eid = (
                     row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
                 )
-            return ptr, idx, eid, plan
+            return ptr, idx, eid, plan, looked if looked.shape[0] else None
     if check and row.numel():
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
             eid = torch.empty(0, dtype=torch.uint8, device=row.device)
-            return pointers(row, rows), own(col, torch.int32), eid, None
+            return pointers(row, rows), own(col, torch.int32), eid, None, None
         del keys
     if row.is_cpu:
         order = torch.sort(row * cols + col, stable=True).indices
     else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
         order = torch.sort(col.int(), stable=True).indices
         order = order.index_select(0, torch.sort(row.int().index_select(0, order), stable=True).indices)
-    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order), None
+    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order), None, None
 
 
 def compress_with_loops(
@@ -135,7 +148,7 @@ def compress_with_loops(
 
     The loops are numbered behind the other entries; kept, int64, is which those are, or None for all.
     """
-    made = made_of(row, col, rows, cols, True, places)
+    made = made_of(row, col, rows, cols, True, True, places)
     assert made is not None
     ptr, idx, eid, plan, kept = made
     return ptr, idx, eid, plan, None if idx.shape[0] == row.shape[0] + min(rows, cols) else kept

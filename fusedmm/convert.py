@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
 
-from fusedmm.compress import as_eid
+from fusedmm.compress import EDGE_PLACES, as_eid, is_outside, require_inside
 from fusedmm.csr import CSR
 from fusedmm.forms import from_edges
 from fusedmm.normalize import Looped, looped_edges, with_loops
 from fusedmm.structure import (
     CONVERTED,
     INTEGERS,
+    LATER,
+    is_captured,
     outside,
     own,
     own_values,
@@ -27,6 +29,7 @@ from fusedmm.structure import (
 )
 
 Size = int | tuple[int, int] | None
+FEW = 2**17  # edges up to which host time decides: more are first looked at, since those in order need no sort
 
 # Structures of tensors that were converted before, with the version and size they had then and whether they
 # were validated. Weak, so an entry lives as long as its tensor; beside the tensors, so that copies and pickles
@@ -183,9 +186,23 @@ def is_edge_index(adj: Any) -> bool:
     return adj.dim() == 2 and adj.shape[0] == 2
 
 
-def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
+def settle(csr: CSR, edge_index: Any) -> None:
+    """Waits for the answer of a check that was LATER.
+
+    Raises:
+        ValueError: an index outside; the text has it.
+    """
+    if csr._looked is None:
+        return
+    if is_outside(csr._looked):
+        col, row = edge_index.long().unbind()
+        require_inside(row, col, *csr.shape, EDGE_PLACES)
+    csr._set(_looked=None)
+
+
+def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
     if torch.compiler.is_dynamo_compiling():
-        return outside(CONVERTED, _with_transpose, adj, size, check)
+        return outside(CONVERTED, _with_transpose, adj, size, bool(check))
     if torch._C._are_functorch_transforms_active():
         adj = plain(adj)
     if size is not None:
@@ -199,16 +216,17 @@ def _from_tensor(adj: Tensor, size: Size, check: bool) -> CSR:
     strided = adj.layout == torch.strided
     uncoalesced = not strided and adj.layout == torch.sparse_coo and not adj.is_coalesced()
     if (uncoalesced and adj.requires_grad) or torch.compiler.is_compiling():
-        return _convert(adj, size, check)
+        return _convert(adj, size, bool(check))
     csr = _recall(_known, adj, size, check)
     if csr is not None:
         if strided:
             return csr
         return csr.with_values(own_values(adj._values() if uncoalesced else adj.values()))
     if strided and size is not None and is_edge_index(adj):
-        csr = from_edges(adj, None, *size, check)
+        waits = check != LATER or adj.shape[1] > FEW or not adj.is_cuda or is_captured(adj)
+        csr = from_edges(adj, None, *size, bool(check) if waits else check)
     else:
-        csr = _convert(adj, size, check)
+        csr = _convert(adj, size, bool(check))
     _remember(_known, adj, size, check, csr.pattern())
     return csr
 
@@ -219,15 +237,15 @@ def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
     return csr.cache_transpose() if torch.is_grad_enabled() else csr
 
 
-def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: bool) -> Any:
+def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int) -> Any:
     with _lock:
         found = known.get(adj)
     if found is None or adj.is_inference() or found[:2] != (adj._version, size) or (check and not found[2]):
         return None
-    return found[3]
+    return None if getattr(found[3], "_looked", None) is not None else found[3]
 
 
-def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: bool, made: Any) -> None:
+def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int, made: Any) -> None:
     with _lock:
         known[adj] = (-1 if adj.is_inference() else adj._version, size, check, made)
 

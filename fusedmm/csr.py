@@ -77,6 +77,7 @@ class CSR:
     val_there: ClassVar[Tensor | None] = None
     _shared: ClassVar[Shared | None] = None
     _written: ClassVar[int] = -2  # how often val had been written to by then; never what ``written`` gives
+    _looked: ClassVar[Tensor | None] = None  # what a check found whose answer nobody has waited for
     _fixed: ClassVar[bool] = False  # nobody else holds val, so nobody writes to it
 
     # ---- making one ----
@@ -191,7 +192,7 @@ class CSR:
         look: bool = False,
         plan: Tensor | None = None,
     ) -> CSR:
-        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; look, plan: see ``plan_of``."""
+        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; see ``plan_of``."""
         none = ptr.new_empty(0, dtype=torch.uint8)
         if val is not None:
             require_values(val, idx.numel(), ptr.device)

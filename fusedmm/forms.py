@@ -61,15 +61,18 @@ def from_coo(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bo
 
 @lasting
 def _from_pairs(
-    row: Tensor, col: Tensor, val: Tensor | None, shape: tuple[int, int] | None, check: bool, places: Places
+    row: Tensor, col: Tensor, val: Tensor | None, shape: tuple[int, int] | None, check: int, places: Places
 ) -> CSR:
     """A CSR of coordinates whose form is right; places are what errors call an element of row and of col."""
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
     rows, cols = shape
-    ptr, idx, eid, plan = compress(row, col, rows, cols, check, places)
-    return CSR.make(ptr, idx, eid, val, cols, False, check, plan)
+    ptr, idx, eid, plan, looked = compress(row, col, rows, cols, check, places)
+    made = CSR.make(ptr, idx, eid, val, cols, False, bool(check), plan)
+    if looked is not None:
+        made._set(_looked=looked)
+    return made
 
 
 def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:
@@ -86,7 +89,7 @@ def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, c
     return from_edges(edge_index, edge_weight, *require_size(size), check)
 
 
-def from_edges(edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: bool) -> CSR:
+def from_edges(edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int) -> CSR:
     """``from_edge_index`` of what is known to be one, and of sizes."""
     col, row = edge_index.unbind()
     return _from_pairs(row, col, edge_weight, (targets, sources), check, EDGE_PLACES)

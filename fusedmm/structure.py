@@ -21,6 +21,7 @@ T = TypeVar("T")
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 TILED = 0.03, 1024, 512  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
 EVEN, UNEVEN = 1, 2  # fmm_rows
+LATER = 2  # a check whose answer is waited for later, by ``convert.settle``
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -6,7 +6,8 @@
  * which become idx and eid, are all that a sort of 2^31 entries takes. Self loops follow the other
  * entries and have a column beyond all others, which makes them the last of their rows. Then a
  * search per row finds ptr, and a gather idx. Sorts are the only launches whose number depends on
- * the sizes; nothing waits for the device but the look at the coordinates. */
+ * the sizes; nothing waits for the device but the look at the coordinates. What is small enough is
+ * sorted in one launch instead, with the same result: arrange.cu. */
 #include "arrange.cuh"
 #include "plan.cuh"
 
@@ -27,9 +28,10 @@ struct facts {
     unsigned long long loops;
     unsigned outside, falls;
 };
+static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
 enum { LOOKS = FMM_COO_LOOK_BYTES / sizeof(facts) };
 
-/* A line of facts for each block: nothing need be zero before. */
+/* A line of facts for each block, so that nothing need be zero before. */
 static __global__ void __launch_bounds__(BLOCK) coo_look(const fmm_coo a, facts *found)
 {
     __shared__ unsigned of_warp[BLOCK / WARP];
@@ -52,27 +54,42 @@ static __global__ void __launch_bounds__(BLOCK) coo_look(const fmm_coo a, facts 
     found[blockIdx.x] = here;
 }
 
+extern "C" int64_t fmm_cuda_coo_lines(int64_t nnz)
+{
+    enum { EASY = 4 * BLOCK }; /* entries that a block looks at before another is worth its line */
+    return smaller(ceil_div(nnz, EASY), LOOKS);
+}
+
+extern "C" fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines)
+{
+    int before;
+    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
+    TRY(cuda_enter("compress", exec, &before));
+    if (blocks)
+        coo_look<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(*a,
+                                                                  reinterpret_cast<facts *>(lines));
+    return cuda_leave("compress", exec, before);
+}
+
 extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
                                         fmm_coo_facts *facts_of)
 {
-    enum { EASY = 4 * BLOCK }; /* entries that a block looks at before another is worth its line */
     facts here[LOOKS], all = {};
     int before;
+    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
     const cudaStream_t stream = stream_of(exec);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     TRY(cuda_enter("compress", exec, &before));
     cudaStreamIsCapturing(stream, &capture);
-    if (capture != cudaStreamCaptureStatusNone) {
-        cuda_leave("compress", exec, before);
-        return fmm_fail(FMM_UNSUPPORTED, "compress: a look at coordinates waits for the device, "
-                                         "which a captured CUDA graph cannot: make the CSR before "
-                                         "the capture");
-    }
-    facts *const found = static_cast<facts *>(exec->workspace);
-    const int64_t blocks = smaller(ceil_div(a->nnz, EASY), LOOKS);
+    cuda_leave("compress", exec, before);
+    REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
+            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
+            "cannot: make the CSR before the capture");
+    TRY(fmm_cuda_coo_start(exec, a, static_cast<int64_t *>(exec->workspace)));
+    TRY(cuda_enter("compress", exec, &before));
     if (blocks) {
-        coo_look<<<(unsigned)blocks, BLOCK, 0, stream>>>(*a, found);
-        cudaMemcpyAsync(here, found, (size_t)blocks * sizeof *here, cudaMemcpyDeviceToHost, stream);
+        cudaMemcpyAsync(here, exec->workspace, (size_t)blocks * sizeof *here,
+                        cudaMemcpyDeviceToHost, stream);
         cudaStreamSynchronize(stream);
     }
     TRY(cuda_leave("compress", exec, before));

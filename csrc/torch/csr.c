@@ -56,16 +56,18 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
     return true;
 }
 
-/* (row, col, int rows, int cols, bool loops, bool look) -> ptr, idx, eid, plan, kept; eid has no
+/* (row, col, int rows, int cols, bool loops, int look) -> ptr, idx, eid, plan, kept; eid has no
  * elements where it is the identity, kept none where no entry is left out. Without a look, on CUDA,
- * nothing waits for the device. */
+ * nothing waits for the device; with one LATER, which leaves loops, kept is what it found. */
 static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { PTR, IDX, EID, PLAN, KEPT, RESULTS };
+    enum { NEVER, NOW, LATER };
     frame f;
     tensor row, col, out[RESULTS] = {{0}};
     fmm_coo_facts facts = {0};
-    const bool loops = stack[4] != 0, looks = stack[5] != 0;
+    const bool loops = stack[4] != 0;
+    const int look = frame_int(stack[5]);
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, 2) || !take_coordinates(&f, 0, "row", &row) ||
         !take_coordinates(&f, 1, "col", &col))
@@ -81,7 +83,8 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
                        .col = col.data,
                        .row_stride = row.stride[0],
                        .col_stride = col.stride[0]};
-    if (looks || f.exec.device == FMM_CPU) {
+    const bool later = look == LATER && !loops && f.exec.device == FMM_CUDA;
+    if (f.exec.device == FMM_CPU || (look != NEVER && !later)) {
         if (!frame_workspace(&f, f.exec.device == FMM_CPU ? 0 : FMM_COO_LOOK_BYTES)) goto done;
         f.status = fmm_coo_look(&f.exec, &a, &facts);
         if (f.status != FMM_OK) goto done;
@@ -90,7 +93,9 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
     const int64_t bounds = a.rows + 1, entries = loops ? others + nodes : a.nnz;
     const bool identity = !loops && facts.sorted;
     const int64_t numbered = identity ? 0 : entries;
-    const int64_t kept = loops && facts.loops ? others : 0;
+    const int64_t kept = loops && facts.loops ? others
+                         : later              ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
+                                              : 0;
     const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
     const int32_t int64 = fmm_torch.aoti_torch_dtype_int64();
     if (!frame_allocate(&f, 1, &bounds, int64, &out[PTR]) ||
@@ -100,9 +105,11 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
         !frame_allocate(&f, 1, &kept, int64, &out[KEPT]) ||
         !frame_workspace(&f, fmm_compress_workspace(&f.exec, &a, &facts, loops, identity)))
         goto done;
-    f.status =
-        fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
-                     identity ? NULL : out[EID].data, out[PLAN].data, kept ? out[KEPT].data : NULL);
+    if (later) f.status = fmm_cuda_coo_start(&f.exec, &a, out[KEPT].data);
+    if (f.status != FMM_OK) goto done;
+    f.status = fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
+                            identity ? NULL : out[EID].data, out[PLAN].data,
+                            kept && !later ? out[KEPT].data : NULL);
 done:
     frame_finish(&f, "compress", stack, out, RESULTS);
 }
@@ -177,7 +184,7 @@ const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", check},
     {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", plan},
     {"_compress",
-     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, bool look) -> "
+     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int look) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      compress},
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",

@@ -17,9 +17,9 @@ OptPair = tuple[Tensor, Tensor | None]
 Size = tuple[int | None, int | None] | None
 
 
-def adjacency(graph: Any, sources: int, targets: int) -> CSR:
-    """The graph as a CSR of shape (targets, sources)."""
-    adj = as_csr(graph, size=(sources, targets))
+def adjacency(graph: Any, sources: int, targets: int, check: int = True) -> CSR:
+    """The graph as a CSR of shape (targets, sources); check: see ``bipartite``."""
+    adj = as_csr(graph, size=(sources, targets), check=check)  # type: ignore[arg-type]
     require_shape(adj, sources, targets)
     return adj
 
@@ -37,16 +37,19 @@ def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:
     return made
 
 
-def bipartite(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
-    """The graph as a CSR, and the features of sources and of targets (None where there are none)."""
-    adj, pair = with_edge_values(graph, x, size)
+def bipartite(graph: Any, x: Tensor | OptPair, size: Size, check: int = True) -> tuple[CSR, OptPair]:
+    """The graph as a CSR, and the features of sources and of targets (None where there are none).
+
+    check: LATER by those who ``settle`` it before they return.
+    """
+    adj, pair = with_edge_values(graph, x, size, check)
     return (adj if isinstance(graph, Tensor) or not hasattr(graph, "sparse_sizes") else adj.pattern()), pair
 
 
-def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[CSR, OptPair]:
+def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size, check: int = True) -> tuple[CSR, OptPair]:
     """``bipartite`` which keeps the values of a torch_sparse ``SparseTensor`` too."""
     pair, sources, targets = nodes_of(graph, x, size)
-    return adjacency(graph, sources, targets), pair
+    return adjacency(graph, sources, targets, check), pair
 
 
 def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int, int]:

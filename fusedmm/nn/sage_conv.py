@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm.convert import settle
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.operands import normalize
+from fusedmm.structure import LATER
 
 
 class SAGEConv(torch.nn.Module):
@@ -115,7 +117,8 @@ class SAGEConv(torch.nn.Module):
         """
         first, times = (self.lin, 1) if self.project else (self.lin_l, self.aggr_module.times)
         require_nodes("SAGEConv", x, first, self.lin_r if self.root_weight else None, batch=True, times=times)
-        adj, (source, target) = bipartite(edge_index, x, size)
+        later = self.reduce is not None  # the products that follow believe no index, and none waits for the device
+        adj, (source, target) = bipartite(edge_index, x, size, LATER if later else True)
         if self.project:
             source = self.lin(source).relu()
         if self.reduce is None:
@@ -128,6 +131,7 @@ class SAGEConv(torch.nn.Module):
                 out = torch.addmm(out, target, self.lin_r.weight_for(target).t())  # a call less, either way
             else:
                 out = out + self.lin_r(target)
+        settle(adj, edge_index)
         return normalize(out) if self.normalize else out
 
     def __repr__(self) -> str:
