@@ -14,7 +14,6 @@ from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, requ
 _compress: Any = ops._compress.default
 _transpose: Any = ops._transpose.default
 
-Made = Tensor | None
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
@@ -112,7 +111,7 @@ def _is_refused(error: RuntimeError) -> bool:
 
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: int, places: Places
-) -> tuple[Tensor, Tensor, Tensor, Made, Made]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """(ptr, idx, eid, plan, looked) of int64 coordinates in any order; places are what errors call a row and a column.
 
     What a check LATER found is looked, None where it was waited for.
@@ -126,19 +125,27 @@ def compress(
                 eid = (
                     row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
                 )
-            return ptr, idx, eid, plan, looked if looked.shape[0] else None
+            return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check), plan), looked if looked.shape[0] else None
+    ptr, idx, eid = _sorted(row, col, rows, cols, bool(check), places)
+    return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check)), None
+
+
+def _sorted(
+    row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``compress`` of what no call takes."""
     if check and row.numel():
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
             eid = torch.empty(0, dtype=torch.uint8, device=row.device)
-            return pointers(row, rows), own(col, torch.int32), eid, None, None
+            return pointers(row, rows), own(col, torch.int32), eid
         del keys
     if row.is_cpu:
         order = torch.sort(row * cols + col, stable=True).indices
     else:  # a GPU's sort goes over the bytes of its keys: twice 32 bits are fewer, and take less memory, than 64
         order = torch.sort(col.int(), stable=True).indices
         order = order.index_select(0, torch.sort(row.int().index_select(0, order), stable=True).indices)
-    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order), None, None
+    return pointers(row, rows, order), col.index_select(0, order).to(torch.int32), as_eid(order)
 
 
 def compress_with_loops(

@@ -26,6 +26,7 @@ from fusedmm.structure import (
     require_permutation,
     require_shape,
     require_size,
+    shared_by,
 )
 
 Size = int | tuple[int, int] | None
@@ -192,12 +193,13 @@ def settle(csr: CSR, edge_index: Any) -> None:
     Raises:
         ValueError: an index outside; the text has it.
     """
-    if csr._looked is None:
+    shared = csr._shared
+    if shared is None or shared.looked is None:
         return
-    if is_outside(csr._looked):
+    if is_outside(shared.looked):
         col, row = edge_index.long().unbind()
         require_inside(row, col, *csr.shape, EDGE_PLACES)
-    csr._set(_looked=None)
+    shared.looked = None
 
 
 def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
@@ -242,7 +244,8 @@ def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int) 
         found = known.get(adj)
     if found is None or adj.is_inference() or found[:2] != (adj._version, size) or (check and not found[2]):
         return None
-    return None if getattr(found[3], "_looked", None) is not None else found[3]
+    made = found[3]
+    return None if isinstance(made, CSR) and shared_by(made).looked is not None else made
 
 
 def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int, made: Any) -> None:

@@ -77,7 +77,6 @@ class CSR:
     val_there: ClassVar[Tensor | None] = None
     _shared: ClassVar[Shared | None] = None
     _written: ClassVar[int] = -2  # how often val had been written to by then; never what ``written`` gives
-    _looked: ClassVar[Tensor | None] = None  # what a check found whose answer nobody has waited for
     _fixed: ClassVar[bool] = False  # nobody else holds val, so nobody writes to it
 
     # ---- making one ----
@@ -183,22 +182,14 @@ class CSR:
     @staticmethod
     @lasting
     def make(
-        ptr: Tensor,
-        idx: Tensor,
-        eid: Tensor,
-        val: Tensor | None,
-        cols: int,
-        check: bool,
-        look: bool = False,
-        plan: Tensor | None = None,
+        ptr: Tensor, idx: Tensor, eid: Tensor, val: Tensor | None, cols: int, check: bool, plan: Tensor | bool = False
     ) -> CSR:
-        """From tensors that are already of a CSR's own dtypes, contiguous and nobody else's; see ``plan_of``."""
+        """From tensors of a CSR's own dtypes, contiguous and nobody else's; plan: it, or the look of ``plan_of``."""
         none = ptr.new_empty(0, dtype=torch.uint8)
-        if val is not None:
-            require_values(val, idx.numel(), ptr.device)
+        require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        adj = CSR(ptr, idx, val, eid, plan_of(ptr, idx, cols, look, plan), none, cols)
+        adj = CSR(ptr, idx, val, eid, plan if isinstance(plan, Tensor) else plan_of(ptr, idx, cols, plan), none, cols)
         if val is not None:
             adj._permute_values()
         return adj

@@ -25,6 +25,7 @@ from fusedmm.structure import (
     require_size,
     require_tensor,
     require_vector,
+    shared_by,
 )
 
 
@@ -56,7 +57,7 @@ def from_coo(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bo
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
     shape = None if shape is None else require_shape(shape)
-    return _from_pairs(row, col, val, shape, check, ("row[{}]", "col[{}]"))
+    return _from_pairs(row, col, val, shape, bool(check), ("row[{}]", "col[{}]"))
 
 
 @lasting
@@ -69,9 +70,9 @@ def _from_pairs(
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
     rows, cols = shape
     ptr, idx, eid, plan, looked = compress(row, col, rows, cols, check, places)
-    made = CSR.make(ptr, idx, eid, val, cols, False, bool(check), plan)
+    made = CSR.make(ptr, idx, eid, val, cols, False, plan)
     if looked is not None:
-        made._set(_looked=looked)
+        shared_by(made).looked = looked
     return made
 
 
@@ -86,7 +87,7 @@ def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, c
         require_same_device(edge_index=edge_index, val=edge_weight)
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    return from_edges(edge_index, edge_weight, *require_size(size), check)
+    return from_edges(edge_index, edge_weight, *require_size(size), bool(check))
 
 
 def from_edges(edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int) -> CSR:

@@ -144,7 +144,7 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
     if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
     ptr, idx, eid, plan, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
-    return Looped(CSR.make(ptr, idx, eid, None, sources, False, False, plan), kept)
+    return Looped(CSR.make(ptr, idx, eid, None, sources, False, plan), kept)
 
 
 def without_loops(adj: CSR) -> CSR:

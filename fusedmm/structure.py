@@ -34,6 +34,7 @@ class Shared:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.half: Half | None = None
+        self.looked: Tensor | None = None  # what a check LATER found, until it is waited for
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 

@@ -214,7 +214,7 @@ def test_a_check_whose_answer_comes_later(bad, which, cuda):
         fusedmm.as_csr(wrong, size=20)
     out = layer(x, good)
     kept = fusedmm.as_csr(good, size=(20, 20))
-    assert kept is fusedmm.as_csr(good, size=(20, 20)) and kept._looked is None
+    assert kept is fusedmm.as_csr(good, size=(20, 20)) and kept._shared.looked is None
     torch.testing.assert_close(out, layer(x, fusedmm.CSR.from_edge_index(good, size=20)))
     wrong[which, 41] = 0
     assert layer(x, wrong).shape == (20, 8)
@@ -224,16 +224,16 @@ def test_who_has_not_waited_is_not_believed():
     """CPU only: a structure whose check has no answer yet is no known one, and the answer names the index."""
     edge_index = torch.stack(edges(60, 20, 20, "cpu"))
     adj = fusedmm.as_csr(edge_index, size=(20, 20))
-    adj._set(_looked=torch.tensor([7, 0, 0, 1 << 32]))  # self loops and falls are no harm
+    adj._shared.looked = torch.tensor([7, 0, 0, 1 << 32])  # self loops and falls are no harm
     assert fusedmm.as_csr(edge_index, size=(20, 20)) is not adj
     convert.settle(adj, edge_index)
-    assert adj._looked is None
+    assert adj._shared.looked is None
     wrong = edge_index.clone()
     wrong[0, 3] = 20
-    adj._set(_looked=torch.tensor([0, 0, 0, 1 << 32 | 1]))
+    adj._shared.looked = torch.tensor([0, 0, 0, 1 << 32 | 1])
     with pytest.raises(ValueError, match=r"edge_index\[0, 3\] = 20 is outside \[0, 20\)"):
         convert.settle(adj, wrong)
-    assert adj._looked is not None
+    assert adj._shared.looked is not None
 
 
 def test_compress_and_transpose_refuse():
