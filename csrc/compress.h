@@ -23,8 +23,8 @@ typedef struct fmm_coo_facts {
 enum { FMM_COO_LOOK_BYTES = 1 << 14 };
 fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
-/* On CUDA the look without the wait: it leaves that many lines of int64, whose last has lower bits
- * that are not 0 where a coordinate is outside. */
+/* On CUDA the look without the wait. It leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers: of
+ * the last of a line the lower 32 bits are 0 unless a coordinate is outside. */
 enum { FMM_COO_LINE = 2 };
 int64_t fmm_cuda_coo_lines(int64_t nnz);
 fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
