@@ -38,6 +38,9 @@ fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call);
 /* sddmm_tiles_f32.cu */
 bool fmm_sddmm_tiles_supports(const fmm_call *call);
 fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
+/* fused_tiles_f32.cu */
+bool fmm_fused_tiles_supports(const fmm_call *call);
+fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *call);
 
 /* attention.cu: the same of attention */
 bool fmm_attention_segments_supports(const fmm_call *call);

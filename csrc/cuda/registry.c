@@ -185,6 +185,16 @@ static const fmm_algorithm fused[] = {
      .supports = fmm_fused_back_to_back_supports,
      .workspace = fmm_fused_back_to_back_workspace,
      .run = fmm_fused_back_to_back},
+    {.number = 4,
+     .name = "tiles",
+     .about =
+         "windows of y in shared memory, which every row of a block gathers from; needs 227 KB "
+         "a block, else segments",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_fused_tiles_supports,
+     .workspace = fmm_fused_segments_workspace,
+     .run = fmm_fused_tiles_f32},
     {.number = FMM_CUSPARSE_DEFAULT,
      .name = "cusparse",
      .about = "cuSPARSE's SDDMM, the edge function, its SpMM, bound at run time",

@@ -14,14 +14,14 @@
 #include "segments.cuh"
 
 /* LANES lanes with PER loads of 16 bytes each span the strip. */
-template <class T, int LANES_, int PER_, int W_, int ROWS_> struct tiles_base {
+template <class T, int LANES_, int PER_, int W_, int ROWS_, int STAGES_ = 3> struct tiles_base {
     enum {
         LANES = LANES_,
         PER = PER_,
         W = W_,
         ROWS = ROWS_,
         WARPS = 16,
-        STAGES = 3,
+        STAGES = STAGES_,
         VEC = 16 / sizeof(T),
         STRIP = LANES * PER * VEC,
         GROUPS = WARP / LANES,

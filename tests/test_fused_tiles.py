@@ -1,0 +1,121 @@
+"""fused by windows in shared memory: every width of a block, and what no window takes."""
+
+import pytest
+import torch
+from test_sddmm_tiles import COLS, KINDS, ROWS, U, matrix
+
+import fusedmm
+
+LONGEST = COLS  # entries of a row
+
+
+def operands(feat, device):
+    x, y = torch.randn(ROWS, feat, device=device), torch.randn(COLS, feat, device=device)
+    return x / max(feat, 1) ** 0.5, y
+
+
+def assert_right(out, row, col, a, x, y, edge="s*a", reduce="sum"):
+    """Within the bound of a sum of `LONGEST` terms and of the scores' and edge function's own errors."""
+    x, y = x.double(), y.double()
+    value = torch.zeros(2, ROWS, COLS, dtype=torch.double, device=x.device)
+    value[0].index_put_((row, col), a.double(), accumulate=True)
+    value[1].index_put_((row, col), a.double().abs(), accumulate=True)
+    s, size = x @ y.T, x.abs() @ y.abs().T
+    f = torch.sigmoid(s) if edge.startswith("sigmoid") else s
+    exact, magnitude = (value[0] * f) @ y, (value[1] * f.abs()) @ y.abs()
+    spread = (value[1] * (4 * max(x.shape[1], 1) ** 0.5 * size + 16 * f.abs())) @ y.abs()
+    bound = U * (4 * LONGEST**0.5 * magnitude + spread + exact.abs())
+    if reduce == "mean":
+        n = torch.bincount(row, minlength=ROWS).clamp(min=1)[:, None]
+        exact, bound = exact / n, bound / n + U * exact.abs() / n
+    assert bool(((out.double() - exact).abs() <= bound).all())
+
+
+def fused(adj, x, y, **more):
+    return fusedmm.fused(adj, x, y, algorithm="tiles", **more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("feat", [0, 1, 4, 31, 32, 33, 64, 100, 128])
+def test_fused_tiles(kind, feat, cuda):
+    ptr, idx = (t.to(cuda) for t in matrix(kind))
+    val = torch.randn(idx.numel(), device=cuda)
+    adj = fusedmm.CSR.from_csr(ptr, idx, val, shape=(ROWS, COLS))
+    x, y = operands(feat, cuda)
+    row, col, val = adj.coo()
+    out = fused(adj, x, y)
+    assert_right(out, row, col, val, x, y)
+    assert torch.equal(out, fused(adj, x, y))
+    ones = torch.ones_like(val)
+    assert_right(fused(adj.pattern(), x, y, edge="sigmoid(s)", reduce="mean"), row, col, ones, x, y, "sigmoid", "mean")
+    # Rows apart in memory, and NaN between them.
+    wide = [torch.full((t.shape[0], feat + 3), torch.nan, device=cuda) for t in (x, y)]
+    for t, w in zip((x, y), wide, strict=True):
+        w[:, 1 : feat + 1] = t
+    assert_right(fused(adj, *[w[:, 1 : feat + 1] for w in wide]), row, col, val, x, y)
+
+
+@pytest.mark.parametrize("rows", [1, 60, 3000, 9000])
+@pytest.mark.parametrize("feat", [20, 128])
+def test_as_segments_at_any_number_of_rows(rows, feat, cuda):
+    """More or fewer rows to a warp, none of which may change what is added to what."""
+    kept = torch.rand(rows, 300, device=cuda) < 0.2
+    adj = fusedmm.CSR.from_dense(kept * torch.randn(rows, 300, device=cuda))
+    x, y = torch.randn(rows, feat, device=cuda), torch.randn(300, feat, device=cuda)
+    by_segments = fusedmm.fused(adj, x, y, algorithm="segments")
+    torch.testing.assert_close(fused(adj, x, y), by_segments, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_values_of_another_type_in_another_order(dtype, cuda):
+    ptr, idx = matrix("uniform")
+    row = torch.repeat_interleave(torch.arange(ROWS), ptr.diff())
+    order = torch.randperm(idx.numel())
+    val = torch.randn(idx.numel(), dtype=dtype, device=cuda)
+    adj = fusedmm.CSR.from_coo(row[order].to(cuda), idx[order].to(cuda), val, shape=(ROWS, COLS))
+    x, y = operands(40, cuda)
+    assert_right(fused(adj, x, y), *adj.coo(), x, y)
+
+
+@pytest.mark.parametrize("bad", [-1, COLS, -(2**31), 2**31 - 1])
+def test_columns_outside_are_skipped(bad, cuda):
+    ptr, idx = (t.to(cuda) for t in matrix("uniform"))
+    adj = fusedmm.CSR.from_csr(ptr, idx, torch.randn(idx.numel(), device=cuda), shape=(ROWS, COLS))
+    x, y = operands(40, cuda)
+    row, col, val = adj.coo()
+    lost = torch.cat([torch.arange(5, adj.nnz, 1000, device=cuda), torch.arange(300, 340, device=cuda)])
+    adj.idx.data[lost] = bad
+    kept = torch.ones(adj.nnz, dtype=torch.bool, device=cuda).index_fill_(0, lost, False)
+    assert_right(fused(adj, x, y), row[kept], col[kept], val[kept], x, y)
+
+
+def test_what_absent_rows_hold_does_not_matter(cuda):
+    """Rows of y without entries may be NaN, and a pole of the edge function at 0 is met by none."""
+    ptr, idx = matrix("uniform")
+    idx = idx // 2 * 2
+    adj = fusedmm.CSR.from_csr(ptr.to(cuda), idx.to(cuda), shape=(ROWS, COLS))
+    x, y = torch.rand(ROWS, 100, device=cuda), torch.rand(COLS, 100, device=cuda)
+    y[1::2] = torch.nan
+    out = fused(adj, x, y, edge="1/s")
+    torch.testing.assert_close(out, fusedmm.fused(adj, x, y, edge="1/s", algorithm="segments"), rtol=1e-4, atol=1e-4)
+    assert bool(out.isfinite().all())
+
+
+def test_what_it_does_not_take(cuda):
+    """Other forms, interpreted functions, another z, heads, other types and wider rows."""
+    ptr, idx = (t.to(cuda) for t in matrix("uniform"))
+    adj = fusedmm.CSR.from_csr(ptr, idx, shape=(ROWS, COLS))
+    x, y = operands(8, cuda)
+    for left, right, more in (
+        (x, y, {"score": "sqdist"}),
+        (x, y, {"message": "add"}),
+        (x, y, {"reduce": "max"}),
+        (x, y, {"activation": "relu"}),
+        (x, y, {"edge": "s**3 + s"}),
+        (x, y, {"z": y.clone()}),
+        (x.view(ROWS, 2, 4), y.view(COLS, 2, 4), {}),
+        (x.double(), y.double(), {}),
+        (x.repeat(1, 17), y.repeat(1, 17), {}),
+    ):
+        with pytest.raises(ValueError, match="algorithm"):
+            fused(adj, left, right, **more)
