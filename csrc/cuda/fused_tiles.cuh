@@ -35,7 +35,7 @@ struct fused_tiles_args {
     float *out;
     int64_t x_row, y_row, out_row, feat;
     int32_t shift;    /* 2^shift groups share a row */
-    bool packs, mean; /* packs: rows of y can be read 16 bytes at a time */
+    bool packs, mean, linear; /* packs: rows of y can be read 16 bytes at a time */
     edge_program<float> edge;
 };
 
@@ -51,7 +51,17 @@ struct fused_shape : tiles_base<float, LANES_, PER_, W_, 1, 6> {
     static_assert(KEEP < B::STAGES, "one window is on its way");
 };
 
-template <class S>
+static __device__ __forceinline__ uint4 load_shared(uint32_t from)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+template <class S, bool PLAIN>
 static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     fused_tiles(const __grid_constant__ fused_tiles_args s)
 {
@@ -62,10 +72,9 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     static constexpr uint32_t NONE = ~0u;
     extern __shared__ __align__(16) char memory[];
     const int lane = threadIdx.x % WARP, group = lane / LANES, place = lane % LANES;
-    /* Of groups that share a phase of 8 lanes the odd ones read their halves of a row in the other
-     * order, so that the two do not want the same banks. */
-    const int turn = LANES < 8 ? group % 2 * LANES * VEC : 0;
-    auto column = [&](int i) { return place * VEC + (i * LANES * VEC ^ turn); };
+    auto column = [&](int i) { return (i * LANES + place) * VEC; };
+    uint32_t here_at = uint32_t(__cvta_generic_to_shared(memory)) + place * 16;
+    asm volatile("" : "+r"(here_at));
     const int64_t team = int64_t(blockIdx.x) * S::WARPS * S::GROUPS + threadIdx.x / LANES;
     const int64_t row = team >> s.shift;
     const int feat = int(s.feat);
@@ -94,25 +103,26 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     uint32_t near = NONE, near_next = NONE;
     float value = 1, value_next = 1;
     const bool valued = s.val.data && s.edge.valued;
+    /* Always loads, from the first entry where there is none: what a load may leave as it was would
+     * be copied, and who copies it waits for it. */
     auto fetch = [&] {
-        const int p = at + place;
-        near_next = p < end ? uint32_t(__ldg(s.a.idx + p)) : NONE;
-        if (valued && p < end) value_next = edge_value<float>(s.val, edge_of(s.val, p), 0);
+        const int p = at + place < end ? at + place : 0;
+        near_next = __ldg(s.a.idx + p);
+        if (PLAIN)
+            value_next = __ldg(static_cast<const float *>(s.val.data) + p);
+        else if (valued)
+            value_next = edge_value<float>(s.val, edge_of(s.val, p), 0);
     };
-    /* Groups without entries go on to their next chunk. */
+    /* A group without entries goes on to its next chunk, if there is one. */
     auto refill = [&] {
-        for (;;) {
-            const unsigned left = __ballot_sync(ALL, near != NONE) >> group * LANES;
-            const bool over = !(left << (WARP - LANES)) && at < end;
-            if (!__any_sync(ALL, over)) break;
-            if (over) {
-                near = near_next < uint32_t(s.a.cols) ? near_next : NONE;
-                value = value_next;
-                at += stride;
-                fetch();
-            }
-            __syncwarp();
-        }
+        const unsigned left = __ballot_sync(ALL, near != NONE) >> group * LANES;
+        const bool over = !(left << (WARP - LANES)) && at < end;
+        const bool there = at + place < end && near_next < uint32_t(s.a.cols);
+        near = over && there ? near_next : near;
+        value = over ? value_next : value;
+        at += over ? stride : 0;
+        fetch();
+        return over;
     };
 
     float sum[PER][VEC] = {}, mine[PER][VEC];
@@ -132,6 +142,12 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         }
         added = true;
         terms = 0;
+    };
+    /* What most calls ask for comes first. */
+    auto weigh = [&](float score, float a) {
+        if (!s.linear) return edge_direct(s.edge, score, a).w;
+        const float w = fma(score, s.edge.scale, s.edge.shift) * s.edge.factor;
+        return s.edge.valued ? w * a : w;
     };
     auto multiply = [&](const float(&other)[PER][VEC]) {
         float dot = 0;
@@ -157,11 +173,10 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             float other[BATCH][PER][VEC], dot[BATCH];
 #pragma unroll
             for (int f = 0; f < BATCH; f++) {
-                const char *const from = memory + __shfl_sync(ALL, at, c + f, LANES);
+                const uint32_t from = __shfl_sync(ALL, at, c + f, LANES) + here_at;
 #pragma unroll
                 for (int i = 0; i < PER; i++)
-                    unpack<float, VEC>(*reinterpret_cast<const uint4 *>(from + column(i) * 4),
-                                       other[f][i]);
+                    unpack<float, VEC>(load_shared(from + i * LANES * 16), other[f][i]);
             }
 #pragma unroll
             for (int f = 0; f < BATCH; f++) dot[f] = multiply(other[f]);
@@ -169,7 +184,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             /* Entry c + place / SHARE is this lane's. */
             const int own = c + place / SHARE;
             const float a = SHARE == 1 ? value : __shfl_sync(ALL, value, own, LANES);
-            const float weight = taken >> own & 1 ? edge_direct(s.edge, dot[0], a).w : 0.f;
+            const float all = weigh(dot[0], a), weight = taken >> own & 1 ? all : 0.f;
 #pragma unroll
             for (int f = 0; f < BATCH; f++)
                 add(__shfl_sync(ALL, weight, f * SHARE, LANES), other[f]);
@@ -186,7 +201,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             float dot = multiply(other);
 #pragma unroll
             for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);
-            add(j < base ? edge_direct(s.edge, dot, a).w : 0.f, other);
+            add(j < base ? weigh(dot, a) : 0.f, other);
         }
         if (near < base) near = NONE;
     };
@@ -202,13 +217,16 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         windows.copy_window(w + 1);
         wait_for(windows.full + w % S::STAGES, w / S::STAGES);
         for (;;) {
-            refill();
-            const bool late = __any_sync(ALL, near < base);
-            const bool wait = __any_sync(ALL, near >= top && near != NONE);
-            if (!__any_sync(ALL, near < (wait ? until : top))) break;
+            const bool over = refill();
+            const uint32_t low = __reduce_min_sync(ALL, near);
+            const bool wait = __reduce_max_sync(ALL, near + 1) > top; /* NONE + 1 is 0 */
+            if (low >= (wait ? until : top)) {
+                if (__any_sync(ALL, over)) continue; /* to chunks whose columns are all forged */
+                break;
+            }
             if (terms + LANES > CHAIN) flush(false);
             terms += LANES;
-            if (late)
+            if (low < base)
                 take_late(base);
             else
                 take(top);

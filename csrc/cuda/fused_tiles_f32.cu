@@ -29,8 +29,10 @@ template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fu
         const int64_t time = ceil_div(blocks, at_once) * ((S::GROUPS >> shift) + 1);
         if (time < least) least = time, s.shift = shift;
     }
+    const bool plain = s.edge.valued && s.val.data && !s.val.eid && s.val.dtype == FMM_F32 &&
+                       s.val.row_stride == 1;
     return launch_tiles<S, fused_tiles_args>(
-        exec, fused_tiles<S>, ceil_div(s.a.rows << s.shift, S::GROUPS), 1, s);
+        exec, plain ? fused_tiles<S, true> : fused_tiles<S, false>, ceil_div(s.a.rows << s.shift, S::GROUPS), 1, s);
 }
 
 /* Rows of up to 128, 256 or 512 bytes, in windows of 32 KB. Runs `segments` where the card cannot.
@@ -53,8 +55,9 @@ extern "C" fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *
     s.packs = lies_in_packs(f->y, sizeof(float), 4);
     s.mean = f->reduce == FMM_MEAN;
     s.edge = edge_of_fusion<float>(f);
-    const fmm_status status = s.feat <= 32   ? launch_fused_tiles<fused_shape<4, 2, 4, 256>>(exec, s)
-                              : s.feat <= 64 ? launch_fused_tiles<fused_shape<4, 4, 4, 128>>(exec, s)
+    s.linear = s.edge.kind == EDGE_U;
+    const fmm_status status = s.feat <= 32   ? launch_fused_tiles<fused_shape<8, 1, 8, 256>>(exec, s)
+                              : s.feat <= 64 ? launch_fused_tiles<fused_shape<8, 2, 8, 128>>(exec, s)
                                              : launch_fused_tiles<fused_shape<8, 4, 4, 64>>(exec, s);
     TRY(cuda_leave("fused", exec, before));
     return status == FMM_UNSUPPORTED ? fmm_fused_segments_f32(exec, call) : status;
