@@ -101,6 +101,31 @@ def test_what_absent_rows_hold_does_not_matter(cuda):
     assert bool(out.isfinite().all())
 
 
+def uniform(rows, cols, share, device, hub=False):
+    """A matrix with values, and with more than four times the mean of entries in one row."""
+    kept = torch.rand(rows, cols, device=device) < share
+    kept[5] |= hub
+    row, col = kept.nonzero(as_tuple=True)
+    ptr = torch.searchsorted(row, torch.arange(rows + 1, device=device))
+    return fusedmm.CSR.from_csr(ptr, col, torch.randn(col.numel(), device=device), shape=(rows, cols))
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "feat", "hub", "chosen"),
+    [
+        (1200, 0.2, 128, False, "tiles"), (1200, 0.1, 128, False, "segments"), (1200, 0.1, 32, False, "tiles"),
+        (1200, 0.2, 16, False, "segments"), (9000, 0.2, 32, False, "segments"), (1200, 0.2, 128, True, "segments"),
+        (1200, 0.2, 132, False, "segments"), (900, 0.2, 128, False, "segments"), (900, 0.2, 32, False, "tiles"),
+    ],
+)  # fmt: skip
+def test_the_choice(rows, share, feat, hub, chosen, cuda):
+    adj = uniform(rows, 1000, share, cuda, hub)
+    x, y = torch.randn(rows, feat, device=cuda) / feat**0.5, torch.randn(1000, feat, device=cuda)
+    auto = fusedmm.fused(adj, x, y)
+    assert torch.equal(auto, fusedmm.fused(adj, x, y, algorithm=chosen))
+    torch.testing.assert_close(auto, fusedmm.fused(adj, x, y, algorithm="segments"), rtol=1e-3, atol=1e-3)
+
+
 def test_what_it_does_not_take(cuda):
     """Other forms, interpreted functions, another z, heads, other types and wider rows."""
     ptr, idx = (t.to(cuda) for t in matrix("uniform"))

@@ -2,22 +2,23 @@
  * many columns, as those of pruned networks do.
  *
  * Windows of y go through shared memory (tiles.cuh), where the rows of a block find what `segments`
- * gathers from L2. A group of LANES lanes has a row, or every so manieth chunk of one, with its
- * slices of x and of the sum in registers. Each lane holds one entry of a chunk of LANES, read a
- * chunk ahead. BATCH rows of y at a time come from shared memory, once for both uses: a transposing
- * butterfly (sddmm.cuh) leaves the scores spread over the group, the lanes turn them into weights
- * side by side, and the rows, still in registers, are added under them.
+ * gathers from L2. A group of LANES lanes has a row, or shares it with neighbours that take its
+ * chunks in turn, and keeps its slices of x and of the sum in registers. Each lane holds one entry
+ * of a chunk of LANES, read a chunk ahead. BATCH rows of y at a time come from shared memory, once
+ * for both uses: a transposing butterfly (sddmm.cuh) leaves the scores spread over the group, the
+ * lanes turn them into weights side by side, and the rows, still in registers, are added under
+ * them.
  *
  * KEEP windows can be read at once. A warp takes a step, a chunk of each of its groups, when all of
- * their entries are there, or when one lies in the window that leaves next. So groups may be apart
- * by some windows, and their steps are full where rows are about equally dense. What a group meets
- * too late, because columns do not rise, comes from global memory: right for any content, fast for
- * sorted rows.
+ * their entries are there, or when one lies in the window that leaves next. So groups may be some
+ * windows apart, and their steps are full where rows are about equally dense (98 % of the places at
+ * 8,192 columns and 30 % entries, 93 % at 10 %). What a group meets too late, because columns do
+ * not rise, comes from global memory: right for any content, fast for sorted rows.
  *
- * Cost at 128 columns, 8 lanes, batches of 4: 4 cycles of shared memory an entry for y, 0.8 for
- * shuffles (4 addresses, 4 of the butterfly, a value and 4 weights for 16 entries) and 0.2 to 1.3
- * for copying, where it is 30 or 10 % full and 64 or 32 rows share a window. Of the four
- * schedulers' slots it takes 3 cycles, of L2 27 to 160 bytes.
+ * At 128 columns an entry costs shared memory 4 cycles for y, 0.8 for shuffles (13 for 16 entries:
+ * addresses, butterfly, value, weights) and 0.2 to 1.3 for copying, where it is 30 or 10 % full and
+ * 64 or 32 rows share a window, which bounds it to 26 TFLOP/s on an H200. The four schedulers need
+ * 4 cycles for its 16 instructions, 8 of them multiply-adds, and L2 hands over 27 to 160 bytes.
  *
  * A row has an order of addition that depends on the matrix alone. Before an accumulator has more
  * than CHAIN terms, the groups' sums meet in a fixed tree and are added to out. */
@@ -34,8 +35,9 @@ struct fused_tiles_args {
     const float *x, *y;
     float *out;
     int64_t x_row, y_row, out_row, feat;
-    int32_t shift;    /* 2^shift groups share a row */
-    bool packs, mean, linear; /* packs: rows of y can be read 16 bytes at a time */
+    int32_t shift; /* 2^shift groups share a row */
+    bool packs;    /* rows of y can be read 16 bytes at a time */
+    bool mean, linear;
     edge_program<float> edge;
 };
 
@@ -48,9 +50,10 @@ struct fused_shape : tiles_base<float, LANES_, PER_, W_, 1, 6> {
         BARRIERS_AT = B::LISTS_AT,
         BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
     };
-    static_assert(KEEP < B::STAGES, "one window is on its way");
+    static_assert(int(KEEP) < int(B::STAGES), "one window is on its way");
 };
 
+/* By a 32-bit address, which the compiler would else put together anew before each use. */
 static __device__ __forceinline__ uint4 load_shared(uint32_t from)
 {
     uint4 v;
@@ -68,13 +71,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #if TILES_POSSIBLE(__CUDA_ARCH__)
     enum { LANES = S::LANES, PER = S::PER, VEC = S::VEC, BATCH = S::BATCH };
     enum { SHARE = int(LANES) / int(BATCH) }; /* lanes with the same score */
-    enum { ROW = S::STRIP * 4 }; /* bytes */
+    enum { ROW = S::STRIP * 4 };              /* bytes */
     static constexpr uint32_t NONE = ~0u;
     extern __shared__ __align__(16) char memory[];
     const int lane = threadIdx.x % WARP, group = lane / LANES, place = lane % LANES;
     auto column = [&](int i) { return (i * LANES + place) * VEC; };
-    uint32_t here_at = uint32_t(__cvta_generic_to_shared(memory)) + place * 16;
-    asm volatile("" : "+r"(here_at));
+    uint32_t own_at = uint32_t(__cvta_generic_to_shared(memory)) + place * 16;
+    asm volatile("" : "+r"(own_at));
     const int64_t team = int64_t(blockIdx.x) * S::WARPS * S::GROUPS + threadIdx.x / LANES;
     const int64_t row = team >> s.shift;
     const int feat = int(s.feat);
@@ -165,15 +168,15 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     auto take = [&](uint32_t top) {
         const bool here = near < top;
         const unsigned taken = __ballot_sync(ALL, here) >> group * LANES;
-        const uint32_t slot = near / S::W % S::STAGES * (S::WINDOW * 4) + near % S::W * ROW;
-        const uint32_t at = here ? slot : uint32_t(S::W * ROW);
+        const uint32_t found = near / S::W % S::STAGES * (S::WINDOW * 4) + near % S::W * ROW;
+        const uint32_t slot = here ? found : uint32_t(S::W * ROW); /* of zeros */
         if (here) near = NONE;
-#pragma unroll 1
+#pragma unroll
         for (int c = 0; c < LANES; c += BATCH) {
             float other[BATCH][PER][VEC], dot[BATCH];
 #pragma unroll
             for (int f = 0; f < BATCH; f++) {
-                const uint32_t from = __shfl_sync(ALL, at, c + f, LANES) + here_at;
+                const uint32_t from = __shfl_sync(ALL, slot, c + f, LANES) + own_at;
 #pragma unroll
                 for (int i = 0; i < PER; i++)
                     unpack<float, VEC>(load_shared(from + i * LANES * 16), other[f][i]);
