@@ -45,26 +45,26 @@ def test_gradients_over_the_covering_array(case: Case, device):
         assert_values_gradient(rest[0], val, *sddmm_oracle(adj.pattern(), gy, x), case.dtype)
 
 
-def test_one_row_of_a_million_equal_terms(device):
+@pytest.mark.parametrize("heads", [None, 3])
+def test_one_row_of_a_million_equal_terms(heads, device):
     """One sequential sum in float32 would be far outside: no accumulator adds more than 512 in a row."""
-    n = 1_000_000
-    adj = fusedmm.CSR.from_csr(
-        torch.tensor([0, n], device=device), torch.arange(n, device=device), torch.full((n,), 0.1, device=device)
-    )
-    x = torch.full((n, 2), 0.3, device=device)
+    n, size = 1_000_000, () if heads is None else (heads,)
+    val = torch.full((n, *size), 0.1, device=device)
+    adj = fusedmm.CSR.from_csr(torch.tensor([0, n], device=device), torch.arange(n, device=device), val)
+    x = torch.full((n, *size, 2), 0.3, device=device)
     for algorithm in own_algorithms("spmm", device):
         y = run_or_decline(fusedmm.spmm, adj, x, algorithm=algorithm)
         if y is not None:
             term = float(torch.tensor(0.1).double() * torch.tensor(0.3).double())
-            exact = torch.full((1, 2), n * term, dtype=torch.float64)
+            exact = torch.full((1, *size, 2), n * term, dtype=torch.float64)
             assert_within(y, exact, exact, n, torch.float32, algorithm, "spmm sum")
 
 
 @pytest.mark.parametrize("values", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("feat", range(1, 10))
+@pytest.mark.parametrize("feat", [*range(1, 10), 12, 16, 17, 31, 32, 40, 64, 65])
 def test_narrow_features(feat, dtype, values, device):
-    """Rows of every length about which a kernel for few columns could be wrong, and a row is the same in any matrix."""
+    """Rows of every length about which a kernel of few vectors could be wrong, and a row is the same in any matrix."""
     lengths = torch.tensor([0, *range(1, 20), 127, 128, 129, 0, 511, 512, 513, 1, 2047, 2048, 2049, 3])
     row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     generator = torch.Generator().manual_seed(feat)

@@ -88,7 +88,9 @@ fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_c
         task.feat *= task.heads;
         task.heads = 1;
     }
-    return fmm_rows_run(exec, &task, x, 1 << 20);
+    /* Short rows are on their way side by side as it is. */
+    const int64_t bytes = task.feat * (int64_t)fmm_dtype_bytes(x->dtype);
+    return fmm_rows_run(exec, &task, x, bytes > 256 ? 1 << 20 : 1 << 23);
 }
 
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)

@@ -31,15 +31,18 @@
 #define FMM_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* A vector of the two numbers of a and then those of b, in one or two loads where a and b are. */
+/* A vector of the numbers of a and then those of b, in one or two loads where a and b are. */
 #ifdef __has_builtin
 #if __has_builtin(__builtin_shufflevector)
-#define FMM_CONCAT(type, a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3)
+#define FMM_CONCAT4(type, a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3)
+#define FMM_CONCAT8(type, a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7)
 #endif
 #endif
-#ifndef FMM_CONCAT
-#define FMM_CONCAT(type, a, b)                                                                     \
+#ifndef FMM_CONCAT4
+#define FMM_CONCAT4(type, a, b)                                                                    \
     (type) { (a)[0], (a)[1], (b)[0], (b)[1] }
+#define FMM_CONCAT8(type, a, b)                                                                    \
+    (type) { (a)[0], (a)[1], (a)[2], (a)[3], (b)[0], (b)[1], (b)[2], (b)[3] }
 #endif
 
 static inline uint32_t f32_bits(float f)
