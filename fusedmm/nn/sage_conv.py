@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from fusedmm.convert import settle
+from fusedmm.csr import CSR
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.operands import normalize
+from fusedmm.ops.sage import ONE_STEP, convolve
 from fusedmm.structure import LATER
 
 
@@ -121,6 +123,28 @@ class SAGEConv(torch.nn.Module):
         adj, (source, target) = bipartite(edge_index, x, size, LATER if later else True)
         if self.project:
             source = self.lin(source).relu()
+        out = self._in_one_step(adj, source, target)
+        if out is None:
+            out = self._in_parts(adj, source, target)
+        settle(adj, edge_index)
+        return normalize(out) if self.normalize else out
+
+    def _in_one_step(self, adj: CSR, source: Tensor, target: Tensor | None) -> Tensor | None:
+        """The sum or mean and its maps as one step of autograd; None where something is to see the parts."""
+        if self.reduce not in ONE_STEP or adj.val is not None or source.dim() != 2:
+            return None
+        lin_l, lin_r = self.lin_l, self.lin_r if self.root_weight and target is not None else None
+        if not goes_unseen(source, lin_l):
+            return None
+        if lin_r is None or target is None:
+            return convolve(adj, self.reduce, source, None, lin_l.weight_for(source), lin_l.bias, None)
+        if target.dim() != 2 or not goes_unseen(target, lin_r):
+            return None
+        weight, own = lin_l.weight_for(source), lin_r.weight_for(target)
+        return convolve(adj, self.reduce, source, None if target is source else target, weight, lin_l.bias, own)
+
+    def _in_parts(self, adj: CSR, source: Tensor, target: Tensor | None) -> Tensor:
+        """Any aggregation, and its maps, a step each."""
         if self.reduce is None:
             out = self.aggr_module(Neighbours(adj.pattern(), source, self.aggr_module.kinds))
         else:
@@ -128,11 +152,9 @@ class SAGEConv(torch.nn.Module):
         out = self.lin_l(out)
         if self.root_weight and target is not None:
             if out.dim() == 2 and target.dim() == 2 and goes_unseen(target, self.lin_r):
-                out = torch.addmm(out, target, self.lin_r.weight_for(target).t())  # a call less, either way
-            else:
-                out = out + self.lin_r(target)
-        settle(adj, edge_index)
-        return normalize(out) if self.normalize else out
+                return torch.addmm(out, target, self.lin_r.weight_for(target).t())  # a call less, either way
+            out = out + self.lin_r(target)
+        return out
 
     def __repr__(self) -> str:
         return f"SAGEConv({self.in_channels}, {self.out_channels}, aggr={self.aggr})"

@@ -189,13 +189,24 @@ def _made(make: Any, *args: Any) -> Tensor:
     return made
 
 
-def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> Tensor:
-    """``per_entry`` with the entries of each row; one call where no gradient of it is wanted."""
+def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> tuple[Tensor, Values]:
+    """A mean's gradient as a sum's: of what, and with what values in the place of ones.
+
+    It is ``per_entry`` with the entries of each row; one call where no gradient of it is wanted.
+    """
+    if gy.dtype != sums_dtype(gy):  # 16 bits may have no number for the quotient
+        return gy, kept_shares(adj, transposed, gy)
     wide = gy.dtype == torch.float32
     if wide and not (torch.is_grad_enabled() or torch.compiler.is_compiling() or needs_rules(gy)):
         found: Tensor = run(_divide, gy, half(adj, transposed)[0], gy)
-        return found
-    return per_entry(kept_entries(adj, transposed, gy), gy)
+        return found, None
+    return per_entry(kept_entries(adj, transposed, gy), gy), None
+
+
+def spmm_back(adj: CSR, gy: Tensor, reduce: int) -> Tensor:
+    """x's gradient of ``spmm_run`` of adj without values, without one of its own."""
+    gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
+    return spmm_run(adj, True, share, gy, SUM, 0)
 
 
 class SpMM(torch.autograd.Function):
@@ -219,11 +230,8 @@ class SpMM(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         val, x = ctx.saved_tensors
         adj, transposed = ctx.adj, ctx.transposed
-        gx = gval = share = None
-        if ctx.reduce == MEAN and gy.dtype == sums_dtype(gy):
-            gy = _mean_back(adj, transposed, gy)
-        elif ctx.reduce == MEAN:  # 16 bits may have no number for the quotient
-            share = kept_shares(adj, transposed, gy)
+        gx = gval = None
+        gy, share = _mean_back(adj, transposed, gy) if ctx.reduce == MEAN else (gy, None)
         if ctx.needs_input_grad[3]:
             gx = spmm_half(adj, not transposed, times_share(share, val), gy)
         if ctx.needs_input_grad[2]:
