@@ -204,9 +204,9 @@ def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> tuple[Tensor, Values]:
 
 
 def spmm_back(adj: CSR, gy: Tensor, reduce: int) -> Tensor:
-    """x's gradient of ``spmm_run`` of adj without values, without one of its own."""
+    """The gradient of x that a product with adj without values has; differentiable."""
     gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
-    return spmm_run(adj, True, share, gy, SUM, 0)
+    return spmm_half(adj, True, share, gy)
 
 
 class SpMM(torch.autograd.Function):

@@ -6,7 +6,6 @@
 
 Written with torch this is three steps of autograd forward and as many backward, whose host time is most of what
 a small graph costs. As one, t V^T is added where the first product stands, and so is gt to gx where t is x.
-Where a gradient is itself differentiated, it is taken through the formula above.
 """
 
 from __future__ import annotations
@@ -47,24 +46,17 @@ def convolve(
     Raises:
         TypeError, ValueError: as ``spmm``.
 
-    Gradient: reaches all tensors, of any order; until then x and t must not be written to.
+    Gradient: reaches all tensors, of any order.
     """
     given = (x, target, weight, bias, own)
     if needs_rules(*given) or is_mixed(*given):
-        return _in_parts(adj, reduce, *given)
+        out = linear(spmm(adj, x, reduce=reduce), weight, bias)
+        return out if own is None else out + linear(x if target is None else target, own)
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
-        result: Tensor = Convolution.apply(adj, reduce, *given)
-        return result
+        result: tuple[Tensor, Tensor] = Convolution.apply(adj, reduce, *given)
+        return result[0]
     return _forward(adj, reduce, *given)[0]
-
-
-def _in_parts(
-    adj: CSR, reduce: str, x: Tensor, target: Optional, weight: Tensor, bias: Optional, own: Optional
-) -> Tensor:
-    """By torch's own steps of autograd."""
-    out = linear(spmm(adj, x, reduce=reduce), weight, bias)
-    return out if own is None else out + linear(x if target is None else target, own)
 
 
 def _forward(
@@ -77,28 +69,34 @@ def _forward(
 
 
 class Convolution(torch.autograd.Function):
-    """``convolve``."""
+    """``convolve``, and s: as a result it needs no x for gradients of gradients, and x may be written to."""
 
     @staticmethod
     def forward(
         ctx: Any, adj: CSR, reduce: str, x: Tensor, target: Optional, weight: Tensor, bias: Optional, own: Optional
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         out, s = _forward(adj, reduce, x, target, weight, bias, own)
-        ctx.save_for_backward(x, target, weight, bias, own, s)
-        ctx.adj, ctx.reduce = adj, reduce
-        return out
+        *_, of_x, of_target, of_weight, _, of_own = ctx.needs_input_grad
+        features = (x if target is None else target) if of_own else None
+        own = own if of_x or of_target else None
+        ctx.save_for_backward(features, weight if of_x else None, own, s if of_weight else None)
+        ctx.set_materialize_grads(False)
+        ctx.call = adj, REDUCTIONS[reduce], target is None
+        return out, s
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Optional, ...]:  # type: ignore[override]
-        x, target, weight, bias, own, s = ctx.saved_tensors
-        adj, reduce = ctx.adj, ctx.reduce
-        _, _, *needs = ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            return None, None, *_differentiable(adj, reduce, (x, target, weight, bias, own), needs, g)
-        of_x, of_target, of_weight, of_bias, of_own = needs
-        gx = spmm_back(adj, g.mm(weight), REDUCTIONS[reduce]) if of_x else None
-        if gx is not None and own is not None and target is None:
-            gx.addmm_(g, own)
+    def backward(ctx: Any, g: Optional, gs: Optional) -> tuple[Optional, ...]:  # type: ignore[override]
+        features, weight, own, s = ctx.saved_tensors
+        adj, reduce, is_one = ctx.call
+        *_, of_x, of_target, of_weight, of_bias, of_own = ctx.needs_input_grad
+        if g is None:  # a gradient of gW alone
+            gx = spmm_back(adj, gs, reduce) if of_x and gs is not None else None
+            return None, None, gx, None, None, None, None
+        gx = None
+        if of_x:
+            gx = spmm_back(adj, g.mm(weight) if gs is None else torch.addmm(gs, g, weight), reduce)
+            if is_one and own is not None:
+                gx = gx.addmm_(g, own) if gx.dtype == g.dtype else gx + g.mm(own)  # autocast's products are narrow
         across = g.t()
         return (
             None,
@@ -107,17 +105,5 @@ class Convolution(torch.autograd.Function):
             g.mm(own) if of_target else None,
             across.mm(s) if of_weight else None,
             g.sum(0) if of_bias else None,
-            across.mm(x if target is None else target) if of_own else None,
+            across.mm(features) if of_own else None,
         )
-
-
-def _differentiable(
-    adj: CSR, reduce: str, operands: tuple[Optional, ...], needs: list[bool], g: Tensor
-) -> tuple[Optional, ...]:
-    """The gradients as a graph of their own."""
-    with torch.enable_grad():
-        given: Any = [t.view_as(t) if t is not None and need else t for t, need in zip(operands, needs, strict=True)]
-        out = _in_parts(adj, reduce, *given)
-    wanted = [t for t, need in zip(given, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, g, create_graph=True))
-    return tuple(next(found) if need else None for need in needs)
