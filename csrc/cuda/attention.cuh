@@ -16,12 +16,12 @@
 enum walk { FORWARD, ROWS, COLS };
 /* Of a kernel: nothing of edges; far_s and far_v are one operand, and nothing of edges; all. */
 enum kind { PLAIN, SAME_FAR, WITH_EDGES };
-/* Threads of a block. The fewer, the sooner a multiprocessor takes more work, of which it has
- * little at a matrix's end; but each block of gatt's walk leaves one sum. */
+/* Threads of a block of FORWARD and of the join: the fewer, the sooner a multiprocessor takes more
+ * work at a matrix's end. */
 enum { CREW = 128, CREWS = 8 /* of the join in a multiprocessor */ };
-static constexpr __host__ __device__ int threads_of(int walk, int score)
+static constexpr __host__ __device__ int threads_of(int walk)
 {
-    return walk == ROWS && score == FMM_GATV2 ? 2 * CREW : CREW;
+    return walk == FORWARD ? int(CREW) : int(BLOCK);
 }
 enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
 

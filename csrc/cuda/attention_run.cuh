@@ -18,7 +18,7 @@ template <class T> static far_side<T> far_of(const fmm_dense *d)
 }
 
 /* Lanes of a head: enough for its columns, and more, each with fewer loads, while a warp still
- * holds every head. Lanes of a group: all heads, or as many as a warp holds. */
+ * holds every head; or as BITS says. Lanes of a group: all heads, or as many as a warp holds. */
 template <class T, int VEC, int PER, int FLY, int BITS>
 static void deal_lanes(attend_args<T> *s, int score)
 {
@@ -39,7 +39,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, i
           int BITS>
 static void launch_lanes(const fmm_exec *exec, attend_args<T> s, int64_t parts)
 {
-    constexpr int THREADS = threads_of(WALK, SCORE);
+    constexpr int THREADS = threads_of(WALK);
     enum { CARD = 132, JOIN_MOST = CARD * (sizeof(T) == 8 ? CREWS / 2 : CREWS) };
     deal_lanes<T, VEC, PER, FLY, BITS>(&s, SCORE);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
@@ -61,7 +61,7 @@ static void launch_lanes(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     s.per_row = reciprocal(s.heads * across);
     s.per_head = reciprocal(s.heads);
     s.per_quad = reciprocal(across);
-    /* As many blocks as run at once: others would begin to look up rows when the walk has ended. */
+    /* As many blocks as run at once: others would look up their rows after the walk's end. */
     launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
                  dim3((unsigned)smaller(ceil_div(threads, CREW), JOIN_MOST)), s, CREW);
 }
@@ -108,9 +108,11 @@ static void launch_eights(const fmm_exec *exec, const attend_args<T> &s)
  * backward of additive scores has a third block although it spills: not in its innermost loop. */
 template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
-    if (threads_of(WALK, SCORE) > CREW) return 2;
+    if (WALK != FORWARD) {
+        if (sizeof(T) == 8 || SCORE != FMM_ADDITIVE) return 2;
+        return sizeof(T) == 4 || !edges ? 3 : 2;
+    }
     if (sizeof(T) == 8) return 4;
-    if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && (sizeof(T) == 4 || !edges) ? 6 : 4;
     if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 6 : 8;
     return edges || sizeof(T) == 2 ? 4 : 6;
 }
@@ -121,7 +123,7 @@ template <class T, int WALK, int SCORE, bool POS>
 static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool packs, kind kind,
                         int64_t parts)
 {
-    enum { V = 16 / sizeof(T), MANY = per_packs(V), ONE = 2 * CREW / threads_of(WALK, SCORE) };
+    enum { V = 16 / sizeof(T), MANY = per_packs(V), ONE = BLOCK / threads_of(WALK) };
     constexpr bool BACK = WALK != FORWARD;
     const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
     if constexpr (WALK == FORWARD && SCORE != FMM_ADDITIVE && sizeof(T) == 4)

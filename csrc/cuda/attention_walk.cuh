@@ -20,7 +20,7 @@
 
 template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
           int BITS>
-static __global__ void __launch_bounds__(threads_of(WALK, SCORE), BLOCKS)
+static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
     attend_segments(const __grid_constant__ attend_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(threads_of(WALK, SCORE), BLOCKS)
     constexpr bool FAR_S = !(SCALAR && WALK == COLS); /* else q lies with the statistics */
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
-    constexpr int THREADS = threads_of(WALK, SCORE);
+    constexpr int THREADS = threads_of(WALK);
     constexpr bool FULL = lane_of::FULL;
     /* The next row's own operands are read during this row. */
     constexpr bool AHEAD = PER == 1 || FULL;
