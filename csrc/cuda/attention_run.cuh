@@ -102,10 +102,11 @@ static void launch_eights(const fmm_exec *exec, const attend_args<T> &s)
         launch_lanes<T, FORWARD, SCORE, 4, 2, FLY, BLOCKS, KIND, false, 3>(exec, s, 0);
 }
 
-/* How many blocks a multiprocessor holds, so that a walk's registers hardly spill and that loads of
- * a batch are all under way before the first is waited for, which shows in the SASS of sm_90: a
- * block more, with too few registers, waits two or three times for what one wait would bring. The
- * backward of additive scores has a third block although it spills: not in its innermost loop. */
+/* How many blocks (FORWARD's are half as large) a multiprocessor holds, so that a walk's registers
+ * hardly spill and that loads of a batch are all under way before the first is waited for, which
+ * shows in the SASS of sm_90: a block more, with too few registers, waits two or three times for
+ * what one wait would bring. The backward of additive scores has a third block although it spills:
+ * not in its innermost loop. */
 template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
     if (WALK != FORWARD) {

@@ -6,7 +6,8 @@
  * beyond. Lanes read idx (and the edges and dropout's masks) of as many entries at once, one such
  * chunk ahead, hand them round by shuffles, and gather FLY rows at a time. All heads of a row thus
  * share idx and are gathered as one stretch of memory. Where BITS says how many lanes a head has,
- * the sums over them are straight code, across which unpacked numbers stay in registers.
+ * which its columns fill, the sums over them are straight code, across which unpacked numbers stay
+ * in registers.
  *
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
