@@ -255,8 +255,9 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                         for (int f = 0; f < FLY; f++) {
                             const A w = exp2_of(logit[f] - zero), use = EDGES ? w * by[f] : w;
                             sum += w;
-                            const bool there = !(j[f] & ABSENT), in_pos = POS && there && above[f];
-                            if (in_pos) pos_w += w;
+                            const A use_pos = POS && above[f] ? use : A(0);
+                            const bool counts = POS || !(j[f] & ABSENT);
+                            if (POS && above[f]) pos_w += w;
 #pragma unroll
                             for (int i = 0; i < PER; i++) {
                                 A wide[VEC];
@@ -264,22 +265,21 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                 settle<T, VEC>(wide);
 #pragma unroll
                                 for (int v = 0; v < VEC; v++)
-                                    if (there) sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                                    if (counts) sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
 #pragma unroll
                                 for (int v = 0; v < VEC; v++)
-                                    if (in_pos) pos[i][v] = fma(use, wide[v], pos[i][v]);
+                                    if (POS) pos[i][v] = fma(use_pos, wide[v], pos[i][v]);
                             }
                         }
                     } else {
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
-                            const bool there = !(j[f] & ABSENT);
-                            const A w = there ? exp2_of(logit[f] - lse[f]) : A(0);
+                            const A w = j[f] & ABSENT ? A(0) : exp2_of(logit[f] - lse[f]);
                             const A use = EDGES ? w * by[f] : w;
                             const A t = EDGES ? by[f] * dot[f] : dot[f];
                             const A slant = w * (t - delta[f]);
                             const A gain_s = slant * gain[f];
-                            if (EDGES && WALK == ROWS && me.live && !me.sub && there) {
+                            if (EDGES && WALK == ROWS && me.live && !me.sub && !(j[f] & ABSENT)) {
                                 if (s.to_use.data) *s.to_use.at(edge[f], head, 0) = narrow<T>(use);
                                 if (s.to_weight.data)
                                     *s.to_weight.at(edge[f], head, 0) =
@@ -310,10 +310,9 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                 for (int i = 0; i < PER; i++) {
                                     A wide[VEC];
                                     unpack<T, VEC>(got_v[f][i], wide);
-                                    settle<T, VEC>(wide);
 #pragma unroll
                                     for (int v = 0; v < VEC; v++)
-                                        if (there) sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                                        sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
                                 }
                             }
                         }
