@@ -162,6 +162,28 @@ def test_wide_and_many_heads(score, heads, feat, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads, feat", [(2, 8), (3, 8), (8, 8), (33, 8), (1, 64), (5, 64)])
+@pytest.mark.parametrize("score", ["dot", "gatv2", "gatv2, k is v"])
+def test_heads_of_8_and_64(score, heads, feat, dtype, device):
+    """Sizes that have kernels of their own on a GPU: rows of no, few and 3,000 entries."""
+    call, g = long_rows(dtype, device, heads, feat), torch.Generator().manual_seed(1)
+    score, same = score[:5].rstrip(","), "is" in score
+    q, k = (torch.randn(n, heads, feat, generator=g).to(dtype).to(device) for n in (800, 700))
+    att = torch.randn(heads, feat, generator=g).to(dtype).to(device) if score == "gatv2" else None
+    adj = call.adj.pattern()
+    call = Call(adj, score, q, k, k if same else call.v, call.gout, att, None, 0.0)
+    expected = call.oracle(feat**-0.5 if score == "dot" else 1.0)
+    names = {"gq": q} | ({} if same else {"gk": k, "gv": call.v}) | ({} if att is None else {"gatt": att})
+    for t in names.values():
+        t.requires_grad_()
+    found = fusedmm.attention(adj, q, k, call.v, score=score, att=att, return_lse=True)
+    for name, got in zip(("out", "lse"), found, strict=True):
+        check("auto", name, got, expected, dtype if name == "out" else torch.float32)
+    for name, got in zip(names, torch.autograd.grad(found[0], list(names.values()), call.gout), strict=True):
+        check("auto", name, got, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_row_of_half_a_million_equal_entries(dtype, device):
     """The weights' sum is long, and every one of them is 1 / n: out is v."""
     n = 500_000

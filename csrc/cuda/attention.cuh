@@ -16,6 +16,13 @@
 enum walk { FORWARD, ROWS, COLS };
 /* Of a kernel: nothing of edges; far_s and far_v are one operand, and nothing of edges; all. */
 enum kind { PLAIN, SAME_FAR, WITH_EDGES };
+/* Threads of a block of FORWARD and of the join: the fewer, the sooner a multiprocessor takes more
+ * work at a matrix's end. */
+enum { CREW = 128, CREWS = 8 /* of the join in a multiprocessor */ };
+static constexpr __host__ __device__ int threads_of(int walk)
+{
+    return walk == FORWARD ? int(CREW) : int(BLOCK);
+}
 enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
 
 static constexpr double LOG2_E = 1.4426950408889634, LN_2 = 0.69314718055994531;
@@ -51,7 +58,8 @@ template <class T> struct attend_args {
     const int64_t *seed;
     uint64_t keep_limit;
     int64_t width, width_s;
-    A scale, slope, kept; /* kept: 1 / (1 - dropout) */
+    uint64_t per_row, per_head, per_quad; /* reciprocals for the join */
+    A scale, slope, kept;                 /* kept: 1 / (1 - dropout) */
     int32_t heads, feat, feat_v;
     int32_t lane_bits, group_bits; /* lanes of one head, of one group of heads: powers of two */
     int32_t shift;                 /* bundles of at most 2^shift rows */
@@ -87,6 +95,11 @@ template <class A> static __device__ __forceinline__ A lse_base2(A lse)
 template <class A> static __device__ __forceinline__ A share_of(A sum)
 {
     return sum == A(0) ? A(0) : A(1) / sum;
+}
+/* Not 0 times what infinities made. */
+template <class A> static __device__ __forceinline__ A shared_out(A v, A share)
+{
+    return share == A(0) ? A(0) : v * share;
 }
 template <class A> static __device__ __forceinline__ A lse_of(A high, A sum)
 {

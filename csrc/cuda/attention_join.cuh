@@ -60,12 +60,12 @@ template <class A, int WALK, bool POS> struct quad {
 };
 
 template <class T, int WALK, bool POS>
-static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
+static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREWS)
     attend_join(const __grid_constant__ attend_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     typedef quad<A, WALK, POS> sums;
-    __shared__ sums meet[BLOCK];
+    __shared__ sums meet[CREW];
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t stride = s.heads * s.width;
     const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
@@ -97,15 +97,15 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
         if (POS && c >= width / 2) {
             const int64_t column = c - width / 2;
             for (int i = 0; i < QUAD && column + i < s.feat_v; i++)
-                *s.to_pos.at(row, head, column + i) = total.v[i] * share;
-            if (column == 0) *s.to_pos_w.at(row, head, 0) = total.v[QUAD] * share;
+                *s.to_pos.at(row, head, column + i) = shared_out(total.v[i], share);
+            if (column == 0) *s.to_pos_w.at(row, head, 0) = shared_out(total.v[QUAD], share);
             return;
         }
         const bool first = c < s.width_s;
         const own_side<T> &to = first ? s.to_s : s.to_v;
         const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
         for (int i = 0; i < QUAD && at + i < end && to.data; i++)
-            *to.at(row, head, at + i) = narrow<T>(total.v[i] * share);
+            *to.at(row, head, at + i) = narrow<T>(shared_out(total.v[i], share));
         if (WALK == FORWARD && c == 0) *s.to_lse.at(row, head, 0) = lse_of(total.high, total.sum);
     };
     int64_t row, first, pieces;
@@ -117,12 +117,17 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
             min(pieces_of(row_range(s.a, row, &begin), s.plan.segment), counts.segments - first);
     };
 
+    const int32_t per_row = int32_t(s.heads * across);
+    const int64_t tasks = (counts.long_rows - counts.hubs) * int64_t(per_row);
+    const int64_t start = int64_t(blockIdx.x) * CREW + threadIdx.x;
+    if (start < tasks) { /* while the walk goes on, so that it is near when it is needed */
+        look_up(counts.hubs + item_of(start, per_row, s.per_row));
+        asm volatile("" : : "l"(row), "l"(first), "l"(pieces));
+    }
     wait_for_previous();
-    const int64_t per_row = s.heads * across;
-    const int64_t tasks = (counts.long_rows - counts.hubs) * per_row;
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < tasks;
-         t += int64_t(gridDim.x) * BLOCK) {
-        const int64_t k = t / per_row, at = t - k * per_row, head = at / across;
+    for (int64_t t = start; t < tasks; t += int64_t(gridDim.x) * CREW) {
+        const int64_t k = item_of(t, per_row, s.per_row), at = t - k * per_row;
+        const int64_t head = item_of(at, (int32_t)across, s.per_quad);
         const int64_t c = (at - head * across) * QUAD;
         look_up(counts.hubs + k);
         sums total;
@@ -134,11 +139,11 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) == 8 ? 2 : 4)
     /* Hubs, the last blocks first, which had the fewest of the other rows. */
     int columns = 1;
     while (columns < WARP && columns < across) columns *= 2;
-    const int stretches = BLOCK / columns, stretch = threadIdx.x / columns;
+    const int stretches = CREW / columns, stretch = threadIdx.x / columns;
     for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
          t += gridDim.x) {
-        const int64_t head = t % s.heads;
-        look_up(t / s.heads);
+        const int64_t k = item_of(t, s.heads, s.per_head), head = t - k * s.heads;
+        look_up(k);
         const A *const slots = s.partial + first * stride + head * s.width;
         for (int64_t tile = 0; tile < across; tile += columns) {
             const int64_t c = (tile + threadIdx.x % columns) * QUAD;

@@ -6,8 +6,10 @@
 #include "attention.cuh"
 
 /* An entry as the lane that fetched it keeps it. Loads are unconditional, so that the compiler
- * keeps them together: past the end of a row they read its last entry again (what is not a number
- * there is the row's own), a lane without columns reads the first ones, and neither counts. */
+ * keeps them together: past the end of a row they read its last entry again, a lane without columns
+ * reads the first ones, and neither counts, in results not even as 0 times infinity. In gradients,
+ * and in results of additive scores that they follow, an infinity of a row's last entry may become
+ * NaN: a condition there pulls the loads apart, for up to a fifth of the time. */
 static constexpr uint32_t ABSENT = 0x80000000u;
 template <bool EDGES> struct entry {
     uint32_t column; /* ABSENT: counts for nothing, whatever is read there */
@@ -37,6 +39,15 @@ static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, ui
     return mask;
 }
 
+/* Unpacked numbers that stay so: what then follows under a condition is predicated, where the
+ * compiler would unpack behind a branch. */
+template <class T, int N> static __device__ __forceinline__ void settle(typename sum_of<T>::type *v)
+{
+    if constexpr (sizeof(T) == 2)
+#pragma unroll
+        for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i]));
+}
+
 /* A row's own operands, on their way. */
 template <class T, int PS, int VS, int PER, int VEC> struct own_row {
     typedef typename sum_of<T>::type A;
@@ -49,6 +60,8 @@ template <class T, int PS, int VS, int PER, int VEC> struct own_row {
 template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> struct attend_lane {
     typedef typename sum_of<T>::type A;
     static constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
+    static constexpr bool FULL = BITS >= 0; /* and columns for each of these lanes */
+    static constexpr int LANES = 1 << (FULL ? BITS : 0);
     static constexpr int PS = SCALAR ? 1 : PER, VS = SCALAR ? 1 : VEC;
     typedef own_row<T, PS, VS, PER, VEC> own;
 
@@ -74,19 +87,19 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             column[i] = (i * lanes + sub) * VEC;
-            in_v[i] = live && column[i] < s.feat_v;
-            offset_v[i] = in_v[i] ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
+            in_v[i] = live && (FULL || column[i] < s.feat_v);
+            offset_v[i] = FULL || in_v[i] ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
         }
 #pragma unroll
         for (int i = 0; i < PS; i++) {
-            in_s[i] = live && (SCALAR || column[i] < s.feat);
-            offset_s[i] = !SCALAR && in_s[i] ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
+            in_s[i] = live && (FULL || SCALAR || column[i] < s.feat);
+            offset_s[i] = !SCALAR && (FULL || in_s[i]) ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
         }
         /* Addresses that the compiler keeps whole: one multiply-add for each load. */
         far_s = s.far_s.data + head * s.far_s.head;
         far_v = s.far_v.data + head * s.far_v.head;
-        if (!SCALAR && in_s[0]) far_s += column[0] * sizeof(T);
-        if (in_v[0]) far_v += column[0] * sizeof(T);
+        if (!SCALAR && (FULL || in_s[0])) far_s += column[0] * sizeof(T);
+        if (FULL || in_v[0]) far_v += column[0] * sizeof(T);
         stats = reinterpret_cast<const char *>(s.stats + 2 * head);
         stats_q = reinterpret_cast<const char *>(s.stats + 2 * s.heads + head);
         asm("" : "+l"(far_s), "+l"(far_v), "+l"(stats), "+l"(stats_q));

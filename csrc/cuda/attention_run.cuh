@@ -18,16 +18,18 @@ template <class T> static far_side<T> far_of(const fmm_dense *d)
 }
 
 /* Lanes of a head: enough for its columns, and more, each with fewer loads, while a warp still
- * holds every head. Lanes of a group: all heads, or as many as a warp holds. */
-template <class T, int VEC, int PER, int FLY> static void deal_lanes(attend_args<T> *s, int score)
+ * holds every head; or as BITS says. Lanes of a group: all heads, or as many as a warp holds. */
+template <class T, int VEC, int PER, int FLY, int BITS>
+static void deal_lanes(attend_args<T> *s, int score)
 {
     const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
+    const int32_t most = BITS >= 0 && PER == 2 ? 4 : 5;
     int32_t heads = 0, bits = 0;
     while (heads < 5 && 1 << heads < s->heads) heads++;
     while (bits < 5 && (int64_t)VEC * PER << bits < feat) bits++;
-    while (bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
+    while (BITS < 0 && bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
     s->lane_bits = bits;
-    s->group_bits = bits + heads < 5 ? bits + heads : 5;
+    s->group_bits = bits + heads < most ? bits + heads : most;
     while (1 << s->group_bits < FLY) s->group_bits++;
     s->shift = bundle_shift(s->a.rows);
     if (s->shift > s->group_bits) s->shift = s->group_bits;
@@ -35,49 +37,85 @@ template <class T, int VEC, int PER, int FLY> static void deal_lanes(attend_args
 
 template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
           int BITS>
-static void launch_lanes(const fmm_exec *exec, const attend_args<T> &s, int64_t parts)
+static void launch_lanes(const fmm_exec *exec, attend_args<T> s, int64_t parts)
 {
+    constexpr int THREADS = threads_of(WALK);
+    enum { CARD = 132, JOIN_MOST = CARD * (sizeof(T) == 8 ? CREWS / 2 : CREWS) };
+    deal_lanes<T, VEC, PER, FLY, BITS>(&s, SCORE);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = WALK == ROWS && SCORE == FMM_GATV2 && s.to_att.data;
-    const dim3 grid(collects ? (unsigned)parts : blocks_for(items << s.group_bits),
+    const int64_t blocks = smaller(ceil_div(items << s.group_bits, THREADS), INT32_MAX);
+    const dim3 grid((unsigned)(collects ? parts : blocks),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
     const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, BITS>;
     /* stats_of or gat.cu's DELTA went before; a plan that this call makes is read before the walk
      * waits. */
     if (WALK == COLS && s.a.cols && s.plan.header != exec->workspace)
-        launch_early(exec->index, stream_of(exec), walk, grid, s);
+        launch_early(exec->index, stream_of(exec), walk, grid, s, THREADS);
     else
-        walk<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+        walk<<<grid, THREADS, 0, stream_of(exec)>>>(s);
     if (!s.plan.long_rows_max || !s.partial) return;
-    const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / QUAD);
+    const int64_t across = s.width / QUAD - (WALK == FORWARD);
+    const int64_t threads = s.plan.long_rows_max * s.heads * across;
     if (!threads) return;
+    s.per_row = reciprocal(s.heads * across);
+    s.per_head = reciprocal(s.heads);
+    s.per_quad = reciprocal(across);
+    /* As many blocks as run at once: others would look up their rows after the walk's end. */
     launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
-                 dim3((unsigned)smaller(ceil_div(threads, BLOCK), 1056)), s);
+                 dim3((unsigned)smaller(ceil_div(threads, CREW), JOIN_MOST)), s, CREW);
+}
+
+/* Whether heads of q, k and v have just as many columns. */
+template <class T> static bool fills(const attend_args<T> &s, int score, int32_t feat)
+{
+    return (score == FMM_ADDITIVE || s.feat == feat) && s.feat_v == feat;
 }
 
 /* Heads of 8 columns, the commonest, have kernels of their own where lanes of a head add up. */
 template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS>
-static void launch_walk(const fmm_exec *exec, attend_args<T> s, int64_t parts)
+static void launch_walk(const fmm_exec *exec, const attend_args<T> &s, int64_t parts)
 {
     enum { EIGHT = VEC == 8 ? 0 : 1 };
-    deal_lanes<T, VEC, PER, FLY>(&s, SCORE);
     if constexpr (KIND != WITH_EDGES && (WALK != FORWARD || SCORE != FMM_ADDITIVE))
-        if (s.lane_bits == EIGHT)
+        if (fills(s, SCORE, 8))
             return launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, EIGHT>(exec, s,
                                                                                          parts);
     launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, -1>(exec, s, parts);
 }
 
-/* How many blocks a multiprocessor holds, so that a walk's registers hardly spill and that loads of
- * a batch are all under way before the first is waited for, which shows in the SASS of sm_90: a
- * block more, with too few registers, waits two or three times for what one wait would bring. The
- * backward of additive scores has a third block although it spills: not in its innermost loop. */
+/* The same forward with 8 columns a lane, and in groups of 16 lanes at most, whose rows are 512
+ * bytes: what the lanes of a head do alike, and the sums over them, is half as much. Groups are
+ * half as many, too few where rows are long and k and v are read (ogbl-ddi: 16 % slower). */
+template <class T> static bool takes_eights(const attend_args<T> &s, kind kind)
+{
+    enum { LONG_ROWS = 256 };
+    return sizeof(T) == 4 && ((fills(s, FMM_DOT, 8) && s.heads > 2) || fills(s, FMM_DOT, 64)) &&
+           (kind == SAME_FAR || (kind == PLAIN && s.a.nnz < LONG_ROWS * s.a.rows));
+}
+template <class T, int SCORE, int FLY, int BLOCKS, int KIND>
+static void launch_eights(const fmm_exec *exec, const attend_args<T> &s)
+{
+    if (s.feat == 8)
+        launch_lanes<T, FORWARD, SCORE, 4, 2, FLY, BLOCKS, KIND, false, 0>(exec, s, 0);
+    else
+        launch_lanes<T, FORWARD, SCORE, 4, 2, FLY, BLOCKS, KIND, false, 3>(exec, s, 0);
+}
+
+/* How many blocks (FORWARD's are half as large) a multiprocessor holds, so that a walk's registers
+ * hardly spill and that loads of a batch are all under way before the first is waited for, which
+ * shows in the SASS of sm_90: a block more, with too few registers, waits two or three times for
+ * what one wait would bring. The backward of additive scores has a third block although it spills:
+ * not in its innermost loop. */
 template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
-    if (sizeof(T) == 8) return 2;
-    if (WALK != FORWARD) return SCORE == FMM_ADDITIVE && (sizeof(T) == 4 || !edges) ? 3 : 2;
-    if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 3 : 4;
-    return edges || sizeof(T) == 2 ? 2 : 3;
+    if (WALK != FORWARD) {
+        if (sizeof(T) == 8 || SCORE != FMM_ADDITIVE) return 2;
+        return sizeof(T) == 4 || !edges ? 3 : 2;
+    }
+    if (sizeof(T) == 8) return 4;
+    if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 6 : 8;
+    return edges || sizeof(T) == 2 ? 4 : 6;
 }
 
 /* The variants: 16 bytes a load where all operands lie so, one load a lane and row up to 512 bytes
@@ -86,9 +124,15 @@ template <class T, int WALK, int SCORE, bool POS>
 static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool packs, kind kind,
                         int64_t parts)
 {
-    enum { V = 16 / sizeof(T), MANY = per_packs(V) };
+    enum { V = 16 / sizeof(T), MANY = per_packs(V), ONE = BLOCK / threads_of(WALK) };
     constexpr bool BACK = WALK != FORWARD;
     const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
+    if constexpr (WALK == FORWARD && SCORE != FMM_ADDITIVE && sizeof(T) == 4)
+        if (packs && takes_eights(s, kind)) {
+            if constexpr (SCORE == FMM_GATV2)
+                if (kind == SAME_FAR) return launch_eights<T, SCORE, 4, 5, SAME_FAR>(exec, s);
+            return launch_eights<T, SCORE, 2, 6, PLAIN>(exec, s);
+        }
     if (packs && feat <= WARP * V) {
         constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;
         constexpr int BLOCKS = blocks_of<T, WALK, SCORE, POS>(false);
@@ -103,9 +147,9 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
                            WITH_EDGES, POS>(exec, s, parts);
     }
     if (packs && feat <= WARP * V * MANY)
-        return launch_walk<T, WALK, SCORE, V, MANY, 1, 1, WITH_EDGES, POS>(exec, s, parts);
-    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? 1 : 2, WITH_EDGES, POS>(
-        exec, s, parts);
+        return launch_walk<T, WALK, SCORE, V, MANY, 1, ONE, WITH_EDGES, POS>(exec, s, parts);
+    launch_walk<T, WALK, SCORE, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? ONE : 4, WITH_EDGES,
+                POS>(exec, s, parts);
 }
 template <class T, int WALK>
 static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,

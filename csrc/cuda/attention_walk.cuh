@@ -6,7 +6,8 @@
  * beyond. Lanes read idx (and the edges and dropout's masks) of as many entries at once, one such
  * chunk ahead, hand them round by shuffles, and gather FLY rows at a time. All heads of a row thus
  * share idx and are gathered as one stretch of memory. Where BITS says how many lanes a head has,
- * the sums over them are straight code, across which unpacked numbers stay in registers.
+ * which its columns fill, the sums over them are straight code, across which unpacked numbers stay
+ * in registers.
  *
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
@@ -20,7 +21,7 @@
 
 template <class T, int WALK, int SCORE, int VEC, int PER, int FLY, int BLOCKS, int KIND, bool POS,
           int BITS>
-static __global__ void __launch_bounds__(BLOCK, BLOCKS)
+static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
     attend_segments(const __grid_constant__ attend_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -28,8 +29,11 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     constexpr bool EDGES = KIND == WITH_EDGES, SAME = KIND == SAME_FAR;
     constexpr bool FAR_S = !(SCALAR && WALK == COLS); /* else q lies with the statistics */
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
-    constexpr bool AHEAD = PER == 1; /* the next row's own operands are read during this row */
     typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
+    constexpr int THREADS = threads_of(WALK);
+    constexpr bool FULL = lane_of::FULL;
+    /* The next row's own operands are read during this row. */
+    constexpr bool AHEAD = PER == 1 || FULL;
     constexpr int PS = lane_of::PS, VS = lane_of::VS; /* the score side's registers */
     let_next_start();
 
@@ -39,7 +43,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
     const uint32_t stats_row = planes_of(SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
     A att[PS][VS];
     /* gatt's sums of all rows (turned has one row's), a column a thread: registers are short. */
-    __shared__ A collected[COLLECT ? PS * VS : 1][BLOCK];
+    __shared__ A collected[COLLECT ? PS * VS : 1][THREADS];
     if (SCORE == FMM_GATV2)
 #pragma unroll
         for (int i = 0; i < PS; i++) {
@@ -55,7 +59,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t items = count_items(counts, s.shift);
-    const int in_block = BLOCK >> s.group_bits;
+    const int in_block = THREADS >> s.group_bits;
     int64_t k = int64_t(blockIdx.x) * in_block + (threadIdx.x >> s.group_bits);
     for (int64_t block_k = int64_t(blockIdx.x) * in_block; block_k < max(items, int64_t(1));
          block_k += int64_t(gridDim.x) * in_block, k += int64_t(gridDim.x) * in_block) {
@@ -185,6 +189,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                         } else {
 #pragma unroll
                             for (int i = 0; i < PS; i++) {
+                                const A before = logit[f];
                                 A wide[VS];
                                 unpack<T, VS>(got_s[f][i], wide);
 #pragma unroll
@@ -200,21 +205,25 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                                     if (BACK) leaned[f][i][v] = t * tilt[f][i][v];
                                     logit[f] = fma(att[i][v], leaned[f][i][v], logit[f]);
                                 }
+                                if (!FULL && !me.in_s[i]) logit[f] = before;
                             }
                         }
                         if (BACK) {
 #pragma unroll
                             for (int i = 0; i < PER; i++) {
+                                const A before = dot[f];
                                 A wide[VEC];
                                 unpack<T, VEC>(got_v[f][i], wide);
 #pragma unroll
                                 for (int v = 0; v < VEC; v++)
                                     dot[f] = fma(own_v[i][v], wide[v], dot[f]);
+                                if (!FULL && !me.in_v[i]) dot[f] = before;
                             }
                         }
                     }
                     if (!SCALAR || BACK)
-                        for (int d = me.lanes / 2; d; d /= 2)
+#pragma unroll
+                        for (int d = (FULL ? lane_of::LANES : me.lanes) >> 1; d; d >>= 1)
 #pragma unroll
                             for (int f = 0; f < FLY; f++) {
                                 if (!SCALAR) logit[f] += __shfl_xor_sync(ALL, logit[f], d);
@@ -245,18 +254,21 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
                             const A w = exp2_of(logit[f] - zero), use = EDGES ? w * by[f] : w;
-                            const A use_pos = POS && above[f] ? use : A(0);
                             sum += w;
+                            const A use_pos = POS && above[f] ? use : A(0);
+                            const bool counts = POS || !(j[f] & ABSENT);
                             if (POS && above[f]) pos_w += w;
 #pragma unroll
                             for (int i = 0; i < PER; i++) {
                                 A wide[VEC];
                                 unpack<T, VEC>(got_v[f][i], wide);
+                                settle<T, VEC>(wide);
 #pragma unroll
-                                for (int v = 0; v < VEC; v++) {
-                                    sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                                for (int v = 0; v < VEC; v++)
+                                    if (counts) sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+#pragma unroll
+                                for (int v = 0; v < VEC; v++)
                                     if (POS) pos[i][v] = fma(use_pos, wide[v], pos[i][v]);
-                                }
                             }
                         }
                     } else {
@@ -318,8 +330,8 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                     for (int i = 0; i < PER; i++)
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
-                            sum_v[i][v] *= share;
-                            if (POS) pos[i][v] *= share;
+                            sum_v[i][v] = shared_out(sum_v[i][v], share);
+                            if (POS) pos[i][v] = shared_out(pos[i][v], share);
                         }
                     if (POS) pos_w *= share;
                 }

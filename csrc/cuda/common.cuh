@@ -368,14 +368,14 @@ template <class Kernel> static inline bool starts_early(int device, Kernel kerne
 /* A launch that may begin while the kernel before it drains: it calls wait_for_previous. */
 template <class Kernel, class Args>
 static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 grid,
-                         const Args &args)
+                         const Args &args, int threads = BLOCK)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
-    config.blockDim = dim3(BLOCK);
+    config.blockDim = dim3((unsigned)threads);
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = starts_early(device, kernel);
