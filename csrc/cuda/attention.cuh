@@ -83,6 +83,9 @@ static __device__ __forceinline__ float exp2_of(float v)
 static __device__ __forceinline__ double exp2_of(double v) { return exp2(v); }
 static __device__ __forceinline__ float log2_of(float v) { return log2f(v); }
 static __device__ __forceinline__ double log2_of(double v) { return log2(v); }
+/* Never one operation with what follows: kernels that differ in what they keep agree to the bit. */
+static __device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
+static __device__ __forceinline__ double product(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
 static __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }
 

@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             if (EDGES) t += bias[f];
                             above[f] = t > A(0);
                             gain[f] = above[f] ? A(LOG2_E) : s.slope * A(LOG2_E);
-                            logit[f] = t * gain[f];
+                            logit[f] = product(t, gain[f]);
                         } else {
 #pragma unroll
                             for (int i = 0; i < PS; i++) {
@@ -242,8 +242,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                         }
                         const A zero = bounded(higher), shrink = exp2_of(high - zero);
                         high = higher;
-                        sum *= shrink;
-                        if (POS) pos_w *= shrink;
+                        sum = product(sum, shrink);
+                        if (POS) pos_w = product(pos_w, shrink);
 #pragma unroll
                         for (int i = 0; i < PER; i++)
 #pragma unroll
