@@ -199,6 +199,7 @@ def settle(csr: CSR, edge_index: Any) -> None:
     if is_outside(shared.looked):
         col, row = edge_index.long().unbind()
         require_inside(row, col, *csr.shape, EDGE_PLACES)
+        raise ValueError("edge_index had an index outside when the layer read it, and was written to since")
     shared.looked = None
 
 

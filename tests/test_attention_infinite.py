@@ -1,4 +1,5 @@
-"""Infinities and NaN in any operand of attention: in the results exactly where the formula has them in float64."""
+"""Infinities and NaN in any operand of attention: in the results exactly where the formula has them in float64, and
+in results and gradients of training in the same places, where an infinity may have become NaN."""
 
 import pytest
 import torch
@@ -114,3 +115,26 @@ def test_gradient_of_v(score, heads, feat, device):
         found, finite = found.double().cpu(), right.isfinite()
         assert torch.equal(found.isfinite(), finite), algorithm  # an infinity may have become NaN
         torch.testing.assert_close(found[finite], right[finite], rtol=1e-4, atol=1e-4, msg=algorithm)
+
+
+@pytest.mark.parametrize("heads,feat", SHAPES, ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+def test_training_keeps_them_in_their_rows(score, heads, feat, device):
+    """The forward that keeps what a gradient needs, and a gradient that no poisoned row reaches."""
+    adj, at, what = rows_with_one(device)
+    q, k, v, att = operands(score, *adj.shape, heads, feat, torch.float32, device)
+    v[at, -1, -1] = what
+    right, _ = exact(adj, score, q, k, v, att, torch.zeros(adj.nnz, heads))
+    clean = right.isfinite().all(-1).all(-1)
+    for algorithm in algorithms(device):
+        leaf = q.clone().requires_grad_()
+        out = run_or_decline(
+            fusedmm.attention, adj, leaf, k, v, score=score, att=att, scale=1.0, slope=0.2, algorithm=algorithm
+        )
+        if out is None:
+            continue
+        found = out.detach().double().cpu()
+        assert torch.equal(found.isfinite(), right.isfinite()), algorithm
+        torch.testing.assert_close(found[clean], right[clean], rtol=1e-4, atol=1e-4, msg=algorithm)
+        (gradient,) = torch.autograd.grad(out[clean.to(device)].sum(), leaf)
+        assert gradient[clean.to(device)].isfinite().all(), algorithm

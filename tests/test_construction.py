@@ -268,6 +268,16 @@ def test_self_loops_at_once_name_what_is_outside():
             convert.looped(edge_index, (3, 3))
 
 
+def test_edges_that_were_bad_when_they_were_read_stay_refused():
+    """Though they were mended before the answer of the check was waited for."""
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    adj = fusedmm.as_csr(edge_index, size=(3, 3))
+    adj._shared.looked = torch.tensor([0, 1])  # one entry outside
+    for _ in range(2):
+        with pytest.raises(ValueError, match="written to since"):
+            convert.settle(adj, edge_index)
+
+
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("loops", [True, False])
 def test_weights_of_a_graph_convolution_at_once(name, loops, device, monkeypatch):

@@ -116,6 +116,31 @@ def test_what_a_hook_or_autocast_sees_is_as_before(layer, device):
     assert seen == [(40, WIDTH)]
 
 
+@pytest.mark.parametrize("layer", [GATv2Conv, TransformerConv])
+def test_a_forward_in_its_place_or_a_global_hook_is_called(layer, device):
+    adj, conv, seen = graph(device), layer(7, FEAT, heads=HEADS).to(device), []
+    x = torch.randn(40, 7).to(device)
+    expected = conv(x, adj)
+    last = [m for m in conv.children()][-1]
+    last.forward = lambda x, old=last.forward: (seen.append(last), old(x))[1]
+    torch.testing.assert_close(conv(x, adj), expected)
+    assert seen == [last]
+    del last.forward
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, out: seen.append(module))
+    torch.testing.assert_close(conv(x, adj), expected)
+    handle.remove()
+    assert set(seen[1:]) == {*conv.children(), conv}
+
+
+@pytest.mark.parametrize("layer", [GATv2Conv, TransformerConv])
+def test_maps_of_two_dtypes_are_refused_as_one_by_one(layer, device):
+    conv = layer(7, FEAT, heads=HEADS).to(device)
+    first = next(conv.children())
+    first.bias.data = first.bias.data.half()
+    with pytest.raises(RuntimeError, match="dtype"):
+        conv(torch.randn(40, 7, device=device), graph(device))
+
+
 @pytest.mark.parametrize("maps", MAPS)
 @pytest.mark.parametrize("n", [0, 5])
 def test_no_edges_and_no_nodes(n, maps, device):

@@ -123,6 +123,10 @@ def test_what_is_not_read_again_may_be_written_to(device):
         out = convolve(adj, "mean", x, *others)
         x.zero_()
         out.sum().backward()
+    adj, (x, *others) = operands("pair", device=device)  # where x alone learns, no other map's weight is read
+    out = convolve(adj, "mean", x.requires_grad_(), *others)
+    others[-1].zero_()
+    out.sum().backward()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -169,6 +173,13 @@ def test_the_layer_takes_the_step_where_nothing_is_to_see_the_parts(steps, devic
         torch.testing.assert_close(conv(x, adj), expected)
         handle.remove()
     assert seen == [(COLS, 4)] * 2
+    conv.lin_l.forward = lambda x, old=conv.lin_l.forward: old(x) + 1
+    torch.testing.assert_close(conv(x, adj), expected + 1)
+    del conv.lin_l.forward
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, out: seen.append(type(module)))
+    torch.testing.assert_close(conv(x, adj), expected)
+    handle.remove()
+    assert [kind.__name__ for kind in seen[2:]] == ["Linear", "Linear", "SAGEConv"]
     conv.lin_l = torch.nn.Linear(5, 4, device=device)
     conv(x, adj)
     assert len(steps) == 3

@@ -276,13 +276,13 @@ extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
         find_groups<<<blocks_for(a->rows + 1), BLOCK, 0, stream>>>(a->row, a->row_stride, n,
                                                                    a->rows, ptr);
         if (n) take_columns<<<blocks_for(n), BLOCK, 0, stream>>>(*a, idx);
-    } else if (few_bytes(exec, n, a->rows, a->cols)) {
+    } else if (said == cudaSuccess && few_bytes(exec, n, a->rows, a->cols)) {
         arrange_rows(exec, c, ptr, idx, eid, plan);
         return leave("compress", exec, before, said);
     } else if (said == cudaSuccess) {
         said = sort_rows(exec, c, ptr, idx, eid);
     }
-    plan_build(stream, &made, plan, exec->workspace);
+    if (said == cudaSuccess) plan_build(stream, &made, plan, exec->workspace);
     return leave("compress", exec, before, said);
 }
 

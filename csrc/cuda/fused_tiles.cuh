@@ -20,7 +20,8 @@
  * 64 or 32 rows share a window, which bounds it to 26 TFLOP/s on an H200. The four schedulers need
  * 4 cycles for its 16 instructions, 8 of them multiply-adds, and L2 hands over 27 to 160 bytes.
  *
- * A row has an order of addition that depends on the matrix alone. Before an accumulator has more
+ * A row has an order of addition that depends on the matrix and, through the groups that share a
+ * row, on the number of multiprocessors. Before an accumulator has more
  * than CHAIN terms, the groups' sums meet in a fixed tree and are added to out. */
 #ifndef FMM_CUDA_FUSED_TILES_CUH
 #define FMM_CUDA_FUSED_TILES_CUH

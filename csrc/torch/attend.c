@@ -9,8 +9,8 @@ bool attend_seed(attending *s, int k)
 {
     tensor t;
     if (!frame_take(&s->f, k, "seed", &t)) return false;
-    if (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64())
-        return frame_fail(&s->f, "seed must be int64");
+    if (t.numel > 1 || (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64()))
+        return frame_fail(&s->f, "seed must be int64, one number");
     s->call.seed = t.numel ? t.data : NULL;
     return true;
 }

@@ -7,9 +7,8 @@
  *
  * The maps lie side by side, [n, maps * heads * C], as one product of all weights gives them, and
  * so do their gradients, which the product's own gradients take as they are. The passes are those
- * of
- * ../attention.c and ../gat.c, in the order in which separate operators would run them and so with
- * the same bits; a small graph waits for calls, and here are two in the place of a dozen. */
+ * of ../attention.c and ../gat.c, in the order in which separate operators would run them and so
+ * with the same bits; a small graph waits for calls, and here are two in the place of a dozen. */
 #include "attend.h"
 
 #include <inttypes.h>

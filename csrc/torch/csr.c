@@ -72,6 +72,10 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_begin(&f, stack, 2) || !take_coordinates(&f, 0, "row", &row) ||
         !take_coordinates(&f, 1, "col", &col))
         goto done;
+    if (look < NEVER || look > LATER) {
+        frame_fail(&f, "look must be 0, 1 or 2");
+        goto done;
+    }
     if (row.numel != col.numel) {
         frame_fail(&f, "row has %" PRId64 " elements and col %" PRId64, row.numel, col.numel);
         goto done;

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parameter import Parameter, UninitializedParameter
 
 from fusedmm.nn import inits
@@ -108,7 +109,8 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
 
     One product, its two gradients and the copy of the results' gradients to one place stand for as many products
     as there are maps and the sums of x's gradients. A small graph waits for calls; a large one for bytes, which
-    the copy reads and writes once, and each sum of two thrice. ``attend_maps`` needs no copy.
+    the copy reads and writes once, and each sum of two thrice. ``attend_maps`` copies nothing and keeps the limit:
+    beyond it calls no longer decide.
     """
     numbers = sum(lin.out_channels for lin in maps)
     if x.shape[0] * numbers > JOINED and 2 * numbers > 3 * (len(maps) - 1) * x.shape[-1]:
@@ -120,11 +122,15 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
     if given and len(given) < len(maps):
         return None
     weights: list[Tensor] = [lin.weight_for(x) for lin in maps]
+    if len({t.dtype for t in (*weights, *given)}) > 1:  # cat would hide it
+        return None
     return torch.cat(weights), torch.cat(given) if given else None
 
 
 def goes_unseen(x: Tensor, lin: Linear | None) -> bool:
-    """Whether nobody sees that the map was not called: no hooks, no other class in its place."""
+    """Whether nobody sees that the map was not called: no hooks, no other class or ``forward`` in its place."""
     if type(lin) is not Linear or torch.compiler.is_compiling() or x.layout != torch.strided:
+        return False
+    if "forward" in lin.__dict__ or _has_any_global_hook():
         return False
     return not (lin._forward_hooks or lin._forward_pre_hooks or lin._backward_hooks or lin._backward_pre_hooks)

@@ -78,7 +78,7 @@ class Convolution(torch.autograd.Function):
         out, s = _forward(adj, reduce, x, target, weight, bias, own)
         *_, of_x, of_target, of_weight, _, of_own = ctx.needs_input_grad
         features = (x if target is None else target) if of_own else None
-        own = own if of_x or of_target else None
+        own = own if of_target or (of_x and target is None) else None
         ctx.save_for_backward(features, weight if of_x else None, own, s if of_weight else None)
         ctx.set_materialize_grads(False)
         ctx.call = adj, REDUCTIONS[reduce], target is None
