@@ -85,16 +85,17 @@ PEERS = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense
 
 
 def layers(columns: list[str]) -> Callable[[Document], str]:
-    """Pruned layers by width and share of zeros: geometric means, and the most GFLOP/s."""
+    """Pruned layers by width and share of zeros: geometric means of what was measured, and the most GFLOP/s."""
 
     def make(document: Document) -> str:
-        rows = []
+        rows, cases = [], document["cases"]
+        there = [k for k in columns if not all(math.isnan(value(c, k)) for c in cases)]
         for feat, zeros in sorted({(c["feat"], s[2]) for c in document["cases"] if (s := shape(c))}):
             of = [c for c in document["cases"] if c["feat"] == feat and (s := shape(c)) and s[2] == zeros]
             most = max(of, key=lambda c: gflops(c, "ours"))
-            means = [_cell(_mean([value(c, column) for c in of]), column) for column in columns]
+            means = [_cell(_mean([value(c, column) for c in of]), column) for column in there]
             rows.append([str(feat), f"{zeros} %", *means, f"{gflops(most, 'ours'):.0f} ({most['graph'].split()[0]})"])
-        return _table(["K", "zeros", *columns, "most GFLOP/s"], rows)
+        return _table(["K", "zeros", *there, "most GFLOP/s"], rows)
 
     return make
 
