@@ -153,8 +153,10 @@ class Exact:
         self.gout[self.rows] = upstream[seen]
         gradients = torch.autograd.grad(result[seen], small, self.gout[self.rows].double())
         self.exact = [result.detach()[seen], *gradients]
-        # Weights, sums and delta are differences of rounded numbers: 64 units of theirs, 4 of the result's.
-        self.limit = 4 * UNIT[dtype] + 64 * min(UNIT[dtype], UNIT[torch.float32])
+        # Weights, sums and delta are differences of rounded numbers: 64 units of theirs, 4 of the result's. A gradient
+        # of scores sums terms of a row that cancel: of n only a share like 1 / sqrt(n) is left.
+        units = 64 + 4 * float(count.max()) ** 0.5
+        self.limit = 4 * UNIT[dtype] + units * min(UNIT[dtype], UNIT[torch.float32])
 
     def error(self, found: tuple[Tensor, ...]) -> tuple[float, float]:
         """The largest norm of an error over the norm of the exact, of results and gradients; and the limit."""

@@ -1,5 +1,5 @@
 """What a form of SpMM costs beside the plain sum: reductions, heads, values of each head, values in the order of the
-edges, the gradient, the plan.
+edges, the gradient, the plan. On the CPU torch.sparse reduces too, in every width it is asked for.
 
 The wall is what does the same work in the plain form: the sum over as many bytes (for values of each head, rows of x
 that are wider by as much); SDDMM and the SpMM of the transpose for the gradient; for the plan an SpMM of 32 columns.
@@ -8,6 +8,7 @@ Errors are against the reference algorithm in float64.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -17,11 +18,14 @@ from torch import Tensor
 import fusedmm
 from benchmarks.bench_layers import LIMIT
 from benchmarks.case import random
+from benchmarks.check import UNIT
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
 from fusedmm._lib import ops
 
 FEAT = 64
+WIDTHS = (8, 32, FEAT, 256)  # of the reductions, where there is a peer
+PEERS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 HEADS = [(heads, feat) for heads in (4, 8) for feat in (8, 16, 64)]
 PLAN = 32  # columns of the SpMM that a plan may not take longer than
 
@@ -30,8 +34,9 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     """Every form."""
     new = partial(random, dtype=options.dtype, device=options.device)
     made: dict[str, Callable[[], list[Trial]]] = {}
-    for reduce in ("mean", "max", "min"):
-        made[f"{reduce}, {FEAT} columns"] = partial(reductions, adj, reduce, new)
+    peers = options.device == "cpu"
+    for reduce, feat in itertools.product(PEERS if peers else list(PEERS)[1:], WIDTHS if peers else [FEAT]):
+        made[f"{reduce}, {feat} columns"] = partial(reductions, adj, reduce, feat, peers, new)
     for heads, feat in HEADS:
         made[f"{heads} heads of {feat}, values [nnz]"] = partial(headed, adj, heads, feat, False, new)
         made[f"{heads} heads of {feat}, values [nnz, heads]"] = partial(headed, adj, heads, feat, True, new)
@@ -55,18 +60,27 @@ def trial(name: str, run: Callable[[], Tensor], kind: str = "ours", exact: Calla
 
     def check() -> tuple[float, float]:
         assert exact is not None
-        right = exact()
-        return float((run() - right).norm() / right.norm()), LIMIT
+        found, right = run(), exact()
+        return float((found - right).norm() / right.norm()), LIMIT + UNIT[found.dtype]
 
     return Trial(name, lambda: step, kind, check=None if exact is None else check)
 
 
-def reductions(adj: fusedmm.CSR, reduce: str, new: Callable[..., Tensor]) -> list[Trial]:
-    x, weighted = new(adj.shape[1], FEAT, seed=3), adj.with_values(new(adj.nnz, seed=2))
-    return [
-        trial("auto", partial(fusedmm.spmm, weighted, x, reduce=reduce), exact=partial(exactly, weighted, x, reduce)),
-        trial("sum", partial(fusedmm.spmm, weighted, x), "wall"),
-    ]
+def reductions(adj: fusedmm.CSR, reduce: str, feat: int, peers: bool, new: Callable[..., Tensor]) -> list[Trial]:
+    x, weighted = new(adj.shape[1], feat, seed=3), adj.with_values(new(adj.nnz, seed=2))
+    exact = partial(exactly, weighted, x, reduce)
+    found = [trial("auto", partial(fusedmm.spmm, weighted, x, reduce=reduce), exact=exact)]
+    if reduce != "sum":
+        found.append(trial("sum", partial(fusedmm.spmm, weighted, x), "wall"))
+    for index in (torch.int64, torch.int32) if peers else ():  # the narrow one has MKL behind it
+        matrix = torch.sparse_csr_tensor(adj.ptr.to(index), adj.idx.to(index), weighted.val, adj.shape)
+        by_torch = partial(torch.sparse.mm, matrix, x, PEERS[reduce])
+        found.append(trial(f"torch.sparse.mm, {str(index)[6:]}", by_torch, "peer", exact=exact))
+        if reduce == "sum":
+            found.append(
+                trial(f"torch.matmul, {str(index)[6:]}", partial(torch.matmul, matrix, x), "peer", exact=exact)
+            )
+    return found
 
 
 def headed(adj: fusedmm.CSR, heads: int, feat: int, each: bool, new: Callable[..., Tensor]) -> list[Trial]:

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 import fusedmm
 from benchmarks.case import random
 from benchmarks.jobs import Job, Options, small
-from benchmarks.trial import Step, Trial
+from benchmarks.trial import Step, Trial, compiled
 from fusedmm.data import find_graph, load_npz
 
 FEAT, HIDDEN = 128, 16
@@ -85,7 +85,7 @@ def _torch_sparse(adj: fusedmm.CSR) -> Tensor:
     return torch.sparse_csr_tensor(adj.ptr, adj.idx.long(), val, adj.shape)
 
 
-def trials(adj: fusedmm.CSR, label: str, compiled: bool) -> list[Trial]:
+def trials(adj: fusedmm.CSR, label: str, compiles: bool) -> list[Trial]:
     """Ours and PyG's."""
     name, sizes, options, channels = LAYERS[label]
     device = adj.device.type
@@ -108,8 +108,8 @@ def trials(adj: fusedmm.CSR, label: str, compiled: bool) -> list[Trial]:
         loops = name in LOOPS
         layer = peer_layer(name, sizes, options | ({"add_self_loops": False} if loops else {}), ours)
         edges = _edges(adj.add_self_loops().pattern() if loops else adj)
-        torch._dynamo.reset()  # after eight forms of one function it would go on uncompiled
-        return partial(gradients, torch.compile(layer, dynamic=True), x, edges, gout)
+        fast = compiled(layer, lambda form: gradients(form, x, edges, gout), dynamic=True)
+        return partial(gradients, fast, x, edges, gout)
 
     expected = 6 * 4 * adj.nnz * channels
     check = partial(_error, adj, label, ours, x, gout) if adj.nnz <= CHECKED else None
@@ -119,7 +119,7 @@ def trials(adj: fusedmm.CSR, label: str, compiled: bool) -> list[Trial]:
     ]
     if name in ("GCNConv", "SAGEConv"):
         found.append(Trial("PyG with torch.sparse", sparse, "peer"))
-    if compiled:
+    if compiles:
         # It keeps at most a quarter, as seen on the smaller graphs.
         found.append(Trial("PyG compiled", by_compiler, "peer", expected=expected // 4))
     return found

@@ -14,6 +14,7 @@ Call = Callable[[], Tensor]
 LEAST, MOST = 5, 1000  # runs of a contender that stays
 BEHIND = 3.0  # times slower than the fastest: one run is enough
 LONG, FEW = 0.1, 3  # seconds of a round beyond which that many runs do
+CYCLES = 2e9  # of the device's clock in a second, at most
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,16 @@ class Clock:
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
         if self.cuda:
-            # Writing it takes longer than enqueueing any contender: no host time stands between the events.
+            # Writing it takes longer than enqueueing a contender of one or a few kernels: no host time stands between
+            # the events. What takes the host longer needs a ``lead``.
             l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
             self.flush = torch.empty(max(3 * l2, 2**29), dtype=torch.uint8, device="cuda")
 
-    def run(self, calls: list[Call]) -> list[float]:
-        """Seconds of each call, one after the other."""
+    def run(self, calls: list[Call], lead: float = 0.0) -> list[float]:
+        """Seconds of each call, one after the other.
+
+        The device waits ``lead`` seconds before each, so that the host has enqueued all of it before the time begins.
+        """
         if not self.cuda:
             seconds = []
             for call in calls:
@@ -59,6 +64,7 @@ class Clock:
             return seconds
         events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]
         for call, (start, end) in zip(calls, events, strict=True):
+            torch.cuda._sleep(int(lead * CYCLES))
             self.flush.zero_()
             start.record()
             call()

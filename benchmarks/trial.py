@@ -27,6 +27,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler that counts
 Step = Callable[[], tuple[Tensor, ...]]
 LEAST, MOST, WARM, HOST = 3, 200, 20, 20  # runs: at least, at most, of the warm minimum, per block of host time
 PLENTY = 2**34  # bytes that may stay reserved between contenders
+LEAD = 0.02  # seconds the device waits for the host at most: who takes longer waits for the device anyway
 FREE = {"cpu": 2**32, "cuda": 100 * 2**30}  # bytes a peer may be expected to take: two of them must not fill a card
 
 
@@ -54,6 +55,27 @@ class Wanted:
     host: bool = False
     replay: bool = False
     patience: float = math.inf
+
+
+def compiled(function: Callable[..., Any], run: Callable[[Any], Any], dynamic: bool) -> Any:
+    """The function by torch.compile, in a form that ``run`` has run once.
+
+    Tiled along three axes, as by default, a graph as large as reddit has too many blocks for one launch.
+    """
+    torch._dynamo.reset()  # after eight forms of one function it would go on uncompiled
+    form = torch.compile(function, dynamic=dynamic)
+    refused = False
+    try:
+        run(form)
+    except RuntimeError as error:
+        refused = not isinstance(error, torch.OutOfMemoryError)
+        if not refused:
+            raise
+    if refused:
+        torch._dynamo.reset()
+        form = torch.compile(function, dynamic=dynamic, options={"triton.max_tiles": 2})
+        run(form)
+    return form
 
 
 def peak_bytes(step: Step, results: int, cuda: bool) -> tuple[int, int]:
@@ -140,7 +162,14 @@ def host_time(call: Callable[[], Any], cuda: bool, seconds: float) -> float:
     return statistics.median(blocks)
 
 
-def _rounds(steps: dict[str, Step], clock: Clock, seconds: float) -> dict[str, list[float]]:
+def _enqueueing(step: Step) -> float:
+    """Seconds until a step returns, the device idle before."""
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
+
+
+def _rounds(steps: dict[str, Step], clock: Clock, seconds: float, lead: float) -> dict[str, list[float]]:
     """Seconds of each run: rounds of all, starting with another each time; those beyond four times the
     fastest drop out after the least number of rounds, and nobody goes on beyond the time."""
     runs: dict[str, list[float]] = {name: [] for name in steps}
@@ -148,7 +177,7 @@ def _rounds(steps: dict[str, Step], clock: Clock, seconds: float) -> dict[str, l
     for r in range(MOST):
         order = active[r % len(active) :] + active[: r % len(active)]
         calls: list[Any] = [steps[name] for name in order]
-        for name, t in zip(order, clock.run(calls), strict=True):
+        for name, t in zip(order, clock.run(calls, lead), strict=True):
             runs[name].append(t)
         if r + 1 == LEAST:
             fastest = min(map(min, runs.values()))
@@ -181,6 +210,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
     steps: dict[str, Step] = {}
     figures: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
+    lead = 0.0
     for trial in trials:
         if trial.expected > FREE["cuda" if cuda else "cpu"]:
             refused[trial.name] = f"not tried: it would take {trial.expected >> 30} GiB"
@@ -195,6 +225,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
                 refused[trial.name] = f"not measured: a step takes {took:.2g} s"
             else:
                 steps[trial.name] = step
+                lead = max(lead, 2 * _enqueueing(step))
                 figures[trial.name] = {"kind": trial.kind, "peak_mib": peak, "result_mib": size}
             del step
         except Exception as error:  # whatever a peer raises is its reason
@@ -202,7 +233,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
                 raise
             refused[trial.name] = _reason(error)
         release(cuda)
-    for name, times in _rounds(steps, clock, wanted.seconds).items():
+    for name, times in _rounds(steps, clock, wanted.seconds, min(lead, LEAD)).items():
         low, median, high = statistics.quantiles(times, n=4)
         figures[name] |= {"us": median * 1e6, "us_quartiles": [low * 1e6, high * 1e6], "runs": len(times)}
     for trial in trials:

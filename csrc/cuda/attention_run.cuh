@@ -84,22 +84,29 @@ static void launch_walk(const fmm_exec *exec, const attend_args<T> &s, int64_t p
     launch_lanes<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, -1>(exec, s, parts);
 }
 
-/* The same forward with 8 columns a lane, and in groups of 16 lanes at most, whose rows are 512
- * bytes: what the lanes of a head do alike, and the sums over them, is half as much. Groups are
- * half as many, too few where rows are long and k and v are read (ogbl-ddi: 16 % slower). */
-template <class T> static bool takes_eights(const attend_args<T> &s, kind kind)
+/* The same with 8 columns a lane, and in groups of 16 lanes at most, whose rows are 512 bytes: what
+ * the lanes of a head do alike, and the sums over them, is half as much. Groups are half as many,
+ * too few for a small matrix of long rows where k and v are read (ogbl-ddi: 16 % slower). */
+template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
 {
-    enum { LONG_ROWS = 256 };
-    return sizeof(T) == 4 && ((fills(s, FMM_DOT, 8) && s.heads > 2) || fills(s, FMM_DOT, 64)) &&
-           (kind == SAME_FAR || (kind == PLAIN && s.a.nnz < LONG_ROWS * s.a.rows));
+    enum { LONG_ROWS = 256, MANY = 1 << 23 };
+    const bool few = s.a.nnz < MANY && s.a.nnz >= LONG_ROWS * s.a.rows;
+    return ((fills(s, score, 8) && s.heads > 2) || fills(s, score, 64) || fills(s, score, 128)) &&
+           (kind == SAME_FAR || (kind == PLAIN && !few));
 }
-template <class T, int SCORE, int FLY, int BLOCKS, int KIND>
-static void launch_eights(const fmm_exec *exec, const attend_args<T> &s)
+template <class T, int WALK, int SCORE, int KIND, bool POS>
+static void launch_eights(const fmm_exec *exec, const attend_args<T> &s, int64_t parts)
 {
-    if (s.feat == 8)
-        launch_lanes<T, FORWARD, SCORE, 4, 2, FLY, BLOCKS, KIND, false, 0>(exec, s, 0);
+    constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
+    constexpr int FLY = SCALAR || (KIND == SAME_FAR && !BACK) ? 4 : 2;
+    constexpr int BLOCKS = BACK ? 2 : SCALAR ? 4 : KIND == SAME_FAR ? 5 : 6;
+    if (s.feat_v == 8)
+        return launch_lanes<T, WALK, SCORE, 4, 2, FLY, BLOCKS, KIND, POS, 0>(exec, s, parts);
+    constexpr int MORE = BACK && SCALAR ? BLOCKS + 1 : BLOCKS;
+    if (s.feat_v == 64)
+        launch_lanes<T, WALK, SCORE, 4, 2, FLY, MORE, KIND, POS, 3>(exec, s, parts);
     else
-        launch_lanes<T, FORWARD, SCORE, 4, 2, FLY, BLOCKS, KIND, false, 3>(exec, s, 0);
+        launch_lanes<T, WALK, SCORE, 4, 2, FLY, MORE, KIND, POS, 4>(exec, s, parts);
 }
 
 /* How many blocks (FORWARD's are half as large) a multiprocessor holds, so that a walk's registers
@@ -127,11 +134,12 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
     enum { V = 16 / sizeof(T), MANY = per_packs(V), ONE = BLOCK / threads_of(WALK) };
     constexpr bool BACK = WALK != FORWARD;
     const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
-    if constexpr (WALK == FORWARD && SCORE != FMM_ADDITIVE && sizeof(T) == 4)
-        if (packs && takes_eights(s, kind)) {
-            if constexpr (SCORE == FMM_GATV2)
-                if (kind == SAME_FAR) return launch_eights<T, SCORE, 4, 5, SAME_FAR>(exec, s);
-            return launch_eights<T, SCORE, 2, 6, PLAIN>(exec, s);
+    if constexpr (sizeof(T) == 4 && (WALK != ROWS || SCORE != FMM_ADDITIVE))
+        if (packs && takes_eights(s, SCORE, kind)) {
+            if constexpr (SCORE == FMM_GATV2 && WALK != COLS)
+                if (kind == SAME_FAR)
+                    return launch_eights<T, WALK, SCORE, SAME_FAR, POS>(exec, s, parts);
+            return launch_eights<T, WALK, SCORE, PLAIN, POS>(exec, s, parts);
         }
     if (packs && feat <= WARP * V) {
         constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;

@@ -12,8 +12,9 @@
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
  * (attention_join.cuh). With POS, FORWARD of ADDITIVE also sums the entries whose argument is above
- * 0 on their own. gatt alone has no owner among the items: blocks take a fixed share of them
- * each, and leave one sum a block. The same bits every time. */
+ * 0 on their own. COLS of ADDITIVE needs <gout, v> of no entry: it sums gout times what multiplies
+ * that in gk, and v meets the sum once a row. gatt alone has no owner among the items: blocks take
+ * a fixed share of them each, and leave one sum a block. The same bits every time. */
 #ifndef FMM_CUDA_ATTENTION_WALK_CUH
 #define FMM_CUDA_ATTENTION_WALK_CUH
 
@@ -27,7 +28,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
     typedef typename sum_of<T>::type A;
     constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
     constexpr bool EDGES = KIND == WITH_EDGES, SAME = KIND == SAME_FAR;
-    constexpr bool FAR_S = !(SCALAR && WALK == COLS); /* else q lies with the statistics */
+    constexpr bool LATE = SCALAR && WALK == COLS; /* v meets the sum over entries, not each */
+    constexpr bool FAR_S = !LATE;                 /* else q lies with the statistics */
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
     constexpr int THREADS = threads_of(WALK);
@@ -82,7 +84,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
         me.read_own(s, now.row, &own);
         for (int r = 0; r < rows; r++) {
             A own_s[PS][VS], own_v[PER][VEC], sum_s[PS][VS], sum_v[PER][VEC], turned[PS][VS];
-            A pos[PER][VEC], pos_w = A(0);
+            A also[PER][VEC], pos_w = A(0);
             A high = -A(INFINITY), sum = A(0), own_lse = A(0), own_delta = A(0);
 #pragma unroll
             for (int i = 0; i < PS; i++) {
@@ -97,7 +99,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
             for (int i = 0; i < PER; i++) {
                 if (BACK) unpack<T, VEC>(own.v[i], own_v[i]);
 #pragma unroll
-                for (int v = 0; v < VEC; v++) sum_v[i][v] = pos[i][v] = A(0);
+                for (int v = 0; v < VEC; v++) sum_v[i][v] = also[i][v] = A(0);
             }
             if (WALK == ROWS) own_lse = lse_base2(own.lse), own_delta = own.delta;
             if (AHEAD)
@@ -208,7 +210,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                 if (!FULL && !me.in_s[i]) logit[f] = before;
                             }
                         }
-                        if (BACK) {
+                        if (BACK && !LATE) {
 #pragma unroll
                             for (int i = 0; i < PER; i++) {
                                 const A before = dot[f];
@@ -221,7 +223,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             }
                         }
                     }
-                    if (!SCALAR || BACK)
+                    if (!SCALAR || (BACK && !LATE))
 #pragma unroll
                         for (int d = (FULL ? lane_of::LANES : me.lanes) >> 1; d; d >>= 1)
 #pragma unroll
@@ -249,7 +251,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
 #pragma unroll
                             for (int v = 0; v < VEC; v++) {
                                 sum_v[i][v] *= shrink;
-                                if (POS) pos[i][v] *= shrink;
+                                if (POS) also[i][v] *= shrink;
                             }
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
@@ -268,7 +270,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                     if (counts) sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
 #pragma unroll
                                 for (int v = 0; v < VEC; v++)
-                                    if (POS) pos[i][v] = fma(use_pos, wide[v], pos[i][v]);
+                                    if (POS) also[i][v] = fma(use_pos, wide[v], also[i][v]);
                             }
                         }
                     } else {
@@ -288,7 +290,9 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                     *s.to_bias.at(edge[f], head, 0) =
                                         narrow<T>(SCALAR ? gain_s * A(LN_2) : gain_s);
                             }
-                            if constexpr (SCALAR) {
+                            if constexpr (LATE) {
+                                sum_s[0][0] = fma(-w * gain[f], delta[f], sum_s[0][0]);
+                            } else if constexpr (SCALAR) {
                                 sum_s[0][0] += gain_s;
                             } else {
 #pragma unroll
@@ -311,8 +315,11 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                     A wide[VEC];
                                     unpack<T, VEC>(got_v[f][i], wide);
 #pragma unroll
-                                    for (int v = 0; v < VEC; v++)
+                                    for (int v = 0; v < VEC; v++) {
                                         sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
+                                        if (LATE)
+                                            also[i][v] = fma(use * gain[f], wide[v], also[i][v]);
+                                    }
                                 }
                             }
                         }
@@ -331,7 +338,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
 #pragma unroll
                         for (int v = 0; v < VEC; v++) {
                             sum_v[i][v] = shared_out(sum_v[i][v], share);
-                            if (POS) pos[i][v] = shared_out(pos[i][v], share);
+                            if (POS) also[i][v] = shared_out(also[i][v], share);
                         }
                     if (POS) pos_w *= share;
                 }
@@ -343,7 +350,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                 }
             }
             if (WALK != ROWS) me.write(s, item, r, now.row, sum_v, s.to_v, s.width_s, me.in_v);
-            if (POS) me.write(s, item, r, now.row, pos, s.to_pos, (s.width - QUAD) / 2, me.in_v);
+            if (POS) me.write(s, item, r, now.row, also, s.to_pos, (s.width - QUAD) / 2, me.in_v);
+            if (LATE) sum_s[0][0] += me.meet(own_v, also);
             if constexpr (BACK && SCALAR) {
                 sum_s[0][0] *= A(LN_2);
                 if (me.live && me.sub == 0) {

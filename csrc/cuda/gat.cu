@@ -8,92 +8,7 @@
  * so that every operand is read once and in whole sectors; VEC fills 16 bytes where all operands
  * are aligned to them, and is 1 elsewhere. These passes do nothing but read and write: a thread has
  * all its loads under way at once. */
-#include "attention.cuh"
-
-extern "C" {
-#include "../gat.h"
-}
-
-enum { PLANES = 3 };
-enum { SCORES, DELTA, DELTA_POS }; /* what gat_dots computes; POS: with q's gradient */
-static_assert(FMM_GAT_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
-
-template <class T> struct side {
-    T *data;
-    int64_t row, head;
-    __device__ __forceinline__ T *at(int64_t i, int64_t h) const
-    {
-        return data + i * row + h * head;
-    }
-};
-template <class T> static side<T> side_of(const fmm_dense &d)
-{
-    return side<T>{static_cast<T *>(d.data), d.row_stride, d.heads > 1 ? d.head_stride : 0};
-}
-
-template <class T> struct gat_args {
-    typedef typename sum_of<T>::type A;
-    side<const T> x, value, gout, att[2];
-    side<T> score[2], out, total[PLANES];
-    side<const A> pos, pos_w, lse, glse;
-    side<A> delta, parts;
-    A *packed;
-    uint32_t *arrived;
-    int64_t rows, feat, each, count; /* nodes to a part, parts */
-    uint64_t per_head;
-    int32_t heads, lane_bits; /* lanes of a head, or of a tile's row */
-    A slope;
-};
-
-template <class T, int N>
-static __device__ __forceinline__ void read(const T *from, typename sum_of<T>::type *to)
-{
-    enum { EACH = sizeof(T) * N < 16 ? N : 16 / sizeof(T) };
-#pragma unroll
-    for (int i = 0; i < N; i += EACH) unpack<T, EACH>(load<T, EACH>(from + i), to + i);
-}
-
-/* < a, b > and, unless ONE, < a, c > of N items over the group's lanes, the same in all of them.
- * All are read before one is summed over the lanes: such a call lasts as long as its waits. */
-template <class T, class U, int VEC, bool ONE, int N> struct dots {
-    typedef typename sum_of<T>::type A;
-    A with_b[N], with_c[N];
-    __device__ __forceinline__ dots(const T *const *a, const T *const *b, const U *const *c,
-                                    int64_t feat, int lane, int lanes)
-    {
-        const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);
-#pragma unroll
-        for (int n = 0; n < N; n++) with_b[n] = with_c[n] = 0;
-        for (int64_t from = int64_t(lane) * VEC; from < feat; from += chain) {
-            const int64_t end = min(feat, from + chain);
-            A sum_b[N] = {}, sum_c[N] = {};
-            for (int64_t k = from; k < end; k += step) {
-                A x[N][VEC], y[N][VEC], z[N][VEC];
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    read<T, VEC>(a[n] + k, x[n]);
-                    read<T, VEC>(b[n] + k, y[n]);
-                    if (!ONE) read<U, VEC>(c[n] + k, z[n]);
-                }
-#pragma unroll
-                for (int n = 0; n < N; n++)
-#pragma unroll
-                    for (int v = 0; v < VEC; v++) {
-                        sum_b[n] += x[n][v] * y[n][v];
-                        if (!ONE) sum_c[n] += x[n][v] * z[n][v];
-                    }
-            }
-#pragma unroll
-            for (int n = 0; n < N; n++) with_b[n] += sum_b[n], with_c[n] += sum_c[n];
-        }
-        for (int d = lanes / 2; d; d /= 2)
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                with_b[n] += __shfl_xor_sync(ALL, with_b[n], d);
-                if (!ONE) with_c[n] += __shfl_xor_sync(ALL, with_c[n], d);
-            }
-    }
-};
+#include "gat.cuh"
 
 /* Each group takes N items, a grid's groups apart. */
 template <class T, int FORM, int VEC, int N>
@@ -103,7 +18,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
     const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
-    const int64_t of_warp = first % (WARP >> s.lane_bits);
+    const int64_t of_warp = first & ((WARP >> s.lane_bits) - 1);
     wait_for_previous();
     let_next_start(); /* what the next kernel reads before it waits was there before this one */
     if (FORM != SCORES && s.arrived && blockIdx.x == 0)
@@ -115,27 +30,29 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
         bool writes[N];
         const T *a[N], *b[N], *att[N];
         const A *pos[N];
-        A glse[N], pos_w[N], lse[N];
+        A glse[N], pos_w[N], lse[N], q[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const int64_t mine = begin + n * step + of_warp, t = min(mine, count - 1);
             i[n] = item_of(t, s.heads, s.per_head), h[n] = t - i[n] * s.heads;
             writes[n] = lane == 0 && mine < count;
-            a[n] = s.x.at(i[n], h[n]);
-            b[n] = FORM == SCORES ? s.att[0].at(0, h[n]) : s.value.at(i[n], h[n]);
-            if (FORM == SCORES) att[n] = s.att[1].at(0, h[n]);
-            if (FORM == DELTA_POS) pos[n] = s.pos.at(i[n], h[n]);
-            glse[n] = FORM != SCORES && s.glse.data ? __ldg(s.glse.at(i[n], h[n])) : A(0);
-            pos_w[n] = FORM == DELTA_POS ? __ldg(s.pos_w.at(i[n], h[n])) : A(0);
-            lse[n] = FORM == DELTA_POS || (FORM == DELTA && s.packed) ? __ldg(s.lse.at(i[n], h[n]))
-                                                                      : A(0);
+            a[n] = at<VEC>(s.x, i[n], h[n]);
+            b[n] = FORM == SCORES ? at<VEC>(s.att[0], 0, h[n]) : at<VEC>(s.value, i[n], h[n]);
+            if (FORM == SCORES) att[n] = at<VEC>(s.att[1], 0, h[n]);
+            if (FORM == DELTA_POS) pos[n] = at<VEC>(s.pos, i[n], h[n]);
+            glse[n] = FORM != SCORES && s.glse.data ? __ldg(at<VEC>(s.glse, i[n], h[n])) : A(0);
+            pos_w[n] = FORM == DELTA_POS ? __ldg(at<VEC>(s.pos_w, i[n], h[n])) : A(0);
+            lse[n] = FORM == DELTA_POS || (FORM == DELTA && s.packed)
+                         ? __ldg(at<VEC>(s.lse, i[n], h[n]))
+                         : A(0);
+            q[n] = FORM != SCORES && s.packed ? widen(*at<VEC>(s.score[0], i[n], h[n])) : A(0);
         }
         if constexpr (FORM == SCORES) {
             const dots<T, T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                if (writes[n]) *s.score[0].at(i[n], h[n]) = narrow<T>(sum.with_b[n]);
-                if (writes[n]) *s.score[1].at(i[n], h[n]) = narrow<T>(sum.with_c[n]);
+                if (writes[n]) *at<VEC>(s.score[0], i[n], h[n]) = narrow<T>(sum.with_b[n]);
+                if (writes[n]) *at<VEC>(s.score[1], i[n], h[n]) = narrow<T>(sum.with_c[n]);
             }
         } else {
             const dots<T, A, VEC, FORM == DELTA, N> sum(a, b, pos, s.feat, lane, lanes);
@@ -145,13 +62,14 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
                 const A delta = sum.with_b[n] - glse[n];
                 const A above = sum.with_c[n] - delta * pos_w[n];
                 const A gq = (A(1) - s.slope) * above + s.slope * glse[n];
-                *s.delta.at(i[n], h[n]) = delta;
+                *at<VEC>(s.delta, i[n], h[n]) = delta;
                 if (FORM == DELTA_POS)
-                    *s.score[1].at(i[n], h[n]) = narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
+                    *at<VEC>(s.score[1], i[n], h[n]) =
+                        narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
                 if (s.packed) {
                     A *const to = s.packed + i[n] * FMM_GAT_PACKED * s.heads;
                     to[2 * h[n]] = lse_base2(lse[n]), to[2 * h[n] + 1] = delta;
-                    to[2 * s.heads + h[n]] = widen(*s.score[0].at(i[n], h[n]));
+                    to[2 * s.heads + h[n]] = q[n];
                 }
             }
         }
@@ -195,6 +113,7 @@ template <class T, int VEC>
 static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant__ gat_args<T> s)
 {
     typedef typename sum_of<T>::type A;
+    enum { AT_ONCE = VEC > 1 ? 2 : 1 }; /* nodes */
     __shared__ bool last;
     const int lanes = 1 << s.lane_bits, turns = BLOCK >> s.lane_bits;
     const int turn = threadIdx.x >> s.lane_bits, lane = threadIdx.x & (lanes - 1);
@@ -211,26 +130,39 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
     const side<const T> added = third ? s.gout : s.x;
     wait_for_previous();
     A att_k[VEC], att_q[VEC], sums[PLANES][VEC] = {}, total[VEC];
-    read<T, VEC>(s.att[0].at(0, h) + c, att_k);
-    read<T, VEC>(s.att[1].at(0, h) + c, att_q);
-#pragma unroll 4
-    for (int64_t i = part * s.each + turn; i < end; i += turns) {
-        const A gk = widen(__ldg(s.score[0].at(i, h))), gq = widen(__ldg(s.score[1].at(i, h)));
-        A x[VEC], gv[VEC], gout[VEC];
-        read<T, VEC>(s.x.at(i, h) + c, x);
-        read<T, VEC>(s.value.at(i, h) + c, gv);
-        read<T, VEC>(added.at(i, h) + c, gout);
+    read<T, VEC>(at<VEC>(s.att[0], 0, h) + c, att_k);
+    read<T, VEC>(at<VEC>(s.att[1], 0, h) + c, att_q);
+    for (int64_t first = part * s.each + turn; first < end; first += AT_ONCE * turns) {
+        items_of<T, VEC> of_x[AT_ONCE], of_gv[AT_ONCE], of_gout[AT_ONCE];
+        A gk[AT_ONCE], gq[AT_ONCE];
 #pragma unroll
-        for (int v = 0; v < VEC; v++) {
-            sums[0][v] += gk * x[v], sums[1][v] += gq * x[v], sums[2][v] += gout[v];
-            gv[v] += gk * att_k[v] + gq * att_q[v];
+        for (int n = 0; n < AT_ONCE; n++) { /* past the end the last one again, for nothing */
+            const int64_t i = min(first + n * turns, end - 1);
+            of_x[n].fetch(at<VEC>(s.x, i, h) + c);
+            of_gv[n].fetch(at<VEC>(s.value, i, h) + c);
+            of_gout[n].fetch(at<VEC>(added, i, h) + c);
+            gk[n] = widen(__ldg(at<VEC>(s.score[0], i, h)));
+            gq[n] = widen(__ldg(at<VEC>(s.score[1], i, h)));
         }
-        store<T, VEC>(s.out.at(i, h) + c, gv);
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            if (first + n * turns >= end) continue;
+            A x[VEC], gv[VEC], gout[VEC];
+            of_x[n].arrive(x);
+            of_gv[n].arrive(gv);
+            of_gout[n].arrive(gout);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) {
+                sums[0][v] += gk[n] * x[v], sums[1][v] += gq[n] * x[v], sums[2][v] += gout[v];
+                gv[v] += gk[n] * att_k[v] + gq[n] * att_q[v];
+            }
+            store<T, VEC>(at<VEC>(s.out, first + n * turns, h) + c, gv);
+        }
     }
     const bool writes = live && turn < planes;
     const int64_t plane = turn * int64_t(s.heads) + h;
     join<A, VEC>(sums, s.lane_bits, total);
-    if (writes) keep<A, VEC>(s.parts.at(part, plane) + c, total);
+    if (writes) keep<A, VEC>(at<VEC>(s.parts, part, plane) + c, total);
 
     __threadfence();
     __syncthreads();
@@ -249,15 +181,15 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
         for (int64_t k = from; k < until; k += turns)
 #pragma unroll
             for (int p = 0; p < PLANES; p++) /* a plane that is not there is another's */
-                add_kept<A, VEC>(s.parts.at(k, (p < planes ? p : 0) * int64_t(s.heads) + h) + c,
-                                 some[p]);
+                add_kept<A, VEC>(
+                    at<VEC>(s.parts, k, (p < planes ? p : 0) * int64_t(s.heads) + h) + c, some[p]);
 #pragma unroll
         for (int p = 0; p < PLANES; p++)
 #pragma unroll
             for (int v = 0; v < VEC; v++) sums[p][v] += some[p][v];
     }
     join<A, VEC>(sums, s.lane_bits, total);
-    if (writes) store<T, VEC>(s.total[turn].at(0, h) + c, total);
+    if (writes) store<T, VEC>(at<VEC>(s.total[turn], 0, h) + c, total);
 }
 
 /* Single elements, or VEC at a time of operands that lie so; x may be out. */
@@ -272,28 +204,34 @@ static __global__ void __launch_bounds__(BLOCK) gat_add(const __grid_constant__ 
         const int64_t i = t / across, rest = t - i * across, h = rest / (s.feat / VEC);
         const int64_t c = (rest - h * (s.feat / VEC)) * VEC;
         A sums[VEC], add[VEC];
-        unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(s.x.at(i, h) + c), sums);
+        unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(at<VEC>(s.x, i, h) + c), sums);
         if (s.value.data) {
-            unpack<T, VEC>(load<T, VEC>(s.value.at(i, h) + c), add);
+            unpack<T, VEC>(load<T, VEC>(at<VEC>(s.value, i, h) + c), add);
 #pragma unroll
             for (int v = 0; v < VEC; v++) sums[v] += add[v];
         }
-        store<T, VEC>(s.out.at(i, h) + c, sums);
+        store<T, VEC>(at<VEC>(s.out, i, h) + c, sums);
     }
 }
 
-/* Whether VEC elements may be read at once everywhere: what is absent is aligned. */
+/* Whether rows and heads are found with 32 bits, and whether VEC elements may be read at once: what
+ * is absent lies well. */
+template <class T> static bool lies_near(const side<T> &d)
+{
+    return !d.data || (d.row <= UINT32_MAX && d.head <= UINT32_MAX);
+}
 template <class T> static bool aligned(const side<T> &d)
 {
-    return !d.data ||
-           (((uintptr_t)d.data | uint64_t(d.row) * sizeof(T) | uint64_t(d.head) * sizeof(T)) &
-            15) == 0;
+    const uint64_t bytes = uint64_t(d.row | d.head) * sizeof(T);
+    return !d.data || (lies_near(d) && (((uintptr_t)d.data | bytes) & 15) == 0);
 }
 template <class T> static bool aligned(const gat_args<T> &s)
 {
     return aligned(s.x) && aligned(s.value) && aligned(s.gout) && aligned(s.att[0]) &&
            aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts) &&
-           aligned(s.total[0]) && aligned(s.total[1]) && aligned(s.total[2]);
+           aligned(s.total[0]) && aligned(s.total[1]) && aligned(s.total[2]) &&
+           lies_near(s.score[0]) && lies_near(s.score[1]) && lies_near(s.pos_w) &&
+           lies_near(s.lse) && lies_near(s.glse) && lies_near(s.delta) && s.rows <= UINT32_MAX;
 }
 
 template <class T, int VEC>
