@@ -98,6 +98,19 @@ def tiles(adj: fusedmm.CSR, dtype: torch.dtype, feat: int) -> int:
     return sum(attempt(call, False) for call in (*spmm, sddmm, *fused))
 
 
+def heads(adj: fusedmm.CSR) -> int:
+    """How many calls of attention's kernels for heads that whole lanes fill ran, with their gradients."""
+    ran = 0
+    for feat in (8, 64, 128):
+        q, k, v = (tensor(n, 3, feat, dtype=torch.float32, grad=True) for n in (adj.shape[0], *adj.shape[1:] * 2))
+        one, two, att = q[..., 0], k[..., 0], tensor(3, feat, dtype=torch.float32, grad=True)
+        attention = partial(fusedmm.attention, adj)
+        made = [partial(attention, q, k, v), partial(attention, one, two, v, score="additive")]
+        made += [partial(attention, q, k, to, score="gatv2", att=att) for to in (k, v)]
+        ran += sum(attempt(call, True) for call in made)
+    return ran
+
+
 def layers(dtype: torch.dtype) -> int:
     """How many layers took a step on edges they had not seen: construction, self loops, weights, their kernels."""
     edges = torch.stack(structure(True).coo()[:2]).long().clamp(max=32)
@@ -132,10 +145,11 @@ def main() -> int:
             continue  # torch adds up gradients in which nobody wrote what forged edges leave out
         for value in values:
             run(forged(name, value), auto, torch.float32, 33, name != "ptr")
+    done["heads"] = sum(heads(structure(long_row)) for long_row in (False, True))
     for dtype in DTYPES:
         done["layers"] = done.get("layers", 0) + layers(dtype)
     print(", ".join(f"{n} calls of {name}" for name, n in done.items()))
-    return 0 if all(done.get(op) for op in (*operators, "tiles", "layers")) else 1
+    return 0 if all(done.get(op) for op in (*operators, "tiles", "heads", "layers")) else 1
 
 
 if __name__ == "__main__":
