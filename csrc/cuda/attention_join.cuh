@@ -53,8 +53,8 @@ template <class A, int WALK, bool POS> struct quad {
         const A higher = most(high, other.high), zero = bounded(higher);
         const A mine = exp2_of(high - zero), theirs = exp2_of(other.high - zero);
 #pragma unroll
-        for (int i = 0; i < SUMS; i++) v[i] = v[i] * mine + other.v[i] * theirs;
-        sum = sum * mine + other.sum * theirs;
+        for (int i = 0; i < SUMS; i++) v[i] = fma(v[i], mine, product(other.v[i], theirs));
+        sum = fma(sum, mine, product(other.sum, theirs));
         high = higher;
     }
 };
@@ -136,9 +136,11 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         write(row, head, c, total);
     }
 
-    /* Hubs, the last blocks first, which had the fewest of the other rows. */
+    /* Hubs, the last blocks first, which had the fewest of the other rows. FORWARD splits a hub's
+     * slots as if they had what POS adds to them: both add up in the same order. */
+    const int64_t widest = WALK == FORWARD && !POS ? 2 * across : across;
     int columns = 1;
-    while (columns < WARP && columns < across) columns *= 2;
+    while (columns < WARP && columns < widest) columns *= 2;
     const int stretches = CREW / columns, stretch = threadIdx.x / columns;
     for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
          t += gridDim.x) {
