@@ -110,6 +110,8 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     document["conditions"] = report.conditions(options.device, clock)
     if options.op in JOBS:
         jobs_of, default = JOBS[options.op]
+        if options.device == "cuda":
+            document["conditions"]["timing"] += "; before each run the device waits until the host has enqueued it"
         chosen = default[options.device] if options.suite == "graphs" else graphs.names(options.suite)
         asked = jobs.Options(
             device=options.device,
