@@ -155,15 +155,17 @@ class Exact:
         self.exact = [result.detach()[seen], *gradients]
         # Weights, sums and delta are differences of rounded numbers: 64 units of theirs, 4 of the result's. A gradient
         # of scores sums terms of a row that cancel: of n only a share like 1 / sqrt(n) is left.
-        units = 64 + 4 * float(count.max()) ** 0.5
-        self.limit = 4 * UNIT[dtype] + units * min(UNIT[dtype], UNIT[torch.float32])
+        units = [64.0] + [64 + 4 * float(count.max()) ** 0.5] * len(gradients)
+        self.limits = [4 * UNIT[dtype] + n * min(UNIT[dtype], UNIT[torch.float32]) for n in units]
 
     def error(self, found: tuple[Tensor, ...]) -> tuple[float, float]:
-        """The largest norm of an error over the norm of the exact, of results and gradients; and the limit."""
-        worst = 0.0
-        for exact, result, picked in zip(self.exact, found, self.picked, strict=False):
+        """The norm of an error over the norm of the exact, of the result or gradient nearest to its limit; and that."""
+        worst = 0.0, self.limits[0]
+        for exact, result, picked, limit in zip(self.exact, found, self.picked, self.limits, strict=False):
             if not bool(torch.isfinite(result).all()):
-                return float("inf"), self.limit
+                return float("inf"), limit
             error = result.detach()[picked].double() - exact
-            worst = max(worst, float(error.norm() / exact.norm().clamp(min=1e-300)))
-        return worst, self.limit
+            ratio = float(error.norm() / exact.norm().clamp(min=1e-300))
+            if ratio / limit > worst[0] / worst[1]:
+                worst = ratio, limit
+        return worst

@@ -64,7 +64,8 @@ class Clock:
             return seconds
         events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]
         for call, (start, end) in zip(calls, events, strict=True):
-            torch.cuda._sleep(int(lead * CYCLES))
+            if lead:
+                torch.cuda._sleep(int(lead * CYCLES))
             self.flush.zero_()
             start.record()
             call()

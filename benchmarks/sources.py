@@ -27,4 +27,4 @@ def source_hash(folders: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(source_hash(tuple(sys.argv[1:])))
+    print(source_hash(tuple(sys.argv[1:]) or TESTED))

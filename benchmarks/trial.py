@@ -64,14 +64,13 @@ def compiled(function: Callable[..., Any], run: Callable[[Any], Any], dynamic: b
     """
     torch._dynamo.reset()  # after eight forms of one function it would go on uncompiled
     form = torch.compile(function, dynamic=dynamic)
-    refused = False
     try:
         run(form)
     except RuntimeError as error:
-        refused = not isinstance(error, torch.OutOfMemoryError)
-        if not refused:
+        if "invalid argument" not in str(error):  # as a launch of too many blocks says
             raise
-    if refused:
+        form = None
+    if form is None:  # what the error holds is free again
         torch._dynamo.reset()
         form = torch.compile(function, dynamic=dynamic, options={"triton.max_tiles": 2})
         run(form)
@@ -225,7 +224,8 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
                 refused[trial.name] = f"not measured: a step takes {took:.2g} s"
             else:
                 steps[trial.name] = step
-                lead = max(lead, 2 * _enqueueing(step))
+                if cuda:
+                    lead = max(lead, 2 * _enqueueing(step))
                 figures[trial.name] = {"kind": trial.kind, "peak_mib": peak, "result_mib": size}
             del step
         except Exception as error:  # whatever a peer raises is its reason

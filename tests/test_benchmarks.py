@@ -28,7 +28,7 @@ from benchmarks import (
     table,
 )
 from benchmarks.harness import Clock, Contender
-from benchmarks.trial import Trial, Wanted, peak_bytes, run
+from benchmarks.trial import Trial, Wanted, compiled, peak_bytes, run
 
 NODES, PAIRS = 60, 200
 QUICK = Wanted(seconds=0.0)
@@ -250,3 +250,17 @@ def test_every_benchmark_is_one_that_there_is_and_says_how_it_ended(monkeypatch,
     assert every.run("cpu", 0.01, lambda argv: tmp_path / "absent.json") == 2
     assert capsys.readouterr().out.count("stopped") == 2
     assert (tmp_path / "absent.json").read_text() == "so far"
+
+
+def test_what_cannot_be_launched_is_compiled_anew():
+    """With other tiles; any other error is the peer's reason."""
+    seen = []
+
+    def run(form):
+        seen.append(form)
+        if len(seen) == 1:
+            raise RuntimeError("CUDA driver error: invalid argument")
+
+    assert compiled(torch.sin, run, dynamic=False) is seen[1] is not seen[0]
+    with pytest.raises(RuntimeError, match="the real cause"):
+        compiled(torch.sin, lambda _: (_ for _ in ()).throw(RuntimeError("the real cause")), dynamic=False)

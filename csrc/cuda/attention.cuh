@@ -63,6 +63,7 @@ template <class T> struct attend_args {
     int32_t heads, feat, feat_v;
     int32_t lane_bits, group_bits; /* lanes of one head, of one group of heads: powers of two */
     int32_t shift;                 /* bundles of at most 2^shift rows */
+    int64_t hub_width;             /* QUADs of a hub's slot that threads of the join divide */
     bool drops;
 };
 

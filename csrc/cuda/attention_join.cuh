@@ -136,11 +136,9 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         write(row, head, c, total);
     }
 
-    /* Hubs, the last blocks first, which had the fewest of the other rows. FORWARD splits a hub's
-     * slots as if they had what POS adds to them: both add up in the same order. */
-    const int64_t widest = WALK == FORWARD && !POS ? 2 * across : across;
+    /* Hubs, the last blocks first, which had the fewest of the other rows. */
     int columns = 1;
-    while (columns < WARP && columns < widest) columns *= 2;
+    while (columns < WARP && columns < s.hub_width) columns *= 2;
     const int stretches = CREW / columns, stretch = threadIdx.x / columns;
     for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
          t += gridDim.x) {

@@ -58,6 +58,8 @@ static void launch_lanes(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     const int64_t across = s.width / QUAD - (WALK == FORWARD);
     const int64_t threads = s.plan.long_rows_max * s.heads * across;
     if (!threads) return;
+    /* FORWARD of ADDITIVE adds up in one order, with POS's columns or without. */
+    s.hub_width = WALK == FORWARD && SCORE == FMM_ADDITIVE && !POS ? 2 * across : across;
     s.per_row = reciprocal(s.heads * across);
     s.per_head = reciprocal(s.heads);
     s.per_quad = reciprocal(across);
@@ -86,11 +88,12 @@ static void launch_walk(const fmm_exec *exec, const attend_args<T> &s, int64_t p
 
 /* The same with 8 columns a lane, and in groups of 16 lanes at most, whose rows are 512 bytes: what
  * the lanes of a head do alike, and the sums over them, is half as much. Groups are half as many,
- * too few for a small matrix of long rows where k and v are read (ogbl-ddi: 16 % slower). */
+ * too few for a small matrix of long rows where k and v are read (ogbl-ddi, 2 M entries: 6 to 20 %
+ * slower; 115 M entries of rows as long: 1 to 20 % faster). */
 template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
 {
-    enum { LONG_ROWS = 256, MANY = 1 << 23 };
-    const bool few = s.a.nnz < MANY && s.a.nnz >= LONG_ROWS * s.a.rows;
+    enum { LONG_ROWS = 256, FEW = 1 << 23 };
+    const bool few = s.a.nnz < FEW && s.a.nnz >= LONG_ROWS * s.a.rows;
     return ((fills(s, score, 8) && s.heads > 2) || fills(s, score, 64) || fills(s, score, 128)) &&
            (kind == SAME_FAR || (kind == PLAIN && !few));
 }

@@ -13,8 +13,9 @@
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
  * (attention_join.cuh). With POS, FORWARD of ADDITIVE also sums the entries whose argument is above
  * 0 on their own. COLS of ADDITIVE needs <gout, v> of no entry: it sums gout times what multiplies
- * that in gk, and v meets the sum once a row. gatt alone has no owner among the items: blocks take
- * a fixed share of them each, and leave one sum a block. The same bits every time. */
+ * that in gk, and v meets the sum once a row or piece; what cancels with delta then cancels between
+ * two sums, not in each entry. gatt alone has no owner among the items: blocks take a fixed share
+ * of them each, and leave one sum a block. The same bits every time. */
 #ifndef FMM_CUDA_ATTENTION_WALK_CUH
 #define FMM_CUDA_ATTENTION_WALK_CUH
 
