@@ -17,8 +17,8 @@ template <class T> struct side {
     T *data;
     int64_t row, head;
 };
-/* With VEC (`aligned` says when) a multiply-add of 32 bits each: in 64 these multiplications, not
- * memory, would take the time. */
+/* With VEC (`aligned` says when) a multiply-add of 32 bits each: in 64 these were near a third of
+ * the instructions of kernels that only read and add. */
 template <int VEC, class T>
 static __device__ __forceinline__ T *at(const side<T> &d, int64_t i, int64_t h)
 {
