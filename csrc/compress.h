@@ -23,11 +23,13 @@ typedef struct fmm_coo_facts {
 enum { FMM_COO_LOOK_BYTES = 1 << 14 };
 fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
-/* On CUDA the look without the wait. It leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers: of
- * the last of a line the lower 32 bits are 0 unless a coordinate is outside. */
+/* On CUDA the look without the wait, which leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers,
+ * and the wait, which fails where a coordinate is outside. */
 enum { FMM_COO_LINE = 2 };
 int64_t fmm_cuda_coo_lines(int64_t nnz);
 fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
+fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                             fmm_coo_facts *facts);
 
 /* ptr [rows + 1], idx and eid [entries] of what fmm_coo_look found; on CUDA, of what nobody looked
  * at too, with no facts. With `loops` the self loops are left out, the other entries are numbered

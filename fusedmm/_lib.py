@@ -249,15 +249,20 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *
     return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
 
 
+GAT_PACKED = 4  # as csrc/gat.h
+
+
 @torch.library.register_fake("fusedmm::_gat_scores")
 def _(x, att_k, att_q):  # type: ignore[no-untyped-def]
     return x.new_empty((*x.shape[:2], 1)), x.new_empty((*x.shape[:2], 1))
 
 
 @torch.library.register_fake("fusedmm::_gat_delta")
-def _(gout, out, lse, glse, pos, pos_w, slope):  # type: ignore[no-untyped-def]
+def _(gout, out, lse, glse, pos, pos_w, q, slope):  # type: ignore[no-untyped-def]
     gq = gout.new_empty((*gout.shape[:2], 1) if pos.dim() == 3 else (0,))
-    return gout.new_empty(gout.shape[:2], dtype=sums_dtype(gout)), gq
+    rows = gout.size(0) if q.dim() == 3 and gout.device.type == "cuda" else 0
+    delta = gout.new_empty(gout.shape[:2], dtype=sums_dtype(gout))
+    return delta, gq, delta.new_empty(rows, GAT_PACKED * gout.size(1))
 
 
 def _kept_bytes(sizes: list[int]) -> int:
@@ -309,6 +314,11 @@ def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
     new = (row.new_empty(n, dtype=torch.int32) for n in (entries, size()))
     plan = row.new_empty(size() if row.is_cuda else 0, dtype=torch.uint8)
     return row.new_empty(rows + 1), *new, plan, row.new_empty(size())
+
+
+@torch.library.register_fake("fusedmm::_looked")
+def _(lines):  # type: ignore[no-untyped-def]
+    return None
 
 
 @torch.library.register_fake("fusedmm::_transpose")

@@ -12,6 +12,7 @@ from fusedmm._lib import ops, raise_translated
 from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_looked_at
 
 _compress: Any = ops._compress.default
+_looked: Any = ops._looked.default
 _transpose: Any = ops._transpose.default
 
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
@@ -101,7 +102,13 @@ def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
 
 def is_outside(looked: Tensor) -> bool:
     """What a look found, which is waited for."""
-    return any(found & (2**32 - 1) for found in looked.tolist()[1::2])
+    try:
+        _looked(looked)
+    except RuntimeError as error:
+        if not _is_refused(error):
+            raise_translated(error, looked.device)
+        return True
+    return False
 
 
 def _is_refused(error: RuntimeError) -> bool:

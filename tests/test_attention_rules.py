@@ -97,6 +97,26 @@ def test_scores_of_ten_thousand(score, dtype, device):
             assert bool(g.isfinite().all()), algorithm
 
 
+@pytest.mark.parametrize("heads, feat", [(8, 8), (1, 64), (8, 64), (2, 5)])
+def test_a_gradient_of_scores_that_cancels(heads, feat, device):
+    """Where all v are alike no score matters. What is left of a column of 20,000 entries is their roundings, which do
+    not add up: 4 units of the root of their terms' squares, where a sum of all before the difference leaves 10."""
+    n = 20_000
+    ends = torch.arange(1, n), torch.arange(n)  # every row has itself and column 0
+    adj = fusedmm.CSR.from_coo(torch.cat(ends), torch.cat([ends[0] * 0, ends[1]]), shape=(n, n)).to(device)
+    generator = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(n, heads, generator=generator).to(device).requires_grad_() for _ in range(2))
+    v = (torch.rand(1, heads, feat, generator=generator) + 0.5).expand(n, -1, -1).to(device)
+    gout = (torch.rand(n, heads, feat, generator=generator) + 0.5).to(device)
+    near, far = (torch.nn.functional.leaky_relu(q.detach().double() + t, 0.2) for t in (k.detach(), k.detach()[:1]))
+    terms = torch.sigmoid(far - near)[1:] * (gout.double() * v).sum(-1)[1:]
+    for algorithm in algorithms(device):
+        out = run_or_decline(fusedmm.attention, adj, q, k, v, score="additive", algorithm=algorithm)
+        if out is not None:
+            gk = torch.autograd.grad(out, k, gout)[0][0]
+            assert bool((gk.abs() <= 4 * 2**-24 * terms.square().sum(0).sqrt()).all()), algorithm
+
+
 def test_infinite_and_nan_logits(device):
     """Masked entries, rows of nothing but them, and NaN, which stays in its row."""
     row = torch.tensor([0, 0, 1, 1, 2, 3], device=device)

@@ -72,11 +72,19 @@ def test_opcheck(device):
         opcheck(ops._attention.default, (*halves[0], *additive, want, 0), test_utils=tests)
     opcheck(ops._attention_weights.default, (*halves[0], *given, lse, *numbers, 0), test_utils=tests)
     opcheck(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], lse, *numbers, 0), test_utils=tests)
-    behind = (lse, torch.randn_like(lse), torch.randn_like(out), *numbers)
+    behind = (lse, torch.randn_like(lse), torch.randn_like(out))
     for want in (1, 2, 4, 8, 15):
-        opcheck(ops._attention_rows.default, (*halves[0], *given, *behind, want, 0), test_utils=tests)
+        opcheck(ops._attention_rows.default, (*halves[0], *given, *behind, *numbers, want, 0), test_utils=tests)
     for want in (1, 2, 3):
-        opcheck(ops._attention_cols.default, (*halves[1], *given, *behind, want, 0), test_utils=tests)
+        opcheck(ops._attention_cols.default, (*halves[1], *given, *behind, none, *numbers, want, 0), test_utils=tests)
+    packed = torch.randn(q.shape[0], 4 * q.shape[1], dtype=torch.float64, device=device)
+    call = (*halves[1], *additive[:7], *behind)
+    opcheck(ops._attention_cols.default, (*call, packed, *additive[7:], 3, 0), test_utils=tests)
+    for wrong in (packed[1:], packed[:, 1:], packed[None], packed.float(), packed.t().contiguous().t()):
+        with pytest.raises(RuntimeError, match=r"^invalid: .*packed must be additive scores' \[n, 4 heads\]"):
+            ops._attention_cols(*call, wrong, *additive[7:], 3, 0)
+    with pytest.raises(RuntimeError, match="packed must be additive scores'"):
+        ops._attention_cols(*halves[1], *given, *behind, packed, *numbers, 3, 0)
 
 
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)

@@ -4,6 +4,7 @@ import collections
 
 import pytest
 import torch
+from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
@@ -220,20 +221,39 @@ def test_a_check_whose_answer_comes_later(bad, which, cuda):
     assert layer(x, wrong).shape == (20, 8)
 
 
-def test_who_has_not_waited_is_not_believed():
-    """CPU only: a structure whose check has no answer yet is no known one, and the answer names the index."""
-    edge_index = torch.stack(edges(60, 20, 20, "cpu"))
+def test_who_has_not_waited_is_not_believed(cuda):
+    """A structure whose check has no answer yet is no known one, and the answer names the index."""
+    edge_index = torch.stack(edges(60, 20, 20, cuda))
     adj = fusedmm.as_csr(edge_index, size=(20, 20))
-    adj._shared.looked = torch.tensor([7, 0, 0, 1 << 32])  # self loops and falls are no harm
+    adj._shared.looked = torch.tensor([7, 0, 0, 1 << 32], device=cuda)  # self loops and falls are no harm
     assert fusedmm.as_csr(edge_index, size=(20, 20)) is not adj
     convert.settle(adj, edge_index)
     assert adj._shared.looked is None
     wrong = edge_index.clone()
     wrong[0, 3] = 20
-    adj._shared.looked = torch.tensor([0, 0, 0, 1 << 32 | 1])
+    adj._shared.looked = torch.tensor([0, 0, 0, 1 << 32 | 1], device=cuda)
     with pytest.raises(ValueError, match=r"edge_index\[0, 3\] = 20 is outside \[0, 20\)"):
         convert.settle(adj, wrong)
     assert adj._shared.looked is not None
+
+
+def test_a_wait_refuses_what_no_look_left(device):
+    """On the CPU nothing is looked at later."""
+    good = torch.tensor([7, 0, 0, 1 << 32], device=device)
+    cases = [
+        good.int(),
+        good[:3],
+        good[None],
+        good.repeat(2)[::2],
+        good.repeat(2**11),
+        *([] if device == "cuda" else [good]),
+    ]
+    for lines in cases:
+        with pytest.raises(RuntimeError, match=r"^invalid: .*(look LATER left on CUDA|no look leaves so many lines)"):
+            ops._looked(lines)
+    if device == "cuda":
+        ops._looked(good)
+        opcheck(ops._looked.default, (good,), test_utils=["test_schema", "test_faketensor"])
 
 
 def test_compress_and_transpose_refuse():

@@ -53,7 +53,7 @@ def test_delta(size, dtype, device):
     lse, glse, pos_w = (torch.randn(size[:2], device=device, dtype=sums(dtype)) for _ in range(3))
     lse[0, 0] = -torch.inf
     none = out.new_empty(0)
-    delta, gq = ops._gat_delta(gout, out, lse, glse, pos, pos_w, SLOPE)
+    delta, gq, _ = ops._gat_delta(gout, out, lse, glse, pos, pos_w, none, SLOPE)
     g, terms, above = gout.double(), gout.double() * out.double(), gout.double() * pos.double()
     exact = terms.sum(-1) - glse.double()
     size_of = terms.abs().sum(-1) + glse.double().abs()
@@ -62,7 +62,7 @@ def test_delta(size, dtype, device):
     size_of = above.abs().sum(-1) + size_of * pos_w.double().abs() + glse.double().abs()
     assert gq.flatten()[0] == 0
     close(gq.flatten()[1:], exact_gq.flatten()[1:], size_of.flatten()[1:], size[2] + 3, dtype)
-    delta, gq = ops._gat_delta(gout, out, none, none, none, none, SLOPE)
+    delta, gq, _ = ops._gat_delta(gout, out, none, none, none, none, none, SLOPE)
     close(delta, terms.sum(-1), terms.abs().sum(-1), size[2], dtype)
     assert gq.numel() == 0 and g.shape == size
 
@@ -87,8 +87,10 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
     same, lse, pos, pos_w = attention.forward(o, operands)
     assert torch.equal(same.flatten(1), out)
-    delta, gq = ops._gat_delta(gout, same, lse, none, pos, pos_w, SLOPE)
+    delta, gq, packed = ops._gat_delta(gout, same, lse, none, pos, pos_w, q, SLOPE)
     gk, gv = attention.backward_cols(o, operands, lse, delta, gout, 3)
+    assert (packed.numel() > 0) == (device == "cuda")
+    assert all(map(torch.equal, attention.backward_cols(o, operands, lse, delta, gout, 3, packed), (gk, gv)))
     g = [gk.double(), gq.double()]
     terms = [gv.double(), *(s * a.double() for s, a in zip(g, att, strict=True))]
     close(gx.view(size), sum(terms), sum(t.abs() for t in terms), 3, dtype)
@@ -122,8 +124,8 @@ def test_strides(device):
         assert torch.equal(found, expected)
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
     one, none = torch.ones((), device=device).expand(70, 3, 9), x.new_empty(0)
-    found = ops._gat_delta(one, turned, none, none, none, none, SLOPE)[0]
-    assert torch.equal(found, ops._gat_delta(one.contiguous(), x, none, none, none, none, SLOPE)[0])
+    found = ops._gat_delta(one, turned, none, none, none, none, none, SLOPE)[0]
+    assert torch.equal(found, ops._gat_delta(one.contiguous(), x, none, none, none, none, none, SLOPE)[0])
 
 
 def test_wrong_shapes_are_refused(device):
@@ -132,7 +134,7 @@ def test_wrong_shapes_are_refused(device):
         lambda: ops._gat_scores(x, att[0], att[1][:, :2]),
         lambda: ops._gat_scores(x, att[0][0], att[1]),
         lambda: ops._gat_scores(x, att[0].double(), att[1]),
-        lambda: ops._gat_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 3, SLOPE),
+        lambda: ops._gat_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 4, SLOPE),
     ]
     for call in wrong:
         with pytest.raises(RuntimeError, match="invalid"):
@@ -222,8 +224,8 @@ def test_operators_pass_opcheck(dtype, device):
     numbers = [torch.randn(70, 2, device=device) for _ in range(3)]
     pos = torch.randn(70, 2, 5, device=device)
     torch.library.opcheck(ops._gat_scores.default, (x, *att))
-    torch.library.opcheck(ops._gat_delta.default, (x, other, *numbers[:2], pos, numbers[2], SLOPE))
-    torch.library.opcheck(ops._gat_delta.default, (x, other, none, none, none, none, SLOPE))
+    torch.library.opcheck(ops._gat_delta.default, (x, other, *numbers[:2], pos, numbers[2], x[..., :1], SLOPE))
+    torch.library.opcheck(ops._gat_delta.default, (x, other, none, none, none, none, none, SLOPE))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

@@ -183,18 +183,11 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         }
     }
 
-    /* Their products' sum over the columns of a head. */
-    __device__ __forceinline__ A meet(const A (*a)[VEC], const A (*b)[VEC]) const
+    __device__ __forceinline__ A sum_of_head(A x) const
     {
-        A dot = A(0);
 #pragma unroll
-        for (int i = 0; i < PER; i++)
-#pragma unroll
-            for (int v = 0; v < VEC; v++)
-                if (FULL || in_v[i]) dot = fma(a[i][v], b[i][v], dot);
-#pragma unroll
-        for (int d = (FULL ? LANES : lanes) >> 1; d; d >>= 1) dot += __shfl_xor_sync(ALL, dot, d);
-        return dot;
+        for (int d = (FULL ? LANES : lanes) >> 1; d; d >>= 1) x += __shfl_xor_sync(ALL, x, d);
+        return x;
     }
 
     /* Sums of a whole row go to the row, those of a piece to its slot, `offset` sums into it. */

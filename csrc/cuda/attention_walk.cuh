@@ -12,10 +12,10 @@
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
  * (attention_join.cuh). With POS, FORWARD of ADDITIVE also sums the entries whose argument is above
- * 0 on their own. COLS of ADDITIVE needs <gout, v> of no entry: it sums gout times what multiplies
- * that in gk, and v meets the sum once a row or piece; what cancels with delta then cancels between
- * two sums, not in each entry. gatt alone has no owner among the items: blocks take a fixed share
- * of them each, and leave one sum a block. The same bits every time. */
+ * 0 on their own. COLS of ADDITIVE needs <gout, v> of no entry, only their sum in gk: lanes sum
+ * theirs over FLY entries before they add them up, and there it cancels with delta. gatt alone has
+ * no owner among the items: blocks take a fixed share of them each, and leave one sum a block. The
+ * same bits every time. */
 #ifndef FMM_CUDA_ATTENTION_WALK_CUH
 #define FMM_CUDA_ATTENTION_WALK_CUH
 
@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
     typedef typename sum_of<T>::type A;
     constexpr bool SCALAR = SCORE == FMM_ADDITIVE, BACK = WALK != FORWARD;
     constexpr bool EDGES = KIND == WITH_EDGES, SAME = KIND == SAME_FAR;
-    constexpr bool LATE = SCALAR && WALK == COLS; /* v meets the sum over entries, not each */
+    constexpr bool LATE = SCALAR && WALK == COLS; /* lanes' dot products meet once in FLY */
     constexpr bool FAR_S = !LATE;                 /* else q lies with the statistics */
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                 if (!FULL && !me.in_s[i]) logit[f] = before;
                             }
                         }
-                        if (BACK && !LATE) {
+                        if (BACK) {
 #pragma unroll
                             for (int i = 0; i < PER; i++) {
                                 const A before = dot[f];
@@ -275,6 +275,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             }
                         }
                     } else {
+                        A met = A(0), level = A(0); /* LATE: of dot, and of delta */
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
                             const A w = j[f] & ABSENT ? A(0) : exp2_of(logit[f] - lse[f]);
@@ -292,7 +293,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                         narrow<T>(SCALAR ? gain_s * A(LN_2) : gain_s);
                             }
                             if constexpr (LATE) {
-                                sum_s[0][0] = fma(-w * gain[f], delta[f], sum_s[0][0]);
+                                met = fma(use * gain[f], dot[f], met);
+                                level = fma(w * gain[f], delta[f], level);
                             } else if constexpr (SCALAR) {
                                 sum_s[0][0] += gain_s;
                             } else {
@@ -316,14 +318,12 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                     A wide[VEC];
                                     unpack<T, VEC>(got_v[f][i], wide);
 #pragma unroll
-                                    for (int v = 0; v < VEC; v++) {
+                                    for (int v = 0; v < VEC; v++)
                                         sum_v[i][v] = fma(use, wide[v], sum_v[i][v]);
-                                        if (LATE)
-                                            also[i][v] = fma(use * gain[f], wide[v], also[i][v]);
-                                    }
                                 }
                             }
                         }
+                        if (LATE) sum_s[0][0] += me.sum_of_head(met) - level;
                     }
                 }
                 near = near_next;
@@ -352,7 +352,6 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
             }
             if (WALK != ROWS) me.write(s, item, r, now.row, sum_v, s.to_v, s.width_s, me.in_v);
             if (POS) me.write(s, item, r, now.row, also, s.to_pos, (s.width - QUAD) / 2, me.in_v);
-            if (LATE) sum_s[0][0] += me.meet(own_v, also);
             if constexpr (BACK && SCALAR) {
                 sum_s[0][0] *= A(LN_2);
                 if (me.live && me.sub == 0) {

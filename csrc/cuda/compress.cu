@@ -71,12 +71,33 @@ extern "C" fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a,
     return cuda_leave("compress", exec, before);
 }
 
-extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
+extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
                                         fmm_coo_facts *facts_of)
 {
     facts here[LOOKS], all = {};
     int before;
-    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
+    const cudaStream_t stream = stream_of(exec);
+    REQUIRE(count <= LOOKS, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
+    TRY(cuda_enter("compress", exec, &before));
+    if (count) {
+        cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
+        cudaStreamSynchronize(stream);
+    }
+    TRY(cuda_leave("compress", exec, before));
+    for (int64_t k = 0; k < count; k++) {
+        all.loops += here[k].loops;
+        all.outside |= here[k].outside;
+        all.falls |= here[k].falls;
+    }
+    REQUIRE(!all.outside, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
+    *facts_of = fmm_coo_facts{(int64_t)all.loops, !all.falls};
+    return FMM_OK;
+}
+
+extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
+                                        fmm_coo_facts *facts_of)
+{
+    int before;
     const cudaStream_t stream = stream_of(exec);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     TRY(cuda_enter("compress", exec, &before));
@@ -85,22 +106,9 @@ extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
     REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
             "compress: a look at coordinates waits for the device, which a captured CUDA graph "
             "cannot: make the CSR before the capture");
-    TRY(fmm_cuda_coo_start(exec, a, static_cast<int64_t *>(exec->workspace)));
-    TRY(cuda_enter("compress", exec, &before));
-    if (blocks) {
-        cudaMemcpyAsync(here, exec->workspace, (size_t)blocks * sizeof *here,
-                        cudaMemcpyDeviceToHost, stream);
-        cudaStreamSynchronize(stream);
-    }
-    TRY(cuda_leave("compress", exec, before));
-    for (int64_t k = 0; k < blocks; k++) {
-        all.loops += here[k].loops;
-        all.outside |= here[k].outside;
-        all.falls |= here[k].falls;
-    }
-    REQUIRE(!all.outside, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
-    *facts_of = fmm_coo_facts{(int64_t)all.loops, !all.falls};
-    return FMM_OK;
+    int64_t *const lines = static_cast<int64_t *>(exec->workspace);
+    TRY(fmm_cuda_coo_start(exec, a, lines));
+    return fmm_cuda_coo_wait(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
 }
 
 /* ---- sorts ---- */

@@ -5,9 +5,10 @@
  * `want` has one bit per result, in their order; a result not wanted has no elements. Of
  * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). */
 #include "frame.h"
+#include "../gat.h"
 
 /* The tensors of every pass in this order; a pass takes as many of them as it needs. */
-enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, DELTA, GOUT, TENSORS };
+enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, DELTA, GOUT, PACKED, TENSORS };
 enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 4 };
 
 typedef struct attend {
@@ -144,7 +145,7 @@ static void rows(StableIValue *stack, uint64_t inputs, uint64_t results)
     attend s;
     fmm_attention *c = &s.call;
     (void)inputs, (void)results;
-    if (begin(&s, stack, FMM_ATTENTION_ROWS, TENSORS)) {
+    if (begin(&s, stack, FMM_ATTENTION_ROWS, PACKED)) {
         const int64_t parts = s.f.exec.device == FMM_CUDA ? CUDA_PARTS : CPU_PARTS;
         if (give(&s, &c->gq, s.want & 1, false, s.a.rows, c->q.feat, false) &&
             give(&s, &c->gatt, s.want & 2, true, parts, c->q.feat, false) &&
@@ -155,12 +156,26 @@ static void rows(StableIValue *stack, uint64_t inputs, uint64_t results)
     finish(&s, stack);
 }
 
+/* What _gat_delta may have packed of lse, delta and q; without elements the pass does that. */
+static bool take_packed(attend *s)
+{
+    tensor t;
+    if (!frame_take(&s->f, PACKED, "packed", &t)) return false;
+    if (!t.numel) return true;
+    const int64_t row = FMM_GAT_PACKED * s->call.q.heads;
+    if (s->call.score != FMM_ADDITIVE || t.dim != 2 || t.dtype != s->sums ||
+        t.size[0] != s->call.q.rows || t.size[1] != row || t.stride[0] != row || t.stride[1] != 1)
+        return frame_fail(&s->f, "packed must be additive scores' [n, %d heads]", FMM_GAT_PACKED);
+    s->call.packed = t.data;
+    return true;
+}
+
 static void cols(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     attend s;
     fmm_attention *c = &s.call;
     (void)inputs, (void)results;
-    if (begin(&s, stack, FMM_ATTENTION_COLS, TENSORS) &&
+    if (begin(&s, stack, FMM_ATTENTION_COLS, TENSORS) && take_packed(&s) &&
         give(&s, &c->gk, s.want & 1, false, s.a.rows, c->k.feat, false) &&
         give(&s, &c->gv, s.want & 2, false, s.a.rows, c->v.feat, false))
         run(&s);
@@ -181,7 +196,7 @@ const fmm_torch_operator fmm_torch_attention[] = {
      "int want, int algorithm) -> (Tensor, Tensor, Tensor, Tensor)",
      rows},
     {"_attention_cols",
-     "_attention_cols(" OPERANDS "Tensor lse, Tensor delta, Tensor gout, " NUMBERS
+     "_attention_cols(" OPERANDS "Tensor lse, Tensor delta, Tensor gout, Tensor packed, " NUMBERS
      "int want, int algorithm) -> (Tensor, Tensor)",
      cols},
     {NULL, NULL, NULL},

@@ -1,5 +1,5 @@
-/* fusedmm::_check, _plan, _compress, _transpose, _normalize and _mean_back: what making a CSR asks
- * of the library. The last four stand for many calls of torch each. */
+/* fusedmm::_check, _plan, _compress, _looked, _transpose, _normalize and _mean_back: what making a
+ * CSR asks of the library. Most stand for many calls of torch each. */
 #include "frame.h"
 #include "../compress.h"
 
@@ -118,6 +118,25 @@ done:
     frame_finish(&f, "compress", stack, out, RESULTS);
 }
 
+/* (kept of a look LATER): waits for the device, and fails where a coordinate was outside. */
+static void looked(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    frame f;
+    tensor lines;
+    fmm_coo_facts facts;
+    (void)inputs, (void)results;
+    if (!frame_begin(&f, stack, 1) || !frame_take(&f, 0, "lines", &lines)) goto done;
+    if (f.exec.device != FMM_CUDA || lines.dim != 1 || lines.numel % FMM_COO_LINE ||
+        (lines.numel && lines.stride[0] != 1) ||
+        lines.dtype != fmm_torch.aoti_torch_dtype_int64()) {
+        frame_fail(&f, "lines must be what a look LATER left on CUDA");
+        goto done;
+    }
+    f.status = fmm_cuda_coo_wait(&f.exec, lines.data, lines.numel / FMM_COO_LINE, &facts);
+done:
+    frame_finish(&f, "looked", stack, NULL, 0);
+}
+
 /* (ptr, idx, eid, plan, int cols) -> ptr, idx, eid and plan of the transpose */
 static void transpose(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
@@ -191,6 +210,7 @@ const fmm_torch_operator fmm_torch_csr[] = {
      "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int look) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      compress},
+    {"_looked", "_looked(Tensor lines) -> ()", looked},
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
      transpose},
     {"_normalize",

@@ -52,12 +52,13 @@ done:
     frame_finish(&f, "gat_scores", stack, out, 2);
 }
 
-/* (gout, out, lse, glse, pos, pos_w, float slope) -> delta, gq; gq without elements if pos is. */
+/* (gout, out, lse, glse, pos, pos_w, q, float slope) -> delta, gq, packed; gq without elements if
+ * pos is, packed if q is, and on the CPU. */
 static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { GOUT, OUT, LSE, GLSE, POS, POS_W, TENSORS };
+    enum { GOUT, OUT, LSE, GLSE, POS, POS_W, Q, TENSORS, DELTA = 0, GQ, PACKED, RESULTS };
     frame f;
-    tensor gout, t, out[2] = {{0}};
+    tensor gout, t, out[RESULTS] = {{0}};
     fmm_gat_call c = {.form = FMM_GAT_DELTA};
     const int64_t nothing = 0;
     (void)inputs, (void)results;
@@ -65,17 +66,24 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, GOUT, "gout", &c.x, &gout) ||
         !frame_dense(&f, OUT, "out", &c.value, &t) || !frame_numbers(&f, LSE, "lse", &c.lse) ||
         !frame_numbers(&f, GLSE, "glse", &c.glse) || !frame_numbers(&f, POS_W, "pos_w", &c.pos_w) ||
-        !give(&f, &c.delta, &out[0], &gout, &c.x, true, 2) || !frame_take(&f, POS, "pos", &t))
+        !give(&f, &c.delta, &out[DELTA], &gout, &c.x, true, 2) || !frame_take(&f, POS, "pos", &t))
         goto done;
     if (t.dim == 3) {
         if (!frame_dense(&f, POS, "pos", &c.pos, &t) ||
-            !give(&f, &c.score[1], &out[1], &gout, &c.x, false, 3))
+            !give(&f, &c.score[1], &out[GQ], &gout, &c.x, false, 3))
             goto done;
-    } else if (!frame_allocate(&f, 1, &nothing, gout.dtype, &out[1]))
+    } else if (!frame_allocate(&f, 1, &nothing, gout.dtype, &out[GQ]))
         goto done;
+    if (!frame_take(&f, Q, "q", &t)) goto done;
+    const bool packs = t.numel && f.exec.device == FMM_CUDA;
+    const int64_t size[2] = {packs ? c.x.rows : 0, FMM_GAT_PACKED * c.x.heads};
+    if ((packs && !frame_dense(&f, Q, "q", &c.score[0], &t)) ||
+        !frame_allocate(&f, 2, size, out[DELTA].dtype, &out[PACKED]))
+        goto done;
+    c.packed = packs ? out[PACKED].data : NULL;
     f.status = fmm_gat(&f.exec, &c);
 done:
-    frame_finish(&f, "gat_delta", stack, out, 2);
+    frame_finish(&f, "gat_delta", stack, out, RESULTS);
 }
 
 const fmm_torch_operator fmm_torch_gat[] = {
@@ -83,7 +91,7 @@ const fmm_torch_operator fmm_torch_gat[] = {
      scores},
     {"_gat_delta",
      "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor glse, Tensor pos, Tensor pos_w, "
-     "float slope) -> (Tensor, Tensor)",
+     "Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
      delta},
     {NULL, NULL, NULL},
 };

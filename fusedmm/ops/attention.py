@@ -30,7 +30,8 @@ Optional = Tensor | None
 _forward: Any = ops._attention.default
 _rows: Any = ops._attention_rows.default
 _cols: Any = ops._attention_cols.default
-# (gout, out, lse, glse or none, pos, pos_w, slope) -> delta, and gq where pos is there: csrc/gat.c
+# (gout, out, lse, glse or none, pos, pos_w, q or none, slope) -> delta, gq where pos is there, and what
+# backward_cols of additive scores takes as packed: csrc/gat.c
 row_sums: Any = ops._gat_delta.default
 
 
@@ -234,30 +235,30 @@ def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
     return [*half(o.adj, transposed), *(none if t is None else t for t in x)]
 
 
+def _numbers(o: Options) -> tuple[float, float, float, int]:
+    return o.scale, o.slope, o.dropout, o.score
+
+
 def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """out and lse, and of out and of the sum of weights the parts from positive arguments (empty unless o.pos)."""
-    numbers = (o.scale, o.slope, o.dropout, o.score, int(o.pos), o.algorithm)
-    found: Any = run(_forward, x.v, *_arguments(o, x, False), *numbers)
+    found: Any = run(_forward, x.v, *_arguments(o, x, False), *_numbers(o), int(o.pos), o.algorithm)
     return found
-
-
-def _behind(o: Options, lse: Tensor, delta: Tensor, gout: Tensor) -> tuple[Any, ...]:
-    return lse, delta, gout, o.scale, o.slope, o.dropout, o.score
 
 
 def backward_rows(
     o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q (bit 1 of want), att in parts (2), bias (4) and weight (8); what is not wanted is empty."""
-    found: Any = run(_rows, gout, *_arguments(o, x, False), *_behind(o, lse, delta, gout), want, o.algorithm)
+    found: Any = run(_rows, gout, *_arguments(o, x, False), lse, delta, gout, *_numbers(o), want, o.algorithm)
     return found
 
 
 def backward_cols(
-    o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int
+    o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int, packed: Optional = None
 ) -> tuple[Tensor, Tensor]:
     """The gradients of k (bit 1 of want) and of v (2); what is not wanted is empty."""
-    found: Any = run(_cols, gout, *_arguments(o, x, True), *_behind(o, lse, delta, gout), want, o.algorithm)
+    behind = lse, delta, gout, o.adj.none if packed is None else packed, *_numbers(o)
+    found: Any = run(_cols, gout, *_arguments(o, x, True), *behind, want, o.algorithm)
     return found
 
 
@@ -281,7 +282,9 @@ class Attention(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return None, *_differentiable(o, x, needs, gout, torch.zeros_like(lse) if glse is None else glse)
         gq = gk = gv = gatt = gbias = gweight = None
-        delta, gq = run(row_sums, gout, gout, out, lse, o.adj.none if glse is None else glse, pos, pos_w, o.slope)
+        none = o.adj.none
+        given = none if glse is None else glse, pos, pos_w, x.q if o.score == ADDITIVE else none
+        delta, gq, packed = run(row_sums, gout, gout, out, lse, *given, o.slope)
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
         if not o.pos and want:
             kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]
@@ -293,7 +296,7 @@ class Attention(torch.autograd.Function):
             gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows[2:], kinds, strict=True))
         want = needs[1] + 2 * needs[2]
         if want:
-            gk, gv = backward_cols(o, x, lse, delta, gout, want)
+            gk, gv = backward_cols(o, x, lse, delta, gout, want, packed)
         return (
             None,
             gq if needs[0] else None,
