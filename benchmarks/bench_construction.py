@@ -29,7 +29,7 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     for transpose in (False, True):
         label = f"edges to CSR{' and its transpose' if transpose else ''}"
         if options.wants(label):
-            yield Job(label, partial(structures, edge_index, adj.shape[0], transpose))
+            yield Job(label, partial(structures, edge_index, adj.shape[0], transpose), waits=True)
     cases = [(name, FEAT, edge_index, adj.shape[0], "") for name in ("GCNConv", "SAGEConv")]
     for n, edges in SAMPLES:
         sample = edge_index[:, :edges] % n
@@ -37,7 +37,7 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     for name, feat, edges_of, n, of in cases:
         label = f"{name} {feat} to {feat}, fresh edges{of}, forward + backward"
         if options.wants(label):
-            yield Job(label, partial(layers, name, edges_of, n, feat), host=bool(of))
+            yield Job(label, partial(layers, name, edges_of, n, feat), host=bool(of), waits=True)
 
 
 def structures(edge_index: Tensor, n: int, transpose: bool) -> list[Trial]:

@@ -38,6 +38,7 @@ class Options:
 class Job:
     """One case: its name, how to get its contenders, and what is measured of them.
 
+    A step that ``waits`` for the device is timed with the host's part, which no lead of the host can take out.
     ``facts`` go into the results as they are; "flops" among them makes a rate of every time.
     """
 
@@ -47,6 +48,7 @@ class Job:
     replay: bool = False
     seconds: float | None = None
     patience: float = math.inf
+    waits: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -69,7 +71,7 @@ def collect(
             for job in jobs_of(name, adj, options):
                 bar.set_description(f"{name} {job.label}")
                 seconds = options.seconds if job.seconds is None else job.seconds
-                wanted = Wanted(seconds, job.host, job.replay, job.patience)
+                wanted = Wanted(seconds, job.host, job.replay, job.patience, job.waits)
                 label = job.label + (
                     f", {options.threads} thread{'s' * (options.threads > 1)}" if options.threads else ""
                 )

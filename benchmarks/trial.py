@@ -49,12 +49,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is measured beside the cold median, and how many seconds a peer's step may take to be measured."""
+    """What is measured beside the cold median, how many seconds a peer's step may take to be measured, and whether
+    steps wait for the device."""
 
     seconds: float = 1.0
     host: bool = False
     replay: bool = False
     patience: float = math.inf
+    waits: bool = False
 
 
 def compiled(function: Callable[..., Any], run: Callable[[Any], Any], dynamic: bool) -> Any:
@@ -224,7 +226,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
                 refused[trial.name] = f"not measured: a step takes {took:.2g} s"
             else:
                 steps[trial.name] = step
-                if cuda:
+                if cuda and not wanted.waits:
                     lead = max(lead, 2 * _enqueueing(step))
                 figures[trial.name] = {"kind": trial.kind, "peak_mib": peak, "result_mib": size}
             del step
