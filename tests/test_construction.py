@@ -267,6 +267,7 @@ def test_compress_and_transpose_refuse():
         (lambda: ops._compress(v, col[None], 4, 4, False, True), "col must be a vector of int64"),
         (lambda: ops._compress(v, col, 2**31, 4, False, True), "is beyond int32"),
         (lambda: ops._compress(v, col, 4, -1, False, True), "is beyond int32"),
+        (lambda: ops._compress(v, col, 4, 4, False, 3), "look must be 0, 1 or 2"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, 3), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr + 1, i32, NONE, NONE, 4), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, -1), "is beyond int32"),

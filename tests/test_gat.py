@@ -14,6 +14,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SIZES = [(1, 1, 1), (64, 1, 7), (65, 8, 8), (130, 3, 33), (200, 2, 64), (7, 5, 300), (3, 1, 20_000)]
 NO_CHANNELS = (3, 2, 0)
 MANY_PARTS = (140_000, 1, 3)  # of nodes, whose sums meet in blocks again
+MANY_SUMS = (3, 4, 17_000)  # which CPU threads add up together
 SLOPE = 0.2
 
 
@@ -68,7 +69,7 @@ def test_delta(size, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", [*SIZES, MANY_PARTS], ids=str)
+@pytest.mark.parametrize("size", [*SIZES, MANY_PARTS, MANY_SUMS], ids=str)
 def test_gradients_spread_over_nodes(size, dtype, device):
     """The last pass of the backward, given what attention's own passes hand it: those are other operators too."""
     n, heads, feat = size
