@@ -80,11 +80,32 @@ def test_opcheck(device):
     packed = torch.randn(q.shape[0], 4 * q.shape[1], dtype=torch.float64, device=device)
     call = (*halves[1], *additive[:7], *behind)
     opcheck(ops._attention_cols.default, (*call, packed, *additive[7:], 3, 0), test_utils=tests)
-    for wrong in (packed[1:], packed[:, 1:], packed[None], packed.float(), packed.t().contiguous().t()):
-        with pytest.raises(RuntimeError, match=r"^invalid: .*packed must be additive scores' \[n, 4 heads\]"):
+    odd = packed.new_empty(packed.numel() + 1)[1:].view(packed.shape)
+    for wrong in (packed[1:], packed[:, 1:], packed[None], packed.float(), packed.t().contiguous().t(), odd):
+        with pytest.raises(RuntimeError, match=r"^invalid: .*packed must be additive scores' \[n, 4 heads\], aligned"):
             ops._attention_cols(*call, wrong, *additive[7:], 3, 0)
     with pytest.raises(RuntimeError, match="packed must be additive scores'"):
         ops._attention_cols(*halves[1], *given, *behind, packed, *numbers, 3, 0)
+
+
+def test_inductor_gives_the_same_bits(cuda, fresh_compiler):
+    """Compiled code frees what a kernel reads as soon as it is enqueued; the next one must not write there before."""
+    n, heads, feat = 40_000, 8, 8
+    row, col = torch.randint(n, (2, 4 * n), generator=torch.Generator().manual_seed(0))
+    adj = fusedmm.CSR.from_coo(row, col // 64 * 64, shape=(n, n)).to(cuda).cache_transpose()  # most columns are empty
+    q, k = (torch.randn(n, heads, device=cuda, requires_grad=True) for _ in range(2))
+    v = torch.randn(n, heads, feat, device=cuda, requires_grad=True)
+
+    def gradients(f):
+        return torch.autograd.grad(f(adj, q, k, v).square().sum(), (q, k, v))
+
+    def f(adj, q, k, v):
+        return fusedmm.attention(adj, q, k, v, score="additive")
+
+    compiled = torch.compile(f, fullgraph=True)
+    expected = gradients(f)
+    for _ in range(30):
+        assert all(map(torch.equal, gradients(compiled), expected))
 
 
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)

@@ -65,6 +65,7 @@ template <class T> struct attend_args {
     int32_t shift;                 /* bundles of at most 2^shift rows */
     int64_t hub_width;             /* QUADs of a hub's slot that threads of the join divide */
     bool drops;
+    bool early; /* COLS: the kernel before is this call's, or its caller's */
 };
 
 /* COLS gathers what is one number of a row and head from one place: pairs of lse (in base 2,

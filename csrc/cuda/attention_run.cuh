@@ -48,9 +48,7 @@ static void launch_lanes(const fmm_exec *exec, attend_args<T> s, int64_t parts)
     const dim3 grid((unsigned)(collects ? parts : blocks),
                     (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
     const auto walk = attend_segments<T, WALK, SCORE, VEC, PER, FLY, BLOCKS, KIND, POS, BITS>;
-    /* stats_of or gat.cu's DELTA went before; a plan that this call makes is read before the walk
-     * waits. */
-    if (WALK == COLS && s.a.cols && s.plan.header != exec->workspace)
+    if (WALK == COLS && s.early)
         launch_early(exec->index, stream_of(exec), walk, grid, s, THREADS);
     else
         walk<<<grid, THREADS, 0, stream_of(exec)>>>(s);
@@ -229,6 +227,10 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.width = slot_width(t);
     char *at = static_cast<char *>(exec->workspace) + plan_workspace(a);
     s.stats = static_cast<const A *>(t->packed ? t->packed : at);
+    /* Before it waits COLS reads the matrix and its plan, and writes rows without entries. So the
+     * kernel before must be stats_of, or gat.cu's DELTA of the same operator: one of another may
+     * have made the matrix, or read what has been freed since and lies where results do now. */
+    s.early = a->cols && s.plan.header != exec->workspace && (!t->packed || t->packed_before);
     at += plan_padded(stats_bytes(call));
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 

@@ -171,6 +171,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.gout = spread.gout = delta.x;
     c.delta = delta.delta = w.delta;
     c.packed = delta.packed = w.packed.data;
+    c.packed_before = true;
     delta.arrived = spread.arrived = w.arrived;
     delta.score[0] = c.q = k.q;
     delta.score[1] = spread.score[1] = w.gq;

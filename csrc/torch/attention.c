@@ -164,8 +164,10 @@ static bool take_packed(attend *s)
     if (!t.numel) return true;
     const int64_t row = FMM_GAT_PACKED * s->call.q.heads;
     if (s->call.score != FMM_ADDITIVE || t.dim != 2 || t.dtype != s->sums ||
-        t.size[0] != s->call.q.rows || t.size[1] != row || t.stride[0] != row || t.stride[1] != 1)
-        return frame_fail(&s->f, "packed must be additive scores' [n, %d heads]", FMM_GAT_PACKED);
+        t.size[0] != s->call.q.rows || t.size[1] != row || t.stride[0] != row || t.stride[1] != 1 ||
+        (uintptr_t)t.data % 16)
+        return frame_fail(&s->f, "packed must be additive scores' [n, %d heads], aligned",
+                          FMM_GAT_PACKED);
     s->call.packed = t.data;
     return true;
 }

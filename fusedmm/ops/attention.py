@@ -283,7 +283,8 @@ class Attention(torch.autograd.Function):
             return None, *_differentiable(o, x, needs, gout, torch.zeros_like(lse) if glse is None else glse)
         gq = gk = gv = gatt = gbias = gweight = None
         none = o.adj.none
-        given = none if glse is None else glse, pos, pos_w, x.q if o.score == ADDITIVE else none
+        packs = o.score == ADDITIVE and (needs[1] or needs[2])
+        given = none if glse is None else glse, pos, pos_w, x.q if packs else none
         delta, gq, packed = run(row_sums, gout, gout, out, lse, *given, o.slope)
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
         if not o.pos and want:
