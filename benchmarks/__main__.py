@@ -111,8 +111,9 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     if options.op in JOBS:
         jobs_of, default = JOBS[options.op]
         if options.device == "cuda":
-            lead = "; before each run the device waits until the host has enqueued it, but of construction, which waits"
-            document["conditions"]["timing"] += lead
+            waits = options.op == "construction"  # steps that wait for the device themselves
+            lead = "the host's part included" if waits else "before each run the device waits until it is enqueued"
+            document["conditions"]["timing"] += f"; {lead}"
         chosen = default[options.device] if options.suite == "graphs" else graphs.names(options.suite)
         asked = jobs.Options(
             device=options.device,

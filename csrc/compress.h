@@ -24,7 +24,7 @@ enum { FMM_COO_LOOK_BYTES = 1 << 14 };
 fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
 /* On CUDA the look without the wait, which leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers,
- * and the wait, which fails where a coordinate is outside. */
+ * and the wait, which fails where "a coordinate is outside". */
 enum { FMM_COO_LINE = 2 };
 int64_t fmm_cuda_coo_lines(int64_t nnz);
 fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);

@@ -15,8 +15,8 @@ from fusedmm.csr import CSR
 from fusedmm.structure import derived, lasting
 
 NOT_SEEN = (
-    "edge features need this CSR's incidence: call the layer once before the compiled code; an exported program, "
-    "which gets another CSR at every call, has none"
+    "edge features and sddmm's elementwise forms need this CSR's incidence: call the layer or operator once before the "
+    "compiled code; an exported program, which gets another CSR at every call, has none"
 )
 
 

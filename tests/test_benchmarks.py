@@ -7,6 +7,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -115,6 +116,20 @@ def test_who_waits_too_long_is_left_out_with_the_time() -> None:
     trials = [Trial("auto", lambda: slow, "ours"), Trial("slow", lambda: slow)]
     found = run(trials, Clock("cpu"), Wanted(seconds=0.0, patience=0.01))
     assert list(found["contenders"]) == ["auto"] and "not measured: a step takes" in found["refused"]["slow"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_host_leads_but_for_steps_that_wait(waits: bool, cuda: str) -> None:
+    leads: list[float] = []
+
+    class Seen(Clock):
+        def run(self, calls: list[Any], lead: float = 0.0) -> list[float]:
+            leads.append(lead)
+            return super().run(calls, lead)
+
+    step = Trial("auto", lambda: lambda: (torch.zeros(10, device=cuda),), "ours")
+    run([step], Seen(cuda), replace(QUICK, waits=waits))
+    assert leads and all((lead == 0) == waits for lead in leads)
 
 
 def test_who_fails_stays_with_the_reason() -> None:

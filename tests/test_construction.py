@@ -252,6 +252,9 @@ def test_a_wait_refuses_what_no_look_left(device):
         with pytest.raises(RuntimeError, match=r"^invalid: .*(look LATER left on CUDA|no look leaves so many lines)"):
             ops._looked(lines)
     if device == "cuda":
+        with pytest.raises(RuntimeError, match="make the CSR before the capture"):
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                ops._looked(good)
         ops._looked(good)
         opcheck(ops._looked.default, (good,), test_utils=["test_schema", "test_faketensor"])
 
@@ -289,11 +292,11 @@ def test_self_loops_at_once_name_what_is_outside():
             convert.looped(edge_index, (3, 3))
 
 
-def test_edges_that_were_bad_when_they_were_read_stay_refused():
+def test_edges_that_were_bad_when_they_were_read_stay_refused(cuda):
     """Though they were mended before the answer of the check was waited for."""
-    edge_index = torch.tensor([[0, 1], [1, 2]])
+    edge_index = torch.tensor([[0, 1], [1, 2]], device=cuda)
     adj = fusedmm.as_csr(edge_index, size=(3, 3))
-    adj._shared.looked = torch.tensor([0, 1])  # one entry outside
+    adj._shared.looked = torch.tensor([0, 1], device=cuda)  # one entry outside
     for _ in range(2):
         with pytest.raises(ValueError, match="written to since"):
             convert.settle(adj, edge_index)

@@ -42,6 +42,18 @@ def test_export_runs_on_another_graph(device, values, tmp_path):
         torch.testing.assert_close(exported.module()(large, z), layer(large, z), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_elementwise_forms_run_on_another_graph(op, strict, device):
+    form = Call(lambda adj, x: fusedmm.sddmm(adj, x, 2 * x, op=op))
+    small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
+    program = export(
+        form, (small, x), dynamic_shapes={"graph": dynamic(small)["adj"], "x": {0: Dim.DYNAMIC}}, strict=strict
+    )
+    large, z = graph(30, 111, True, device).cache_transpose(), torch.randn(30, 8, device=device)
+    torch.testing.assert_close(program.module()(large, z), form(large, z), rtol=0, atol=0)
+
+
 class Product(torch.nn.Module):
     def forward(self, adj: CSR, x: torch.Tensor) -> torch.Tensor:
         return adj @ x + adj.t() @ x
@@ -101,10 +113,11 @@ class Call(torch.nn.Module):
         return self.call(graph, x)
 
 
+GINE = fusedmm.nn.GINEConv(torch.nn.Linear(8, 4))
 REFUSED = {
     "gcn_norm": (lambda adj, x: adj.gcn_norm() @ x, "an exported program, .* give it adj.gcn_norm"),
     "loops": (lambda adj, x: adj.add_self_loops() @ x, "an exported program, .* or adj.add_self_loops"),
-    "sddmm": (lambda adj, x: fusedmm.sddmm(adj, x, x, op="add"), "an exported program, .* has none"),
+    "edge features": (lambda adj, x: GINE.to(x.device)(x, adj, x.new_ones(20, 8)), "an exported program, .* has none"),
     "edge_index": (lambda adj, x: fusedmm.spmm(adj, x), "converted outside of compiled code and exported programs"),
 }
 

@@ -49,11 +49,11 @@ def test_options_of_the_base_class_with_their_defaults(name):
 # ---- bad sizes ----
 
 
-def layer(name, size=F_IN, out_channels=F_OUT, **options):
+def layer(name, size=F_IN, out_channels=F_OUT, module=ours, **options):
     """The layer, with sizes where it takes them."""
     if name in ("GINConv", "GINEConv"):
-        return make(ours, name, lambda: torch.nn.Linear(F_IN, F_OUT), **options)
-    return make(ours, name, **options) if name == "AGNNConv" else make(ours, name, size, out_channels, **options)
+        return make(module, name, lambda: torch.nn.Linear(F_IN, F_OUT), **options)
+    return make(module, name, **options) if name == "AGNNConv" else make(module, name, size, out_channels, **options)
 
 
 def sizes():
@@ -233,6 +233,16 @@ def test_bad_graphs_are_named_and_the_next_call_works(name, bad):
     with pytest.raises(kind, match=text):
         mine(**{**good, "edge_index": make_bad()})
     assert torch.isfinite(mine(**good)).all()
+
+
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_results_under_autocast_are_of_pygs_dtype(name, low):
+    inputs = {k: v.to(low) if v.is_floating_point() else v for k, v in given(name).items()}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mine, peer = (layer(name, module=module).float()(**inputs) for module in (ours, theirs))
+    assert mine.dtype == peer.dtype
+    torch.testing.assert_close(mine, peer, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -71,6 +71,19 @@ extern "C" fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a,
     return cuda_leave("compress", exec, before);
 }
 
+static fmm_status may_wait(const fmm_exec *exec)
+{
+    int before;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    TRY(cuda_enter("compress", exec, &before));
+    cudaStreamIsCapturing(stream_of(exec), &capture);
+    cuda_leave("compress", exec, before);
+    REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
+            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
+            "cannot: make the CSR before the capture");
+    return FMM_OK;
+}
+
 extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
                                         fmm_coo_facts *facts_of)
 {
@@ -78,6 +91,7 @@ extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lin
     int before;
     const cudaStream_t stream = stream_of(exec);
     REQUIRE(count <= LOOKS, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
+    TRY(may_wait(exec));
     TRY(cuda_enter("compress", exec, &before));
     if (count) {
         cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
@@ -97,16 +111,8 @@ extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lin
 extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
                                         fmm_coo_facts *facts_of)
 {
-    int before;
-    const cudaStream_t stream = stream_of(exec);
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    TRY(cuda_enter("compress", exec, &before));
-    cudaStreamIsCapturing(stream, &capture);
-    cuda_leave("compress", exec, before);
-    REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
-            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
-            "cannot: make the CSR before the capture");
     int64_t *const lines = static_cast<int64_t *>(exec->workspace);
+    TRY(may_wait(exec)); /* before a kernel is captured for nothing */
     TRY(fmm_cuda_coo_start(exec, a, lines));
     return fmm_cuda_coo_wait(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
 }

@@ -75,7 +75,7 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     } else if (!frame_allocate(&f, 1, &nothing, gout.dtype, &out[GQ]))
         goto done;
     if (!frame_take(&f, Q, "q", &t)) goto done;
-    const bool packs = t.numel && f.exec.device == FMM_CUDA;
+    const bool packs = t.dim == 3 && f.exec.device == FMM_CUDA;
     const int64_t size[2] = {packs ? c.x.rows : 0, FMM_GAT_PACKED * c.x.heads};
     if ((packs && !frame_dense(&f, Q, "q", &c.score[0], &t)) ||
         !frame_allocate(&f, 2, size, out[DELTA].dtype, &out[PACKED]))

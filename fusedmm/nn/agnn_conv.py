@@ -77,6 +77,10 @@ class AGNNConv(torch.nn.Module):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
         require_nodes("AGNNConv", x)
         (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, None, self.add_self_loops)
+        if torch.is_autocast_enabled(x.device.type):  # PyG's layer has no product that autocast knows
+            x = x.to(torch.promote_types(x.dtype, self.beta.dtype))
+            with torch.autocast(x.device.type, enabled=False):
+                return writable(attend_cosine(adj, x, self.beta), False)
         return writable(attend_cosine(adj, x, self.beta), False)
 
     def __repr__(self) -> str:

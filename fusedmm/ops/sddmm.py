@@ -13,6 +13,7 @@ from fusedmm.csr import CSR
 from fusedmm.incidence import from_columns, from_rows
 from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.pair import kept, sddmm_half, spmm_half
+from fusedmm.structure import is_exporting
 
 ELEMENTWISE: dict[str, Any] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
 
@@ -42,6 +43,7 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
 
     Cost: 2 nnz heads F flops; nnz gathered rows of b decide the time. The elementwise forms store
     nnz heads F numbers three times over; ``fused`` and ``attention`` avoid them where a sum follows.
+    Compiled code takes them for a CSR that one call outside has seen.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 1]), torch.tensor([1, 0]), shape=(2, 2))
@@ -71,11 +73,19 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
 
 
 def elementwise(adj: CSR, a: Tensor, b: Tensor, op: str) -> Tensor:
-    """Both sides are gathered by SpMMs with one entry per row, whose gradients are SpMMs again."""
+    """Both sides are gathered by SpMMs with one entry per row, whose gradients are SpMMs again.
+
+    An exported program, which gets another matrix at every call, has those SpMMs' matrices of none.
+    """
     # The product with the value may be one that a's dtype has, where neither factor is; and what an entry adds to
     # a gradient is not rounded before the sum.
     dtype, (a, b) = a.dtype, kept(a, b)
-    e: Tensor = ELEMENTWISE[op](spmm_half(from_rows(adj), False, None, a), spmm_half(from_columns(adj), False, None, b))
+    if is_exporting():
+        row, col, _ = adj.coo()
+        a, b = a.index_select(0, row), b.index_select(0, col)
+    else:
+        a, b = spmm_half(from_rows(adj), False, None, a), spmm_half(from_columns(adj), False, None, b)
+    e: Tensor = ELEMENTWISE[op](a, b)
     if adj.val is not None:
         e = e * adj.val.to(a.dtype).view(*adj.val.shape, *[1] * (e.dim() - adj.val.dim()))
     return e.to(dtype)

@@ -34,7 +34,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm or reduction.
 
     Gradient: reaches x (an SpMM on the transpose) and adj's values (an SDDMM), of any order. Entries
-    that share a maximum or minimum share its gradient evenly, as in ``torch.amax``. Where the result
+    that share a maximum or minimum, in x's dtype, share its gradient evenly, as in ``torch.amax``. Where the result
     is NaN no entry reached it, and it passes no gradient on.
 
     Cost: 2 nnz heads F flops; nnz gathered rows of x decide the time.
