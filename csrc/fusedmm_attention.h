@@ -46,7 +46,7 @@ struct fmm_attention {
     fmm_dense gbias, gweight, weights; /* [nnz, heads, 1] */
     fmm_dense pos, pos_w; /* as out and lse, both as lse's dtype: ADDITIVE, may be absent */
     const void *packed;   /* internal, for COLS on a GPU: csrc/gat.h */
-    int packed_before; /* internal: by the kernel before, which outlives no operand of this one */
+    int packed_before; /* internal: packed by the kernel before, in one operator with this call */
 };
 
 /* Philox4x32-10 decides what dropout keeps: word h % 4 of the block with key (seed low, high) and
