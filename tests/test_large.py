@@ -104,3 +104,16 @@ def test_more_entries_than_int32_counts(order, room):
     val.requires_grad_()  # read through eid, not permuted once
     y = fusedmm.spmm(adj.with_values(val), x).detach()
     assert torch.equal(y[-1], 2 * x[-1]) and not y[:-1].any()
+
+
+@pytest.mark.parametrize("apart", [2**32 + 64, 64])
+def test_nodes_farther_apart_than_uint32_counts(apart, room):
+    """Additive scores find a node's row with 32 bits where that does: wrapped, the second would be read 64 further."""
+    heads, feat = 2, 16
+    memory = torch.full((apart + heads * feat,), 3.0, dtype=torch.bfloat16, device=room(12))
+    x = memory.as_strided((2, heads, feat), (apart, feat, 1))
+    values = torch.randint(-4, 5, (2, heads, feat)).bfloat16()
+    x.copy_(values)
+    att = torch.randint(-4, 5, (2, 1, heads, feat)).bfloat16()
+    for score, a in zip(torch.ops.fusedmm._gat_scores(x, *att.to(x.device)), att, strict=True):
+        assert torch.equal(score.cpu(), (values * a).sum(-1, keepdim=True))

@@ -84,14 +84,12 @@ static fmm_status may_wait(const fmm_exec *exec)
     return FMM_OK;
 }
 
-extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                                        fmm_coo_facts *facts_of)
+static fmm_status read_looks(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                             fmm_coo_facts *facts_of)
 {
     facts here[LOOKS], all = {};
     int before;
     const cudaStream_t stream = stream_of(exec);
-    REQUIRE(count <= LOOKS, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
-    TRY(may_wait(exec));
     TRY(cuda_enter("compress", exec, &before));
     if (count) {
         cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
@@ -108,13 +106,21 @@ extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lin
     return FMM_OK;
 }
 
+extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                                        fmm_coo_facts *facts_of)
+{
+    REQUIRE(count <= LOOKS, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
+    TRY(may_wait(exec));
+    return read_looks(exec, lines, count, facts_of);
+}
+
 extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
                                         fmm_coo_facts *facts_of)
 {
     int64_t *const lines = static_cast<int64_t *>(exec->workspace);
     TRY(may_wait(exec)); /* before a kernel is captured for nothing */
     TRY(fmm_cuda_coo_start(exec, a, lines));
-    return fmm_cuda_coo_wait(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
+    return read_looks(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
 }
 
 /* ---- sorts ---- */
