@@ -48,6 +48,12 @@ def sddmm(adj: CSR, a: Tensor, b: Tensor) -> Tensor:
     return e * val.to(e.dtype).reshape(*val.shape, *[1] * (e.dim() - val.dim()))
 
 
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """x[index] with a gradient of the same bits every time: what indexing adds by atomics on a CPU index_select adds
+    in order, and the other way round on a GPU."""
+    return x[index] if x.is_cuda else x.index_select(0, index)
+
+
 def fused(
     adj: CSR,
     x: Tensor,
@@ -61,7 +67,7 @@ def fused(
 ) -> Tensor:
     """out[i] = reduce over row i's entries of w(score, val[p]) * activation(message)."""
     row, col, val = adj.coo()
-    xi, yj, zj = x[row], y[col], z[col]
+    xi, yj, zj = _rows(x, row), _rows(y, col), _rows(z, col)
     s = {
         "none": lambda: xi.new_ones(xi.shape[:-1]),
         "dot": lambda: (xi * yj).sum(-1),

@@ -170,3 +170,17 @@ def test_products_without_features_are_zero(device):
         poison(device, (30_000, 2))
         e = run_or_decline(fusedmm.sddmm, adj, a[..., :0], x[..., :0], algorithm=algorithm)
         assert e is None or (not e.any() and e.shape == (30_000, 2)), algorithm
+
+
+@pytest.mark.parametrize(
+    "form", [{"message": "add", "activation": "relu"}, {"score": "sqdist", "edge": "exp(-s)"}], ids=str
+)
+def test_gradients_of_fused_maxima_have_the_same_bits(form, device):
+    """Those of operands that are gathered with torch; with as many threads as there are."""
+    g = torch.Generator().manual_seed(0)
+    row, col = torch.randint(2000, (2, 100_000), generator=g).to(device)
+    adj = fusedmm.CSR.from_coo(row, col, shape=(2000, 2000))
+    x, up = torch.randn(2, 2000, 16, generator=g).to(device)
+    x.requires_grad_()
+    found = [torch.autograd.grad(fusedmm.fused(adj, x, reduce="max", **form), x, up)[0] for _ in range(4)]
+    assert all(torch.equal(found[0], again) for again in found[1:])

@@ -4,7 +4,8 @@ The gradients of a sum or mean recompute scores in two passes of the library (cs
 plain ones hand two numbers per edge from the first pass to the second, or are one pass where the
 pattern is symmetric and one x serves as all operands. Everything else (maxima's gradients, second
 derivatives, torch.func) goes through ``composite``: the same function of differentiable operations,
-which does store one score per edge.
+which does store one score per edge, or several numbers per edge and channel where it is not sddmm and
+spmm. Those of large maxima are made in parts of rows (fused_extreme.py), with the memory of one part.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
+from fusedmm.ops.fused_extreme import in_parts, is_too_large
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
 from fusedmm.ops.pair import (
     Values,
+    gradients,
     half,
     kept,
     kept_entries,
@@ -49,6 +52,10 @@ class Spec(NamedTuple):
 
     def kinds(self) -> tuple[int, int, int]:
         return SCORES[self.score], MESSAGES[self.message], ACTIVATIONS[self.activation]
+
+    def is_sddmm_spmm(self) -> bool:
+        """Whether the composite is these two operators, with one number per edge and head between them."""
+        return self.score in ("dot", "none") and self.message == "scale" and self.activation is None
 
 
 def fused(
@@ -97,7 +104,9 @@ def fused(
     Gradient: reaches x, y, z and adj's values, of any order. Of a sum or mean by recomputation, without
     memory per edge (on a CPU, of "dot" with a plain "scale", two numbers per edge and head while the
     backward runs); of max and min, and second derivatives, through sddmm and spmm where the score is
-    "dot" and the message a plain "scale", else through a tensor [nnz, heads, F].
+    "dot" or "none" and the message a plain "scale", else through tensors [nnz, heads, F]. Where these
+    would be large, the first derivatives of max and min are made some rows at a time, which waits once
+    for a GPU; not in compiled code or a CUDA graph.
 
     Cost: 4 nnz heads F flops for "dot" and "scale"; nnz gathered rows of y decide the time.
 
@@ -243,7 +252,7 @@ def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spe
     def weight(s: Tensor, a: Tensor) -> Tensor:
         return Edge.apply(parse(spec.edge), s, a.expand_as(s))
 
-    if spec.score in ("dot", "none") and spec.message == "scale" and spec.activation is None:
+    if spec.is_sddmm_spmm():
         if spec.score == "dot":
             s = sddmm_half(adj, False, None, x, y)
         else:
@@ -279,6 +288,8 @@ class Fused(torch.autograd.Function):
         # Gradients that are differentiated themselves, and those of an extreme.
         through = torch.is_grad_enabled() or ctx.spec.reduce in ("max", "min")
         compute = _by_composite if through else _by_passes
+        if through and not ctx.spec.is_sddmm_spmm() and is_too_large(ctx.adj, x, operands[3], g):
+            compute = _by_parts
         gval, gx, gy, gz = compute(ctx.adj, operands, ctx.spec, (of_val, of_x, of_y, of_z), g, z is None)
         if z is None:
             gy, gz = _sum(gy, gz, not through), None
@@ -306,9 +317,12 @@ def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, 
         tensors = [None if t is None else (t.view_as(t) if create else t.detach().requires_grad_(n))
                    for t, n in zip(saved, needed, strict=True)]  # fmt: skip
         out = composite(adj, *tensors, spec)  # type: ignore[arg-type, call-arg]
-        wanted = [t for t, n in zip(tensors, needed, strict=True) if n]
-        found = iter(torch.autograd.grad(out, wanted, g, create_graph=create, allow_unused=True))  # type: ignore[arg-type]
-    return tuple(next(found) if n else None for n in needed)
+    return gradients((out,), (g,), tensors, needed, create)
+
+
+def _by_parts(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor, joined: bool) -> Grads:
+    found: Grads = in_parts(_composite, adj, saved, spec, needed, g)
+    return found
 
 
 def _is_mirrored(adj: CSR) -> bool:

@@ -13,6 +13,7 @@ an operand has a tangent of forward mode.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -50,6 +51,24 @@ def run(op: Any, like: Tensor, *operands: Any) -> Any:
         return op(*operands)
     except RuntimeError as error:
         raise_translated(error, like.device)
+
+
+def gradients(
+    outputs: tuple[Tensor, ...],
+    upstream: tuple[Tensor, ...],
+    given: Iterable[Values],
+    needs: Iterable[bool],
+    create_graph: bool = True,
+) -> tuple[Values, ...]:
+    """Of what is needed of ``given``, as a graph of their own; None of what no output follows from."""
+    pairs = list(zip(given, needs, strict=True))
+    wanted = [t for t, need in pairs if need and t is not None]
+    reached = [(out, g) for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
+    if not wanted or not reached:
+        return (None,) * len(pairs)
+    outs, grads = zip(*reached, strict=True)
+    found = iter(torch.autograd.grad(outs, wanted, grads, create_graph=create_graph, allow_unused=True))
+    return tuple(next(found) if need and t is not None else None for t, need in pairs)
 
 
 def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
