@@ -82,12 +82,10 @@ def test_scores_of_ten_thousand(score, dtype, device):
     k = torch.tensor([1e4, 5e3, -1e4], dtype=dtype, device=device).requires_grad_()
     q, one = torch.ones(3, dtype=dtype, device=device).requires_grad_(), torch.ones(1, dtype=dtype, device=device)
     v = torch.tensor([[1.0], [2.0], [3.0]], dtype=dtype, device=device).requires_grad_()
-    options = {"score": score, "slope": 1.0, "att": one if score == "gatv2" else None}
+    options = {"score": score, "slope": 1.0, **{"gatv2": {"att": one}, "dot": {"scale": 1.0}}.get(score, {})}
     wide = (q, k) if score == "additive" else (q[:, None], k[:, None])
     for algorithm in algorithms(device):
-        found = run_or_decline(
-            fusedmm.attention, adj, *wide, v, scale=1.0, return_lse=True, algorithm=algorithm, **options
-        )
+        found = run_or_decline(fusedmm.attention, adj, *wide, v, return_lse=True, algorithm=algorithm, **options)
         if found is None:
             continue
         assert found[0].flatten().tolist() == [1.0, 2.0, 0.0], algorithm
@@ -254,6 +252,11 @@ def test_refused_by_name(device):
         (ValueError, "att must be given for gatv2", {"score": "gatv2"}),
         (ValueError, "att must be given for gatv2 and for no other", {"att": att}),
         (ValueError, r"att must be \[2, 4\]", {"score": "gatv2", "att": att[:, :2]}),
+        (ValueError, r"att must be \[2, 4\], not \[4, 2\]", {"score": "gatv2", "att": att.t()}),
+        (ValueError, r"att must be \[2, 4\], not \[8\]", {"score": "gatv2", "att": att.flatten()}),
+        (TypeError, "att must be float32, .* not torch.int64", {"score": "gatv2", "att": att.long()}),
+        (TypeError, "att must be float32, .* not list", {"score": "gatv2", "att": [1.0]}),
+        (ValueError, "scale is of dot and cosine scores, not of gatv2", {"score": "gatv2", "att": att, "scale": 2.0}),
         (ValueError, "q must be .* for additive", {"score": "additive"}),
         (ValueError, r"bias must be \[60\]", {"bias": edges[:5]}),
         (TypeError, "bias must be a tensor", {"bias": 1.0}),
@@ -281,6 +284,14 @@ def test_refused_by_name(device):
         with pytest.raises(error, match=text):
             fusedmm.edge_softmax(adj, logits)
     assert torch.isfinite(fusedmm.edge_softmax(adj, edges)).all()
+
+
+def test_numbers_of_all_heads_may_have_an_axis_for_them(device):
+    adj, q, k, v, _ = (t.detach() if isinstance(t, torch.Tensor) else t for t in operands("dot", device))
+    bias, weight = torch.rand(2, adj.nnz).to(v)
+    flat = fusedmm.attention(adj, q, k, v, bias=bias, edge_weight=weight)
+    assert torch.equal(fusedmm.attention(adj, q, k, v, bias=bias[:, None], edge_weight=weight[:, None]), flat)
+    assert torch.equal(fusedmm.attention(adj.with_values(weight[:, None]), q, k, v, bias=bias), flat)
 
 
 def test_operators_refuse_wrong_tensors(device):

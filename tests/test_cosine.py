@@ -62,11 +62,23 @@ def test_half_precision(device, dtype):
     torch.testing.assert_close(*found, rtol=0.05, atol=0.1)
 
 
-def test_autocast_and_mixed_dtypes():
+def test_mixed_dtypes():
     """CPU only: which dtypes meet is the same on every device."""
     adj, x, beta = given(dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = attend_cosine(adj, x, beta)
-        assert mixed.dtype == torch.bfloat16 and torch.equal(mixed, parts(adj, x, beta))
+    assert torch.equal(attend_cosine(adj, x, beta.bfloat16()), parts(adj, x, beta.bfloat16()))
     with pytest.raises(TypeError, match="attention: q is"):
         attend_cosine(adj, x, beta.double())
+
+
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_layer_takes_a_lower_dtype_than_betas_as_pygs(device, low, learned):
+    theirs = pytest.importorskip("torch_geometric.nn")
+    x = features(NODES, 5).to(device, low)
+    results = []
+    for module in (fusedmm.nn, theirs):
+        layer = module.AGNNConv(requires_grad=learned).to(device)
+        layer = layer.double() if low == torch.float32 else layer
+        results.append(layer(x, graph().to(device)))
+    assert results[0].dtype == results[1].dtype != low
+    torch.testing.assert_close(*results, rtol=0, atol=8 * float(torch.finfo(low).eps))

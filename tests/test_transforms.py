@@ -98,7 +98,7 @@ def attends(score, **options):
     def f(adj, e, a, x):
         if score == "additive":
             return fusedmm.attention(adj, a[..., 0], x[..., 0], x, score=score, **options)
-        att = torch.linspace(-1, 1, 6, dtype=x.dtype, device=x.device) if score == "gatv2" else None
+        att = torch.linspace(-1, 1, 6, dtype=x.dtype, device=x.device).view(2, 3) if score == "gatv2" else None
         return fusedmm.attention(adj, a, x, x, score=score, att=att, bias=e, edge_weight=e.sin(), **options)
 
     return f

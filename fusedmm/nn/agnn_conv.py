@@ -65,7 +65,7 @@ class AGNNConv(torch.nn.Module):
                 ``fusedmm.as_csr`` takes, of shape [nodes, nodes], whose values are not used.
 
         Returns:
-            [nodes, F].
+            [nodes, F], of the dtype that x and beta have together.
 
         Raises:
             TypeError: dtypes or devices that do not fit.
@@ -77,8 +77,8 @@ class AGNNConv(torch.nn.Module):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
         require_nodes("AGNNConv", x)
         (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, None, self.add_self_loops)
+        x = x.to(torch.promote_types(x.dtype, self.beta.dtype))
         if torch.is_autocast_enabled(x.device.type):  # PyG's layer has no product that autocast knows
-            x = x.to(torch.promote_types(x.dtype, self.beta.dtype))
             with torch.autocast(x.device.type, enabled=False):
                 return writable(attend_cosine(adj, x, self.beta), False)
         return writable(attend_cosine(adj, x, self.beta), False)

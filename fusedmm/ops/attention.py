@@ -20,8 +20,9 @@ from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
 from fusedmm.ops.operands import autocast, needs_rules, normalize, require_dense, rows_of
-from fusedmm.ops.pair import half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
+from fusedmm.ops.pair import gradients, half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
 from fusedmm.ops.sddmm import elementwise
+from fusedmm.structure import FLOATS
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 DOT, ADDITIVE, GATV2 = 0, 1, 2
@@ -94,11 +95,11 @@ def attention(
         k: the same of [cols].
         v: the same dtype, [cols, heads, C] or [cols, C].
         score: as above.
-        scale: multiplies the product of dot and cosine.
+        scale: multiplies the product of dot and cosine; for no other score.
         slope: of leaky_relu below 0.
-        att: [heads, F] or [F], for gatv2.
-        bias: [nnz, heads] or [nnz] in the caller's edge order, added to the logits.
-        edge_weight: [nnz] or [nnz, heads], multiplies the weights after the softmax.
+        att: [heads, F] (or [1, heads, F], or for one head [F]), for gatv2.
+        bias: [nnz, heads], or for all heads [nnz] or [nnz, 1], in the caller's edge order, added to the logits.
+        edge_weight: shaped like bias, multiplies the weights after the softmax.
         dropout: probability that a weight becomes 0; the others are divided by 1 - dropout. The mask
             depends on torch's generator (one seed per call), the edge and the head alone.
         training: False turns dropout off.
@@ -134,6 +135,8 @@ def attention(
     for name, number in (("scale", 0.0 if scale is None else scale), ("slope", slope), ("dropout", dropout)):
         if type(number) is not float:
             _require_number(name, number)
+    if scale is not None and score not in ("dot", "cosine"):
+        raise ValueError(f"attention: scale is of dot and cosine scores, not of {score}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
     if type(adj) is not CSR:
@@ -207,9 +210,12 @@ def _operands(
     if (att is None) == (score == "gatv2"):
         raise ValueError("attention: att must be given for gatv2 and for no other score")
     if att is not None:
-        if not isinstance(att, Tensor) or att.numel() != heads * q.shape[2]:
-            shape = list(att.shape) if isinstance(att, Tensor) else type(att).__name__
-            raise ValueError(f"attention: att must be [{heads}, {q.shape[2]}], not {shape}")
+        if not isinstance(att, Tensor) or att.dtype not in FLOATS:
+            kind = att.dtype if isinstance(att, Tensor) else type(att).__name__
+            raise TypeError(f"attention: att must be float32, float64, float16 or bfloat16, not {kind}")
+        each = [heads, q.shape[2]]
+        if list(att.shape) not in (each, [1, *each], each[heads == 1 :]):
+            raise ValueError(f"attention: att must be {each}, not {list(att.shape)}")
         if att.device != v.device:
             raise TypeError(f"attention: att is on {att.device}, v on {v.device}")
         att = att.reshape(heads, q.shape[2]).to(v.dtype)
@@ -223,6 +229,8 @@ def _operands(
 
 def _per_edge(name: str, x: Tensor, adj: CSR, v: Tensor) -> Tensor:
     require_logits("attention", name, x, adj)
+    if x.dim() == 2 and x.shape[1] == 1:
+        x = x[:, 0]
     if x.dim() == 2 and x.shape[1] != v.shape[1]:
         raise ValueError(f"attention: {name} has {x.shape[1]} heads, v {v.shape[1]}")
     return x.to(v.dtype)
@@ -370,6 +378,4 @@ def _differentiable(
         copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
         copy = Operands(*copies)
         out, lse = composite(o, copy)
-    wanted = [t for t, need in zip(copy, needs, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad((out, lse), wanted, (gout, glse), create_graph=True, allow_unused=True))
-    return tuple(next(found) if need else None for need in needs)
+    return gradients((out, lse), (gout, glse), copy, needs)

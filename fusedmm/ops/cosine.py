@@ -22,7 +22,7 @@ from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
 from fusedmm.ops.operands import needs_rules, normalize, require_dense
-from fusedmm.ops.pair import kept, run
+from fusedmm.ops.pair import gradients, kept, run
 
 EPS = 1e-12  # as torch's normalize has it
 
@@ -43,8 +43,7 @@ def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
 
     Gradient: reaches x and beta, of any order.
     """
-    mixed = beta.dtype != x.dtype or torch.is_autocast_enabled(x.device.type)
-    if mixed or torch.compiler.is_compiling() or needs_rules(x, beta):
+    if beta.dtype != x.dtype or torch.compiler.is_compiling() or needs_rules(x, beta):
         unit = normalize(x)
         result: Any = base.attention(adj, beta * unit, unit, x, scale=1.0)
         return result
@@ -69,18 +68,19 @@ class CosineAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, o: Options, x: Tensor, beta: Tensor) -> Tensor:
-        kept = _forward(o, x[:, None], beta)
-        ctx.save_for_backward(x, beta, *kept)
+        found = _forward(o, x[:, None], beta)
+        ctx.save_for_backward(x, beta, *found)
         ctx.o = o
-        return kept[0].view(x.shape)
+        return found[0].view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, beta, *_ = ctx.saved_tensors
+        saved = (*ctx.saved_tensors, gout)  # asked for once, as checkpoints want it
+        x, beta, *_ = saved
         o, needs = ctx.o, ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_differentiable(o, x, beta, needs, gout)
-        dtype, saved = x.dtype, (*ctx.saved_tensors, gout)
+        dtype = x.dtype
         # The gradient of u may be no number of 16 bits where that of x, by its length, is one.
         x, beta, out, lse, q, unit, length, gout = saved if dtype == sums_dtype(x) else kept(*saved)
         gout, none = gout[:, None], o.adj.none
@@ -112,6 +112,4 @@ def _differentiable(
         wide = given[0][:, None]
         unit = normalize(wide)
         out = base.Attention.apply(o, given[1] * unit, unit, wide, None, None, None, None)[0].squeeze(1)
-    wanted = [t for t, need in zip(given, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
-    return tuple(next(found) if need else None for need in needs)
+    return gradients((out,), (gout,), given, needs)

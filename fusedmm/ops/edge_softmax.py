@@ -16,7 +16,7 @@ from fusedmm._lib import ops, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import autocast, needs_rules
-from fusedmm.ops.pair import Held, kept, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import Held, half, kept, run, sddmm_half, spmm_half
 from fusedmm.structure import FLOATS
 
 ADDITIVE = 1
@@ -107,18 +107,17 @@ def _nothing(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def lse_of(adj: CSR, logits: Tensor) -> Tensor:
     """The kernel behind log_sum_exp, in the dtype of sums."""
-    q, k = _nothing(adj, logits)
-    half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
-    out: Any = run(ops._attention.default, q, *half, q, k, k, none, logits, none, none, 1.0, 1.0, 0.0, ADDITIVE, 0, 0)
+    (q, k), none = _nothing(adj, logits), adj.none
+    operands = (*half(adj, False), q, k, k, none, logits, none, none)
+    out: Any = run(ops._attention.default, q, *operands, 1.0, 1.0, 0.0, ADDITIVE, 0, 0)
     return out[1]
 
 
 def weights(adj: CSR, logits: Tensor, lse: Tensor, seed: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """exp(logits - lse of the row), times keep / (1 - dropout) where there is a seed."""
-    q, k = _nothing(adj, logits)
-    half, none = (adj.ptr, adj.idx, adj.eid, adj.plan), adj.none
+    (q, k), none = _nothing(adj, logits), adj.none
     given = none if seed is None else seed
-    operands = (*half, q, k, none, none, logits, none, given, lse)
+    operands = (*half(adj, False), q, k, none, none, logits, none, given, lse)
     found: Tensor = run(ops._attention_weights.default, q, *operands, 1.0, 1.0, dropout, ADDITIVE, 0)
     return found
 

@@ -23,7 +23,7 @@ from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
 from fusedmm.ops.edge_softmax import softmax
 from fusedmm.ops.operands import needs_rules, require_dense
-from fusedmm.ops.pair import half, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import gradients, half, run, sddmm_half, spmm_half
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 
@@ -134,6 +134,4 @@ def _differentiable(
         x = base.in_sums(x)
         u = base._thinned(o, x, softmax(o.adj, base._logits(o, x)))
         summed = spmm_half(each, False, u, features)
-    wanted = [t for t, need in zip(copies, needs, strict=True) if need]
-    found = iter(torch.autograd.grad((out, summed), wanted, (gout, gsum), create_graph=True, allow_unused=True))
-    return tuple(next(found) if need else None for need in needs)
+    return gradients((out, summed), (gout, gsum), copies, needs)

@@ -22,7 +22,7 @@ from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import ADDITIVE, Options
 from fusedmm.ops.operands import is_mixed, needs_rules, require_dense
-from fusedmm.ops.pair import run
+from fusedmm.ops.pair import gradients, run
 
 Call = tuple[CSR, float, float]  # the matrix, slope and dropout
 
@@ -171,6 +171,4 @@ def _differentiable(
         adj, slope, dropout = o
         options = Options(adj, ADDITIVE, 1.0, slope, dropout, 0, True)
         out, _ = base.Attention.apply(options, q, k, heads, None, None, None, seed)
-    wanted = [t for t, need in zip(given, needs, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad(out, wanted, gout.reshape(out.shape), create_graph=True) if wanted else ())
-    return tuple(next(found) if need else None for need in needs)
+    return gradients((out,), (gout.reshape(out.shape),), given, needs)

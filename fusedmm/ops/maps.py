@@ -23,7 +23,7 @@ from fusedmm.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, GATV2, Optional, Options
 from fusedmm.ops.operands import is_mixed, needs_rules, require_dense
-from fusedmm.ops.pair import run
+from fusedmm.ops.pair import gradients, run
 
 _attend: Any = ops._attend_maps.default
 _attend_back: Any = ops._attend_maps_back.default
@@ -157,6 +157,4 @@ def _differentiable(
         options = Options(o.adj, DOT if att is None else GATV2, o.scale, o.slope, o.dropout, 0, False)
         each = None if att is None else att[0]
         out = _sum(base.Attention.apply(options, q, k, v, each, None, None, seed)[0].flatten(1), skip)
-    wanted = [t for t, need in zip(given, needs, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True) if wanted else ())
-    return tuple(next(found) if need else None for need in needs)
+    return gradients((out,), (gout,), given, needs)

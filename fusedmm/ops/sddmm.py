@@ -40,6 +40,8 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm.
 
     Gradient: reaches a and b (SpMM with ``ge * val`` and on the transpose) and adj's values, of any order.
+    That of an elementwise form within an exported program goes through torch's index_select, which on CUDA adds
+    atomically: it may differ in its last bits from run to run.
 
     Cost: 2 nnz heads F flops; nnz gathered rows of b decide the time. The elementwise forms store
     nnz heads F numbers three times over; ``fused`` and ``attention`` avoid them where a sum follows.
@@ -75,7 +77,8 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
 def elementwise(adj: CSR, a: Tensor, b: Tensor, op: str) -> Tensor:
     """Both sides are gathered by SpMMs with one entry per row, whose gradients are SpMMs again.
 
-    An exported program, which gets another matrix at every call, has those SpMMs' matrices of none.
+    The matrices of those SpMMs are made once per structure. An exported program, which gets another structure at
+    every call, gathers with torch's index_select in their place.
     """
     # The product with the value may be one that a's dtype has, where neither factor is; and what an entry adds to
     # a gradient is not rounded before the sum.
