@@ -15,6 +15,15 @@ def make(module, name, *args, **kwargs):
     return getattr(module, name)(*args, **kwargs).double()
 
 
+def on(device, a):
+    """a on the device, where it can be moved; of a tuple, list or dict what it holds."""
+    if isinstance(a, dict):
+        return {k: on(device, b) for k, b in a.items()}
+    if isinstance(a, (tuple, list)):
+        return type(a)(on(device, b) for b in a)
+    return a.to(device) if hasattr(a, "to") else a
+
+
 def leaves(inputs):
     """Copies of the floating tensors in inputs (tensors, tuples, others) that want gradients, and those."""
     found = []
@@ -35,21 +44,22 @@ def results(layer, inputs, calls=1):
     inputs, wanted = leaves(inputs)
     for _ in range(calls):
         out = layer(*inputs)
-    cotangent = features(*out.shape, seed=3)
+    cotangent = features(*out.shape, seed=3).to(out.device)
     grads = torch.autograd.grad(out, wanted + list(layer.parameters()), cotangent, allow_unused=True)
     return [out, *grads]
 
 
-def check(name, args, inputs, calls=1, **kwargs):
-    """Our layer is PyG's: parameters, names, text, outputs and gradients. Returns both."""
-    mine, peer = make(ours, name, *args, **kwargs), make(theirs, name, *args, **kwargs)
+def check(name, args, inputs, calls=1, device="cpu", **kwargs):
+    """Our layer is PyG's on the device: parameters, names, text, outputs and gradients. Returns both."""
+    mine, peer = (make(module, name, *args, **kwargs).to(device) for module in (ours, theirs))
+    inputs = on(device, inputs)
     assert repr(mine) == repr(peer)
     assert list(mine.state_dict()) == list(peer.state_dict())
     for a, b in zip(mine.parameters(), peer.parameters(), strict=True):
         assert torch.equal(a, b)
     with torch.no_grad():
         for p in peer.parameters():
-            p.add_(features(*p.shape, seed=4))  # biases and eps start at zero, which would hide them
+            p.add_(features(*p.shape, seed=4).to(device))  # biases and eps start at zero, which would hide them
     mine.load_state_dict(peer.state_dict(), strict=True)
     torch.testing.assert_close(results(mine, inputs, calls), results(peer, inputs, calls), rtol=1e-10, atol=1e-12)
     return mine, peer

