@@ -23,11 +23,13 @@ from fusedmm.structure import FLOATS, derived, lasting, own, require_values
 
 _normalize: Any = ops._normalize.default
 
-NOT_SEEN = (
-    "self loops and normalisation change the structure: call adj.gcn_norm() or the layer once before the "
-    "compiled code, with the CSR that it will be given; an exported program, which gets another CSR at every call, "
-    "has neither: give it adj.gcn_norm().cache_transpose() and the layer normalize=False, or adj.add_self_loops()"
+_NOT_SEEN = (
+    "{0} the structure: call {1} or the layer once before the compiled code, with the CSR that it will be given; "
+    "an exported program, which gets another CSR at every call, is given {1}.cache_transpose(), made beforehand "
+    "with the same options, and {2}"
 )
+NO_LOOPS = _NOT_SEEN.format("self loops change", "adj.add_self_loops()", "a layer add_self_loops=False")
+NO_NORM = _NOT_SEEN.format("normalisation changes", "adj.gcn_norm()", "GCNConv normalize=False")
 
 
 class Looped(NamedTuple):
@@ -123,14 +125,14 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
         require_values(val, adj.nnz, adj.device)
         return _normalized(adj, val, fill, None)
     if fill == 1:
-        adj, fill = with_loops(adj).pattern, None
+        adj, fill = with_loops(adj, NO_NORM).pattern, None
     dtype = dtype or torch.float32
-    return derived(adj, ("norm", fill, dtype), NOT_SEEN, _frozen, dtype, fill)
+    return derived(adj, ("norm", fill, dtype), NO_NORM, _frozen, dtype, fill)
 
 
-def with_loops(adj: CSR) -> Looped:
-    """The structure of adj with self loops, made once and kept beside it."""
-    return derived(adj, "loops", NOT_SEEN, _make_looped)
+def with_loops(adj: CSR, why: str = NO_LOOPS) -> Looped:
+    """The structure of adj with self loops, made once and kept beside it; why: see ``structure.outside``."""
+    return derived(adj, "loops", why, _make_looped)
 
 
 @lasting
@@ -151,7 +153,7 @@ def without_loops(adj: CSR) -> CSR:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).kept is None:
         return into_rows(adj)
-    return derived(adj, "others", NOT_SEEN, _without_loops)
+    return derived(adj, "others", NO_LOOPS, _without_loops)
 
 
 @lasting
@@ -203,7 +205,7 @@ def _looped_values(adj: CSR, looped: Looped, val: Tensor, fill: float) -> Tensor
     loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
     if looped.kept is None:
         return torch.cat([val, loops])
-    nodes, last = derived(adj, "old loops", NOT_SEEN, _old_loops)
+    nodes, last = derived(adj, "old loops", NO_LOOPS, _old_loops)
     loops = loops.index_copy(0, nodes, val.index_select(0, last))
     return torch.cat([val.index_select(0, looped.kept), loops])
 
@@ -212,7 +214,7 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
     from fusedmm.ops.sddmm import sddmm
     from fusedmm.ops.spmm import spmm
 
-    looped = None if fill is None else with_loops(adj)
+    looped = None if fill is None else with_loops(adj, NO_NORM)
     val, matrix = given, adj if looped is None else looped.pattern
     if looped is not None and fill is not None and (val is not None or fill != 1):
         val = _looped_values(adj, looped, _ones(adj, dtype) if val is None else val, fill)

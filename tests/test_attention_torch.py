@@ -6,7 +6,9 @@ import pytest
 import torch
 from attention_oracle import SCORES, operands
 from generate import run_or_decline
-from torch.library import opcheck
+from opchecks import check_operator
+from test_training import capture
+from torch.nn.functional import leaky_relu
 
 import fusedmm
 from fusedmm._lib import ops
@@ -64,22 +66,21 @@ def test_opcheck(device):
     seed = torch.tensor([5], device=device)
     halves = [(adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half()]
     given, numbers = (q, k, v, att, bias, bias, seed), (1.0, 0.2, 0.3, 2)
-    tests = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
-    opcheck(ops._attention.default, (*halves[0], *given, *numbers, 0, 0), test_utils=tests)
+    check_operator(ops._attention.default, (*halves[0], *given, *numbers, 0, 0))
     out, lse, *_ = ops._attention.default(*halves[0], *given, *numbers, 0, 0)
     additive = (q[..., :1], k[..., :1], v, none, bias, bias, seed, 1.0, 0.2, 0.3, 1)
     for want in (0, 1):
-        opcheck(ops._attention.default, (*halves[0], *additive, want, 0), test_utils=tests)
-    opcheck(ops._attention_weights.default, (*halves[0], *given, lse, *numbers, 0), test_utils=tests)
-    opcheck(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], lse, *numbers, 0), test_utils=tests)
+        check_operator(ops._attention.default, (*halves[0], *additive, want, 0))
+    check_operator(ops._attention_weights.default, (*halves[0], *given, lse, *numbers, 0))
+    check_operator(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], lse, *numbers, 0))
     behind = (lse, torch.randn_like(lse), torch.randn_like(out))
     for want in (1, 2, 4, 8, 15):
-        opcheck(ops._attention_rows.default, (*halves[0], *given, *behind, *numbers, want, 0), test_utils=tests)
+        check_operator(ops._attention_rows.default, (*halves[0], *given, *behind, *numbers, want, 0))
     for want in (1, 2, 3):
-        opcheck(ops._attention_cols.default, (*halves[1], *given, *behind, none, *numbers, want, 0), test_utils=tests)
+        check_operator(ops._attention_cols.default, (*halves[1], *given, *behind, none, *numbers, want, 0))
     packed = torch.randn(q.shape[0], 4 * q.shape[1], dtype=torch.float64, device=device)
     call = (*halves[1], *additive[:7], *behind)
-    opcheck(ops._attention_cols.default, (*call, packed, *additive[7:], 3, 0), test_utils=tests)
+    check_operator(ops._attention_cols.default, (*call, packed, *additive[7:], 3, 0))
     odd = packed.new_empty(packed.numel() + 1)[1:].view(packed.shape)
     for wrong in (packed[1:], packed[:, 1:], packed[None], packed.float(), packed.t().contiguous().t(), odd):
         with pytest.raises(RuntimeError, match=r"^invalid: .*packed must be additive scores' \[n, 4 heads\], aligned"):
@@ -127,21 +128,85 @@ def test_cuda_graph_capture(cuda):
         out = fusedmm.attention(adj, q, k, v, **options)
         return out, *torch.autograd.grad(out.sum(), (q, k, v))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        found = step()
+    captured, found = capture(step)
     for _ in range(3):
         with torch.no_grad():
             q.copy_(torch.randn_like(q))
         captured.replay()
         for one, two in zip(found, step(), strict=True):
             assert torch.equal(one, two)
+
+
+# ---- dropout: the gradient has the forward's mask ----
+
+
+class Dropped:
+    """Attention whose v is the identity of each head, so that out is the weights after dropout, [rows, heads, cols]."""
+
+    rate, slope = 0.5, 0.2
+
+    def __init__(self, score, device, rows=20, cols=16, heads=3, feat=5):
+        g = torch.Generator().manual_seed(0)
+        row, col = torch.randint(rows, (200,), generator=g), torch.randint(cols, (200,), generator=g)
+        self.adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(rows, cols)).cache_transpose()
+        self.score = score
+        width = [] if score == "additive" else [feat]
+        q, k, self.gout = (
+            torch.randn(*size, generator=g).to(device)
+            for size in ((rows, heads, *width), (cols, heads, *width), (rows, heads, cols))
+        )
+        v = torch.eye(cols, device=device)[:, None].repeat(1, heads, 1)
+        self.operands = [t.requires_grad_() for t in (q, k, v)]
+
+    def step(self, dropout=rate):
+        """out and the gradients of q, k and v."""
+        out = fusedmm.attention(self.adj, *self.operands, score=self.score, slope=self.slope, dropout=dropout)
+        return out, *torch.autograd.grad(out, self.operands, self.gout)
+
+    def check(self, found):
+        """The gradients are those of the weights that out shows, in float64."""
+        kept, whole = found[0].detach().double(), self.step(0.0)[0].detach().double()
+        q, k, gout = (t.detach().double() for t in (*self.operands[:2], self.gout))
+        there = whole > 0
+        assert bool((kept[~there] == 0).all())
+        assert 0.2 < float((kept[there] > 0).double().mean()) < 0.9  # repeated entries are dropped one by one
+        glogit = kept * gout - whole * (kept * gout).sum(-1, keepdim=True)
+        gv = torch.einsum("ihj,ihc->jhc", kept, gout)
+        if self.score == "dot":
+            glogit = glogit * q.shape[-1] ** -0.5
+            gq, gk = torch.einsum("ihj,jhf->ihf", glogit, k), torch.einsum("ihj,ihf->jhf", glogit, q)
+        else:
+            with torch.enable_grad():
+                t = (q[:, :, None] + k.t()[None]).requires_grad_()
+                glogit = torch.autograd.grad(leaky_relu(t, self.slope), t, glogit)[0]
+            gq, gk = glogit.sum(-1), glogit.sum(0).t()
+        for one, right in zip(found[1:], (gq, gk, gv), strict=True):
+            torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_gradients_have_the_mask_of_the_forward(score, device):
+    case = Dropped(score, device)
+    found = case.step()
+    case.check(found)
+    with pytest.raises(AssertionError):  # another mask's
+        case.check((found[0], *case.step()[1:]))
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_replayed_gradients_have_the_mask_of_their_forward(score, cuda):
+    """A mask of its own for every replay, which forward and backward share."""
+    case = Dropped(score, cuda)
+    captured, found = capture(case.step)
+    masks = []
+    for _ in range(3):
+        with torch.no_grad():
+            for t in (*case.operands[:2], case.gout):
+                t.copy_(torch.randn_like(t))
+        captured.replay()
+        case.check(found)
+        masks.append(found[0].detach() == 0)
+    assert not torch.equal(masks[0], masks[1]) and not torch.equal(masks[1], masks[2])
 
 
 # ---- the same bits ----

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.export import Dim, export, load, save
 from torch.utils import _pytree as pytree
 
 import fusedmm
-from fusedmm import CSR
+from fusedmm import CSR, nn, presets
 
 
 def graph(nodes: int, edges: int, values: bool, device: str) -> CSR:
@@ -42,16 +44,103 @@ def test_export_runs_on_another_graph(device, values, tmp_path):
         torch.testing.assert_close(exported.module()(large, z), layer(large, z), rtol=0, atol=0)
 
 
+class Call(torch.nn.Module):
+    def __init__(self, call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, graph, x: torch.Tensor) -> torch.Tensor:
+        return self.call(graph, x)
+
+
+class Conv(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, graph: CSR, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, graph)
+
+
+def exported(module: torch.nn.Module, adj: CSR, x: torch.Tensor, strict: bool = False):
+    """The program of Call or Conv, for any number of nodes and edges."""
+    adj = adj.cache_transpose()
+    shapes = {"graph": dynamic(adj)["adj"], "x": {0: Dim.DYNAMIC}}
+    return export(module, (adj, x), dynamic_shapes=shapes, strict=strict).module()
+
+
+def runs_on_another_graph(
+    module: torch.nn.Module, values: bool, strict: bool, device: str, of_edges: bool = False, **bounds: float
+) -> None:
+    """The exported program gives what the module gives, on a graph of other sizes, from the same random seed."""
+    small, x = graph(12, 40, values, device), torch.randn(40 if of_edges else 12, 8, device=device)
+    program = exported(module, small, x, strict)
+    large, z = graph(30, 111, values, device).cache_transpose(), torch.randn(111 if of_edges else 30, 8, device=device)
+    torch.manual_seed(1)
+    expected = module(large, z)
+    torch.manual_seed(1)
+    torch.testing.assert_close(program(large, z), expected, **bounds)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("op", ["add", "sub", "mul"])
 def test_elementwise_forms_run_on_another_graph(op, strict, device):
     form = Call(lambda adj, x: fusedmm.sddmm(adj, x, 2 * x, op=op))
-    small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
-    program = export(
-        form, (small, x), dynamic_shapes={"graph": dynamic(small)["adj"], "x": {0: Dim.DYNAMIC}}, strict=strict
-    )
-    large, z = graph(30, 111, True, device).cache_transpose(), torch.randn(30, 8, device=device)
-    torch.testing.assert_close(program.module()(large, z), form(large, z), rtol=0, atol=0)
+    runs_on_another_graph(form, True, strict, device, rtol=0, atol=0)
+
+
+def attend(**options):
+    return lambda adj, x: fusedmm.attention(adj, x, 2 * x, 3 * x, **options)
+
+
+def gatv2(adj: CSR, x: torch.Tensor) -> torch.Tensor:
+    return fusedmm.attention(adj, x, x, x, score="gatv2", att=torch.linspace(-1, 1, 8, device=x.device), dropout=0.5)
+
+
+def additive(adj: CSR, x: torch.Tensor) -> torch.Tensor:
+    q = x[:, :2]
+    return fusedmm.attention(adj, q, 2 * q, x.view(-1, 2, 4), score="additive", dropout=0.5)
+
+
+CALLS = {
+    "fused": lambda adj, x: fusedmm.fused(adj, x),
+    "fused max": lambda adj, x: fusedmm.fused(adj, x, **presets.MLP_MAX),
+    "fused distances": lambda adj, x: fusedmm.fused(adj, x, **presets.T_DISTRIBUTION),
+    "attention": attend(return_weights=True, return_lse=True),
+    "dropout": attend(dropout=0.5, return_weights=True),
+    "one operand": lambda adj, x: fusedmm.attention(adj, x, x, x),
+    "cosine": attend(score="cosine"),
+    "gatv2": gatv2,
+    "additive": additive,
+    "edge_softmax": lambda adj, x: fusedmm.edge_softmax(adj, x),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_fused_and_attention_run_on_another_graph(name, values, strict, device):
+    runs_on_another_graph(Call(CALLS[name]), values, strict, device, of_edges=name == "edge_softmax")
+
+
+LOOPS = {
+    "GAT": partial(nn.GATConv, 8, 4, heads=2),
+    "GATv2": partial(nn.GATv2Conv, 8, 4, heads=2),
+    "AGNN": nn.AGNNConv,
+}
+LAYERS = {name: partial(layer, add_self_loops=False) for name, layer in LOOPS.items()}
+LAYERS["Transformer"] = partial(nn.TransformerConv, 8, 4, heads=2)
+CASES = [
+    *((name, training, {}) for name in LAYERS for training in (False, True)),
+    *((name, True, {"dropout": 0.5}) for name in LAYERS if name != "AGNN"),
+]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name, training, options", CASES, ids=str)
+def test_attention_layers_run_on_another_graph(name, training, options, strict, device):
+    layer = LAYERS[name](**options).to(device).train(training)
+    runs_on_another_graph(Conv(layer), False, strict, device)
 
 
 class Product(torch.nn.Module):
@@ -104,19 +193,18 @@ def test_export_wants_the_transpose(device):
         export(Layer().to(device), (adj, torch.randn(5, 8, device=device)))
 
 
-class Call(torch.nn.Module):
-    def __init__(self, call) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(self, graph, x: torch.Tensor) -> torch.Tensor:
-        return self.call(graph, x)
-
-
-GINE = fusedmm.nn.GINEConv(torch.nn.Linear(8, 4))
+GINE = nn.GINEConv(torch.nn.Linear(8, 4))
+WAY = (
+    r"an exported program, .* is given adj\.{}\(\)\.cache_transpose\(\), made beforehand with the same options, and {}"
+)
+NORM_WAY = WAY.format("gcn_norm", "GCNConv normalize=False")
+LOOPS_WAY = WAY.format("add_self_loops", "a layer add_self_loops=False")
 REFUSED = {
-    "gcn_norm": (lambda adj, x: adj.gcn_norm() @ x, "an exported program, .* give it adj.gcn_norm"),
-    "loops": (lambda adj, x: adj.add_self_loops() @ x, "an exported program, .* or adj.add_self_loops"),
+    "gcn_norm": (lambda adj, x: adj.gcn_norm() @ x, NORM_WAY),
+    "gcn_norm alone": (lambda adj, x: adj.gcn_norm(add_self_loops=False) @ x, NORM_WAY),
+    "GCN": (Conv(nn.GCNConv(8, 4)), NORM_WAY),
+    "loops": (lambda adj, x: adj.add_self_loops() @ x, LOOPS_WAY),
+    **{name: (Conv(make()), LOOPS_WAY) for name, make in LOOPS.items()},
     "edge features": (lambda adj, x: GINE.to(x.device)(x, adj, x.new_ones(20, 8)), "an exported program, .* has none"),
     "edge_index": (lambda adj, x: fusedmm.spmm(adj, x), "converted outside of compiled code and exported programs"),
 }
@@ -129,19 +217,30 @@ def test_what_needs_a_new_structure_is_refused_by_name(name, strict, device):
     x, given = torch.randn(6, 8, device=device), graph(6, 20, False, device).cache_transpose()
     if name == "edge_index":
         given = torch.randint(0, 6, (2, 20), device=device)
-    call(given, x)  # which does not help: the program's CSR is another
+    module = call.to(device) if isinstance(call, Conv) else Call(call)
+    module(given, x)  # which does not help: the program's CSR is another
     with pytest.raises(RuntimeError, match=text):
-        export(Call(call), (given, x), strict=strict)
+        export(module, (given, x), strict=strict)
 
 
 def test_gcn_is_exported_normalised_beforehand(device):
-    """The way that the refusal names."""
-    layer = fusedmm.nn.GCNConv(8, 4, normalize=False).to(device)
-    small, x = graph(12, 40, False, device).gcn_norm().cache_transpose(), torch.randn(12, 8, device=device)
-    program = export(Call(lambda adj, x: layer(x, adj)), (small, x))
-    whole = fusedmm.nn.GCNConv(8, 4).to(device)
+    """The way that the refusal names: the same results as of the layer that normalises, on another graph."""
+    layer, whole = nn.GCNConv(8, 4, normalize=False).to(device), nn.GCNConv(8, 4).to(device)
     whole.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(program.module()(small, x), whole(x, small.pattern()))
+    program = exported(Conv(layer), graph(12, 40, False, device).gcn_norm(), torch.randn(12, 8, device=device))
+    large, z = graph(30, 111, False, device), torch.randn(30, 8, device=device)
+    torch.testing.assert_close(program(large.gcn_norm().cache_transpose(), z), whole(z, large))
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_attention_is_exported_with_loops_made_beforehand(name, device):
+    """The way that the refusal names: the same results as of the layer that makes them itself, on another graph."""
+    layer, whole = LAYERS[name]().to(device), LOOPS[name]().to(device)
+    whole.load_state_dict(layer.state_dict())
+    small, x = graph(12, 40, False, device).add_self_loops(), torch.randn(12, 8, device=device)
+    program = exported(Conv(layer), small, x)
+    large, z = graph(30, 111, False, device), torch.randn(30, 8, device=device)
+    torch.testing.assert_close(program(large.add_self_loops().cache_transpose(), z), whole(z, large))
 
 
 def test_pytree_keeps_the_matrix(device):

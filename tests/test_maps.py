@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from opchecks import check_operator
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import linear
 
@@ -165,7 +166,7 @@ def test_operators_pass_opcheck_and_refuse_by_name(dtype, maps, device):
     tail = 3, maps
     for whole, dropout, bias in ((True, 0.0, none), (False, 0.5, added), (True, 0.5, added)):
         call = *half, p, att, seed, bias, *NUMBERS, dropout, *tail, whole
-        torch.library.opcheck(ops._attend_maps.default, call)
+        check_operator(ops._attend_maps.default, call)
 
     def ahead(p=p, att=att, seed=none, bias=none, dropout=0.0, heads=3, maps=maps, whole=True):
         return ops._attend_maps(*half, p, att, seed, bias, *NUMBERS, dropout, heads, maps, whole)
@@ -180,7 +181,7 @@ def test_operators_pass_opcheck_and_refuse_by_name(dtype, maps, device):
     def back(p=p, out=plain, kept=kept, gout=gout, att=att):
         return (*half, *adj.transpose_half(), p, att, none, out, kept, gout, *NUMBERS, 0.0, *tail)
 
-    torch.library.opcheck(ops._attend_maps_back.default, back())
+    check_operator(ops._attend_maps_back.default, back())
     expected = ops._attend_maps_back(*back())
     turned = {"p": p.t().contiguous().t(), "gout": gout.t().contiguous().t()}
     others = [turned] if maps == 4 else [turned, {"out": none, "kept": with_out}]
