@@ -26,6 +26,7 @@ from fusedmm.structure import (
     require_permutation,
     require_shape,
     require_size,
+    require_untraced,
     shared_by,
 )
 
@@ -89,6 +90,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     """
     if isinstance(adj, CSR):
         return adj
+    require_untraced()  # also where it was seen before: a trace is of any edge_index
     if isinstance(adj, Tensor):
         return _from_tensor(adj, size, check)
     if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4 and isinstance(adj[0], Tensor):
@@ -124,8 +126,8 @@ def lent(adj: Any, x: Any, size: Size) -> CSR:
 
 
 def _is_free(*operands: Any) -> bool:
-    """Whether a product of these leaves nothing behind for a gradient or for compiled code."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    """Whether a product of these leaves nothing behind for a gradient, for compiled code or for a trace."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing():
         return False
     return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
 

@@ -340,7 +340,6 @@ class _Reader:
         return self.graph.make(FUNCTIONS[name], *args)
 
 
-@lru_cache(maxsize=256)
 def parse(text: str) -> Expression:
     """Reads an edge function.
 
@@ -352,8 +351,13 @@ def parse(text: str) -> Expression:
         TypeError: not a text.
         ValueError: anything else in it; the message holds the piece.
     """
-    if not isinstance(text, str):
+    if not isinstance(text, str):  # before the cache, which would refuse a list by another name
         raise TypeError(f"edge must be an expression in s and a, not {type(text).__name__}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Expression:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"edge has {len(text)} characters, {MAX_LENGTH} at most")
     try:

@@ -24,6 +24,7 @@ from fusedmm.structure import (
     require_shape,
     require_size,
     require_tensor,
+    require_untraced,
     require_vector,
     shared_by,
 )
@@ -32,6 +33,7 @@ from fusedmm.structure import (
 @lasting
 def from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> CSR:
     """``CSR.from_csr``."""
+    require_untraced()
     require_vector("ptr", ptr)
     require_vector("idx", idx)
     require_same_device(ptr=ptr, idx=idx, val=val)
@@ -65,6 +67,7 @@ def _from_pairs(
     row: Tensor, col: Tensor, val: Tensor | None, shape: tuple[int, int] | None, check: int, places: Places
 ) -> CSR:
     """A CSR of coordinates whose form is right; places are what errors call an element of row and of col."""
+    require_untraced()
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))

@@ -78,6 +78,15 @@ def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return found
 
 
+def require_untraced() -> None:
+    """Raises where torch.jit.trace would keep what was found in one graph, such as the order of its edges."""
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            "fusedmm: torch.jit.trace does not take the conversion of a graph: make a fusedmm.CSR beforehand, or use "
+            "torch.export or torch.compile"
+        )
+
+
 def shared_by(adj: Any) -> Shared:
     """What the matrices of adj's structure share; one that compiled code made begins anew."""
     if adj._shared is None:

@@ -72,3 +72,12 @@ def test_constructors_and_files(tmp_path):
             data.rmat(16, 40, seed=1),
         ]
         assert all(adj.device.type == "cpu" and adj.coo()[0].device.type == "cpu" for adj in made)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_graph_that_is_on_meta_itself_is_refused_by_name(name):
+    make, shape = LAYERS[name]
+    layer, x = make().to("meta"), torch.empty(NODES, 4, device="meta")
+    more = () if shape is None else (torch.empty(shape, device="meta"),)
+    with pytest.raises(TypeError, match="a graph must be on cpu or cuda: on meta it has no edges"):
+        layer(x, EDGES.to("meta"), *more)

@@ -158,7 +158,8 @@ def test_limits():
         parse("(" * 480 + "s" + ")" * 480)
     except ValueError as error:
         assert "not an expression" in str(error)  # Python's own parser had enough
-    with pytest.raises(TypeError, match="int"):
-        parse(3)
+    for given in (3, None, b"s", ["s"], {"s": 1}, torch.ones(1)):  # what has no hash, too
+        with pytest.raises(TypeError, match=f"edge must be an expression in s and a, not {type(given).__name__}"):
+            parse(given)
     with pytest.raises(ValueError, match="'b'"):
         parse("s").derivative("b")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit import is_tracing
 
 from fusedmm.nn.linear import Linear
 from fusedmm.structure import FLOATS
@@ -84,9 +85,13 @@ def require_nodes(
         times: how many results of F features the map of sources takes.
 
     Raises:
+        RuntimeError: torch.jit.trace is at work, which has no place for a CSR and fails without a name, or keeps
+            one graph for all.
         TypeError: no tensor, no floating dtype, a dtype or device that is not the parameters'.
         ValueError: other dimensions, or another F.
     """
+    if is_tracing():
+        raise RuntimeError(f"{layer}: torch.jit.trace does not take this layer: use torch.export or torch.compile")
     if isinstance(x, (tuple, list)):
         if len(x) != 2:
             raise ValueError(f"{layer}: x must be a tensor or a pair, not {len(x)} of them")

@@ -22,6 +22,7 @@ from fusedmm.nn.transformer_conv import TransformerConv
 
 PEER, PEER_LINEAR = "torch_geometric.nn.conv.", "torch_geometric.nn.dense.linear"
 BASE = f"{PEER}message_passing"
+LOST = "these are no MessagePassing: explainers and others that hook or mask messages do not see them"
 
 
 def _common(peer: Any) -> dict[str, Any]:
@@ -119,6 +120,7 @@ class Conversion:
 
     def __str__(self) -> str:
         lines = [f"{name or 'the model'}: now fusedmm.nn.{layer}" for name, layer in self.swapped.items()]
+        lines += [LOST] if lines else []
         lines += [f"{name or 'the model'}: left, {reason}" for name, reason in self.left.items()]
         return "\n".join(lines or ["no layers of torch_geometric"])
 
@@ -133,7 +135,10 @@ def convert(model: Module) -> Conversion:
     layers with hooks. A ``cached`` GCNConv keeps the first graph that it sees after the conversion.
 
     What is lost: our layers have no messages on edges, so they are no ``MessagePassing``; what hooks or
-    masks messages, as PyG's explainers do, does not see them.
+    masks messages, as PyG's explainers do, does not see them. Attributes that were set on a layer and are none of
+    its options stay with the old one. So does a reference to a layer that is kept elsewhere than among submodules,
+    as in a list: it is PyG's layer still, with the same parameters. And ``torch.jit`` (trace and script) does not
+    take our layers; ``torch.compile`` and ``torch.export`` do.
 
     Args:
         model: any module; it is changed.
@@ -225,10 +230,11 @@ def _move_parameters(layer: Module, peer: Any) -> None:
     """Gives layer the parameters and buffers of peer themselves, and the nn of GIN."""
     if "nn" in peer._modules:
         layer._modules["nn"] = peer.nn
-    for of in (Module.named_parameters, Module.named_buffers):
+    for kind, of in (("parameters", Module.named_parameters), ("buffers", Module.named_buffers)):
         ours, theirs = (dict(of(module, remove_duplicate=False)) for module in (layer, peer))
         if ours.keys() != theirs.keys():
-            raise ValueError(f"its parameters are {', '.join(theirs)}, not {', '.join(ours)}")
+            wanted = f"not {', '.join(ours)}" if ours else "and ours has none"
+            raise ValueError(f"its {kind} are {', '.join(theirs) or 'none'}, {wanted}")
         for name, value in theirs.items():
             prefix, _, leaf = name.rpartition(".")
             owner = layer.get_submodule(prefix)

@@ -28,7 +28,8 @@ class Edges(NamedTuple):
 
 
 def glorot_linear(in_channels: int, out_channels: int, bias: bool = False) -> Linear:
-    """A linear map with the initial weights of PyG's attention layers, whose biases are uniform."""
+    """A linear map as PyG's GATConv and GATv2Conv draw theirs: weights by glorot, biases uniform; TransformerConv's
+    maps are plain ones, whose weights are uniform too."""
     return Linear(in_channels, out_channels, bias, weight_initializer="glorot")
 
 
