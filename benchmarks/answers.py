@@ -18,7 +18,8 @@ from benchmarks.reading import Document, best, gflops, machine, shape
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
-FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas", "row_vector", "blocks_atomic:128"]
+FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas"]
+FUSED_LESSONS = ["row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -127,6 +128,7 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "fused_graphs": ("fused-cuda", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
     "fused_twins": ("fused-cuda-twins", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
     "fused_algorithms": ("fused-cuda-pruned", plain(layers([f"{other} / auto" for other in FUSED_OTHERS]))),
+    "fused_lessons": ("fused-cuda-sweeps", plain(listed(["auto", *FUSED_OTHERS, *FUSED_LESSONS]))),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 
