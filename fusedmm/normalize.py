@@ -24,12 +24,16 @@ from fusedmm.structure import FLOATS, derived, lasting, own, require_values
 _normalize: Any = ops._normalize.default
 
 _NOT_SEEN = (
-    "{0} the structure: call {1} or the layer once before the compiled code, with the CSR that it will be given; "
-    "an exported program, which gets another CSR at every call, is given {1}.cache_transpose(), made beforehand "
-    "with the same options, and {2}"
+    "{0} the structure: call the layer or {1} once before the compiled code, with the CSR that it will be given; "
+    "an exported program, which gets another CSR at every call, is given {1}.cache_transpose(), made beforehand with "
+    "the same options ({2}), and {3}"
 )
-NO_LOOPS = _NOT_SEEN.format("self loops change", "adj.add_self_loops()", "a layer add_self_loops=False")
-NO_NORM = _NOT_SEEN.format("normalisation changes", "adj.gcn_norm()", "GCNConv normalize=False")
+NO_LOOPS = _NOT_SEEN.format(
+    "self loops change", "adj.add_self_loops()", "and edge_attr with rows for the loops", "a layer add_self_loops=False"
+)
+NO_NORM = _NOT_SEEN.format(
+    "normalisation changes", "adj.gcn_norm()", "of a pattern without improved", "GCNConv normalize=False"
+)
 
 
 class Looped(NamedTuple):

@@ -186,6 +186,35 @@ def test_compiled_is_eager(options, backend, device):
     torch.testing.assert_close(gradients(torch.compile(f, fullgraph=True, backend=backend)), gradients(f))
 
 
+def test_a_maximum_that_is_trained_runs_between_compiled_graphs(device):
+    adj = small(device=device).cache_transpose()
+    x, found = torch.randn(2, 15, 4, device=device), []
+    torch._dynamo.reset()
+
+    def f(x, y):
+        return fusedmm.fused(adj, x[:12].sin(), y, reduce="max").cos()
+
+    for call in (f, torch.compile(f, backend="aot_eager")):
+        given = [t.clone().requires_grad_() for t in x]
+        found.append(torch.autograd.grad(call(*given).sum(), given))
+    torch.testing.assert_close(*found)
+    torch._dynamo.reset()  # what was compiled in parts would serve
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(*x), f(*x))
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported, match="fusedmm: gradients of fused maxima and minima run as they"
+    ):
+        torch.compile(f, fullgraph=True, backend="aot_eager")(*given)
+
+
+def test_gradients_of_maxima_for_a_batch_of_upstreams(device):
+    adj, x = small(device=device), torch.randn(15, 4, device=device, requires_grad=True)
+    out = fusedmm.fused(adj, x[:12], x, reduce="max", message="add")
+    up = torch.randn(3, 12, 4, device=device)
+    batch = torch.vmap(lambda g: torch.autograd.grad(out, x, g, retain_graph=True)[0])(up)
+    torch.testing.assert_close(batch, torch.stack([torch.autograd.grad(out, x, g, retain_graph=True)[0] for g in up]))
+
+
 def test_func_transforms(device):
     adj = small(device=device, dtype=torch.float64)
     x, y = torch.randn(12, 4, device=device).double(), torch.randn(15, 4, device=device).double()

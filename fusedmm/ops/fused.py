@@ -21,7 +21,7 @@ from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.fused_extreme import in_parts, is_too_large
+from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
 from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
 from fusedmm.ops.pair import (
     Values,
@@ -106,7 +106,8 @@ def fused(
     backward runs); of max and min, and second derivatives, through sddmm and spmm where the score is
     "dot" or "none" and the message a plain "scale", else through tensors [nnz, heads, F]. Where these
     would be large, the first derivatives of max and min are made some rows at a time, which waits once
-    for a GPU; not in compiled code or a CUDA graph.
+    for a GPU; not in a CUDA graph or under torch.func. ``torch.compile`` leaves these two out of its graphs
+    where a gradient is wanted.
 
     Cost: 4 nnz heads F flops for "dot" and "scale"; nnz gathered rows of y decide the time.
 
@@ -143,6 +144,8 @@ def fused(
         return composite(adj, adj.val, x, y, z, spec)
     needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
     if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
+        if reduce in ("max", "min") and torch.compiler.is_dynamo_compiling():
+            torch._dynamo.graph_break(msg="fusedmm: gradients of fused maxima and minima run as they are, uncompiled")
         # An operand that serves twice is given once, as torch.compile asks.
         return Fused.apply(adj, adj.val, x, None if y is x else y, None if z is y else z, spec)
     return _forward(adj, adj.val, x, y, z, spec)
@@ -306,7 +309,6 @@ def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
 
 
 KEPT_FEAT = 1024  # FMM_KEPT_FEAT of csrc/fusedmm_fused.h
-Needed = tuple[bool, bool, bool, bool]
 Grads = tuple[Tensor | None, ...]
 
 
@@ -314,8 +316,7 @@ def _by_composite(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, 
     create = torch.is_grad_enabled()
     with torch.enable_grad():
         # Views of their own, since x, y and z may be one tensor whose shares must be told apart.
-        tensors = [None if t is None else (t.view_as(t) if create else t.detach().requires_grad_(n))
-                   for t, n in zip(saved, needed, strict=True)]  # fmt: skip
+        tensors = [None if t is None else t.view_as(t) for t in saved]
         out = composite(adj, *tensors, spec)  # type: ignore[arg-type, call-arg]
     return gradients((out,), (g,), tensors, needed, create)
 
