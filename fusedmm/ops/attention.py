@@ -120,8 +120,9 @@ def attention(
 
     Cost: every entry gathers one row of k and of v; memory for one number per row and head. For the
     gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
-    (float64 for float64), unless bias or edge_weight needs a gradient too. Under torch.func and with
-    forward mode's tangents the weights are in memory.
+    (float64 for float64), unless bias or edge_weight needs a gradient too. While a GPU computes, rows of
+    more than 32 entries (512 in large matrices) leave heads (C + 2) numbers for every piece of so many.
+    Under torch.func and with forward mode's tangents the weights are in memory.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(2, 2))
