@@ -18,6 +18,7 @@ from benchmarks.case import random
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Step, Trial, compiled
 
+PATIENCE = 5.0  # seconds of a peer's step: what takes longer is left out with that time
 SCORES = ("additive", "dot", "gatv2")
 SHAPES = ((8, 8, torch.float32), (8, 64, torch.float32), (1, 64, torch.float32), (8, 8, torch.bfloat16))
 
@@ -32,7 +33,7 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
                 label = f"{score} {heads}x{feat} {str(dtype)[6:]} {'forward + backward' if backward else 'forward'}"
                 if options.wants(label):
                     make = partial(trials, adj, at, score, heads, feat, dtype, backward, options)
-                    yield Job(label, make, host=small(adj), replay=small(adj))
+                    yield Job(label, make, host=small(adj), replay=small(adj), patience=PATIENCE)
 
 
 def attend(adj: fusedmm.CSR, score: str, *x: Tensor) -> Tensor:
