@@ -21,7 +21,7 @@ from fusedmm.ops.pair import Values, gradients, kept
 from fusedmm.structure import is_captured
 
 # Numbers per gathered operand of a part; a row alone may have more. Larger ones took a CPU twice the time, since
-# their memory comes from the system anew at each step; a GPU has little to do in smaller ones.
+# their memory comes from the system anew at each step. The GPU's number is a guess: nobody timed others.
 PART = {"cpu": 2**22, "cuda": 2**24}
 
 Needed = tuple[bool, bool, bool, bool]
