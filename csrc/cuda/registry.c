@@ -270,17 +270,22 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
 }
 
 /* Time of `segments` over that of `tiles` on uniform matrices of 3,072 x 1,024 to 32,768 x 8,192,
- * 70, 80 and 90 % zeros. K 128: 1.10 to 1.67, 1.01 to 1.52, 0.81 to 1.26, of the last 1.10 to 1.26
- * from 2^26 places on; 0.75 to 0.93 with 95 %, and 0.75 to 0.83 on 1,024 x 1,024. K 64: 1.32
- * and 1.06. K 32: 0.93 to 1.62 up to 8,192 rows, 1.13 with 95 %, 1.16 to 1.34 on 1,024 x 1,024;
- * 0.77 to 1.05 with more rows. Below 1 are 6,144 and 12,288 rows, which no number of rows a block
- * spreads evenly over 132 multiprocessors. */
+ * 70, 80 and 90 % zeros. K 128: 1.10 to 1.67, 1.01 to 1.54, 0.81 to 1.26, of the last 1.10 to 1.26
+ * where blocks of 64 rows fill their last wave; 0.75 to 0.93 with 95 %, and 0.74 to 0.82 on 1,024 x
+ * 1,024. K 64: 1.32 and 1.06. K 32: 0.93 to 1.62 up to 8,192 rows, 1.13 with 95 %, 1.15 to 1.33 on
+ * 1,024 x 1,024; 0.77 to 1.05 with more rows. Below 1 are 6,144 and 12,288 rows, which no number of
+ * rows a block spreads evenly over 132 multiprocessors. */
+static bool fills_waves(int64_t rows)
+{
+    const int64_t wave = 132 * 64, waves = (rows + wave - 1) / wave;
+    return (double)rows >= 0.9 * (double)(waves * wave);
+}
 static bool fused_may_be_tiled(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const int64_t feat = call->fusion->x->feat;
     const double places = (double)a->rows * (double)a->cols, share = (double)a->nnz / places;
-    const bool wide = places > 1 << 20 && share >= (places >= 1 << 26 ? 0.09 : 0.15);
+    const bool wide = places > 1 << 20 && share >= (fills_waves(a->rows) ? 0.09 : 0.15);
     const bool wins = feat > 32 ? wide : a->rows <= 8192 && share >= 0.04;
     return feat >= 32 && wins && may_be_tiled(a) && fmm_fused_tiles_supports(call);
 }
