@@ -58,14 +58,19 @@ typedef struct fmm_csr {
     const void *eid;    /* [nnz] int32 while nnz < 2^31, else int64: the position of entry p in the
                            caller's edge order, which val and e use; NULL is the identity */
     const void *plan;   /* made by fmm_plan for this structure and device, or NULL */
-    size_t plan_bytes;  /* fmm_plan_bytes, plus the fmm_rows of the structure where that is known */
+    size_t plan_bytes;  /* of it, plus the fmm_rows of the structure where that is known */
 } fmm_csr;
 
 /* What a call cannot ask the device: FMM_ROWS_EVEN if no row has more than twice the mean of
  * entries and columns rise within rows, FMM_ROWS_UNEVEN if one has more than four times the mean or
- * columns do not rise. Only algorithm 0 looks at it, to choose; results are right whatever it says.
- */
-typedef enum fmm_rows { FMM_ROWS_UNKNOWN, FMM_ROWS_EVEN, FMM_ROWS_UNEVEN } fmm_rows;
+ * columns do not rise, FMM_ROWS_NEITHER if neither or where that does not count. Only algorithm 0
+ * looks at it, to choose; results are right whatever it says. */
+typedef enum fmm_rows {
+    FMM_ROWS_UNKNOWN,
+    FMM_ROWS_EVEN,
+    FMM_ROWS_UNEVEN,
+    FMM_ROWS_NEITHER,
+} fmm_rows;
 
 /* x[r, h, c] = data[r * row_stride + h * head_stride + c]; strides in elements. Without data and
  * without rows it is absent. Edge values are views with feat = 1: val[e, h], heads 1 serves every
@@ -118,10 +123,12 @@ typedef enum fmm_csr_code {
 FMM_API fmm_status fmm_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
 FMM_API fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where);
 
-/* The CUDA plan: rows in order of falling length, long rows cut in segments of
- * fmm_plan_segment(nnz) entries. fmm_plan_bytes, a multiple of 16, bounds its size from (rows, nnz)
- * alone; fmm_plan fills it without a synchronisation, workspace from fmm_plan_workspace. CPU
+/* The CUDA plan: rows in order of falling length, long rows cut in segments. fmm_plan_bytes, a
+ * multiple of 16, bounds its size from (rows, nnz) alone; fmm_plan fills it without a
+ * synchronisation, workspace from fmm_plan_workspace. How many of its bytes count, a multiple of 16
+ * too, is the int64 at byte FMM_PLAN_USED: calls whose plan_bytes is that need less workspace. CPU
  * kernels need no plan: 0 bytes. */
+enum { FMM_PLAN_USED = 56 };
 FMM_API size_t fmm_plan_bytes(const fmm_exec *exec, const fmm_csr *a);
 FMM_API fmm_status fmm_plan_workspace(const fmm_exec *exec, const fmm_csr *a, size_t *bytes);
 FMM_API fmm_status fmm_plan(const fmm_exec *exec, const fmm_csr *a, void *plan);

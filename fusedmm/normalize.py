@@ -19,7 +19,7 @@ from fusedmm._lib import ops, sums_dtype
 from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import FLOATS, derived, lasting, own, require_values
+from fusedmm.structure import FLOATS, derived, lasting, own, plan_of, require_values, was_looked_at
 
 _normalize: Any = ops._normalize.default
 
@@ -150,7 +150,7 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
     if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
     ptr, idx, eid, plan, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
-    return Looped(CSR.make(ptr, idx, eid, None, sources, False, plan), kept)
+    return Looped(CSR.make(ptr, idx, eid, None, sources, False, plan_of(ptr, idx, sources, True, plan)), kept)
 
 
 def without_loops(adj: CSR) -> CSR:
@@ -190,7 +190,7 @@ def _make_looped(adj: CSR) -> Looped:
     loops = torch.arange(nnz, total, dtype=eid_dtype(total), device=device)
     new_idx = torch.empty_like(place, dtype=torch.int32).scatter_(0, place, torch.cat([idx, node]))
     eid = torch.empty_like(place, dtype=loops.dtype).scatter_(0, place, torch.cat([number.to(loops.dtype), loops]))
-    pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False)
+    pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False, was_looked_at(adj.plan))
     return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept)
 
 

@@ -20,7 +20,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 TILED = 0.03, 1024, 512  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
-EVEN, UNEVEN = 1, 2  # fmm_rows
+EVEN, UNEVEN, NEITHER = 1, 2, 3  # fmm_rows
+USED = 56  # FMM_PLAN_USED
+LARGE = 1 << 22  # entries from which a plan is cut to what it holds: calls then take room for fewer partial sums
 LATER = 2  # a check whose answer is waited for later, by ``convert.settle``
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
@@ -140,25 +142,29 @@ def own_values(values: Tensor) -> Tensor:
 def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool, made: Tensor | None = None) -> Tensor:
     """The plan, or the one that was made with the structure.
 
-    look: matrices as full as layers of pruned networks may cost one more synchronisation with a GPU.
-    What was seen is the length of the plan, modulo 16: calls know that without a look at the device.
+    look: large matrices, and those as full as layers of pruned networks, may cost one more synchronisation with a
+    GPU each. What was seen is the length of the plan, its last four bits apart: calls know that without a look at
+    the device.
     """
     if ptr.is_cpu:  # which needs none
         return ptr.new_empty(0, dtype=torch.uint8) if made is None else made
     plan: Tensor = ops._plan(ptr, idx) if made is None else made
     rows, (share, tall, wide) = ptr.numel() - 1, TILED
-    if not look or not plan.numel() or rows < tall or cols < wide or idx.numel() < share * rows * cols:
+    full = rows >= tall and cols >= wide and idx.numel() >= share * rows * cols
+    large = idx.numel() >= LARGE
+    if not look or not plan.numel() or not (full or large):
         return plan
-    return torch.nn.functional.pad(plan, (0, evenness(ptr, idx)))
+    used = numbers(plan[USED : USED + 8].view(torch.int64)[0])[0] if large else plan.numel()
+    return torch.nn.functional.pad(plan, (0, used + (evenness(ptr, idx) if full else NEITHER) - plan.numel()))
 
 
 def evenness(ptr: Tensor, idx: Tensor) -> int:
-    """EVEN: no row above twice the mean, columns rise. UNEVEN: one above four times, or they do not. Else 0."""
+    """EVEN: no row above twice the mean, columns rise. UNEVEN: one above four times, or they do not. Else NEITHER."""
     rows, nnz = ptr.numel() - 1, idx.numel()
     longest, falls = numbers((ptr[1:] - ptr[:-1]).amax(), (idx[1:] < idx[:-1]).sum())
     if falls > rows or longest * rows > 4 * nnz:  # columns that rise fall once from row to row
         return UNEVEN
-    return EVEN if longest * rows <= 2 * nnz else 0
+    return EVEN if longest * rows <= 2 * nnz else NEITHER
 
 
 def was_looked_at(plan: Tensor) -> bool:

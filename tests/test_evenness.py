@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm.structure import EVEN, TILED, UNEVEN, evenness
+from fusedmm.structure import EVEN, NEITHER, TILED, UNEVEN, evenness
 
 UNKNOWN, N = 0, TILED[1]
 
@@ -26,7 +26,7 @@ def pattern(share: float = 0.08, hub: int = 0, shuffled: bool = False) -> tuple[
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [({}, EVEN), ({"hub": 3}, UNKNOWN), ({"hub": 6}, UNEVEN), ({"shuffled": True}, UNEVEN)],
+    [({}, EVEN), ({"hub": 3}, NEITHER), ({"hub": 6}, UNEVEN), ({"shuffled": True}, UNEVEN)],
     ids=["even", "between", "hub", "columns in no order"],
 )
 def test_evenness(kind, expected, device):

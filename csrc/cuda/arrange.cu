@@ -242,7 +242,7 @@ static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, i
     for (int k = 0; k < 4; k++) array[k] = reinterpret_cast<uint32_t *>(at + k * padded(n));
     pairs here = {array[0], array[1]}, there = {array[2], array[3]};
     int *counts = reinterpret_cast<int *>(at + 4 * padded(n));
-    target out = {ptr, idx, eid, view_plan(plan, groups, n)};
+    target out = {ptr, idx, eid, view_plan(plan, groups, n, plan_segments_max(groups, n))};
     void *args[] = {&s, &here, &there, &counts, &n, &groups, &bit, &end_bit, &out};
     cudaLaunchCooperativeKernel(arrange<Source>, dim3((unsigned)blocks), dim3(BLOCK), args, 0,
                                 stream_of(exec));

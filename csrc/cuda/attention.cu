@@ -24,11 +24,9 @@ size_t fmm_attention_segments_workspace(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const fmm_attention *t = call->attention;
-    const int64_t segments =
-        plan_long_rows_max(a->rows, a->nnz) ? plan_segments_max(a->rows, a->nnz) : 0;
     const int64_t sum_bytes = t->q.dtype == FMM_F64 ? sizeof(double) : sizeof(float);
     int64_t bytes;
-    if (__builtin_mul_overflow(segments * sum_bytes, t->q.heads, &bytes) ||
+    if (__builtin_mul_overflow(plan_slots(a) * sum_bytes, t->q.heads, &bytes) ||
         __builtin_mul_overflow(bytes, slot_width(t), &bytes))
         return SIZE_MAX;
     return plan_workspace(a) + plan_padded(stats_bytes(call)) + (size_t)bytes;

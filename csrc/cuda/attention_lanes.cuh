@@ -191,9 +191,8 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
     }
 
     /* Sums of a whole row go to the row, those of a piece to its slot, `offset` sums into it. */
-    template <class U>
     __device__ __forceinline__ void write(const attend_args<T> &s, const item_view &item, int r,
-                                          int64_t row, const A (*sums)[VEC], const own_side<U> &to,
+                                          int64_t row, const A (*sums)[VEC], const own_side<T> &to,
                                           int64_t offset, const bool *in) const
     {
 #pragma unroll
@@ -205,10 +204,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
                                      offset + column[i],
                                  sums[i]);
             } else if (r < item.count && to.data) {
-                if constexpr (sizeof(U) > sizeof(T)) /* more than 16 bytes */
-                    keep<A, VEC>(to.at(row, head, column[i]), sums[i]);
-                else
-                    store<U, VEC>(to.at(row, head, column[i]), sums[i]);
+                store<T, VEC>(to.at(row, head, column[i]), sums[i]);
             }
         }
     }
@@ -222,7 +218,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         for (int i = 0; i < PER; i++) {
             if (WALK != ROWS && s.to_v.data && in_v[i])
                 store<T, VEC>(s.to_v.at(row, head, column[i]), zeros);
-            if (POS && in_v[i]) keep<A, VEC>(s.to_pos.at(row, head, column[i]), zeros);
+            if (POS && in_v[i]) store<T, VEC>(s.to_pos.at(row, head, column[i]), zeros);
             if (BACK && !SCALAR && s.to_s.data && in_s[SCALAR ? 0 : i])
                 store<T, VEC>(s.to_s.at(row, head, column[i]), zeros);
         }
@@ -230,6 +226,34 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         if (WALK == FORWARD) *s.to_lse.at(row, head, 0) = -A(INFINITY);
         if (POS) *s.to_pos_w.at(row, head, 0) = A(0);
         if (BACK && SCALAR && s.to_s.data) *s.to_s.at(row, head, 0) = narrow<T>(A(0));
+    }
+};
+
+/* All sums of a walk, aside; FORWARD's are relative to the largest logit until then. */
+template <class A, int WALK, bool POS, bool COLLECT, int S, int V> struct walk_aside {
+    sums_aside<A, V> of_v, of_also;
+    sums_aside<A, S> of_s, of_turned;
+    sums_aside<A, 1> of_sum, of_pos;
+    A high_then;
+    __device__ __forceinline__ void put(bool first, A high, A *sum, A *pos, A *v, A *also, A *s,
+                                        A *turned)
+    {
+        const A by = WALK == FORWARD && !first ? exp2_of(high_then - bounded(high)) : A(1);
+        high_then = high;
+        if (WALK == FORWARD) of_sum.put(sum, first, by);
+        if (WALK != ROWS) of_v.put(v, first, by);
+        if (POS) of_pos.put(pos, first, by), of_also.put(also, first, by);
+        if (WALK != FORWARD) of_s.put(s, first);
+        if (COLLECT) of_turned.put(turned, first);
+    }
+    __device__ __forceinline__ void take(A high, A *sum, A *pos, A *v, A *also, A *s, A *turned)
+    {
+        const A by = WALK == FORWARD ? exp2_of(high_then - bounded(high)) : A(1);
+        if (WALK == FORWARD) of_sum.take(sum, by);
+        if (WALK != ROWS) of_v.take(v, by);
+        if (POS) of_pos.take(pos, by), of_also.take(also, by);
+        if (WALK != FORWARD) of_s.take(s);
+        if (COLLECT) of_turned.take(turned);
     }
 };
 

@@ -107,7 +107,11 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                 me.read_own(s, __shfl_sync(ALL, mine.row, base + ((r + 1) & (group - 1))), &own);
 
             const int longest = max(me.most_of_groups(now.length), 1);
+            walk_aside<A, WALK, POS, COLLECT, PS * VS, PER * VEC> aside;
             for (int done = 0; done < longest; done += group) {
+                if (done && done % CHAIN == 0)
+                    aside.put(done == CHAIN, high, &sum, &pos_w, sum_v[0], also[0], sum_s[0],
+                              turned[0]);
                 me.arrive(s, done + me.lane < now.length, &near);
                 span ahead = now;
                 int at = done + group;
@@ -328,6 +332,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                 }
                 near = near_next;
             }
+            if (longest > CHAIN)
+                aside.take(high, &sum, &pos_w, sum_v[0], also[0], sum_s[0], turned[0]);
 
             A *const slot = s.partial + (int64_t(item.from) * s.heads + head) * s.width;
             const bool piece = item.count == 0 && r == 0 && s.partial, whole = r < item.count;

@@ -179,7 +179,9 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
         }
 
         const int longest = max(most_in_warp<LANES>(now.length), 1);
+        sums_aside<A, PER * VEC> aside;
         for (int done = 0; done < longest; done += LANES) {
+            if (!extreme && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
             arrive(now, done);
             if (done + LANES < longest)
                 fetch(now, done + LANES);
@@ -246,6 +248,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, PER, BLOCKS
                 }
             }
         }
+        if (!extreme && longest > CHAIN) aside.take(sum[0]);
 
         const int32_t row_of = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll

@@ -154,7 +154,8 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
     go_to(0), fetch();
     for (int r = 0; r < rows; r++) {
         A own_s[PER][VEC], own_m[ONE_OWN ? 1 : PER][VEC];
-        A sum_s[PER][VEC], sum_m[COLS ? PER : 1][VEC];
+        A sums[COLS ? 2 : 1][PER][VEC];
+        auto &sum_s = sums[0], &sum_m = sums[COLS];
         const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
         const T *const from_s = s.own_s.data + row * s.own_s.row + head * s.own_s.head + column;
         const T *const from_m = s.own_m.data + row * s.own_m.row + head * s.own_m.head + column;
@@ -165,10 +166,12 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                 unpack<T, VEC>(load_if<T, VEC>(has_own_m && in_m[i], from_m + i * STEP),
                                own_m[ONE_OWN ? 0 : i]);
 #pragma unroll
-            for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[COLS ? i : 0][v] = A(0);
+            for (int v = 0; v < VEC; v++) sum_s[i][v] = sum_m[i][v] = A(0);
         }
         const int longest = max(most_in_warp<LANES>(rest + lane), 1);
+        sums_aside<A, (COLS ? 2 : 1) * PER * VEC> aside;
         for (int done = 0; done < longest; done += LANES) {
+            if (done && done % CHAIN == 0) aside.put(sums[0][0], done == CHAIN);
             int64_t edge = -1;
             value = 0;
             if (rest > 0 && reads_edges) edge = edge_said(s.val, from, edge_next);
@@ -254,36 +257,35 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
                         unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
                         if constexpr (ANY) {
                             pack_add<A, COLS, VEC>(s, by_s, by_m, own_s[i], there_s, own_m[i],
-                                                   there_m, sum_s[i], sum_m[COLS ? i : 0]);
+                                                   there_m, sum_s[i], sum_m[i]);
                         } else {
 #pragma unroll
                             for (int v = 0; v < VEC; v++) {
                                 sum_s[i][v] = reduce_sum::add(sum_s[i][v], by_s, there_s[v]);
                                 if (COLS)
-                                    sum_m[COLS ? i : 0][v] =
-                                        reduce_sum::add(sum_m[COLS ? i : 0][v], by_m, there_m[v]);
+                                    sum_m[i][v] = reduce_sum::add(sum_m[i][v], by_m, there_m[v]);
                             }
                         }
                     }
                 }
             }
         }
+        if (longest > CHAIN) aside.take(sums[0][0]);
         const bool piece = item.count == 0 && r == 0;
+        const int64_t slot = int64_t(item.from) * s.heads + head;
         const int32_t to = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             const int at = column + i * STEP;
             if (in_s[i] && piece && s.out_s.data)
-                keep<A, VEC>(s.partial_s + (int64_t(item.from) * s.heads + head) * s.width_s + at,
-                             sum_s[i]);
+                keep<A, VEC>(s.partial_s + slot * s.width_s + at, sum_s[i]);
             else if (in_s[i] && r < item.count)
                 write(s.out_s, to, i, sum_s[i]);
             if (!COLS) continue;
             if (in_m[i] && piece && s.out_m.data)
-                keep<A, VEC>(s.partial_m + (int64_t(item.from) * s.heads + head) * s.width_m + at,
-                             sum_m[COLS ? i : 0]);
+                keep<A, VEC>(s.partial_m + slot * s.width_m + at, sum_m[i]);
             else if (in_m[i] && r < item.count)
-                write(s.out_m, to, i, sum_m[COLS ? i : 0]);
+                write(s.out_m, to, i, sum_m[i]);
         }
     }
 }
@@ -377,11 +379,9 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     s.out_s = side_of<T *>(f->out);
     s.out_m = side_of<T *>(cols ? f->out2 : NULL);
     s.gval = side_of<T *>(cols ? NULL : f->out2);
-    s.feat_s = f->x->feat;
-    s.feat_m = f->g->feat;
-    s.width_s = partial_width(s.feat_s);
-    s.width_m = partial_width(s.feat_m);
-    const int64_t slots = plan_segments_max(a->rows, a->nnz) * f->x->heads;
+    s.feat_s = f->x->feat, s.feat_m = f->g->feat;
+    s.width_s = partial_width(s.feat_s), s.width_m = partial_width(s.feat_m);
+    const int64_t slots = plan_slots(a) * f->x->heads;
     s.partial_s = reinterpret_cast<A *>(static_cast<char *>(exec->workspace) + plan_workspace(a));
     s.partial_m = s.partial_s + slots * s.width_s;
     s.heads = (int32_t)f->x->heads;

@@ -11,7 +11,7 @@
 
 static __global__ void __launch_bounds__(BLOCK) plan_count(const rows_view v) { count_rows(v); }
 
-/* One block: there are some 40 numbers per block of rows. */
+/* One block: there are some 60 numbers per block of rows. */
 static __global__ void __launch_bounds__(1024) plan_scan(const rows_view v, const plan_view p)
 {
     scan_classes(v, p);
@@ -41,7 +41,7 @@ size_t plan_scratch(int64_t rows)
 
 void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch)
 {
-    const plan_view p = view_plan(plan, a->rows, a->nnz);
+    const plan_view p = view_plan(plan, a->rows, a->nnz, plan_segments_max(a->rows, a->nnz));
     const rows_view v = {view_csr(a), p.segment, (int32_t)blocks_of(a->rows), stretch_of(a->rows),
                          static_cast<int32_t *>(scratch)};
     plan_count<<<(unsigned)v.blocks, BLOCK, 0, stream>>>(v);

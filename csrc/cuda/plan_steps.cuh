@@ -10,7 +10,7 @@ enum {
     WARPS = BLOCK / WARP,
     HUBS = 0,
     LONG = 1,
-    OCTAVES = 4, /* above 32 entries, up to CHAIN */
+    OCTAVES = 7, /* above 32 entries, up to LONGEST */
     ABOVE_16 = LONG + 8 * OCTAVES + 1,
     ABOVE_8,
     ABOVE_0,
@@ -114,7 +114,7 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
     return carry;
 }
 
-/* One block: there are some 40 numbers per block of rows. Classes follow each other in one running
+/* One block: there are some 60 numbers per block of rows. Classes follow each other in one running
  * sum; the pieces start anew. */
 static __device__ void scan_classes(const rows_view &v, const plan_view &p)
 {
@@ -124,7 +124,10 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
     __syncthreads();
     if (threadIdx.x == 0) {
         const int32_t *const begins = v.lines;
-        const int64_t n = v.blocks;
+        const int64_t n = v.blocks, room = p.segments_max;
+        const int64_t pairs = (clamp(segments, 0, room) + 1) / 2; /* 16 bytes */
+        const int64_t used = reinterpret_cast<const char *>(p.segments + 2 * pairs) -
+                             reinterpret_cast<const char *>(p.header);
         *const_cast<plan_header *>(p.header) = plan_header{
             v.a.rows,
             v.a.nnz,
@@ -134,7 +137,8 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
             begins[(LONG + 1) * n],
             segments,
             {begins[ABOVE_16 * n], begins[ABOVE_8 * n], begins[ABOVE_0 * n], begins[EMPTY * n]},
-            {0, 0, 0}};
+            0,
+            used};
     }
 }
 

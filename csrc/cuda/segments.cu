@@ -22,12 +22,10 @@ bool fmm_sddmm_segments_supports(const fmm_call *call)
 size_t fmm_spmm_segments_workspace(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const int64_t segments =
-        plan_long_rows_max(a->rows, a->nnz) ? plan_segments_max(a->rows, a->nnz) : 0;
     const int64_t sum_bytes = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
     /* Flat heads need a little less than heads padded one by one: the larger is said. */
     int64_t bytes;
-    if (__builtin_mul_overflow(segments * sum_bytes, call->x->heads, &bytes) ||
+    if (__builtin_mul_overflow(plan_slots(a) * sum_bytes, call->x->heads, &bytes) ||
         __builtin_mul_overflow(bytes, ceil_div(call->x->feat, 4) * 4, &bytes))
         return SIZE_MAX;
     return plan_workspace(a) + (size_t)bytes;

@@ -95,7 +95,7 @@ static __device__ __forceinline__ span find_span(const csr_view &a, const plan_v
         const uint2 piece = __ldg(plan.segments + item.from);
         s.row = (int32_t)min(int64_t(piece.x), a.rows - 1);
         length = row_range(a, s.row, &s.begin);
-        const int64_t each = (piece.y & 63) * 8 + 8, skip = min((piece.y >> 6) * each, length);
+        const int64_t each = (piece.y & 511) * 8 + 8, skip = min((piece.y >> 9) * each, length);
         s.begin += skip;
         length = min(length - skip, each);
     } else {
@@ -122,6 +122,29 @@ template <int LANES> static __device__ __forceinline__ int most_in_warp(int v)
     for (int d = LANES; d < WARP; d *= 2) v = max(v, __shfl_xor_sync(ALL, v, d));
     return v;
 }
+
+/* Where sums of more than CHAIN entries are put at each CHAIN-th of them; `by` scales what is
+ * there. Rarely used, hence in local memory, which the compiler leaves it in as long as it cannot
+ * tell where it is (blockDim.z is 1): in registers it would be as many again as the sums. */
+template <class A, int N> struct sums_aside {
+    A sums[N];
+    __device__ __forceinline__ A *hidden(void) { return sums + (blockDim.z - 1); }
+    __device__ __forceinline__ void put(A *from, bool first, A by = A(1))
+    {
+        A *const to = hidden();
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            to[i] = first ? from[i] : fma(to[i], by, from[i]);
+            from[i] = A(0);
+        }
+    }
+    __device__ __forceinline__ void take(A *to, A by = A(1))
+    {
+        const A *const from = hidden();
+#pragma unroll
+        for (int i = 0; i < N; i++) to[i] = fma(from[i], by, to[i]);
+    }
+};
 
 /* item / heads, by heads' reciprocal: exact while item * heads < 2^64. */
 static inline uint64_t reciprocal(int64_t heads) { return UINT64_MAX / (uint64_t)heads + 1; }

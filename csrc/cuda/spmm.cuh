@@ -107,7 +107,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             for (int v = 0; v < VEC; v++) sum[i][v] = Reduce::template start<A>();
 
         const int longest = max(most_in_warp<LANES>(length), 1);
+        constexpr bool ADDS = std::is_same<Reduce, reduce_sum>::value;
+        sums_aside<A, PER * VEC> aside;
         for (int done = 0; done < longest; done += CHUNK) {
+            if (ADDS && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
             const char *own_at[PER];
 #pragma unroll
             for (int i = 0; VALUES == HEADS && i < PER; i++)
@@ -158,6 +161,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             }
             arrive();
         }
+        if (ADDS && longest > CHAIN) aside.take(sum[0]);
 
         const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
 #pragma unroll

@@ -169,7 +169,7 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
     return run_spmm(exec, call, [&](auto s) {
         const fmm_csr *a = call->a;
         const wall_args<std::remove_const_t<std::remove_reference_t<decltype(*s.x)>>> w = {
-            s, view_plan(a->plan, a->rows, a->nnz), 0};
+            s, view_plan(a->plan, a->rows, a->nnz, plan_slots(a)), 0};
         const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x), 16 * PER);
         if (loads <= 2) return launch<2, PER, FLY>(exec, w);
         if (loads <= 4) return launch<4, PER, FLY>(exec, w);

@@ -1,0 +1,87 @@
+"""The plan of a large matrix is cut behind its last segment: calls take room for the partial sums that there are."""
+
+import copy
+import functools
+import inspect
+import pickle
+
+import pytest
+import torch
+
+import fusedmm
+from benchmarks.trial import peak_bytes
+from fusedmm.structure import LARGE, NEITHER
+
+ROWS, HEADS, FEAT = 40_000, 2, 8
+
+
+def edges(kind):
+    """LARGE entries and some, of rows of all lengths up to some tens of thousands, or all of rows of 105 at most."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    if kind == "short":
+        row = torch.arange(LARGE + 1000, device="cuda") // 105
+        return row, torch.randint(ROWS, row.shape, generator=generator, device="cuda")
+    return (torch.rand(2, LARGE + 1000, generator=generator, device="cuda") ** 4 * ROWS).long()
+
+
+@functools.cache
+def made(kind, check):
+    return fusedmm.CSR.from_coo(*edges(kind), shape=(ROWS, ROWS), check=check).cache_transpose()
+
+
+@pytest.fixture(params=["long", "short"])
+def pair(request, cuda):
+    """The matrix with a plan cut to size, and with one of the size that every matrix of that shape may need."""
+    return [made(request.param, check) for check in (True, False)]
+
+
+CALLS = {
+    "spmm": lambda adj, x: fusedmm.spmm(adj, x),
+    "max": lambda adj, x: fusedmm.spmm(adj, x, reduce="max"),
+    "sddmm": lambda adj, x, y: fusedmm.sddmm(adj, x, y),
+    "fused": lambda adj, x, y, z: fusedmm.fused(adj, x, y, z, edge="sigmoid(s)"),
+    "dot": lambda adj, x, y, z: fusedmm.attention(adj, x, y, z),
+    "additive": lambda adj, x, y, z: fusedmm.attention(adj, x[..., 0], y[..., 0], z, score="additive"),
+}
+
+
+def step(adj, call):
+    """What a call gives, forward and backward."""
+    torch.manual_seed(0)
+    operands = len(inspect.signature(call).parameters) - 1
+    x = [torch.randn(ROWS, HEADS, FEAT, device="cuda", requires_grad=True) for _ in range(operands)]
+    out = call(adj, *x)
+    return out, *torch.autograd.grad(out, x, torch.ones_like(out))
+
+
+def test_it_is_cut_where_the_caller_lets_the_matrix_be_looked_at(pair):
+    cut, whole = pair
+    for mine, full in ((cut.plan, whole.plan), (cut.plan_t, whole.plan_t)):
+        assert mine.numel() % 16 == NEITHER and full.numel() % 16 == 0 and mine.numel() < full.numel()
+    for known in (copy.deepcopy(cut), pickle.loads(pickle.dumps(cut)), cut.t().t(), cut.cpu().to(cut.device)):
+        assert known.plan.numel() == cut.plan.numel()
+    assert cut.add_self_loops().plan.numel() % 16 == NEITHER and whole.add_self_loops().plan.numel() % 16 == 0
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_are_the_same_bits(name, pair):
+    assert all(map(torch.equal, *(step(adj, CALLS[name]) for adj in pair)))
+
+
+@pytest.mark.parametrize("name", ["spmm", "fused", "dot", "additive"])
+def test_calls_take_less_memory(name, pair):
+    adj, whole = pair
+    results = len(step(adj, CALLS[name]))
+    mine, other = (peak_bytes(lambda a=a: step(a, CALLS[name]), results, True)[0] for a in pair)
+    segments = [(w.numel() - m.numel()) // 8 for w, m in ((whole.plan, adj.plan), (whole.plan_t, adj.plan_t))]
+    assert mine + min(segments) * HEADS * FEAT * 4 <= other
+
+
+def test_nobody_waits_who_was_not_asked(cuda):
+    row, col = edges("long")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        adj = fusedmm.CSR.from_coo(row, col, shape=(ROWS, ROWS), check=False).cache_transpose()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert adj.plan.numel() % 16 == adj.plan_t.numel() % 16 == 0
