@@ -101,7 +101,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"gbias", &call->gbias, false, false, a->nnz, heads, 1},
         {"gweight", &call->gweight, false, false, a->nnz, heads, 1},
         {"weights", &call->weights, weights, false, a->nnz, heads, 1},
-        {"pos", &call->pos, fmm_given(&call->pos_w), false, nq, heads, feat_v},
+        {"pos", &call->pos, fmm_given(&call->pos_w), true, nq, heads, feat_v},
         {"pos_w", &call->pos_w, fmm_given(&call->pos), true, nq, heads, 1},
         {"lse", &call->lse, true, true, nq, heads, 1},
     };

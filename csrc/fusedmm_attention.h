@@ -44,8 +44,8 @@ struct fmm_attention {
     fmm_dense gq, gk, gv;   /* as q, k, v */
     fmm_dense gatt;         /* [parts, heads, feat] as lse: the caller adds up the parts */
     fmm_dense gbias, gweight, weights; /* [nnz, heads, 1] */
-    fmm_dense pos, pos_w;              /* as out and lse: ADDITIVE, may be absent */
-    const void *packed;                /* internal, for COLS on a GPU: csrc/gat.h */
+    fmm_dense pos, pos_w; /* as out and lse, both as lse's dtype: ADDITIVE, may be absent */
+    const void *packed;   /* internal, for COLS on a GPU: csrc/gat.h */
     int packed_before; /* internal: packed by the kernel before, in one operator with this call */
 };
 

@@ -50,7 +50,7 @@ static fmm_status check_delta(const fmm_gat_call *c)
     if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
     if (!fmm_given(&c->score[1])) return FMM_OK;
     TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));
-    TRY(check_shape("pos", &c->pos, x, n, heads, x->feat, false));
+    TRY(check_shape("pos", &c->pos, x, n, heads, x->feat, true));
     TRY(check_shape("pos_w", &c->pos_w, x, n, heads, 1, true));
     return check_shape("lse", &c->lse, x, n, heads, 1, true);
 }

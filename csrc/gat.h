@@ -38,7 +38,7 @@ typedef struct fmm_gat_call {
     fmm_dense score[2];   /* [n, heads]: k and q; SPREAD: their gradients; DELTA: q, and of it */
     fmm_dense value;      /* [n, heads, feat]; DELTA: out; SPREAD: gv; ADD: or absent */
     fmm_dense gout;       /* [n, heads, feat]; SPREAD, with total[2] */
-    fmm_dense pos;        /* [n, heads, feat]; DELTA, with score[1] */
+    fmm_dense pos;        /* [n, heads, feat] sums, with score[1]; DELTA */
     fmm_dense lse, pos_w; /* [n, heads] sums; DELTA, pos_w with pos */
     fmm_dense glse;       /* [n, heads] sums, or absent: zeros; DELTA */
     fmm_dense delta;      /* [n, heads] sums, a result of DELTA */

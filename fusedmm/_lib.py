@@ -221,7 +221,7 @@ def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=sums_dtype(v))
     if not rest[-2] & 1:
         return out, lse, v.new_empty(0), v.new_empty(0)
-    return out, lse, torch.empty_like(out), torch.empty_like(lse)
+    return out, lse, torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
 
 
 @torch.library.register_fake("fusedmm::_attention_weights")
@@ -275,7 +275,8 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole): 
     sums, numbers, wide = sums_dtype(x).itemsize, x.size(0) * att_k.size(1), att_k.size(2)
     sizes = [numbers * size for size in (sums, x.dtype.itemsize, x.dtype.itemsize)]
     if whole:
-        sizes += [numbers * sums] + [numbers * wide * x.dtype.itemsize] * (2 if bias.size(0) else 1)
+        sizes += [numbers * sums, numbers * wide * sums]
+        sizes += [numbers * wide * x.dtype.itemsize] if bias.size(0) else []
     return x.new_empty(x.shape), x.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
 
 

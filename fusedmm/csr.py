@@ -97,7 +97,7 @@ class CSR:
             idx: [nnz], integers in [0, cols).
             val: [nnz] or [nnz, heads], floating, or None for ones.
             shape: (rows, cols); without it cols is the largest column + 1.
-            check: False skips validation and the look at whether rows are even, the only synchronisations
+            check: False skips validation and the look at how long rows are, the only synchronisations
                 with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
                 indices give wrong results, though never a read outside the operands.
 
@@ -393,7 +393,7 @@ class CSR:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
-        forms.settle(self)
+        forms.settle(self, stored=True)
         self._permute_values()
 
 

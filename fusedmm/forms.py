@@ -160,7 +160,7 @@ def to(adj: CSR, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> 
     if target == adj.device or (target.index is None and target.type == adj.device.type):
         return adj if val is adj.val else adj.with_values(val)
     ptr, idx, eid = (t.to(target, non_blocking=non_blocking) for t in (adj.ptr, adj.idx, adj.eid))
-    return CSR.make(ptr, idx, eid, val, adj.n_cols, False, True)
+    return CSR.make(ptr, idx, eid, val, adj.n_cols, False, not (non_blocking or is_captured(ptr)))
 
 
 @lasting
@@ -170,16 +170,19 @@ def pin_memory(adj: CSR) -> CSR:
     return CSR.make(adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True)
 
 
-def settle(adj: CSR) -> None:
-    """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one."""
-    adj._set(plan=_settled(adj.plan, adj.ptr, adj.idx, adj.n_cols))
+def settle(adj: CSR, stored: bool = False) -> None:
+    """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one.
+
+    stored: they may have been made by another version of the library.
+    """
+    adj._set(plan=_settled(adj.plan, adj.ptr, adj.idx, adj.n_cols, stored))
     if adj.ptr_t is not None:
-        adj._set(plan_t=_settled(adj.plan_t, adj.ptr_t, adj.idx_t, adj.shape[0]))  # type: ignore[arg-type]
+        adj._set(plan_t=_settled(adj.plan_t, adj.ptr_t, adj.idx_t, adj.shape[0], stored))  # type: ignore[arg-type]
 
 
-def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int) -> Tensor:
+def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Tensor:
     if ptr.is_cuda:
-        return plan if plan.numel() else plan_of(ptr, idx, cols, not is_captured(ptr))
+        return plan if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr))
     return plan.new_empty(0) if plan.numel() else plan  # a CPU needs none
 
 

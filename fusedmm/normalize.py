@@ -131,12 +131,21 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
     if fill == 1:
         adj, fill = with_loops(adj, NO_NORM).pattern, None
     dtype = dtype or torch.float32
-    return derived(adj, ("norm", fill, dtype), NO_NORM, _frozen, dtype, fill)
+    return _turned(adj, derived(adj, ("norm", fill, dtype), NO_NORM, _frozen, dtype, fill))
 
 
 def with_loops(adj: CSR, why: str = NO_LOOPS) -> Looped:
     """The structure of adj with self loops, made once and kept beside it; why: see ``structure.outside``."""
-    return derived(adj, "loops", why, _make_looped)
+    looped = derived(adj, "loops", why, _make_looped)
+    _turned(adj, looped.pattern)
+    return looped
+
+
+def _turned(adj: CSR, made: CSR) -> CSR:
+    """made, with its transpose where adj has one by now."""
+    if adj.ptr_t is not None and made.ptr_t is None and not torch.compiler.is_compiling():
+        made.cache_transpose()
+    return made
 
 
 @lasting
@@ -157,7 +166,7 @@ def without_loops(adj: CSR) -> CSR:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).kept is None:
         return into_rows(adj)
-    return derived(adj, "others", NO_LOOPS, _without_loops)
+    return _turned(adj, derived(adj, "others", NO_LOOPS, _without_loops))
 
 
 @lasting
@@ -190,8 +199,7 @@ def _make_looped(adj: CSR) -> Looped:
     loops = torch.arange(nnz, total, dtype=eid_dtype(total), device=device)
     new_idx = torch.empty_like(place, dtype=torch.int32).scatter_(0, place, torch.cat([idx, node]))
     eid = torch.empty_like(place, dtype=loops.dtype).scatter_(0, place, torch.cat([number.to(loops.dtype), loops]))
-    pattern = CSR.make(ptr, new_idx, eid, None, adj.n_cols, False, was_looked_at(adj.plan))
-    return Looped(pattern.cache_transpose() if adj.ptr_t is not None else pattern, kept)
+    return Looped(CSR.make(ptr, new_idx, eid, None, adj.n_cols, False, was_looked_at(adj.plan)), kept)
 
 
 @lasting

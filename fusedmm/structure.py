@@ -143,8 +143,8 @@ def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool, made: Tensor | None
     """The plan, or the one that was made with the structure.
 
     look: large matrices, and those as full as layers of pruned networks, may cost one more synchronisation with a
-    GPU each. What was seen is the length of the plan, its last four bits apart: calls know that without a look at
-    the device.
+    GPU each. What was seen is the length of the plan: the bytes that count, and in the last four bits fmm_rows. Calls
+    know that without a look at the device.
     """
     if ptr.is_cpu:  # which needs none
         return ptr.new_empty(0, dtype=torch.uint8) if made is None else made

@@ -7,8 +7,7 @@ With u the unit of the sums (float32; float64 for float64), an entry's logit is 
 and a row's weights, by the largest d of the row, by a factor of at most exp(2 d + 16 u + 4 sqrt(n) u)
 and by the smallest normal number, below which they may be 0.
 From there errors add up: products over C channels like sddmm's, sums over n entries like spmm's, and
-delta = <out, gout> also has out's rounding to its dtype, and gq of additive scores that of the part of out which
-comes from positive arguments. Each result is rounded once to its dtype.
+delta = <out, gout> also has out's rounding to its dtype. Each result is rounded once to its dtype.
 """
 
 from __future__ import annotations
@@ -128,9 +127,6 @@ def attention_oracle(
             root = _root(index, count)
             bounds[name] = over(index, count, e_slant[..., None] * step)
             bounds[name] += noise * (1 + root) * over(index, count, (w * slants)[..., None] * step)
-        if score == "additive":
-            above = over(row, n, (use.abs() * (gain == 1))[..., None] * values)
-            bounds["q"] += abs(1 - slope) * UNIT[dtype] * (above * gout.abs()).sum(-1, keepdim=True)
         if toward_att is not None:
             per = (e_slant + noise * row.numel() ** 0.5 * w * slants)[..., None] * toward_att
             bounds["att"] = per.sum(0) + UNIT[dtype] * (slant[..., None] * toward_att).abs().sum(0)

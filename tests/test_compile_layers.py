@@ -127,3 +127,30 @@ def test_one_graph_is_refused_by_name():
             torch.testing.assert_close(
                 step(torch.compile(layer, backend="aot_eager", fullgraph=True), x, given, []), step(layer, x, given, [])
             )
+
+
+@pytest.mark.parametrize("fill", ["mean", "add", "max", "min", 1.0])
+@pytest.mark.parametrize("conv", [nn.GATConv, nn.GATv2Conv])
+def test_one_graph_with_loops_and_features_that_learn(conv, fill):
+    """An encoder of edges before the layer, on a graph that has self loops already."""
+    edges = torch.cat([EDGES, torch.tensor([[1, 3], [1, 3]])], 1)
+    graph = fusedmm.CSR.from_edge_index(edges, size=NODES).cache_transpose()
+    layer = conv(4, 4, edge_dim=3, fill_value=fill)
+    x, others = operands((edges.shape[1], 3))
+    with torch.no_grad():
+        layer(x, graph, *others)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(step(compiled, x, graph, others), step(layer, x, graph, others))
+
+
+@pytest.mark.parametrize("make", [lambda: nn.GATConv(4, 4), lambda: nn.GCNConv(4, 4)], ids=["GAT", "GCN"])
+def test_a_transpose_may_come_after_the_first_look(make):
+    """What was made of the structure gets its own at the next one."""
+    layer, graph = make(), fusedmm.CSR.from_edge_index(EDGES, size=NODES)
+    x, _ = operands(None)
+    with torch.no_grad():
+        layer(x, graph)
+        graph.cache_transpose()
+        layer(x, graph)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(step(compiled, x, graph, []), step(layer, x, graph, []))

@@ -16,7 +16,7 @@ ROWS, HEADS, FEAT = 40_000, 2, 8
 
 
 def edges(kind):
-    """LARGE entries and some, of rows of all lengths up to some tens of thousands, or all of rows of 105 at most."""
+    """LARGE entries and some, of rows of all lengths up to some hundred thousand, or all of rows of 105 at most."""
     generator = torch.Generator("cuda").manual_seed(0)
     if kind == "short":
         row = torch.arange(LARGE + 1000, device="cuda") // 105
@@ -74,14 +74,19 @@ def test_calls_take_less_memory(name, pair):
     results = len(step(adj, CALLS[name]))
     mine, other = (peak_bytes(lambda a=a: step(a, CALLS[name]), results, True)[0] for a in pair)
     segments = [(w.numel() - m.numel()) // 8 for w, m in ((whole.plan, adj.plan), (whole.plan_t, adj.plan_t))]
-    assert mine + min(segments) * HEADS * FEAT * 4 <= other
+    assert mine + min(segments) * HEADS * FEAT * 4 <= other + 4096  # torch's allocator rounds
 
 
-def test_nobody_waits_who_was_not_asked(cuda):
+@pytest.mark.parametrize("how", ["no check", "no wait"])
+def test_nobody_waits_who_was_not_asked(how, cuda):
     row, col = edges("long")
+    pinned = None if how == "no check" else fusedmm.CSR.from_coo(row.cpu(), col.cpu(), shape=(ROWS, ROWS)).pin_memory()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        adj = fusedmm.CSR.from_coo(row, col, shape=(ROWS, ROWS), check=False).cache_transpose()
+        if pinned is None:
+            adj = fusedmm.CSR.from_coo(row, col, shape=(ROWS, ROWS), check=False).cache_transpose()
+        else:
+            adj = pinned.cuda(non_blocking=True).cache_transpose()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert adj.plan.numel() % 16 == adj.plan_t.numel() % 16 == 0

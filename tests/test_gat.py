@@ -51,7 +51,7 @@ def test_scores(size, dtype, device):
 @pytest.mark.parametrize("size", [*SIZES, NO_CHANNELS], ids=str)
 def test_delta(size, dtype, device):
     gout, out, _, _ = draw(size, dtype, device)
-    pos = torch.randn(size, device=device).to(dtype)
+    pos = torch.randn(size, device=device, dtype=sums(dtype))
     lse, glse, pos_w = (torch.randn(size[:2], device=device, dtype=sums(dtype)) for _ in range(3))
     lse[0, 0] = -torch.inf
     none = out.new_empty(0)
@@ -224,7 +224,7 @@ def test_operators_pass_opcheck(dtype, device):
     x, other, *att = draw((70, 2, 5), dtype, device)
     none = x.new_empty(0)
     numbers = [torch.randn(70, 2, device=device) for _ in range(3)]
-    pos = torch.randn(70, 2, 5, device=device).to(dtype)
+    pos = torch.randn(70, 2, 5, device=device)
     check_operator(ops._gat_scores.default, (x, *att))
     call = (x, other, *numbers[:2], pos, numbers[2], x[..., :1], SLOPE)
     # AOT dispatch would compare the last part of what is packed on a GPU, which is never written nor read.

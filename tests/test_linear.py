@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import fusedmm
 from fusedmm.nn import linear
 from fusedmm.nn.linear import Linear, maps_of
 
@@ -51,3 +52,15 @@ def test_maps_with_and_without_bias_stay_apart():
     x, one, other = torch.randn(5, 4), Linear(4, 2), Linear(4, 3, bias=False)
     for out, lin in zip(maps_of(x, one, other), (one, other), strict=True):
         torch.testing.assert_close(out, torch.nn.functional.linear(x, lin.weight, lin.bias))
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv", "GCNConv", "SAGEConv"])
+def test_what_inference_mode_opened_can_be_trained(name):
+    layer = getattr(fusedmm.nn, name)(-1, 4)
+    graph, x = fusedmm.CSR.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), size=3), torch.randn(3, 5)
+    with torch.inference_mode():
+        expected = layer(x, graph)
+    out = layer(x, graph)
+    assert torch.equal(out, expected)
+    out.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())

@@ -48,12 +48,11 @@ template <class T> struct attend_args {
     edge_view edges; /* eid alone */
     own_side<const T> own_s, own_v, att, bias, weight;
     far_side<T> far_s, far_v;
-    own_side<const A> lse, delta; /* ROWS */
-    const A *stats;               /* COLS: stats_of packs them */
-    own_side<T> to_s, to_v;       /* gq; gk and gv; out */
-    own_side<A> to_lse, to_att;   /* FORWARD; ROWS of GATV2 */
-    own_side<T> to_pos;           /* FORWARD of ADDITIVE that keeps them */
-    own_side<A> to_pos_w;
+    own_side<const A> lse, delta;           /* ROWS */
+    const A *stats;                         /* COLS: stats_of packs them */
+    own_side<T> to_s, to_v;                 /* gq; gk and gv; out */
+    own_side<A> to_lse, to_att;             /* FORWARD; ROWS of GATV2 */
+    own_side<A> to_pos, to_pos_w;           /* FORWARD of ADDITIVE that keeps them */
     own_side<T> to_bias, to_weight, to_use; /* gbias, gweight, weights */
     A *partial; /* [segments][heads][width]: width_s sums for to_s, then those for to_v */
     const int64_t *seed;
@@ -143,13 +142,15 @@ static inline bool attention_packs(const fmm_attention *t)
 {
     const size_t bytes = t->q.dtype == FMM_F64 ? 8 : t->q.dtype == FMM_F32 ? 4 : 2;
     const fmm_dense *const scores[] = {&t->q, &t->k, &t->gq, &t->gk, &t->att};
-    const fmm_dense *const values[] = {&t->v, &t->out, &t->gout, &t->gv, &t->pos};
+    const fmm_dense *const values[] = {&t->v, &t->out, &t->gout, &t->gv};
     bool packs = true;
     for (const fmm_dense *d : scores)
         if (t->score != FMM_ADDITIVE && d->data)
             packs = packs && lies_in_packs(d, bytes, 16 / (int64_t)bytes);
     for (const fmm_dense *d : values)
         if (d->data) packs = packs && lies_in_packs(d, bytes, 16 / (int64_t)bytes);
+    const size_t sum_bytes = bytes == 8 ? 8 : 4;
+    if (t->pos.data) packs = packs && lies_in_packs(&t->pos, sum_bytes, 16 / (int64_t)sum_bytes);
     return packs;
 }
 enum { PER_SINGLE = 8 };

@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         if (POS && c >= width / 2) {
             const int64_t column = c - width / 2;
             for (int i = 0; i < QUAD && column + i < s.feat_v; i++)
-                *s.to_pos.at(row, head, column + i) = narrow<T>(shared_out(total.v[i], share));
+                *s.to_pos.at(row, head, column + i) = shared_out(total.v[i], share);
             if (column == 0) *s.to_pos_w.at(row, head, 0) = shared_out(total.v[QUAD], share);
             return;
         }

@@ -191,8 +191,9 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
     }
 
     /* Sums of a whole row go to the row, those of a piece to its slot, `offset` sums into it. */
+    template <class U>
     __device__ __forceinline__ void write(const attend_args<T> &s, const item_view &item, int r,
-                                          int64_t row, const A (*sums)[VEC], const own_side<T> &to,
+                                          int64_t row, const A (*sums)[VEC], const own_side<U> &to,
                                           int64_t offset, const bool *in) const
     {
 #pragma unroll
@@ -204,7 +205,10 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
                                      offset + column[i],
                                  sums[i]);
             } else if (r < item.count && to.data) {
-                store<T, VEC>(to.at(row, head, column[i]), sums[i]);
+                if constexpr (sizeof(U) > sizeof(T)) /* more than 16 bytes */
+                    keep<A, VEC>(to.at(row, head, column[i]), sums[i]);
+                else
+                    store<U, VEC>(to.at(row, head, column[i]), sums[i]);
             }
         }
     }
@@ -218,7 +222,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         for (int i = 0; i < PER; i++) {
             if (WALK != ROWS && s.to_v.data && in_v[i])
                 store<T, VEC>(s.to_v.at(row, head, column[i]), zeros);
-            if (POS && in_v[i]) store<T, VEC>(s.to_pos.at(row, head, column[i]), zeros);
+            if (POS && in_v[i]) keep<A, VEC>(s.to_pos.at(row, head, column[i]), zeros);
             if (BACK && !SCALAR && s.to_s.data && in_s[SCALAR ? 0 : i])
                 store<T, VEC>(s.to_s.at(row, head, column[i]), zeros);
         }

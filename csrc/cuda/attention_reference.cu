@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(BLOCK)
         if (s.feat_v > 0)
             *element<T>(s.out, i, h, c) = narrow<T>(all == A(0) ? A(0) : values.total() / all);
         if (s.feat_v > 0 && s.pos.data)
-            *element<T>(s.pos, i, h, c) = narrow<T>(all == A(0) ? A(0) : pos.total() / all);
+            *element<A>(s.pos, i, h, c) = all == A(0) ? A(0) : pos.total() / all;
         if (c == 0 && s.pos_w.data)
             *element<A>(s.pos_w, i, h, 0) = all == A(0) ? A(0) : pos_w.total() / all;
         if (c == 0) *element<A>(s.lse, i, h, 0) = all == A(0) ? -A(INFINITY) : high + log(all);

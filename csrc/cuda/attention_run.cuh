@@ -199,7 +199,7 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.delta = own_of<const A>(&t->delta);
     if (forward) {
         s.to_v = own_of<T>(&t->out), s.to_lse = own_of<A>(&t->lse);
-        s.to_pos = own_of<T>(&t->pos), s.to_pos_w = own_of<A>(&t->pos_w);
+        s.to_pos = own_of<A>(&t->pos), s.to_pos_w = own_of<A>(&t->pos_w);
     }
     if (cols) s.to_s = own_of<T>(&t->gk), s.to_v = own_of<T>(&t->gv);
     if (t->pass == FMM_ATTENTION_ROWS) {

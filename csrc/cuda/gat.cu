@@ -28,7 +28,8 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     for (int64_t begin = first - of_warp; begin < count; begin += N * step) {
         int64_t i[N], h[N];
         bool writes[N];
-        const T *a[N], *b[N], *att[N], *pos[N];
+        const T *a[N], *b[N], *att[N];
+        const A *pos[N];
         A glse[N], pos_w[N], lse[N], q[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -47,14 +48,14 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
             q[n] = FORM != SCORES && s.packed ? widen(*at<VEC>(s.score[0], i[n], h[n])) : A(0);
         }
         if constexpr (FORM == SCORES) {
-            const dots<T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
+            const dots<T, T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 if (writes[n]) *at<VEC>(s.score[0], i[n], h[n]) = narrow<T>(sum.with_b[n]);
                 if (writes[n]) *at<VEC>(s.score[1], i[n], h[n]) = narrow<T>(sum.with_c[n]);
             }
         } else {
-            const dots<T, VEC, FORM == DELTA, N> sum(a, b, pos, s.feat, lane, lanes);
+            const dots<T, A, VEC, FORM == DELTA, N> sum(a, b, pos, s.feat, lane, lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 if (!writes[n]) continue;
@@ -278,7 +279,7 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
         s.att[t] = side_of<const T>(call->att[t]);
         s.score[t] = side_of<T>(call->score[t]);
     }
-    s.pos = side_of<const T>(call->pos), s.pos_w = side_of<const A>(call->pos_w);
+    s.pos = side_of<const A>(call->pos), s.pos_w = side_of<const A>(call->pos_w);
     s.lse = side_of<const A>(call->lse), s.glse = side_of<const A>(call->glse);
     s.delta = side_of<A>(call->delta);
     s.out = side_of<T>(call->out), s.parts = side_of<A>(call->parts);

@@ -33,9 +33,9 @@ template <class T> static side<T> side_of(const fmm_dense &d)
 
 template <class T> struct gat_args {
     typedef typename sum_of<T>::type A;
-    side<const T> x, value, gout, pos, att[2];
+    side<const T> x, value, gout, att[2];
     side<T> score[2], out, total[PLANES];
-    side<const A> pos_w, lse, glse;
+    side<const A> pos, pos_w, lse, glse;
     side<A> delta, parts;
     A *packed;
     uint32_t *arrived;
@@ -71,13 +71,14 @@ static __device__ __forceinline__ void read(const T *from, typename sum_of<T>::t
 /* < a, b > and, unless ONE, < a, c > of N items over the group's lanes, the same in all of them.
  * All are read before one is waited for: such a call lasts as long as its waits. What the lanes
  * reach at once stands outside the loop, in which the compiler waits for one item after another. */
-template <class T, int VEC, bool ONE, int N> struct dots {
+template <class T, class U, int VEC, bool ONE, int N> struct dots {
     typedef typename sum_of<T>::type A;
     A with_b[N], with_c[N];
-    __device__ __forceinline__ void add(const T *const *a, const T *const *b, const T *const *c,
+    __device__ __forceinline__ void add(const T *const *a, const T *const *b, const U *const *c,
                                         int64_t k, bool there, A *sum_b, A *sum_c)
     {
-        items_of<T, VEC> px[N], py[N], pz[N];
+        items_of<T, VEC> px[N], py[N];
+        items_of<U, VEC> pz[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
             px[n].fetch(a[n] + k);
@@ -97,7 +98,7 @@ template <class T, int VEC, bool ONE, int N> struct dots {
             }
         }
     }
-    __device__ __forceinline__ dots(const T *const *a, const T *const *b, const T *const *c,
+    __device__ __forceinline__ dots(const T *const *a, const T *const *b, const U *const *c,
                                     int64_t feat, int lane, int lanes)
     {
         const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);

@@ -40,7 +40,7 @@ struct plan_view {
 };
 
 /* Short segments keep a small matrix's lanes busy, long ones save partial sums. Fastest on real and
- * R-MAT graphs (H200) were 32 entries for up to 200,000, 64 for 0.6 M, 256 for 2 and 6 M, 1,024 for
+ * R-MAT graphs (H200) were 32 entries for up to 200,000, 64 for 0.6 M, 256 for 2 to 6 M, 1,024 for
  * 13 M, 2,048 for 30 to 49 M and 4,096 for 78 M and more. A matrix of no more entries than TINY has
  * no long rows at all: host time is all there is to its calls, and the partial sums would cost an
  * allocation and a launch. */

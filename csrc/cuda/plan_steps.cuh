@@ -131,7 +131,7 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
         *const_cast<plan_header *>(p.header) = plan_header{
             v.a.rows,
             v.a.nnz,
-            1,
+            2,
             v.segment,
             begins[LONG * n],
             begins[(LONG + 1) * n],

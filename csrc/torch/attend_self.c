@@ -55,7 +55,7 @@ static int64_t kept_in(const attending *s, bool whole, bool added, unsigned char
     *k = (kept){.lse = attend_view(s, NULL, true, s->n, s->heads, 1)};
     k->k = k->q = attend_view(s, NULL, false, s->n, s->heads, 1);
     if (whole) {
-        k->pos = attend_view(s, NULL, false, s->n, s->heads, s->feat);
+        k->pos = attend_view(s, NULL, true, s->n, s->heads, s->feat);
         k->pos_w = k->lse;
         attend_carve(base, &bytes, &k->pos);
         attend_carve(base, &bytes, &k->pos_w);

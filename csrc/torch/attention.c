@@ -124,7 +124,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (begin(&s, stack, FMM_ATTENTION_FORWARD, LSE) &&
         give(&s, &c->out, true, false, s.a.rows, c->v.feat, false) &&
         give(&s, &c->lse, true, true, s.a.rows, 1, true) &&
-        give(&s, &c->pos, s.want & 1, false, s.a.rows, c->v.feat, false) &&
+        give(&s, &c->pos, s.want & 1, true, s.a.rows, c->v.feat, false) &&
         give(&s, &c->pos_w, s.want & 1, true, s.a.rows, 1, true))
         run(&s);
     finish(&s, stack);

@@ -61,8 +61,9 @@ class Linear(torch.nn.Module):
     def weight_for(self, x: Tensor) -> Tensor:
         """The weight, which is drawn here where x is the first input."""
         if self.in_channels <= 0 and isinstance(self.weight, UninitializedParameter):
-            self._open(x.size(-1))
-            self.reset_parameters()
+            with torch.inference_mode(False), torch.no_grad():  # else it could never be trained
+                self._open(x.size(-1))
+                self.reset_parameters()
         weight: Tensor = self.weight
         return weight
 

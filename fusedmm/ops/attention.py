@@ -99,6 +99,8 @@ def attention(
         slope: of leaky_relu below 0.
         att: [heads, F] (or [1, heads, F], or for one head [F]), for gatv2.
         bias: [nnz, heads], or for all heads [nnz] or [nnz, 1], in the caller's edge order, added to the logits.
+            -inf masks an entry. A large finite number masks it too, but not a row of nothing else: weights and
+            gradients are made of logit - lse, one number each, and off by 1e-7 of the logit's size.
         edge_weight: shaped like bias, multiplies the weights after the softmax.
         dropout: probability that a weight becomes 0; the others are divided by 1 - dropout. The mask
             depends on torch's generator (one seed per call), the edge and the head alone.
@@ -121,7 +123,7 @@ def attention(
     Cost: every entry gathers one row of k and of v; memory for one number per row and head. For the
     gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
     (float64 for float64), unless bias or edge_weight needs a gradient too. While a GPU computes, rows of
-    more than 32 entries (512 in large matrices) leave heads (C + 2) numbers for every piece of so many.
+    more than 32 entries (4,096 in large matrices) leave heads (C + 2) numbers for every piece of so many.
     Under torch.func and with forward mode's tangents the weights are in memory.
 
     Example:

@@ -30,7 +30,7 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
         logits: float32, float64, float16 or bfloat16, [nnz] or [nnz, heads], in the caller's edge order.
 
     Returns:
-        w, like logits. Any size of logits is fine; a row of nothing but -inf gives 0.
+        w, like logits. Any size of logits is fine (below 2e38, in float64 1e308); a row of nothing but -inf gives 0.
 
     Raises:
         TypeError: wrong types or devices.
@@ -77,7 +77,18 @@ def softmax(adj: CSR, logits: Tensor) -> Tensor:
         return SoftmaxRule.apply(Held(adj), logits)
     if torch.is_grad_enabled() and logits.requires_grad:
         return Softmax.apply(adj, logits)
-    return weights(adj, logits, lse_of(adj, logits))
+    return normalised(adj, logits)
+
+
+def normalised(adj: CSR, logits: Tensor) -> Tensor:
+    """The kernels behind softmax.
+
+    One number cannot hold the logarithm of a sum and a large logit before it: what that lacks is a second one of the
+    logits less the first, whose differences are exact where they count.
+    """
+    near = logits.to(sums_dtype(logits))
+    near = near - to_entries(adj, lse_of(adj, near).clamp(min=torch.finfo(near.dtype).min))
+    return weights(adj, near, lse_of(adj, near)).to(logits.dtype)
 
 
 def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
@@ -127,7 +138,7 @@ class Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
-        w = weights(adj, logits, lse_of(adj, logits))
+        w = normalised(adj, logits)
         ctx.save_for_backward(Softmax.needed(logits, w))
         ctx.adj = adj
         return w
@@ -174,7 +185,7 @@ class SoftmaxRule(torch.autograd.Function):
 
     @staticmethod
     def forward(held: Held, logits: Tensor) -> Tensor:
-        return weights(held.adj, logits, lse_of(held.adj, logits))
+        return normalised(held.adj, logits)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

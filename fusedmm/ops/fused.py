@@ -86,7 +86,8 @@ def fused(
             x[i] + y[j] where F is 1; "none", s = 1.
         edge: w as an expression in ``s`` and ``a`` (the entry's value): numbers, ``+ - * /``, ``**`` by a
             constant, sigmoid, tanh, exp, log, sqrt, softplus, abs, relu, leaky_relu(u, slope), minimum,
-            maximum. It is parsed, never evaluated by Python.
+            maximum. It is parsed, never evaluated by Python. Where its slope is infinite (sqrt(s) at 0) a
+            gradient is NaN, as torch's: sqrt(s + 1e-12).
         message: "scale" sends z[j]; "add" x[i] + y[j], "sub" x[i] - y[j], "mul", "max" and "min" combine
             x[i] and y[j] channel by channel.
         activation: of the message: None, "relu", "leaky_relu" (slope 0.01), "sigmoid" or "tanh".

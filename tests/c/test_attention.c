@@ -344,7 +344,7 @@ static void run(const setting *t)
     fmm_attention *c = &s.call;
     if (t->score == FMM_GATV2) c->att = VIEW(t->dtype, 1, h, t->feat);
     if (t->score == FMM_ADDITIVE) {
-        c->pos = VIEW(t->dtype, t->rows, h, t->feat_v);
+        c->pos = VIEW(sums, t->rows, h, t->feat_v);
         c->pos_w = VIEW(sums, t->rows, h, 1);
     }
     if (t->score == FMM_GATV2) c->gatt = VIEW(sums, 3, h, t->feat);

@@ -126,7 +126,7 @@ static void attention(input *in, shared *s)
         c.gk = maybe(in, s->dtype, nk, h, f);
         c.gv = maybe(in, s->dtype, nk, h, fv);
     }
-    c.pos = maybe(in, s->dtype, nq, h, fv);
+    c.pos = maybe(in, sums, nq, h, fv);
     c.pos_w = maybe(in, sums, nq, h, 1);
     size_t bytes;
     fmm_attend_workspace(&s->exec, &s->a, &c, s->algorithm, &bytes);
@@ -212,7 +212,7 @@ static void nodes(input *in, shared *s)
         c.score[t] = maybe(in, s->dtype, n, h, 1);
     }
     c.gout = maybe(in, s->dtype, n, h, f);
-    c.pos = maybe(in, s->dtype, n, h, f);
+    c.pos = maybe(in, sums, n, h, f);
     c.lse = maybe(in, sums, n, h, 1);
     c.pos_w = maybe(in, sums, n, h, 1);
     c.glse = maybe(in, sums, n, h, 1);
