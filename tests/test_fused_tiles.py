@@ -117,6 +117,7 @@ def uniform(rows, cols, share, device, hub=False):
         (1200, 0.2, 16, False, "segments"), (9000, 0.2, 32, False, "segments"), (1200, 0.2, 128, True, "segments"),
         (1200, 0.2, 132, False, "segments"), (900, 0.2, 128, False, "segments"), (900, 0.2, 32, False, "tiles"),
         (8192, 0.1, 128, False, "tiles"), (9000, 0.1, 128, False, "segments"), (8192, 0.08, 128, False, "segments"),
+        (4200, 0.1, 32, False, "tiles"), (4300, 0.1, 32, False, "segments"), (8192, 0.1, 32, False, "tiles"),
     ],
 )  # fmt: skip
 def test_the_choice(rows, share, feat, hub, chosen, cuda):

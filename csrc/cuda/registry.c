@@ -272,12 +272,15 @@ static const fmm_algorithm *choose_attention(const fmm_call *call)
 /* Time of `segments` over that of `tiles` on uniform matrices of 3,072 x 1,024 to 32,768 x 8,192,
  * 70, 80 and 90 % zeros. K 128: 1.10 to 1.67, 1.01 to 1.54, 0.81 to 1.26, of the last 1.10 to 1.26
  * where blocks of 64 rows fill their last wave; 0.75 to 0.93 with 95 %, and 0.74 to 0.82 on 1,024 x
- * 1,024. K 64: 1.32 and 1.06. K 32: 0.93 to 1.62 up to 8,192 rows, 1.13 with 95 %, 1.15 to 1.33 on
- * 1,024 x 1,024; 0.77 to 1.05 with more rows. Below 1 are 6,144 and 12,288 rows, which no number of
- * rows a block spreads evenly over 132 multiprocessors. */
+ * 1,024. K 64: 1.32 and 1.06. K 32: 1.05 to 1.62 of up to 4,096 and of 8,192 rows, 1.13 with 95 %,
+ * 1.15 to 1.33 on 1,024 x 1,024; 0.78 of 4,267 x 4,267 with 89 %, 0.94 to 1.02 of 6,144 rows, 0.77
+ * to 1.05 of more. Below 1 are 6,144 and 12,288 rows, which no number of rows a block spreads
+ * evenly over 132 multiprocessors, those of an H200, and 4,267, which are a few too many for one
+ * wave. */
+enum { CARD = 132, BLOCK_ROWS = 64 };
 static bool fills_waves(int64_t rows)
 {
-    const int64_t wave = 132 * 64, waves = (rows + wave - 1) / wave;
+    const int64_t wave = CARD * BLOCK_ROWS, waves = (rows + wave - 1) / wave;
     return (double)rows >= 0.9 * (double)(waves * wave);
 }
 static bool fused_may_be_tiled(const fmm_call *call)
@@ -286,7 +289,9 @@ static bool fused_may_be_tiled(const fmm_call *call)
     const int64_t feat = call->fusion->x->feat;
     const double places = (double)a->rows * (double)a->cols, share = (double)a->nnz / places;
     const bool wide = places > 1 << 20 && share >= (fills_waves(a->rows) ? 0.09 : 0.15);
-    const bool wins = feat > 32 ? wide : a->rows <= 8192 && share >= 0.04;
+    const bool few =
+        a->rows <= CARD * BLOCK_ROWS / 2 || (a->rows <= CARD * BLOCK_ROWS && fills_waves(a->rows));
+    const bool wins = feat > 32 ? wide : few && share >= 0.04;
     return feat >= 32 && wins && may_be_tiled(a) && fmm_fused_tiles_supports(call);
 }
 
