@@ -88,7 +88,8 @@ def normalised(adj: CSR, logits: Tensor) -> Tensor:
     """
     near = logits.to(sums_dtype(logits))
     near = near - to_entries(adj, lse_of(adj, near).clamp(min=torch.finfo(near.dtype).min))
-    return weights(adj, near, lse_of(adj, near)).to(logits.dtype)
+    w = weights(adj, near, lse_of(adj, near))
+    return w if w.dtype == logits.dtype else w.to(logits.dtype)  # torch 2.11 compiles a copy to the same dtype wrongly
 
 
 def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
