@@ -3,9 +3,9 @@
  *     logit[p,h] = scale * < q[i,h,:], k[j,h,:] > + bias[e,h]             DOT
  *                = leaky(q[i,h] + k[j,h] + bias[e,h])                     ADDITIVE
  *                = < att[h,:], leaky(q[i,h,:] + k[j,h,:]) > + bias[e,h]   GATV2
- *     w[p,h]     = exp(logit[p,h] - lse[i,h]),  lse[i,h] = log sum_p exp(logit[p,h])
- *     u[p,h]     = keep[e,h] / (1 - dropout) * weight[e,h] * w[p,h]
- *     out[i,h,:] = sum_p u[p,h] v[j,h,:]                  entry p = (i, j = idx[p]), e = eid[p]
+ *     w[p,h]     = exp(logit[p,h] - lse[i,h] - lse_rest[i,h]),  lse[i,h] = log sum_p
+ * exp(logit[p,h]) u[p,h]     = keep[e,h] / (1 - dropout) * weight[e,h] * w[p,h] out[i,h,:] = sum_p
+ * u[p,h] v[j,h,:]                  entry p = (i, j = idx[p]), e = eid[p]
  *
  * Backward: t = u / w * < gout[i,h], v[j,h] >, glogit = w (t - delta[i,h]); for every gradient of
  * an edge's number glogit is the factor, which DOT hands to q and k times scale, ADDITIVE times
@@ -15,9 +15,11 @@
  * u gout[i], gweight is keep / (1 - dropout) * w * < gout, v >. A pass has one owner per output:
  * ROWS for what belongs to rows and entries, COLS, on the transpose, for what belongs to columns.
  * Nothing is added to memory that another owns, so every number is the same on every run.
- * Precision: logits, statistics and sums in f32 (f64 for f64); one rounding to the output's dtype.
- * Cost: forward 2 nnz heads (feat + feat_v) flops and nnz heads exponentials; every entry gathers
- * one row of k and of v. */
+ * lse_rest = (top - lse) + log sum_p exp(logit - top), of the row's largest logit, top: of rows
+ * whose logits are large, lse rounds the logarithm off, and weights of equal logits would be so
+ * many times too large. Precision: logits, statistics and sums in f32 (f64 for f64); one rounding
+ * to the output's dtype. Cost: forward 2 nnz heads (feat + feat_v) flops and nnz heads
+ * exponentials; every entry gathers one row of k and of v. */
 #include "check.h"
 
 #include <inttypes.h>
@@ -43,7 +45,7 @@ typedef struct operand {
     int64_t rows, heads, feat;
 } operand;
 
-enum { INPUTS = 9, OUTPUTS = 11 };
+enum { INPUTS = 10, OUTPUTS = 12, OF_FORWARD = 2 };
 
 static fmm_status check_operands(const operand *all, int count, const fmm_attention *call)
 {
@@ -91,6 +93,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"gout", &call->gout, back, false, nq, heads, feat_v},
         {"delta", &call->delta, back, true, nq, heads, 1},
         {"lse", &call->lse, true, true, nq, heads, 1},
+        {"lse_rest", &call->lse_rest, false, true, nq, heads, 1},
     };
     const operand outputs[OUTPUTS] = {
         {"out", &call->out, forward, false, nq, heads, feat_v},
@@ -104,13 +107,14 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"pos", &call->pos, fmm_given(&call->pos_w), true, nq, heads, feat_v},
         {"pos_w", &call->pos_w, fmm_given(&call->pos), true, nq, heads, 1},
         {"lse", &call->lse, true, true, nq, heads, 1},
+        {"lse_rest", &call->lse_rest, false, true, nq, heads, 1},
     };
     REQUIRE(call->score == FMM_ADDITIVE || !(fmm_given(&call->pos) || fmm_given(&call->pos_w)),
             FMM_INVALID_ARGUMENT, OP ": pos and pos_w are of additive scores");
     REQUIRE(!call->gatt.data || parts > 0, FMM_INVALID_ARGUMENT, OP ": gatt has no part");
     TRY(check_operands(inputs, INPUTS, call));
     TRY(check_operands(outputs, OUTPUTS, call));
-    for (int o = 0; o < OUTPUTS - !forward; o++) { /* lse is an output of the forward pass alone */
+    for (int o = 0; o < (forward ? OUTPUTS : OUTPUTS - OF_FORWARD); o++) { /* lse and its rest */
         TRY(fmm_check_output(OP, outputs[o].name, outputs[o].view));
         for (int i = 0; i < INPUTS; i++)
             if (outputs[o].view != inputs[i].view)

@@ -220,8 +220,8 @@ def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     size = (ptr.size(0) - 1, q.size(1))
     out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=sums_dtype(v))
     if not rest[-2] & 1:
-        return out, lse, v.new_empty(0), v.new_empty(0)
-    return out, lse, torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
+        return out, lse, torch.empty_like(lse), v.new_empty(0), v.new_empty(0)
+    return out, lse, torch.empty_like(lse), torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
 
 
 @torch.library.register_fake("fusedmm::_attention_weights")
@@ -233,7 +233,7 @@ GATT_PARTS = {"cpu": 64, "cuda": 1024}
 
 
 @torch.library.register_fake("fusedmm::_attention_rows")
-def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *rest):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, heads, feat = rest[-2], q.size(1), q.size(2)
     gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & 1 else (0,))
     parts = (GATT_PARTS[q.device.type], heads, feat)
@@ -243,7 +243,7 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *
 
 
 @torch.library.register_fake("fusedmm::_attention_cols")
-def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, delta, gout, *rest):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, rows, heads = rest[-2], ptr.size(0) - 1, q.size(1)
     gk = q.new_empty((rows, heads, k.size(2)) if want & 1 else (0,))
     return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
@@ -273,7 +273,7 @@ def _kept_bytes(sizes: list[int]) -> int:
 @torch.library.register_fake("fusedmm::_attend_self")
 def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole):  # type: ignore[no-untyped-def]
     sums, numbers, wide = sums_dtype(x).itemsize, x.size(0) * att_k.size(1), att_k.size(2)
-    sizes = [numbers * size for size in (sums, x.dtype.itemsize, x.dtype.itemsize)]
+    sizes = [numbers * size for size in (sums, sums, x.dtype.itemsize, x.dtype.itemsize)]
     if whole:
         sizes += [numbers * sums, numbers * wide * sums]
         sizes += [numbers * wide * x.dtype.itemsize] if bias.size(0) else []
@@ -290,7 +290,7 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
 @torch.library.register_fake("fusedmm::_attend_maps")
 def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, maps, whole):  # type: ignore[no-untyped-def]
     rows, width = p.size(0), p.size(1) // maps
-    sizes = [rows * heads * sums_dtype(p).itemsize]
+    sizes = [rows * heads * sums_dtype(p).itemsize] * 2
     sizes += [rows * width * p.dtype.itemsize] if whole and (maps == 4 or bias.size(0)) else []
     return p.new_empty(rows, width), p.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
 

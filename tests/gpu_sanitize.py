@@ -36,6 +36,13 @@ def structure(long_row: bool) -> fusedmm.CSR:
     return fusedmm.CSR.from_coo(row[order].cuda(), col[order].cuda(), shape=(33, 40))
 
 
+def long_pieces() -> fusedmm.CSR:
+    """16 x 40 with so many entries that their pieces, of 1,024, put their sums aside."""
+    degree = 700_000
+    idx = torch.arange(40, dtype=torch.int32).repeat_interleave(degree // 40).repeat(16)
+    return fusedmm.CSR.from_csr(torch.arange(0, 16 * degree + 1, degree).cuda(), idx.cuda(), shape=(16, 40))
+
+
 def even() -> fusedmm.CSR:
     """300 x 600, every 15th column of each row, in order: several blocks of `tiles`, several windows each."""
     col = torch.arange(0, 600, 15).repeat(300) + torch.arange(300).remainder(15).repeat_interleave(40)
@@ -81,6 +88,7 @@ def calls(
     yield "sddmm", partial(fusedmm.sddmm, weighted, q, x, algorithm=algorithms["sddmm"])
     attention = partial(fusedmm.attention, adj, algorithm=algorithms["attention"])
     yield "attention", partial(attention, q, x, x)
+    yield "attention", partial(attention, q * 100, x, x)  # what lse's rounding took is read
     yield "attention", partial(attention, one, two, x, score="additive", dropout=0.5)
     yield "attention", partial(attention, q, x, x, score="gatv2", att=att, bias=new(adj.nnz, 2))
     fused = partial(fusedmm.fused, weighted, q, x, edge="sigmoid(s)*a", algorithm=algorithms["fused"])
@@ -143,6 +151,7 @@ def main() -> int:
             done["tiles"] = done.get("tiles", 0) + tiles(even(), dtype, feat)
     for dtype, feat in zip(DTYPES, WIDTHS, strict=True):
         run(structure(True), auto, dtype, feat, True)
+    run(long_pieces(), auto, torch.float32, 4, True)
     for name, values in WILD.items():
         if "initcheck" in sys.argv:
             continue  # torch adds up gradients in which nobody wrote what forged edges leave out

@@ -237,7 +237,7 @@ class Calls(torch.utils._python_dispatch.TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         self.names.append(str(func))
         if str(func) == "fusedmm._attention.default":
-            self.kept = max(t.numel() for t in found[2:])
+            self.kept = max(t.numel() for t in found[3:])
         return found
 
 

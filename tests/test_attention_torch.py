@@ -67,13 +67,13 @@ def test_opcheck(device):
     halves = [(adj.ptr, adj.idx, adj.eid, adj.plan), adj.transpose_half()]
     given, numbers = (q, k, v, att, bias, bias, seed), (1.0, 0.2, 0.3, 2)
     check_operator(ops._attention.default, (*halves[0], *given, *numbers, 0, 0))
-    out, lse, *_ = ops._attention.default(*halves[0], *given, *numbers, 0, 0)
+    out, *lses, _, _ = ops._attention.default(*halves[0], *given, *numbers, 0, 0)
     additive = (q[..., :1], k[..., :1], v, none, bias, bias, seed, 1.0, 0.2, 0.3, 1)
     for want in (0, 1):
         check_operator(ops._attention.default, (*halves[0], *additive, want, 0))
-    check_operator(ops._attention_weights.default, (*halves[0], *given, lse, *numbers, 0))
-    check_operator(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], lse, *numbers, 0))
-    behind = (lse, torch.randn_like(lse), torch.randn_like(out))
+    check_operator(ops._attention_weights.default, (*halves[0], *given, *lses, *numbers, 0))
+    check_operator(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], *lses, *numbers, 0))
+    behind = (*lses, torch.randn_like(lses[0]), torch.randn_like(out))
     for want in (1, 2, 4, 8, 15):
         check_operator(ops._attention_rows.default, (*halves[0], *given, *behind, *numbers, want, 0))
     for want in (1, 2, 3):

@@ -87,12 +87,12 @@ def test_gradients_spread_over_nodes(size, dtype, device):
 
     k, q = ops._gat_scores(x, *att)
     o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
-    same, lse, pos, pos_w = attention.forward(o, operands)
+    same, *lses, pos, pos_w = attention.forward(o, operands)
     assert torch.equal(same.flatten(1), out)
-    delta, gq, packed = ops._gat_delta(gout, same, lse, none, pos, pos_w, q, SLOPE)
-    gk, gv = attention.backward_cols(o, operands, lse, delta, gout, 3)
+    delta, gq, packed = ops._gat_delta(gout, same, lses[0], none, pos, pos_w, q, SLOPE)
+    gk, gv = attention.backward_cols(o, operands, lses, delta, gout, 3)
     assert (packed.numel() > 0) == (device == "cuda")
-    assert all(map(torch.equal, attention.backward_cols(o, operands, lse, delta, gout, 3, packed), (gk, gv)))
+    assert all(map(torch.equal, attention.backward_cols(o, operands, lses, delta, gout, 3, packed), (gk, gv)))
     g = [gk.double(), gq.double()]
     terms = [gv.double(), *(s * a.double() for s, a in zip(g, att, strict=True))]
     close(gx.view(size), sum(terms), sum(t.abs() for t in terms), 3, dtype)

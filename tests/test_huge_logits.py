@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from attention_oracle import algorithms
+from generate import run_or_decline
+from torch.nn.functional import leaky_relu
 
 import fusedmm
 
@@ -52,3 +55,101 @@ def test_rows_of_infinities(device):
     assert torch.equal(w[:10], torch.zeros(10, device=device)) and w[10:].sum().item() == pytest.approx(1)
     w = fusedmm.edge_softmax(adj, tied(10, torch.inf, device)[1].detach())
     assert bool(w[:10].isnan().all()) and w[10:].sum().item() == pytest.approx(1)
+
+
+# ---- attention, whose weights and gradients are made of logits and lse as well ----
+
+NAMES = "q", "k", "v", "att", "bias"
+LOWEST = "the lowest number"
+
+
+class Tied:
+    """Rows of one tie, of logits of which one is far below the others and one masked, and of nothing.
+
+    The tied row's logits are its bias alone, to which such a size would round any other number.
+    """
+
+    def __init__(self, score, value, dtype, count, device):
+        torch.manual_seed(count)
+        few, heads, feat = torch.tensor([0.5, 1.0, -50.0, -torch.inf]), 3, 1 if score == "additive" else 4
+        self.row = torch.cat([torch.zeros(count, dtype=torch.int64), torch.ones(4, dtype=torch.int64)])
+        self.col = torch.cat([torch.arange(count), torch.arange(4)])
+        self.adj = fusedmm.CSR.from_coo(self.row, self.col, shape=(3, count)).to(device)
+        self.score, self.device, self.dtype = score, device, dtype
+        value = torch.finfo(dtype).min if value == LOWEST else value
+        q = torch.randn(3, heads, feat) * torch.tensor([0, 1, 1])[:, None, None]
+        k = torch.randn(count, heads, feat) if score == "dot" else torch.zeros(count, heads, feat)
+        v, self.gout = torch.randn(count, heads, 5), torch.randn(3, heads, 5).to(device, dtype)
+        att = torch.randn(heads, feat) if score == "gatv2" else None
+        bias = torch.cat([torch.full((count,), value, dtype=torch.float64), few.double()])[:, None].repeat(1, heads)
+        self.given = [None if t is None else t.to(device, dtype) for t in (q, k, v, att, bias)]
+
+    def exact(self):
+        """out, u and the gradients by their names, in float64."""
+        leaves = [None if t is None else t.cpu().double().clone().requires_grad_() for t in self.given]
+        q, k, v, att, bias = leaves
+        t = q[self.row] + k[self.col]
+        if self.score == "additive":
+            logit = leaky_relu(t[..., 0] + bias, 0.2)
+        else:
+            product = q[self.row] * k[self.col] if self.score == "dot" else leaky_relu(t, 0.2) * att
+            logit = product.sum(-1) + bias
+        w = torch.cat([part.softmax(0) for part in logit.split(self.row.bincount().tolist())])
+        out = torch.zeros(3, *v.shape[1:], dtype=v.dtype).index_add(0, self.row, w[..., None] * v[self.col])
+        learnt = {name: leaf for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
+        gradients = torch.autograd.grad(out, list(learnt.values()), self.gout.double().cpu())
+        return {"out": out.detach(), "use": w.detach(), **dict(zip(learnt, gradients, strict=True))}
+
+    def found(self, learn, algorithm):
+        """The same of this package, or None."""
+        leaves = [
+            None if t is None else t.clone().requires_grad_(n in learn) for n, t in zip(NAMES, self.given, strict=True)
+        ]
+        q, k, v, att, bias = leaves
+        q, k = (q[..., 0], k[..., 0]) if self.score == "additive" else (q, k)
+        options = {"score": self.score, "att": att, "bias": bias, "scale": 1.0 if self.score == "dot" else None}
+        out = run_or_decline(fusedmm.attention, self.adj, q, k, v, algorithm=algorithm, **options)
+        if out is None:
+            return None
+        with torch.no_grad():
+            use = fusedmm.attention(self.adj, q, k, v, algorithm=algorithm, return_weights=True, **options)[1]
+        learnt = {n: leaf for n, leaf in zip(NAMES, leaves, strict=True) if leaf is not None and n in learn}
+        gradients = torch.autograd.grad(out, list(learnt.values()), self.gout)
+        return {"out": out.detach(), "use": use, **dict(zip(learnt, gradients, strict=True))}
+
+
+@pytest.mark.parametrize("count", [10, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [1e3, -1e5, -1e9, LOWEST], ids=str)
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+def test_ties_in_attention(score, value, dtype, count, device):
+    tied = Tied(score, value, dtype, count, device)
+    exact = tied.exact()
+    rtol = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2}[dtype]
+    for algorithm in algorithms(device):
+        for learn in (NAMES, NAMES[:4]):  # additive scores walk over the rows where their bias learns, and else not
+            found = tied.found(learn, algorithm)
+            for name, of in {} if found is None else found.items():
+                size = torch.maximum(
+                    exact[name].abs().max(), exact["bias"].abs().max()
+                )  # some sums of the latter are 0
+                close = torch.isclose(of.double().cpu(), exact[name], rtol=rtol, atol=rtol * size.item())
+                assert bool(close.all()), (algorithm, learn, name, of, exact[name])
+
+
+@pytest.mark.parametrize("heads, feat", [(8, 8), (1, 64), (2, 40)])
+@pytest.mark.parametrize("value", [2.0**12, -(2.0**40)])
+def test_ties_of_products(value, heads, feat, device):
+    """No bias: other kernels. All logits are equal, so that v's gradient is that of a mean."""
+    count = 300
+    col = torch.arange(count, device=device)
+    adj = fusedmm.CSR.from_coo(torch.zeros_like(col), col, shape=(1, count))
+    q, k = torch.full((1, heads, feat), value, device=device), torch.ones(count, heads, feat, device=device)
+    v = torch.randn(count, heads, feat, device=device, requires_grad=True)
+    gout = torch.randn(1, heads, feat, device=device)
+    for algorithm in algorithms(device):
+        out = run_or_decline(fusedmm.attention, adj, q, k, v, scale=1.0, algorithm=algorithm)
+        if out is not None:
+            torch.testing.assert_close(out, v.mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
+            (gv,) = torch.autograd.grad(out, v, gout)
+            torch.testing.assert_close(gv, gout.expand_as(gv) / count, rtol=1e-5, atol=1e-7)

@@ -83,9 +83,9 @@ def peak(forward, operands):
 
 
 def documented(score):
-    """Numbers per node and head: out and lse; of additive scores, whose q learns, those of positive arguments too;
-    of cosine scores also the units of q and k, and what torch's normalize keeps to make them."""
-    return {"additive": 2 * FEAT + 2, "cosine": 3 * FEAT + 8}.get(score, FEAT + 1)
+    """Numbers per node and head: out and lse, which are two; of additive scores, whose q learns, those of positive
+    arguments too; of cosine scores also the units of q and k, and what torch's normalize keeps to make them."""
+    return {"additive": 2 * FEAT + 3, "cosine": 3 * FEAT + 9}.get(score, FEAT + 2)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

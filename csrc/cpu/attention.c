@@ -92,7 +92,8 @@ static entry entry_of(const walk *w, int64_t p)
     double turn;
     ends(w, p, &row, &col);
     const double lse = get(&c->lse, row, w->h, 0);
-    entry e = {.w = exp(logit(w, p, &turn) - (isinf(lse) && lse < 0 ? 0 : lse)),
+    const double rest = c->lse_rest.data ? get(&c->lse_rest, row, w->h, 0) : 0;
+    entry e = {.w = exp(logit(w, p, &turn) - (isinf(lse) && lse < 0 ? 0 : lse) - rest),
                .keep = keep(w, p)};
     e.factor = e.keep * weight(w, p);
     if (c->pass == FMM_ATTENTION_WEIGHTS) return e;
@@ -120,6 +121,10 @@ static void forward(const walk *w)
         if (inside(w, p)) add(&sum, exp(logit(w, p, &turn) - zero));
     const double all = total(&sum);
     put(&c->lse, w->i, w->h, 0, all == 0 ? -INFINITY : top + log(all));
+    if (c->lse_rest.data) {
+        const double lse = get(&c->lse, w->i, w->h, 0);
+        put(&c->lse_rest, w->i, w->h, 0, isinf(lse) ? 0 : top - lse + log(all));
+    }
     if (c->pos_w.data) {
         blocked_sum part = {0};
         for (int64_t p = begin; all != 0 && p < end; p++)

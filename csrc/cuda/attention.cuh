@@ -5,8 +5,8 @@
  * on that of the values (gout, in COLS v); each entry gathers the far ones (k and v, in COLS q and
  * gout). Scores are symmetric in own and far, hence one kernel text (attention_walk.cuh).
  *
- * Logits are kept times log2 e, so that an exponential is one instruction; lse leaves as a natural
- * logarithm. */
+ * Logits stay as they are until an exponential takes them: times log2 e, equal ones would not stay
+ * equal beside a bias of -1e9, and the lowest number would be -infinity. */
 #ifndef FMM_CUDA_ATTENTION_CUH
 #define FMM_CUDA_ATTENTION_CUH
 
@@ -25,7 +25,9 @@ static constexpr __host__ __device__ int threads_of(int walk)
 }
 enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
 
-static constexpr double LOG2_E = 1.4426950408889634, LN_2 = 0.69314718055994531;
+static constexpr double LOG2_E = 1.4426950408889634;
+/* What rounding took from an lse below this size is less than what it took from the logits. */
+enum { LARGE_LSE = 64 };
 
 template <class T> struct own_side {
     T *data;
@@ -48,10 +50,10 @@ template <class T> struct attend_args {
     edge_view edges; /* eid alone */
     own_side<const T> own_s, own_v, att, bias, weight;
     far_side<T> far_s, far_v;
-    own_side<const A> lse, delta;           /* ROWS */
+    own_side<const A> lse, lse_rest, delta; /* ROWS; of COLS lse_rest alone, where lse is large */
     const A *stats;                         /* COLS: stats_of packs them */
     own_side<T> to_s, to_v;                 /* gq; gk and gv; out */
-    own_side<A> to_lse, to_att;             /* FORWARD; ROWS of GATV2 */
+    own_side<A> to_lse, to_rest, to_att;    /* FORWARD; ROWS of GATV2 */
     own_side<A> to_pos, to_pos_w;           /* FORWARD of ADDITIVE that keeps them */
     own_side<T> to_bias, to_weight, to_use; /* gbias, gweight, weights */
     A *partial; /* [segments][heads][width]: width_s sums for to_s, then those for to_v */
@@ -68,35 +70,35 @@ template <class T> struct attend_args {
     bool early; /* COLS: the kernel before is this call's, or its caller's */
 };
 
-/* COLS gathers what is one number of a row and head from one place: pairs of lse (in base 2,
- * +infinity for a row that has no weights) and delta, then in ADDITIVE q, and as much that is
- * empty: 8 heads then begin at a cache line. */
+/* COLS gathers what is one number of a row and head from one place: pairs of lse (of a row that has
+ * no weights +infinity) and delta, then in ADDITIVE q, and as much that is empty: 8 heads then
+ * begin at a cache line. */
 static constexpr __host__ __device__ int planes_of(int score)
 {
     return score == FMM_ADDITIVE ? 4 : 2;
 }
 
-static __device__ __forceinline__ float exp2_of(float v)
+static __device__ __forceinline__ float exp_of(float v)
 {
     float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * float(LOG2_E)));
     return power;
 }
-static __device__ __forceinline__ double exp2_of(double v) { return exp2(v); }
-static __device__ __forceinline__ float log2_of(float v) { return log2f(v); }
-static __device__ __forceinline__ double log2_of(double v) { return log2(v); }
+static __device__ __forceinline__ double exp_of(double v) { return exp(v); }
+static __device__ __forceinline__ float log_of(float v) { return logf(v); }
+static __device__ __forceinline__ double log_of(double v) { return log(v); }
 /* Never one operation with what follows: kernels that differ in what they keep agree to the bit. */
 static __device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double product(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
 static __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }
 
-/* lse of a row in base 2; no weight of a row without one above -infinity is ever more than 0. */
-template <class A> static __device__ __forceinline__ A lse_base2(A lse)
+/* No weight of a row without a logit above -infinity is ever more than 0. */
+template <class A> static __device__ __forceinline__ A lse_of_weights(A lse)
 {
-    return lse == -A(INFINITY) ? A(INFINITY) : lse * A(LOG2_E);
+    return lse == -A(INFINITY) ? A(INFINITY) : lse;
 }
-/* out's factor and lse of a row with these statistics. */
+/* out's factor of a row with these statistics, and what is kept of them. */
 template <class A> static __device__ __forceinline__ A share_of(A sum)
 {
     return sum == A(0) ? A(0) : A(1) / sum;
@@ -106,9 +108,13 @@ template <class A> static __device__ __forceinline__ A shared_out(A v, A share)
 {
     return share == A(0) ? A(0) : v * share;
 }
-template <class A> static __device__ __forceinline__ A lse_of(A high, A sum)
+template <class T, class A>
+static __device__ __forceinline__ void write_lse(const attend_args<T> &s, int64_t row, int64_t head,
+                                                 A high, A sum)
 {
-    return sum == A(0) ? -A(INFINITY) : (high + log2_of(sum)) * A(LN_2);
+    const A logarithm = log_of(sum), lse = sum == A(0) ? -A(INFINITY) : high + logarithm;
+    *s.to_lse.at(row, head, 0) = lse;
+    if (s.to_rest.data) *s.to_rest.at(row, head, 0) = isinf(lse) ? A(0) : high - lse + logarithm;
 }
 /* What sums relative to `high` are multiplied by to be relative to the finite part of `higher`. */
 template <class A> static __device__ __forceinline__ A bounded(A high)

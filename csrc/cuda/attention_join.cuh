@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
          t += int64_t(gridDim.x) * BLOCK) {
         const int64_t row = item_of(t, s.heads, s.per_head), head = t - row * s.heads;
         auto *const to = s.stats + row * s.planes * s.heads;
-        to[2 * head] = lse_base2(__ldg(s.lse.at(row, head, 0)));
+        to[2 * head] = lse_of_weights(__ldg(s.lse.at(row, head, 0)));
         to[2 * head + 1] = __ldg(s.delta.at(row, head, 0));
         if (s.planes > 2) to[2 * s.heads + head] = widen(__ldg(s.q.at(row, head, 0)));
     }
@@ -51,7 +51,7 @@ template <class A, int WALK, bool POS> struct quad {
             return;
         }
         const A higher = most(high, other.high), zero = bounded(higher);
-        const A mine = exp2_of(high - zero), theirs = exp2_of(other.high - zero);
+        const A mine = exp_of(high - zero), theirs = exp_of(other.high - zero);
 #pragma unroll
         for (int i = 0; i < SUMS; i++) v[i] = fma(v[i], mine, product(other.v[i], theirs));
         sum = fma(sum, mine, product(other.sum, theirs));
@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
         for (int i = 0; i < QUAD && at + i < end && to.data; i++)
             *to.at(row, head, at + i) = narrow<T>(shared_out(total.v[i], share));
-        if (WALK == FORWARD && c == 0) *s.to_lse.at(row, head, 0) = lse_of(total.high, total.sum);
+        if (WALK == FORWARD && c == 0) write_lse(s, row, head, total.high, total.sum);
     };
     int64_t row, first, pieces;
     auto look_up = [&](int64_t k) {

@@ -151,6 +151,21 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         for (int f = 0; f < FLY; f++) to[f] = widen(raw[f]);
     }
 
+    /* logit - lse, with lse_rest of row(f) where it counts: what is read here is waited for. */
+    template <int FLY, class ROW>
+    __device__ __forceinline__ void subtract(const attend_args<T> &s, const ROW &row,
+                                             const A (&lse)[FLY], A (&logit)[FLY]) const
+    {
+        bool large = false;
+#pragma unroll
+        for (int f = 0; f < FLY; f++) {
+            large |= fabs(lse[f]) >= A(LARGE_LSE);
+            logit[f] -= lse[f];
+        }
+        if (large && s.lse_rest.data)
+            for (int f = 0; f < FLY; f++) logit[f] -= __ldg(s.lse_rest.at(row(f), head, 0));
+    }
+
     __device__ __forceinline__ span span_at(const span &of, int k) const
     {
         span other;
@@ -227,7 +242,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
                 store<T, VEC>(s.to_s.at(row, head, column[i]), zeros);
         }
         if (!live || sub) return;
-        if (WALK == FORWARD) *s.to_lse.at(row, head, 0) = -A(INFINITY);
+        if (WALK == FORWARD) write_lse(s, row, head, A(0), A(0));
         if (POS) *s.to_pos_w.at(row, head, 0) = A(0);
         if (BACK && SCALAR && s.to_s.data) *s.to_s.at(row, head, 0) = narrow<T>(A(0));
     }
@@ -242,7 +257,7 @@ template <class A, int WALK, bool POS, bool COLLECT, int S, int V> struct walk_a
     __device__ __forceinline__ void put(bool first, A high, A *sum, A *pos, A *v, A *also, A *s,
                                         A *turned)
     {
-        const A by = WALK == FORWARD && !first ? exp2_of(high_then - bounded(high)) : A(1);
+        const A by = WALK == FORWARD && !first ? exp_of(high_then - bounded(high)) : A(1);
         high_then = high;
         if (WALK == FORWARD) of_sum.put(sum, first, by);
         if (WALK != ROWS) of_v.put(v, first, by);
@@ -252,7 +267,7 @@ template <class A, int WALK, bool POS, bool COLLECT, int S, int V> struct walk_a
     }
     __device__ __forceinline__ void take(A high, A *sum, A *pos, A *v, A *also, A *s, A *turned)
     {
-        const A by = WALK == FORWARD ? exp2_of(high_then - bounded(high)) : A(1);
+        const A by = WALK == FORWARD ? exp_of(high_then - bounded(high)) : A(1);
         if (WALK == FORWARD) of_sum.take(sum, by);
         if (WALK != ROWS) of_v.take(v, by);
         if (POS) of_pos.take(pos, by), of_also.take(also, by);

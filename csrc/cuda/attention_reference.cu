@@ -8,8 +8,8 @@ template <class T> struct plain_args {
     typedef typename sum_of<T>::type A;
     csr_view a;
     edge_view edges; /* eid alone */
-    dense_view q, k, v, att, bias, weight, out, lse, gout, delta, gq, gk, gv, gatt, gbias, gweight,
-        weights, pos, pos_w;
+    dense_view q, k, v, att, bias, weight, out, lse, rest, gout, delta, gq, gk, gv, gatt, gbias,
+        gweight, weights, pos, pos_w;
     const int64_t *seed;
     uint64_t keep_limit;
     A scale, slope, kept; /* kept: 1 / (1 - dropout) */
@@ -74,7 +74,8 @@ template <class T> struct plain_entry {
     {
         use(s);
         const A lse = *element<A>(s.lse, i, h, 0);
-        w = lse == -A(INFINITY) ? A(0) : exp(logit - lse);
+        const A rest = s.rest.data ? *element<A>(s.rest, i, h, 0) : A(0);
+        w = lse == -A(INFINITY) ? A(0) : exp(logit - lse - rest);
         long_sum<A> sum;
         sum.start();
         if (s.gout.data)
@@ -131,7 +132,10 @@ static __global__ void __launch_bounds__(BLOCK)
             *element<A>(s.pos, i, h, c) = all == A(0) ? A(0) : pos.total() / all;
         if (c == 0 && s.pos_w.data)
             *element<A>(s.pos_w, i, h, 0) = all == A(0) ? A(0) : pos_w.total() / all;
-        if (c == 0) *element<A>(s.lse, i, h, 0) = all == A(0) ? -A(INFINITY) : high + log(all);
+        if (c) continue;
+        const A lse = all == A(0) ? -A(INFINITY) : high + log(all);
+        *element<A>(s.lse, i, h, 0) = lse;
+        if (s.rest.data) *element<A>(s.rest, i, h, 0) = isinf(lse) ? A(0) : high - lse + log(all);
     }
 }
 
@@ -228,6 +232,7 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
                        view_dense(&t->weight),
                        view_dense(&t->out),
                        view_dense(&t->lse),
+                       view_dense(&t->lse_rest),
                        view_dense(&t->gout),
                        view_dense(&t->delta),
                        view_dense(&t->gq),

@@ -196,9 +196,11 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.bias = own_of<const T>(&t->bias);
     s.weight = own_of<const T>(&t->weight);
     s.lse = own_of<const A>(&t->lse);
+    s.lse_rest = own_of<const A>(&t->lse_rest);
     s.delta = own_of<const A>(&t->delta);
     if (forward) {
-        s.to_v = own_of<T>(&t->out), s.to_lse = own_of<A>(&t->lse);
+        s.to_v = own_of<T>(&t->out);
+        s.to_lse = own_of<A>(&t->lse), s.to_rest = own_of<A>(&t->lse_rest);
         s.to_pos = own_of<A>(&t->pos), s.to_pos_w = own_of<A>(&t->pos_w);
     }
     if (cols) s.to_s = own_of<T>(&t->gk), s.to_v = own_of<T>(&t->gv);

@@ -53,8 +53,6 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
             PACK(T, VS) packed = {};
             if (me.in_s[i]) packed = load<T, VS>(s.att.at(0, head, me.column[i]));
             unpack<T, VS>(packed, att[i]);
-#pragma unroll
-            for (int v = 0; v < VS; v++) att[i][v] *= A(LOG2_E);
         }
     if (COLLECT)
 #pragma unroll
@@ -92,7 +90,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                 unpack<T, VS>(own.s[i], own_s[i]);
 #pragma unroll
                 for (int v = 0; v < VS; v++) {
-                    if (SCORE == FMM_DOT) own_s[i][v] *= s.scale * A(LOG2_E);
+                    if (SCORE == FMM_DOT) own_s[i][v] *= s.scale;
                     sum_s[i][v] = turned[i][v] = A(0);
                 }
             }
@@ -102,7 +100,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
 #pragma unroll
                 for (int v = 0; v < VEC; v++) sum_v[i][v] = also[i][v] = A(0);
             }
-            if (WALK == ROWS) own_lse = lse_base2(own.lse), own_delta = own.delta;
+            if (WALK == ROWS) own_lse = lse_of_weights(own.lse), own_delta = own.delta;
             if (AHEAD)
                 me.read_own(s, __shfl_sync(ALL, mine.row, base + ((r + 1) & (group - 1))), &own);
 
@@ -191,7 +189,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             A t = own_s[0][0] + far[f];
                             if (EDGES) t += bias[f];
                             above[f] = t > A(0);
-                            gain[f] = above[f] ? A(LOG2_E) : s.slope * A(LOG2_E);
+                            gain[f] = above[f] ? A(1) : s.slope;
                             logit[f] = product(t, gain[f]);
                         } else {
 #pragma unroll
@@ -238,7 +236,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             }
                     if (EDGES && !SCALAR)
 #pragma unroll
-                        for (int f = 0; f < FLY; f++) logit[f] = fma(bias[f], A(LOG2_E), logit[f]);
+                        for (int f = 0; f < FLY; f++) logit[f] += bias[f];
 
                     if constexpr (WALK == FORWARD) {
                         A higher = high;
@@ -247,7 +245,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             if (j[f] & ABSENT) logit[f] = -A(INFINITY);
                             higher = most(higher, logit[f]);
                         }
-                        const A zero = bounded(higher), shrink = exp2_of(high - zero);
+                        const A zero = bounded(higher), shrink = exp_of(high - zero);
                         high = higher;
                         sum = product(sum, shrink);
                         if (POS) pos_w = product(pos_w, shrink);
@@ -260,7 +258,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                             }
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
-                            const A w = exp2_of(logit[f] - zero), use = EDGES ? w * by[f] : w;
+                            const A w = exp_of(logit[f] - zero), use = EDGES ? w * by[f] : w;
                             sum += w;
                             const A use_pos = POS && above[f] ? use : A(0);
                             const bool counts = POS || !(j[f] & ABSENT);
@@ -280,9 +278,13 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                         }
                     } else {
                         A met = A(0), level = A(0); /* LATE: of dot, and of delta */
+                        const auto row_of = [&](int f) {
+                            return WALK == COLS ? int64_t(j[f] & ~ABSENT) : now.row;
+                        };
+                        me.subtract(s, row_of, lse, logit);
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
-                            const A w = j[f] & ABSENT ? A(0) : exp2_of(logit[f] - lse[f]);
+                            const A w = j[f] & ABSENT ? A(0) : exp_of(logit[f]);
                             const A use = EDGES ? w * by[f] : w;
                             const A t = EDGES ? by[f] * dot[f] : dot[f];
                             const A slant = w * (t - delta[f]);
@@ -293,8 +295,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                     *s.to_weight.at(edge[f], head, 0) =
                                         narrow<T>(drop[f] * w * dot[f]);
                                 if (s.to_bias.data)
-                                    *s.to_bias.at(edge[f], head, 0) =
-                                        narrow<T>(SCALAR ? gain_s * A(LN_2) : gain_s);
+                                    *s.to_bias.at(edge[f], head, 0) = narrow<T>(gain_s);
                             }
                             if constexpr (LATE) {
                                 met = fma(use * gain[f], dot[f], met);
@@ -350,7 +351,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                     if (POS) pos_w *= share;
                 }
                 if (me.live && me.sub == 0) {
-                    if (whole) *s.to_lse.at(now.row, head, 0) = lse_of(high, sum);
+                    if (whole) write_lse(s, now.row, head, high, sum);
                     if (piece) slot[s.width - QUAD] = high, slot[s.width - QUAD + 1] = sum;
                     if (POS && whole) *s.to_pos_w.at(now.row, head, 0) = pos_w;
                     if (POS && piece) slot[s.width - QUAD + 2] = pos_w;
@@ -359,7 +360,6 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
             if (WALK != ROWS) me.write(s, item, r, now.row, sum_v, s.to_v, s.width_s, me.in_v);
             if (POS) me.write(s, item, r, now.row, also, s.to_pos, (s.width - QUAD) / 2, me.in_v);
             if constexpr (BACK && SCALAR) {
-                sum_s[0][0] *= A(LN_2);
                 if (me.live && me.sub == 0) {
                     if (piece) slot[0] = sum_s[0][0];
                     if (whole && s.to_s.data) *s.to_s.at(now.row, head, 0) = narrow<T>(sum_s[0][0]);
@@ -369,7 +369,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                 for (int i = 0; i < PS; i++)
 #pragma unroll
                     for (int v = 0; v < VS; v++)
-                        sum_s[i][v] *= SCORE == FMM_DOT ? s.scale : att[i][v] * A(LN_2);
+                        sum_s[i][v] *= SCORE == FMM_DOT ? s.scale : att[i][v];
                 me.write(s, item, r, now.row, sum_s, s.to_s, 0, me.in_s);
             }
             if (COLLECT && now.length > 0) /* else no row at all was read */

@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
                         narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
                 if (s.packed) {
                     A *const to = s.packed + i[n] * FMM_GAT_PACKED * s.heads;
-                    to[2 * h[n]] = lse_base2(lse[n]), to[2 * h[n] + 1] = delta;
+                    to[2 * h[n]] = lse_of_weights(lse[n]), to[2 * h[n] + 1] = delta;
                     to[2 * s.heads + h[n]] = q[n];
                 }
             }

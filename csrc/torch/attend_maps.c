@@ -69,15 +69,19 @@ static bool begin(maps *m, const StableIValue *stack, int first, int tensors)
     return attend_seed(s, first + 2) && frame_matrix(&s->f, s->n, &s->a);
 }
 
-/* lse, and out where something is added to it. */
-static int64_t kept_in(const attending *s, bool added, unsigned char *base, fmm_dense *lse,
-                       fmm_dense *out)
+/* What forward keeps; out where something is added to it. */
+typedef struct kept {
+    fmm_dense lse, lse_rest, out;
+} kept;
+
+static int64_t kept_in(const attending *s, bool added, unsigned char *base, kept *k)
 {
     int64_t bytes = 0;
-    *lse = attend_view(s, NULL, true, s->n, s->heads, 1);
-    *out = attend_view(s, NULL, false, s->n, s->heads, s->feat);
-    attend_carve(base, &bytes, lse);
-    if (added) attend_carve(base, &bytes, out);
+    k->lse = k->lse_rest = attend_view(s, NULL, true, s->n, s->heads, 1);
+    k->out = attend_view(s, NULL, false, s->n, s->heads, s->feat);
+    attend_carve(base, &bytes, &k->lse);
+    attend_carve(base, &bytes, &k->lse_rest);
+    if (added) attend_carve(base, &bytes, &k->out);
     return bytes;
 }
 
@@ -88,7 +92,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     maps m;
     attending *s = &m.s;
     fmm_gat_call add = {.form = FMM_GAT_ADD};
-    fmm_dense lse, apart;
+    kept k;
     tensor out[RESULTS] = {{0}};
     (void)inputs, (void)results;
     const bool whole = stack[TENSORS + 5] != 0;
@@ -101,12 +105,13 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     }
     if (m.count == MOST) add.value = map(&m, &m.p, MOST - 1);
     const bool added = add.value.data != NULL;
-    if (!attend_bytes(s, kept_in(s, whole && added, NULL, &lse, &apart), &out[1])) goto done;
-    kept_in(s, whole && added, out[1].data, &lse, &apart);
+    if (!attend_bytes(s, kept_in(s, whole && added, NULL, &k), &out[1])) goto done;
+    kept_in(s, whole && added, out[1].data, &k);
     fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_FORWARD;
-    c.out = add.x = whole && added ? apart : add.out;
-    c.lse = lse;
+    c.out = add.x = whole && added ? k.out : add.out;
+    c.lse = k.lse;
+    c.lse_rest = k.lse_rest;
     if (attend_pass(s, &c) && added) attend_nodes(s, &add);
 done:
     frame_finish(&s->f, "attend_maps", stack, out, RESULTS);
@@ -121,7 +126,8 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     maps m;
     attending *s = &m.s;
     fmm_gat_call delta = {.form = FMM_GAT_DELTA}, add = {.form = FMM_GAT_ADD};
-    fmm_dense apart, whole, gatt;
+    fmm_dense whole, gatt;
+    kept k;
     tensor t, out[RESULTS] = {{0}};
     (void)inputs, (void)results;
     if (!begin(&m, stack, FIRST, TENSORS) || !frame_take(&s->f, OUT, "out", &t) ||
@@ -129,9 +135,9 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
         goto done;
     const bool added = t.numel == 0;
     if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(&s->f, KEPT, "kept", &t) ||
-        !attend_kept(s, kept_in(s, added, t.data, &delta.lse, &apart), &t))
+        !attend_kept(s, kept_in(s, added, t.data, &k), &t))
         goto done;
-    if (added) delta.value = apart;
+    if (added) delta.value = k.out;
 
     const bool gatv2 = m.count == 2;
     const int64_t parts = s->f.exec.device == FMM_CUDA ? CUDA_PARTS : CPU_PARTS;
@@ -149,7 +155,8 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (gatv2) gv.data = (char *)t.data + from;
 
     fmm_attention c = s->call;
-    c.lse = delta.lse;
+    c.lse = k.lse;
+    c.lse_rest = k.lse_rest;
     c.delta = delta.delta;
     c.gout = delta.x;
     c.pass = FMM_ATTENTION_ROWS;

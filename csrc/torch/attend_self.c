@@ -46,13 +46,14 @@ static bool begin(self *o, const StableIValue *stack, int tensors)
 /* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`; out, to
  * which a bias was then added. */
 typedef struct kept {
-    fmm_dense out, pos, lse, pos_w, k, q;
+    fmm_dense out, pos, lse, lse_rest, pos_w, k, q;
 } kept;
 
 static int64_t kept_in(const attending *s, bool whole, bool added, unsigned char *base, kept *k)
 {
     int64_t bytes = 0;
     *k = (kept){.lse = attend_view(s, NULL, true, s->n, s->heads, 1)};
+    k->lse_rest = k->lse;
     k->k = k->q = attend_view(s, NULL, false, s->n, s->heads, 1);
     if (whole) {
         k->pos = attend_view(s, NULL, true, s->n, s->heads, s->feat);
@@ -65,6 +66,7 @@ static int64_t kept_in(const attending *s, bool whole, bool added, unsigned char
         attend_carve(base, &bytes, &k->out);
     }
     attend_carve(base, &bytes, &k->lse);
+    attend_carve(base, &bytes, &k->lse_rest);
     attend_carve(base, &bytes, &k->k);
     attend_carve(base, &bytes, &k->q);
     return bytes;
@@ -128,6 +130,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.k = scores.score[0] = k.k;
     c.q = scores.score[1] = k.q;
     c.lse = k.lse;
+    c.lse_rest = k.lse_rest;
     c.pos = k.pos;
     c.pos_w = k.pos_w;
     if (nodes(&o, &scores) && attend_pass(s, &c) && added) attend_nodes(s, &add);
@@ -181,6 +184,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.v = spread.x = o.x;
     spread.parts = w.parts;
     delta.lse = c.lse = k.lse;
+    c.lse_rest = k.lse_rest;
     delta.pos = k.pos;
     delta.pos_w = k.pos_w;
     if (nodes(&o, &delta) && attend_pass(s, &c)) nodes(&o, &spread);

@@ -8,8 +8,8 @@
 #include "../gat.h"
 
 /* The tensors of every pass in this order; a pass takes as many of them as it needs. */
-enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, DELTA, GOUT, PACKED, TENSORS };
-enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 4 };
+enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, LSE_REST, DELTA, GOUT, PACKED, TENSORS };
+enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 5 };
 
 typedef struct attend {
     frame f;
@@ -74,7 +74,9 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
         !frame_numbers(&s->f, WEIGHT, "weight", &c->weight))
         return false;
     if (pass != FMM_ATTENTION_WEIGHTS && !take_dense(s, V, "v", &c->v)) return false;
-    if (tensors > LSE && !frame_numbers(&s->f, LSE, "lse", &c->lse)) return false;
+    if (tensors > LSE && (!frame_numbers(&s->f, LSE, "lse", &c->lse) ||
+                          !frame_numbers(&s->f, LSE_REST, "lse_rest", &c->lse_rest)))
+        return false;
     if (back && (!frame_numbers(&s->f, DELTA, "delta", &c->delta) ||
                  !take_dense(s, GOUT, "gout", &c->gout)))
         return false;
@@ -124,6 +126,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (begin(&s, stack, FMM_ATTENTION_FORWARD, LSE) &&
         give(&s, &c->out, true, false, s.a.rows, c->v.feat, false) &&
         give(&s, &c->lse, true, true, s.a.rows, 1, true) &&
+        give(&s, &c->lse_rest, true, true, s.a.rows, 1, true) &&
         give(&s, &c->pos, s.want & 1, true, s.a.rows, c->v.feat, false) &&
         give(&s, &c->pos_w, s.want & 1, true, s.a.rows, 1, true))
         run(&s);
@@ -186,19 +189,21 @@ static void cols(StableIValue *stack, uint64_t inputs, uint64_t results)
 
 #define OPERANDS                                                                                   \
     FMM_HALF "Tensor q, Tensor k, Tensor v, Tensor att, Tensor bias, Tensor weight, Tensor seed, "
+#define LSES "Tensor lse, Tensor lse_rest, "
 #define NUMBERS "float scale, float slope, float dropout, int score, "
 const fmm_torch_operator fmm_torch_attention[] = {
     {"_attention",
-     "_attention(" OPERANDS NUMBERS "int want, int algorithm) -> (Tensor, Tensor, Tensor, Tensor)",
+     "_attention(" OPERANDS NUMBERS "int want, int algorithm) -> "
+     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      forward},
-    {"_attention_weights",
-     "_attention_weights(" OPERANDS "Tensor lse, " NUMBERS "int algorithm) -> Tensor", weights},
+    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS "int algorithm) -> Tensor",
+     weights},
     {"_attention_rows",
-     "_attention_rows(" OPERANDS "Tensor lse, Tensor delta, Tensor gout, " NUMBERS
+     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
      "int want, int algorithm) -> (Tensor, Tensor, Tensor, Tensor)",
      rows},
     {"_attention_cols",
-     "_attention_cols(" OPERANDS "Tensor lse, Tensor delta, Tensor gout, Tensor packed, " NUMBERS
+     "_attention_cols(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
      "int want, int algorithm) -> (Tensor, Tensor)",
      cols},
     {NULL, NULL, NULL},

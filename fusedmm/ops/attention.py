@@ -1,6 +1,6 @@
 """Graph attention: softmax over each row's entries and the weighted sum in one pass, differentiable to any order.
 
-A forward keeps lse, one number per row and head; a backward computes the weights again from it, in one
+A forward keeps lse, two numbers per row and head; a backward computes the weights again from it, in one
 pass over the rows and one over the columns (csrc/attention.c). Additive scores whose q needs a gradient
 keep the part of out from entries with a positive argument as well, and need no pass over the rows.
 Nothing of the size edges x heads exists but what the caller asks for. Where a gradient is itself
@@ -9,6 +9,7 @@ differentiated, it is taken through the same formula written with edge_softmax a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -99,8 +100,7 @@ def attention(
         slope: of leaky_relu below 0.
         att: [heads, F] (or [1, heads, F], or for one head [F]), for gatv2.
         bias: [nnz, heads], or for all heads [nnz] or [nnz, 1], in the caller's edge order, added to the logits.
-            -inf masks an entry. A large finite number masks it too, but not a row of nothing else: weights and
-            gradients are made of logit - lse, one number each, and off by 1e-7 of the logit's size.
+            -inf masks an entry, and a large negative number masks it where a row has others.
         edge_weight: shaped like bias, multiplies the weights after the softmax.
         dropout: probability that a weight becomes 0; the others are divided by 1 - dropout. The mask
             depends on torch's generator (one seed per call), the edge and the head alone.
@@ -120,7 +120,7 @@ def attention(
 
     Gradient: reaches q, k, v, att, bias and edge_weight (or adj's values), of any order.
 
-    Cost: every entry gathers one row of k and of v; memory for one number per row and head. For the
+    Cost: every entry gathers one row of k and of v; memory for two numbers per row and head. For the
     gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
     (float64 for float64), unless bias or edge_weight needs a gradient too. While a GPU computes, rows of
     more than 32 entries (4,096 in large matrices) leave heads (C + 2) numbers for every piece of so many.
@@ -160,17 +160,19 @@ def attention(
     learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in x]
     pos = kind == ADDITIVE and learns[0] and not (learns[4] or learns[5])
     options = Options(adj, kind, float(scale), float(slope), rate, chosen, pos)
+    lses = None
     if rules:
         out, lse = composite(options, x)
     elif any(learns):
         out, lse = Attention.apply(options, *x)
     else:
-        out, lse, _, _ = forward(options, x)
+        out, *lses, _, _ = forward(options, x)
+        lse = lses[0]
     found = [out.squeeze(1) if flat else out]  # a view, and so is its gradient
     if return_lse:
         found.append(lse)
     if return_weights:
-        found.append(_weights(options, x, lse, rules))
+        found.append(_weights(options, x, lses))
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -250,25 +252,28 @@ def _numbers(o: Options) -> tuple[float, float, float, int]:
     return o.scale, o.slope, o.dropout, o.score
 
 
-def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out and lse, and of out and of the sum of weights the parts from positive arguments (empty unless o.pos)."""
+def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """out, lse, what its rounding took from it, and the parts of out and of the sum of weights from positive arguments.
+
+    The parts are empty unless o.pos.
+    """
     found: Any = run(_forward, x.v, *_arguments(o, x, False), *_numbers(o), int(o.pos), o.algorithm)
     return found
 
 
 def backward_rows(
-    o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int
+    o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q (bit 1 of want), att in parts (2), bias (4) and weight (8); what is not wanted is empty."""
-    found: Any = run(_rows, gout, *_arguments(o, x, False), lse, delta, gout, *_numbers(o), want, o.algorithm)
+    found: Any = run(_rows, gout, *_arguments(o, x, False), *lses, delta, gout, *_numbers(o), want, o.algorithm)
     return found
 
 
 def backward_cols(
-    o: Options, x: Operands, lse: Tensor, delta: Tensor, gout: Tensor, want: int, packed: Optional = None
+    o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int, packed: Optional = None
 ) -> tuple[Tensor, Tensor]:
     """The gradients of k (bit 1 of want) and of v (2); what is not wanted is empty."""
-    behind = lse, delta, gout, o.adj.none if packed is None else packed, *_numbers(o)
+    behind = *lses, delta, gout, o.adj.none if packed is None else packed, *_numbers(o)
     found: Any = run(_cols, gout, *_arguments(o, x, True), *behind, want, o.algorithm)
     return found
 
@@ -279,15 +284,15 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, o: Options, *operands: Any) -> tuple[Tensor, Tensor]:
         x = Operands(*operands)
-        out, lse, pos, pos_w = forward(o, x)
-        ctx.save_for_backward(*x, out, lse, pos, pos_w)
+        out, lse, rest, pos, pos_w = forward(o, x)
+        ctx.save_for_backward(*x, out, lse, rest, pos, pos_w)
         ctx.set_materialize_grads(False)
         ctx.o = o
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, gout: Optional, glse: Optional) -> tuple[Optional, ...]:  # type: ignore[override]
-        *operands, out, lse, pos, pos_w = ctx.saved_tensors
+        *operands, out, lse, rest, pos, pos_w = ctx.saved_tensors
         o, x, needs = ctx.o, Operands(*operands), ctx.needs_input_grad[1:]
         gout = torch.zeros_like(out) if gout is None else gout
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -303,12 +308,12 @@ class Attention(torch.autograd.Function):
             shared = any(kind is not None and serves_all(kind, x.q) for kind in kinds)
             # A number of all heads gets the sum of their gradients, which is to be rounded once.
             of, g = (in_sums(x), kept(gout)[0]) if shared else (x, gout)
-            rows = backward_rows(o, of, lse, delta, g, want)
+            rows = backward_rows(o, of, (lse, rest), delta, g, want)
             gq, gatt = rows[0].to(x.q.dtype), rows[1].sum(0).to(x.q.dtype) if needs[3] else None
             gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows[2:], kinds, strict=True))
         want = needs[1] + 2 * needs[2]
         if want:
-            gk, gv = backward_cols(o, x, lse, delta, gout, want, packed)
+            gk, gv = backward_cols(o, x, (lse, rest), delta, gout, want, packed)
         return (
             None,
             gq if needs[0] else None,
@@ -351,16 +356,16 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
         return w
     zero = torch.zeros_like(w, requires_grad=False)
     lse = zero.new_zeros(o.adj.shape[0], w.shape[1], dtype=torch.promote_types(w.dtype, torch.float32))
-    return w * weights(o.adj, zero, lse, x.seed, o.dropout)
+    return w * weights(o.adj, zero, lse, lse, x.seed, o.dropout)
 
 
-def _weights(o: Options, x: Operands, lse: Tensor, rules: bool) -> Tensor:
-    """u, by the kernel where nobody wants its gradient."""
-    if rules or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)):
+def _weights(o: Options, x: Operands, lses: Sequence[Tensor] | None) -> Tensor:
+    """u, by the kernel where there is what forward gave, because nobody wants a gradient."""
+    if lses is None:
         y = in_sums(x)
         return _thinned(o, y, softmax(o.adj, _logits(o, y))).to(x.v.dtype)
     q, k, _, *others = _arguments(o, x, False)[4:]
-    operands = (*half(o.adj, False), q, k, o.adj.none, *others, lse)
+    operands = (*half(o.adj, False), q, k, o.adj.none, *others, *lses)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
     return run(ops._attention_weights.default, q, *operands, *numbers)
 

@@ -55,12 +55,12 @@ def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
 
 
 def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
-    """out, lse, beta u, u and the lengths that x [n, 1, F] was divided by."""
+    """out, lse and its rest, beta u, u and the lengths that x [n, 1, F] was divided by."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=sums_dtype(x)).clamp_min_(EPS)
     unit = (x / length).to(x.dtype)
     q = beta * unit
-    out, lse, _, _ = base.forward(o, Operands(q, unit, x, None, None, None, None))
-    return out, lse, q, unit, length
+    out, *lses, _, _ = base.forward(o, Operands(q, unit, x, None, None, None, None))
+    return out, *lses, q, unit, length
 
 
 class CosineAttention(torch.autograd.Function):
@@ -82,7 +82,7 @@ class CosineAttention(torch.autograd.Function):
             return None, *_differentiable(o, x, beta, needs, gout)
         dtype = x.dtype
         # The gradient of u may be no number of 16 bits where that of x, by its length, is one.
-        x, beta, out, lse, q, unit, length, gout = saved if dtype == sums_dtype(x) else kept(*saved)
+        x, beta, out, *lses, q, unit, length, gout = saved if dtype == sums_dtype(x) else kept(*saved)
         gout, none = gout[:, None], o.adj.none
         operands = Operands(q, unit, x[:, None], None, None, None, None)
 
@@ -91,11 +91,11 @@ class CosineAttention(torch.autograd.Function):
             return run(base.row_sums, a, a, b, none, none, none, none, none, o.slope)[0]  # type: ignore[no-any-return]
 
         delta = along(gout, out)
-        gq = base.backward_rows(o, operands, lse, delta, gout, 1)[0]
+        gq = base.backward_rows(o, operands, lses, delta, gout, 1)[0]
         gbeta = along(gq, unit).sum(0).to(dtype) if needs[1] else None
         if not needs[0]:
             return None, None, gbeta
-        gk, gv = base.backward_cols(o, operands, lse, delta, gout, 3)
+        gk, gv = base.backward_cols(o, operands, lses, delta, gout, 3)
         gunit = gk.addcmul_(gq, beta)
         del gq  # memory peaks here
         radial = along(gunit, unit)[..., None].mul_(length > EPS)

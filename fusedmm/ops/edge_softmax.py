@@ -30,7 +30,7 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
         logits: float32, float64, float16 or bfloat16, [nnz] or [nnz, heads], in the caller's edge order.
 
     Returns:
-        w, like logits. Any size of logits is fine (below 2e38, in float64 1e308); a row of nothing but -inf gives 0.
+        w, like logits. Any size of logits is fine; a row of nothing but -inf gives 0.
 
     Raises:
         TypeError: wrong types or devices.
@@ -81,15 +81,8 @@ def softmax(adj: CSR, logits: Tensor) -> Tensor:
 
 
 def normalised(adj: CSR, logits: Tensor) -> Tensor:
-    """The kernels behind softmax.
-
-    One number cannot hold the logarithm of a sum and a large logit before it: what that lacks is a second one of the
-    logits less the first, whose differences are exact where they count.
-    """
-    near = logits.to(sums_dtype(logits))
-    near = near - to_entries(adj, lse_of(adj, near).clamp(min=torch.finfo(near.dtype).min))
-    w = weights(adj, near, lse_of(adj, near))
-    return w if w.dtype == logits.dtype else w.to(logits.dtype)  # torch 2.11 compiles a copy to the same dtype wrongly
+    """The kernels behind softmax."""
+    return weights(adj, logits, *lse_and_rest(adj, logits))
 
 
 def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
@@ -98,7 +91,7 @@ def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
         return LogSumExpRule.apply(Held(adj), logits)
     if torch.is_grad_enabled() and logits.requires_grad:
         return LogSumExp.apply(adj, logits)
-    return lse_of(adj, logits)
+    return lse_and_rest(adj, logits)[0]
 
 
 def over_rows(adj: CSR, x: Tensor) -> Tensor:
@@ -117,19 +110,21 @@ def _nothing(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
     return zero.expand(adj.shape[0], heads, 1), zero.expand(adj.n_cols, heads, 1)
 
 
-def lse_of(adj: CSR, logits: Tensor) -> Tensor:
-    """The kernel behind log_sum_exp, in the dtype of sums."""
+def lse_and_rest(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """lse [rows, heads], and what its rounding took from it, in the dtype of sums."""
     (q, k), none = _nothing(adj, logits), adj.none
     operands = (*half(adj, False), q, k, k, none, logits, none, none)
     out: Any = run(ops._attention.default, q, *operands, 1.0, 1.0, 0.0, ADDITIVE, 0, 0)
-    return out[1]
+    return out[1], out[2]
 
 
-def weights(adj: CSR, logits: Tensor, lse: Tensor, seed: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    """exp(logits - lse of the row), times keep / (1 - dropout) where there is a seed."""
+def weights(
+    adj: CSR, logits: Tensor, lse: Tensor, rest: Tensor, seed: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """exp(logits - lse - rest of the row), times keep / (1 - dropout) where there is a seed."""
     (q, k), none = _nothing(adj, logits), adj.none
     given = none if seed is None else seed
-    operands = (*half(adj, False), q, k, none, none, logits, none, given, lse)
+    operands = (*half(adj, False), q, k, none, none, logits, none, given, lse, rest)
     found: Tensor = run(ops._attention_weights.default, q, *operands, 1.0, 1.0, dropout, ADDITIVE, 0)
     return found
 
@@ -165,7 +160,7 @@ class LogSumExp(torch.autograd.Function):
     def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
         ctx.save_for_backward(logits)
         ctx.adj = adj
-        return lse_of(adj, logits)
+        return lse_and_rest(adj, logits)[0]
 
     @staticmethod
     def backward(ctx: Any, glse: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
@@ -210,7 +205,7 @@ class LogSumExpRule(torch.autograd.Function):
 
     @staticmethod
     def forward(held: Held, logits: Tensor) -> Tensor:
-        return lse_of(held.adj, logits)
+        return lse_and_rest(held.adj, logits)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -73,16 +73,16 @@ def expanded(attr: Tensor, q: Tensor) -> Tensor:
 
 
 def _forward(o: Options, x: Operands, projected: Tensor, attr: Tensor) -> tuple[Tensor, ...]:
-    """out, summed, lse, u and the bias."""
+    """out, summed, lse and its rest, u and the bias."""
     each, features = into_rows(o.adj), expanded(attr, x.q)
     bias = sddmm_half(each, False, None, projected, features)
     x = x._replace(bias=bias)
-    out, lse, _, _ = base.forward(o, x)
+    out, *lses, _, _ = base.forward(o, x)
     none = o.adj.none
-    operands = (none if t is None else t for t in (None, bias, None, x.seed))
+    operands = (*(none if t is None else t for t in (None, bias, None, x.seed)), *lses)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
-    u: Tensor = run(ops._attention_weights.default, x.q, *half(o.adj, False), x.q, x.k, none, *operands, lse, *numbers)
-    return out, spmm_half(each, False, u, features), lse, u, bias
+    u: Tensor = run(ops._attention_weights.default, x.q, *half(o.adj, False), x.q, x.k, none, *operands, *numbers)
+    return out, spmm_half(each, False, u, features), *lses, u, bias
 
 
 class EdgeAttention(torch.autograd.Function):
@@ -99,16 +99,16 @@ class EdgeAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor, gsum: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        q, k, v, projected, attr, seed, out, summed, lse, u, bias = ctx.saved_tensors
+        q, k, v, projected, attr, seed, out, summed, *lses, u, bias = ctx.saved_tensors
         o, needs = ctx.o, ctx.needs_input_grad[1:6]
         if torch.is_grad_enabled():
             return None, *_differentiable(o, (q, k, v, projected, attr), seed, needs, gout, gsum), None
         each, features, none = into_rows(o.adj), expanded(attr, q), o.adj.none
-        delta = run(base.row_sums, gout, gout, out, lse, none, none, none, none, 0.0)[0]
-        delta = delta.add_(run(base.row_sums, gsum, gsum, summed, lse, none, none, none, none, 0.0)[0])
+        delta = run(base.row_sums, gout, gout, out, lses[0], none, none, none, none, 0.0)[0]
+        delta = delta.add_(run(base.row_sums, gsum, gsum, summed, lses[0], none, none, none, none, 0.0)[0])
         x = Operands(q, k, v, None, bias, None, seed)
-        gq, _, gbias, _ = base.backward_rows(o, x, lse, delta, gout, 1 + 4)
-        gk, gv = base.backward_cols(o, x, lse, delta, gout, 3)
+        gq, _, gbias, _ = base.backward_rows(o, x, lses, delta, gout, 1 + 4)
+        gk, gv = base.backward_cols(o, x, lses, delta, gout, 3)
         t = sddmm_half(each, False, u, gsum, features)
         gq = gq.add_(spmm_half(o.adj, False, t, k), alpha=o.scale)
         gk = gk.add_(spmm_half(o.adj, True, t, q), alpha=o.scale)

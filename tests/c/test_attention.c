@@ -2,7 +2,7 @@
  *
  * Weights of a row are off by a factor of at most 1 + rel, rel = 8 u (terms of a logit + 8 +
  * sqrt(entries)); what is made of them by as much of the sum of its terms' absolute values. The
- * backward passes are given lse and delta as rounded from the exact ones. */
+ * backward passes are given lse, its rest and delta as rounded from the exact ones. */
 #include "test.h"
 
 typedef struct setting {
@@ -69,7 +69,8 @@ static numbers of(const subject *s, int64_t i, int64_t j, int64_t e, int64_t h)
 {
     const fmm_attention *c = &s->call;
     numbers n = {.keep = kept(s, e, h)};
-    n.w = expl(logit(s, i, j, e, h, &n.gain) - (long double)get(&c->lse, i, h, 0));
+    n.w = expl(logit(s, i, j, e, h, &n.gain) - (long double)get(&c->lse, i, h, 0) -
+               (long double)get(&c->lse_rest, i, h, 0));
     n.by = n.keep * (c->weight.data ? get(&c->weight, e, c->weight.heads == 1 ? 0 : h, 0) : 1);
     for (int64_t f = 0; f < c->v.feat; f++) {
         const long double term = (long double)get(&c->gout, i, h, f) * get(&c->v, j, h, f);
@@ -114,6 +115,8 @@ static void statistics(subject *s, fmm_dense *out, fmm_dense *outs)
             for (int64_t p = begin; p < end; p++)
                 sum += expl(logit(s, i, s->a.idx[p], edge(&s->a, p), h, &gain));
             set(&c->lse, i, h, 0, begin == end ? -INFINITY : (double)logl(sum));
+            set(&c->lse_rest, i, h, 0,
+                begin == end ? 0 : (double)(logl(sum) - (long double)get(&c->lse, i, h, 0)));
             set(&c->delta, i, h, 0, 0);
             for (int64_t f = 0; f < c->v.feat; f++) {
                 long double value = 0, size = 0;
@@ -131,7 +134,7 @@ static void statistics(subject *s, fmm_dense *out, fmm_dense *outs)
 }
 
 static int64_t wrong_outputs(const subject *s, const fmm_dense *out, const fmm_dense *outs,
-                             const fmm_dense *lse)
+                             const fmm_dense *lse, const fmm_dense *rest)
 {
     const fmm_attention *c = &s->call;
     int64_t wrong = 0;
@@ -139,7 +142,9 @@ static int64_t wrong_outputs(const subject *s, const fmm_dense *out, const fmm_d
         for (int64_t h = 0; h < c->q.heads; h++) {
             const int64_t n = s->a.ptr[i + 1] - s->a.ptr[i];
             const double exact = get(&c->lse, i, h, 0), got = get(lse, i, h, 0);
+            const double rounded = n ? fabs(get(rest, i, h, 0)) : get(rest, i, h, 0) != 0;
             wrong += n ? !near(s, got, exact, 1 + fabs(exact), n) : got != -INFINITY;
+            wrong += !(rounded <= 4 * unit_sum[s->set->dtype] * (1 + fabs(exact)));
             for (int64_t f = 0; f < c->v.feat; f++)
                 wrong += !near(s, get(&c->out, i, h, f), get(out, i, h, f), get(outs, i, h, f), n);
         }
@@ -256,6 +261,7 @@ static void run_all(subject *s)
     fmm_attention *c = &s->call;
     const fmm_dtype sums = t->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     const fmm_dense lse = c->lse, written = view(sums, t->rows, t->heads, 1, t->gap, t->where);
+    const fmm_dense rest = c->lse_rest, left = view(sums, t->rows, t->heads, 1, t->gap, t->where);
     fmm_dense out = view(FMM_F64, t->rows, t->heads, t->feat_v, 0, t->where);
     fmm_dense outs = view(FMM_F64, t->rows, t->heads, t->feat_v, 0, t->where);
     const fmm_call asked = {.a = &s->a, .x = &c->v, .attention = c};
@@ -273,11 +279,14 @@ static void run_all(subject *s)
                                       &c->gbias, &c->gweight, &c->weights, &c->pos, &c->pos_w};
         for (size_t r = 0; r < sizeof results / sizeof *results; r++) poison(results[r]);
         c->lse = written;
+        c->lse_rest = left;
         poison(&c->lse);
+        poison(&c->lse_rest);
         const bool ran = run_pass(s, FMM_ATTENTION_FORWARD, algorithm->number);
         c->lse = lse;
+        c->lse_rest = rest;
         if (!ran) continue;
-        int64_t wrong = wrong_outputs(s, &out, &outs, &written);
+        int64_t wrong = wrong_outputs(s, &out, &outs, &written, &left);
         CHECK(wrong == 0, "%s: %" PRId64 " of out and lse", text, wrong);
         wrong = t->score == FMM_ADDITIVE ? wrong_pos(s) : 0;
         CHECK(wrong == 0, "%s: %" PRId64 " of pos and pos_w", text, wrong);
@@ -333,6 +342,7 @@ static void run(const setting *t)
                              .v = VIEW(t->dtype, t->cols, h, t->feat_v),
                              .out = VIEW(t->dtype, t->rows, h, t->feat_v),
                              .lse = VIEW(sums, t->rows, h, 1),
+                             .lse_rest = VIEW(sums, t->rows, h, 1),
                              .gout = VIEW(t->dtype, t->rows, h, t->feat_v),
                              .delta = VIEW(sums, t->rows, h, 1),
                              .gq = VIEW(t->dtype, t->rows, h, t->feat),

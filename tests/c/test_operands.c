@@ -72,11 +72,23 @@ static void attention(void)
     const struct {
         const char *name;
         fmm_dense *operand;
-    } all[] = {
-        {"q", &c.q},       {"k", &c.k},           {"v", &c.v},         {"att", &c.att},
-        {"bias", &c.bias}, {"weight", &c.weight}, {"out", &c.out},     {"lse", &c.lse},
-        {"gout", &c.gout}, {"delta", &c.delta},   {"gq", &c.gq},       {"gk", &c.gk},
-        {"gv", &c.gv},     {"gatt", &c.gatt},     {"gbias", &c.gbias}, {"weights", &c.weights}};
+    } all[] = {{"q", &c.q},
+               {"k", &c.k},
+               {"v", &c.v},
+               {"att", &c.att},
+               {"bias", &c.bias},
+               {"weight", &c.weight},
+               {"out", &c.out},
+               {"lse", &c.lse},
+               {"lse_rest", &c.lse_rest},
+               {"gout", &c.gout},
+               {"delta", &c.delta},
+               {"gq", &c.gq},
+               {"gk", &c.gk},
+               {"gv", &c.gv},
+               {"gatt", &c.gatt},
+               {"gbias", &c.gbias},
+               {"weights", &c.weights}};
     for (size_t o = 0; o < sizeof all / sizeof *all; o++)
         for (int k = 0; k < IMPOSSIBLE; k++) {
             const fmm_dense good = *all[o].operand;

@@ -106,6 +106,7 @@ static void attention(input *in, shared *s)
     c.k = view(in, s->dtype, nk, h, f);
     c.v = view(in, s->dtype, nk, h, fv);
     c.lse = view(in, sums, nq, h, 1);
+    c.lse_rest = maybe(in, sums, nq, h, 1);
     if (c.score == FMM_GATV2) c.att = view(in, s->dtype, 1, h, f);
     c.bias = maybe(in, s->dtype, s->a.nnz, h, 1);
     c.weight = maybe(in, s->dtype, s->a.nnz, byte(in) & 1 ? h : 1, 1);
