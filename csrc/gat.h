@@ -40,6 +40,7 @@ typedef struct fmm_gat_call {
     fmm_dense gout;       /* [n, heads, feat]; SPREAD, with total[2] */
     fmm_dense pos;        /* [n, heads, feat] sums, with score[1]; DELTA */
     fmm_dense lse, pos_w; /* [n, heads] sums; DELTA, pos_w with pos */
+    fmm_dense lse_rest;   /* the same, or absent: zeros; DELTA, with packed */
     fmm_dense glse;       /* [n, heads] sums, or absent: zeros; DELTA */
     fmm_dense delta;      /* [n, heads] sums, a result of DELTA */
     fmm_dense out;        /* [n, heads, feat]; SPREAD; ADD, may be x */

@@ -258,7 +258,7 @@ def _(x, att_k, att_q):  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("fusedmm::_gat_delta")
-def _(gout, out, lse, glse, pos, pos_w, q, slope):  # type: ignore[no-untyped-def]
+def _(gout, out, lse, lse_rest, glse, pos, pos_w, q, slope):  # type: ignore[no-untyped-def]
     gq = gout.new_empty((*gout.shape[:2], 1) if pos.dim() == 3 else (0,))
     rows = gout.size(0) if q.dim() == 3 and gout.device.type == "cuda" else 0
     delta = gout.new_empty(gout.shape[:2], dtype=sums_dtype(gout))

@@ -151,7 +151,8 @@ def main() -> int:
             done["tiles"] = done.get("tiles", 0) + tiles(even(), dtype, feat)
     for dtype, feat in zip(DTYPES, WIDTHS, strict=True):
         run(structure(True), auto, dtype, feat, True)
-    run(long_pieces(), auto, torch.float32, 4, True)
+    if "initcheck" not in sys.argv:  # a plan that is cut to what it holds is copied with the gaps in it
+        run(long_pieces(), auto, torch.float32, 4, True)
     for name, values in WILD.items():
         if "initcheck" in sys.argv:
             continue  # torch adds up gradients in which nobody wrote what forged edges leave out

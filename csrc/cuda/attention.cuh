@@ -26,7 +26,7 @@ static constexpr __host__ __device__ int threads_of(int walk)
 enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
 
 static constexpr double LOG2_E = 1.4426950408889634;
-/* What rounding took from an lse below this size is less than what it took from the logits. */
+/* What rounding takes from an lse up to this size is no more than what it takes from logits. */
 enum { LARGE_LSE = 64 };
 
 template <class T> struct own_side {
@@ -71,8 +71,7 @@ template <class T> struct attend_args {
 };
 
 /* COLS gathers what is one number of a row and head from one place: pairs of lse (of a row that has
- * no weights +infinity) and delta, then in ADDITIVE q, and as much that is empty: 8 heads then
- * begin at a cache line. */
+ * no weights +infinity) and delta, then in ADDITIVE pairs of q and lse_rest. */
 static constexpr __host__ __device__ int planes_of(int score)
 {
     return score == FMM_ADDITIVE ? 4 : 2;

@@ -11,7 +11,7 @@
 
 template <class T> struct stats_args {
     typedef typename sum_of<T>::type A;
-    own_side<const A> lse, delta;
+    own_side<const A> lse, lse_rest, delta;
     own_side<const T> q;
     A *stats;
     int64_t rows;
@@ -30,7 +30,9 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
         auto *const to = s.stats + row * s.planes * s.heads;
         to[2 * head] = lse_of_weights(__ldg(s.lse.at(row, head, 0)));
         to[2 * head + 1] = __ldg(s.delta.at(row, head, 0));
-        if (s.planes > 2) to[2 * s.heads + head] = widen(__ldg(s.q.at(row, head, 0)));
+        if (s.planes == 2) continue;
+        to[2 * (s.heads + head)] = widen(__ldg(s.q.at(row, head, 0)));
+        to[2 * (s.heads + head) + 1] = s.lse_rest.data ? __ldg(s.lse_rest.at(row, head, 0)) : 0;
     }
 }
 

@@ -101,7 +101,7 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         if (!SCALAR && (FULL || in_s[0])) far_s += column[0] * sizeof(T);
         if (FULL || in_v[0]) far_v += column[0] * sizeof(T);
         stats = reinterpret_cast<const char *>(s.stats + 2 * head);
-        stats_q = reinterpret_cast<const char *>(s.stats + 2 * s.heads + head);
+        stats_q = reinterpret_cast<const char *>(s.stats + 2 * (s.heads + head));
         asm("" : "+l"(far_s), "+l"(far_v), "+l"(stats), "+l"(stats_q));
         seed = EDGES && s.drops ? (uint64_t)__ldg(s.seed) : 0;
     }
@@ -151,17 +151,21 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         for (int f = 0; f < FLY; f++) to[f] = widen(raw[f]);
     }
 
-    /* logit - lse, with lse_rest of row(f) where it counts: what is read here is waited for. */
+    static __device__ __forceinline__ void read_two(const char *stats, uint32_t row, uint32_t bytes,
+                                                    A *first, A *second)
+    {
+        A two[2];
+        unpack<A, 2>(load<A, 2>(reinterpret_cast<const A *>(row_at(stats, row, bytes))), two);
+        *first = two[0], *second = two[1];
+    }
+    /* logit - lse - lse_rest of row(f), where that counts: what is read here is waited for. */
     template <int FLY, class ROW>
     __device__ __forceinline__ void subtract(const attend_args<T> &s, const ROW &row,
                                              const A (&lse)[FLY], A (&logit)[FLY]) const
     {
         bool large = false;
 #pragma unroll
-        for (int f = 0; f < FLY; f++) {
-            large |= fabs(lse[f]) >= A(LARGE_LSE);
-            logit[f] -= lse[f];
-        }
+        for (int f = 0; f < FLY; f++) large |= fabs(lse[f]) > A(LARGE_LSE), logit[f] -= lse[f];
         if (large && s.lse_rest.data)
             for (int f = 0; f < FLY; f++) logit[f] -= __ldg(s.lse_rest.at(row(f), head, 0));
     }

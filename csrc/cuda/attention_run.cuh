@@ -237,14 +237,9 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 
     if (cols && !t->packed) {
-        const stats_args<T> stats = {s.lse,
-                                     s.delta,
-                                     own_of<const T>(&t->q),
-                                     const_cast<A *>(s.stats),
-                                     a->cols,
-                                     reciprocal(s.heads),
-                                     s.heads,
-                                     planes_of(t->score)};
+        const stats_args<T> stats = {
+            s.lse,   s.lse_rest,          s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
+            a->cols, reciprocal(s.heads), s.heads, planes_of(t->score)};
         const int64_t count = a->cols * int64_t(s.heads);
         if (count)
             stats_of<T>

@@ -123,7 +123,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                     PACK(T, VS) got_s[FLY][PS];
                     PACK(T, VEC) got_v[FLY][PER];
                     uint32_t j[FLY];
-                    A far[FLY], lse[FLY], delta[FLY], bias[FLY], by[FLY], drop[FLY];
+                    A far[FLY], rest[FLY], lse[FLY], delta[FLY], bias[FLY], by[FLY], drop[FLY];
                     int64_t edge[FLY];
 #pragma unroll
                     for (int f = 0; f < FLY; f++) {
@@ -147,14 +147,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                     (SCALAR || PER == 1 ? 0 : me.offset_s[i])));
                         }
                         if (WALK == COLS) {
-                            A pair[2];
-                            unpack<A, 2>(load<A, 2>(reinterpret_cast<const A *>(
-                                             row_at(me.stats, at, stats_row))),
-                                         pair);
-                            lse[f] = pair[0], delta[f] = pair[1];
-                            if (SCALAR)
-                                far[f] = __ldg(
-                                    reinterpret_cast<const A *>(row_at(me.stats_q, at, stats_row)));
+                            me.read_two(me.stats, at, stats_row, &lse[f], &delta[f]);
+                            if (LATE) me.read_two(me.stats_q, at, stats_row, &far[f], &rest[f]);
                         } else {
                             lse[f] = own_lse, delta[f] = own_delta;
                         }
@@ -281,10 +275,12 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                         const auto row_of = [&](int f) {
                             return WALK == COLS ? int64_t(j[f] & ~ABSENT) : now.row;
                         };
-                        me.subtract(s, row_of, lse, logit);
+                        if (!LATE) me.subtract(s, row_of, lse, logit);
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
-                            const A w = j[f] & ABSENT ? A(0) : exp_of(logit[f]);
+                            const A w = j[f] & ABSENT
+                                            ? A(0)
+                                            : exp_of(LATE ? logit[f] - lse[f] - rest[f] : logit[f]);
                             const A use = EDGES ? w * by[f] : w;
                             const A t = EDGES ? by[f] * dot[f] : dot[f];
                             const A slant = w * (t - delta[f]);

@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
         bool writes[N];
         const T *a[N], *b[N], *att[N];
         const A *pos[N];
-        A glse[N], pos_w[N], lse[N], q[N];
+        A glse[N], pos_w[N], lse[N], rest[N], q[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const int64_t mine = begin + n * step + of_warp, t = min(mine, count - 1);
@@ -45,6 +45,9 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
             lse[n] = FORM == DELTA_POS || (FORM == DELTA && s.packed)
                          ? __ldg(at<VEC>(s.lse, i[n], h[n]))
                          : A(0);
+            rest[n] = FORM != SCORES && s.packed && s.lse_rest.data
+                          ? __ldg(at<VEC>(s.lse_rest, i[n], h[n]))
+                          : A(0);
             q[n] = FORM != SCORES && s.packed ? widen(*at<VEC>(s.score[0], i[n], h[n])) : A(0);
         }
         if constexpr (FORM == SCORES) {
@@ -69,7 +72,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
                 if (s.packed) {
                     A *const to = s.packed + i[n] * FMM_GAT_PACKED * s.heads;
                     to[2 * h[n]] = lse_of_weights(lse[n]), to[2 * h[n] + 1] = delta;
-                    to[2 * s.heads + h[n]] = q[n];
+                    to[2 * (s.heads + h[n])] = q[n], to[2 * (s.heads + h[n]) + 1] = rest[n];
                 }
             }
         }
@@ -231,7 +234,8 @@ template <class T> static bool aligned(const gat_args<T> &s)
            aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts) &&
            aligned(s.total[0]) && aligned(s.total[1]) && aligned(s.total[2]) &&
            lies_near(s.score[0]) && lies_near(s.score[1]) && lies_near(s.pos_w) &&
-           lies_near(s.lse) && lies_near(s.glse) && lies_near(s.delta) && s.rows <= UINT32_MAX;
+           lies_near(s.lse) && lies_near(s.lse_rest) && lies_near(s.glse) && lies_near(s.delta) &&
+           s.rows <= UINT32_MAX;
 }
 
 template <class T, int VEC>
@@ -280,7 +284,8 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
         s.score[t] = side_of<T>(call->score[t]);
     }
     s.pos = side_of<const A>(call->pos), s.pos_w = side_of<const A>(call->pos_w);
-    s.lse = side_of<const A>(call->lse), s.glse = side_of<const A>(call->glse);
+    s.lse = side_of<const A>(call->lse), s.lse_rest = side_of<const A>(call->lse_rest);
+    s.glse = side_of<const A>(call->glse);
     s.delta = side_of<A>(call->delta);
     s.out = side_of<T>(call->out), s.parts = side_of<A>(call->parts);
     for (int p = 0; p < PLANES; p++) s.total[p] = side_of<T>(call->total[p]);

@@ -35,7 +35,7 @@ template <class T> struct gat_args {
     typedef typename sum_of<T>::type A;
     side<const T> x, value, gout, att[2];
     side<T> score[2], out, total[PLANES];
-    side<const A> pos, pos_w, lse, glse;
+    side<const A> pos, pos_w, lse, lse_rest, glse;
     side<A> delta, parts;
     A *packed;
     uint32_t *arrived;

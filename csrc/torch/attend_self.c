@@ -184,7 +184,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.v = spread.x = o.x;
     spread.parts = w.parts;
     delta.lse = c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
+    delta.lse_rest = c.lse_rest = k.lse_rest;
     delta.pos = k.pos;
     delta.pos_w = k.pos_w;
     if (nodes(&o, &delta) && attend_pass(s, &c)) nodes(&o, &spread);

@@ -52,11 +52,11 @@ done:
     frame_finish(&f, "gat_scores", stack, out, 2);
 }
 
-/* (gout, out, lse, glse, pos, pos_w, q, float slope) -> delta, gq, packed; gq without elements if
- * pos is, packed if q is, and on the CPU. */
+/* (gout, out, lse, lse_rest, glse, pos, pos_w, q, float slope) -> delta, gq, packed; gq without
+ * elements if pos is, packed if q is, and on the CPU. */
 static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { GOUT, OUT, LSE, GLSE, POS, POS_W, Q, TENSORS, DELTA = 0, GQ, PACKED, RESULTS };
+    enum { GOUT, OUT, LSE, LSE_REST, GLSE, POS, POS_W, Q, TENSORS, DELTA = 0, GQ, PACKED, RESULTS };
     frame f;
     tensor gout, t, out[RESULTS] = {{0}};
     fmm_gat_call c = {.form = FMM_GAT_DELTA};
@@ -65,6 +65,7 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.slope = frame_float(stack[TENSORS]);
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, GOUT, "gout", &c.x, &gout) ||
         !frame_dense(&f, OUT, "out", &c.value, &t) || !frame_numbers(&f, LSE, "lse", &c.lse) ||
+        !frame_numbers(&f, LSE_REST, "lse_rest", &c.lse_rest) ||
         !frame_numbers(&f, GLSE, "glse", &c.glse) || !frame_numbers(&f, POS_W, "pos_w", &c.pos_w) ||
         !give(&f, &c.delta, &out[DELTA], &gout, &c.x, true, 2) || !frame_take(&f, POS, "pos", &t))
         goto done;
@@ -90,7 +91,8 @@ const fmm_torch_operator fmm_torch_gat[] = {
     {"_gat_scores", "_gat_scores(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)",
      scores},
     {"_gat_delta",
-     "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor glse, Tensor pos, Tensor pos_w, "
+     "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
+     "Tensor pos_w, "
      "Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
      delta},
     {NULL, NULL, NULL},

@@ -32,7 +32,7 @@ Optional = Tensor | None
 _forward: Any = ops._attention.default
 _rows: Any = ops._attention_rows.default
 _cols: Any = ops._attention_cols.default
-# (gout, out, lse, glse or none, pos, pos_w, q or none, slope) -> delta, gq where pos is there, and what
+# (gout, out, lse, its rest, glse or none, pos, pos_w, q or none, slope) -> delta, gq where pos is there, and what
 # backward_cols of additive scores takes as packed: csrc/gat.c
 row_sums: Any = ops._gat_delta.default
 
@@ -301,7 +301,7 @@ class Attention(torch.autograd.Function):
         none = o.adj.none
         packs = o.score == ADDITIVE and (needs[1] or needs[2])
         given = none if glse is None else glse, pos, pos_w, x.q if packs else none
-        delta, gq, packed = run(row_sums, gout, gout, out, lse, *given, o.slope)
+        delta, gq, packed = run(row_sums, gout, gout, out, lse, rest, *given, o.slope)
         want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
         if not o.pos and want:
             kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]

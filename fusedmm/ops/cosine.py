@@ -88,7 +88,7 @@ class CosineAttention(torch.autograd.Function):
 
         def along(a: Tensor, b: Tensor) -> Tensor:
             """<a, b> of each node, [n, 1]."""
-            return run(base.row_sums, a, a, b, none, none, none, none, none, o.slope)[0]  # type: ignore[no-any-return]
+            return run(base.row_sums, a, a, b, none, none, none, none, none, none, o.slope)[0]  # type: ignore[no-any-return]
 
         delta = along(gout, out)
         gq = base.backward_rows(o, operands, lses, delta, gout, 1)[0]

@@ -104,8 +104,8 @@ class EdgeAttention(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, *_differentiable(o, (q, k, v, projected, attr), seed, needs, gout, gsum), None
         each, features, none = into_rows(o.adj), expanded(attr, q), o.adj.none
-        delta = run(base.row_sums, gout, gout, out, lses[0], none, none, none, none, 0.0)[0]
-        delta = delta.add_(run(base.row_sums, gsum, gsum, summed, lses[0], none, none, none, none, 0.0)[0])
+        delta = run(base.row_sums, gout, gout, out, none, none, none, none, none, none, 0.0)[0]
+        delta = delta.add_(run(base.row_sums, gsum, gsum, summed, none, none, none, none, none, none, 0.0)[0])
         x = Operands(q, k, v, None, bias, None, seed)
         gq, _, gbias, _ = base.backward_rows(o, x, lses, delta, gout, 1 + 4)
         gk, gv = base.backward_cols(o, x, lses, delta, gout, 3)
