@@ -151,6 +151,10 @@ template <class T, int WALK, int SCORE, int VEC, int PER, bool EDGES, int BITS> 
         for (int f = 0; f < FLY; f++) to[f] = widen(raw[f]);
     }
 
+    static __device__ __forceinline__ A read_one(const char *stats, uint32_t row, uint32_t bytes)
+    {
+        return __ldg(reinterpret_cast<const A *>(row_at(stats, row, bytes)));
+    }
     static __device__ __forceinline__ void read_two(const char *stats, uint32_t row, uint32_t bytes,
                                                     A *first, A *second)
     {

@@ -31,6 +31,9 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
     constexpr bool EDGES = KIND == WITH_EDGES, SAME = KIND == SAME_FAR;
     constexpr bool LATE = SCALAR && WALK == COLS; /* lanes' dot products meet once in FLY */
     constexpr bool FAR_S = !LATE;                 /* else q lies with the statistics */
+    /* lse_rest is read beside q: a branch to it spills registers. Where a head is one lane's it has
+     * registers to spare, and so little else to read that the rest of a sector shows. */
+    constexpr bool PAIR = LATE && BITS != 0;
     constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     typedef attend_lane<T, WALK, SCORE, VEC, PER, EDGES, BITS> lane_of;
     constexpr int THREADS = threads_of(WALK);
@@ -148,7 +151,8 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                         }
                         if (WALK == COLS) {
                             me.read_two(me.stats, at, stats_row, &lse[f], &delta[f]);
-                            if (LATE) me.read_two(me.stats_q, at, stats_row, &far[f], &rest[f]);
+                            if (LATE && !PAIR) far[f] = me.read_one(me.stats_q, at, stats_row);
+                            if (PAIR) me.read_two(me.stats_q, at, stats_row, &far[f], &rest[f]);
                         } else {
                             lse[f] = own_lse, delta[f] = own_delta;
                         }
@@ -275,12 +279,12 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                         const auto row_of = [&](int f) {
                             return WALK == COLS ? int64_t(j[f] & ~ABSENT) : now.row;
                         };
-                        if (!LATE) me.subtract(s, row_of, lse, logit);
+                        if (!PAIR) me.subtract(s, row_of, lse, logit);
 #pragma unroll
                         for (int f = 0; f < FLY; f++) {
                             const A w = j[f] & ABSENT
                                             ? A(0)
-                                            : exp_of(LATE ? logit[f] - lse[f] - rest[f] : logit[f]);
+                                            : exp_of(PAIR ? logit[f] - lse[f] - rest[f] : logit[f]);
                             const A use = EDGES ? w * by[f] : w;
                             const A t = EDGES ? by[f] * dot[f] : dot[f];
                             const A slant = w * (t - delta[f]);
