@@ -3,9 +3,10 @@
  *     logit[p,h] = scale * < q[i,h,:], k[j,h,:] > + bias[e,h]             DOT
  *                = leaky(q[i,h] + k[j,h] + bias[e,h])                     ADDITIVE
  *                = < att[h,:], leaky(q[i,h,:] + k[j,h,:]) > + bias[e,h]   GATV2
- *     w[p,h]     = exp(logit[p,h] - lse[i,h] - lse_rest[i,h]),  lse[i,h] = log sum_p
- * exp(logit[p,h]) u[p,h]     = keep[e,h] / (1 - dropout) * weight[e,h] * w[p,h] out[i,h,:] = sum_p
- * u[p,h] v[j,h,:]                  entry p = (i, j = idx[p]), e = eid[p]
+ *     w[p,h]     = exp(logit[p,h] - lse[i,h] - lse_rest[i,h])
+ *     lse[i,h]   = log sum_p exp(logit[p,h])
+ *     u[p,h]     = keep[e,h] / (1 - dropout) * weight[e,h] * w[p,h]
+ *     out[i,h,:] = sum_p u[p,h] v[j,h,:]                  entry p = (i, j = idx[p]), e = eid[p]
  *
  * Backward: t = u / w * < gout[i,h], v[j,h] >, glogit = w (t - delta[i,h]); for every gradient of
  * an edge's number glogit is the factor, which DOT hands to q and k times scale, ADDITIVE times
@@ -15,11 +16,13 @@
  * u gout[i], gweight is keep / (1 - dropout) * w * < gout, v >. A pass has one owner per output:
  * ROWS for what belongs to rows and entries, COLS, on the transpose, for what belongs to columns.
  * Nothing is added to memory that another owns, so every number is the same on every run.
- * lse_rest = (top - lse) + log sum_p exp(logit - top), of the row's largest logit, top: of rows
- * whose logits are large, lse rounds the logarithm off, and weights of equal logits would be so
- * many times too large. Precision: logits, statistics and sums in f32 (f64 for f64); one rounding
- * to the output's dtype. Cost: forward 2 nnz heads (feat + feat_v) flops and nnz heads
- * exponentials; every entry gathers one row of k and of v. */
+ *
+ * lse_rest = (top - lse) + log sum_p exp(logit - top) with the row's largest logit, top: what lse
+ * rounds off is the logarithm of the number of entries where these are equal and large.
+ *
+ * Precision: logits, statistics and sums in f32 (f64 for f64); one rounding to the output's dtype.
+ * Cost: forward 2 nnz heads (feat + feat_v) flops and nnz heads exponentials; every entry gathers
+ * one row of k and of v. */
 #include "check.h"
 
 #include <inttypes.h>

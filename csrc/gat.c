@@ -46,9 +46,8 @@ static fmm_status check_delta(const fmm_gat_call *c)
     if (c->packed) {
         TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
         TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
-        if (fmm_given(&c->lse_rest))
-            TRY(check_shape("lse_rest", &c->lse_rest, x, n, heads, 1, true));
     }
+    if (fmm_given(&c->lse_rest)) TRY(check_shape("lse_rest", &c->lse_rest, x, n, heads, 1, true));
     if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
     if (!fmm_given(&c->score[1])) return FMM_OK;
     TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));

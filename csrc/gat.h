@@ -46,7 +46,7 @@ typedef struct fmm_gat_call {
     fmm_dense out;        /* [n, heads, feat]; SPREAD; ADD, may be x */
     fmm_dense total[3];   /* [1, heads, feat], the last may be absent; SPREAD */
     fmm_dense parts;      /* [fmm_gat_parts, 2 or 3 heads, feat] sums, scratch of SPREAD */
-    void *packed;      /* a GPU's, [n, FMM_GAT_PACKED heads] sums; DELTA, from score[0] and lse */
+    void *packed;      /* a GPU's, [n, FMM_GAT_PACKED heads] sums; DELTA, score[0], lse, its rest */
     uint32_t *arrived; /* a GPU's, one per FMM_GAT_COLUMNS channels: DELTA clears them for SPREAD */
     double slope;
 } fmm_gat_call;

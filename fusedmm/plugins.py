@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fusedmm._lib import DEVICES, OPERATORS, Algorithm, algorithms, library, read_numbers
 
-ABI = 1  # FMM_ABI of csrc/fusedmm_plugin.h
+ABI = 2  # FMM_ABI of csrc/fusedmm_plugin.h
 
 _loaded: dict[Path, list[Algorithm]] = {}
 

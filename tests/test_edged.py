@@ -92,3 +92,18 @@ def test_mixed_dtypes_and_autocast():
     assert all(torch.equal(a, b) and a.dtype == torch.bfloat16 for a, b in zip(found, expected, strict=True))
     with pytest.raises(TypeError, match=r"sddmm: a is .* and b .*; they must be of one dtype"):
         attend_edges(adj, *operands[:4], operands[4].double(), 0.7, 0.0)
+
+
+def test_rows_of_one_weight_in_sixteen_bits(device):
+    """The parts of their logits' gradients cancel, each of which is far from 0."""
+    gradients, edges = [], torch.arange(40, device=device)
+    for dtype in (torch.bfloat16, torch.float64):
+        _, (q, *others) = given(device, torch.bfloat16)
+        row, col = edges // 4, (edges // 4 + edges % 4) % NODES
+        adj = fusedmm.CSR.from_coo(row, col, shape=(NODES, NODES))
+        q, *others = leaves = [t.detach().to(dtype).requires_grad_() for t in (q * 2.0**14, *others)]
+        out, summed = attend_edges(adj, q, *others, 0.7, 0.0)
+        gradients.append(torch.autograd.grad(out.sum() + summed.sum(), leaves))
+    for name, found, exact in zip(NAMES, *gradients, strict=True):
+        size = 1 + exact.abs().max().item()
+        assert (found.double() - exact).abs().max().item() <= 0.02 * size, name

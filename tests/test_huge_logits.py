@@ -100,6 +100,12 @@ class Tied:
         gradients = torch.autograd.grad(out, list(learnt.values()), self.gout.double().cpu())
         return {"out": out.detach(), "use": w.detach(), **dict(zip(learnt, gradients, strict=True))}
 
+    def parts(self, name, numbers):
+        """Those of the tied row and of the other one, where there are such, which are of other sizes."""
+        if name not in ("use", "bias"):
+            return [numbers]
+        return [numbers[self.row == row] for row in (0, 1)]
+
     def found(self, learn, algorithm):
         """The same of this package, or None."""
         leaves = [
@@ -126,29 +132,35 @@ def test_ties_in_attention(score, value, dtype, count, device):
     tied = Tied(score, value, dtype, count, device)
     exact = tied.exact()
     rtol = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2}[dtype]
+    terms = exact["bias"].abs().max().item()  # whose sums, of q, k and att, may be 0
     for algorithm in algorithms(device):
         for learn in (NAMES, NAMES[:4]):  # additive scores walk over the rows where their bias learns, and else not
             found = tied.found(learn, algorithm)
             for name, of in {} if found is None else found.items():
-                size = torch.maximum(
-                    exact[name].abs().max(), exact["bias"].abs().max()
-                )  # some sums of the latter are 0
-                close = torch.isclose(of.double().cpu(), exact[name], rtol=rtol, atol=rtol * size.item())
-                assert bool(close.all()), (algorithm, learn, name, of, exact[name])
+                for mine, theirs in zip(
+                    tied.parts(name, of.double().cpu()), tied.parts(name, exact[name]), strict=True
+                ):
+                    size = max(theirs.abs().max().item(), terms if name in ("q", "k", "att") else 0)
+                    close = torch.isclose(mine, theirs, rtol=rtol, atol=rtol * size)
+                    assert bool(close.all()), (algorithm, learn, name, mine, theirs)
 
 
+@pytest.mark.parametrize("score", ["dot", "gatv2"])
 @pytest.mark.parametrize("heads, feat", [(8, 8), (1, 64), (2, 40)])
-@pytest.mark.parametrize("value", [2.0**12, -(2.0**40)])
-def test_ties_of_products(value, heads, feat, device):
-    """No bias: other kernels. All logits are equal, so that v's gradient is that of a mean."""
+@pytest.mark.parametrize("size", [2, 300])
+def test_ties_of_products(size, heads, feat, score, device):
+    """No bias: other kernels. Sums of whole numbers are exact, so that all logits are equal up to their scale."""
     count = 300
     col = torch.arange(count, device=device)
     adj = fusedmm.CSR.from_coo(torch.zeros_like(col), col, shape=(1, count))
-    q, k = torch.full((1, heads, feat), value, device=device), torch.ones(count, heads, feat, device=device)
+    torch.manual_seed(feat)
+    q, k = (torch.randint(-size, size + 1, (1, heads, feat), device=device).float() for _ in range(2))
+    k = k.repeat(count, 1, 1)
+    att = torch.randint(-4, 5, (heads, feat), device=device).float() if score == "gatv2" else None
     v = torch.randn(count, heads, feat, device=device, requires_grad=True)
     gout = torch.randn(1, heads, feat, device=device)
     for algorithm in algorithms(device):
-        out = run_or_decline(fusedmm.attention, adj, q, k, v, scale=1.0, algorithm=algorithm)
+        out = run_or_decline(fusedmm.attention, adj, q, k, v, score=score, slope=0.25, att=att, algorithm=algorithm)
         if out is not None:
             torch.testing.assert_close(out, v.mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
             (gv,) = torch.autograd.grad(out, v, gout)

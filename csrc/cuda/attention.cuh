@@ -26,7 +26,7 @@ static constexpr __host__ __device__ int threads_of(int walk)
 enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
 
 static constexpr double LOG2_E = 1.4426950408889634;
-/* What rounding takes from an lse up to this size is no more than what it takes from logits. */
+/* Rounding takes at most 2^-19 from an lse up to this size, no more than from such logits. */
 enum { LARGE_LSE = 64 };
 
 template <class T> struct own_side {

@@ -92,10 +92,7 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
             for (int i = 0; i < PS; i++) {
                 unpack<T, VS>(own.s[i], own_s[i]);
 #pragma unroll
-                for (int v = 0; v < VS; v++) {
-                    if (SCORE == FMM_DOT) own_s[i][v] *= s.scale;
-                    sum_s[i][v] = turned[i][v] = A(0);
-                }
+                for (int v = 0; v < VS; v++) sum_s[i][v] = turned[i][v] = A(0);
             }
 #pragma unroll
             for (int i = 0; i < PER; i++) {
@@ -232,9 +229,12 @@ static __global__ void __launch_bounds__(threads_of(WALK), BLOCKS)
                                 if (!SCALAR) logit[f] += __shfl_xor_sync(ALL, logit[f], d);
                                 if (BACK) dot[f] += __shfl_xor_sync(ALL, dot[f], d);
                             }
-                    if (EDGES && !SCALAR)
+                    if (!SCALAR) /* symmetric in q and k, so that all passes round alike */
 #pragma unroll
-                        for (int f = 0; f < FLY; f++) logit[f] += bias[f];
+                        for (int f = 0; f < FLY; f++) {
+                            if (SCORE == FMM_DOT) logit[f] = product(logit[f], s.scale);
+                            if (EDGES) logit[f] += bias[f];
+                        }
 
                     if constexpr (WALK == FORWARD) {
                         A higher = high;

@@ -92,8 +92,7 @@ const fmm_torch_operator fmm_torch_gat[] = {
      scores},
     {"_gat_delta",
      "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
-     "Tensor pos_w, "
-     "Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
+     "Tensor pos_w, Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
      delta},
     {NULL, NULL, NULL},
 };

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops
+from fusedmm._lib import ops, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
 from fusedmm.ops.edge_softmax import softmax
 from fusedmm.ops.operands import needs_rules, require_dense
-from fusedmm.ops.pair import gradients, half, run, sddmm_half, spmm_half
+from fusedmm.ops.pair import gradients, half, kept, run, sddmm_half, spmm_half
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 
@@ -78,11 +78,17 @@ def _forward(o: Options, x: Operands, projected: Tensor, attr: Tensor) -> tuple[
     bias = sddmm_half(each, False, None, projected, features)
     x = x._replace(bias=bias)
     out, *lses, _, _ = base.forward(o, x)
+    u = _weights(o, x, lses)
+    return out, spmm_half(each, False, u, features), *lses, u, bias
+
+
+def _weights(o: Options, x: Operands, lses: list[Tensor]) -> Tensor:
+    """u, of x's dtype."""
     none = o.adj.none
-    operands = (*(none if t is None else t for t in (None, bias, None, x.seed)), *lses)
+    operands = (*(none if t is None else t for t in (None, x.bias, None, x.seed)), *lses)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
     u: Tensor = run(ops._attention_weights.default, x.q, *half(o.adj, False), x.q, x.k, none, *operands, *numbers)
-    return out, spmm_half(each, False, u, features), *lses, u, bias
+    return u
 
 
 class EdgeAttention(torch.autograd.Function):
@@ -92,8 +98,8 @@ class EdgeAttention(torch.autograd.Function):
     def forward(
         ctx: Any, o: Options, q: Tensor, k: Tensor, v: Tensor, projected: Tensor, attr: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        out, summed, *kept = _forward(o, Operands(q, k, v, None, None, None, seed), projected, attr)
-        ctx.save_for_backward(q, k, v, projected, attr, seed, out, summed, *kept)
+        out, summed, *others = _forward(o, Operands(q, k, v, None, None, None, seed), projected, attr)
+        ctx.save_for_backward(q, k, v, projected, attr, seed, out, summed, *others)
         ctx.o = o
         return out, summed
 
@@ -103,22 +109,27 @@ class EdgeAttention(torch.autograd.Function):
         o, needs = ctx.o, ctx.needs_input_grad[1:6]
         if torch.is_grad_enabled():
             return None, *_differentiable(o, (q, k, v, projected, attr), seed, needs, gout, gsum), None
+        dtype, x = q.dtype, Operands(q, k, v, None, bias, None, seed)
+        if dtype != sums_dtype(q):  # parts of a logit's gradient may cancel: they are not rounded before
+            x = base.in_sums(x)
+            projected, attr, out, summed, gout, gsum = kept(projected, attr, out, summed, gout, gsum)
+            u = _weights(o, x, lses)
         each, features, none = into_rows(o.adj), expanded(attr, q), o.adj.none
         delta = run(base.row_sums, gout, gout, out, none, none, none, none, none, none, 0.0)[0]
         delta = delta.add_(run(base.row_sums, gsum, gsum, summed, none, none, none, none, none, none, 0.0)[0])
-        x = Operands(q, k, v, None, bias, None, seed)
         gq, _, gbias, _ = base.backward_rows(o, x, lses, delta, gout, 1 + 4)
         gk, gv = base.backward_cols(o, x, lses, delta, gout, 3)
         t = sddmm_half(each, False, u, gsum, features)
-        gq = gq.add_(spmm_half(o.adj, False, t, k), alpha=o.scale)
-        gk = gk.add_(spmm_half(o.adj, True, t, q), alpha=o.scale)
+        gq = gq.add_(spmm_half(o.adj, False, t, x.k), alpha=o.scale)
+        gk = gk.add_(spmm_half(o.adj, True, t, x.q), alpha=o.scale)
         gbias = gbias.add_(t)
         del t  # memory peaks here
         gprojected = spmm_half(each, False, gbias, features)
         gattr = None
         if needs[4]:
             gattr = (spmm_half(each, True, gbias, projected) + spmm_half(each, True, u, gsum)).sum(1)
-        return None, gq, gk, gv, gprojected, gattr, None
+        found = (None if t is None else t.to(dtype) for t in (gq, gk, gv, gprojected, gattr))
+        return None, *found, None
 
 
 def _differentiable(

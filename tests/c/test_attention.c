@@ -10,7 +10,7 @@ typedef struct setting {
     fmm_attention_score score;
     fmm_dtype dtype;
     int64_t rows, cols, heads, feat, feat_v, gap;
-    bool eid, edges;
+    bool eid, edges, rest; /* rest: with lse_rest */
     double dropout;
     side where;
 } setting;
@@ -69,8 +69,8 @@ static numbers of(const subject *s, int64_t i, int64_t j, int64_t e, int64_t h)
 {
     const fmm_attention *c = &s->call;
     numbers n = {.keep = kept(s, e, h)};
-    n.w = expl(logit(s, i, j, e, h, &n.gain) - (long double)get(&c->lse, i, h, 0) -
-               (long double)get(&c->lse_rest, i, h, 0));
+    const double rest = s->set->rest ? get(&c->lse_rest, i, h, 0) : 0;
+    n.w = expl(logit(s, i, j, e, h, &n.gain) - (long double)get(&c->lse, i, h, 0) - rest);
     n.by = n.keep * (c->weight.data ? get(&c->weight, e, c->weight.heads == 1 ? 0 : h, 0) : 1);
     for (int64_t f = 0; f < c->v.feat; f++) {
         const long double term = (long double)get(&c->gout, i, h, f) * get(&c->v, j, h, f);
@@ -115,8 +115,9 @@ static void statistics(subject *s, fmm_dense *out, fmm_dense *outs)
             for (int64_t p = begin; p < end; p++)
                 sum += expl(logit(s, i, s->a.idx[p], edge(&s->a, p), h, &gain));
             set(&c->lse, i, h, 0, begin == end ? -INFINITY : (double)logl(sum));
-            set(&c->lse_rest, i, h, 0,
-                begin == end ? 0 : (double)(logl(sum) - (long double)get(&c->lse, i, h, 0)));
+            if (s->set->rest)
+                set(&c->lse_rest, i, h, 0,
+                    begin == end ? 0 : (double)(logl(sum) - (long double)get(&c->lse, i, h, 0)));
             set(&c->delta, i, h, 0, 0);
             for (int64_t f = 0; f < c->v.feat; f++) {
                 long double value = 0, size = 0;
@@ -142,7 +143,8 @@ static int64_t wrong_outputs(const subject *s, const fmm_dense *out, const fmm_d
         for (int64_t h = 0; h < c->q.heads; h++) {
             const int64_t n = s->a.ptr[i + 1] - s->a.ptr[i];
             const double exact = get(&c->lse, i, h, 0), got = get(lse, i, h, 0);
-            const double rounded = n ? fabs(get(rest, i, h, 0)) : get(rest, i, h, 0) != 0;
+            const double left = s->set->rest ? fabs(get(rest, i, h, 0)) : 0,
+                         rounded = n ? left : left != 0;
             wrong += n ? !near(s, got, exact, 1 + fabs(exact), n) : got != -INFINITY;
             wrong += !(rounded <= 4 * unit_sum[s->set->dtype] * (1 + fabs(exact)));
             for (int64_t f = 0; f < c->v.feat; f++)
@@ -279,9 +281,9 @@ static void run_all(subject *s)
                                       &c->gbias, &c->gweight, &c->weights, &c->pos, &c->pos_w};
         for (size_t r = 0; r < sizeof results / sizeof *results; r++) poison(results[r]);
         c->lse = written;
-        c->lse_rest = left;
         poison(&c->lse);
-        poison(&c->lse_rest);
+        if (t->rest) c->lse_rest = left;
+        if (t->rest) poison(&c->lse_rest);
         const bool ran = run_pass(s, FMM_ATTENTION_FORWARD, algorithm->number);
         c->lse = lse;
         c->lse_rest = rest;
@@ -342,7 +344,6 @@ static void run(const setting *t)
                              .v = VIEW(t->dtype, t->cols, h, t->feat_v),
                              .out = VIEW(t->dtype, t->rows, h, t->feat_v),
                              .lse = VIEW(sums, t->rows, h, 1),
-                             .lse_rest = VIEW(sums, t->rows, h, 1),
                              .gout = VIEW(t->dtype, t->rows, h, t->feat_v),
                              .delta = VIEW(sums, t->rows, h, 1),
                              .gq = VIEW(t->dtype, t->rows, h, t->feat),
@@ -352,6 +353,7 @@ static void run(const setting *t)
                              .gweight = VIEW(t->dtype, nnz, h, 1),
                              .weights = VIEW(t->dtype, nnz, h, 1)};
     fmm_attention *c = &s.call;
+    if (t->rest) c->lse_rest = VIEW(sums, t->rows, h, 1);
     if (t->score == FMM_GATV2) c->att = VIEW(t->dtype, 1, h, t->feat);
     if (t->score == FMM_ADDITIVE) {
         c->pos = VIEW(sums, t->rows, h, t->feat_v);
@@ -390,6 +392,7 @@ int main(void)
                                    .gap = turn % 3,
                                    .eid = turn / 2 % 2,
                                    .edges = turn / 3 % 2,
+                                   .rest = turn % 4 > 0,
                                    .dropout = turn / 5 % 2 ? 0.4 : 0,
                                    .where = (side)(turn / 4 % 2)};
                 run(&t);
