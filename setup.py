@@ -102,27 +102,35 @@ def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, 
         else:
             command = [*cc, *c_flags, *shlex.split(ISA_FLAGS.get(source.stem.removesuffix("_half"), "") if x86 else "")]
         command += [f'-DFMM_CC="{compiler}"', f'-DFMM_CUDA_ARCHS="{" ".join(arch_list())}"']
+        command += ["-MMD", "-MF", str(target.with_suffix(".d"))]
         commands.append((source, target, [*command, "-c", str(source), "-o", str(target)]))
     return commands
+
+
+def is_current(target: Path, command: str) -> bool:
+    """Whether the object was made by this command and is newer than every file that its compiler then read."""
+    note, depends = target.with_suffix(".command"), target.with_suffix(".d")
+    if not (target.exists() and note.exists() and depends.exists()) or note.read_text() != command:
+        return False
+    read = shlex.split(depends.read_text().partition(":")[2].replace("\\\n", " "))
+    made = target.stat().st_mtime
+    return all(Path(name).exists() and Path(name).stat().st_mtime < made for name in read)
 
 
 def build(library: Path, objects: Path) -> None:
     """Compiles what changed, in parallel, and links the library."""
     nvcc = find_nvcc()
     objects.mkdir(parents=True, exist_ok=True)
-    headers = max(p.stat().st_mtime for p in CSRC.rglob("*") if p.suffix in (".h", ".inc", ".cuh"))
     commands = compile_commands(objects, nvcc)
 
     def make(job: tuple[Path, Path, list[str]]) -> None:
-        source, target, command = job
-        note = target.with_suffix(".command")  # other flags make other objects
+        _, target, command = job
         text = shlex.join(command)
-        if target.exists() and note.exists() and note.read_text() == text:
-            if target.stat().st_mtime > max(headers, source.stat().st_mtime):
-                return
+        if is_current(target, text):
+            return
         print(text, flush=True)
         subprocess.run(command, check=True)
-        note.write_text(text)
+        target.with_suffix(".command").write_text(text)  # other flags make other objects
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(make, commands))
