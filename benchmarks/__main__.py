@@ -33,6 +33,7 @@ from benchmarks import (
     jobs,
     plots,
     report,
+    store,
     table,
 )
 from benchmarks.harness import Clock
@@ -81,7 +82,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, help="by default in benchmarks/results, named after the options; a .md goes beside it"
     )
-    parser.add_argument("--plot", type=Path, help="by default beside the JSON")
+    parser.add_argument("--plot", type=Path, help="by default beside the results")
     options = parser.parse_args(argv)
     name = [options.op, options.device, *[options.suite] * (options.suite != "graphs")]
     name += [options.dtype] * (options.dtype != "f32") + ["compiled"] * options.compile
@@ -198,7 +199,7 @@ def main(argv: list[str]) -> None:
         sys.stdout.flush()
         os._exit(0)  # torch.sparse's gradient in values on CUDA at times aborts an orderly exit
     if options.op == "plot":
-        document = json.loads(options.json.read_text())
+        document = store.load(options.json)
     elif options.device == "cpu" or options.op == "host":
         document = per_process(argv, options.threads)
     else:

@@ -7,13 +7,13 @@ one takes, "A / B".
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.reading import Document, best, gflops, machine, shape
+from benchmarks.store import load
 
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
@@ -105,7 +105,7 @@ def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
     """Of fused, the forward with the edge function s*a."""
 
     def chosen(document: Document) -> str:
-        cases = [c for c in document["cases"] if "feat" in c and c["case"].startswith("s*a ")]
+        cases = [c for c in document["cases"] if c.get("feat") and c["case"].startswith("s*a ")]
         return make({**document, "cases": cases})
 
     return chosen
@@ -138,7 +138,7 @@ def made(name: str, results: Path) -> str:
     stem, make = TABLES[name]
     found = []
     for path in (results / f"{stem}.json", results / f"{stem}-f64.json"):
-        if path.exists() and (table := make(document := json.loads(path.read_text()))):
+        if path.exists() and (table := make(document := load(path))):
             found.append(f"{document['dtype']}, {machine(document)}:\n\n{table}\n")
     return "\n".join(["", *found]) if found else ""
 

@@ -7,7 +7,6 @@ rows: nothing to balance, hardly anything to compute; so it is a stand-in for a 
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 import fusedmm
 from benchmarks.case import random
 from benchmarks.harness import Call, Clock
+from benchmarks.store import draw, write
 
 DEGREE, WIDTHS = 64, (32, 128)
 TABLES = {"cpu": [2**k for k in range(16, 29, 2)], "cuda": [2**k for k in range(20, 33)]}  # bytes
@@ -92,12 +92,11 @@ def save(document: dict[str, Any], path: Path) -> None:
     lines += [f"- {k}: {v}" for k, v in document["conditions"].items()]
     lines += ["", "| what | table, MiB | K | GB/s | GFLOP/s |", "|---|---|---|---|---|"]
     for c in document["cases"]:
-        table = f"{c['table'] / 2**20:g}" if "table" in c else ""
-        lines.append(f"| {c['what']} | {table} | {c.get('feat', '')} | {c.get('gbs', '')} | {c.get('gflops', '')} |")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        table = f"{c['table'] / 2**20:g}" if c.get("table") else ""
+        lines.append(
+            f"| {c['what']} | {table} | {c.get('feat') or ''} | {c.get('gbs') or ''} | {c.get('gflops') or ''} |"
+        )
+    write(document, "\n".join(lines) + "\n", path)
 
 
 def plot(document: dict[str, Any], path: Path) -> None:
@@ -115,4 +114,4 @@ def plot(document: dict[str, Any], path: Path) -> None:
     axes.set_title(f"Ceilings, {document['conditions'].get('gpu', document['conditions']['cpu'])}")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120)
+    draw(figure, path)

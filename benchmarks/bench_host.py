@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 import statistics
@@ -17,6 +16,7 @@ from torch import Tensor
 
 import fusedmm
 from benchmarks.case import sparse_csr
+from benchmarks.store import write
 
 CALLS = 20  # per block; on CUDA few enough that the launch queue never fills
 FORMS = ("operator", "forward", "forward + backward in x", "forward + backward in x and values")
@@ -100,7 +100,4 @@ def save(document: dict[str, Any], path: Path) -> None:
         )
         cells = [form, *(f"{t:.2f}" for t in (own, peer, dense, own / peer)), str(aim or ""), f"{own / dense:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    write(document, "\n".join(lines) + "\n", path)

@@ -52,7 +52,7 @@ def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, ch
         contenders.append(Contender("gather, multiply, sum", partial(gather, *adj.coo()[:2])))
     if nnz > DENSE * adj.shape[0] * adj.n_cols:
         contenders += dense(device, dtype, lambda: a, b.t)
-    return Case(contenders, check.sddmm(adj, adj.val, a, b), a.new_empty(nnz), nnz * feat, small(adj))
+    return Case(contenders, check.sddmm(adj, adj.val, a, b), a.new_empty(nnz), small(adj))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def case(pattern: fusedmm.CSR, feat: int, dtype: torch.dtype, weighted: bool, ch
     if adj.nnz > DENSE * adj.shape[0] * adj.n_cols:
         contenders += dense(device, dtype, adj.to_dense, lambda: x)
     like = x.new_empty(adj.shape[0], feat)
-    return Case(contenders, check.spmm(adj, val, x), like, adj.nnz * feat, small(adj))
+    return Case(contenders, check.spmm(adj, val, x), like, small(adj))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ class Case:
     contenders: list[Contender]
     oracle: Oracle
     like: Tensor
-    products: int
     small: bool = False  # launches decide the time: replays from a CUDA graph are measured too
 
 
@@ -130,13 +129,11 @@ def _spread(times: list[float]) -> dict[str, Any]:
     return {"us": median, "us_quartiles": [low, high], "runs": len(times)}
 
 
-def _checked(c: Contender, case: Case, us: float) -> dict[str, Any]:
-    """Rates, and how right it is."""
+def _checked(c: Contender, case: Case) -> dict[str, Any]:
+    """How right it is."""
     result, was_poisoned = poisoned(c.call, case.like)
     relative, over_bound = case.oracle.errors(result)
     return {
-        "gflops": round(2e-3 * case.products / us, 2),
-        "gather_gbs": round(1e-3 * case.products * case.like.element_size() / us, 2),
         "error": float(f"{relative:.3g}"),
         "error_over_bound": float(f"{over_bound:.3g}"),
         "poisoned": was_poisoned,
@@ -151,7 +148,7 @@ def run(case: Case, clock: Clock, seconds: float) -> dict[str, Any]:
         kind = {"dense": True} if c.dense else {"wall": True} if c.wall else {}
         results[c.name] = {"ours": c.ours, **kind, **_spread(times)}
         if not kind:
-            results[c.name] |= _checked(c, case, results[c.name]["us"])
+            results[c.name] |= _checked(c, case)
     peer = min((c.name for c in contenders if c.peer), key=lambda n: results[n]["us"])
     for c in contenders:
         if c.name in ("auto", peer) or results[c.name]["us"] <= CLOSE * results["auto"]["us"]:

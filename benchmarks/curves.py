@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reading import Document, best, family, flops, gflops, machine, role, shape
+from benchmarks.reading import ITEM, Document, best, family, flops, gflops, machine, role, shape
+from benchmarks.store import draw
 
 STYLES = ("-", "--", ":")  # for every ten colours
 
@@ -62,7 +63,7 @@ def sweeps(document: Document, path: Path) -> None:
             axes.grid(alpha=0.3)
     grid[0][1].legend(fontsize="xx-small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(f"{document['op']}, {document['dtype']}, {machine(document)}")
-    figure.savefig(path, dpi=120)
+    draw(figure, path)
 
 
 def roofline(document: Document, ceilings: Document, path: Path) -> None:
@@ -78,7 +79,7 @@ def roofline(document: Document, ceilings: Document, path: Path) -> None:
     copy = next(c["gbs"] for c in limits if c["what"] == "copy")
     dense = next(c["gflops"] for c in limits if c["what"] == "dense fp32")
     gather = max(c["gbs"] for c in limits if c["what"] == "gather")
-    item = {"f64": 8, "f32": 4}.get(document["dtype"], 2)
+    item = ITEM[document["dtype"]]
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     reach: list[float] = []
@@ -101,4 +102,4 @@ def roofline(document: Document, ceilings: Document, path: Path) -> None:
     axes.set_title(f"{document['op']}, {document['dtype']}, {machine(document)}", fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="xx-small")
-    figure.savefig(path, dpi=120)
+    draw(figure, path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 from benchmarks import curves
 from benchmarks.reading import Document, best, gflops, machine, role, shape
+from benchmarks.store import draw, load
 
 
 def dots(document: Document, found: list[tuple[str, str, float]], path: Path) -> None:
@@ -31,7 +31,7 @@ def dots(document: Document, found: list[tuple[str, str, float]], path: Path) ->
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=120)
+    draw(figure, path)
 
 
 def _kinds(cases: list[Document]) -> list[str]:
@@ -56,7 +56,7 @@ def bars(document: Document, path: Path) -> None:
         axes.set(title=f"{document['op']}, {feat} columns", ylabel="GFLOP/s of the entries", yscale="log")
         axes.grid(axis="y", alpha=0.3)
     all_axes[0].legend(fontsize="x-small")
-    figure.savefig(path, dpi=120)
+    draw(figure, path)
 
 
 def over(document: Document, peer: str) -> dict[str, dict[int, float]]:
@@ -100,12 +100,12 @@ def squares(document: Document, peer: str, path: Path) -> None:
     axes.set_xticks(range(len(feats)), [f"K {f}" for f in feats])
     axes.set_yticks(range(len(values)), list(found))
     axes.set_title(f"{document['op']}, {document['dtype']}: times faster than {peer}", fontsize="medium")
-    figure.savefig(path, dpi=120)
+    draw(figure, path)
 
 
 def beside(document: Document, path: Path, ceilings: Path) -> None:
     """The plots that go with a suite, next to ``path``; of cases that say how wide they are."""
-    document = {**document, "cases": [c for c in document["cases"] if "feat" in c]}
+    document = {**document, "cases": [c for c in document["cases"] if c.get("feat")]}
     if document["suite"] == "pruned":
         bars(document, path.with_name(f"{path.stem}-bars.png"))
     if document["suite"] == "sweeps":
@@ -113,4 +113,4 @@ def beside(document: Document, path: Path, ceilings: Path) -> None:
     if document["suite"] == "twins":
         squares(document, "cusparse", path.with_name(f"{path.stem}-cusparse.png"))
     if ceilings.exists():
-        curves.roofline(document, json.loads(ceilings.read_text()), path.with_name(f"{path.stem}-roofline.png"))
+        curves.roofline(document, load(ceilings), path.with_name(f"{path.stem}-roofline.png"))

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 Document = dict[str, Any]
+ITEM = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # bytes of a number
 SHAPE = re.compile(r"(\d+)x(\d+) (\d+)%")  # of the suites pruned and sweeps: rows, columns, share of zeros
 
 
@@ -47,7 +48,7 @@ def wall_share(case: Document) -> float | None:
 def flops(case: Document) -> float:
     """Multiplications and additions for the entries; those for the zeros do not count, though a dense product has
     them."""
-    return float(case.get("flops", 2 * case["nnz"] * case["feat"]))
+    return float(case.get("flops") or 2 * case["nnz"] * case["feat"])
 
 
 def gflops(case: Document, kind: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -14,8 +13,9 @@ import torch
 import fusedmm
 from benchmarks.harness import Clock
 from benchmarks.plots import dots, speedups
-from benchmarks.reading import Document, best, wall_share
+from benchmarks.reading import ITEM, Document, best, flops, wall_share
 from benchmarks.sources import LIBRARY, source_hash
+from benchmarks.store import write
 
 # Set before the process starts: threads stay on their cores, and freed outputs are not given back to the
 # system, so that page faults are not timed and the poison of one run is what the next one gets.
@@ -83,16 +83,17 @@ def summarize(cases: list[Document]) -> Document:
     return found
 
 
-def _row(c: Document, dense: list[str]) -> list[str]:
-    """A case's line."""
+def _row(c: Document, dense: list[str], item: int) -> list[str]:
+    """A case's line; item: bytes of a number."""
     auto, peer = c["contenders"]["auto"], c["contenders"][c["best_peer"]]
     us, name = min(((r["us"], n) for n, r in c["contenders"].items() if r["ours"] and n != "auto"), default=(0, ""))
     low, high = auto["us_quartiles"]
     share, warm = wall_share(c), best(c, "best peer", "warm_us")
+    rate = 1e-3 * flops(c) / auto["us"]
     cells = [c["graph"], f"{c['nnz']:,}", _setting(c), f"{auto['us']:.1f} ({low:.1f}-{high:.1f})"]
     cells += [f"{us:.1f} {name}" if name else "", f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}"]
-    cells += [f"{100 * share:.0f} %" if share else "", f"{auto['warm_us']:.1f}, {warm:.1f}", f"{auto['gflops']:.1f}"]
-    cells += [f"{auto['gather_gbs']:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
+    cells += [f"{100 * share:.0f} %" if share else "", f"{auto['warm_us']:.1f}, {warm:.1f}", f"{rate:.1f}"]
+    cells += [f"{rate / 2 * item:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
     return cells + [f"{c['contenders'][n]['us']:.1f}" if n in c["contenders"] else "" for n in dense]
 
 
@@ -103,13 +104,13 @@ def markdown(document: Document) -> str:
     lines += [f"- {k}: {v}" for k, v in document["conditions"].items()]
     lines += ["", "Times in µs, of auto with quartiles; speedup: time of the best peer over that of auto; of the wall:"]
     lines += ["time of a kernel that only gathers the same rows, over that of auto; GFLOP/s and GB/s of gathered rows:"]
-    lines += ["auto's. Results are checked against float64, of large matrices a sample of rows or entries (JSON:"]
-    lines += ["checked). Who was far behind in one run had no more (JSON: runs).", ""]
+    lines += ["auto's. Results are checked against float64, of large matrices a sample of rows or"]
+    lines += ["entries. Who was far behind in one run had no more.", ""]
     dense = list(dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if r.get("dense")))
     head = ["graph", "nnz", "case", "auto", "best of ours", "best peer", "speedup", "of the wall"]
     head += ["warm: auto, least of the peers", "GFLOP/s", "GB/s", "error", "error/bound", *dense]
     lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {' | '.join(_row(c, dense))} |" for c in cases]
+    lines += [f"| {' | '.join(_row(c, dense, ITEM[document['dtype']]))} |" for c in cases]
     lines += ["", *(speedups(document, peer) for peer in ("torch.sparse", "sampled_addmm", "cusparse"))]
     lines += ["", "| case | geometric mean of speedups | of the wall |", "|---|---|---|"]
     for k, v in summary["geomean_speedup"].items():
@@ -125,15 +126,7 @@ def plot(document: Document, path: Path) -> None:
     dots(document, [(c["graph"], _setting(c), c["speedup"]) for c in document["cases"]], path)
 
 
-def write(document: Document, text: str, path: Path) -> None:
-    """JSON at path, the text beside it and printed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    path.with_suffix(".md").write_text(text)
-    print(text)
-
-
 def save(document: Document, path: Path) -> None:
-    """JSON at path, the tables beside it and printed."""
+    """The results at path, the tables beside it and printed."""
     document["summary"] = summarize(document["cases"])
     write(document, markdown(document), path)

@@ -103,6 +103,6 @@ def plot(document: Document, path: Path) -> None:
 
 
 def save(document: Document, path: Path) -> None:
-    """JSON at path, the tables beside it and printed."""
+    """The results at path, the tables beside it and printed."""
     document["summary"] = summarize(document["cases"])
     write(document, markdown(document), path)

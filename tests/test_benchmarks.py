@@ -26,6 +26,7 @@ from benchmarks import (
     plots,
     reading,
     report,
+    store,
     table,
 )
 from benchmarks.harness import Clock, Contender
@@ -279,3 +280,21 @@ def test_what_cannot_be_launched_is_compiled_anew():
     assert compiled(torch.sin, run, dynamic=False) is seen[1] is not seen[0]
     with pytest.raises(RuntimeError, match="the real cause"):
         compiled(torch.sin, lambda _: (_ for _ in ()).throw(RuntimeError("the real cause")), dynamic=False)
+
+
+def test_a_small_file_has_what_tables_need_and_the_raw_one_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RAW", tmp_path / "raw")
+    auto = {"us": 12.34567, "us_quartiles": [12.0, 13.25], "runs": 9, "ours": True}
+    peer = {"us": 23456.78, "us_quartiles": [2.0, 3.0], "runs": 7, "peak_mib": 1.5}
+    case = {"graph": "cora", "feat": 8, "threads": None, "contenders": {"auto": auto, "peer": peer}}
+    document = {"op": "spmm", "cases": [case | {"refused": {"b": "too large", "c": "too large"}}]}
+    store.save(document, tmp_path / "small.json")
+    assert json.loads((tmp_path / "raw" / "small.json").read_text()) == document
+    found = store.load(tmp_path / "small.json")["cases"][0]
+    assert found["graph"] == "cora" and found["threads"] is None
+    assert found["contenders"]["auto"] == {**auto, "us": 12.35, "ours": 1}
+    assert found["contenders"]["peer"] == {"us": 23460, "peak_mib": 1.5}
+    assert found["refused"] == {"b": "too large", "c": "too large"}
+    assert store.load(tmp_path / "raw" / "small.json") == document
