@@ -23,6 +23,7 @@ from benchmarks import (
     bench_construction,
     bench_forms,
     bench_fused,
+    bench_gat_layer,
     bench_host,
     bench_layers,
     bench_sddmm,
@@ -41,12 +42,17 @@ from benchmarks.harness import Clock
 RESULTS = Path(__file__).parent / "results"
 CASES = {"spmm": bench_spmm.case, "sddmm": bench_sddmm.case}
 TWINS = list(graphs.SYMMETRIC)
+REAL_SMALL = ["cora", "musae_github"]
 REAL = ["amazon_photo", "coauthor_cs", "musae_github", "ogbl_ddi_train", "usa_road_ny"]
 JOBS = {  # what lists its own cases, and on which matrices by default
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
     "layers": (
         bench_layers.jobs,
         {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", *bench_layers.EPOCHS, "musae_github", *TWINS]},
+    ),
+    "gat_layer": (
+        bench_gat_layer.jobs,
+        {"cpu": REAL_SMALL, "cuda": [*REAL_SMALL, "arxiv-symmetric", "reddit-symmetric"]},
     ),
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "forms": (bench_forms.jobs, {"cpu": ["musae_github"], "cuda": ["ogbl_ddi_train", *TWINS]}),
@@ -55,6 +61,8 @@ JOBS = {  # what lists its own cases, and on which matrices by default
 WIDTHS = {"twins": [32, 64, 128, 256, 512], "pruned": [32, 128], "sweeps": [32, 128]}  # the graphs': below
 PLUGINS = {"twins": (), "pruned": ()}  # suites in which a plug-in's algorithms are too many, but for the walls
 ALONE = {"host": bench_host, "ceilings": bench_ceilings}  # what needs no matrix
+WRITERS = {**ALONE, "gat_layer": bench_gat_layer}  # what writes or draws its results itself
+WAITS = ("construction", "gat_layer")  # whose steps are timed with the host's part
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -84,7 +92,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--plot", type=Path, help="by default beside the results")
     options = parser.parse_args(argv)
-    name = [options.op, options.device, *[options.suite] * (options.suite != "graphs")]
+    name = [options.op.replace("_", "-"), options.device, *[options.suite] * (options.suite != "graphs")]
     name += [options.dtype] * (options.dtype != "f32") + ["compiled"] * options.compile
     name += [f"k{'-'.join(map(str, options.features))}"] if options.features else []
     options.json = options.file or options.json or RESULTS / f"{'-'.join(name)}.json"
@@ -112,8 +120,11 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
     if options.op in JOBS:
         jobs_of, default = JOBS[options.op]
         if options.device == "cuda":
-            waits = options.op == "construction"  # steps that wait for the device themselves
-            lead = "the host's part included" if waits else "before each run the device waits until it is enqueued"
+            lead = (
+                "the host's part included"
+                if options.op in WAITS
+                else "before each run the device waits until it is enqueued"
+            )
             document["conditions"]["timing"] += f"; {lead}"
         chosen = default[options.device] if options.suite == "graphs" else graphs.names(options.suite)
         asked = jobs.Options(
@@ -180,7 +191,7 @@ def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
 
 def writer(op: str) -> Any:
     """The module that writes a benchmark's results."""
-    return ALONE.get(op) or (table if op in JOBS else report)
+    return WRITERS.get(op) or (table if op in JOBS else report)
 
 
 def main(argv: list[str]) -> None:

@@ -25,6 +25,7 @@ ALL = {
         "sddmm",
         "attention",
         "layers",
+        "gat_layer",
         "fused",
         "spmm --suite twins",
         "sddmm --suite twins",

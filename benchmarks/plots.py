@@ -1,4 +1,5 @@
-"""Plots: speed-ups over the best peer or over one, GFLOP/s bars of pruned layers; curves.py has the others."""
+"""Plots: speed-ups over the best peer or over one, GFLOP/s bars of pruned layers, time and memory of a few sides;
+curves.py has the others."""
 
 from __future__ import annotations
 
@@ -57,6 +58,51 @@ def bars(document: Document, path: Path) -> None:
         axes.grid(axis="y", alpha=0.3)
     all_axes[0].legend(fontsize="x-small")
     draw(figure, path)
+
+
+def _three(number: float, units: tuple[str, ...], step: float) -> str:
+    """Three digits and the unit in which they are fewest."""
+    while number >= step and len(units) > 1:
+        number, units = number / step, units[1:]
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f} {units[0]}"
+
+
+def sides(document: Document, title: str, names: dict[str, str], path: Path) -> None:
+    """Bars of time and memory, graph by graph; names: of a contender, and how it is called in the picture.
+
+    Beside a peer's bar stands how many times ours it is; who did not run has the reason instead of a bar.
+    """
+    from matplotlib.figure import Figure
+
+    cases, colours = document["cases"][::-1], ["#0b6e4f", "#e8973a", "#9aa0a6"]
+    figure = Figure(figsize=(9, 1.4 + 0.95 * len(cases)), layout="constrained", facecolor="white")
+    both = figure.subplots(1, 2, sharey=True)
+    units = {"us": (("µs", "ms", "s"), 1000.0), "peak_mib": (("MiB", "GiB"), 1024.0)}
+    for axes, (key, (unit, step)), label in zip(both, units.items(), ("time of a step", "peak memory"), strict=True):
+        least = min(c["contenders"]["auto"][key] for c in cases) / 3
+        most = max(f[key] for c in cases for f in c["contenders"].values())
+        for k, (name, shown) in enumerate(names.items()):
+            for y, c in enumerate(cases):
+                place, found = y + 0.28 - 0.28 * k, c["contenders"].get(name)
+                width = found[key] if found else least
+                text = _three(found[key], unit, step) if found else c["refused"].get(name, "not run").split(":")[0]
+                if found and k:
+                    times = found[key] / c["contenders"]["auto"][key]
+                    text += f"  ({times:.{int(times < 9.95)}f} x)"
+                bold = "bold" if k == 0 else "normal"
+                axes.barh(place, width - least, 0.26, left=least, color=colours[k], label=shown if not y else None)
+                axes.text(1.15 * width, place, text, va="center", fontsize=10, fontweight=bold)
+        axes.set(xscale="log", xlim=(least, most * (most / least) ** 0.42), xticks=[], title=label)
+        axes.minorticks_off()
+        axes.tick_params(length=0)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+    graphs = [c["graph"].replace("-symmetric", "'s size") for c in cases]
+    edges = [f"{graph}\n{c['nnz']:,} edges" for graph, c in zip(graphs, cases, strict=True)]
+    both[0].set_yticks(range(len(cases)), edges, fontsize=10)
+    figure.suptitle(f"{title}\n{machine(document)}; logarithmic, shorter is better", fontsize=11)
+    handles, labels = both[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False, fontsize=10)
+    figure.savefig(path, dpi=160)
 
 
 def over(document: Document, peer: str) -> dict[str, dict[int, float]]:
