@@ -102,7 +102,7 @@ def sides(document: Document, title: str, names: dict[str, str], path: Path) -> 
     figure.suptitle(f"{title}\n{machine(document)}; logarithmic, shorter is better", fontsize=11)
     handles, labels = both[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False, fontsize=10)
-    figure.savefig(path, dpi=160)
+    draw(figure, path)
 
 
 def over(document: Document, peer: str) -> dict[str, dict[int, float]]:
