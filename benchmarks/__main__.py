@@ -1,5 +1,6 @@
 """Command line: ``python -m benchmarks NAME --device cpu|cuda``, ``python -m benchmarks plot FILE.json``,
-``python -m benchmarks answers``, which fills the tables of docs/ from the results, ``python -m benchmarks every``."""
+``python -m benchmarks answers``, which fills the tables of README.md and docs/ from the results,
+``python -m benchmarks every``."""
 
 from __future__ import annotations
 
@@ -198,8 +199,8 @@ def main(argv: list[str]) -> None:
     """Measures, writes the files, prints the table."""
     options = arguments(argv)
     if options.op == "answers":
-        for name in ("spmm", "sddmm", "fused"):
-            answers.fill(RESULTS.parents[1] / "docs" / f"{name}.md", RESULTS)
+        for page in answers.PAGES:
+            answers.fill(page, RESULTS)
         return
     if options.op == "every":
         sys.exit(every.run(options.device, options.limit, lambda argv: arguments(argv).json))

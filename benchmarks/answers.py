@@ -1,4 +1,5 @@
-"""The tables of docs/spmm.md, docs/sddmm.md and docs/fused.md, out of the results of the suites.
+"""The tables of docs/spmm.md, docs/sddmm.md and docs/fused.md, out of the results of the suites; those of README.md
+and docs/benchmarks.md, which are about all of them, are made by summary.py.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
 microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
@@ -12,9 +13,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.reading import Document, best, gflops, machine, shape
+from benchmarks import summary
+from benchmarks.reading import Document, best, geomean, gflops, grid, machine, shape
 from benchmarks.store import load
 
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused"))]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
@@ -42,11 +46,6 @@ def _cell(number: float, column: str) -> str:
     )
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
 def listed(columns: list[str]) -> Callable[[Document], str]:
     """A line a case, columns as given."""
 
@@ -56,7 +55,7 @@ def listed(columns: list[str]) -> Callable[[Document], str]:
             cells = [_cell(value(c, column), column) for column in columns]
             if any(cells):
                 rows.append([c["graph"], str(c["feat"]), *cells])
-        return _table(["matrix", "K", *(f"{c}, µs" if " / " not in c else c for c in columns)], rows) if rows else ""
+        return grid(["matrix", "K", *(f"{c}, µs" if " / " not in c else c for c in columns)], rows) if rows else ""
 
     return make
 
@@ -72,14 +71,9 @@ def by_width(columns: list[str]) -> Callable[[Document], str]:
             if any(cells):
                 lines.setdefault(c["graph"], {}).setdefault(c["feat"], ", ".join(filter(None, cells)))
         rows = [[graph, *(cells.get(f, "") for f in feats)] for graph, cells in lines.items()]
-        return _table([" and ".join(columns), *(f"K {f}" for f in feats)], rows) if rows else ""
+        return grid([" and ".join(columns), *(f"K {f}" for f in feats)], rows) if rows else ""
 
     return make
-
-
-def _mean(numbers: list[float]) -> float:
-    there = [math.log(n) for n in numbers if not math.isnan(n)]
-    return math.exp(sum(there) / len(there)) if there else math.nan
 
 
 PEERS = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
@@ -94,9 +88,9 @@ def layers(columns: list[str]) -> Callable[[Document], str]:
         for feat, zeros in sorted({(c["feat"], s[2]) for c in document["cases"] if (s := shape(c))}):
             of = [c for c in document["cases"] if c["feat"] == feat and (s := shape(c)) and s[2] == zeros]
             most = max(of, key=lambda c: gflops(c, "ours"))
-            means = [_cell(_mean([value(c, column) for c in of]), column) for column in there]
+            means = [_cell(geomean([value(c, column) for c in of]), column) for column in there]
             rows.append([str(feat), f"{zeros} %", *means, f"{gflops(most, 'ours'):.0f} ({most['graph'].split()[0]})"])
-        return _table(["K", "zeros", *there, "most GFLOP/s"], rows)
+        return grid(["K", "zeros", *there, "most GFLOP/s"], rows)
 
     return make
 
@@ -135,6 +129,8 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
 
 def made(name: str, results: Path) -> str:
     """A table in f32, and in f64 where that was measured; nothing where neither was."""
+    if name in summary.TABLES:
+        return summary.made(name, results)
     stem, make = TABLES[name]
     found = []
     for path in (results / f"{stem}.json", results / f"{stem}-f64.json"):

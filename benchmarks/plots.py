@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from benchmarks import curves
-from benchmarks.reading import Document, best, gflops, machine, role, shape
+from benchmarks.reading import Document, best, gflops, machine, role, shape, size_text, time_text
 from benchmarks.store import draw, load
 
 
@@ -60,13 +60,6 @@ def bars(document: Document, path: Path) -> None:
     draw(figure, path)
 
 
-def _three(number: float, units: tuple[str, ...], step: float) -> str:
-    """Three digits and the unit in which they are fewest."""
-    while number >= step and len(units) > 1:
-        number, units = number / step, units[1:]
-    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f} {units[0]}"
-
-
 def sides(document: Document, title: str, names: dict[str, str], path: Path) -> None:
     """Bars of time and memory, graph by graph; names: of a contender, and how it is called in the picture.
 
@@ -77,15 +70,15 @@ def sides(document: Document, title: str, names: dict[str, str], path: Path) -> 
     cases, colours = document["cases"][::-1], ["#0b6e4f", "#e8973a", "#9aa0a6"]
     figure = Figure(figsize=(9, 1.4 + 0.95 * len(cases)), layout="constrained", facecolor="white")
     both = figure.subplots(1, 2, sharey=True)
-    units = {"us": (("µs", "ms", "s"), 1000.0), "peak_mib": (("MiB", "GiB"), 1024.0)}
-    for axes, (key, (unit, step)), label in zip(both, units.items(), ("time of a step", "peak memory"), strict=True):
+    panels = (("us", time_text, "time of a step"), ("peak_mib", size_text, "peak memory"))
+    for axes, (key, shown_as, label) in zip(both, panels, strict=True):
         least = min(c["contenders"]["auto"][key] for c in cases) / 3
         most = max(f[key] for c in cases for f in c["contenders"].values())
         for k, (name, shown) in enumerate(names.items()):
             for y, c in enumerate(cases):
                 place, found = y + 0.28 - 0.28 * k, c["contenders"].get(name)
                 width = found[key] if found else least
-                text = _three(found[key], unit, step) if found else c["refused"].get(name, "not run").split(":")[0]
+                text = shown_as(found[key]) if found else c["refused"].get(name, "not run").split(":")[0]
                 if found and k:
                     times = found[key] / c["contenders"]["auto"][key]
                     text += f"  ({times:.{int(times < 9.95)}f} x)"

@@ -60,3 +60,40 @@ def shape(case: Document) -> tuple[int, int, int] | None:
     """Rows, columns and the share of zeros of a matrix that was drawn to be so."""
     found = SHAPE.fullmatch(case["graph"])
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def setting(case: Document) -> str:
+    """What a case is called beside its graph."""
+    if case.get("case"):
+        return str(case["case"])
+    threads = f", {case['threads']} thread{'s' * (case['threads'] > 1)}" if case["threads"] else ""
+    return f"K {case['feat']}{threads}{'' if case['weighted'] else ', no values'}"
+
+
+def geomean(numbers: list[float]) -> float:
+    """The geometric mean of those that are there."""
+    there = [math.log(n) for n in numbers if not math.isnan(n)]
+    return math.exp(sum(there) / len(there)) if there else math.nan
+
+
+def grid(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def three(number: float, units: tuple[str, ...], step: float) -> str:
+    """Three digits of a number of the first unit, in the largest unit that it reaches."""
+    while number >= step and len(units) > 1:
+        number, units = number / step, units[1:]
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f} {units[0]}"
+
+
+def time_text(us: float) -> str:
+    """A time that is given in microseconds."""
+    return three(us, ("µs", "ms", "s"), 1000.0)
+
+
+def size_text(mib: float) -> str:
+    """A size that is given in MiB."""
+    return three(mib, ("MiB", "GiB"), 1024.0)

@@ -13,7 +13,7 @@ import torch
 import fusedmm
 from benchmarks.harness import Clock
 from benchmarks.plots import dots, speedups
-from benchmarks.reading import ITEM, Document, best, flops, wall_share
+from benchmarks.reading import ITEM, Document, best, flops, setting, wall_share
 from benchmarks.sources import LIBRARY, source_hash
 from benchmarks.store import write
 
@@ -51,11 +51,6 @@ def conditions(device: str, clock: Clock) -> Document:
     return found
 
 
-def _setting(c: Document) -> str:
-    threads = f", {c['threads']} thread{'s' * (c['threads'] > 1)}" if c["threads"] else ""
-    return f"K {c['feat']}{threads}{'' if c['weighted'] else ', no values'}"
-
-
 def _geomean(values: list[float]) -> float:
     return round(math.exp(sum(map(math.log, values)) / len(values)), 3)
 
@@ -66,8 +61,8 @@ def summarize(cases: list[Document]) -> Document:
     settings: dict[str, list[Document]] = {}
     found: Document = {"slower": [], "out_of_bound": [], "not_poisoned": []}
     for c in cases:
-        label = f"{c['graph']}, {_setting(c)}"
-        settings.setdefault(_setting(c), []).append(c)
+        label = f"{c['graph']}, {setting(c)}"
+        settings.setdefault(setting(c), []).append(c)
         if c["speedup"] < 1:
             found["slower"].append(f"{label}: {c['speedup']} of {c['best_peer']}")
         for name, r in c["contenders"].items():
@@ -90,7 +85,7 @@ def _row(c: Document, dense: list[str], item: int) -> list[str]:
     low, high = auto["us_quartiles"]
     share, warm = wall_share(c), best(c, "best peer", "warm_us")
     rate = 1e-3 * flops(c) / auto["us"]
-    cells = [c["graph"], f"{c['nnz']:,}", _setting(c), f"{auto['us']:.1f} ({low:.1f}-{high:.1f})"]
+    cells = [c["graph"], f"{c['nnz']:,}", setting(c), f"{auto['us']:.1f} ({low:.1f}-{high:.1f})"]
     cells += [f"{us:.1f} {name}" if name else "", f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}"]
     cells += [f"{100 * share:.0f} %" if share else "", f"{auto['warm_us']:.1f}, {warm:.1f}", f"{rate:.1f}"]
     cells += [f"{rate / 2 * item:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
@@ -123,7 +118,7 @@ def markdown(document: Document) -> str:
 
 def plot(document: Document, path: Path) -> None:
     """Speedup over the best peer, one dot per case."""
-    dots(document, [(c["graph"], _setting(c), c["speedup"]) for c in document["cases"]], path)
+    dots(document, [(c["graph"], setting(c), c["speedup"]) for c in document["cases"]], path)
 
 
 def save(document: Document, path: Path) -> None:

@@ -98,3 +98,9 @@ def load(path: Path) -> Document:
             case["refused"] = {name: reasons[k] for name, k in rest[1].items()}
         document["cases"][place] = case
     return document
+
+
+def named(results: Path, stem: str) -> Document:
+    """The document of a suite; one without cases where there is none."""
+    path = results / f"{stem}.json"
+    return load(path) if path.exists() else {"cases": []}

@@ -1,0 +1,104 @@
+"""The tables of README.md and docs/benchmarks.md that are times and bytes, not how many times faster."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from benchmarks.reading import Document, grid, machine, setting, size_text, time_text
+from benchmarks.store import named
+
+SIDES = {"auto": "fusedmm", "PyG compiled": "PyG, compiled", "PyG": "PyG, eager"}
+LARGE = {  # results with compiled peers, and the newest run of ours alone
+    "layers-cuda-compiled-reddit": "layers-cuda",
+    "attention-cuda-compiled-reddit": "attention-cuda",
+    "attention-cuda-compiled-products": "attention-cuda",
+}
+HALVES = {"float32": "", "float16": "-f16", "bfloat16": "-bf16"}
+
+
+def _both(found: Document) -> str:
+    return f"{time_text(found['us'])}, {size_text(found['peak_mib'])}"
+
+
+def headline(results: Path) -> str:
+    """README's sentence about the largest graph of its picture."""
+    document = named(results, "gat-layer-cuda")
+    if not document["cases"]:
+        return ""
+    case = max(document["cases"], key=lambda c: c["nnz"])
+    found, peer = case["contenders"], case["best_peer"]
+    return (
+        f"One `GATConv` layer, forward and backward, on a graph of {case['nnz'] / 1e6:.1f} million edges:\n"
+        f"**{time_text(found['auto']['us'])} and {size_text(found['auto']['peak_mib'])}**. {SIDES[peer]}, takes\n"
+        f"{time_text(found[peer]['us'])} and {size_text(found[peer]['peak_mib'])}.\n"
+    )
+
+
+def gat(results: Path) -> str:
+    """Every side of README's picture."""
+    document = named(results, "gat-layer-cuda")
+    rows = [
+        [c["graph"], f"{c['nnz']:,}"]
+        + [_both(f) if (f := c["contenders"].get(n)) else c["refused"].get(n, "not run") for n in SIDES]
+        for c in document["cases"]
+    ]
+    return f"{machine(document)}:\n\n{grid(['graph', 'edges', *SIDES.values()], rows)}" if rows else ""
+
+
+def large(results: Path) -> str:
+    """Time and memory at the sizes of reddit and ogbn-products, beside the best peer."""
+    rows = []
+    for stem, newest in LARGE.items():
+        later = {(c["graph"], setting(c)): c["contenders"]["auto"] for c in named(results, newest)["cases"]}
+        for c in named(results, stem)["cases"]:
+            name, own = c["best_peer"], later.get((c["graph"], setting(c)))
+            label = setting(c).removesuffix(" forward + backward")
+            ours = [_both(c["contenders"]["auto"]), _both(own) if own else ""]
+            rows.append([c["graph"], label, *ours, _both(c["contenders"][name]), name, f"{c['speedup']:.1f}"])
+    head = ["graph", "case", "fusedmm", "fusedmm, newest run", "best peer", "which", "times faster"]
+    return grid(head, rows) if rows else ""
+
+
+def halves(results: Path) -> str:
+    """Times of ours at 128 columns in 32 and 16 bits."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for op in ("spmm", "sddmm"):
+        times = {
+            dtype: {
+                c["graph"]: c["contenders"]["auto"]["us"]
+                for c in named(results, f"{op}-cuda-twins{stem}")["cases"]
+                if c["feat"] == 128
+            }
+            for dtype, stem in HALVES.items()
+        }
+        for graph in times["float16"]:
+            whole = times["float32"][graph]
+            shares = [f"{time_text(t)} ({t / whole:.2f})" for t in (times[d][graph] for d in list(HALVES)[1:])]
+            rows[op, graph] = [time_text(whole), *shares]
+    return grid(["operation", "graph", *HALVES], [[f"`{op}`", g, *r] for (op, g), r in rows.items()]) if rows else ""
+
+
+def edges(results: Path) -> str:
+    """A ``CSR`` out of edges in any order."""
+    rows = []
+    for c in named(results, "construction-cuda")["cases"]:
+        if setting(c).startswith("edges"):
+            ours = c["contenders"]["auto"]
+            held = [size_text(ours["result_mib"]), _both(c["contenders"][c["best_peer"]])]
+            rows.append([c["graph"], f"{c['nnz']:,}", setting(c), _both(ours), *held])
+    return grid(["graph", "edges", "what", "fusedmm", "size of the result", "torch.sort"], rows) if rows else ""
+
+
+def training(results: Path) -> str:
+    """Epochs of ``python -m fusedmm train`` with the same model beside."""
+    rows = []
+    for graph in ("cora", "citeseer"):
+        for model in ("gat", "gcn"):
+            found = named(results, f"train-{graph}-{model}")
+            for name, side in {"fusedmm": found, **found.get("beside", {})}.items():
+                if "epoch_ms" in side:
+                    accuracy = f"{100 * statistics.mean(side['accuracy']):.1f} %"
+                    memory = size_text(side["memory_bytes"] / 2**20)
+                    rows.append([graph, model, name, accuracy, f"{side['epoch_ms']:.2f} ms", memory])
+    return grid(["graph", "model", "side", "accuracy", "epoch", "memory"], rows) if rows else ""

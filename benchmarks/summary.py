@@ -1,0 +1,227 @@
+"""The tables of README.md and docs/benchmarks.md: how many times faster each operation is than its best peer.
+
+A line stands for the cases that its pattern finds in one or more results. Of a case that was measured twice, as with
+and without compiled peers, the smaller figure counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import absolute
+from benchmarks.reading import Document, best, geomean, grid, machine, setting
+from benchmarks.store import named
+
+PEERS = {  # beginnings of contenders' names, and how they are called here
+    "gather, softmax, scatter, compiled": "torch.compile",
+    "gather": "plain torch",
+    "cusparse": "cuSPARSE",
+    "cublas": "cuBLAS",
+    "sampled_addmm": "torch.sparse",
+    "torch.sparse": "torch.sparse",
+    "torch.matmul": "torch.sparse",
+    "PyG with torch.sparse": "PyG on torch.sparse",
+    "back_to_back": "SDDMM, then SpMM",
+    "sddmm, then spmm": "SDDMM, then SpMM",
+    "two sorts": "torch.sort",
+}
+COMPILED = tuple(f"attention-cuda-compiled{graph}" for graph in ("", "-reddit", "-products"))
+LAYERS = ("layers-cuda-compiled", "layers-cuda-compiled-reddit")
+SAMPLED = "fresh edges of"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a line is about; ``graphs`` is one of them;
+    ``split`` finds the part of a case's name by which docs/benchmarks.md splits it."""
+
+    operation: str
+    graphs: str
+    stems: tuple[str, ...]
+    pattern: str = ""
+    split: str = ""
+    peer: str = "best peer"  # or a family of contenders
+
+
+def _fused(operation: str, graphs: str, stem: str) -> Line:
+    return Line(operation, graphs, (stem,), split=r"K=\d+ forward.*")
+
+
+CUDA = [
+    Line("`GATConv`, 8 heads of 8", "graph", ("gat-layer-cuda",), split="GATConv"),
+    Line("attention layers", "graph", LAYERS, "GAT|Transformer|AGNN", r"^\w+ \w+"),
+    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cuda", *LAYERS), "GCNConv|SAGEConv", r"^\w+ \w+"),
+    Line("`attention`", "graph", COMPILED, split=r"^\w+ \w+"),
+    Line("`spmm`", "real graph", ("spmm-cuda",), split=r"K \d+"),
+    Line("`spmm`", "large twin", ("spmm-cuda-twins",), split=r"K \d+"),
+    Line("`spmm`", "pruned layer", ("spmm-cuda-pruned",), split=r"K \d+"),
+    Line("`sddmm`", "real graph", ("sddmm-cuda",), split=r"K \d+"),
+    Line("`sddmm`", "large twin", ("sddmm-cuda-twins",), split=r"K \d+"),
+    Line("`sddmm`", "pruned layer", ("sddmm-cuda-pruned",), split=r"K \d+"),
+    _fused("`fused`", "real graph", "fused-cuda"),
+    _fused("`fused`", "large twin", "fused-cuda-twins"),
+    _fused("`fused`", "pruned layer", "fused-cuda-pruned"),
+    Line("`CSR` of edges", "twin", ("construction-cuda",), "^edges", "^[^,]*"),
+    *(
+        Line(f"`{name}`, fresh edges", "sampled twin", ("construction-cuda",), f"{name} 32 .*{SAMPLED}", "of .* nodes")
+        for name in ("GATConv", "GCNConv", "SAGEConv")
+    ),
+    Line("`GCNConv`, `SAGEConv`, whole graph fresh", "twin", ("construction-cuda",), "fresh edges,", r"^\w+"),
+]
+FRONT = [  # of README.md
+    *CUDA[:14],
+    Line("layers, fresh mini-batches", "sampled twin", ("construction-cuda",), f"Conv 32 .*{SAMPLED}"),
+]
+MORE = [  # of the H200 too, in docs/benchmarks.md alone
+    *(
+        Line(f"`{op}`, {dtype}", "real graph", (f"{op}-cuda-{stem}",), split=r"K \d+")
+        for op in ("spmm", "sddmm")
+        for stem, dtype in (("f16", "float16"), ("bf16", "bfloat16"), ("f64", "float64"))
+    ),
+    *(
+        Line(f"`{op}`, other widths", "real graph", (f"{op}-cuda-k16-48-100-512",), split=r"K \d+")
+        for op in ("spmm", "sddmm")
+    ),
+    Line("`spmm`, cuSPARSE preprocessed", "real graph", ("spmm-cuda-preprocessed",), split=r"K \d+"),
+    *(
+        Line(f"`{op}`, {dtype}, sizes and shares of zeros", "pattern", (f"{op}-cuda-sweeps{stem}",), split=r"K \d+")
+        for op in ("spmm", "sddmm")
+        for stem, dtype in (("", "float32"), ("-f64", "float64"))
+    ),
+]
+ONE = [
+    Line("`spmm`", "real graph", ("spmm-cuda",), split=r"K \d+", peer="torch.sparse"),
+    Line("`spmm`", "real graph", ("spmm-cuda",), split=r"K \d+", peer="cusparse"),
+    Line("`spmm`", "large twin", ("spmm-cuda-twins",), split=r"K \d+", peer="torch.sparse"),
+    Line("`spmm`", "large twin", ("spmm-cuda-twins",), split=r"K \d+", peer="cusparse"),
+    Line("`sddmm`", "real graph", ("sddmm-cuda",), split=r"K \d+", peer="sampled_addmm"),
+    Line("`sddmm`", "real graph", ("sddmm-cuda",), split=r"K \d+", peer="cusparse"),
+    Line("`sddmm`", "large twin", ("sddmm-cuda-twins",), split=r"K \d+", peer="sampled_addmm"),
+    Line("`sddmm`", "large twin", ("sddmm-cuda-twins",), split=r"K \d+", peer="cusparse"),
+]
+CPU = [
+    Line("attention layers", "graph", ("layers-cpu",), "GAT|Transformer|AGNN", r"\d thread.*"),
+    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cpu",), "GCNConv|SAGEConv", r"\d thread.*"),
+    Line("`attention`", "graph", ("attention-cpu",), split=r"\d thread.*"),
+    Line("`spmm`", "real graph", ("spmm-cpu",), split=r"K \d+, \d thread"),
+    Line("`sddmm`", "real graph", ("sddmm-cpu",), split=r"K \d+, \d thread"),
+    Line("`fused`", "graph", ("fused-cpu",), split=r"\d thread.*"),
+]
+MORE_CPU = [
+    Line("`spmm`, few columns", "real graph", ("spmm-cpu-narrow",), split=r"K \d+"),
+    Line("`sddmm`, few columns", "real graph", ("sddmm-cpu-narrow",), split=r"K \d+"),
+    *(
+        Line(f"`spmm` sums, means, maxima, minima, {dtype}", "graph", (f"forms-cpu{stem}",), split=r"^\w+")
+        for stem, dtype in (("", "float32"), ("-f64", "float64"), ("-f16", "float16"), ("-bf16", "bfloat16"))
+    ),
+    Line("`CSR` of edges", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
+    Line("layers, fresh edges", "twin", ("construction-cpu",), "fresh edges", r"^\w+"),
+]
+
+
+def _times(case: Document, peer: str) -> float:
+    if peer == "best peer":
+        return float(case["speedup"] or math.nan)
+    return best(case, peer) / float(case["contenders"]["auto"]["us"])
+
+
+def cases(line: Line, results: Path) -> list[tuple[float, Document]]:
+    """The cases of a line, each once, and how many times faster ours is."""
+    found: dict[tuple[str, str], tuple[float, Document]] = {}
+    for stem in line.stems:
+        for case in named(results, stem)["cases"]:
+            key, times = (case["graph"], setting(case)), _times(case, line.peer)
+            if re.search(line.pattern, key[1]) and not math.isnan(times) and times < found.get(key, (math.inf, {}))[0]:
+                found[key] = times, case
+    return list(found.values())
+
+
+def _names(found: list[tuple[float, Document]]) -> str:
+    """The best peers, from the most frequent on."""
+    first = (next((n for k, n in PEERS.items() if c["best_peer"].startswith(k)), c["best_peer"]) for _, c in found)
+    return ", ".join(name for name, _ in Counter(first).most_common())
+
+
+def _counted(line: Line, found: list[tuple[float, Document]]) -> str:
+    graphs = {c["graph"] for _, c in found}
+    return f"{len(graphs)} {line.graphs}{'s' * (len(graphs) > 1)}"
+
+
+def _links(line: Line, results: Path, folder: str) -> str:
+    there = [stem for stem in line.stems if (results / f"{stem}.json").exists()]
+    return ", ".join(f"[{k}]({folder}/{stem}.md)" for k, stem in enumerate(there, 1))
+
+
+def short(lines: list[Line], folder: str) -> Callable[[Path], str]:
+    """README's form: a line each, the median and the least."""
+
+    def make(results: Path) -> str:
+        rows = []
+        for line in lines:
+            if found := cases(line, results):
+                times = [t for t, _ in found]
+                graphs = _counted(line, found)
+                figures = [f"{statistics.median(times):.1f}", f"{min(times):.2f}"]
+                rows.append([line.operation, graphs, _names(found), *figures, _links(line, results, folder)])
+        return grid(["operation", "measured on", "best peer", "median", "least", "all figures"], rows)
+
+    return make
+
+
+def long(lines: list[Line], folder: str) -> Callable[[Path], str]:
+    """The form of docs/benchmarks.md: split by case, with who is the least and how often a peer is ahead."""
+
+    def make(results: Path) -> str:
+        rows = []
+        for line in lines:
+            groups: dict[str, list[tuple[float, Document]]] = {}
+            for times, case in cases(line, results):
+                part = re.search(line.split, setting(case))
+                groups.setdefault(part[0] if part else "", []).append((times, case))
+            for part_, found in groups.items():
+                every, (least, case) = [t for t, _ in found], min(found, key=lambda f: f[0])
+                graphs = _counted(line, found)
+                peer = _names(found) if line.peer == "best peer" else PEERS[line.peer]
+                mean, most, slower = geomean(every), max(every), sum(t < 1 for t in every)
+                figures = [f"{mean:.2f}", f"{least:.2f} ({case['graph']})", f"{most:.1f}", f"{slower} of {len(found)}"]
+                rows.append([line.operation, part_, graphs, peer, *figures, _links(line, results, folder)])
+        head = ["operation", "case", "measured on", "peer", "mean", "least", "most", "slower", "all"]
+        return grid(head, rows)
+
+    return make
+
+
+def front(results: Path) -> str:
+    """README's table: the H200's lines, then a CPU's."""
+    folder = "benchmarks/results"
+    parts = [(FRONT, "spmm-cuda"), (CPU, "spmm-cpu")]
+    return "\n".join(f"On {machine(named(results, stem))}:\n\n{short(lines, folder)(results)}" for lines, stem in parts)
+
+
+AT = "../benchmarks/results"
+TABLES: dict[str, Callable[[Path], str]] = {  # of a page's mark
+    "readme_headline": absolute.headline,
+    "readme_results": front,
+    "bench_gat": absolute.gat,
+    "bench_cuda": long(CUDA, AT),
+    "bench_more": long(MORE, AT),
+    "bench_one": long(ONE, AT),
+    "bench_large": absolute.large,
+    "bench_halves": absolute.halves,
+    "bench_edges": absolute.edges,
+    "bench_training": absolute.training,
+    "bench_cpu": long(CPU, AT),
+    "bench_more_cpu": long(MORE_CPU, AT),
+}
+
+
+def made(name: str, results: Path) -> str:
+    """What stands between the marks of a table; nothing where there are no results for it."""
+    text = TABLES[name](results)
+    return f"\n{text}\n" if text else ""
