@@ -21,17 +21,20 @@ def _both(found: Document) -> str:
     return f"{time_text(found['us'])}, {size_text(found['peak_mib'])}"
 
 
+def _pair(found: Document) -> str:
+    return f"{time_text(found['us'])} and {size_text(found['peak_mib'])}"
+
+
 def headline(results: Path) -> str:
     """README's sentence about the largest graph of its picture."""
     document = named(results, "gat-layer-cuda")
     if not document["cases"]:
         return ""
     case = max(document["cases"], key=lambda c: c["nnz"])
-    found, peer = case["contenders"], case["best_peer"]
+    found, peer, gpu = case["contenders"], case["best_peer"], document["conditions"]["gpu"]
     return (
-        f"One `GATConv` layer, forward and backward, on a graph of {case['nnz'] / 1e6:.1f} million edges:\n"
-        f"**{time_text(found['auto']['us'])} and {size_text(found['auto']['peak_mib'])}**. {SIDES[peer]}, takes\n"
-        f"{time_text(found[peer]['us'])} and {size_text(found[peer]['peak_mib'])}.\n"
+        f"One `GATConv` layer, forward and backward, on a graph of {case['nnz'] / 1e6:.1f} million edges takes\n"
+        f"**{_pair(found['auto'])}** on an {gpu}. {SIDES[peer]}, takes {_pair(found[peer])}.\n"
     )
 
 

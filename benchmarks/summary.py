@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import absolute
-from benchmarks.reading import Document, best, geomean, grid, machine, setting
+from benchmarks.reading import Document, best, geomean, grid, setting
 from benchmarks.store import named
 
 PEERS = {  # beginnings of contenders' names, and how they are called here
@@ -67,7 +67,7 @@ CUDA = [
     _fused("`fused`", "real graph", "fused-cuda"),
     _fused("`fused`", "large twin", "fused-cuda-twins"),
     _fused("`fused`", "pruned layer", "fused-cuda-pruned"),
-    Line("`CSR` of edges", "twin", ("construction-cuda",), "^edges", "^[^,]*"),
+    Line("edges to a `CSR`", "twin", ("construction-cuda",), "^edges", "^[^,]*"),
     *(
         Line(f"`{name}`, fresh edges", "sampled twin", ("construction-cuda",), f"{name} 32 .*{SAMPLED}", "of .* nodes")
         for name in ("GATConv", "GCNConv", "SAGEConv")
@@ -75,15 +75,20 @@ CUDA = [
     Line("`GCNConv`, `SAGEConv`, whole graph fresh", "twin", ("construction-cuda",), "fresh edges,", r"^\w+"),
 ]
 FRONT = [  # of README.md
-    *CUDA[:14],
+    *CUDA[:6],
+    *CUDA[7:9],
+    Line("`spmm`, `sddmm`", "pruned layer", ("spmm-cuda-pruned", "sddmm-cuda-pruned")),
+    Line("`fused`", "graph", ("fused-cuda", "fused-cuda-twins")),
+    CUDA[13],
     Line("layers, fresh mini-batches", "sampled twin", ("construction-cuda",), f"Conv 32 .*{SAMPLED}"),
 ]
 MORE = [  # of the H200 too, in docs/benchmarks.md alone
     *(
         Line(f"`{op}`, {dtype}", "real graph", (f"{op}-cuda-{stem}",), split=r"K \d+")
         for op in ("spmm", "sddmm")
-        for stem, dtype in (("f16", "float16"), ("bf16", "bfloat16"), ("f64", "float64"))
+        for stem, dtype in (("f16", "float16"), ("bf16", "bfloat16"))
     ),
+    Line("`spmm`, float64", "real graph", ("spmm-cuda-f64",), split=r"K \d+"),
     *(
         Line(f"`{op}`, other widths", "real graph", (f"{op}-cuda-k16-48-100-512",), split=r"K \d+")
         for op in ("spmm", "sddmm")
@@ -107,20 +112,20 @@ ONE = [
 ]
 CPU = [
     Line("attention layers", "graph", ("layers-cpu",), "GAT|Transformer|AGNN", r"\d thread.*"),
-    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cpu",), "GCNConv|SAGEConv", r"\d thread.*"),
     Line("`attention`", "graph", ("attention-cpu",), split=r"\d thread.*"),
     Line("`spmm`", "real graph", ("spmm-cpu",), split=r"K \d+, \d thread"),
     Line("`sddmm`", "real graph", ("sddmm-cpu",), split=r"K \d+, \d thread"),
-    Line("`fused`", "graph", ("fused-cpu",), split=r"\d thread.*"),
 ]
 MORE_CPU = [
+    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cpu",), "GCNConv|SAGEConv", r"\d thread.*"),
+    Line("`fused`", "graph", ("fused-cpu",), split=r"\d thread.*"),
     Line("`spmm`, few columns", "real graph", ("spmm-cpu-narrow",), split=r"K \d+"),
     Line("`sddmm`, few columns", "real graph", ("sddmm-cpu-narrow",), split=r"K \d+"),
     *(
         Line(f"`spmm` sums, means, maxima, minima, {dtype}", "graph", (f"forms-cpu{stem}",), split=r"^\w+")
         for stem, dtype in (("", "float32"), ("-f64", "float64"), ("-f16", "float16"), ("-bf16", "bfloat16"))
     ),
-    Line("`CSR` of edges", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
+    Line("edges to a `CSR`", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
     Line("layers, fresh edges", "twin", ("construction-cpu",), "fresh edges", r"^\w+"),
 ]
 
@@ -133,11 +138,12 @@ def _times(case: Document, peer: str) -> float:
 
 def cases(line: Line, results: Path) -> list[tuple[float, Document]]:
     """The cases of a line, each once, and how many times faster ours is."""
-    found: dict[tuple[str, str], tuple[float, Document]] = {}
+    found: dict[tuple[str, str, str], tuple[float, Document]] = {}
     for stem in line.stems:
-        for case in named(results, stem)["cases"]:
-            key, times = (case["graph"], setting(case)), _times(case, line.peer)
-            if re.search(line.pattern, key[1]) and not math.isnan(times) and times < found.get(key, (math.inf, {}))[0]:
+        document = named(results, stem)
+        for case in document["cases"]:
+            key, times = (document["op"], case["graph"], setting(case)), _times(case, line.peer)
+            if re.search(line.pattern, key[2]) and not math.isnan(times) and times < found.get(key, (math.inf, {}))[0]:
                 found[key] = times, case
     return list(found.values())
 
@@ -158,20 +164,18 @@ def _links(line: Line, results: Path, folder: str) -> str:
     return ", ".join(f"[{k}]({folder}/{stem}.md)" for k, stem in enumerate(there, 1))
 
 
-def short(lines: list[Line], folder: str) -> Callable[[Path], str]:
-    """README's form: a line each, the median and the least."""
-
-    def make(results: Path) -> str:
-        rows = []
+def front(results: Path) -> str:
+    """README's table: a line each, the median and the least; the H200's lines, then a CPU's."""
+    rows = []
+    for device, lines in (("H200", FRONT), ("CPU", CPU)):
         for line in lines:
             if found := cases(line, results):
                 times = [t for t, _ in found]
-                graphs = _counted(line, found)
                 figures = [f"{statistics.median(times):.1f}", f"{min(times):.2f}"]
-                rows.append([line.operation, graphs, _names(found), *figures, _links(line, results, folder)])
-        return grid(["operation", "measured on", "best peer", "median", "least", "all figures"], rows)
-
-    return make
+                about = [device, line.operation, _counted(line, found), _names(found)]
+                rows.append([*about, *figures, _links(line, results, "benchmarks/results")])
+    head = ["on", "operation", "measured on", "best peer", "median", "least", "all figures"]
+    return grid(head, rows)
 
 
 def long(lines: list[Line], folder: str) -> Callable[[Path], str]:
@@ -195,13 +199,6 @@ def long(lines: list[Line], folder: str) -> Callable[[Path], str]:
         return grid(head, rows)
 
     return make
-
-
-def front(results: Path) -> str:
-    """README's table: the H200's lines, then a CPU's."""
-    folder = "benchmarks/results"
-    parts = [(FRONT, "spmm-cuda"), (CPU, "spmm-cpu")]
-    return "\n".join(f"On {machine(named(results, stem))}:\n\n{short(lines, folder)(results)}" for lines, stem in parts)
 
 
 AT = "../benchmarks/results"

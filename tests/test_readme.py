@@ -1,0 +1,119 @@
+"""README.md and the pages it sends a reader to: their length, their links, their code and their figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from benchmarks import answers, summary
+
+LINES, CHARACTERS = 150, 900
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ["README.md", "docs/benchmarks.md", "docs/usage.md"]
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def prose(page: str) -> list[str]:
+    """Paragraphs and lists: what stands between empty lines, without code and tables."""
+    blocks = FENCED.sub("", text_of(page)).split("\n\n")
+    return [block for block in blocks if not block.lstrip().startswith(("|", "<!--"))]
+
+
+def without_code(page: str) -> str:
+    return re.sub(r"`[^`]*`", "", FENCED.sub("", text_of(page)))
+
+
+def test_readme_is_short():
+    assert text_of("README.md").count("\n") <= LINES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_paragraph_is_long(page):
+    blocks = prose(page)
+    assert len(blocks) > 10
+    assert [block for block in blocks if len(block) > CHARACTERS] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)]+)\)", without_code(page))
+    assert links
+    missing = [link for link in links if "://" not in link and not (ROOT / page).parent.joinpath(link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES[1:])
+def test_code_runs(page):
+    """As a reader would type it; README's is run by test_documentation.py."""
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text_of(page), re.M | re.S):
+        exec(compile(block, page, "exec"), names)
+
+
+def test_commands_are_there():
+    """Of README's shell commands: the targets are in the Makefile, the modules answer."""
+    commands = re.findall(r"^(?:\w+=\S+ )?(make|pip|python)\s+(.+?)(?:\s+#.*)?$", shell("README.md"), re.M)
+    assert {name for name, _ in commands} == {"make", "pip"}
+    for name, rest in commands:
+        assert re.search(rf"^{rest}:", text_of("Makefile"), re.M) if name == "make" else rest == "install ."
+
+
+def shell(page: str) -> str:
+    return "\n".join(re.findall(r"^```sh\n(.*?)^```", text_of(page), re.M | re.S))
+
+
+def test_variables_are_read():
+    """Every variable that the page of settings has is read by what it says reads it."""
+    named = set(re.findall(r"`(FUSEDMM_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST)` \|", text_of("docs/usage.md")))
+    sources = [ROOT / "setup.py", ROOT / "csrc/cpu/isa.c", ROOT / "fusedmm/data/files.py", ROOT / "tests/conftest.py"]
+    read = set(re.findall(r'"(FUSEDMM_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST)"', "".join(p.read_text() for p in sources)))
+    assert named <= read and {"FUSEDMM_CUDA", "FUSEDMM_ISA"} <= named
+
+
+@pytest.mark.parametrize("page", PAGES[:2])
+def test_figures_are_those_of_the_results(page, tmp_path):
+    """Computing the tables anew changes nothing; every table has results."""
+    marks = [match[2] for match in answers.MARKED.finditer(text_of(page))]
+    assert marks and all(mark in summary.TABLES for mark in marks)
+    assert all(answers.made(mark, RESULTS) for mark in marks)
+    copy = tmp_path / "page.md"
+    shutil.copy(ROOT / page, copy)
+    answers.fill(copy, RESULTS)
+    assert copy.read_text() == text_of(page), "python -m benchmarks answers"
+
+
+def test_a_wrong_figure_is_seen(tmp_path):
+    """What is between the marks is replaced, and nothing else."""
+    copy = tmp_path / "page.md"
+    copy.write_text("before 1.5\n<!-- table readme_results -->\n| 99 |\n<!-- end -->\nafter\n")
+    answers.fill(copy, RESULTS)
+    text = copy.read_text()
+    assert text.startswith("before 1.5\n") and text.endswith("<!-- end -->\nafter\n") and "99 |" not in text
+
+
+def test_every_line_has_cases():
+    """A pattern or a name that finds nothing would leave a line out without a word."""
+    lines = [*summary.CUDA, *summary.FRONT, *summary.MORE, *summary.ONE, *summary.CPU, *summary.MORE_CPU]
+    for line in lines:
+        found = summary.cases(line, RESULTS)
+        assert found, line
+        assert all((RESULTS / f"{stem}.md").exists() for stem in line.stems)
+        assert all(re.search(line.split, summary.setting(case)) for _, case in found), line
+
+
+def test_the_smaller_figure_counts(tmp_path: Path):
+    """Of a case in two results."""
+    for stem, speedup in (("a", 3.0), ("b", 2.0)):
+        found = {"op": "layers", "cases": [{"graph": "g", "case": "GCNConv 8", "speedup": speedup}]}
+        (tmp_path / f"{stem}.json").write_text(json.dumps(found))
+    line = summary.Line("op", "graph", ("a", "b"))
+    assert [times for times, _ in summary.cases(line, tmp_path)] == [2.0]
