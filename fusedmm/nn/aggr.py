@@ -115,6 +115,10 @@ class Aggregation(torch.nn.Module):
             with torch.no_grad():
                 getattr(self, self.learnt).fill_(self.options[self.learnt])
 
+    def peer(self) -> tuple[str, dict[str, Any]]:
+        """The ``aggr`` and ``aggr_kwargs`` that PyG makes its module of."""
+        return self.kind, self.options
+
     def _number(self, name: str) -> Any:
         return self.options[name] if self.learnt is None else getattr(self, name)
 
@@ -165,6 +169,11 @@ class Aggregations(torch.nn.Module):
         """Sets learnt numbers to their first values."""
         for aggr in self.aggrs:
             aggr.reset_parameters()  # type: ignore[operator]
+
+    def peer(self) -> tuple[list[str], dict[str, Any]]:
+        """The ``aggr`` and ``aggr_kwargs`` that PyG makes its module of."""
+        options = [aggr.options for aggr in self.aggrs]
+        return self.kinds, {"aggrs_kwargs": options, "mode": self.mode}
 
     def forward(self, near: Neighbours) -> Tensor:
         """[..., targets, F], times the number of aggregations where they stand side by side."""

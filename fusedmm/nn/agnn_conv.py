@@ -10,10 +10,11 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.nn.checks import require_nodes
 from fusedmm.nn.heads import edges, require_sum, writable
+from fusedmm.nn.layer import Layer
 from fusedmm.ops.cosine import attend_cosine
 
 
-class AGNNConv(torch.nn.Module):
+class AGNNConv(Layer):
     """``sum_j softmax_j(beta cos(x_i, x_j)) x_j``, in the place of ``torch_geometric.nn.AGNNConv``.
 
     Args:
@@ -76,6 +77,8 @@ class AGNNConv(torch.nn.Module):
         if isinstance(x, (tuple, list)):
             raise ValueError("AGNNConv: x must be one tensor, since each node is compared with its neighbours")
         require_nodes("AGNNConv", x)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index)
         (adj, _), _ = edges("AGNNConv", edge_index, x, None, None, None, self.add_self_loops)
         x = x.to(torch.promote_types(x.dtype, self.beta.dtype))
         if torch.is_autocast_enabled(x.device.type):  # PyG's layer has no product that autocast knows

@@ -16,27 +16,26 @@ from fusedmm.nn.gat_conv import GATConv
 from fusedmm.nn.gatv2_conv import GATv2Conv
 from fusedmm.nn.gcn_conv import GCNConv
 from fusedmm.nn.gin_conv import GINConv, GINEConv
+from fusedmm.nn.layer import BASE, PEERS, Layer
 from fusedmm.nn.linear import Linear
 from fusedmm.nn.sage_conv import SAGEConv
 from fusedmm.nn.transformer_conv import TransformerConv
 
-PEER, PEER_LINEAR = "torch_geometric.nn.conv.", "torch_geometric.nn.dense.linear"
-BASE = f"{PEER}message_passing"
-LOST = "these are no MessagePassing: explainers and others that hook or mask messages do not see them"
+PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
+LOST = (
+    "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
+    "where cached is set; refused are torch.jit, and another aggr, flow, node_dim, decomposed_layers or method set on a layer"
+)
 
 
 def _common(peer: Any) -> dict[str, Any]:
-    return {"aggr": peer.aggr, "flow": peer.flow}
-
-
-def _of_nodes(peer: Any) -> dict[str, Any]:
-    return {**_common(peer), "node_dim": peer.node_dim}
+    return {"aggr": peer.aggr, "flow": peer.flow, "node_dim": peer.node_dim}
 
 
 def _gcn(peer: Any) -> GCNConv:
     return GCNConv(
         peer.in_channels, peer.out_channels, peer.improved, peer.cached, peer.add_self_loops, peer.normalize,
-        peer.bias is not None, **_of_nodes(peer),
+        peer.bias is not None, **_common(peer),
     )  # fmt: skip
 
 
@@ -46,19 +45,19 @@ def _sage(peer: Any) -> SAGEConv:
         peer.in_channels, peer.out_channels, aggr, peer.normalize, peer.root_weight, peer.project,
         peer.lin_l.bias is not None, flow=peer.flow, node_dim=peer.node_dim,
     )  # fmt: skip
-    layer.aggr = peer.aggr
+    vars(layer)["aggr"] = peer.aggr
     return layer
 
 
 def _gin(peer: Any) -> GINConv:
-    return GINConv(torch.nn.Identity(), peer.initial_eps, isinstance(peer.eps, Parameter), **_of_nodes(peer))
+    return GINConv(torch.nn.Identity(), peer.initial_eps, isinstance(peer.eps, Parameter), **_common(peer))
 
 
 def _gine(peer: Any) -> GINEConv:
     lin = peer.lin
     nn = torch.nn.Identity() if lin is None else torch.nn.Linear(lin.out_channels, 1)
     edge_dim = None if lin is None else lin.in_channels
-    return GINEConv(nn, peer.initial_eps, isinstance(peer.eps, Parameter), edge_dim, **_of_nodes(peer))
+    return GINEConv(nn, peer.initial_eps, isinstance(peer.eps, Parameter), edge_dim, **_common(peer))
 
 
 def _gat(peer: Any) -> GATConv:
@@ -84,11 +83,11 @@ def _transformer(peer: Any) -> TransformerConv:
 
 
 def _agnn(peer: Any) -> AGNNConv:
-    return AGNNConv(peer.requires_grad, peer.add_self_loops, **_of_nodes(peer))
+    return AGNNConv(peer.requires_grad, peer.add_self_loops, **_common(peer))
 
 
 # Where PyG has a layer, and what makes ours of one, whose parameters are still to be put in.
-LAYERS: dict[str, Callable[[Any], Module]] = {
+LAYERS: dict[str, Callable[[Any], Layer]] = {
     "gcn_conv.GCNConv": _gcn,
     "sage_conv.SAGEConv": _sage,
     "gin_conv.GINConv": _gin,
@@ -176,7 +175,7 @@ def convert(model: Module) -> Conversion:
 def _swapped(module: Module, name: str, done: Conversion) -> Module:
     """Ours in the place of module, or module."""
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(module).__mro__]
-    if not any(kind.startswith(BASE) for kind in kinds):
+    if isinstance(module, Layer) or not any(kind.startswith(BASE) for kind in kinds):
         return module
     make = LAYERS.get(kinds[0].removeprefix(PEER))
     try:
@@ -191,6 +190,7 @@ def _swapped(module: Module, name: str, done: Conversion) -> Module:
     except (AttributeError, TypeError, ValueError) as error:
         done.left[name] = str(error)
         return module
+    layer.explain = getattr(module, "explain", None)  # False, where explainers are to keep away
     done.swapped[name] = type(layer).__name__
     return layer.train(module.training)
 
@@ -201,6 +201,8 @@ def _require_plain(peer: Any) -> None:
         raise ValueError("an explainer is at work on it")
     if getattr(peer, "decomposed_layers", 1) > 1:
         raise ValueError("decomposed_layers is not supported")
+    if FUSED.get(str(peer.aggr), "") not in type(peer.aggr_module).__name__.lower():
+        raise ValueError(f"its aggr {peer.aggr!r} is not what its aggr_module computes")
     if any(name.endswith("_hooks") and value for name, value in vars(peer).items()):
         raise ValueError("it has hooks")
     for layer in (peer, *(m for name, m in peer.named_children() if name not in ("nn", "aggr_module"))):

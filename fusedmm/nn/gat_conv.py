@@ -23,12 +23,13 @@ from fusedmm.nn.heads import (
     with_weights,
     writable,
 )
+from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.attention import attention
 from fusedmm.ops.gat import attend_self, self_scores
 
 
-class GATConv(torch.nn.Module):
+class GATConv(Layer):
     """``sum_j softmax_j(leaky_relu(a_dst W x_i + a_src W x_j)) W x_j``, in the place of ``torch_geometric.nn.GATConv``.
 
     Args:
@@ -82,7 +83,7 @@ class GATConv(torch.nn.Module):
         residual: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(node_dim=0)
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
         require_attention("GATConv", heads, dropout, edge_dim)
@@ -157,6 +158,8 @@ class GATConv(torch.nn.Module):
         """
         lin, bias = self.lin, self.bias  # each look costs, of a module's parts
         require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, edge_attr, size, return_attention_weights)
         loops, fill = self.add_self_loops, self.fill_value
         (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
         x_src, x_dst = (x, x) if isinstance(x, Tensor) else x

@@ -24,13 +24,14 @@ from fusedmm.nn.heads import (
     with_weights,
     writable,
 )
+from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import joined, maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.maps import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
 
 
-class GATv2Conv(torch.nn.Module):
+class GATv2Conv(Layer):
     """``sum_j softmax_j(<att, leaky_relu(W_r x_i + W_l x_j)>) W_l x_j``, as ``torch_geometric.nn.GATv2Conv``.
 
     Args:
@@ -84,7 +85,7 @@ class GATv2Conv(torch.nn.Module):
         residual: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(node_dim=0)
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", heads, dropout, edge_dim)
@@ -149,6 +150,8 @@ class GATv2Conv(torch.nn.Module):
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("GATv2Conv: edge_attr needs edge_dim")
         require_nodes("GATv2Conv", x, self.lin_l, self.lin_r)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, edge_attr, return_attention_weights)
         loops, fill = self.add_self_loops, self.fill_value
         (adj, attr), (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge, loops, fill)
         if x_dst is None:

@@ -13,12 +13,13 @@ from fusedmm.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, reduction, with_one_loop
 from fusedmm.nn.checks import require_edge_weight, require_nodes, require_options, require_size
+from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import normalized
 from fusedmm.structure import CONVERTED, is_wrapped, lasting, outside
 
 
-class GCNConv(torch.nn.Module):
+class GCNConv(Layer):
     """``D^-1/2 (A + I) D^-1/2 X W + b``, in the place of ``torch_geometric.nn.GCNConv``.
 
     Args:
@@ -68,7 +69,7 @@ class GCNConv(torch.nn.Module):
         bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(kwargs.get("aggr", "add"))
         self.reduce = reduction("GCNConv", kwargs.pop("aggr", "add"))
         require_options("GCNConv", kwargs)
         require_size("GCNConv", "in_channels", in_channels, lazy=True)
@@ -113,6 +114,8 @@ class GCNConv(torch.nn.Module):
         if isinstance(x, (tuple, list)):
             raise ValueError("GCNConv: x must be one tensor; for sources and targets of their own use SAGEConv")
         require_nodes("GCNConv", x, self.lin, batch=True)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, edge_weight)
         adj = self._kept
         if adj is None:
             keep = self.cached and self.normalize
@@ -136,6 +139,19 @@ class GCNConv(torch.nn.Module):
         val = adj.val if edge_weight is None else edge_weight
         loop = 2.0 if self.improved and val is not None else 1.0
         return normalized(adj, val, loop if self.add_self_loops else None, x.dtype)
+
+    @property
+    def _cached_edge_index(self) -> CSR | None:
+        """The cached graph by PyG's names, which are set to None to forget it."""
+        return self._kept
+
+    @_cached_edge_index.setter
+    def _cached_edge_index(self, graph: None) -> None:
+        if graph is not None:
+            raise ValueError(f"GCNConv: a cached graph can be set to None only, not to a {type(graph).__name__}")
+        self._kept = None
+
+    _cached_adj_t = _cached_edge_index
 
     def _with_transpose(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         """For compiled code, whose gradients need it beforehand."""

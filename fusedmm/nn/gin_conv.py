@@ -12,11 +12,12 @@ from fusedmm.incidence import from_columns, into_rows
 from fusedmm.nn.adjacency import OptPair, Size, aggregate, bipartite, reduction
 from fusedmm.nn.checks import require_edge_attr, require_nodes, require_number, require_options, require_size
 from fusedmm.nn.inits import reset
+from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear
 from fusedmm.ops.spmm import spmm
 
 
-class GINConv(torch.nn.Module):
+class GINConv(Layer):
     """``nn((1 + eps) x + sum of the neighbours' x)``, in the place of ``torch_geometric.nn.GINConv``.
 
     Args:
@@ -48,7 +49,7 @@ class GINConv(torch.nn.Module):
     def __init__(
         self, nn: Callable[[Tensor], Tensor], eps: float = 0.0, train_eps: bool = False, **kwargs: Any
     ) -> None:
-        super().__init__()
+        super().__init__(kwargs.get("aggr", "add"))
         self._set_up(nn, eps, train_eps, kwargs)
         self.reset_parameters()
 
@@ -91,6 +92,8 @@ class GINConv(torch.nn.Module):
         Gradient: reaches x, eps, nn's parameters, and a matrix's values.
         """
         require_nodes("GINConv", x, batch=True)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, size)
         adj, (source, target) = bipartite(edge_index, x, size)
         self._require_one_size(source, target)
         return self._combine(aggregate(adj, source, self.reduce), target)
@@ -143,7 +146,7 @@ class GINEConv(GINConv):
         edge_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
-        torch.nn.Module.__init__(self)
+        Layer.__init__(self, kwargs.get("aggr", "add"))
         self._set_up(nn, eps, train_eps, kwargs)
         if edge_dim is not None:
             require_size("GINEConv", "edge_dim", edge_dim, lazy=True)
@@ -177,6 +180,8 @@ class GINEConv(GINConv):
         Gradient: reaches x, edge_attr, eps and the parameters.
         """
         require_nodes("GINEConv", x)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, edge_attr, size)
         adj, (source, target) = bipartite(edge_index, x, size)
         self._require_one_size(source, target)
         edge_attr = require_edge_attr("GINEConv", edge_attr, adj.nnz, self.lin, flat=False)

@@ -10,15 +10,16 @@ from torch import Tensor
 from fusedmm.convert import settle
 from fusedmm.csr import CSR
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
-from fusedmm.nn.aggr import FUSED, Neighbours, resolve
+from fusedmm.nn.aggr import FUSED, Aggregation, Aggregations, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
+from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.operands import normalize
 from fusedmm.ops.sage import ONE_STEP, convolve
 from fusedmm.structure import LATER
 
 
-class SAGEConv(torch.nn.Module):
+class SAGEConv(Layer):
     """``W_l aggr(x of the neighbours) + b + W_r x``, in the place of ``torch_geometric.nn.SAGEConv``.
 
     Args:
@@ -54,6 +55,8 @@ class SAGEConv(torch.nn.Module):
         SAGEConv((3, 5), 2, aggr=max)
     """
 
+    aggr_module: Aggregation | Aggregations
+
     def __init__(
         self,
         in_channels: int | tuple[int, int],
@@ -65,14 +68,13 @@ class SAGEConv(torch.nn.Module):
         bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        names = [str(a) for a in aggr] if isinstance(aggr, (tuple, list)) else str(aggr)
+        super().__init__(names, resolve("SAGEConv", aggr, kwargs.pop("aggr_kwargs", None)))
         source, target = require_channels("SAGEConv", in_channels, out_channels)
         self.reduce = FUSED.get(aggr) if isinstance(aggr, str) else None
-        self.aggr_module = resolve("SAGEConv", aggr, kwargs.pop("aggr_kwargs", None))
         require_options("SAGEConv", kwargs)
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.aggr = [str(a) for a in aggr] if isinstance(aggr, (tuple, list)) else str(aggr)
         self.normalize = normalize
         self.root_weight = root_weight
         self.project = project
@@ -119,6 +121,8 @@ class SAGEConv(torch.nn.Module):
         """
         first, times = (self.lin, 1) if self.project else (self.lin_l, self.aggr_module.times)
         require_nodes("SAGEConv", x, first, self.lin_r if self.root_weight else None, batch=True, times=times)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, size)
         later = self.reduce is not None  # the products that follow believe no index, and none waits for the device
         adj, (source, target) = bipartite(edge_index, x, size, LATER if later else True)
         if self.project:

@@ -11,6 +11,7 @@ from fusedmm.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights, writable
+from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, joined, maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edged import attend_edges, expanded
@@ -18,7 +19,7 @@ from fusedmm.ops.maps import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
 
 
-class TransformerConv(torch.nn.Module):
+class TransformerConv(Layer):
     """``W x_i + sum_j softmax_j(<q_i, k_j + e_ij> / sqrt(C)) (v_j + e_ij)``, as ``torch_geometric.nn.TransformerConv``.
 
     Args:
@@ -67,7 +68,7 @@ class TransformerConv(torch.nn.Module):
         root_weight: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(node_dim=0)
         require_sum("TransformerConv", kwargs)
         source, target = require_channels("TransformerConv", in_channels, out_channels)
         require_attention("TransformerConv", heads, dropout, edge_dim)
@@ -123,6 +124,8 @@ class TransformerConv(torch.nn.Module):
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
         require_nodes("TransformerConv", x, self.lin_key, self.lin_query)
+        if self._watched and self.is_watched():
+            return self.by_messages(x, edge_index, edge_attr, return_attention_weights)
         (adj, attr), (x_src, x_dst) = edges("TransformerConv", edge_index, x, None, edge_attr, self.lin_edge)
         if x_dst is None:
             raise ValueError("TransformerConv: the targets need features too, x = (x_src, x_dst)")
