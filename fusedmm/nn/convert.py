@@ -24,7 +24,7 @@ from fusedmm.nn.transformer_conv import TransformerConv
 PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
 LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
-    "where cached is set; refused are torch.jit, and another aggr, flow, node_dim, decomposed_layers or method set on a layer"
+    "where cached is set; torch.jit is refused, and so is to set aggr, flow, node_dim, decomposed_layers or a method anew"
 )
 
 

@@ -117,8 +117,11 @@ class Layer(torch.nn.Module):
         for name, value in () if own is None else own.named_parameters():
             prefix, _, leaf = name.rpartition(".")
             aggr_module.get_submodule(prefix)._parameters[leaf] = value
-        vars(peer).update(vars(self), _explain=None, _cached_edge_index=None, _cached_adj_t=None)
-        vars(peer)["_modules"] = {**self._modules, "aggr_module": aggr_module}
+        attributes = vars(peer)
+        attributes.update(vars(self), _explain=None, _cached_edge_index=None, _cached_adj_t=None)
+        attributes["_modules"] = {**self._modules, "aggr_module": aggr_module}
+        for name in self._parameters:  # an attribute of that name would hide it, as of a mask that is one
+            attributes.pop(name, None)
         peer.explain = self._explain
         return peer_class.forward(peer, x, edge_index, *args)
 
