@@ -24,7 +24,7 @@ from fusedmm.nn.transformer_conv import TransformerConv
 PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
 LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
-    "where cached is set; torch.jit is refused, and so is to set aggr, flow, node_dim, decomposed_layers or a method anew"
+    "where cached is set; refused are torch.jit, and aggr, flow, node_dim, decomposed_layers or a method set later"
 )
 
 
@@ -133,11 +133,12 @@ def convert(model: Module) -> Conversion:
     without changing what the model computes is left: other layers, subclasses, options we do not have,
     layers with hooks. A ``cached`` GCNConv keeps the first graph that it sees after the conversion.
 
-    What is lost: our layers have no messages on edges, so they are no ``MessagePassing``; what hooks or
-    masks messages, as PyG's explainers do, does not see them. Attributes that were set on a layer and are none of
-    its options stay with the old one. So does a reference to a layer that is kept elsewhere than among submodules,
-    as in a list: it is PyG's layer still, with the same parameters. And ``torch.jit`` (trace and script) does not
-    take our layers; ``torch.compile`` and ``torch.export`` do.
+    What is lost: explainers, and whatever else masks messages or hooks into them, make our layers compute as PyG's
+    do, in the time and memory of those, and do so no more where ``cached`` is set. Attributes that were set on a layer
+    and are none of its options stay with the old one. So does a reference to a layer that is kept elsewhere than among
+    submodules, as in a list: it is PyG's layer still, with the same parameters. The new layers refuse another ``aggr``,
+    ``flow``, ``node_dim``, ``decomposed_layers`` or method that is set later. And ``torch.jit`` (trace and script) does
+    not take them; ``torch.compile`` and ``torch.export`` do. The table in docs/pyg.md goes through PyG's tools.
 
     Args:
         model: any module; it is changed.

@@ -85,7 +85,7 @@ class GATv2Conv(Layer):
         residual: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(node_dim=0)
+        super().__init__("sum", node_dim=0)  # as PyG's
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", heads, dropout, edge_dim)

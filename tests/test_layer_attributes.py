@@ -1,0 +1,180 @@
+"""What PyG reads of a layer when it is called: honoured here, or refused by name, as replaced methods."""
+
+import copy
+import re
+
+import pytest
+import torch
+from conftest import ROOT
+from parity import make, on, ours, theirs
+from small_graph import NODES, features, graph, weights
+from torch_geometric.explain.algorithm.utils import set_masks
+
+from fusedmm.nn.layer import FIXED, METHODS
+
+F, D = 5, 3
+ARGS = {
+    "GCNConv": (F, F),
+    "SAGEConv": (F, F),
+    "GINConv": (lambda: torch.nn.Linear(F, F),),
+    "GINEConv": (lambda: torch.nn.Linear(F, F),),
+    "GATConv": (F, F),
+    "GATv2Conv": (F, F),
+    "TransformerConv": (F, F),
+    "AGNNConv": (),
+}
+VALUES = {"aggr": "max", "flow": "target_to_source", "node_dim": 1, "decomposed_layers": 2}
+
+
+def layer(name, module=ours, device="cpu", **options):
+    return make(module, name, *ARGS[name], **options).to(device)
+
+
+def inputs(name, device="cpu", edged=False):
+    attr = [features(40, F if name == "GINEConv" else D)] if edged or name == "GINEConv" else []
+    return on(device, [features(NODES, F), graph(), *attr])
+
+
+@pytest.mark.parametrize("attribute", FIXED)
+@pytest.mark.parametrize("name", ARGS)
+def test_what_is_fixed_says_so_and_stays(name, attribute, device):
+    mine, peer, args = layer(name, device=device), layer(name, theirs), inputs(name, device)
+    before = mine(*args)
+    if attribute != "aggr_module":
+        assert getattr(mine, attribute) == getattr(peer, attribute)
+        setattr(mine, attribute, getattr(peer, attribute))
+    value = VALUES.get(attribute, theirs.aggr.MaxAggregation())
+    with pytest.raises(ValueError, match=f"^{name}: {attribute} cannot be set to {re.escape(repr(value))}, it is "):
+        setattr(mine, attribute, value)
+    assert torch.equal(mine(*args), before) and list(mine.state_dict()) == list(peer.state_dict())
+
+
+@pytest.mark.parametrize("method", [*METHODS, "explain_message"])
+@pytest.mark.parametrize("name", ARGS)
+def test_methods_that_are_never_called_are_refused(name, method, device):
+    kind, text = getattr(ours, name), f"{method} is never called, .* derive from torch_geometric.nn.{name} for it"
+    mixin = type("Mixin", (), {method: lambda self, *args: args[0]})
+    for bases, members in ((kind,), {method: lambda self, *args: args[0]}), ((mixin, kind), {}):
+        with pytest.raises(TypeError, match=f"^Mine: {text}"):
+            type("Mine", bases, members)
+    if method not in METHODS:  # that one is called, of a layer, while an explainer is at work
+        return
+    mine, args = layer(name, device=device), inputs(name, device)
+    before = mine(*args)
+    for act in (lambda: getattr(mine, method)(*args), lambda: setattr(mine, method, print)):
+        with pytest.raises(TypeError, match=f"^{name}: {text}"):
+            act()
+    assert torch.equal(mine(*args), before)
+
+
+def test_a_subclass_may_replace_what_is_called(device):
+    class Mine(ours.GCNConv):
+        def forward(self, x, edge_index):
+            return 2 * super().forward(x, edge_index)
+
+    torch.manual_seed(0)
+    mine, peer, args = Mine(F, F).double().to(device), layer("GCNConv", theirs, device), inputs("GCNConv", device)
+    mine.load_state_dict(peer.state_dict())
+    torch.testing.assert_close(mine(*args), 2 * peer(*args))
+    for one in (mine, peer):
+        set_masks(one, features(40).to(device), args[1])
+    torch.testing.assert_close(mine(*args), 2 * peer(*args))
+
+
+HONOURED = [
+    ("GCNConv", {}, "improved", True),
+    ("GCNConv", {}, "add_self_loops", False),
+    ("GCNConv", {}, "normalize", False),
+    ("GCNConv", {}, "bias", None),
+    ("GCNConv", {}, "fuse", False),
+    ("SAGEConv", {}, "normalize", True),
+    ("SAGEConv", {}, "root_weight", False),
+    ("SAGEConv", {"project": True}, "project", False),
+    ("GINConv", {}, "eps", torch.tensor([0.5])),
+    ("GINEConv", {}, "eps", torch.tensor([0.5])),
+    ("AGNNConv", {}, "add_self_loops", False),
+    *((name, {"heads": 2, "bias": False}, "concat", False) for name in ("GATConv", "GATv2Conv")),
+    *((name, {}, "negative_slope", 0.7) for name in ("GATConv", "GATv2Conv")),
+    *((name, {}, "add_self_loops", False) for name in ("GATConv", "GATv2Conv")),
+    *((name, {"edge_dim": D}, "fill_value", "max") for name in ("GATConv", "GATv2Conv")),
+    *((name, {}, "dropout", 1.0) for name in ("GATConv", "GATv2Conv", "TransformerConv")),
+    ("GATv2Conv", {}, "share_weights", True),
+    ("TransformerConv", {}, "root_weight", False),
+    ("TransformerConv", {"heads": 2, "root_weight": False}, "concat", False),
+]
+
+
+@pytest.mark.parametrize("name, options, attribute, value", HONOURED, ids=str)
+def test_what_is_honoured_counts_from_the_next_call_on(name, options, attribute, value, device):
+    mine, peer = (layer(name, module, device, **options) for module in (ours, theirs))
+    args = inputs(name, device, "edge_dim" in options)
+    if name == "GCNConv":
+        args.append(weights(args[1].cpu()).to(device))
+    before = mine(*args)
+    for one in (mine, peer):
+        setattr(one, attribute, on(device, value))
+    found = mine(*args)
+    torch.testing.assert_close(found, peer(*args), rtol=1e-10, atol=1e-12)
+    assert attribute in ("fuse", "bias") or not torch.equal(found, before)  # a bias begins at 0
+
+
+@pytest.mark.parametrize("attribute", ["_cached_edge_index", "_cached_adj_t"])
+def test_a_cached_graph_is_forgotten_by_pygs_names(attribute, device):
+    mine, args = layer("GCNConv", device=device, cached=True), inputs("GCNConv", device)
+    other = graph(seed=3).to(device)
+    mine(*args)
+    assert torch.equal(mine(args[0], other), mine(*args)) and getattr(mine, attribute) is not None
+    with pytest.raises(ValueError, match=r"^GCNConv: a cached graph can be set to None only, not to a Tensor"):
+        setattr(mine, attribute, args[1])
+    setattr(mine, attribute, None)
+    torch.testing.assert_close(mine(args[0], other), layer("GCNConv", theirs, device)(args[0], other))
+
+
+@pytest.mark.parametrize(
+    "name, attribute, text",
+    [
+        ("GCNConv", "aggr", "its aggr 'max' is not what its aggr_module computes"),
+        ("SAGEConv", "aggr", "its aggr 'max' is not what its aggr_module computes"),
+        ("GATConv", "flow", "GATConv: flow must be 'source_to_target', not 'target_to_source'"),
+        ("GATConv", "node_dim", "GATConv: node_dim must be -2, not 1"),
+        ("TransformerConv", "decomposed_layers", "decomposed_layers is not supported"),
+    ],
+)
+def test_convert_sees_what_was_set_on_pygs_layer(name, attribute, text):
+    peer = layer(name, theirs)
+    setattr(peer, attribute, VALUES[attribute])
+    assert ours.convert(peer).left[""].startswith(text)
+
+
+def test_convert_keeps_what_explainers_are_to_skip(device):
+    peer, args = layer("GCNConv", theirs, device), inputs("GCNConv", device)
+    peer.explain = False
+    mine = ours.convert(copy.deepcopy(peer)).model
+    set_masks(mine, features(40).to(device), args[1])
+    assert mine.explain is False and mine._edge_mask is None
+    torch.testing.assert_close(mine(*args), peer(*args))
+
+
+DOCUMENT = (ROOT / "docs" / "pyg.md").read_text()
+
+
+def test_the_document_names_every_attribute_and_method():
+    text = DOCUMENT.split("## Attributes and methods")[1].split("\n## ")[0]
+    for name in (*FIXED, *METHODS, "explain_message", "explain", *(case[2] for case in HONOURED)):
+        assert f"`{name}`" in text, name
+
+
+REFUSED = re.findall(r"^\| `(.*)` \| (\w+): (.*) \|$", DOCUMENT, re.M)
+
+
+def test_the_document_has_refused_arguments():
+    assert {line[0].split("(")[0] for line in REFUSED} == set(ARGS) - {"GINEConv"}  # which is GINConv here
+
+
+@pytest.mark.parametrize("call, kind, text", REFUSED)
+def test_each_refused_argument_of_the_document_is_refused_here_alone(call, kind, text):
+    names = {**vars(ours), "Identity": torch.nn.Identity}
+    with pytest.raises({"TypeError": TypeError, "ValueError": ValueError}[kind]) as error:
+        eval(call, names)
+    assert str(error.value) == text
+    eval(call, {**vars(theirs), "Identity": torch.nn.Identity})  # which PyG takes
