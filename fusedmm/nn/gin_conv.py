@@ -14,7 +14,6 @@ from fusedmm.nn.checks import require_edge_attr, require_nodes, require_number, 
 from fusedmm.nn.inits import reset
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear
-from fusedmm.ops.spmm import spmm
 
 
 class GINConv(Layer):
@@ -76,7 +75,8 @@ class GINConv(Layer):
         """Convolves node features over a graph.
 
         Args:
-            x: floating, [nodes, in], or a pair of [sources, in] and [targets, in] or None.
+            x: floating, [nodes, in], or a pair of [sources, in] and [targets, in] or None; a leading batch
+                dimension is allowed.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values of a matrix multiply
                 x, but those of a torch_sparse ``SparseTensor`` do not.
@@ -165,7 +165,8 @@ class GINEConv(GINConv):
         """Convolves node and edge features over a graph.
 
         Args:
-            x: floating, [nodes, in], or a pair of [sources, in] and [targets, in] or None.
+            x: floating, [nodes, in], or a pair of [sources, in] and [targets, in] or None; a leading batch
+                dimension is allowed.
             edge_index: as in ``GINConv``, but values of a matrix are not used.
             edge_attr: [edges, D], in the graph's order; needed.
             size: (sources, targets), for targets without features.
@@ -179,7 +180,7 @@ class GINEConv(GINConv):
 
         Gradient: reaches x, edge_attr, eps and the parameters.
         """
-        require_nodes("GINEConv", x)
+        require_nodes("GINEConv", x, batch=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size)
         adj, (source, target) = bipartite(edge_index, x, size)
@@ -190,8 +191,8 @@ class GINEConv(GINConv):
             raise ValueError(
                 f"GINEConv: edges have {edge.size(1)} features and nodes {source.size(-1)}; edge_dim maps edges"
             )
-        message = (spmm(from_columns(adj), source) + edge).relu_()  # in place: [edges, in] is what memory goes to
-        return self._combine(spmm(into_rows(adj), message, reduce=self.reduce), target)
+        message = (aggregate(from_columns(adj), source, "sum") + edge).relu_()  # in place: [edges, in] is what memory goes to
+        return self._combine(aggregate(into_rows(adj), message, self.reduce), target)
 
 
 def _input_size(nn: torch.nn.Module) -> int:
