@@ -135,6 +135,11 @@ class TransformerConv(Layer):
             raise ValueError(f"TransformerConv: edge_dim={self.edge_dim} needs edge_attr")
         dropout, scale = self.dropout if self.training else 0.0, self.out_channels**-0.5
         of_targets, of_sources = [self.lin_query, self.lin_skip][: 1 + self.root_weight], [self.lin_key, self.lin_value]
+        if of_targets[0].in_channels <= 0:  # open sizes are drawn in PyG's order
+            maps = (self.lin_query, x_dst), (self.lin_key, x_src), (self.lin_value, x_src), (self.lin_edge, attr)
+            for lin, given in maps:
+                if lin is not None and given is not None:
+                    lin.weight_for(given)
         alone = x_src is x_dst and attr is None and return_attention_weights is None
         every = None
         if alone and self.concat and self.lin_beta is None:
