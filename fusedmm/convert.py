@@ -31,6 +31,11 @@ from fusedmm.structure import (
 )
 
 Size = int | tuple[int, int] | None
+HINTS = {  # what others hold a graph in, and what to give of it
+    "numpy": "; torch.from_numpy makes tensors of arrays",
+    "networkx": "; networkx.to_scipy_sparse_array(graph).T gathers sources into targets",
+    "torch_geometric": "; give its edge_index or adj_t",
+}
 FEW = 2**17  # edges up to which host time decides: more are first looked at, since those in order need no sort
 
 # Structures of tensors that were converted before, with the version and size they had then and whether they
@@ -107,7 +112,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
         ptr, idx, val = adj.csr()
         return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
-    hint = "; torch.from_numpy makes tensors of arrays" if module == "numpy" else ""
+    hint = HINTS.get(module.partition(".")[0], "")
     if isinstance(adj, (tuple, list)):
         hint = f"; its parts must be tensors, not {', '.join(type(part).__name__ for part in adj[:4])}"
     raise TypeError(
@@ -266,7 +271,4 @@ def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "
             "integers, and CSR.from_dense takes the entries of a dense matrix that are not zero"
         )
-    if not is_edge_index(adj):
-        hint = "; transpose it" if adj.dim() == 2 and adj.size(1) == 2 else ""
-        raise ValueError(f"an edge_index must be [2, nnz], not {list(adj.shape)}{hint}")
     return CSR.from_edge_index(adj, size=size, check=check)

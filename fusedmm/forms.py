@@ -25,6 +25,7 @@ from fusedmm.structure import (
     require_size,
     require_tensor,
     require_untraced,
+    require_values,
     require_vector,
     shared_by,
 )
@@ -85,9 +86,9 @@ def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, c
     if edge_index.layout != torch.strided:
         raise TypeError(f"edge_index must be a dense tensor, not {edge_index.layout}")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise ValueError(f"edge_index must be [2, nnz], not {list(edge_index.shape)}")
-    if edge_weight is not None:
-        require_same_device(edge_index=edge_index, val=edge_weight)
+        hint = "; transpose it" if edge_index.dim() == 2 and edge_index.shape[1] == 2 else ""
+        raise ValueError(f"an edge_index must be [2, nnz], not {list(edge_index.shape)}{hint}")
+    require_values(edge_weight, edge_index.shape[1], edge_index.device, "edge_weight")
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
     return from_edges(edge_index, edge_weight, *require_size(size), bool(check))

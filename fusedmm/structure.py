@@ -315,15 +315,15 @@ def require_same_device(**tensors: Tensor | None) -> None:
         raise TypeError("tensors on several devices: " + ", ".join(f"{n} on {d}" for n, d in devices.items()))
 
 
-def require_values(val: Tensor | None, nnz: int, device: torch.device) -> None:
+def require_values(val: Tensor | None, nnz: int, device: torch.device, name: str = "val") -> None:
     if val is None:
         return
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
         found = getattr(val, "dtype", type(val).__name__)
-        raise TypeError(f"val must be a floating-point tensor, not {found}: float32, float64, float16 or bfloat16")
+        raise TypeError(f"{name} must be a floating-point tensor, not {found}: float32, float64, float16 or bfloat16")
     if val.dim() not in (1, 2):
-        raise ValueError(f"val must be [nnz] or [nnz, heads], not {list(val.shape)}")
+        raise ValueError(f"{name} must be [nnz] or [nnz, heads], not {list(val.shape)}")
     if val.shape[0] != nnz:
-        raise ValueError(f"val has {val.shape[0]} values for {nnz} entries")
+        raise ValueError(f"{name} has {val.shape[0]} values for {nnz} entries")
     if val.device != device:
-        raise TypeError(f"val is on {val.device}, the matrix on {device}")
+        raise TypeError(f"{name} is on {val.device}, the matrix on {device}")

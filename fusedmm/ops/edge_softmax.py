@@ -62,7 +62,8 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
     if x.dtype not in FLOATS:
-        raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
+        hint = "; torch.where(mask, 0.0, -torch.inf) makes one of a mask" if x.dtype == torch.bool else ""
+        raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}{hint}")
     if x.device != adj.ptr.device:
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
     if x.is_nested:
