@@ -36,10 +36,19 @@ MISTAKES = {  # what is called, the error, and its text
     "edges in rows, converted": (lambda d: fusedmm.as_csr(EDGES.T), ValueError, "not [9, 2]; transpose it"),
     "edges in rows, of a layer": (lambda d: nn.GATConv(4, 2).to(d)(x(d), EDGES.T.to(d)), ValueError, "transpose it"),
     "edges of floats": (lambda d: CSR.from_edge_index(EDGES.float()), TypeError, "edge_index must hold integers"),
-    "edges of lists": (lambda d: CSR.from_edge_index(EDGES.tolist()), TypeError, "edge_index must be a tensor, not list"),
-    "a node too many": (lambda d: CSR.from_edge_index(beyond(), size=NODES), ValueError, "[1, 3] = 6 is outside [0, 6)"),
+    "edges of lists": (
+        lambda d: CSR.from_edge_index(EDGES.tolist()), TypeError,
+        "edge_index must be a tensor, not list",
+    ),
+    "a node too many": (
+        lambda d: CSR.from_edge_index(beyond(), size=NODES), ValueError,
+        "[1, 3] = 6 is outside [0, 6)",
+    ),
     "a node below zero": (lambda d: CSR.from_edge_index(EDGES - 1, size=NODES), ValueError, "= -1 is outside [0, 6)"),
-    "a node too many for x": (lambda d: nn.GCNConv(4, 2).to(d)(x(d, 5), EDGES.to(d)), ValueError, "edge_index[0, 8] = 5 is"),
+    "a node too many for x": (
+        lambda d: nn.GCNConv(4, 2).to(d)(x(d, 5), EDGES.to(d)), ValueError,
+        "edge_index[0, 8] = 5 is",
+    ),
     "too few weights": (lambda d: matrix(d).with_values(x(d)[:5, 0]), ValueError, "val has 5 values for 9 entries"),
     "too few edge weights": (
         lambda d: CSR.from_edge_index(EDGES, torch.ones(5), NODES), ValueError, "edge_weight has 5 values for 9 entries"
@@ -47,15 +56,22 @@ MISTAKES = {  # what is called, the error, and its text
     "integer weights": (
         lambda d: CSR.from_edge_index(EDGES, EDGES[0], NODES), TypeError, "edge_weight must be a floating-point tensor"
     ),
-    "another dtype": (lambda d: fusedmm.sddmm(matrix(d), x(d), x(d).double()), TypeError, "a is torch.float32 and b torch"),
+    "another dtype": (
+        lambda d: fusedmm.sddmm(matrix(d), x(d), x(d).double()), TypeError,
+        "a is torch.float32 and b torch",
+    ),
     "another dtype of a layer": (
-        lambda d: nn.GCNConv(4, 2).to(d)(x(d).double(), matrix(d)), TypeError, "x is torch.float64, the parameters torch.f"
+        lambda d: nn.GCNConv(4, 2).to(d)(x(d).double(), matrix(d)), TypeError,
+        "x is torch.float64, the parameters torch.f",
     ),
     "another device": (lambda d: matrix(d) @ x("meta"), TypeError, "spmm: x is on meta, the matrix on "),
     "another number of features": (
         lambda d: nn.SAGEConv(5, 2).to(d)(x(d), matrix(d)), ValueError, "SAGEConv: x has 4 features, in_channels is 5"
     ),
-    "a graph before its features": (lambda d: nn.GCNConv(4, 2).to(d)(EDGES.to(d), x(d)), TypeError, "GCNConv: x must be"),
+    "a graph before its features": (
+        lambda d: nn.GCNConv(4, 2).to(d)(EDGES.to(d), x(d)), TypeError,
+        "GCNConv: x must be",
+    ),
     "a matrix behind its operand": (lambda d: fusedmm.spmm(x(d), matrix(d)), TypeError, "torch.float32 is no graph"),
     "a dense adjacency": (lambda d: fusedmm.as_csr(dense_of()), TypeError, "CSR.from_dense takes the entries"),
     "an unknown reduction": (
@@ -63,19 +79,24 @@ MISTAKES = {  # what is called, the error, and its text
     ),
     "a dtype in the place of a device": (lambda d: matrix(d).to(torch.float16), TypeError, "give a dtype as dtype="),
     "PyG's Data": (lambda d: fusedmm.as_csr(Data(edge_index=EDGES)), TypeError, "of Data; give a fusedmm.CSR, a"),
-    "PyG's Data, a way out": (lambda d: fusedmm.as_csr(Data(edge_index=EDGES)), TypeError, "give its edge_index or adj_t"),
+    "PyG's Data, a way out": (
+        lambda d: fusedmm.as_csr(Data(edge_index=EDGES)), TypeError,
+        "give its edge_index or adj_t",
+    ),
     "a networkx graph": (lambda d: fusedmm.as_csr(networkx.path_graph(3)), TypeError, "networkx.to_scipy_sparse_array"),
     "an array of edges": (lambda d: fusedmm.as_csr(EDGES.numpy()), TypeError, "torch.from_numpy makes tensors"),
     "a boolean mask": (
         lambda d: fusedmm.attention(matrix(d), x(d), x(d), x(d), bias=torch.ones(COUNT, device=d) > 0),
-        TypeError, "bias must be float32, float64, float16 or bfloat16, not torch.bool; torch.where(mask, 0.0, -torch.inf)",
+        TypeError,
+        "bias must be float32, float64, float16 or bfloat16, not torch.bool; torch.where(mask, 0.0, -torch.inf)",
     ),
     "a dense mask": (
         lambda d: fusedmm.attention(matrix(d), x(d), x(d), x(d), bias=torch.ones(NODES, NODES, device=d)),
         ValueError, "bias must be [9] or [9, heads], not [6, 6]",
     ),
     "loops of a bipartite graph": (
-        lambda d: CSR.from_edge_index(EDGES, size=(6, 7)).gcn_norm(), ValueError, "need a square matrix, not one of shape (7, 6)"
+        lambda d: CSR.from_edge_index(EDGES, size=(6, 7)).gcn_norm(), ValueError,
+        "need a square matrix, not one of shape (7, 6)",
     ),
 }  # fmt: skip
 
@@ -95,7 +116,7 @@ def test_features_on_the_other_device(cuda):
         matrix(cuda) @ x("cpu")
     with pytest.raises(TypeError, match="x is on cpu, the parameters on cuda:0"):
         nn.GCNConv(4, 2).to(cuda)(x("cpu"), EDGES)
-    with pytest.raises(TypeError, match="is on cpu"):
+    with pytest.raises(TypeError, match="on cpu"):
         nn.GCNConv(4, 2).to(cuda)(x(cuda), EDGES)
 
 

@@ -1,4 +1,4 @@
-"""What somebody tries on the first day with models, as recipes: attention, training, transforms, embeddings."""
+"""What somebody tries on the first day with models, as recipes, against dense matrices in float64."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""What somebody tries on the first day, as recipes: graphs, products, attention, training. Oracles are dense, in float64."""
+"""What somebody tries on the first day with graphs, as recipes, against dense matrices in float64."""
 
 import copy
 
@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 import torch.nn.functional as F
 from bounds import assert_within, spmm_oracle
+from neighbours import Neighbours
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader, NeighborLoader
 from torch_geometric.utils import to_networkx
@@ -39,6 +40,18 @@ def close(found, expected):
 # ---- graphs ----
 
 
+class DGLGraph:
+    """What is asked of dgl's graph: the edges by target, with their numbers."""
+
+    def adj_tensors(self, kind):
+        assert kind == "csc"
+        order = EDGES[1].argsort(stable=True)
+        return F.pad(torch.bincount(EDGES[1], minlength=NODES).cumsum(0), (1, 0)), EDGES[0][order], order
+
+    def num_src_nodes(self):
+        return NODES
+
+
 def holders(weight):
     """The same weighted graph in everything that people hold one in."""
     dense, data = dense_of(weight=weight), Data(edge_index=EDGES, edge_weight=weight, num_nodes=NODES)
@@ -58,6 +71,7 @@ def holders(weight):
         "numpy": CSR.from_coo(
             torch.from_numpy(row.numpy()), torch.from_numpy(col.numpy()), dense[row, col], (NODES,) * 2
         ),
+        "DGL": fusedmm.as_csr(DGLGraph()).with_values(weight),
         "PyG": CSR.from_edge_index(data.edge_index, data.edge_weight, data.num_nodes),
     }
 
@@ -247,8 +261,6 @@ def test_workers_that_are_forked():
 
 def test_neighbours_by_a_loader(device):
     """A step per sampled neighbourhood gives the seeds what the whole graph gives, where all neighbours are drawn."""
-    from test_pyg_models import Neighbours
-
     data = Data(x=torch.randn(NODES, 3, dtype=torch.float64), edge_index=EDGES)
     conv = nn.SAGEConv(3, 2).double().to(device)
     whole = conv(data.x.to(device), EDGES.to(device)).detach().cpu()

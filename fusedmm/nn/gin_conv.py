@@ -191,7 +191,7 @@ class GINEConv(GINConv):
             raise ValueError(
                 f"GINEConv: edges have {edge.size(1)} features and nodes {source.size(-1)}; edge_dim maps edges"
             )
-        message = (aggregate(from_columns(adj), source, "sum") + edge).relu_()  # in place: [edges, in] is what memory goes to
+        message = (aggregate(from_columns(adj), source, "sum") + edge).relu_()  # in place, for its size
         return self._combine(aggregate(into_rows(adj), message, self.reduce), target)
 
 
