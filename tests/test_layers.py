@@ -353,8 +353,8 @@ def test_bad_options(make_layer, text):
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e, x), r"edge_attr must be \[40, D\].*not \[11, 5\]"),
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e, features(40, 2)), "edges have 2 features and nodes 5"),
         (
-            lambda x, e: ours.GINEConv(mlp()).double()(x[None], e, features(40, 5)),
-            r"must be \[nodes, F\], not \[1, 11",
+            lambda x, e: ours.GINEConv(mlp()).double()(x[None, None], e, features(40, 5)),
+            r"must be \[nodes, F\] or \[batch, nodes, F\], not \[1, 1, 11",
         ),
     ],
 )
