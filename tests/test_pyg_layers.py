@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from parity import on, ours, results, theirs
 from small_graph import features
 from torch_geometric import EdgeIndex
@@ -300,6 +301,25 @@ def test_hooks_of_modules(name, device):
         seen.append(sorted(calls))
     same(*outs)
     assert seen[0] == seen[1] or name in EDGED  # a map of edges that is joined with the product behind it is not called
+
+
+TOOLS = {
+    "weight_norm": torch.nn.utils.parametrizations.weight_norm,
+    "spectral_norm": torch.nn.utils.parametrizations.spectral_norm,
+    "prune": lambda lin: torch.nn.utils.prune.ln_structured(lin, "weight", 0.5, 2, 0),
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "AGNN"])
+def test_maps_whose_weights_are_made_of_others(name, tool, device):
+    pair = both(name, device)
+    for layer in pair:
+        torch.manual_seed(1)
+        for lin in [module for module in layer.modules() if type(module).__name__ == "Linear"]:
+            TOOLS[tool](lin)
+        layer.eval()  # in training spectral_norm improves its estimate at every look
+    agree(*pair, on(device, [features(4, F_IN), EDGES, *edge_attr(name, 6)]))
 
 
 @pytest.mark.parametrize(

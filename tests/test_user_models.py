@@ -219,6 +219,16 @@ def test_gradients_per_sample(device):
             torch.testing.assert_close(found[name][k], g, **CLOSE)
 
 
+@pytest.mark.parametrize("conv", [nn.GCNConv, nn.SAGEConv, nn.GATConv, nn.GATv2Conv, nn.TransformerConv])
+def test_an_ensemble_at_once(conv, device):
+    """Several models of one kind under vmap, against one after the other."""
+    models, adj = [conv(3, 2).double().to(device) for _ in range(3)], matrix(device)
+    x = double(NODES, 3).to(device)
+    stacked = torch.func.stack_module_state(models)
+    found = torch.func.vmap(lambda *state: torch.func.functional_call(models[0], state, (x, adj)))(*stacked)
+    torch.testing.assert_close(found, torch.stack([model(x, adj) for model in models]), **CLOSE)
+
+
 def test_a_hessian_times_a_vector(device):
     """Both ways that torch has, against the dense model's."""
     adj, dense, x, v = matrix(device, None), dense_of(), double(NODES, 3), double(NODES, 3)
