@@ -24,7 +24,7 @@ from fusedmm.nn.heads import (
     writable,
 )
 from fusedmm.nn.layer import Layer
-from fusedmm.nn.linear import Linear, goes_unseen
+from fusedmm.nn.linear import Linear, goes_unseen, is_plain
 from fusedmm.ops.attention import attention
 from fusedmm.ops.gat import attend_self, self_scores
 
@@ -219,6 +219,8 @@ class GATConv(Layer):
         """[edges, H]; the product with att_edge comes first, so that edges have no C features."""
         if attr is None or self.lin_edge is None or self.att_edge is None:
             return None
+        if not is_plain(self.lin_edge):
+            return (self._by_head(self.lin_edge(attr)) * self.att_edge).sum(-1)
         weight = self.lin_edge.weight_for(attr).view(self.heads, self.out_channels, -1)
         return torch.nn.functional.linear(attr, torch.bmm(self.att_edge.transpose(0, 1), weight).squeeze(1))
 

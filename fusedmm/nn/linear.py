@@ -129,9 +129,12 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
 
 
 def goes_unseen(x: Tensor, lin: Linear | None) -> bool:
-    """Whether nobody sees that the map was not called: no hooks, no other class or ``forward`` in its place."""
-    if type(lin) is not Linear or torch.compiler.is_compiling() or x.layout != torch.strided:
-        return False
-    if "forward" in lin.__dict__ or _has_any_global_hook():
+    """Whether nobody sees that the map was not called."""
+    return not torch.compiler.is_compiling() and x.layout == torch.strided and is_plain(lin)
+
+
+def is_plain(lin: Linear | None) -> bool:
+    """Whether the map is what its weight says: no hooks, no other class or ``forward`` in its place."""
+    if type(lin) is not Linear or "forward" in lin.__dict__ or _has_any_global_hook():
         return False
     return not (lin._forward_hooks or lin._forward_pre_hooks or lin._backward_hooks or lin._backward_pre_hooks)

@@ -12,11 +12,12 @@ from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights, writable
 from fusedmm.nn.layer import Layer
-from fusedmm.nn.linear import Linear, joined, maps_of
+from fusedmm.nn.linear import Linear, is_plain, joined, maps_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edged import attend_edges, expanded
 from fusedmm.ops.maps import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
+from fusedmm.ops.spmm import spmm
 
 
 class TransformerConv(Layer):
@@ -147,7 +148,7 @@ class TransformerConv(Layer):
         if every is not None:
             call = Call(adj, scale, 0.0, dropout, self.heads, 3 + self.root_weight)
             return writable(attend_maps(call, x_src, *every, None, None), self.root_weight)
-        shape, projected = (-1, self.heads, self.out_channels), None
+        shape, projected, bias = (-1, self.heads, self.out_channels), None, None
         if x_src is x_dst:
             key, value, query, *skip = maps_of(x_src, *of_sources, *of_targets)
         else:
@@ -156,6 +157,12 @@ class TransformerConv(Layer):
         query, key, value = query.view(shape), key.view(shape), value.view(shape)
         if attr is None or self.lin_edge is None:
             out: Any = attention(adj, query, key, value, scale=scale, dropout=dropout)
+        elif not is_plain(self.lin_edge):
+            edge, rows = self.lin_edge(attr).view(shape), into_rows(adj)
+            bias = scale * sddmm(rows, query, edge)
+            options: Any = {"scale": scale, "bias": bias, "dropout": dropout}
+            out, alpha = attention(adj, query, key, value, **options, return_weights=True)
+            out = out + spmm(rows.with_values(alpha), edge)
         else:
             weight = self.lin_edge.weight_for(attr).view(*shape[1:], -1)
             projected = torch.bmm(query.transpose(0, 1), scale * weight).transpose(0, 1)
@@ -164,10 +171,11 @@ class TransformerConv(Layer):
         out = merged(out, self.concat)
         if self.root_weight:
             out = self._skipped(out, skip[0])
-        out = writable(out, self.root_weight or not self.concat or projected is not None)
+        out = writable(out, self.root_weight or not self.concat or attr is not None)
         if not isinstance(return_attention_weights, bool):
             return out
-        bias = None if attr is None or projected is None else sddmm(into_rows(adj), projected, expanded(attr, query))
+        if attr is not None and projected is not None:
+            bias = sddmm(into_rows(adj), projected, expanded(attr, query))
         alpha = attention(adj, query, key, value, scale=scale, bias=bias, return_weights=True)[1]
         return with_weights(out, edge_index, adj, alpha, True)
 
