@@ -1,7 +1,7 @@
-"""How near every operator came to its error bound: written down by the tests, printed as README's table.
+"""How near every operator came to its error bound: written down by the tests, printed as docs/accuracy.md's table.
 
     FUSEDMM_ACCURACY=benchmarks/results/accuracy-cpu.json pytest    # the CPU's; tests/gpu_report.py has CUDA's
-    python tests/accuracy.py                                        # renews the table in README.md
+    python tests/accuracy.py                                        # renews the table in docs/accuracy.md
 
 The file has device -> operator -> dtype -> the largest error over bound of all comparisons.
 """
@@ -76,10 +76,10 @@ def main() -> None:
     for path in RESULTS:
         report = json.loads(path.read_text()) if path.exists() else {}
         found |= report.get("accuracy", report if path.name.startswith("accuracy") else {})
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
+    page = ROOT / "docs/accuracy.md"
+    before, _, rest = page.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    readme.write_text(before + BEGIN + table(found) + END + after)
+    page.write_text(before + BEGIN + table(found) + END + after)
 
 
 if __name__ == "__main__":

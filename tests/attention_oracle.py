@@ -162,7 +162,7 @@ def _toward(
 def assert_close(
     name: str, computed: Tensor, result: Result, dtype: torch.dtype, *roundings: torch.dtype, operator: str = ""
 ) -> None:
-    """computed, of ``dtype``, is within result's bound; ``roundings`` are others on the way; operator: in README."""
+    """computed, of ``dtype``, is within result's bound; ``roundings`` are others on the way; operator: of the table."""
     assert computed.dtype == dtype and computed.shape == result.exact.shape, (name, computed.dtype, computed.shape)
     bound = result.bound + sum(UNIT[t] for t in (dtype, *roundings)) * result.exact.abs()
     bound = bound + 4 * max(torch.finfo(t).smallest_normal * UNIT[t] for t in (dtype, *roundings))

@@ -37,7 +37,7 @@ def assert_within(
         n: number of terms of each element.
         dtype: output dtype; sums are kept in float32, or float64 for float64.
         note: what to say when it fails.
-        operator: of README's table, in whose line this comparison counts.
+        operator: of docs/accuracy.md's table, in whose line this comparison counts.
     """
     assert computed.dtype == dtype and computed.shape == exact.shape, (note, computed.dtype, computed.shape)
     terms = torch.as_tensor(n, dtype=torch.float64)
