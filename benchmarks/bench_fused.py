@@ -22,6 +22,7 @@ from benchmarks.attend import Entries, Exact
 from benchmarks.case import FIRST_PLUGIN, random
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
+from fusedmm.expression import parse
 
 WIDTHS = (32, 128, 256)
 PATIENCE = {"cuda": 0.25, "cpu": 1.0}  # seconds of a step
@@ -67,7 +68,7 @@ def trials(
     x = [random(n, feat, dtype=dtype, device=device, seed=3 + k) for k, n in enumerate(adj.shape)]
     x = [t.mul_(feat**-0.5).requires_grad_() for t in (x[:1] if square else x)]
     val = random(adj.nnz, dtype=dtype, device=device, seed=2)
-    weighted, ptr = adj.with_values(val), adj.ptr.to(torch.int32)
+    weighted, ptr = adj.with_values(val if parse(edge).uses("a") else None), adj.ptr.to(torch.int32)
     gout = random(adj.shape[0], feat, dtype=dtype, device=device, seed=8)
     zero = torch.sparse_csr_tensor(ptr, adj.idx, torch.zeros_like(val), adj.shape)
 

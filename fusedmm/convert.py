@@ -59,6 +59,10 @@ if hasattr(os, "register_at_fork"):
 def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     """Converts a graph or sparse matrix to a ``CSR``.
 
+    A structure is remembered where changes to its holder can be seen (below). Values never are: they are read at every
+    call, in the holder's own order (scipy's in that of its CSR form), and gradients reach them there. What each
+    operator does with them is in docs/values.md.
+
     Args:
         adj: one of
 

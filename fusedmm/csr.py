@@ -31,7 +31,7 @@ class CSR:
 
     Row i holds the entries ``ptr[i] <= p < ptr[i+1]``, entry p stands in column ``idx[p]``. Columns may
     repeat (entries add) and need not be sorted. Values and edge gradients are in the *caller's* edge
-    order: entry p has the value ``val[eid[p]]``.
+    order: entry p has the value ``val[eid[p]]``. Operators whose formula names no values take a ``pattern()`` only.
 
     The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
     ``val.data``, which torch does not count). Values made in inference mode serve no gradient, as no tensor of
@@ -212,7 +212,7 @@ class CSR:
         return self.ptr.device
 
     def degree(self) -> Tensor:
-        """Entries per row, int64 [rows]."""
+        """Entries per row, int64 [rows], whatever their values: ``A @ ones`` adds these up."""
         return self.ptr[1:] - self.ptr[:-1]
 
     def coo(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -230,7 +230,7 @@ class CSR:
     # ---- others of the same structure ----
 
     def t(self) -> CSR:
-        """The transpose, sharing every tensor."""
+        """The transpose, sharing every tensor, values too."""
         ptr, idx, eid, plan = self.transpose_half()
         self._refresh()
         other = CSR(

@@ -185,6 +185,7 @@ class Expression:
         self.graph, self.root = graph, root
         self._steps: dict[bool, list[tuple[float, ...]]] = {}
         self._programs: dict[bool, Tensor] = {}
+        self._uses: dict[str, bool] = {}
 
     def derivative(self, name: str) -> Expression:
         """The derivative by ``"s"`` or ``"a"``: an expression again, so any order exists."""
@@ -209,7 +210,9 @@ class Expression:
 
     def uses(self, name: str) -> bool:
         """Whether s, or a, is in the expression."""
-        return any(self.graph.nodes[k].op == name for k in self.graph.reachable([self.root]))
+        if name not in self._uses:
+            self._uses[name] = any(self.graph.nodes[k].op == name for k in self.graph.reachable([self.root]))
+        return self._uses[name]
 
     def program(self, gradients: bool = False) -> Tensor:
         """The kernels' program: float64 [steps, 5] of (operation, register, left, right, constant) on the CPU.

@@ -32,6 +32,11 @@ class Stages(NamedTuple):
         return "-".join(map(str, self))
 
 
+def for_edge(adj: fusedmm.CSR, edge: str) -> fusedmm.CSR:
+    """adj as fused takes it: a pattern where the edge function names no values."""
+    return adj if parse(edge).uses("a") else adj.pattern()
+
+
 class Parts(NamedTuple):
     """One number, or one per channel, for each entry, head: float64, on the CPU."""
 
@@ -176,7 +181,7 @@ def gradients(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, g: Tensor, st: 
 def assert_near(
     computed: Tensor, exact: Tensor, error: Tensor, dtype: torch.dtype, note: str = "", operator: str = ""
 ) -> None:
-    """|computed - exact| <= error + u_out |exact| and half a step of the smallest number; operator: README's line."""
+    """|computed - exact| <= error + u_out |exact| and half a step of the smallest number; operator: its line."""
     assert computed.dtype == dtype and computed.shape == exact.shape, (note, computed.dtype, computed.shape)
     bound = error * 1.01 + UNIT[dtype] * exact.abs() + torch.finfo(dtype).smallest_normal * UNIT[dtype]
     found = (computed.detach().double().cpu() - exact).abs()

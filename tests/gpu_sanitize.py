@@ -100,7 +100,7 @@ def tiles(adj: fusedmm.CSR, dtype: torch.dtype, feat: int) -> int:
     q, x = (tensor(nodes, feat, dtype=dtype, grad=False) for nodes in adj.shape)
     weighted = adj.with_values(tensor(adj.nnz, dtype=dtype, grad=False))
     spmm = [partial(fusedmm.spmm, matrix, x, algorithm="tiles") for matrix in (adj, weighted)]
-    fused = [partial(fusedmm.fused, matrix, q, x, edge="s", algorithm="tiles") for matrix in (adj, weighted)]
+    fused = [partial(fusedmm.fused, matrix, q, x, algorithm="tiles") for matrix in (adj, weighted)]
     fused.append(partial(fusedmm.fused, weighted, q, x, edge="sigmoid(s)*a", algorithm="tiles"))
     sddmm = partial(fusedmm.sddmm, adj, q, x, algorithm="tiles")
     return sum(attempt(call, False) for call in (*spmm, sddmm, *fused))

@@ -27,7 +27,7 @@ def dense_softmax(adj, logits):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_edge_softmax(dtype, heads, device):
     """Within 32 units of the sums' type and one rounding, forward and backward."""
-    adj = small(device=device)
+    adj = small(device=device).pattern()
     logits = torch.randn(60, *([] if heads is None else [heads]), device=device).to(dtype).requires_grad_()
     w = fusedmm.edge_softmax(adj, logits)
     exact = logits.detach().double().reshape(60, -1).requires_grad_()
@@ -64,7 +64,7 @@ def test_edge_softmax_of_extremes(dtype, device):
 
 @pytest.mark.parametrize("heads", [None, 2])
 def test_edge_softmax_derivatives(heads, device):
-    adj = small(device=device)
+    adj = small(device=device).pattern()
     size = [60] if heads is None else [60, heads]
     logits = torch.randn(size, dtype=torch.float64, device=device, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: fusedmm.edge_softmax(adj, x), logits)

@@ -104,15 +104,15 @@ def additive(adj: CSR, x: torch.Tensor) -> torch.Tensor:
 
 CALLS = {
     "fused": lambda adj, x: fusedmm.fused(adj, x),
-    "fused max": lambda adj, x: fusedmm.fused(adj, x, **presets.MLP_MAX),
-    "fused distances": lambda adj, x: fusedmm.fused(adj, x, **presets.T_DISTRIBUTION),
+    "fused max": lambda adj, x: fusedmm.fused(adj, x, **presets.MLP_MAX | {"edge": "a"}),
+    "fused distances": lambda adj, x: fusedmm.fused(adj, x, **presets.T_DISTRIBUTION | {"edge": "a/(1+s)"}),
     "attention": attend(return_weights=True, return_lse=True),
     "dropout": attend(dropout=0.5, return_weights=True),
     "one operand": lambda adj, x: fusedmm.attention(adj, x, x, x),
     "cosine": attend(score="cosine"),
     "gatv2": gatv2,
     "additive": additive,
-    "edge_softmax": lambda adj, x: fusedmm.edge_softmax(adj, x),
+    "edge_softmax": lambda adj, x: fusedmm.edge_softmax(adj.pattern(), x),
 }
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fused_oracle import for_edge
 from generate import own_algorithms, run_or_decline, small
 from opchecks import check_operator
 
@@ -10,6 +11,8 @@ from fusedmm import presets, reference
 from fusedmm._lib import REDUCTIONS
 from fusedmm.expression import parse
 from fusedmm.ops.fused import Spec
+
+WEIGHTED_T = {**presets.T_DISTRIBUTION, "edge": "a/(1+s)"}
 
 
 def works(device):
@@ -168,7 +171,7 @@ def test_opcheck(heads, name, device):
         check_operator(ops._fused_mirrored.default, given)
 
 
-@pytest.mark.parametrize("options", [{}, {"edge": "sigmoid(s)*a", "reduce": "mean"}, presets.T_DISTRIBUTION], ids=str)
+@pytest.mark.parametrize("options", [{}, {"edge": "sigmoid(s)*a", "reduce": "mean"}, WEIGHTED_T], ids=str)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_is_eager(options, backend, device):
     adj = small(device=device, dtype=torch.float64).cache_transpose()
@@ -261,7 +264,8 @@ def everything(adj, x, y, z, **options):
     """The result and all gradients."""
     val, x, y, z = (t.detach().requires_grad_() for t in (adj.val, x, y, z))
     scale = options.get("message", "scale") == "scale"
-    out = fusedmm.fused(adj.with_values(val), x, y, z if scale else None, **options)
+    adj = for_edge(adj.with_values(val), options.get("edge", "s*a"))
+    out = fusedmm.fused(adj, x, y, z if scale else None, **options)
     wanted = (val, x, y, z) if scale else (val, x, y)
     return [out.detach(), *torch.autograd.grad(out, wanted, torch.ones_like(out) / 3, allow_unused=True)]
 

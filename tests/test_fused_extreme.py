@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fused_oracle import for_edge
 
 import fusedmm
 from benchmarks.trial import peak_bytes
@@ -54,7 +55,8 @@ def operands(adj, device, dtype, heads=None, val_heads=None, whole_numbers=False
 
 def gradients(adj, given, spec, g=None, **options):
     x, y, z, val = given
-    out = fusedmm.fused(adj.with_values(val), x, y, z if spec["message"] == "scale" else None, **spec)
+    adj = for_edge(adj.with_values(val), spec["edge"])
+    out = fusedmm.fused(adj, x, y, z if spec["message"] == "scale" else None, **spec)
     g = torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape).to(out.dtype) if g is None else g
     return torch.autograd.grad(out, given, g, allow_unused=True, **options)
 

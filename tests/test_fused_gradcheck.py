@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from fused_oracle import for_edge
 
 import fusedmm
 from fusedmm._lib import MESSAGES, REDUCTIONS, SCORES
@@ -26,10 +27,11 @@ def test_gradcheck(score, message, reduce):
 
     def f(val, x, y, z):
         given = (x, y, z) if message == "scale" else (x, y)
+        weighted = for_edge(adj.with_values(val), edge)
         out = fusedmm.fused(
-            adj.with_values(val), *given, score=score, edge=edge, message=message, activation=activation, reduce=reduce
+            weighted, *given, score=score, edge=edge, message=message, activation=activation, reduce=reduce
         )
-        return out + 0 * z.sum()
+        return out + 0 * (z.sum() + val.sum())
 
     assert torch.autograd.gradcheck(f, (val, x, y, z))
     assert torch.autograd.gradgradcheck(f, (val, x, y, z))

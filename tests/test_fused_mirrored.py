@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_oracle import Stages
+from fused_oracle import Stages, for_edge
 from test_fused import passes
 
 import fusedmm
@@ -58,8 +58,8 @@ def test_one_pass_is_taken_and_gives_the_gradient(edge, dtype, monkeypatch):
     monkeypatch.setattr(fused_module, "_by_one_pass", lambda *given: calls.append(one_pass(*given)) or calls[-1])
     fresh = fusedmm.CSR.from_csr(adj.ptr, adj.idx, adj.val[adj.eid.long()], shape=(40, 40))
     for a, taken in ((adj, True), (adj.with_values(adj.val), True), (fresh, True), (one_sided, False)):
-        exact = x.detach().double().requires_grad_()
-        wide = a.with_values(a.val.double())
+        exact, a = x.detach().double().requires_grad_(), for_edge(a, edge)
+        wide = a.to(dtype=torch.float64)
         (wanted,) = torch.autograd.grad(fusedmm.fused(wide, exact, exact.clone(), edge=edge), exact, g.double())
         calls.clear()
         (found,) = torch.autograd.grad(fusedmm.fused(a, x, edge=edge, reduce="sum"), x, g)

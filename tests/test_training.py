@@ -131,8 +131,8 @@ def test_replays_drop_other_weights(cuda):
 FUSED = {
     "dot": {},
     "mean of l1": {"score": "l1", "edge": "exp(-s)*a", "reduce": "mean"},
-    "sigmoid": presets.SIGMOID_EMBEDDING,
-    "t": presets.T_DISTRIBUTION,
+    "sigmoid": {"edge": "sigmoid(s)*a"},
+    "t": presets.T_DISTRIBUTION | {"edge": "a/(1+s)"},
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from bounds import UNIT, sddmm_oracle, spmm_oracle
 from conftest import ROOT
-from fused_oracle import Stages, forward
+from fused_oracle import Stages, for_edge, forward
 from fused_oracle import assert_near as assert_fused_near
 from generate import run_or_decline
 
@@ -108,6 +108,7 @@ def test_fused_in_two_calls(edge, dtype, cuda):
         val = None if values is None else torch.randn(values, device=cuda, dtype=dtype).requires_grad_()
         adj = fusedmm.CSR.from_coo(row, col, val, shape=(50, 50))
         x, y, z = (dense(50, feat, heads, dtype, feat) / 4 for feat in (32, 32, 12))
+        adj = for_edge(adj, edge)
         wanted = forward(adj, x, y, z, Stages("dot", edge), 2**6 * UNIT[dtype])
         for name in vendors("fused"):
             out = fusedmm.fused(adj, x, y, z, edge=edge, algorithm=name)

@@ -52,6 +52,11 @@ def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size, check: int = T
     return adjacency(graph, sources, targets, check), pair
 
 
+def features_of(adj: CSR) -> Tensor | None:
+    """The values that PyG's layers take for edge features where none are given: rows [nnz, D]; one number is none."""
+    return None if adj.val is None or adj.val.dim() == 1 else adj.val
+
+
 def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int, int]:
     """The features of sources and of targets, and how many there are of either."""
     pair: OptPair = (x, x) if isinstance(x, Tensor) else (x[0], x[1])

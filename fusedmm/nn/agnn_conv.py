@@ -63,7 +63,8 @@ class AGNNConv(Layer):
         Args:
             x: floating, [nodes, F].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [nodes, nodes], whose values are not used.
+                ``fusedmm.as_csr`` takes, of shape [nodes, nodes]. As in PyG's layer, a matrix's
+                values have no part in the result.
 
         Returns:
             [nodes, F], of the dtype that x and beta have together.

@@ -139,8 +139,9 @@ class GATConv(Layer):
             x: floating, [nodes, F], or a pair of [sources, F] and [targets, F] or None (then the
                 targets have no part in the scores).
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
-                are its edge features where ``edge_dim`` is set; others are not used.
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
+                values [nnz, D] are its edge features where ``edge_dim`` is set and no edge_attr is
+                given; others have no part in the result.
             edge_attr: [edges, D], or [edges] for D = 1, in the graph's order; used where ``edge_dim`` is set.
             size: (sources, targets), for targets without features.
             return_attention_weights: True also returns ``(edges, alpha)``.

@@ -131,8 +131,9 @@ class GATv2Conv(Layer):
         Args:
             x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
-                are its edge features where ``edge_dim`` is set; others are not used.
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
+                values [nnz, D] are its edge features where no edge_attr is given, and need ``edge_dim``;
+                values [nnz] have no part in the result.
             edge_attr: [edges, D], or [edges] for D = 1, in the graph's order; only where ``edge_dim`` is set.
             return_attention_weights: True also returns ``(edges, alpha)``.
 
@@ -147,13 +148,13 @@ class GATv2Conv(Layer):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        if edge_attr is not None and self.lin_edge is None:
-            raise ValueError("GATv2Conv: edge_attr needs edge_dim")
         require_nodes("GATv2Conv", x, self.lin_l, self.lin_r)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, return_attention_weights)
         loops, fill = self.add_self_loops, self.fill_value
-        (adj, attr), (x_src, x_dst) = edges("GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge, loops, fill)
+        (adj, attr), (x_src, x_dst) = edges(
+            "GATv2Conv", edge_index, x, None, edge_attr, self.lin_edge, loops, fill, needs_map=True
+        )
         if x_dst is None:
             raise ValueError("GATv2Conv: the targets need features too, x = (x_src, x_dst)")
         residual = None if self.res is None else self.res(x_dst)

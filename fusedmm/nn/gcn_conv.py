@@ -99,8 +99,9 @@ class GCNConv(Layer):
         Args:
             x: floating, [nodes, in_channels], or [batch, nodes, in_channels] over one graph.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [nodes, nodes].
-            edge_weight: [edges] or [edges, 1], in the graph's order; in place of the graph's own values.
+                ``fusedmm.as_csr`` takes, of shape [nodes, nodes]. A matrix's values [nnz] are its edge
+                weights, as in PyG's layer.
+            edge_weight: [edges] or [edges, 1], in the graph's order; stands in the place of a matrix's values.
 
         Returns:
             [nodes, out_channels], or [batch, nodes, out_channels].

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.incidence import from_columns, into_rows
-from fusedmm.nn.adjacency import OptPair, Size, aggregate, bipartite, reduction
+from fusedmm.nn.adjacency import OptPair, Size, aggregate, bipartite, features_of, reduction, with_edge_values
 from fusedmm.nn.checks import require_edge_attr, require_nodes, require_number, require_options, require_size
 from fusedmm.nn.inits import reset
 from fusedmm.nn.layer import Layer
@@ -78,8 +78,9 @@ class GINConv(Layer):
             x: floating, [nodes, in], or a pair of [sources, in] and [targets, in] or None; a leading batch
                 dimension is allowed.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values of a matrix multiply
-                x, but those of a torch_sparse ``SparseTensor`` do not.
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
+                values [nnz] multiply x, but those of a torch_sparse ``SparseTensor`` have no part in
+                the result.
             size: (sources, targets), for targets without features.
 
         Returns:
@@ -167,8 +168,9 @@ class GINEConv(GINConv):
         Args:
             x: floating, [nodes, in], or a pair of [sources, in] and [targets, in] or None; a leading batch
                 dimension is allowed.
-            edge_index: as in ``GINConv``, but values of a matrix are not used.
-            edge_attr: [edges, D], in the graph's order; needed.
+            edge_index: as in ``GINConv``, but as in PyG's layer a matrix's values [nnz, D] are its edge
+                features where no edge_attr is given; values [nnz] have no part in the result.
+            edge_attr: [edges, D], in the graph's order; needed where the graph has no edge features.
             size: (sources, targets), for targets without features.
 
         Returns:
@@ -178,13 +180,14 @@ class GINEConv(GINConv):
             TypeError: dtypes or devices that do not fit.
             ValueError: shapes that do not fit.
 
-        Gradient: reaches x, edge_attr, eps and the parameters.
+        Gradient: reaches x, edge_attr (or a matrix's values), eps and the parameters.
         """
         require_nodes("GINEConv", x, batch=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size)
-        adj, (source, target) = bipartite(edge_index, x, size)
+        adj, (source, target) = with_edge_values(edge_index, x, size)
         self._require_one_size(source, target)
+        edge_attr = features_of(adj) if edge_attr is None else edge_attr
         edge_attr = require_edge_attr("GINEConv", edge_attr, adj.nnz, self.lin, flat=False)
         edge = edge_attr if self.lin is None else self.lin(edge_attr)
         if edge.size(1) != source.size(-1):

@@ -9,10 +9,20 @@ from torch import Tensor
 
 from fusedmm.convert import is_edge_index
 from fusedmm.csr import CSR
-from fusedmm.nn.adjacency import OptPair, Size, nodes_of, reduction, require_shape, with_edge_values, with_one_loop
+from fusedmm.nn.adjacency import (
+    OptPair,
+    Size,
+    features_of,
+    nodes_of,
+    reduction,
+    require_shape,
+    with_edge_values,
+    with_one_loop,
+)
 from fusedmm.nn.checks import require_edge_attr, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
+from fusedmm.ops.operands import require_pattern
 from fusedmm.ops.spmm import spmm
 from fusedmm.structure import CONVERTED, outside
 
@@ -68,29 +78,41 @@ def edges(
     lin_edge: Any,
     loops: bool = False,
     fill: Fill = None,
+    needs_map: bool = False,
 ) -> tuple[Edges, OptPair]:
-    """The graph and its edge features, which are a matrix's own values [nnz, D] where none are given; none
-    without their map.
+    """The graph and its edge features, which are those of its values where none are given; none without their
+    map, or refused where they need one.
 
     With ``loops`` each node has exactly one self loop, behind the other edges; its features are ``fill``, or a
     reduction over the other edges into the node.
     """
     if torch.compiler.is_dynamo_compiling() and isinstance(graph, Tensor):
-        return outside(CONVERTED, _with_transpose, layer, graph, x, size, edge_attr, lin_edge, loops, fill)
+        return outside(CONVERTED, _with_transpose, layer, graph, x, size, edge_attr, lin_edge, loops, fill, needs_map)
+    needs_map = needs_map and lin_edge is None
+    if needs_map and edge_attr is not None:
+        raise ValueError(f"{layer}: edge_attr needs edge_dim")
     if loops and lin_edge is None and is_edge_index(graph):
         pair, sources, targets = nodes_of(graph, x, size)
         return Edges(with_one_loop(graph, sources, targets).pattern, None), pair
     if lin_edge is None and type(graph) is CSR:
         pair, sources, targets = nodes_of(graph, x, size)
         require_shape(graph, sources, targets)
+        if needs_map and features_of(graph) is not None:
+            _refuse_features(layer, graph, graph)
         return Edges(with_loops(graph).pattern if loops else graph.pattern(), None), pair
     adj, pair = with_edge_values(graph, x, size)
-    attr = adj.val if edge_attr is None else edge_attr
-    if lin_edge is None or attr is None or (edge_attr is None and attr.dim() == 1):  # those would be weights
+    attr = features_of(adj) if edge_attr is None else edge_attr
+    if needs_map and attr is not None:
+        _refuse_features(layer, adj, graph)
+    if lin_edge is None or attr is None:
         given = Edges(adj.pattern(), None)
     else:
         given = Edges(adj.pattern(), require_edge_attr(layer, attr, adj.nnz, lin_edge))
     return _add_loops(given, fill) if loops else given, pair
+
+
+def _refuse_features(layer: str, adj: CSR, graph: Any) -> None:
+    require_pattern(layer, "edge features need edge_dim", adj, graph, "edge_index")
 
 
 def _with_transpose(*args: Any) -> tuple[Edges, OptPair]:

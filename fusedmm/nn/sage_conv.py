@@ -105,9 +105,9 @@ class SAGEConv(Layer):
             x: floating, [nodes, in_channels], or a pair of [sources, F] and [targets, F] or None; a
                 leading batch dimension is allowed.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values of a matrix multiply
-                x where aggr is a name of ``spmm``'s reductions, but those of a torch_sparse
-                ``SparseTensor`` never do.
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
+                values [nnz] multiply x where aggr is a name of ``spmm``'s reductions; with another
+                aggr, or of a torch_sparse ``SparseTensor``, they have no part in the result.
             size: (sources, targets), for targets without features.
 
         Returns:

@@ -108,8 +108,9 @@ class TransformerConv(Layer):
         Args:
             x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
-                ``fusedmm.as_csr`` takes, of shape [targets, sources]. Values [nnz, D] of a matrix
-                are its edge features where ``edge_dim`` is set; others are not used.
+                ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
+                values [nnz, D] are its edge features where no edge_attr is given, and need ``edge_dim``;
+                values [nnz] have no part in the result.
             edge_attr: [edges, D], in the graph's order; needed where ``edge_dim`` is set, and only there.
             return_attention_weights: True or False, as in PyG, also returns ``(edges, alpha)``.
 
@@ -127,11 +128,11 @@ class TransformerConv(Layer):
         require_nodes("TransformerConv", x, self.lin_key, self.lin_query)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, return_attention_weights)
-        (adj, attr), (x_src, x_dst) = edges("TransformerConv", edge_index, x, None, edge_attr, self.lin_edge)
+        (adj, attr), (x_src, x_dst) = edges(
+            "TransformerConv", edge_index, x, None, edge_attr, self.lin_edge, needs_map=True
+        )
         if x_dst is None:
             raise ValueError("TransformerConv: the targets need features too, x = (x_src, x_dst)")
-        if self.lin_edge is None and edge_attr is not None:
-            raise ValueError("TransformerConv: edge_attr needs edge_dim")
         if self.lin_edge is not None and attr is None:
             raise ValueError(f"TransformerConv: edge_dim={self.edge_dim} needs edge_attr")
         dropout, scale = self.dropout if self.training else 0.0, self.out_channels**-0.5

@@ -81,7 +81,7 @@ def attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """Attends from each row to the columns of its entries: ``out[i] = sum_p u[p] v[j]``, p = (i, j).
 
-    ``u = edge_weight * dropout(softmax over row i's entries of logit)`` with, per head, one of
+    ``u = val * dropout(softmax over row i's entries of logit)`` with, per head, one of
 
         dot       scale * <q[i], k[j]> + bias           scale defaults to 1 / sqrt(F)
         cosine    scale * cos(q[i], k[j]) + bias        scale defaults to 1
@@ -89,8 +89,8 @@ def attention(
         gatv2     <att, leaky_relu(q[i] + k[j])> + bias
 
     Args:
-        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values are the edge weights where
-            ``edge_weight`` is not given.
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values val multiply the weights after the
+            softmax; a pattern counts as ones.
         q: float32, float64, float16 or bfloat16, [rows, heads, F], or [rows, F] for one head without
             a heads axis in all of q, k, v and out. Additive: [rows, heads], or [rows] for one.
         k: the same of [cols].
@@ -101,7 +101,7 @@ def attention(
         att: [heads, F] (or [1, heads, F], or for one head [F]), for gatv2.
         bias: [nnz, heads], or for all heads [nnz] or [nnz, 1], in the caller's edge order, added to the logits.
             -inf masks an entry, and a large negative number masks it where a row has others.
-        edge_weight: shaped like bias, multiplies the weights after the softmax.
+        edge_weight: shaped like bias; stands in the place of val.
         dropout: probability that a weight becomes 0; the others are divided by 1 - dropout. The mask
             depends on torch's generator (one seed per call), the edge and the head alone.
         training: False turns dropout off.
@@ -118,7 +118,7 @@ def attention(
         TypeError: wrong types, operands of several dtypes or devices.
         ValueError: shapes that do not fit, a malformed matrix, unknown names.
 
-    Gradient: reaches q, k, v, att, bias and edge_weight (or adj's values), of any order.
+    Gradient: reaches q, k, v, att, bias and adj's values (or edge_weight), of any order.
 
     Cost: every entry gathers one row of k and of v; memory for two numbers per row and head. For the
     gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
@@ -228,7 +228,7 @@ def _operands(
         bias = _per_edge("bias", bias, adj, v)
         bias = bias[:, None] if bias.dim() == 1 else bias
     if weight is not None:
-        weight = _per_edge("edge_weight", weight, adj, v)
+        weight = _per_edge("adj.val" if weight is adj.val else "edge_weight", weight, adj, v)
     return Operands(q, k, v, att, bias, weight, None), flat
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fusedmm._lib import ops, sums_dtype
 from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
-from fusedmm.ops.operands import autocast, needs_rules
+from fusedmm.ops.operands import autocast, needs_rules, require_pattern
 from fusedmm.ops.pair import Held, half, kept, run, sddmm_half, spmm_half
 from fusedmm.structure import FLOATS
 
@@ -26,7 +26,9 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
     """Normalises numbers of entries over each row: ``w[p] = exp(logits[p]) / sum of exp(logits) in p's row``.
 
     Args:
-        adj: a ``CSR``, or what ``as_csr`` takes; its values are ignored.
+        adj: a ``CSR`` without values, or what ``as_csr`` takes, without values too: the formula has none. Of a
+            holder that always has some (scipy's, a torch sparse tensor) give ``as_csr(adj).pattern()``; where
+            they are the logits, give them as ``logits``.
         logits: float32, float64, float16 or bfloat16, [nnz] or [nnz, heads], in the caller's edge order.
 
     Returns:
@@ -34,17 +36,17 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
 
     Raises:
         TypeError: wrong types or devices.
-        ValueError: another shape, a malformed matrix.
+        ValueError: another shape, a malformed matrix, or one with values.
 
-    Gradient: of any order.
+    Gradient: reaches logits, of any order.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(2, 2))
         >>> fusedmm.edge_softmax(A, torch.tensor([0., 0., 5.]))
         tensor([0.5000, 0.5000, 1.0000])
     """
-    if type(adj) is not CSR:
-        adj = as_csr(adj)
+    given, adj = adj, adj if type(adj) is CSR else as_csr(adj)
+    require_pattern("edge_softmax", "the formula names no values", adj, given)
     require_logits("edge_softmax", "logits", logits, adj)
     logits = autocast(logits)
     if logits.dim() == 1:

@@ -22,7 +22,7 @@ from fusedmm.csr import CSR
 from fusedmm.expression import Expression, parse
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
-from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_values, rows_of
+from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.pair import (
     Values,
     gradients,
@@ -78,7 +78,8 @@ def fused(
     ``fusedmm.presets`` has the patterns of the FusedMM paper.
 
     Args:
-        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes; a pattern's values count as ones.
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values are ``a`` in ``edge``, those of a
+            pattern ones; without an ``a`` in ``edge`` it must be a pattern.
         x: float32, float64, float16 or bfloat16, [rows, F] or [rows, heads, F], any strides.
         y: the same dtype, [cols, F] or [cols, heads, F]; x if absent.
         z: for the message "scale", [cols, Fz] or [cols, heads, Fz]; y if absent.
@@ -100,7 +101,8 @@ def fused(
 
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices.
-        ValueError: shapes that do not fit, an unknown name, an edge function that is not on the list.
+        ValueError: shapes that do not fit, an unknown name, an edge function that is not on the list, or one
+            without ``a`` and a matrix with values.
 
     Gradient: reaches x, y, z and adj's values, of any order. Of a sum or mean by recomputation, without
     memory per edge (on a CPU, of "dot" with a plain "scale", two numbers per edge and head while the
@@ -119,8 +121,7 @@ def fused(
                 [0.0000, 0.0000]])
     """
     y = x if y is None else y
-    if type(adj) is not CSR:
-        adj = as_csr(adj, size=rows_of(y, x))
+    given, adj = adj, adj if type(adj) is CSR else as_csr(adj, size=rows_of(y, x))
     for name, value, known in (
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
         ("reduce", reduce, REDUCTIONS),
@@ -139,6 +140,8 @@ def fused(
     z = y if z is None else z
     _require_fit(x, y, z, score, message)
     require_values("fused", adj.val, x)
+    if adj.val is not None and not _names_values(edge):
+        require_pattern("fused", f"edge {edge!r} does not name a, which stands for the values", adj, given)
     number = 0 if algorithm == "auto" else algorithm_number("fused", x.device.type, algorithm)
     spec = Spec(score, edge, message, activation, reduce, number)
     if needs_rules(adj.val, x, y, z):
@@ -150,6 +153,11 @@ def fused(
         # An operand that serves twice is given once, as torch.compile asks.
         return Fused.apply(adj, adj.val, x, None if y is x else y, None if z is y else z, spec)
     return _forward(adj, adj.val, x, y, z, spec)
+
+
+@torch.compiler.assume_constant_result
+def _names_values(edge: str) -> bool:
+    return parse(edge).uses("a")
 
 
 def _require_fit(x: Tensor, y: Tensor, z: Tensor, score: str, message: str) -> None:
@@ -339,8 +347,6 @@ def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, 
     (_, _, eid, _), there = _ordered(adj, True, val)  # the transpose, made here if it is not there yet
     if not derived(adj, "mirrored", "", _is_mirrored):
         return None
-    if not parse(spec.edge).uses("a"):
-        val = there = None
     structure, here = _ordered(adj, False, val)
     mirrored = adj.none if there is None else there.index_select(0, eid) if eid.numel() else there
     values, none = adj.none if here is None else here, adj.none

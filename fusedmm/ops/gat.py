@@ -44,7 +44,7 @@ def attend_self(
     """What each row gathers of x, all heads side by side.
 
     Args:
-        adj: [n, n]; values are not used.
+        adj: [n, n], without values.
         x: floating, [n, H * C], or [n, F] with a weight.
         weight: [H * C, F], which x is projected by first, or None.
         att_k, att_q: [1, H, C], of the columns' and of the rows' scores.
@@ -63,7 +63,7 @@ def attend_self(
     if weight is None and (rules or is_mixed(x, att_k, att_q, bias)):
         heads = x.view(x.shape[0], *att_k.shape[1:])
         k, q = self_scores(heads, att_k, att_q)
-        out = base.attention(adj.pattern(), q, k, heads, score="additive", slope=slope, dropout=dropout)
+        out = base.attention(adj, q, k, heads, score="additive", slope=slope, dropout=dropout)
         assert isinstance(out, Tensor)
         return out.flatten(1) if bias is None else out.flatten(1) + bias
     require_dense("attention", "x", x, adj, adj.n_cols, "columns")

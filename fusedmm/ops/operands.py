@@ -48,6 +48,24 @@ def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str)
         raise ValueError(f"{op}: {name} has {n} rows, the matrix {rows} {axis}")
 
 
+def require_pattern(op: str, why: str, adj: CSR, given: Any, name: str = "adj") -> None:
+    """A matrix without values, where no formula names them.
+
+    Args:
+        op: for the text of the error.
+        why: what the formula lacks that would use them.
+        adj: the matrix.
+        given: what the caller gave as it, which may be no CSR and have no pattern of its own.
+        name: the argument's.
+
+    Raises:
+        ValueError: it has values; the text says which and what to give.
+    """
+    if adj.val is not None:
+        mend = f"{name}.pattern()" if type(given) is CSR else f"fusedmm.as_csr({name}).pattern(), made once"
+        raise ValueError(f"{op}: {why}, but {name} has values {list(adj.val.shape)}; give {mend}")
+
+
 def autocast(x: Tensor) -> Tensor:
     """x as autocast wants it; in the wrapper, above the operator, so that gradients return in x's dtype."""
     kind = "cuda" if x.is_cuda else "cpu"  # x.device.type makes two objects, in every call

@@ -1,4 +1,7 @@
-"""The patterns of the FusedMM paper as arguments of ``fused``: ``fused(A, x, **presets.SIGMOID_EMBEDDING)``."""
+"""The patterns of the FusedMM paper as arguments of ``fused``: ``fused(A, x, **presets.SIGMOID_EMBEDDING)``.
+
+Those whose edge function does not name ``a`` are of matrices without values: ``A.pattern()``.
+"""
 
 from __future__ import annotations
 

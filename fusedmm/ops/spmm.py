@@ -15,11 +15,11 @@ from fusedmm.ops.pair import spmm_half
 
 
 def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:
-    """Multiplies a sparse matrix by a dense one: ``y[i] = sum_p val[p] * x[idx[p]]`` over row i's entries.
+    """Multiplies a sparse matrix by a dense one: ``y[i] = reduce_p val[p] * x[idx[p]]`` over row i's entries.
 
     Args:
-        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes (an ``edge_index`` is converted at every
-            call; make a ``CSR`` once where the graph stays).
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes; a pattern counts as ones. ``as_csr`` says
+            whose structure it remembers: make a ``CSR`` once where the graph stays.
         x: float32, float64, float16 or bfloat16, [cols, F] or [cols, heads, F], any strides. Values
             [nnz] serve every head, values [nnz, heads] need x with as many heads.
         reduce: "sum", "mean", "max" or "min" over the row's entries. Rows without entries give 0.

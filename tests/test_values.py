@@ -1,0 +1,400 @@
+"""Which calls use a matrix's values: every line of the table in docs/values.md is computed, and no call is missing."""
+
+import copy
+import inspect
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT
+
+import fusedmm
+from fusedmm import nn, presets
+from fusedmm._lib import REDUCTIONS
+from fusedmm.ops.attention import SCORES
+from fusedmm.ops.sddmm import ELEMENTWISE
+
+scipy_sparse = pytest.importorskip("scipy.sparse")
+theirs = pytest.importorskip("torch_geometric.nn")
+peer_typing = pytest.importorskip("torch_geometric.typing")
+
+TEXT = (ROOT / "docs/values.md").read_text()
+ROWS = [
+    (call, cells[2])
+    for line in TEXT.splitlines()
+    if line.startswith("| `") and (cells := [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
+    for call in re.findall(r"`([^`]+)`", cells[0])
+]
+LAYERS = [row for row in ROWS if re.match(r"\w+Conv\(", row[0])]
+CALLS = [row for row in ROWS if row not in LAYERS]
+
+NODES = 6
+ROW = torch.tensor([0, 0, 1, 1, 3, 3, 4, 5])  # by rows, since PyG's sparse tensors are; row 2 is empty, no self loops
+COL = torch.tensor([1, 2, 0, 5, 0, 4, 1, 3])
+MIXED = torch.tensor([5, 2, 7, 0, 4, 1, 6, 3])  # the order of those calls that PyG has no part in
+
+
+class SparseTensor(peer_typing.SparseTensor):
+    """What PyG's layers and ours ask of torch_sparse's matrix, which need not be installed."""
+
+    def __init__(self, row, col, value):
+        self.parts = row, col, value
+
+    def coo(self):
+        return self.parts
+
+    def csr(self):
+        row, col, value = self.parts
+        return torch.searchsorted(row, torch.arange(NODES + 1, device=row.device)), col, value
+
+    def sparse_sizes(self):
+        return NODES, NODES
+
+    def sparse_size(self, dim):
+        return NODES
+
+    size = sparse_size
+
+    def nnz(self):
+        return self.parts[0].numel()
+
+    def is_cuda(self):
+        return False
+
+    def requires_grad(self):
+        return False
+
+    def set_value(self, value, layout=None):
+        return SparseTensor(*self.parts[:2], value)
+
+    def to_torch_sparse_csr_tensor(self):
+        ptr, col, value = self.csr()
+        value = torch.ones(self.nnz(), dtype=torch.float64) if value is None else value
+        return torch.sparse_csr_tensor(ptr, col, value, (NODES, NODES))
+
+
+def random(*shape, seed):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+
+
+def values(seed, *inner):
+    return random(ROW.numel(), *inner, seed=10 + seed)
+
+
+def names(device, val, order=None):
+    """What a line's call is written with, but for the layers and their graphs."""
+    row, col = (ROW, COL) if order is None else (ROW[order], COL[order])
+    row, col = row.to(device), col.to(device)
+    adj = fusedmm.CSR.from_coo(row, col, val, (NODES, NODES))
+    plain = val.detach().cpu().numpy()
+    place = adj.eid.long() if adj.eid.numel() else torch.arange(adj.nnz, device=device)
+    dense = {name: random(NODES, 3, seed=k).to(device) - 0.5 for k, name in enumerate("abx")}
+    return {name: getattr(fusedmm, name) for name in fusedmm.__all__} | dense | {
+        "A": adj,
+        "S": scipy_sparse.coo_matrix((plain, (row.cpu().numpy(), col.cpu().numpy())), (NODES, NODES)),
+        "R": (adj.ptr, adj.idx, val[place], (NODES, NODES)),
+        "I": torch.stack([col, row]),
+        "t": random(3, seed=3).to(device) - 0.5,
+        "w": random(row.numel(), seed=4).to(device),
+        "e": random(row.numel(), 3, seed=5).to(device),
+        "m": lambda: torch.nn.Linear(3, 2),
+        "presets": presets,
+        "torch": torch,
+    }  # fmt: skip
+
+
+# ---- the formulas in float64 ----
+
+
+def over_rows(n, terms, reduce="sum"):
+    """Reduces terms [nnz, ...] over the entries of each row; 0 where there are none."""
+    found = []
+    for i in range(NODES):
+        mine = terms[n.row == i]
+        if not len(mine) or reduce in ("sum", "mean"):
+            found.append(mine.sum(0) / (max(len(mine), 1) if reduce == "mean" else 1))
+        else:
+            found.append(getattr(mine, f"a{reduce}")(0))
+    return torch.stack(found)
+
+
+def weighed(n, logits):
+    """The sum over each row of val softmax(logits) b."""
+    exp = logits.exp()
+    return over_rows(n, (n.val * exp / over_rows(n, exp)[n.row])[:, None] * n.b[n.col])
+
+
+def leaky(x):
+    return torch.where(x > 0, x, 0.2 * x)
+
+
+def cosine(a, b):
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))
+
+
+def normalised(dense):
+    scale = torch.where(dense.sum(1) == 0, 0, dense.sum(1)) ** -0.5
+    scale = scale.masked_fill(scale.isinf(), 0)
+    return scale[:, None] * dense * scale
+
+
+def combined(op):
+    return lambda n: n.val[:, None] * op(n.a[n.row], n.b[n.col])
+
+
+FORMULAS = {
+    "spmm(A, x)": lambda n: over_rows(n, n.val[:, None] * n.x[n.col]),
+    'spmm(A, x, reduce="mean")': lambda n: over_rows(n, n.val[:, None] * n.x[n.col], "mean"),
+    'spmm(A, x, reduce="max")': lambda n: over_rows(n, n.val[:, None] * n.x[n.col], "max"),
+    'spmm(A, x, reduce="min")': lambda n: over_rows(n, n.val[:, None] * n.x[n.col], "min"),
+    "A @ x": lambda n: n.dense @ n.x,
+    "sddmm(A, a, b)": lambda n: n.val * n.dot,
+    'sddmm(A, a, b, op="add")': combined(torch.add),
+    'sddmm(A, a, b, op="sub")': combined(torch.sub),
+    'sddmm(A, a, b, op="mul")': combined(torch.mul),
+    "fused(A, a, b)": lambda n: over_rows(n, (n.dot * n.val)[:, None] * n.b[n.col]),
+    'fused(A, a, b, edge="sigmoid(s)*a", reduce="mean")': lambda n: over_rows(
+        n, (n.dot.sigmoid() * n.val)[:, None] * n.b[n.col], "mean"
+    ),
+    "attention(A, a, b, b)": lambda n: weighed(n, n.dot / 3**0.5),
+    'attention(A, a, b, b, score="cosine")': lambda n: weighed(n, cosine(n.a[n.row], n.b[n.col])),
+    'attention(A, a[:, 0], b[:, 0], b, score="additive")': lambda n: weighed(
+        n, leaky(n.a[n.row, 0] + n.b[n.col, 0])
+    ),
+    'attention(A, a, b, b, score="gatv2", att=t)': lambda n: weighed(n, leaky(n.a[n.row] + n.b[n.col]) @ n.t),
+    "A.gcn_norm()": lambda n: normalised(n.dense + torch.eye(NODES)),
+    "A.gcn_norm(add_self_loops=False)": lambda n: normalised(n.dense),
+    "A.add_self_loops(3.0)": lambda n: n.dense + 3 * torch.eye(NODES),
+}  # fmt: skip
+
+
+def exact(call, given, val):
+    """The formula on the CPU."""
+    row, col, _ = given["A"].cpu().coo()
+    n = SimpleNamespace(row=row, col=col, val=val, **{k: given[k].cpu() for k in "abxtw"})
+    n.dot = (n.a[row] * n.b[col]).sum(-1)
+    n.dense = torch.zeros(NODES, NODES, dtype=torch.float64).index_put((row, col), val)
+    return FORMULAS[call](n)
+
+
+# ---- operators, and what a CSR can do ----
+
+
+def number(found):
+    """A result as something to compare."""
+    return found.to_dense() if isinstance(found, (fusedmm.CSR, torch.Tensor)) else found
+
+
+def test_the_table_knows_the_formula_of_every_call_that_uses_values():
+    assert {call for call, what in CALLS if what == "used"} == set(FORMULAS)
+    assert {what for _, what in CALLS} == {"used", "refused", "replaced", "kept", "structure"}
+    assert {what for _, what in LAYERS} == {"PyG: used", "PyG: no part", "PyG: refused", "replaced"}
+    assert len(set(ROWS)) == len(ROWS)
+
+
+@pytest.mark.parametrize("call", [call for call, what in CALLS if what == "used"])
+def test_used_values_are_those_of_the_formula(call, device):
+    """Two matrices of other values, and their gradients."""
+    for seed in (0, 1):
+        val = values(seed).to(device).requires_grad_()
+        wide = val.detach().cpu().requires_grad_()
+        given = names(device, val, MIXED)
+        found, expected = number(eval(call, given)), exact(call, given, wide)
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-10, atol=1e-12)
+        up = torch.linspace(1, 2, found.numel(), dtype=torch.float64).view(found.shape)
+        (g,), (right,) = (torch.autograd.grad(y, v, up.to(y.device)) for y, v in ((found, val), (expected, wide)))
+        torch.testing.assert_close(g.cpu(), right, rtol=1e-9, atol=1e-11)
+        assert right.abs().max() > 1e-3  # the formula does depend on them
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("call", [call for call, what in CALLS if what == "refused"])
+def test_refused_values_name_the_mend(call, device):
+    """For what was given: a CSR has a pattern, other holders' CSR has one. The mend works, and the next call too."""
+    given = names(device, values(0).to(device), MIXED)
+    op = call.partition("(")[0]
+    mends = {
+        "A": r"adj\.pattern\(\)$",
+        "A.to_torch()": r"fusedmm\.as_csr\(adj\)\.pattern\(\), made once$",
+        "R": r"fusedmm\.as_csr\(adj\)\.pattern\(\), made once$",
+    }
+    if device == "cpu":
+        mends["S"] = mends["R"]
+    for holder, mend in mends.items():
+        adj = eval(holder, given)
+        with pytest.raises(ValueError, match=rf"^{op}: .* but adj has values \[8\]; give {mend}"):
+            eval(call, given | {"A": adj})
+        assert eval(call, given | {"A": fusedmm.as_csr(adj).pattern()}).isfinite().all()
+    first, second = (eval(call, given | {"A": names(device, values(k).to(device))["A"].pattern()}) for k in (0, 1))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("call", [call for call, what in CALLS if what == "replaced"])
+def test_replaced_values_have_no_part(call, device):
+    given = names(device, values(0).to(device), MIXED)
+    other = names(device, values(1).to(device), MIXED)["A"]
+    found = number(eval(call, given))
+    for adj in (other, other.pattern()):
+        assert torch.equal(number(eval(call, given | {"A": adj})), found)
+    assert not torch.equal(number(eval(call, given | {"w": 2 * given["w"]})), found)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("call", [call for call, what in CALLS if what == "kept"])
+def test_kept_values_are_in_the_result(call, device):
+    for seed in (0, 1):
+        given = names(device, values(seed).to(device), MIXED)
+        expected = torch.zeros(NODES, NODES, dtype=torch.float64, device=device)
+        expected[given["I"][1], given["I"][0]] = values(seed).to(device)
+        assert torch.equal(number(eval(call, given)).to(device), expected)  # scipy's are on the CPU
+
+
+@pytest.mark.parametrize("call", [call for call, what in CALLS if what == "structure"])
+def test_questions_about_the_structure_have_one_answer(call, device):
+    given = names(device, values(0).to(device), MIXED)
+    first, second = (number(eval(call, given | {"A": adj})) for adj in (given["A"], given["A"].pattern()))
+    assert torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
+
+
+# ---- layers, with PyG's parameters ----
+
+
+def graphs(device, val, features):
+    """The graphs of a layer's line, for ours and as PyG has them."""
+    adj = names(device, val)["A"]
+    ours = {"A": adj, "E": adj.with_values(features), "T": SparseTensor(ROW, COL, val)}
+    index = torch.stack([ROW, COL]).to(device)
+    torch_adj = torch.sparse_coo_tensor(index, val, (NODES, NODES)).coalesce()
+    torch_edges = torch.sparse_coo_tensor(index, features, (NODES, NODES, 3)).coalesce()
+    return ours, {"A": torch_adj, "E": torch_edges, "T": ours["T"]}
+
+
+def layer_and_arguments(call):
+    return re.fullmatch(r"(\w+Conv\(.*\))\((x, .*)\)", call).groups()
+
+
+def both(call, device):
+    """PyG's layer and ours, converted, of the same parameters, as functions of a line's operands; and those."""
+    made, arguments = layer_and_arguments(call)
+    given = names(device, values(0).to(device))
+    torch.manual_seed(7)
+    peer = eval(made, vars(theirs) | given).double().to(device)
+    mine = nn.convert(copy.deepcopy(peer)).model
+    assert type(mine) is getattr(nn, type(peer).__name__)
+
+    def run(layer, operands):
+        return layer(*eval(f"({arguments},)", given | operands))
+
+    return run, mine, peer, given
+
+
+@pytest.mark.filterwarnings("ignore")  # PyG's of layouts that it converts, torch's of sparse tensors
+@pytest.mark.parametrize("call, what", LAYERS)
+def test_layers_do_what_pygs_do(call, what, device):
+    device = "cpu" if ", T" in call else device  # torch_sparse's own kernels would be asked for on a GPU
+    run, mine, peer, given = both(call, device)
+    found = []
+    for seed in (0, 1):
+        ours, pygs = graphs(device, values(seed).to(device), values(seed, 3).to(device))
+        if what == "PyG: refused":
+            with pytest.raises(ValueError, match=r"edge features need edge_dim, .* give .*edge_index\)?\.pattern\(\)"):
+                run(mine, ours)
+            with pytest.raises((AssertionError, RuntimeError)):
+                run(peer, pygs)
+            pattern = dict.fromkeys("AET", ours["A"].pattern())
+            assert run(mine, pattern).isfinite().all()
+            continue
+        found.append(run(mine, ours))
+        if what.startswith("PyG"):
+            torch.testing.assert_close(found[-1], run(peer, pygs), rtol=1e-9, atol=1e-11)
+        if what != "PyG: used":
+            assert torch.equal(found[-1], run(mine, dict.fromkeys("AET", ours["A"].pattern())))
+    if found:
+        assert torch.equal(*found) == (what != "PyG: used")
+    if what == "replaced":
+        more = {name: 2 * given[name] for name in "we"}
+        assert not torch.equal(run(mine, ours | more), found[-1])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("call", [call for call, what in LAYERS if what == "PyG: used" and ", T" not in call])
+def test_gradients_reach_the_values_that_layers_use(call, device):
+    """By differences in one direction."""
+    run, mine, _, _ = both(call, device)
+    val, features = values(0).to(device).requires_grad_(), values(0, 3).to(device).requires_grad_()
+
+    used = features if ", E" in call else val
+
+    def loss(t):
+        given = (val, t) if used is features else (t, features)
+        return run(mine, graphs(device, *given)[0]).sin().sum()
+
+    (g,) = torch.autograd.grad(loss(used), used)
+    step = 1e-6 * torch.linspace(-1, 1, used.numel(), dtype=torch.float64, device=device).view(used.shape)
+    with torch.no_grad():
+        there, back = (loss(used + s * step) for s in (1, -1))
+    torch.testing.assert_close((g * step).sum(), (there - back) / 2, rtol=1e-5, atol=1e-12)
+    assert g.abs().max() > 1e-4
+
+
+# ---- nothing is missing ----
+
+NO_MATRIX = {"algorithms", "build_info", "load_algorithms"}
+OF_THE_LIBRARY = {"make", "transpose_half", "constant_values"}  # without a formula: parts of what others do
+ON_A_GPU = {"cuda", "pin_memory"}  # as ``to`` and ``cpu``
+
+
+def test_no_call_is_missing():
+    calls = " ".join(call for call, _ in ROWS)
+    for name in fusedmm.__all__:
+        if inspect.isfunction(getattr(fusedmm, name)) and name not in NO_MATRIX:
+            assert re.search(rf"\b{name}\(", calls), f"docs/values.md lacks fusedmm.{name}"
+    for name in dir(fusedmm.CSR):
+        found = inspect.getattr_static(fusedmm.CSR, name)
+        public = callable(getattr(fusedmm.CSR, name)) or isinstance(found, property)
+        if public and not name.startswith("_") and name not in OF_THE_LIBRARY | ON_A_GPU:
+            assert re.search(rf"\.{name}\b", calls), f"docs/values.md lacks CSR.{name}"
+    for name in nn.__all__:
+        if issubclass(type(getattr(nn, name)), type) and issubclass(getattr(nn, name), torch.nn.Module):
+            assert re.search(rf"\b{name}\(", calls), f"docs/values.md lacks fusedmm.nn.{name}"
+    for option, known in (("reduce", REDUCTIONS), ("op", ELEMENTWISE), ("score", SCORES)):
+        for value in set(known) - {"sum", "dot"}:  # the defaults
+            assert f'{option}="{value}"' in calls, f"docs/values.md lacks {option}={value!r}"
+
+
+# ---- conversion ----
+
+
+HOLDERS = {
+    "CSR": lambda row, ptr, col, val: fusedmm.CSR.from_csr(ptr, col, val, (NODES, NODES)),
+    "torch COO": lambda row, ptr, col, val: torch.sparse_coo_tensor(
+        torch.stack([row, col]), val, (NODES, NODES), is_coalesced=True
+    ),
+    "torch CSR": lambda row, ptr, col, val: torch.sparse_csr_tensor(ptr, col, val, (NODES, NODES)),
+    "tuple": lambda row, ptr, col, val: (ptr, col, val, (NODES, NODES)),
+    "SparseTensor": lambda row, ptr, col, val: SparseTensor(row, col, val),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_values_are_read_anew_and_get_gradients_in_every_holder(kind, device):
+    """A structure is remembered: what is written to the values counts from the next call on."""
+    row, col, val = (t.to(device) for t in (ROW, COL, values(0)))
+    ptr = torch.searchsorted(row, torch.arange(NODES + 1, device=device))
+    x = random(NODES, 3, seed=0).to(device)
+    val.requires_grad_()
+    (g,) = torch.autograd.grad(fusedmm.spmm(HOLDERS[kind](row, ptr, col, val), x).sum(), val)
+    torch.testing.assert_close(g, x[col].sum(1))
+    holder = HOLDERS[kind](row, ptr, col, val.detach())
+    first = fusedmm.spmm(holder, x)
+    part = holder.val if kind == "CSR" else holder.values() if isinstance(holder, torch.Tensor) else val.detach()
+    part.mul_(2)
+    torch.testing.assert_close(fusedmm.spmm(holder, x), 2 * first)
+
+
+def test_values_given_to_attention_that_do_not_fit_are_called_so(device):
+    given = names(device, values(0).to(device))
+    with pytest.raises(ValueError, match=r"attention: adj\.val has 2 heads, v 1"):
+        fusedmm.attention(given["A"].with_values(values(0, 2).to(device)), given["a"], given["b"], given["b"])
