@@ -7,7 +7,7 @@ import pytest
 import torch
 from attention_oracle import Given, assert_close, attention_oracle
 from bounds import assert_within, sddmm_oracle, spmm_oracle
-from fused_oracle import Stages, assert_near, forward
+from fused_oracle import Stages, assert_near, for_edge, forward
 from generate import Case
 
 import fusedmm
@@ -58,8 +58,9 @@ def test_fused(dtype, data, device):
     x, y, z = (fill(data, dtype, device, m, 4, seed=s) / 32 for s, m in ((2, 3), (3, N), (4, N)))
     for stages in (Stages(), Stages("dot", "sigmoid(s)"), Stages("none", "a", "add", None, "mean")):
         given = (x, y, z) if stages.message == "scale" else (x, y)
-        out = fusedmm.fused(adj, *given, **stages._asdict())
-        assert_near(out, *forward(adj, x, y, z, stages), dtype, f"{data} {stages}", "fused")
+        used = for_edge(adj, stages.edge)
+        out = fusedmm.fused(used, *given, **stages._asdict())
+        assert_near(out, *forward(used, x, y, z, stages), dtype, f"{data} {stages}", "fused")
 
 
 @pytest.mark.parametrize("data", DATA)
