@@ -90,7 +90,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"q", q, true, false, nq, heads, feat},
         {"k", &call->k, true, false, nk, heads, feat},
         {"v", &call->v, !weights, false, nk, heads, feat_v},
-        {"att", &call->att, call->score == FMM_GATV2, false, 1, heads, feat},
+        {"att", &call->att, call->score == FMM_GATV2 && feat, false, 1, heads, feat},
         {"bias", &call->bias, false, false, a->nnz, heads, 1},
         {"weight", &call->weight, false, false, a->nnz, weight_heads, 1},
         {"gout", &call->gout, back, false, nq, heads, feat_v},
@@ -128,9 +128,11 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
 
 static const fmm_dense absent = {.heads = 1, .feat = 1};
 
-/* The shared fields stand for the widest operand that the pass gathers and what it is like. */
-static fmm_call call_of(const fmm_csr *a, const fmm_attention *call)
+/* The shared fields stand for the widest operand that the pass gathers and what it is like. GATV2's
+ * scores of no channels are DOT's, which need no att. */
+static fmm_call call_of(const fmm_csr *a, fmm_attention *call)
 {
+    if (!call->q.feat) call->score = FMM_DOT;
     const fmm_dense *far = call->pass == FMM_ATTENTION_COLS      ? &call->gout
                            : call->pass == FMM_ATTENTION_WEIGHTS ? &call->k
                                                                  : &call->v;
@@ -142,7 +144,8 @@ fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a, const fm
 {
     *bytes = 0;
     TRY(check(exec, a, call));
-    const fmm_call whole = call_of(a, call);
+    fmm_attention own = *call;
+    const fmm_call whole = call_of(a, &own);
     const fmm_algorithm *chosen;
     TRY(fmm_algorithm_find(FMM_ATTENTION, exec->device, algorithm, &whole, &chosen));
     *bytes = chosen->workspace ? chosen->workspace(&whole) : 0;
@@ -153,9 +156,10 @@ fmm_status fmm_attend(const fmm_exec *exec, const fmm_csr *a, const fmm_attentio
                       int algorithm)
 {
     TRY(check(exec, a, call));
-    const fmm_call whole = call_of(a, call);
+    fmm_attention own = *call;
+    const fmm_call whole = call_of(a, &own);
     const fmm_algorithm *chosen;
     TRY(fmm_algorithm_find(FMM_ATTENTION, exec->device, algorithm, &whole, &chosen));
     TRY(fmm_check_workspace(OP, exec, chosen->workspace ? chosen->workspace(&whole) : 0));
-    return call->q.heads ? chosen->run(exec, &whole) : FMM_OK;
+    return call->q.heads ? fmm_algorithm_run(chosen, exec, &whole) : FMM_OK;
 }

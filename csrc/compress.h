@@ -6,11 +6,22 @@
 
 #include "core.h"
 
-/* Entry p is at row[p * row_stride], col[p * col_stride]. */
+/* Whether sizes, and loops beside the entries, are what int32 counts: what all of these ask first.
+ */
+fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz);
+
+typedef struct fmm_place {
+    int32_t row, col;
+} fmm_place;
+
+/* Entry p is at row[p * row_stride], col[p * col_stride]. On the CPU the look copies it to
+ * places[p], which is all that is read after it: another thread may write row and col meanwhile,
+ * and what was counted must be what is placed. */
 typedef struct fmm_coo {
     int64_t rows, cols, nnz;
     const int64_t *row, *col;
     int64_t row_stride, col_stride;
+    fmm_place *places; /* [nnz]; NULL on CUDA */
 } fmm_coo;
 
 typedef struct fmm_coo_facts {
@@ -33,9 +44,9 @@ fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t
 
 /* ptr [rows + 1], idx and eid [entries] of what fmm_coo_look found; on CUDA, of what nobody looked
  * at too, with no facts. With `loops` the self loops are left out, the other entries are numbered
- * anew (kept, where given, [nnz - facts.loops], says which those are), and min(rows, cols) loops
- * follow, each the last of its row. eid may be absent where the entries are sorted and loops stay:
- * it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA. */
+ * anew (kept, where given, [nnz], says in its first nnz - facts.loops which those are), and
+ * min(rows, cols) loops follow, each the last of its row. eid may be absent where the entries are
+ * sorted and loops stay: it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA. */
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
                         int64_t *kept);

@@ -110,7 +110,21 @@ static fmm_status fail_with(fmm_status status, const char *text)
 const fmm_host *fmm_plugin_host(void)
 {
     static const fmm_host host = {.add = fmm_register, .fail = fail_with};
+    message[0] = 0; /* what is there after the plug-in's refusal is its own */
     return &host;
+}
+
+fmm_status fmm_algorithm_run(const fmm_algorithm *algorithm, const fmm_exec *exec,
+                             const fmm_call *call)
+{
+    message[0] = 0;
+    const fmm_status status = algorithm->run(exec, call);
+    if (status == FMM_OK) return FMM_OK;
+    REQUIRE((unsigned)status <= FMM_DEVICE_ERROR, FMM_UNSUPPORTED,
+            "algorithm %s failed with status %d, which means nothing", algorithm->name,
+            (int)status);
+    REQUIRE(message[0], status, "algorithm %s failed without saying why", algorithm->name);
+    return status;
 }
 
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,

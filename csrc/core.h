@@ -40,6 +40,10 @@ extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda, fmm
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
                               const fmm_algorithm **found);
 
+/* Runs what was found. An algorithm may be a plug-in's, which may fail without a message. */
+fmm_status fmm_algorithm_run(const fmm_algorithm *algorithm, const fmm_exec *exec,
+                             const fmm_call *call);
+
 /* CUDA's side of what check.c and plan need; in a build without nvcc they say how to get one. */
 fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
 size_t fmm_cuda_plan_bytes(const fmm_csr *a);

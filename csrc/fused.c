@@ -203,5 +203,5 @@ fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f
     TRY(fmm_check_workspace("fused", exec, chosen->workspace ? chosen->workspace(&call) : 0));
     const bool keeps = fusion->pass == FMM_ROWS && holds(fusion->kept);
     if (!holds(fusion->out) && !holds(fusion->out2) && !keeps) return FMM_OK;
-    return chosen->run(exec, &call);
+    return fmm_algorithm_run(chosen, exec, &call);
 }

@@ -64,5 +64,5 @@ fmm_status fmm_sddmm(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *va
     TRY(fmm_algorithm_find(FMM_SDDMM, exec->device, algorithm, &call, &chosen));
     TRY(fmm_check_workspace("sddmm", exec, chosen->workspace ? chosen->workspace(&call) : 0));
     if (!e->rows || !e->heads) return FMM_OK;
-    return chosen->run(exec, &call);
+    return fmm_algorithm_run(chosen, exec, &call);
 }

@@ -58,5 +58,5 @@ fmm_status fmm_spmm(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val
     TRY(fmm_algorithm_find(FMM_SPMM, exec->device, algorithm, &call, &chosen));
     TRY(fmm_check_workspace("spmm", exec, chosen->workspace ? chosen->workspace(&call) : 0));
     if (!y->rows || !y->heads || !y->feat) return FMM_OK;
-    return chosen->run(exec, &call);
+    return fmm_algorithm_run(chosen, exec, &call);
 }

@@ -32,6 +32,8 @@ def as_eid(order: Tensor) -> Tensor:
 
 def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
     """Where each row begins among entries that order, or none, sorts by row."""
+    if row.is_cpu:
+        row = row.clone()  # torch counts where it has looked before, and another thread may write the caller's
     if row.is_cpu and inside(row, rows):
         ptr = torch.zeros(rows + 1, dtype=torch.int64, device="cpu")  # counting is quicker than a search for each row
         torch.cumsum(torch.bincount(row, minlength=rows), 0, out=ptr[1:])
@@ -45,7 +47,7 @@ def rows_of(ptr: Tensor, nnz: int) -> Tensor:
     """The row of each entry, int32; inside, whatever unchecked pointers say."""
     if ptr.is_cpu and type(ptr) is Tensor and not torch.compiler.is_compiling():
         degree = ptr[1:] - ptr[:-1]
-        if not nnz or (bool((degree >= 0).all()) and int(ptr[-1]) - int(ptr[0]) == nnz):  # repeats must not go beyond
+        if not nnz or (bool((degree >= 0).all()) and int(degree.sum()) == nnz):  # repeats must not go beyond
             row = torch.arange(degree.numel(), dtype=torch.int32, device="cpu")
             return torch.repeat_interleave(row, degree, output_size=nnz) if nnz else row[:0]
     row = torch.searchsorted(ptr[1:], torch.arange(nnz, device=ptr.device), right=True, out_int32=True)
@@ -93,7 +95,7 @@ def made_of(
         if not check:
             return None
         require_inside(row, col, rows, cols, places)
-        raise
+        raise_translated(error, row.device)  # another thread has mended them since
     return made
 
 
@@ -168,7 +170,8 @@ def compress_with_loops(
     made = made_of(row, col, rows, cols, True, True, places)
     assert made is not None
     ptr, idx, eid, plan, kept = made
-    return ptr, idx, eid, plan, None if idx.shape[0] == row.shape[0] + min(rows, cols) else kept
+    others = idx.shape[0] - min(rows, cols)
+    return ptr, idx, eid, plan, None if others == row.shape[0] else kept[:others]
 
 
 @lasting

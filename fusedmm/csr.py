@@ -33,12 +33,12 @@ class CSR:
     repeat (entries add) and need not be sorted. Values and edge gradients are in the *caller's* edge
     order: entry p has the value ``val[eid[p]]``. Operators whose formula names no values take a ``pattern()`` only.
 
-    The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through
-    ``val.data``, which torch does not count). Values made in inference mode serve no gradient, as no tensor of
-    that mode does: take ``with_values(val.clone())`` outside of it. The matrix is validated when it is made. The
-    transpose, which every gradient needs, is made on first use and kept (for compiled code ``cache_transpose``
-    makes it beforehand). Constant values are kept in the order of the rows too, but compiled code cannot ask
-    whether they were written to and reads ``val`` itself: entries in the order of the rows are quickest there.
+    The object is frozen; its tensors must not be written to, but for ``val`` (in place, not through ``val.data``,
+    which torch does not count). Where another thread writes what a call reads, be it these or an ``edge_index``,
+    results are unspecified and memory is safe. Values made in inference mode serve no gradient: take
+    ``with_values(val.clone())`` outside of it. The transpose, which every gradient needs, is made on first use and
+    kept (for compiled code ``cache_transpose`` makes it beforehand). Constant values are kept in the order of the rows
+    too, but compiled code, which cannot ask whether they were written to, reads ``val``: best if it is in that order.
 
     Attributes:
         ptr: int64 [rows + 1].

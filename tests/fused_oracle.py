@@ -51,9 +51,9 @@ class Parts(NamedTuple):
     u: float
 
 
-def parts(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, st: Stages, u: float | None = None) -> Parts:
-    """Operands at both ends of each entry, and its score with the bound of its error; u: of each rounding."""
-    u = UNIT[accumulator(x.dtype)] if u is None else u
+def parts(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, st: Stages) -> Parts:
+    """Operands at both ends of each entry, and its score with the bound of its error."""
+    u = UNIT[accumulator(x.dtype)]
     row, col, val = double(adj).coo()
     xi, yj, zj = (t.detach().double().cpu()[k] for t, k in ((x, row), (y, col), (z, col)))
     terms = {
@@ -107,9 +107,9 @@ def total(adj: fusedmm.CSR, row: Tensor, error: Tensor, terms: Tensor, u: float,
     )
 
 
-def forward(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, st: Stages, u: float | None = None) -> list[Tensor]:
+def forward(adj: fusedmm.CSR, x: Tensor, y: Tensor, z: Tensor, st: Stages) -> list[Tensor]:
     """The result in float64 and the bound of its error before it is rounded to x's dtype."""
-    p = parts(adj, x, y, z, st, u)
+    p = parts(adj, x, y, z, st)
     w, w_error = (t.unsqueeze(-1) for t in of_edge(parse(st.edge), p))
     m, m_error = of_message(st, p)
     error = w_error * m.abs() + w.abs() * m_error + w_error * m_error

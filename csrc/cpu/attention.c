@@ -14,30 +14,28 @@ typedef struct walk {
     const fmm_csr *a;
     const fmm_attention *call;
     int64_t i, h;
+    int64_t row, col, j, edge; /* of the entry: rows of q and of k, column, position of its edge */
 } walk;
 
-static bool inside(const walk *w, int64_t p)
-{
-    return w->a->idx[p] >= 0 && w->a->idx[p] < w->a->cols && edge_of(w->a, p) >= 0;
-}
-
-/* The row of q and the row of k that entry p joins. */
-static void ends(const walk *w, int64_t p, int64_t *row, int64_t *col)
+/* Goes to entry p; false where it is outside. */
+static bool inside(walk *w, int64_t p)
 {
     const bool cols = w->call->pass == FMM_ATTENTION_COLS;
-    *row = cols ? w->a->idx[p] : w->i;
-    *col = cols ? w->i : w->a->idx[p];
+    w->j = column_of(w->a, p);
+    w->edge = edge_of(w->a, p);
+    w->row = cols ? w->j : w->i;
+    w->col = cols ? w->i : w->j;
+    return w->j >= 0 && w->edge >= 0;
 }
 
 static double leaky(double t, double slope) { return t > 0 ? t : slope * t; }
 
-/* The logit of entry p; turn is its derivative by bias (ADDITIVE: leaky'). */
-static double logit(const walk *w, int64_t p, double *turn)
+/* The logit of the entry; turn is its derivative by bias (ADDITIVE: leaky'). */
+static double logit(const walk *w, double *turn)
 {
     const fmm_attention *c = w->call;
-    const double bias = c->bias.data ? get(&c->bias, edge_of(w->a, p), w->h, 0) : 0;
-    int64_t row, col;
-    ends(w, p, &row, &col);
+    const double bias = c->bias.data ? get(&c->bias, w->edge, w->h, 0) : 0;
+    const int64_t row = w->row, col = w->col;
     *turn = 1;
     if (c->score == FMM_ADDITIVE) {
         const double t = get(&c->q, row, w->h, 0) + get(&c->k, col, w->h, 0) + bias;
@@ -56,28 +54,28 @@ static double logit(const walk *w, int64_t p, double *turn)
 }
 
 /* 1 where leaky's argument is above 0. */
-static double above(const walk *w, int64_t p)
+static double above(const walk *w)
 {
     walk identity = *w;
     fmm_attention call = *w->call;
     double turn;
     call.slope = 1;
     identity.call = &call;
-    return logit(&identity, p, &turn) > 0;
+    return logit(&identity, &turn) > 0;
 }
 
-static double keep(const walk *w, int64_t p)
+static double keep(const walk *w)
 {
     const double dropout = w->call->dropout;
     if (!(dropout > 0)) return 1;
     const uint64_t seed = (uint64_t)*w->call->seed, limit = fmm_philox_limit(dropout);
-    return fmm_philox_keeps(seed, edge_of(w->a, p), w->h, limit) ? 1 / (1 - dropout) : 0;
+    return fmm_philox_keeps(seed, w->edge, w->h, limit) ? 1 / (1 - dropout) : 0;
 }
 
-static double weight(const walk *w, int64_t p)
+static double weight(const walk *w)
 {
     const fmm_dense *d = &w->call->weight;
-    return d->data ? get(d, edge_of(w->a, p), d->heads == 1 ? 0 : w->h, 0) : 1;
+    return d->data ? get(d, w->edge, d->heads == 1 ? 0 : w->h, 0) : 1;
 }
 
 /* An entry in the passes that know lse. */
@@ -85,17 +83,16 @@ typedef struct entry {
     double w, keep, factor, t, glogit;
 } entry;
 
-static entry entry_of(const walk *w, int64_t p)
+static entry entry_of(const walk *w)
 {
     const fmm_attention *c = w->call;
-    int64_t row, col;
+    const int64_t row = w->row, col = w->col;
     double turn;
-    ends(w, p, &row, &col);
     const double lse = get(&c->lse, row, w->h, 0);
     const double rest = c->lse_rest.data ? get(&c->lse_rest, row, w->h, 0) : 0;
-    entry e = {.w = exp(logit(w, p, &turn) - (isinf(lse) && lse < 0 ? 0 : lse) - rest),
-               .keep = keep(w, p)};
-    e.factor = e.keep * weight(w, p);
+    entry e = {.w = exp(logit(w, &turn) - (isinf(lse) && lse < 0 ? 0 : lse) - rest),
+               .keep = keep(w)};
+    e.factor = e.keep * weight(w);
     if (c->pass == FMM_ATTENTION_WEIGHTS) return e;
     blocked_sum sum = {0};
     for (int64_t f = 0; f < c->v.feat; f++)
@@ -105,20 +102,20 @@ static entry entry_of(const walk *w, int64_t p)
     return e;
 }
 
-static void forward(const walk *w)
+static void forward(walk *w)
 {
     const fmm_attention *c = w->call;
     const int64_t begin = row_begin(w->a, w->i), end = row_end(w->a, w->i);
     double top = -INFINITY, turn;
     for (int64_t p = begin; p < end; p++)
         if (inside(w, p)) {
-            const double l = logit(w, p, &turn);
+            const double l = logit(w, &turn);
             if (l > top) top = l;
         }
     const double zero = isinf(top) && top < 0 ? 0 : top;
     blocked_sum sum = {0};
     for (int64_t p = begin; p < end; p++)
-        if (inside(w, p)) add(&sum, exp(logit(w, p, &turn) - zero));
+        if (inside(w, p)) add(&sum, exp(logit(w, &turn) - zero));
     const double all = total(&sum);
     put(&c->lse, w->i, w->h, 0, all == 0 ? -INFINITY : top + log(all));
     if (c->lse_rest.data) {
@@ -128,16 +125,16 @@ static void forward(const walk *w)
     if (c->pos_w.data) {
         blocked_sum part = {0};
         for (int64_t p = begin; all != 0 && p < end; p++)
-            if (inside(w, p)) add(&part, exp(logit(w, p, &turn) - zero) / all * above(w, p));
+            if (inside(w, p)) add(&part, exp(logit(w, &turn) - zero) / all * above(w));
         put(&c->pos_w, w->i, w->h, 0, total(&part));
     }
     for (int64_t f = 0; f < c->v.feat; f++) {
         blocked_sum out = {0}, pos = {0};
         for (int64_t p = begin; all != 0 && p < end; p++)
             if (inside(w, p)) {
-                const double u = exp(logit(w, p, &turn) - zero) / all * keep(w, p) * weight(w, p);
-                add(&out, u * get(&c->v, w->a->idx[p], w->h, f));
-                if (c->pos.data) add(&pos, u * above(w, p) * get(&c->v, w->a->idx[p], w->h, f));
+                const double u = exp(logit(w, &turn) - zero) / all * keep(w) * weight(w);
+                add(&out, u * get(&c->v, w->j, w->h, f));
+                if (c->pos.data) add(&pos, u * above(w) * get(&c->v, w->j, w->h, f));
             }
         put(&c->out, w->i, w->h, f, total(&out));
         if (c->pos.data) put(&c->pos, w->i, w->h, f, total(&pos));
@@ -145,13 +142,13 @@ static void forward(const walk *w)
 }
 
 /* What belongs to entries, for WEIGHTS and ROWS. */
-static void entries(const walk *w)
+static void entries(walk *w)
 {
     const fmm_attention *c = w->call;
     for (int64_t p = row_begin(w->a, w->i); p < row_end(w->a, w->i); p++) {
-        const int64_t edge = edge_of(w->a, p);
+        const entry e = inside(w, p) ? entry_of(w) : (entry){0};
+        const int64_t edge = w->edge;
         if (edge < 0) continue;
-        const entry e = inside(w, p) ? entry_of(w, p) : (entry){0};
         if (c->weights.data) put(&c->weights, edge, w->h, 0, e.factor * e.w);
         if (c->gbias.data) put(&c->gbias, edge, w->h, 0, e.glogit);
         if (c->gweight.data) put(&c->gweight, edge, w->h, 0, e.keep * e.w * e.t);
@@ -159,13 +156,12 @@ static void entries(const walk *w)
 }
 
 /* d logit / d own[f] where own is q in ROWS and k in COLS; over: d logit / d att[f]. */
-static double derivative(const walk *w, int64_t p, int64_t f, double *over)
+static double derivative(const walk *w, int64_t f, double *over)
 {
     const fmm_attention *c = w->call;
-    int64_t row, col;
+    const int64_t row = w->row, col = w->col;
     *over = 0;
     if (c->score == FMM_ADDITIVE) return 1; /* leaky' is in glogit */
-    ends(w, p, &row, &col);
     const double q = get(&c->q, row, w->h, f), k = get(&c->k, col, w->h, f);
     if (c->score == FMM_DOT) return c->scale * (c->pass == FMM_ATTENTION_COLS ? q : k);
     *over = leaky(q + k, c->slope);
@@ -173,7 +169,7 @@ static double derivative(const walk *w, int64_t p, int64_t f, double *over)
 }
 
 /* gq, or gk and gv, of row i; gatt adds the row's sums to a part. */
-static void gradients(const walk *w, int64_t part)
+static void gradients(walk *w, int64_t part)
 {
     const fmm_attention *c = w->call;
     const bool cols = c->pass == FMM_ATTENTION_COLS;
@@ -184,8 +180,8 @@ static void gradients(const walk *w, int64_t part)
         double over;
         for (int64_t p = begin; p < end; p++)
             if (inside(w, p)) {
-                const double g = entry_of(w, p).glogit;
-                add(&sum, g * derivative(w, p, f, &over));
+                const double g = entry_of(w).glogit;
+                add(&sum, g * derivative(w, f, &over));
                 add(&gatt, g * over);
             }
         if (gown->data) put(gown, w->i, w->h, f, total(&sum));
@@ -196,8 +192,8 @@ static void gradients(const walk *w, int64_t part)
         blocked_sum sum = {0};
         for (int64_t p = begin; p < end; p++)
             if (inside(w, p)) {
-                const entry e = entry_of(w, p);
-                add(&sum, e.factor * e.w * get(&c->gout, w->a->idx[p], w->h, f));
+                const entry e = entry_of(w);
+                add(&sum, e.factor * e.w * get(&c->gout, w->j, w->h, f));
             }
         put(&c->gv, w->i, w->h, f, total(&sum));
     }
@@ -209,7 +205,7 @@ static void reference_rows(const fmm_call *call, int64_t first, int64_t last, in
     const bool rows = c->pass == FMM_ATTENTION_ROWS, weights = c->pass == FMM_ATTENTION_WEIGHTS;
     for (int64_t i = first; i < last; i++)
         for (int64_t h = 0; h < c->q.heads; h++) {
-            const walk w = {.a = call->a, .call = c, .i = i, .h = h};
+            walk w = {.a = call->a, .call = c, .i = i, .h = h};
             if (c->pass == FMM_ATTENTION_FORWARD) forward(&w);
             if (rows || weights) entries(&w);
             if (rows || c->pass == FMM_ATTENTION_COLS) gradients(&w, part);
@@ -262,10 +258,16 @@ fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call)
     return FMM_OK;
 }
 
+/* Parts of gatt come before the chunks. */
+static size_t parts_bytes(const fmm_dense *d)
+{
+    return d->data ? ((size_t)(d->rows * d->heads * d->feat) * sizeof(double) + 15) / 16 * 16 : 0;
+}
+
 size_t fmm_attention_workspace(const fmm_call *call)
 {
-    const fmm_dense *d = &call->attention->gatt;
-    return d->data ? (size_t)(d->rows * d->heads * d->feat) * sizeof(double) : 0;
+    const fmm_dense *gatt = &call->attention->gatt;
+    return parts_bytes(gatt) + (gatt->data ? fmm_rows_room(call->a) : fmm_rows_workspace(call));
 }
 
 fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
@@ -275,7 +277,7 @@ fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const 
     const bool writes_edges = c->weights.data || c->gbias.data || c->gweight.data;
     fmm_rows_task task = {.call = call,
                           .kernel = isa->of[c->q.dtype]->attention,
-                          .sane = isa->of[c->q.dtype]->sane,
+                          .copy = isa->of[c->q.dtype]->copy,
                           .guarded = fmm_reference_attention,
                           .uses_edges = reads_edges || writes_edges};
     if (c->gatt.data && c->pass == FMM_ATTENTION_ROWS) {
@@ -283,5 +285,8 @@ fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const 
         task.chunks = c->gatt.rows;
         task.parts = exec->workspace;
     }
-    return fmm_rows_run(exec, &task, call->x->data ? call->x : &c->k, 1 << 20);
+    fmm_exec rest = *exec;
+    rest.workspace_bytes -= parts_bytes(&c->gatt);
+    if (rest.workspace) rest.workspace = (char *)rest.workspace + parts_bytes(&c->gatt);
+    return fmm_rows_run(&rest, &task, call->x->data ? call->x : &c->k, 1 << 20);
 }

@@ -148,8 +148,8 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     const bool gval = f->pass == FMM_ROWS && f->out2 && c == 0;
     const bool keep = f->pass == FMM_ROWS && f->kept && c == 0;
     const int64_t edge = call->val->data || gval || keep ? edge_of(call->a, p) : 0,
-                  col = call->a->idx[p];
-    if (col < 0 || col >= call->a->cols || edge < 0) return;
+                  col = column_of(call->a, p);
+    if (col < 0 || edge < 0) return;
     const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
     double s = score(f, i, j, h), w, ws = 0, wa = 0;
     double a = call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
@@ -230,17 +230,23 @@ fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call)
 
 /* ---- two operators ---- */
 
+/* SDDMM writes scores in the type of x, and 16 bits of one are too few for its exponential. */
 bool fmm_back_to_back_supports(const fmm_call *call)
 {
     const fmm_fusion *f = call->fusion;
     return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
-           f->activation == FMM_ACT_NONE;
+           f->activation == FMM_ACT_NONE && fmm_dtype_bytes(f->x->dtype) > 2;
+}
+
+static size_t score_bytes(const fmm_call *call)
+{
+    const fmm_dense *x = call->fusion->x;
+    return ((size_t)(call->a->nnz * x->heads) * fmm_dtype_bytes(x->dtype) + 15) / 16 * 16;
 }
 
 size_t fmm_back_to_back_workspace(const fmm_call *call)
 {
-    const fmm_dense *x = call->fusion->x;
-    return (size_t)(call->a->nnz * x->heads) * fmm_dtype_bytes(x->dtype);
+    return score_bytes(call) + fmm_rows_workspace(call);
 }
 
 typedef struct edges {
@@ -287,7 +293,10 @@ fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call)
                          .row_stride = f->x->heads,
                          .head_stride = 1};
     edges t = {call, &e};
-    if (call->a->nnz) TRY(fmm_sddmm(exec, call->a, &ones, f->x, f->y, &e, 0));
+    fmm_exec rest = *exec;
+    rest.workspace_bytes -= score_bytes(call);
+    if (rest.workspace) rest.workspace = (char *)rest.workspace + score_bytes(call);
+    if (call->a->nnz) TRY(fmm_sddmm(&rest, call->a, &ones, f->x, f->y, &e, 0));
     fmm_parallel(exec, (call->a->nnz + 4095) / 4096, weigh_chunks, &t);
-    return fmm_spmm(exec, call->a, &e, f->z, f->out, f->reduce, 0);
+    return fmm_spmm(&rest, call->a, &e, f->z, f->out, f->reduce, 0);
 }

@@ -19,10 +19,11 @@ static double spmm_output(const fmm_call *call, int64_t i, int64_t h, int64_t c)
     const bool narrow = call->reduce >= FMM_MAX && call->x->dtype != FMM_F64;
     for (int64_t p = row_begin(a, i); p < row_end(a, i); p++) {
         const int64_t edge = call->val->data ? edge_of(a, p) : 0; /* ones need no edge */
-        if (a->idx[p] < 0 || a->idx[p] >= a->cols || edge < 0) continue;
+        const int64_t j = column_of(a, p);
+        if (j < 0 || edge < 0) continue;
         double val = value_of(call, edge, h);
         if (narrow) val = (double)(float)val;
-        const double term = val * get(call->x, a->idx[p], h, c);
+        const double term = val * get(call->x, j, h, c);
         const bool beyond = call->reduce == FMM_MAX ? term > extreme : term < extreme;
         if (sum.terms == 0 || beyond || isnan(term)) extreme = term; /* NaN is never left again */
         add(&sum, term);
@@ -53,11 +54,10 @@ void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last)
     const fmm_csr *s = call->a;
     for (int64_t i = first; i < last; i++)
         for (int64_t p = row_begin(s, i); p < row_end(s, i); p++) {
-            const int64_t j = s->idx[p], edge = edge_of(s, p);
-            const bool inside = j >= 0 && j < s->cols;
+            const int64_t j = column_of(s, p), edge = edge_of(s, p);
             for (int64_t h = 0; edge >= 0 && h < call->y->heads; h++)
                 put(call->y, edge, h, 0,
-                    inside ? value_of(call, edge, h) * dot(call, i, j, h) : 0.0);
+                    j >= 0 ? value_of(call, edge, h) * dot(call, i, j, h) : 0.0);
         }
 }
 

@@ -64,22 +64,31 @@ static inline double total(const blocked_sum *s)
     return sum;
 }
 
+/* ptr, idx and eid are each read once, and what was read is looked at and used: another thread may
+ * write them meanwhile, so a second look could find another number. */
+
 /* The entries of row i, inside [0, nnz) whatever ptr holds. */
 static inline int64_t row_begin(const fmm_csr *a, int64_t i)
 {
-    const int64_t p = a->ptr[i];
+    const int64_t p = ((const volatile int64_t *)a->ptr)[i];
     return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
 }
 
-static inline int64_t row_end(const fmm_csr *a, int64_t i)
+static inline int64_t row_end(const fmm_csr *a, int64_t i) { return row_begin(a, i + 1); }
+
+/* The column of entry p, -1 if outside. */
+static inline int64_t column_of(const fmm_csr *a, int64_t p)
 {
-    return a->ptr[i + 1] > a->nnz ? a->nnz : a->ptr[i + 1];
+    const int64_t j = ((const volatile int32_t *)a->idx)[p];
+    return j < 0 || j >= a->cols ? -1 : j;
 }
 
 /* Where entry p stands in the edge order, -1 if outside of it. */
 static inline int64_t edge_of(const fmm_csr *a, int64_t p)
 {
-    const int64_t edge = fmm_edge(a, p);
+    const int64_t edge = !a->eid               ? p
+                         : a->nnz <= INT32_MAX ? ((const volatile int32_t *)a->eid)[p]
+                                               : ((const volatile int64_t *)a->eid)[p];
     return edge < 0 || edge >= a->nnz ? -1 : edge;
 }
 

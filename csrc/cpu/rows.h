@@ -20,13 +20,19 @@ enum {
 typedef struct fmm_rows_task fmm_rows_task;
 /* Computes rows [first, last), whose ptr, idx and eid are known to be sane. */
 typedef void fmm_rows_kernel(const fmm_rows_task *task, int64_t first, int64_t last);
-/* Whether they are. */
-typedef bool fmm_rows_sane(const fmm_rows_task *task, int64_t first, int64_t last);
+/* Rows of a matrix where nobody else writes: ptr [rows + 1], idx and, where it is read, eid. */
+typedef struct fmm_chunk {
+    int64_t rows, *ptr;
+    int32_t *idx;
+    void *eid;
+} fmm_chunk;
+/* Copies the idx and eid that the chunk's ptr tells of; whether all of it is sane. */
+typedef bool fmm_rows_copy(const fmm_csr *a, const fmm_chunk *to);
 
 struct fmm_rows_task {
     const fmm_call *call;
     fmm_rows_kernel *kernel;
-    fmm_rows_sane *sane;
+    fmm_rows_copy *copy;
     void (*guarded)(const fmm_call *, int64_t first, int64_t last); /* for rows that are not sane */
     atomic_bool *forged; /* where not NULL: set when rows were not sane */
     int64_t heads,
@@ -41,7 +47,7 @@ struct fmm_rows_task {
 /* The kernels of one instruction set and dtype; all NULL where the compiler's target lacks it. */
 typedef struct fmm_kernels {
     fmm_rows_kernel *spmm, *sddmm, *attention, *fused;
-    fmm_rows_sane *sane;
+    fmm_rows_copy *copy;
 } fmm_kernels;
 #define FMM_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(neon) /* in the order of isa.c */
 #define X(isa)                                                                                     \
@@ -52,11 +58,15 @@ typedef struct fmm_cpu_isa {
     const fmm_kernels *of[FMM_DTYPES];
 } fmm_cpu_isa;
 
+/* Where chunks lie that are too long for a thread's stack: of a call whose chunks are cut as
+ * usual, and of one that may cut them anyhow. */
+size_t fmm_rows_workspace(const fmm_call *call);
+size_t fmm_rows_room(const fmm_csr *a);
 fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 /* Runs a task whose gathered operand is x, fetched ahead when it has more than `near` bytes; chunks
- * > 0 on entry fixes their number. */
+ * > 0 on entry fixes their number. The workspace is fmm_rows_workspace's. */
 fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,
                         int64_t near);
 /* Which chunk starts at row `first`. */
@@ -79,7 +89,7 @@ bool fmm_back_to_back_supports(const fmm_call *call);
 size_t fmm_back_to_back_workspace(const fmm_call *call);
 fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call);
 
-/* Position of entry p in the caller's edge order. */
+/* Position of entry p in the caller's edge order, of a structure that nobody else writes. */
 static inline int64_t fmm_edge(const fmm_csr *a, int64_t p)
 {
     if (!a->eid) return p;

@@ -4,8 +4,7 @@
  * panels whose sums are doubles on the stack: one term each per entry, in storage order, so results
  * do not depend on threads, and an f32 result is exact to its last bit for any length of row. */
 #include "../select.h"
-#include "rows.h"
-#include "simd.h"
+#include "reference.h"
 
 enum { PANEL = 128 };
 

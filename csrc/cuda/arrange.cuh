@@ -33,7 +33,7 @@ static __device__ __forceinline__ uint32_t bounded(int64_t v, int64_t n)
  * column is beyond all others, which makes it the last of its row. */
 static __device__ __forceinline__ int64_t source(const coordinates &c, int64_t k)
 {
-    return c.kept ? __ldg(c.kept + k) : k;
+    return c.kept ? __ldg(c.kept + k) : k; /* inside, since select_others left zeros */
 }
 static __device__ __forceinline__ uint32_t row_key(const coordinates &c, int64_t k)
 {

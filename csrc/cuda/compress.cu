@@ -249,10 +249,13 @@ extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_co
     return larger(sorts, selects);
 }
 
+/* Coordinates that another stream writes meanwhile may have more or fewer entries left than the
+ * look found, so kept has room for all, and zeros where nothing was selected. */
 static cudaError_t select_others(const fmm_exec *exec, const fmm_coo *a, int64_t *kept)
 {
     char *const at = static_cast<char *>(exec->workspace);
     size_t bytes = exec->workspace_bytes - COUNT;
+    cudaMemsetAsync(kept, 0, (size_t)a->nnz * sizeof *kept, stream_of(exec));
     return cub::DeviceSelect::If(at + COUNT, bytes, numbers_from(0), kept,
                                  reinterpret_cast<int64_t *>(at), (int)a->nnz, is_no_loop{*a},
                                  stream_of(exec));

@@ -2,8 +2,9 @@
  * the result as values. `back_to_back` takes our kernels, `cusparse` and `cublas` the vendors':
  * what one pass is compared with.
  *
- * Scores lie [nnz, heads] in the operands' type, so they are rounded to it on their way. They lie
- * in the order of storage, whatever the order of val: the matrix goes on without its eid, and every
+ * Scores lie [nnz, heads] in the operands' type, so they are rounded to it on their way: 16 bits of
+ * a score are too few for its exponential, and such operands are declined. Scores lie in the order
+ * of storage, whatever the order of val: the matrix goes on without its eid, and every
  * pass runs over them from front to back. Where the function is s or s * a, SDDMM multiplies by val
  * as it goes, and the pass between is left out, as a user would; then they lie as val does. A score
  * is turned into its weight by one thread, so the bits are those of the two calls. */
@@ -61,7 +62,7 @@ static bool splits(const fmm_call *call)
 {
     const fmm_fusion *f = call->fusion;
     return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
-           f->activation == FMM_ACT_NONE && !f->function;
+           f->activation == FMM_ACT_NONE && !f->function && fmm_dtype_bytes(f->x->dtype) > 2;
 }
 
 static bool supports(const fmm_call *call, two_numbers with)
@@ -123,19 +124,10 @@ static fmm_status weigh_all(const fmm_exec *exec, const fmm_call *call, void *e)
     int before;
     if (!call->a->nnz || !call->fusion->x->heads) return FMM_OK;
     TRY(cuda_enter("fused", exec, &before));
-    switch (call->fusion->x->dtype) {
-    case FMM_F32:
-        launch_weigh<float>(exec, call, e);
-        break;
-    case FMM_F64:
+    if (call->fusion->x->dtype == FMM_F64)
         launch_weigh<double>(exec, call, e);
-        break;
-    case FMM_F16:
-        launch_weigh<__half>(exec, call, e);
-        break;
-    default:
-        launch_weigh<__nv_bfloat16>(exec, call, e);
-    }
+    else
+        launch_weigh<float>(exec, call, e);
     return cuda_leave("fused", exec, before);
 }
 

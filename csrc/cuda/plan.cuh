@@ -122,10 +122,11 @@ static __device__ __forceinline__ uint32_t piece_code(int64_t length, int64_t pi
 size_t plan_scratch(int64_t rows);
 void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch);
 
-/* The plan that came with the matrix, or one made for this call at the start of the workspace. */
+/* The plan that came with the matrix, or one made for this call at the start of the workspace where
+ * it is too short or lies where vectors of it cannot be read. */
 static inline bool plan_given(const fmm_csr *a)
 {
-    return a->plan && a->plan_bytes >= plan_begin(a->rows, a->nnz);
+    return a->plan && (uintptr_t)a->plan % 16 == 0 && a->plan_bytes >= plan_begin(a->rows, a->nnz);
 }
 /* How many segments it has room for: so many slots of partial sums does a call need. */
 static inline int64_t plan_slots(const fmm_csr *a)

@@ -295,15 +295,12 @@ static bool fused_may_be_tiled(const fmm_call *call)
     return feat >= 32 && wins && may_be_tiled(a) && fmm_fused_tiles_supports(call);
 }
 
-/* Rows wider than a group: two calls where these take them and round nothing that one pass would
- * not, else `reference`. */
+/* Rows wider than a group: two calls where these take them, else `reference`. */
 static const fmm_algorithm *choose_fused(const fmm_call *call)
 {
-    const fmm_dtype dtype = call->fusion->x->dtype;
-    const bool whole = dtype == FMM_F32 || dtype == FMM_F64;
     if (fused_may_be_tiled(call)) return &fused[3];
     if (fmm_fused_segments_supports(call)) return &fused[1];
-    return whole && fmm_fused_back_to_back_supports(call) ? &fused[2] : &fused[0];
+    return fmm_fused_back_to_back_supports(call) ? &fused[2] : &fused[0];
 }
 
 const fmm_registry fmm_spmm_cuda = {spmm, choose_spmm};

@@ -1,9 +1,13 @@
 /* See attend.h. */
 #include "attend.h"
+#include "../check.h"
 
 #include <inttypes.h>
 
-enum { APART = 256 };
+/* Bytes between views, and what the memory that they share is aligned to. */
+enum { APART = 256, KEPT_ALIGNED = 16 };
+/* What a size that int64 does not hold becomes, which no allocation has. */
+static const int64_t TOO_MANY = INT64_MAX / 2 / APART * APART;
 
 bool attend_seed(attending *s, int k)
 {
@@ -18,9 +22,14 @@ bool attend_seed(attending *s, int k)
 bool attend_flat(attending *s, int k, const char *name, fmm_dense *d, tensor *t)
 {
     if (!frame_dense(&s->f, k, name, d, t)) return false;
-    if (t->dim != 2 || d->feat != s->heads * s->feat)
-        return frame_fail(&s->f, "%s must be [n, %" PRId64 "], heads side by side", name,
-                          s->heads * s->feat);
+    int64_t width;
+    if (__builtin_mul_overflow(s->heads, s->feat, &width) || t->dim != 2 || d->feat != width)
+        return frame_fail(&s->f,
+                          "%s must be [n, heads * C], side by side, of %" PRId64
+                          " heads and %" PRId64 " channels",
+                          name, s->heads, s->feat);
+    s->f.status = fmm_check_dense("attention", name, d);
+    if (s->f.status != FMM_OK) return false;
     d->heads = s->heads;
     d->feat = s->feat;
     d->head_stride = s->feat;
@@ -31,18 +40,13 @@ bool attend_flat(attending *s, int k, const char *name, fmm_dense *d, tensor *t)
 bool attend_bias(attending *s, int k, fmm_dense *bias)
 {
     const int64_t width = s->heads * s->feat;
-    tensor t, copy;
+    tensor t;
     *bias = (fmm_dense){0};
     if (!frame_take(&s->f, k, "bias", &t)) return false;
     if (!t.numel) return true;
     if (t.dim != 1 || t.numel != width || t.dtype != s->given)
         return frame_fail(&s->f, "bias must be [%" PRId64 "], of x's dtype", width);
-    if (width > 1 && t.stride[0] != 1) {
-        if (!frame_allocate(&s->f, 1, &width, t.dtype, &copy)) return false;
-        if (fmm_torch.aoti_torch_copy_(copy.handle, t.handle, 0))
-            return frame_fail(&s->f, "bias could not be made contiguous");
-        t = copy;
-    }
+    if (width > 1 && t.stride[0] != 1 && !frame_copy(&s->f, "bias", &t)) return false;
     *bias = attend_view(s, t.data, false, s->n, s->heads, s->feat);
     bias->row_stride = 0;
     return true;
@@ -51,9 +55,10 @@ bool attend_bias(attending *s, int k, fmm_dense *bias)
 bool attend_kept(attending *s, int64_t bytes, const tensor *t)
 {
     if (t->dim == 1 && t->numel == bytes && t->dtype == fmm_torch.aoti_torch_dtype_uint8() &&
-        (bytes < 2 || t->stride[0] == 1))
+        (bytes < 2 || t->stride[0] == 1) && (uintptr_t)t->data % KEPT_ALIGNED == 0)
         return true;
-    return frame_fail(&s->f, "kept must be %" PRId64 " contiguous bytes", bytes);
+    return frame_fail(&s->f, "kept must be %" PRId64 " contiguous bytes, aligned to %d", bytes,
+                      KEPT_ALIGNED);
 }
 
 fmm_dense attend_view(const attending *s, void *data, bool sums, int64_t rows, int64_t heads,
@@ -88,8 +93,12 @@ bool attend_bytes(attending *s, int64_t bytes, tensor *t)
 void attend_carve(unsigned char *base, int64_t *bytes, fmm_dense *d)
 {
     d->data = base ? base + *bytes : NULL;
-    *bytes += (d->rows * d->heads * d->feat * (int64_t)fmm_dtype_bytes(d->dtype) + APART - 1) /
-              APART * APART;
+    int64_t more = (int64_t)fmm_dtype_bytes(d->dtype);
+    const bool fits = !__builtin_mul_overflow(more, d->rows, &more) &&
+                      !__builtin_mul_overflow(more, d->heads, &more) &&
+                      !__builtin_mul_overflow(more, d->feat, &more) &&
+                      more < TOO_MANY - *bytes - APART;
+    *bytes = fits ? *bytes + (more + APART - 1) / APART * APART : TOO_MANY;
 }
 
 bool attend_pass(attending *s, const fmm_attention *call)

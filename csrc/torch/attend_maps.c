@@ -10,6 +10,7 @@
  * of ../attention.c and ../gat.c, in the order in which separate operators would run them and so
  * with the same bits; a small graph waits for calls, and here are two in the place of a dozen. */
 #include "attend.h"
+#include "../check.h"
 
 #include <inttypes.h>
 
@@ -48,13 +49,16 @@ static bool begin(maps *m, const StableIValue *stack, int first, int tensors)
                            .dropout = frame_float(numbers[2])}};
     if (!frame_begin(&s->f, stack, tensors) || !frame_dense(&s->f, first, "p", &p, &m->p))
         return false;
+    s->f.status = fmm_check_dense("attention", "p", &p);
+    if (s->f.status != FMM_OK) return false;
     s->heads = (int64_t)numbers[3];
     m->count = (int64_t)numbers[4];
     if (m->count < LEAST || m->count > MOST)
         return frame_fail(&s->f, "there may be %d to %d maps, not %" PRId64, LEAST, MOST, m->count);
-    if (m->p.dim != 2 || s->heads < 1 || s->heads > p.feat || p.feat % (s->heads * m->count))
+    if (m->p.dim != 2 || s->heads < 1 || s->heads > p.feat || p.feat % m->count ||
+        p.feat / m->count % s->heads)
         return frame_fail(&s->f, "p must be [n, maps * heads * C]");
-    s->feat = p.feat / (s->heads * m->count);
+    s->feat = p.feat / m->count / s->heads;
     s->given = m->p.dtype;
     s->dtype = p.dtype;
     s->n = p.rows;

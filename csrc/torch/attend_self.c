@@ -8,6 +8,7 @@
  * run them and so with the same bits. One call each is what a small graph gains: it waits for
  * calls, and what stands between the passes needs no tensor that Python sees. */
 #include "attend.h"
+#include "../check.h"
 
 #include <string.h>
 
@@ -33,6 +34,8 @@ static bool begin(self *o, const StableIValue *stack, int tensors)
     for (int k = 0; k < 2; k++) {
         if (!frame_dense(&s->f, ATT_K + k, names[k], &o->att[k], &t)) return false;
         if (t.dim != 3) return frame_fail(&s->f, "%s must be [1, heads, C]", names[k]);
+        s->f.status = fmm_check_dense("attention", names[k], &o->att[k]);
+        if (s->f.status != FMM_OK) return false;
     }
     s->heads = o->att[0].heads;
     s->feat = o->att[0].feat;

@@ -57,7 +57,8 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
 }
 
 /* (row, col, int rows, int cols, bool loops, int look) -> ptr, idx, eid, plan, kept; eid has no
- * elements where it is the identity, kept none where no entry is left out. Without a look, on CUDA,
+ * elements where it is the identity, kept none where no entry is left out, else one for each, of
+ * which as many count as are left. Without a look, on CUDA,
  * nothing waits for the device; with one LATER, which leaves loops, kept is what it found. */
 static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
@@ -80,16 +81,20 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
         frame_fail(&f, "row has %" PRId64 " elements and col %" PRId64, row.numel, col.numel);
         goto done;
     }
-    const fmm_coo a = {.rows = (int64_t)stack[2],
-                       .cols = (int64_t)stack[3],
-                       .nnz = row.numel,
-                       .row = row.data,
-                       .col = col.data,
-                       .row_stride = row.stride[0],
-                       .col_stride = col.stride[0]};
+    fmm_coo a = {.rows = (int64_t)stack[2],
+                 .cols = (int64_t)stack[3],
+                 .nnz = row.numel,
+                 .row = row.data,
+                 .col = col.data,
+                 .row_stride = row.stride[0],
+                 .col_stride = col.stride[0]};
+    f.status = fmm_check_sizes("compress", a.rows, a.cols, a.nnz);
+    if (f.status != FMM_OK) goto done;
     const bool later = look == LATER && !loops && f.exec.device == FMM_CUDA;
     if (f.exec.device == FMM_CPU || (look != NEVER && !later)) {
-        if (!frame_workspace(&f, f.exec.device == FMM_CPU ? 0 : FMM_COO_LOOK_BYTES)) goto done;
+        const size_t places = (size_t)a.nnz * sizeof *a.places;
+        if (!frame_workspace(&f, f.exec.device == FMM_CPU ? places : FMM_COO_LOOK_BYTES)) goto done;
+        if (f.exec.device == FMM_CPU) a.places = f.exec.workspace;
         f.status = fmm_coo_look(&f.exec, &a, &facts);
         if (f.status != FMM_OK) goto done;
     }
@@ -97,7 +102,7 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
     const int64_t bounds = a.rows + 1, entries = loops ? others + nodes : a.nnz;
     const bool identity = !loops && facts.sorted;
     const int64_t numbered = identity ? 0 : entries;
-    const int64_t kept = loops && facts.loops ? others
+    const int64_t kept = loops && facts.loops ? a.nnz
                          : later              ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
                                               : 0;
     const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
@@ -147,12 +152,14 @@ static void transpose(StableIValue *stack, uint64_t inputs, uint64_t results)
     const int64_t cols = (int64_t)stack[4];
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, 4) || !frame_matrix(&f, cols, &a)) goto done;
-    const int64_t bounds = cols < 0 ? 0 : cols + 1;
+    f.status = fmm_check_sizes("transpose", a.rows, cols, a.nnz);
+    if (f.status != FMM_OK) goto done;
+    const int64_t bounds = cols + 1;
     const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
     if (!frame_allocate(&f, 1, &bounds, fmm_torch.aoti_torch_dtype_int64(), &out[PTR]) ||
         !frame_allocate(&f, 1, &a.nnz, int32, &out[IDX]) ||
         !frame_allocate(&f, 1, &a.nnz, int32, &out[EID]) ||
-        !allocate_plan(&f, bounds ? cols : 0, a.nnz, &out[PLAN]) ||
+        !allocate_plan(&f, cols, a.nnz, &out[PLAN]) ||
         !frame_workspace(&f, fmm_transpose_workspace(&f.exec, &a)))
         goto done;
     f.status =

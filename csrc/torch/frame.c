@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MOST_DIMENSIONS = 3, LARGEST_ELEMENT = 8 };
+
 bool frame_fail(frame *f, const char *format, ...)
 {
     char text[256];
@@ -63,6 +65,21 @@ bool frame_begin(frame *f, const StableIValue *stack, int inputs)
     return true;
 }
 
+/* Bytes of an element of the dtypes that operators take; 1 for others, which they refuse. */
+static uintptr_t element_bytes(int32_t dtype)
+{
+    if (dtype == fmm_torch.aoti_torch_dtype_float64() ||
+        dtype == fmm_torch.aoti_torch_dtype_int64())
+        return 8;
+    if (dtype == fmm_torch.aoti_torch_dtype_float32() ||
+        dtype == fmm_torch.aoti_torch_dtype_int32())
+        return 4;
+    return dtype == fmm_torch.aoti_torch_dtype_float16() ||
+                   dtype == fmm_torch.aoti_torch_dtype_bfloat16()
+               ? 2
+               : 1;
+}
+
 static bool look(frame *f, AtenTensorHandle handle, tensor *t)
 {
     t->handle = handle;
@@ -76,22 +93,9 @@ static bool look(frame *f, AtenTensorHandle handle, tensor *t)
     return true;
 }
 
-/* Takes input k: present tensors must be on the device of the first. */
-bool frame_take(frame *f, int k, const char *name, tensor *t)
-{
-    if (!look(f, f->held[k], t)) return false;
-    int32_t type, index;
-    fmm_torch.aoti_torch_get_device_type(f->held[k], &type);
-    fmm_torch.aoti_torch_get_device_index(f->held[k], &index);
-    if (t->numel && (type != f->device_type || index != f->device_index))
-        return frame_fail(f, "%s is on another device than the first tensor", name);
-    return true;
-}
-
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t)
 {
-    enum { LARGEST_ELEMENT = 8 };
-    int64_t stride[3], bytes = LARGEST_ELEMENT;
+    int64_t stride[MOST_DIMENSIONS], bytes = LARGEST_ELEMENT;
     bool fits = true;
     for (int64_t d = dim - 1; d >= 0; d--) {
         stride[d] = bytes / LARGEST_ELEMENT;
@@ -108,6 +112,37 @@ bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, t
     }
     f->held[f->count++] = handle;
     return look(f, handle, t);
+}
+
+bool frame_copy(frame *f, const char *name, tensor *t)
+{
+    tensor copy;
+    if (t->dim > MOST_DIMENSIONS)
+        return frame_fail(f, "%s must have at most %d dimensions, not %" PRId64, name,
+                          MOST_DIMENSIONS, t->dim);
+    if (!frame_allocate(f, t->dim, t->size, t->dtype, &copy)) return false;
+    if (fmm_torch.aoti_torch_copy_(copy.handle, t->handle, 0))
+        return frame_fail(f, "%s could not be made contiguous", name);
+    *t = copy;
+    return true;
+}
+
+bool frame_take(frame *f, int k, const char *name, tensor *t)
+{
+    if (!look(f, f->held[k], t)) return false;
+    int32_t type, index;
+    fmm_torch.aoti_torch_get_device_type(f->held[k], &type);
+    fmm_torch.aoti_torch_get_device_index(f->held[k], &index);
+    if (t->numel && (type != f->device_type || index != f->device_index))
+        return frame_fail(f, "%s is on another device than the first tensor", name);
+    if (!t->numel || (uintptr_t)t->data % LARGEST_ELEMENT == 0) return true;
+    const uintptr_t bytes = element_bytes(t->dtype);
+    if ((uintptr_t)t->data % bytes == 0) return true;
+    if (f->exec.device == FMM_CPU) return frame_copy(f, name, t);
+    return frame_fail(f,
+                      "%s begins at an address that is no multiple of its elements' %d bytes: copy "
+                      "it to memory of its own",
+                      name, (int)bytes);
 }
 
 bool frame_workspace(frame *f, size_t bytes)
@@ -187,13 +222,7 @@ static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
         return frame_fail(f, "%s must have 2 or 3 dimensions, not %" PRId64, name, t->dim);
     if (!dtype_of(f, name, t, &d->dtype)) return false;
     const int64_t last = t->dim - 1;
-    if (t->size[last] > 1 && t->stride[last] != 1) {
-        tensor copy;
-        if (!frame_allocate(f, t->dim, t->size, t->dtype, &copy)) return false;
-        if (fmm_torch.aoti_torch_copy_(copy.handle, t->handle, 0))
-            return frame_fail(f, "%s could not be made contiguous", name);
-        *t = copy;
-    }
+    if (t->size[last] > 1 && t->stride[last] != 1 && !frame_copy(f, name, t)) return false;
     d->data = t->data;
     d->rows = t->size[0];
     d->heads = t->dim == 3 ? t->size[1] : 1;

@@ -12,7 +12,7 @@
 #include "../core.h"
 #include "shim.h"
 
-enum { FRAME_HELD = 32 };
+enum { FRAME_HELD = 64 };
 
 typedef struct frame {
     AtenTensorHandle held[FRAME_HELD]; /* inputs first, then copies, workspace and outputs */
@@ -38,8 +38,12 @@ double frame_float(StableIValue slot);
 bool frame_begin(frame *f, const StableIValue *stack, int inputs);
 bool frame_fail(frame *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Input k as it is; present tensors must be on the device of the first. */
+/* Input k as it is; present tensors must be on the device of the first. One that begins at no
+ * multiple of its elements' size, as torch.frombuffer makes them, is copied first; on CUDA it is
+ * refused, since torch's own copy may read it there by elements, after which no kernel runs. */
 bool frame_take(frame *f, int k, const char *name, tensor *t);
+/* Puts a contiguous copy in t's place. */
+bool frame_copy(frame *f, const char *name, tensor *t);
 /* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. */
 bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);

@@ -39,7 +39,7 @@ static void run(const setting *t)
     fill(&a, t->data);
     fill(&b, t->data);
     if (val.data) fill(&val, t->data);
-    const fmm_exec exec = {.device = FMM_CPU};
+    fmm_exec exec = {.device = FMM_CPU};
     const fmm_call call = {.a = &s, .val = &val, .x = &a, .b = &b, .y = &e, .reduce = FMM_SUM};
     const fmm_algorithm *algorithm;
     for (int k = 0; (algorithm = next_algorithm(FMM_SDDMM, &k, &call));) {
@@ -50,7 +50,10 @@ static void run(const setting *t)
                  algorithm->name, dtype_of[t->dtype], (int)t->kind, t->rows, t->cols, t->heads,
                  t->feat, t->gap, t->eid, t->val_heads, dtype_of[t->val_dtype], (int)t->data);
         poison(&e);
+        fmm_sddmm_workspace(&exec, &s, &val, &a, &b, &e, algorithm->number, &exec.workspace_bytes);
+        exec.workspace = malloc(exec.workspace_bytes + 1);
         const fmm_status status = fmm_sddmm(&exec, &s, &val, &a, &b, &e, algorithm->number);
+        free(exec.workspace);
         CHECK(status == FMM_OK, "%s: %s", text, fmm_last_error());
         int64_t wrong = 0;
         for (int64_t i = 0; i < s.rows; i++)

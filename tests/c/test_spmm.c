@@ -58,7 +58,7 @@ static void run(const setting *s)
     if (s->val_heads && a.nnz) val = view(s->val_dtype, a.nnz, s->val_heads, 1, s->gap, s->where);
     fill(&x, s->data);
     if (val.data) fill(&val, s->data);
-    const fmm_exec exec = {.device = FMM_CPU};
+    fmm_exec exec = {.device = FMM_CPU};
     for (int reduce = FMM_SUM; reduce <= FMM_MIN; reduce++) {
         const fmm_call call = {
             .a = &a, .val = &val, .x = &x, .y = &y, .reduce = (fmm_reduce)reduce};
@@ -67,8 +67,12 @@ static void run(const setting *s)
             char text[256];
             describe(text, sizeof text, s, algorithm->name, reduce);
             poison(&y);
+            fmm_spmm_workspace(&exec, &a, &val, &x, &y, (fmm_reduce)reduce, algorithm->number,
+                               &exec.workspace_bytes);
+            exec.workspace = malloc(exec.workspace_bytes + 1);
             const fmm_status status =
                 fmm_spmm(&exec, &a, &val, &x, &y, (fmm_reduce)reduce, algorithm->number);
+            free(exec.workspace);
             CHECK(status == FMM_OK, "%s: %s", text, fmm_last_error());
             int64_t wrong = 0;
             for (int64_t i = 0; i < s->rows; i++)
