@@ -88,7 +88,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
         return check_shape("result", &c->out, x, n, heads, x->feat, false);
     }
     for (int t = 0; t < 2; t++) {
-        TRY(check_shape("att", &c->att[t], x, 1, heads, x->feat, false));
+        TRY(check_shape(t ? "att_q" : "att_k", &c->att[t], x, 1, heads, x->feat, false));
         TRY(check_shape("score", &c->score[t], x, n, heads, 1, false));
     }
     return FMM_OK;

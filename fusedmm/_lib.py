@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -157,6 +158,40 @@ def sums_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def _fake(name: str) -> Callable[[Callable[..., Any]], None]:
+    """Registers an operator's fake kernel, which makes results without numbers, and what refuses by their names the
+    tensors for which it has no kernel: those without strides, and those without numbers among others with them."""
+
+    def tensors(args: tuple[Any, ...]) -> list[tuple[str, Tensor]]:
+        arguments = getattr(ops, name).default._schema.arguments
+        return [(a.name, t) for a, t in zip(arguments, args, strict=True) if isinstance(t, Tensor)]
+
+    def refuse(*args: Any) -> NoReturn:
+        for argument, t in tensors(args):
+            if t.is_nested or t.is_quantized or t.layout != torch.strided or t.device.type not in DEVICES:
+                what = "a nested one" if t.is_nested else f"one of {t.dtype}, {t.layout} on {t.device}"
+                raise TypeError(f"{name}: {argument} must be one dense tensor on cpu or cuda, not {what}")
+        raise NotImplementedError(f"{name} has no kernel for its {' and '.join(a for a, _ in tensors(args))}")
+
+    def register(make: Callable[..., Any]) -> None:
+        def fake(*args: Any) -> Any:
+            given = tensors(args)
+            empty = [argument for argument, t in given if t.device.type == "meta"]
+            full = [argument for argument, t in given if t.device.type != "meta" and argument != "program"]
+            if empty and full:
+                raise TypeError(f"{name}: {empty[0]} is on meta, {full[0]} is not")
+            return make(*args)
+
+        torch.library.register_fake(f"fusedmm::{name}")(fake)
+        for key in ("CompositeExplicitAutograd", "AutogradNestedTensor"):  # any backend, behind cpu's and cuda's own
+            _refusals.impl(name, refuse, key)
+
+    return register
+
+
+_refusals = torch.library.Library("fusedmm", "IMPL")
+
+
 def _fake_spmm(x: Tensor, ptr: Tensor) -> Tensor:
     return x.new_empty((ptr.size(0) - 1, *x.shape[1:]))
 
@@ -165,57 +200,57 @@ def _fake_sddmm(idx: Tensor, a: Tensor) -> Tensor:
     return a.new_empty((idx.size(0), *a.shape[1:-1]))
 
 
-@torch.library.register_fake("fusedmm::_spmm")
+@_fake("_spmm")
 def _(ptr, idx, eid, plan, val, x, reduce, algorithm):  # type: ignore[no-untyped-def]
     return _fake_spmm(x, ptr)
 
 
-@torch.library.register_fake("fusedmm::spmm")
+@_fake("spmm")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm):  # type: ignore[no-untyped-def]
     return _fake_spmm(x, ptr)
 
 
-@torch.library.register_fake("fusedmm::_sddmm")
+@_fake("_sddmm")
 def _(ptr, idx, eid, plan, val, a, b, algorithm):  # type: ignore[no-untyped-def]
     return _fake_sddmm(idx, a)
 
 
-@torch.library.register_fake("fusedmm::sddmm")
+@_fake("sddmm")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  # type: ignore[no-untyped-def]
     return _fake_sddmm(idx, a)
 
 
-@torch.library.register_fake("fusedmm::_fused")
+@_fake("_fused")
 def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, reduce, algorithm):  # type: ignore[no-untyped-def]
     return _fake_spmm(z if message == MESSAGES["scale"] else x, ptr)
 
 
-@torch.library.register_fake("fusedmm::_fused_rows")
+@_fake("_fused_rows")
 def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     kept = x.new_empty((idx.size(0), *x.shape[1:-1], 2) if wanted & 4 else 0, dtype=sums_dtype(x))
     return _fake_spmm(x, ptr) if wanted & 1 else none, _fake_sddmm(idx, x) if wanted & 2 else none.clone(), kept
 
 
-@torch.library.register_fake("fusedmm::_fused_cols")
+@_fake("_fused_cols")
 def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     return _fake_spmm(y, ptr) if wanted & 1 else none, _fake_spmm(z, ptr) if wanted & 2 else none.clone()
 
 
-@torch.library.register_fake("fusedmm::_fused_mirrored")
+@_fake("_fused_mirrored")
 def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, activation, algorithm):  # type: ignore[no-untyped-def]
     return _fake_spmm(x, ptr)
 
 
-@torch.library.register_fake("fusedmm::_select")
+@_fake("_select")
 def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
     if form == 3:  # counts
         return _fake_spmm(x, ptr).to(sums_dtype(x))
     return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
 
 
-@torch.library.register_fake("fusedmm::_attention")
+@_fake("_attention")
 def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     size = (ptr.size(0) - 1, q.size(1))
     out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=sums_dtype(v))
@@ -224,7 +259,7 @@ def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     return out, lse, torch.empty_like(lse), torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
 
 
-@torch.library.register_fake("fusedmm::_attention_weights")
+@_fake("_attention_weights")
 def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
     return q.new_empty((idx.size(0), q.size(1)))
 
@@ -232,7 +267,7 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 GATT_PARTS = {"cpu": 64, "cuda": 1024}
 
 
-@torch.library.register_fake("fusedmm::_attention_rows")
+@_fake("_attention_rows")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, heads, feat = rest[-2], q.size(1), q.size(2)
     gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & 1 else (0,))
@@ -242,7 +277,7 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
     return gq, gatt, q.new_empty(edges if want & 4 else (0,)), q.new_empty(edges if want & 8 else (0,))
 
 
-@torch.library.register_fake("fusedmm::_attention_cols")
+@_fake("_attention_cols")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, rows, heads = rest[-2], ptr.size(0) - 1, q.size(1)
     gk = q.new_empty((rows, heads, k.size(2)) if want & 1 else (0,))
@@ -252,12 +287,12 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
 GAT_PACKED = 4  # as csrc/gat.h
 
 
-@torch.library.register_fake("fusedmm::_gat_scores")
+@_fake("_gat_scores")
 def _(x, att_k, att_q):  # type: ignore[no-untyped-def]
     return x.new_empty((*x.shape[:2], 1)), x.new_empty((*x.shape[:2], 1))
 
 
-@torch.library.register_fake("fusedmm::_gat_delta")
+@_fake("_gat_delta")
 def _(gout, out, lse, lse_rest, glse, pos, pos_w, q, slope):  # type: ignore[no-untyped-def]
     gq = gout.new_empty((*gout.shape[:2], 1) if pos.dim() == 3 else (0,))
     rows = gout.size(0) if q.dim() == 3 and gout.device.type == "cuda" else 0
@@ -270,7 +305,7 @@ def _kept_bytes(sizes: list[int]) -> int:
     return sum((size + 255) // 256 * 256 for size in sizes)
 
 
-@torch.library.register_fake("fusedmm::_attend_self")
+@_fake("_attend_self")
 def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole):  # type: ignore[no-untyped-def]
     sums, numbers, wide = sums_dtype(x).itemsize, x.size(0) * att_k.size(1), att_k.size(2)
     sizes = [numbers * size for size in (sums, sums, x.dtype.itemsize, x.dtype.itemsize)]
@@ -280,14 +315,14 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole): 
     return x.new_empty(x.shape), x.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
 
 
-@torch.library.register_fake("fusedmm::_attend_self_back")
+@_fake("_attend_self_back")
 def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropout, bias):  # type: ignore[no-untyped-def]
     gatt = (1, att_k.size(1), att_k.size(2))
     gbias = x.new_empty(att_k.size(1) * att_k.size(2) if bias else 0)
     return x.new_empty(x.shape), x.new_empty(gatt), x.new_empty(gatt), gbias
 
 
-@torch.library.register_fake("fusedmm::_attend_maps")
+@_fake("_attend_maps")
 def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, maps, whole):  # type: ignore[no-untyped-def]
     rows, width = p.size(0), p.size(1) // maps
     sizes = [rows * heads * sums_dtype(p).itemsize] * 2
@@ -295,19 +330,24 @@ def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, map
     return p.new_empty(rows, width), p.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
 
 
-@torch.library.register_fake("fusedmm::_attend_maps_back")
+@_fake("_attend_maps_back")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, p, *rest):  # type: ignore[no-untyped-def]
     heads, maps = rest[-2:]
     parts = GATT_PARTS[p.device.type] if maps == 2 else 0
     return p.new_empty(p.shape), p.new_empty(parts, heads, p.size(1) // (maps * heads), dtype=sums_dtype(p))
 
 
-@torch.library.register_fake("fusedmm::_check")
+@_fake("_check")
 def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
     return ptr.new_empty(1)
 
 
-@torch.library.register_fake("fusedmm::_compress")
+@_fake("_plan")
+def _(ptr, idx):  # type: ignore[no-untyped-def]
+    return ptr.new_empty(torch.library.get_ctx().new_dynamic_size() if ptr.is_cuda else 0, dtype=torch.uint8)
+
+
+@_fake("_compress")
 def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
     size = torch.library.get_ctx().new_dynamic_size  # what stays, and whether it is in order, the content decides
     entries = size() if loops else row.size(0)
@@ -316,22 +356,22 @@ def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
     return row.new_empty(rows + 1), *new, plan, row.new_empty(size())
 
 
-@torch.library.register_fake("fusedmm::_looked")
+@_fake("_looked")
 def _(lines):  # type: ignore[no-untyped-def]
     return None
 
 
-@torch.library.register_fake("fusedmm::_transpose")
+@_fake("_transpose")
 def _(ptr, idx, eid, plan, cols):  # type: ignore[no-untyped-def]
     size = torch.library.get_ctx().new_dynamic_size() if ptr.is_cuda else 0
     return ptr.new_empty(cols + 1), torch.empty_like(idx), torch.empty_like(idx), plan.new_empty(size)
 
 
-@torch.library.register_fake("fusedmm::_normalize")
+@_fake("_normalize")
 def _(ptr, idx, eid, plan):  # type: ignore[no-untyped-def]
     return torch.empty_like(idx, dtype=torch.float32), torch.empty_like(idx, dtype=torch.float32)
 
 
-@torch.library.register_fake("fusedmm::_mean_back")
+@_fake("_mean_back")
 def _(ptr, g):  # type: ignore[no-untyped-def]
     return g.new_empty(g.shape)

@@ -89,7 +89,7 @@ def made_of(
         made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, check)
     except RuntimeError as error:
         if row.device.type == "meta":
-            raise TypeError("a graph must be on cpu or cuda: on meta it has no edges that could be read") from None
+            raise TypeError("edge_index must be on cpu or cuda: on meta it has no edges that could be read") from None
         if not _is_refused(error):
             raise_translated(error, row.device)
         if not check:

@@ -19,6 +19,7 @@ from fusedmm.structure import (
     INTEGERS,
     LATER,
     is_captured,
+    is_strided,
     outside,
     own,
     own_values,
@@ -193,7 +194,7 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
 
 def is_edge_index(adj: Any) -> bool:
     """Whether adj is a structure alone, in the form that neighbour samplers give."""
-    if not isinstance(adj, Tensor) or adj.layout != torch.strided or adj.dtype not in INTEGERS:
+    if not isinstance(adj, Tensor) or not is_strided(adj) or adj.dtype not in INTEGERS:
         return False
     return adj.dim() == 2 and adj.shape[0] == 2
 
@@ -268,8 +269,9 @@ def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int
 def _convert(adj: Tensor, size: Size, check: bool) -> CSR:
     if adj.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo):
         return CSR.from_torch(adj, check=check)
-    if adj.layout != torch.strided:
-        raise TypeError(f"cannot make a CSR of a tensor of layout {adj.layout}")
+    if not is_strided(adj):
+        what = "a nested tensor" if adj.is_nested else f"a tensor of layout {adj.layout}"
+        raise TypeError(f"cannot make a CSR of {what}")
     if adj.dtype not in INTEGERS:
         raise TypeError(
             f"a dense tensor {list(adj.shape)} of {adj.dtype} is no graph; an edge_index is [2, nnz] of "

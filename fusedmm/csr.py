@@ -372,9 +372,7 @@ class CSR:
         return forms.to_torch(self, layout)
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        from fusedmm.ops.spmm import spmm
-
-        return spmm(self, x[:, None])[:, 0] if isinstance(x, Tensor) and x.dim() == 1 else spmm(self, x)
+        return forms.times(self, x)
 
     # ---- pickling: the lock stays behind ----
 

@@ -200,6 +200,8 @@ class Expression:
         values: dict[int, Tensor] = {}
         for k in self.graph.reachable([self.root]):
             op, args, value = self.graph.nodes[k]
+            if abs(value) > torch.finfo(s.dtype).max:  # as a kernel has it, where torch refuses such a number
+                value = math.copysign(math.inf, value)
             if op in ("s", "a"):
                 values[k] = s if op == "s" else a
             elif op == "const":

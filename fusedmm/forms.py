@@ -17,6 +17,7 @@ from fusedmm.structure import (
     own,
     own_values,
     plan_of,
+    require_data,
     require_device,
     require_integers,
     require_range,
@@ -83,8 +84,7 @@ def _from_pairs(
 def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:
     """``CSR.from_edge_index``."""
     require_integers("edge_index", edge_index)
-    if edge_index.layout != torch.strided:
-        raise TypeError(f"edge_index must be a dense tensor, not {edge_index.layout}")
+    require_data("edge_index", edge_index)
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         hint = "; transpose it" if edge_index.dim() == 2 and edge_index.shape[1] == 2 else ""
         raise ValueError(f"an edge_index must be [2, nnz], not {list(edge_index.shape)}{hint}")
@@ -103,8 +103,7 @@ def from_edges(edge_index: Tensor, edge_weight: Tensor | None, sources: int, tar
 def from_dense(dense: Tensor) -> CSR:
     """``CSR.from_dense``."""
     require_tensor("dense", dense)
-    if dense.layout != torch.strided:
-        raise TypeError(f"dense must be a dense tensor, not {dense.layout}; from_torch takes sparse ones")
+    require_data("dense", dense)
     if dense.dtype not in FLOATS:
         raise TypeError(f"dense must be float32, float64, float16 or bfloat16, not {dense.dtype}")
     if dense.dim() != 2:
@@ -214,3 +213,11 @@ def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
         row, col, _ = adj.coo()
         return torch.sparse_coo_tensor(torch.stack([row, col]), val, adj.shape)
     raise ValueError(f"layout must be torch.sparse_csr or torch.sparse_coo, not {layout}")
+
+
+def times(adj: CSR, x: Any) -> Tensor:
+    """``adj @ x``, of a vector too."""
+    from fusedmm.ops.spmm import spmm
+
+    vector = isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 1
+    return spmm(adj, x[:, None])[:, 0] if vector else spmm(adj, x)

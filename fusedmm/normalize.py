@@ -9,7 +9,6 @@ deterministic, without atomics.
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from fusedmm._lib import ops, sums_dtype
 from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.csr import CSR
 from fusedmm.incidence import into_rows
-from fusedmm.structure import FLOATS, derived, lasting, own, plan_of, require_values, was_looked_at
+from fusedmm.structure import FLOATS, derived, lasting, own, plan_of, require_number, require_values, was_looked_at
 
 _normalize: Any = ops._normalize.default
 
@@ -60,7 +59,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
 
     Raises:
         TypeError: no CSR, or a ``fill`` that is no number.
-        ValueError: a matrix that is not square.
+        ValueError: a matrix that is not square, or a ``fill`` that the values' dtype does not have.
         RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
     Gradient: reaches adj's values.
@@ -74,8 +73,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
                 [0., 7.]])
     """
     _require_square(adj)
-    if not isinstance(fill, Real):
-        raise TypeError(f"add_self_loops: fill must be a number, not {fill!r}")
+    fill = require_number("add_self_loops: fill", fill, torch.float32 if adj.val is None else adj.val.dtype)
     looped = with_loops(adj)
     if adj.val is None and fill == 1:
         return looped.pattern

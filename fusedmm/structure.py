@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import threading
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -264,7 +266,7 @@ def require_device(name: str, device: Any) -> torch.device:
         raise TypeError(f"{name} must be a device or its name, not {device!r}")
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         raise ValueError(f"{name}: there is no {device!r}") from None
     if found.type not in DEVICES:
         raise ValueError(f"{name} must be cpu or cuda, not {str(device)!r}")
@@ -278,6 +280,44 @@ def require_tensor(name: str, t: Any) -> None:
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
 
 
+def is_strided(t: Tensor) -> bool:
+    """Whether t is one dense tensor with strides: neither sparse nor mkldnn's nor nested."""
+    return t.layout == torch.strided and not t.is_nested
+
+
+def require_strided(name: str, t: Tensor) -> None:
+    """One dense tensor, whose numbers lie at strides."""
+    if not is_strided(t):
+        what = t.layout if t.layout != torch.strided else "a nested one"
+        raise TypeError(f"{name} must be one dense tensor, not {what}")
+
+
+def require_data(name: str, t: Tensor) -> None:
+    """One dense tensor that has numbers to read."""
+    require_strided(name, t)
+    if t.device.type not in DEVICES:
+        raise TypeError(f"{name} must be on cpu or cuda, not on {t.device}")
+
+
+def require_number(name: str, value: Any, dtype: torch.dtype) -> float:
+    """A real number, infinite ones too, that dtype has.
+
+    Raises:
+        TypeError: no number.
+        ValueError: one beyond the largest of dtype.
+    """
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    largest = torch.finfo(dtype).max
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.nan
+    if (math.isnan(number) and value == value) or largest < abs(number) < math.inf:
+        raise ValueError(f"{name} must be within {largest:g}, the largest of {dtype}, not {value!r}")
+    return number
+
+
 def require_integers(name: str, t: Any) -> None:
     require_tensor(name, t)
     if t.dtype not in INTEGERS:
@@ -286,8 +326,7 @@ def require_integers(name: str, t: Any) -> None:
 
 def require_vector(name: str, t: Any) -> None:
     require_integers(name, t)
-    if t.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, not {t.layout}")
+    require_data(name, t)
     if t.dim() != 1:
         raise ValueError(f"{name} must have 1 dimension, not {t.dim()}")
 
@@ -321,6 +360,7 @@ def require_values(val: Tensor | None, nnz: int, device: torch.device, name: str
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
         found = getattr(val, "dtype", type(val).__name__)
         raise TypeError(f"{name} must be a floating-point tensor, not {found}: float32, float64, float16 or bfloat16")
+    require_strided(name, val)
     if val.dim() not in (1, 2):
         raise ValueError(f"{name} must be [nnz] or [nnz, heads], not {list(val.shape)}")
     if val.shape[0] != nnz:

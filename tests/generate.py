@@ -74,9 +74,9 @@ STRUCTURES = {
 LEVELS: dict[str, list] = {
     "structure": list(STRUCTURES),
     "feat": [0, 1, 3, 31, 32, 33, 64, 127, 257],
-    "heads": [None, 1, 3],
+    "heads": [None, 0, 1, 3],
     "dtype": [torch.float32, torch.float64, torch.float16, torch.bfloat16],
-    "layout": ["contiguous", "transposed", "expanded", "odd", "strided", "flipped"],
+    "layout": ["contiguous", "transposed", "odd", "strided", "flipped", *(f"expanded {k}" for k in range(-3, 0))],
     "values": ["none", "entry", "head", "mixed"],
     "permuted": [False, True],
     "data": ["random", "constant", "powers", "cancelling"],
@@ -145,11 +145,12 @@ class Case:
 
 
 def lay(x: Tensor, layout: str) -> Tensor:
-    """The same numbers in another layout (an expanded tensor repeats its first row)."""
+    """The same numbers in another layout (an expanded tensor repeats its first row, head or channel)."""
     if layout == "transposed":
         return x.movedim(0, -1).contiguous().movedim(-1, 0)
-    if layout == "expanded":
-        return x[:1].expand_as(x) if x.shape[0] else x
+    if layout.startswith("expanded"):
+        axis = max(int(layout.split()[1]), -x.dim())
+        return x.narrow(axis, 0, min(1, x.shape[axis])).expand_as(x)
     if layout == "odd":  # rows that start at odd elements, of an odd pitch
         pitch = x.shape[-1] + 3
         room = x.new_full((x.numel() // max(x.shape[-1], 1) * pitch + 1,), float("nan"))[1:]

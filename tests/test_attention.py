@@ -41,7 +41,7 @@ class Call:
     @staticmethod
     def of(case, turn, device):
         """Scores and options take turns over the cases."""
-        score, heads = SCORES[turn % 3], case.heads or 1
+        score, heads = SCORES[turn % 3], 1 if case.heads is None else case.heads
         adj, g = case.matrix(device), torch.Generator().manual_seed(turn)
         feat = 1 if score == "additive" else FEATS[turn // 3 % len(FEATS)]
         sides = dataclasses.replace(case, feat=min(feat, 33) if case.structure == "many_rows" else feat)

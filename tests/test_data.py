@@ -292,7 +292,7 @@ def test_uniform_spreads_evenly():
     assert float((mean - 0.2).abs().max()) < 5 * (0.2 * 0.8 / 400) ** 0.5
     with pytest.raises(ValueError):
         data.uniform(2, 2, 5)
-    with pytest.raises(ValueError, match="no matrix of -1 x -1"):
+    with pytest.raises(ValueError, match=r"shape \(-1, -1\): both must be in"):
         data.uniform(-1, -1, 0)
 
 

@@ -351,7 +351,10 @@ def test_bad_options(make_layer, text):
         (lambda x, e: ours.SAGEConv(F_IN, F_OUT).double()(x, e, (NODES, 3)), r"size\[1\] is 3, but there are 11"),
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e), r"edge_attr must be \[40, D\].*not None"),
         (lambda x, e: ours.GINEConv(mlp()).double()(x, e, x), r"edge_attr must be \[40, D\].*not \[11, 5\]"),
-        (lambda x, e: ours.GINEConv(mlp()).double()(x, e, features(40, 2)), "edges have 2 features and nodes 5"),
+        (
+            lambda x, e: ours.GINEConv(mlp()).double()(x, e, features(40, 2)),
+            "edge_attr gives edges 2 features and x nodes 5",
+        ),
         (
             lambda x, e: ours.GINEConv(mlp()).double()(x[None, None], e, features(40, 5)),
             r"must be \[nodes, F\] or \[batch, nodes, F\], not \[1, 1, 11",

@@ -23,12 +23,14 @@ LIMIT = 13  # of a sum's exponent: 2^15 at most, which float16 has, before the n
 @st.composite
 def cases(draw: Any, values: tuple[str, ...] = ("none", "entry", "head", "float32")) -> dict[str, Any]:
     """A graph, and what its operands are like."""
-    heads = draw(st.sampled_from([None, 1, 2, 5]))
+    heads = draw(st.sampled_from([None, 1, 2, 5, 0]))
+    rows, cols = draw(st.integers(0, 6)), draw(st.integers(0, 6))
     return {
-        "rows": draw(st.integers(1, 6)),
-        "cols": draw(st.integers(1, 6)),
-        "nnz": draw(st.integers(0, 40)),
-        "feat": draw(st.sampled_from([1, 2, 3, 8, 17, 40])),
+        "rows": rows,
+        "cols": cols,
+        "nnz": draw(st.integers(0, 40)) if rows and cols else 0,
+        "feat": draw(st.sampled_from([1, 2, 3, 8, 17, 40, 0])),
+        "repeated": draw(st.sampled_from([None, None, 0, 1, -1])),  # the axis of stride 0
         "heads": heads,
         "dtype": draw(st.sampled_from(HALVES)),
         "values": draw(st.sampled_from([v for v in values if v != "head" or heads is not None])),
@@ -47,8 +49,8 @@ class Numbers:
         # Of all exponents together no more than keeps sums of products in float16, whatever is multiplied.
         spare = max(sum(max(e, 0) for e in case["exponents"][:factors]) - (LIMIT - 2 * factors - 4), 0)
         self.scale = [2.0 ** (e - -(-spare // factors)) for e in case["exponents"]]
-        row = torch.randint(0, self.rows, (self.nnz,), generator=self.g).to(device)
-        col = torch.randint(0, self.cols, (self.nnz,), generator=self.g).to(device)
+        row = torch.randint(0, max(self.rows, 1), (self.nnz,), generator=self.g).to(device)
+        col = torch.randint(0, max(self.cols, 1), (self.nnz,), generator=self.g).to(device)
         size = (self.nnz, self.heads) if self.values == "head" else (self.nnz,)
         kind = torch.float32 if self.values == "float32" else self.dtype
         val = None if self.values == "none" else self.fill(0, *size).detach().to(kind).requires_grad_()
@@ -62,7 +64,11 @@ class Numbers:
         return (self.scale[scale] * x).to(self.dtype).to(self.device).requires_grad_()
 
     def dense(self, scale: int, rows: int, feat: int | None = None) -> Tensor:
-        return self.fill(scale, rows, *self.size, self.feat if feat is None else feat)
+        x = self.fill(scale, rows, *self.size, self.feat if feat is None else feat)
+        if self.repeated is None:
+            return x
+        first = x.detach().movedim(self.repeated, 0)
+        return first[:1].expand_as(first).movedim(0, self.repeated).requires_grad_()
 
 
 def examples(test: Any) -> Any:
@@ -193,7 +199,7 @@ def test_fused(case, stages, device):
     bias=st.sampled_from(["none", "entry", "head"]),
 )
 def test_attention(case, score, bias, device):
-    case = case | {"heads": case["heads"] or 2}
+    case = case | {"heads": 2 if case["heads"] is None else case["heads"]}
     n = Numbers(case, device, 4)
     feat = 1 if score == "additive" else n.feat
     q, k = (n.dense(s, rows, feat) for s, rows in ((1, n.rows), (2, n.cols)))
@@ -203,7 +209,7 @@ def test_attention(case, score, bias, device):
     out = fusedmm.attention(n.adj, *narrow, v, score=score, att=att, bias=of_edges)
     gout = n.fill(0, *out.shape).detach()
     per_head = [t if t is None or t.dim() == 2 else t[:, None].expand(-1, n.heads) for t in (of_edges, n.adj.val)]
-    scale = feat**-0.5 if score == "dot" else 1.0
+    scale = feat**-0.5 if score == "dot" and feat else 1.0
     exact = attention_oracle(n.adj, Given(q, k, v, att, *per_head, None), score, scale, 0.2, gout, n.dtype)
     assert_close("out", out, exact["out"], n.dtype)
     wanted = {"gq": q, "gk": k, "gv": v, "gatt": att, "gbias": of_edges, "gweight": n.adj.val}

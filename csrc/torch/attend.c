@@ -19,6 +19,13 @@ bool attend_seed(attending *s, int k)
     return true;
 }
 
+bool attend_matrix(attending *s, const char *name)
+{
+    if (!frame_matrix(&s->f, s->n, &s->a)) return false;
+    return s->a.rows == s->n ||
+           frame_fail(&s->f, "%s has %" PRId64 " rows, the matrix %" PRId64, name, s->n, s->a.rows);
+}
+
 bool attend_flat(attending *s, int k, const char *name, fmm_dense *d, tensor *t)
 {
     if (!frame_dense(&s->f, k, name, d, t)) return false;

@@ -18,6 +18,8 @@ typedef struct attending {
 
 /* Input k: one int64, or nothing. */
 bool attend_seed(attending *s, int k);
+/* The matrix, inputs 0 to 3, of n rows and columns as what is called so has rows. */
+bool attend_matrix(attending *s, const char *name);
 /* Input k, [n, heads * feat], as [n, heads, feat]. */
 bool attend_flat(attending *s, int k, const char *name, fmm_dense *d, tensor *t);
 /* Input k, [heads * feat], as [n, heads, feat] with rows that share memory; absent without

@@ -70,7 +70,7 @@ static bool begin(maps *m, const StableIValue *stack, int first, int tensors)
     s->call.k = key(m, &m->p);
     s->call.v = value(m, &m->p);
     s->call.q = query(m, &m->p);
-    return attend_seed(s, first + 2) && frame_matrix(&s->f, s->n, &s->a);
+    return attend_seed(s, first + 2) && attend_matrix(s, "p");
 }
 
 /* What forward keeps; out where something is added to it. */

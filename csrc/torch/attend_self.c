@@ -43,7 +43,7 @@ static bool begin(self *o, const StableIValue *stack, int tensors)
     s->given = t.dtype;
     s->dtype = o->x.dtype;
     s->n = o->x.rows;
-    return frame_matrix(&s->f, s->n, &s->a);
+    return attend_matrix(s, "x");
 }
 
 /* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`; out, to

@@ -28,13 +28,13 @@ static bool take_dense(attend *s, int k, const char *name, fmm_dense *d)
     return frame_dense(&s->f, k, name, d, &t);
 }
 
-/* att, [H, F], as one row of H heads; without elements it is absent. */
+/* att, [H, F], as one row of H heads; absent without elements and these axes. */
 static bool take_att(attend *s)
 {
     tensor t;
     fmm_dense *d = &s->call.att;
     if (!frame_take(&s->f, ATT, "att", &t)) return false;
-    if (!t.numel) return true;
+    if (!t.numel && t.dim != 2) return true;
     if (!frame_dense(&s->f, ATT, "att", d, &t)) return false;
     if (t.dim != 2) return frame_fail(&s->f, "att must be [heads, F]");
     d->heads = d->rows;

@@ -174,14 +174,19 @@ static bool is_list(frame *f, const char *name, const tensor *t, int32_t dtype,
     return true;
 }
 
+/* What errors call the tensors of a matrix, and those of its transpose behind it. */
+static const char *const parts[2][4] = {{"ptr", "idx", "eid", "plan"},
+                                        {"ptr_t", "idx_t", "eid_t", "plan_t"}};
+
 static bool structure(frame *f, int first, int64_t cols, fmm_csr *a)
 {
+    const char *const *names = parts[first > 0];
     tensor ptr, idx;
-    if (!frame_take(f, first, "ptr", &ptr) || !frame_take(f, first + 1, "idx", &idx) ||
-        !is_list(f, "ptr", &ptr, fmm_torch.aoti_torch_dtype_int64(), "int64") ||
-        !is_list(f, "idx", &idx, fmm_torch.aoti_torch_dtype_int32(), "int32"))
+    if (!frame_take(f, first, names[0], &ptr) || !frame_take(f, first + 1, names[1], &idx) ||
+        !is_list(f, names[0], &ptr, fmm_torch.aoti_torch_dtype_int64(), "int64") ||
+        !is_list(f, names[1], &idx, fmm_torch.aoti_torch_dtype_int32(), "int32"))
         return false;
-    if (ptr.numel < 1) return frame_fail(f, "ptr must have rows + 1 elements, not 0");
+    if (ptr.numel < 1) return frame_fail(f, "%s must have rows + 1 elements, not 0", names[0]);
     *a = (fmm_csr){
         .rows = ptr.numel - 1, .cols = cols, .nnz = idx.numel, .ptr = ptr.data, .idx = idx.data};
     return true;
@@ -191,22 +196,23 @@ bool frame_structure(frame *f, int64_t cols, fmm_csr *a) { return structure(f, 0
 
 bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
 {
+    const char *const *names = parts[first > 0];
     tensor eid, plan;
-    if (!structure(f, first, cols, a) || !frame_take(f, first + 2, "eid", &eid) ||
-        !frame_take(f, first + 3, "plan", &plan))
+    if (!structure(f, first, cols, a) || !frame_take(f, first + 2, names[2], &eid) ||
+        !frame_take(f, first + 3, names[3], &plan))
         return false;
     const bool wide = a->nnz > INT32_MAX;
     const int32_t id =
         wide ? fmm_torch.aoti_torch_dtype_int64() : fmm_torch.aoti_torch_dtype_int32();
     if (eid.numel) {
-        if (!is_list(f, "eid", &eid, id, wide ? "int64" : "int32")) return false;
+        if (!is_list(f, names[2], &eid, id, wide ? "int64" : "int32")) return false;
         if (eid.numel != a->nnz)
-            return frame_fail(f, "eid has %" PRId64 " elements for %" PRId64 " entries", eid.numel,
-                              a->nnz);
+            return frame_fail(f, "%s has %" PRId64 " elements for %" PRId64 " entries", names[2],
+                              eid.numel, a->nnz);
         a->eid = eid.data;
     }
     if (plan.numel) {
-        if (!is_list(f, "plan", &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
+        if (!is_list(f, names[3], &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
         a->plan = plan.data;
         a->plan_bytes = (size_t)plan.numel;
     }

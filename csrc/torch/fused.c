@@ -182,7 +182,7 @@ static void mirrored(StableIValue *stack, uint64_t inputs, uint64_t results)
     fmm_dense out_view;
     tensor out = {0};
     (void)inputs, (void)results;
-    if (take(&f, stack, TENSORS, FMM_MIRRORED, &o) && frame_values(&f, KEPT, &o.kept)) {
+    if (take(&f, stack, TENSORS, FMM_MIRRORED, &o) && frame_numbers(&f, KEPT, "val_t", &o.kept)) {
         o.fusion.val_t = &o.kept;
         o.fusion.out = &out_view;
         if (allocate(&f, &o, o.a.rows, o.x.feat, &out, &out_view))

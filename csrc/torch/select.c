@@ -25,7 +25,8 @@ static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &x, &x_given) ||
         !frame_dense(&f, Y, "y", &y, &y_given) || !take_optional(&f, Z, "z", &z) ||
         !take_optional(&f, G, "g", &g) || !frame_values(&f, VAL, &val) ||
-        !frame_values(&f, WEIGHT, &weight) || !frame_matrix(&f, cols ? y.rows : x.rows, &a))
+        !frame_numbers(&f, WEIGHT, "weight", &weight) ||
+        !frame_matrix(&f, cols ? y.rows : x.rows, &a))
         goto done;
     const int64_t edge_size[2] = {a.nnz, x.heads};
     const int64_t flat[2] = {a.rows, x.feat}, headed[3] = {a.rows, x.heads, x.feat};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from fusedmm.csr import CSR
+from fusedmm.structure import require_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +36,8 @@ def rmat(scale: int, edge_factor: int = 16, a: float = 0.57, b: float = 0.19, c:
         >>> data.rmat(4, 2)
         CSR(shape=(16, 16), nnz=27, val=none, device=cpu)
     """
-    if not 0 <= scale <= 30 or min(a, b, c) < 0 or not 0 < a + b + c <= 1 or edge_factor < 0:
+    quarters = max(a, b, c) <= 1 and min(a, b, c) >= 0 and 0 < a + b + c <= 1
+    if not 0 <= scale <= 30 or not 0 <= edge_factor < 2**31 or not quarters:
         raise ValueError(f"no R-MAT of scale {scale}, edge factor {edge_factor} and quarters {(a, b, c)}")
     rng = np.random.default_rng(seed)
     keys = np.zeros(edge_factor << scale, dtype=np.int64)
@@ -53,8 +56,7 @@ def uniform(rows: int, cols: int, nnz: int, seed: int = 0) -> CSR:
         >>> data.uniform(3, 4, 5)
         CSR(shape=(3, 4), nnz=5, val=none, device=cpu)
     """
-    if min(rows, cols) < 0:
-        raise ValueError(f"no matrix of {rows} x {cols}")
+    rows, cols = require_shape((rows, cols))
     places = rows * cols
     if not 0 <= nnz <= places:
         raise ValueError(f"{nnz} distinct entries do not fit into {rows} x {cols}")
@@ -87,6 +89,7 @@ def banded(n: int, bandwidth: int) -> CSR:
         >>> data.banded(4, 1)
         CSR(shape=(4, 4), nnz=10, val=none, device=cpu)
     """
+    require_shape((n, n))
     if n < 1 or bandwidth < 0:
         raise ValueError(f"no banded matrix of {n} rows and bandwidth {bandwidth}")
     return _from_offsets((n,), np.arange(-min(bandwidth, n), min(bandwidth, n) + 1)[:, None])
@@ -111,5 +114,6 @@ def stencil(n_x: int, n_y: int, n_z: int | None = None, *, points: int = 5) -> C
     }
     if (len(extent), points) not in known or min(extent) < 1:
         raise ValueError(f"no stencil of {points} points on a grid of {extent}: 5 or 9 in the plane, 7 or 27 in space")
+    require_shape((math.prod(extent),) * 2)
     offsets = np.stack(np.meshgrid(*[np.arange(-1, 2)] * len(extent), indexing="ij"), axis=-1).reshape(-1, len(extent))
     return _from_offsets(extent, offsets[known[len(extent), points](offsets)])

@@ -22,9 +22,11 @@ from torch.nn.parameter import Parameter
 from fusedmm._lib import REDUCTIONS, sums_dtype
 from fusedmm.csr import CSR
 from fusedmm.nn.adjacency import aggregate
+from fusedmm.nn.checks import require_number, require_size
 from fusedmm.ops.attention import attention
 from fusedmm.ops.operands import autocast
 from fusedmm.ops.pair import kept_entries
+from fusedmm.structure import require_strided
 
 FUSED = {"add": "sum", **{name: name for name in REDUCTIONS}}  # what PyG has no messages for, by these names alone
 PEER = "torch_geometric.nn.aggr."
@@ -43,6 +45,7 @@ class Neighbours:
     """Reductions of x over the rows of a graph, each made once; x [nodes, F] or [batch, nodes, F]."""
 
     def __init__(self, adj: CSR, x: Tensor, kinds: list[str]) -> None:
+        require_strided("SAGEConv: x", x)
         self.adj, self.x, self.kinds = adj, autocast(x), kinds
         self._made: dict[Any, Tensor] = {}
 
@@ -97,13 +100,13 @@ class Aggregation(torch.nn.Module):
 
     Args:
         kind: a key of ``OPTIONS``.
-        options: those of PyG's class of that name. With ``learn`` t or p is a parameter [channels].
+        options: all those of PyG's class of that name. With ``learn`` t or p is a parameter [channels].
     """
 
     def __init__(self, kind: str, options: dict[str, Any]) -> None:
         super().__init__()
         self.kind, self.kinds, self.times = kind, [kind], 1
-        self.options = OPTIONS[kind] | options
+        self.options = options
         self.learnt = {"softmax": "t", "powermean": "p"}.get(kind) if self.options.get("learn") else None
         if self.learnt is not None:
             self.register_parameter(self.learnt, Parameter(torch.empty(self.options["channels"])))
@@ -124,6 +127,9 @@ class Aggregation(torch.nn.Module):
 
     def forward(self, near: Neighbours) -> Tensor:
         """[targets, F], or [batch, targets, F]."""
+        channels, width = self.options.get("channels", 1), near.x.shape[-1]
+        if channels not in (1, width):
+            raise ValueError(f"SAGEConv: x has {width} features, the {self.learnt} of aggr {self.kind!r} {channels}")
         return self._of(near).to(near.x.dtype)
 
     def _of(self, near: Neighbours) -> Tensor:
@@ -145,7 +151,9 @@ class Aggregation(torch.nn.Module):
         k = k.detach() if self.options["semi_grad"] else k
         none = k.new_zeros(1, 1).expand(near.adj.shape[0], k.shape[1])
         out: Any = attention(near.adj, none, k, x.flatten(1)[..., None], score="additive", slope=1.0)
-        return out.view(-1, x.shape[1]) if x.dim() == 2 else out.view(-1, *x.shape[1:]).transpose(0, 1)
+        return (
+            out.view(out.shape[0], x.shape[1]) if x.dim() == 2 else out.view(out.shape[0], *x.shape[1:]).transpose(0, 1)
+        )
 
     def _powermean(self, near: Neighbours) -> Tensor:
         p = self._number("p")
@@ -216,7 +224,14 @@ def _one(layer: str, aggr: Any, options: dict[str, Any]) -> Aggregation:
     for option in options:
         if option not in OPTIONS[kind]:
             raise ValueError(f"{layer}: aggr {aggr!r} has no option {option}")
-    found = Aggregation(kind, options if name is aggr else _options_of(kind, aggr))
+    options = OPTIONS[kind] | (options if name is aggr else _options_of(kind, aggr))
+    for number in ("t", "p", "clamp_min", "clamp_max"):
+        if options.get(number) is not None:
+            options[number] = require_number(layer, f"aggr {kind!r}: {number}", options[number])
+    if options.get("p") == 0:
+        raise ValueError(f"{layer}: aggr {kind!r}: p must not be 0, whose inverse is a power too")
+    require_size(layer, f"aggr {kind!r}: channels", options.get("channels", 1))
+    found = Aggregation(kind, options)
     learn, semi, channels = (found.options.get(name) for name in ("learn", "semi_grad", "channels"))
     if kind == "softmax" and learn and semi:
         raise ValueError(f"{layer}: aggr 'softmax' cannot learn t with semi_grad")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.jit import is_tracing
 
+from fusedmm import structure
+from fusedmm.csr import CSR
 from fusedmm.nn.linear import Linear
-from fusedmm.structure import FLOATS
+from fusedmm.structure import FLOATS, require_data, require_strided, require_tensor, require_values
 
+MAPPED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)  # what a linear map takes besides dense tensors
 BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}
 
 
@@ -37,18 +39,18 @@ def require_size(layer: str, name: str, value: Any, lazy: bool = False) -> None:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{layer}: {name} must be an integer, not {value!r}") from None
-    if number < 1 and not (lazy and number == -1):
-        raise ValueError(f"{layer}: {name} must be positive{', or -1' if lazy else ''}, not {number}")
+    if not 1 <= number < 2**31 and not (lazy and number == -1):
+        raise ValueError(f"{layer}: {name} must be positive and below 2^31{', or -1' if lazy else ''}, not {number}")
 
 
-def require_number(layer: str, name: str, value: Any) -> None:
-    """A real number.
+def require_number(layer: str, name: str, value: Any) -> float:
+    """A real number as a float, which torch takes of any size, where it does not take every integer.
 
     Raises:
         TypeError: something else.
+        ValueError: a number that float32 does not have.
     """
-    if not isinstance(value, Real):
-        raise TypeError(f"{layer}: {name} must be a number, not {value!r}")
+    return structure.require_number(f"{layer}: {name}", value, torch.float32)
 
 
 def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[int, int]:
@@ -105,8 +107,9 @@ def require_nodes(
 
 
 def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, times: int) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{layer}: {name} must be a tensor, not {type(x).__name__}")
+    require_tensor(f"{layer}: {name}", x)
+    if type(lin) is not Linear or x.layout not in MAPPED:
+        require_data(f"{layer}: {name}", x)
     dim = x.dim()
     if dim != 2 and not (batch and dim == 3):
         shapes = "[nodes, F] or [batch, nodes, F]" if batch else "[nodes, F]"
@@ -143,28 +146,30 @@ def require_edge_attr(layer: str, attr: Any, nnz: int, lin: Any, flat: bool = Tr
         TypeError: no tensor, or what ``require_mapped`` refuses.
         ValueError: other dimensions, another number of edges, or another D.
     """
-    if attr is not None and not isinstance(attr, Tensor):
-        raise TypeError(f"{layer}: edge_attr must be a tensor, not {type(attr).__name__}")
+    if attr is not None:
+        require_tensor(f"{layer}: edge_attr", attr)
+        require_data(f"{layer}: edge_attr", attr)
     if attr is None or not (attr.dim() == 2 or (flat and attr.dim() == 1)) or attr.size(0) != nnz:
         found = "None" if attr is None else list(attr.shape)
         raise ValueError(f"{layer}: edge_attr must be [{nnz}, D], one row per edge, not {found}")
     attr = attr if attr.dim() == 2 else attr[:, None]
-    if lin is not None:
-        require_mapped(layer, "edge_attr", attr, lin, "edge_dim")
+    require_mapped(layer, "edge_attr", attr, lin, "edge_dim")
     return attr
 
 
-def require_edge_weight(layer: str, weight: Any, nnz: int) -> Tensor:
+def require_edge_weight(layer: str, weight: Any, adj: CSR) -> Tensor:
     """Weights [nnz] or [nnz, 1], as [nnz].
 
     Raises:
         TypeError: no floating tensor.
         ValueError: another shape.
     """
-    if not isinstance(weight, Tensor):
-        raise TypeError(f"{layer}: edge_weight must be a tensor, not {type(weight).__name__}")
+    name, nnz = f"{layer}: edge_weight", adj.nnz
+    require_tensor(name, weight)
     if not weight.dtype.is_floating_point:
-        raise TypeError(f"{layer}: edge_weight must be floating-point, not {weight.dtype}")
+        raise TypeError(f"{name} must be floating-point, not {weight.dtype}")
+    require_strided(name, weight)
     if weight.shape not in ((nnz,), (nnz, 1)):
-        raise ValueError(f"{layer}: edge_weight must be [{nnz}] or [{nnz}, 1], not {list(weight.shape)}")
+        raise ValueError(f"{name} must be [{nnz}] or [{nnz}, 1], not {list(weight.shape)}")
+    require_values(weight, nnz, adj.device, name)
     return weight if weight.dim() == 1 else weight[:, 0]

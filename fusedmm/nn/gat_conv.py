@@ -87,13 +87,12 @@ class GATConv(Layer):
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
         require_attention("GATConv", heads, dropout, edge_dim)
-        require_number("GATConv", "negative_slope", negative_slope)
         require_fill("GATConv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
         self.concat = concat
-        self.negative_slope = negative_slope
+        self.negative_slope = require_number("GATConv", "negative_slope", negative_slope)
         self.dropout = dropout
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim

@@ -89,13 +89,12 @@ class GATv2Conv(Layer):
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", heads, dropout, edge_dim)
-        require_number("GATv2Conv", "negative_slope", negative_slope)
         require_fill("GATv2Conv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
         self.concat = concat
-        self.negative_slope = negative_slope
+        self.negative_slope = require_number("GATv2Conv", "negative_slope", negative_slope)
         self.dropout = dropout
         self.add_self_loops = add_self_loops
         self.edge_dim = edge_dim

@@ -134,7 +134,7 @@ class GCNConv(Layer):
             return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
         if edge_weight is not None:
-            edge_weight = require_edge_weight("GCNConv", edge_weight, adj.nnz)
+            edge_weight = require_edge_weight("GCNConv", edge_weight, adj)
         if not self.normalize:
             return adj if edge_weight is None else adj.with_values(edge_weight)
         val = adj.val if edge_weight is None else edge_weight

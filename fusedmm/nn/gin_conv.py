@@ -57,9 +57,8 @@ class GINConv(Layer):
         require_options(type(self).__name__, options)
         if not callable(nn) or isinstance(nn, type):
             raise TypeError(f"{type(self).__name__}: nn must be a module, or a function of a tensor, not {nn!r}")
-        require_number(type(self).__name__, "eps", eps)
         self.nn = nn
-        self.initial_eps = eps
+        self.initial_eps = require_number(type(self).__name__, "eps", eps)
         if train_eps:
             self.eps = torch.nn.Parameter(torch.empty(1))
         else:
@@ -192,7 +191,8 @@ class GINEConv(GINConv):
         edge = edge_attr if self.lin is None else self.lin(edge_attr)
         if edge.size(1) != source.size(-1):
             raise ValueError(
-                f"GINEConv: edges have {edge.size(1)} features and nodes {source.size(-1)}; edge_dim maps edges"
+                f"GINEConv: edge_attr gives edges {edge.size(1)} features and x nodes {source.size(-1)}; "
+                "edge_dim maps edges"
             )
         message = (aggregate(from_columns(adj), source, "sum") + edge).relu_()  # in place, for its size
         return self._combine(aggregate(into_rows(adj), message, self.reduce), target)

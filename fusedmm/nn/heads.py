@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm import structure
 from fusedmm.convert import is_edge_index
 from fusedmm.csr import CSR
 from fusedmm.nn.adjacency import (
@@ -19,12 +20,12 @@ from fusedmm.nn.adjacency import (
     with_edge_values,
     with_one_loop,
 )
-from fusedmm.nn.checks import require_edge_attr, require_options
+from fusedmm.nn.checks import require_edge_attr, require_number, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.normalize import with_loops, without_loops
 from fusedmm.ops.operands import require_pattern
 from fusedmm.ops.spmm import spmm
-from fusedmm.structure import CONVERTED, outside
+from fusedmm.structure import CONVERTED, FLOATS, INTEGERS, outside, require_data
 
 Fill = float | Tensor | str | None
 Weights = tuple[Any, Tensor]
@@ -59,8 +60,14 @@ def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
         reduction(layer, fill, "fill_value")
     elif fill is not None and not isinstance(fill, (int, float, Tensor)):
         raise ValueError(f"{layer}: fill_value must be a number, a tensor or a reduction, not {fill!r}")
-    elif isinstance(fill, Tensor) and edge_dim is not None and edge_dim > 0:
-        require_width(fill, edge_dim, f"{layer}: ")
+    elif isinstance(fill, (int, float)):
+        require_number(layer, "fill_value", fill)
+    elif isinstance(fill, Tensor):
+        require_data(f"{layer}: fill_value", fill)
+        if fill.dtype not in (*FLOATS, *INTEGERS):
+            raise TypeError(f"{layer}: fill_value must hold real numbers, not {fill.dtype}")
+        if edge_dim is not None and edge_dim > 0:
+            require_width(fill, edge_dim, f"{layer}: ")
 
 
 def require_width(fill: Tensor, edge_dim: int, layer: str = "") -> None:
@@ -136,7 +143,8 @@ def _add_loops(given: Edges, fill: Fill) -> Edges:
         require_width(fill, attr.size(1))
         loops = fill.to(attr).expand(nodes, attr.size(1))
     else:
-        loops = attr.new_full((nodes, attr.size(1)), 1.0 if fill is None else fill)
+        number = 1.0 if fill is None else structure.require_number("fill_value", fill, attr.dtype)
+        loops = attr.new_full((nodes, attr.size(1)), number)
     kept = attr if looped.kept is None else attr.index_select(0, looped.kept)
     return Edges(looped.pattern, torch.cat([kept, loops]))
 

@@ -10,6 +10,7 @@ differentiated, it is taken through the same formula written with edge_softmax a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weigh
 from fusedmm.ops.operands import autocast, needs_rules, normalize, require_dense, rows_of
 from fusedmm.ops.pair import gradients, half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
 from fusedmm.ops.sddmm import elementwise
-from fusedmm.structure import FLOATS
+from fusedmm.structure import FLOATS, is_strided, require_number, require_strided
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 DOT, ADDITIVE, GATV2 = 0, 1, 2
@@ -180,6 +181,9 @@ def _require_number(name: str, number: Any) -> None:
     """A number, or a tensor of one that wants no gradient, since none would reach it."""
     if isinstance(number, Tensor) and number.requires_grad:
         raise TypeError(f"attention: {name} gets no gradient; multiply an operand by it, or give {name}.item()")
+    if isinstance(number, Real):
+        require_number(f"attention: {name}", number, torch.float64)
+        return
     try:
         float("none" if isinstance(number, str) else number)
     except (TypeError, ValueError, RuntimeError):
@@ -195,11 +199,12 @@ def _operands(
     v = autocast(v[:, None] if flat else v)
     heads, given = v.shape[1], []
     for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
-        if score == "additive" and isinstance(x, Tensor) and not x.is_nested:
+        dense = isinstance(x, Tensor) and is_strided(x)
+        if score == "additive" and dense:
             if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
                 raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
             x = x[:, None, None] if x.dim() == 1 else x[..., None]
-        elif isinstance(x, Tensor) and x.dim() == 2 and flat:
+        elif dense and x.dim() == 2 and flat:
             x = x[:, None]
         require_dense("attention", name, x, adj, rows, axis)
         if x.dim() != 3 or x.shape[1] != heads:
@@ -218,6 +223,7 @@ def _operands(
         if not isinstance(att, Tensor) or att.dtype not in FLOATS:
             kind = att.dtype if isinstance(att, Tensor) else type(att).__name__
             raise TypeError(f"attention: att must be float32, float64, float16 or bfloat16, not {kind}")
+        require_strided("attention: att", att)
         each = [heads, q.shape[2]]
         if list(att.shape) not in (each, [1, *each], each[heads == 1 :]):
             raise ValueError(f"attention: att must be {each}, not {list(att.shape)}")

@@ -17,7 +17,7 @@ from fusedmm.convert import as_csr
 from fusedmm.csr import CSR
 from fusedmm.ops.operands import autocast, needs_rules, require_pattern
 from fusedmm.ops.pair import Held, half, kept, run, sddmm_half, spmm_half
-from fusedmm.structure import FLOATS
+from fusedmm.structure import FLOATS, require_strided
 
 ADDITIVE = 1
 
@@ -66,10 +66,9 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
     if x.dtype not in FLOATS:
         hint = "; torch.where(mask, 0.0, -torch.inf) makes one of a mask" if x.dtype == torch.bool else ""
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}{hint}")
+    require_strided(f"{op}: {name}", x)
     if x.device != adj.ptr.device:
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
-    if x.is_nested:
-        raise TypeError(f"{op}: {name} must be one dense tensor, not a nested one")
     if x.dim() not in (1, 2) or x.shape[0] != adj.nnz:
         raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")
 

@@ -183,13 +183,14 @@ _definitions.define("_edge_program(Tensor like, str edge, bool gradients) -> Ten
 
 
 @torch.library.impl(_definitions, "_edge_program", "CompositeExplicitAutograd")
+@torch.library.impl(_definitions, "_edge_program", "AutogradNestedTensor")
 def _(like, edge, gradients):  # type: ignore[no-untyped-def]
     return parse(edge).program(gradients).clone()
 
 
 @torch.library.register_fake("fusedmm::_edge_program", lib=_definitions)
 def _(like, edge, gradients):  # type: ignore[no-untyped-def]
-    return torch.empty((len(parse(edge).steps(gradients)), 5), dtype=torch.float64, device="cpu")
+    return torch.tensor(parse(edge).steps(gradients), dtype=torch.float64, device="cpu").reshape(-1, 5)
 
 
 def _ordered(adj: CSR, transposed: bool, val: Values) -> tuple[Half, Values]:

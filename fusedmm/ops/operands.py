@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
 from fusedmm.csr import CSR
-from fusedmm.structure import FLOATS
+from fusedmm.structure import FLOATS, require_strided
 
 Size = int | tuple[int, int] | None
 
@@ -34,18 +34,18 @@ def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str)
     if x.dtype not in FLOATS:
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
     if x.layout != torch.strided:
-        raise TypeError(f"{op}: {name} must be dense, not {x.layout}")
+        require_strided(f"{op}: {name}", x)
+    try:
+        shape = x.shape
+    except RuntimeError:  # asking for x.is_nested would cost every call
+        require_strided(f"{op}: {name}", x)
+        raise
     if x.device != adj.ptr.device:
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
-    dim = x.dim()
-    if dim != 2 and dim != 3:
-        raise ValueError(f"{op}: {name} must be [{axis}, F] or [{axis}, heads, F], not {list(x.shape)}")
-    try:
-        n = x.shape[0]
-    except RuntimeError:  # asking for x.is_nested would cost every call
-        raise TypeError(f"{op}: {name} must be one dense tensor, not a nested one") from None
-    if n != rows:
-        raise ValueError(f"{op}: {name} has {n} rows, the matrix {rows} {axis}")
+    if len(shape) != 2 and len(shape) != 3:
+        raise ValueError(f"{op}: {name} must be [{axis}, F] or [{axis}, heads, F], not {list(shape)}")
+    if shape[0] != rows:
+        raise ValueError(f"{op}: {name} has {shape[0]} rows, the matrix {rows} {axis}")
 
 
 def require_pattern(op: str, why: str, adj: CSR, given: Any, name: str = "adj") -> None:

@@ -25,7 +25,7 @@ from fusedmm.ops.operands import needs_rules
 from fusedmm.structure import Half, lasting, shared_by
 
 Values = Tensor | None
-Kind = tuple[int, torch.dtype]
+Kind = tuple[int | None, torch.dtype]
 SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
@@ -110,13 +110,13 @@ def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, alg
 
 
 def kind_of(val: Tensor) -> Kind:
-    """What a gradient of values must know of them: heads (0: no such axis) and dtype."""
-    return val.shape[1] if val.dim() == 2 else 0, val.dtype
+    """What a gradient of values must know of them: heads (None: no such axis) and dtype."""
+    return val.shape[1] if val.dim() == 2 else None, val.dtype
 
 
 def serves_all(kind: Kind, x: Tensor) -> bool:
     """Whether values [nnz] or [nnz, 1] serve several heads of x."""
-    return x.dim() == 3 and x.shape[1] != max(kind[0], 1)
+    return x.dim() == 3 and x.shape[1] != (1 if kind[0] is None else kind[0])
 
 
 def like_values(g: Tensor, kind: Kind) -> Tensor:
@@ -124,7 +124,7 @@ def like_values(g: Tensor, kind: Kind) -> Tensor:
     heads, dtype = kind
     if g.dim() == 2 and g.shape[1] != heads:
         g = g.sum(1)
-    if heads and g.dim() == 1:
+    if heads is not None and g.dim() == 1:
         g = g[:, None]
     return g if g.dtype == dtype else g.to(dtype)
 
