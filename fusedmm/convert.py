@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdRef, WeakTensorKeyDictionary
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakIdRef
 
 from fusedmm.compress import EDGE_PLACES, as_eid, is_outside, require_inside
 from fusedmm.csr import CSR
@@ -39,11 +41,23 @@ HINTS = {  # what others hold a graph in, and what to give of it
 }
 FEW = 2**17  # edges up to which host time decides: more are first looked at, since those in order need no sort
 
-# Structures of tensors that were converted before, with the version and size they had then and whether they
-# were validated. Weak, so an entry lives as long as its tensor; beside the tensors, so that copies and pickles
-# do not carry it.
-_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-_looped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # the same of structures with self loops
+SIZES = 4  # structures that are remembered of one tensor, which operators may take for several numbers of nodes
+
+Mark = tuple[Any, ...]  # equal as long as a tensor holds what it held
+
+
+class Remembered(NamedTuple):
+    """The structures that were made of a tensor while it had this mark."""
+
+    of: weakref.ref[Tensor]
+    mark: Mark
+    storages: tuple[StorageWeakRef, ...]  # no other storage gets the address in the mark as long as these are there
+    made: dict[Any, tuple[int, Any]]  # per size: how it was checked, and the structure
+
+
+# By the id of a tensor, until the tensor dies. Beside the tensors, so that copies and pickles do not carry it.
+_known: dict[int, Remembered] = {}
+_looped: dict[int, Remembered] = {}  # the same of structures with self loops
 _lock = threading.Lock()
 
 
@@ -82,11 +96,12 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
 
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor, of
-        ``(ptr, idx)`` and of a ``SparseTensor`` is converted once and remembered while its tensors live
-        unchanged, as torch counts changes: what is written behind its back, through numpy, ``.data`` or the
-        tensors that a sparse one was made of, is not seen. DGL's and scipy's holders, COO tensors that are
-        uncoalesced and want a gradient, and tensors made in inference mode are converted at every call:
-        make a CSR of them once. Compiled code breaks its graph for a conversion, which is refused by name where
+        ``(ptr, idx)`` and of a ``SparseTensor`` is converted once for each of the last few sizes, and remembered
+        while its tensors live unchanged. Seen are the writes that torch counts, and other data in a tensor's place
+        (``edge_index.data = other``). What is written into the same memory behind torch's back is not seen:
+        through numpy, through ``edge_index.data`` (``edge_index.data[0] = 1``) or through the tensors that a
+        sparse one was made of. DGL's and scipy's holders, COO tensors that are uncoalesced and want a gradient, and
+        tensors made in inference mode are converted at every call: make a CSR of them once. Compiled code breaks its graph for a conversion, which is refused by name where
         there must be one graph: make a CSR beforehand, as must be done with a sparse tensor, since
         ``torch.compile`` takes none as an argument.
 
@@ -131,7 +146,7 @@ def lent(adj: Any, x: Any, size: Size) -> CSR:
     """``as_csr`` for one product with x: where no gradient keeps the values of a sparse tensor, they are not copied."""
     if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
         return as_csr(adj, size=size)
-    known: CSR | None = _recall(_known, adj, None if size is None else require_size(size), True)
+    known: CSR | None = _recall(_known, adj, _mark(adj), adj.shape, True)
     return as_csr(adj, size=size) if known is None else known.with_values(adj.values())
 
 
@@ -144,19 +159,15 @@ def _is_free(*operands: Any) -> bool:
 
 def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = None, *, check: bool) -> CSR:
     """``CSR.from_csr`` whose structure is remembered as long as idx and ptr live unchanged."""
-    if (
-        not isinstance(idx, Tensor)
-        or torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or ptr.is_inference()
-    ):
+    if not isinstance(idx, Tensor) or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return CSR.from_csr(ptr, idx, val, shape, check=check)
-    size = None if shape is None else require_shape(shape), WeakIdRef(ptr), ptr._version
-    known: CSR | None = _recall(_known, idx, size, check)
+    size, of_idx, of_ptr = None if shape is None else require_shape(shape), _mark(idx), _mark(ptr)
+    mark = None if of_idx is None or of_ptr is None else (of_idx, of_ptr, WeakIdRef(ptr))
+    known: CSR | None = _recall(_known, idx, mark, size, check)
     if known is not None:
         return known if val is None else known.with_values(val)
     made = CSR.from_csr(ptr, idx, val, shape, check=check)
-    _remember(_known, idx, size, check, made.pattern())
+    _remember(_known, idx, mark, size, check, made.pattern(), ptr)
     return made
 
 
@@ -180,15 +191,16 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
         adj = plain(adj)
     if type(adj) is not Tensor or torch.compiler.is_compiling():
         return with_loops(as_csr(adj, size=size))
-    known: Looped | None = _recall(_looped, adj, size, True)
+    mark = _mark(adj)
+    known: Looped | None = _recall(_looped, adj, mark, size, True)
     if known is None:
         if not is_edge_index(adj):
             return with_loops(as_csr(adj, size=size))
         size = require_shape(size, "size")
-        if _recall(_known, adj, size, True) is None:
+        if _recall(_known, adj, mark, size, True) is None:
             known = looped_edges(adj, *size)
         known = with_loops(as_csr(adj, size=size)) if known is None else known
-        _remember(_looped, adj, size, True, known)
+        _remember(_looped, adj, mark, size, True, known)
     return known
 
 
@@ -232,7 +244,8 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
     uncoalesced = not strided and adj.layout == torch.sparse_coo and not adj.is_coalesced()
     if (uncoalesced and adj.requires_grad) or torch.compiler.is_compiling():
         return _convert(adj, size, bool(check))
-    csr = _recall(_known, adj, size, check)
+    mark, key = _mark(adj), size if strided else adj.shape
+    csr = _recall(_known, adj, mark, key, check)
     if csr is not None:
         if strided:
             return csr
@@ -242,7 +255,7 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
         csr = from_edges(adj, None, *size, bool(check) if waits else check)
     else:
         csr = _convert(adj, size, bool(check))
-    _remember(_known, adj, size, check, csr.pattern())
+    _remember(_known, adj, mark, key, check, csr.pattern())
     return csr
 
 
@@ -252,18 +265,47 @@ def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
     return csr.cache_transpose() if torch.is_grad_enabled() else csr
 
 
-def _recall(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int) -> Any:
-    with _lock:
-        found = known.get(adj)
-    if found is None or adj.is_inference() or found[:2] != (adj._version, size) or (check and not found[2]):
+def _mark(t: Tensor) -> Mark | None:
+    """What tells of a change; None where torch counts no writes, as in inference mode, and of traced tensors."""
+    try:
+        if t.layout == torch.strided:
+            return t._version, t.untyped_storage()._cdata, t.data_ptr(), t.shape, t.stride(), t.dtype
+        if t.layout != torch.sparse_coo:  # torch puts no other tensors in the place of a compressed one's
+            return (t._version,)
+        indices = _mark(t._indices())
+        return None if indices is None else (t._version, *indices)
+    except RuntimeError:
         return None
-    made = found[3]
+
+
+def _recall(known: dict[int, Remembered], adj: Tensor, mark: Mark | None, size: Any, check: int) -> Any:
+    found = known.get(id(adj))
+    if found is None or found.of() is not adj or found.mark != mark:
+        return None
+    checked, made = found.made.get(size, (False, None))
+    if check and not checked:
+        return None
     return None if isinstance(made, CSR) and shared_by(made).looked is not None else made
 
 
-def _remember(known: WeakTensorKeyDictionary, adj: Tensor, size: Any, check: int, made: Any) -> None:
+def _remember(
+    known: dict[int, Remembered], adj: Tensor, mark: Mark | None, size: Any, check: int, made: Any, *others: Tensor
+) -> None:
+    """others: tensors that the mark is of too."""
+    if mark is None:
+        return
+    key = id(adj)
+    dense = (t._indices() if t.layout == torch.sparse_coo else t for t in (adj, *others))
+    storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
     with _lock:
-        known[adj] = (-1 if adj.is_inference() else adj._version, size, check, made)
+        found = known.get(key)
+        kept = {} if found is None or found.of() is not adj or found.mark != mark else dict(found.made)
+        kept.pop(size, None)
+        while len(kept) >= SIZES:
+            del kept[next(iter(kept))]
+        # The callback takes no lock: it may come while this thread holds it.
+        of = weakref.ref(adj, lambda _: known.pop(key, None))
+        known[key] = Remembered(of, mark, storages, kept | {size: (check, made)})
 
 
 def _convert(adj: Tensor, size: Size, check: bool) -> CSR:

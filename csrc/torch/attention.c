@@ -3,13 +3,17 @@
  *
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
  * `want` has one bit per result, in their order; a result not wanted has no elements. Of
- * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). */
+ * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). The score
+ * SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled code of any F cannot name
+ * that number. */
 #include "frame.h"
 #include "../gat.h"
 
+#include <math.h>
+
 /* The tensors of every pass in this order; a pass takes as many of them as it needs. */
 enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, LSE_REST, DELTA, GOUT, PACKED, TENSORS };
-enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 5 };
+enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 5, SCALED = 3 };
 
 typedef struct attend {
     frame f;
@@ -80,6 +84,10 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
     if (back && (!frame_numbers(&s->f, DELTA, "delta", &c->delta) ||
                  !take_dense(s, GOUT, "gout", &c->gout)))
         return false;
+    if ((int)c->score == SCALED) {
+        c->score = FMM_DOT;
+        c->scale = c->q.feat ? pow((double)c->q.feat, -0.5) : 1;
+    }
     s->dtype = q.dtype;
     s->sums = q.dtype == fmm_torch.aoti_torch_dtype_float64()
                   ? q.dtype

@@ -27,7 +27,8 @@ from fusedmm.ops.sddmm import elementwise
 from fusedmm.structure import FLOATS, is_strided, require_number, require_strided
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
-DOT, ADDITIVE, GATV2 = 0, 1, 2
+# SCALED is DOT by 1 / sqrt(F), which the library computes: to compiled code that is another number for each F.
+DOT, ADDITIVE, GATV2, SCALED = 0, 1, 2, 3
 Optional = Tensor | None
 
 _forward: Any = ops._attention.default
@@ -148,9 +149,8 @@ def attention(
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
-    kind = SCORES[score]
-    if scale is None:
-        scale = x.q.shape[2] ** -0.5 if score == "dot" and x.q.shape[2] else 1.0
+    kind = SCALED if score == "dot" and scale is None else SCORES[score]
+    scale = 1.0 if scale is None else scale
     if torch.compiler.is_compiling():  # which refuses an autograd function that is given one tensor twice
         k = x.k.clone() if x.k is x.q else x.k
         x = x._replace(k=k, v=x.v.clone() if x.v is x.q or x.v is x.k else x.v)
@@ -343,8 +343,9 @@ def in_sums(x: Operands) -> Operands:
 
 
 def _logits(o: Options, x: Operands) -> Tensor:
-    if o.score == DOT:
-        logit = o.scale * sddmm_half(o.adj, False, None, x.q, x.k)
+    if o.score in (DOT, SCALED):
+        scale = o.scale if o.score == DOT or not x.q.shape[2] else x.q.shape[2] ** -0.5
+        logit = scale * sddmm_half(o.adj, False, None, x.q, x.k)
         return logit if x.bias is None else logit + x.bias
     t = elementwise(o.adj.pattern(), x.q, x.k, "add")
     if o.score == GATV2:

@@ -84,7 +84,7 @@ def softmax(adj: CSR, logits: Tensor) -> Tensor:
 
 def normalised(adj: CSR, logits: Tensor) -> Tensor:
     """The kernels behind softmax."""
-    return weights(adj, logits, *lse_and_rest(adj, logits))
+    return weights(adj, logits, *lse_and_rest(adj, logits), None, 0.0)
 
 
 def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
@@ -96,20 +96,27 @@ def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
     return lse_and_rest(adj, logits)[0]
 
 
+def _columns(adj: CSR) -> int:
+    """How many; in compiled code by a tensor's size, since dynamo loses a number that a step of autograd keeps."""
+    if adj.ptr_t is not None and torch.compiler.is_compiling():
+        return adj.ptr_t.shape[0] - 1
+    return adj.n_cols
+
+
 def over_rows(adj: CSR, x: Tensor) -> Tensor:
     """Sums x [nnz, heads] over each row's entries: [rows, heads]."""
-    return spmm_half(adj, False, x, x.new_ones(1, 1, 1).expand(adj.n_cols, x.shape[1], 1))[..., 0]
+    return spmm_half(adj, False, x, x.new_ones(1, 1, 1).expand(_columns(adj), x.shape[1], 1))[..., 0]
 
 
 def to_entries(adj: CSR, x: Tensor) -> Tensor:
     """Gives every entry its row's number of x [rows, heads]: [nnz, heads]."""
-    return sddmm_half(adj, False, None, x[..., None], x.new_ones(1, 1, 1).expand(adj.n_cols, x.shape[1], 1))
+    return sddmm_half(adj, False, None, x[..., None], x.new_ones(1, 1, 1).expand(_columns(adj), x.shape[1], 1))
 
 
 def _nothing(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
     """q and k of zeros, which take no memory."""
     zero, heads = logits.new_zeros(1, 1, 1), logits.shape[1]
-    return zero.expand(adj.shape[0], heads, 1), zero.expand(adj.n_cols, heads, 1)
+    return zero.expand(adj.shape[0], heads, 1), zero.expand(_columns(adj), heads, 1)
 
 
 def lse_and_rest(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,10 +127,11 @@ def lse_and_rest(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
     return out[1], out[2]
 
 
-def weights(
-    adj: CSR, logits: Tensor, lse: Tensor, rest: Tensor, seed: Tensor | None = None, dropout: float = 0.0
-) -> Tensor:
-    """exp(logits - lse - rest of the row), times keep / (1 - dropout) where there is a seed."""
+def weights(adj: CSR, logits: Tensor, lse: Tensor, rest: Tensor, seed: Tensor | None, dropout: float) -> Tensor:
+    """exp(logits - lse - rest of the row), times keep / (1 - dropout) where there is a seed.
+
+    Dropout has no default: of a default torch.compile makes a symbol, which a step of autograd cannot take.
+    """
     (q, k), none = _nothing(adj, logits), adj.none
     given = none if seed is None else seed
     operands = (*half(adj, False), q, k, none, none, logits, none, given, lse, rest)

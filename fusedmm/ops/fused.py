@@ -368,7 +368,8 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     rows, cols = (needed[1] and reaches) | needed[0] << 1, (needed[2] and reaches) | (needed[3] and scale) << 1
     # On a CPU two numbers per edge cost less than the two dot products that make them.
     plain = spec.score == "dot" and scale and spec.activation is None
-    keeps = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
+    few = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
+    keeps = 4 if few else 0  # of wanted; chosen, since in compiled code few may be symbolic, which has no bits
 
     if keeps and cols == 3 and x is y and y is z and not needed[0]:
         found = _by_one_pass(adj, val, x, spec, program, g)
@@ -391,6 +392,6 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None
         return found[0].to(dtype) if wanted & 1 else None, second, *found[2:]
 
-    gx, gval, edges = compute(ops._fused_rows.default, False, rows | bool(keeps) << 2)
+    gx, gval, edges = compute(ops._fused_rows.default, False, rows | keeps)
     gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, edges)
     return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

@@ -18,8 +18,8 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
     """Multiplies a sparse matrix by a dense one: ``y[i] = reduce_p val[p] * x[idx[p]]`` over row i's entries.
 
     Args:
-        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes; a pattern counts as ones. ``as_csr`` says
-            whose structure it remembers: make a ``CSR`` once where the graph stays.
+        adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes, which says what it remembers (an ``edge_index``
+            until it is written to; a ``CSR`` costs the host less). A pattern counts as ones.
         x: float32, float64, float16 or bfloat16, [cols, F] or [cols, heads, F], any strides. Values
             [nnz] serve every head, values [nnz, heads] need x with as many heads.
         reduce: "sum", "mean", "max" or "min" over the row's entries. Rows without entries give 0.
