@@ -242,9 +242,10 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
     REQUIRE(g->dtype == FMM_F32 && g->rows == rows, FMM_INVALID_ARGUMENT,
             "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
             fmm_dtype_name(g->dtype), g->rows, rows);
+    const int64_t numbers = rows * g->heads * g->feat;
+    if (!numbers) return FMM_OK; /* of whatever heads */
     if (exec->device == FMM_CUDA) return fmm_cuda_mean_back(exec, ptr, g, out);
     mean_task task = {.ptr = ptr, .g = g, .out = out};
-    const int64_t numbers = rows * g->heads * g->feat;
     if (numbers < FEW_NUMBERS)
         mean_rows(0, rows, &task);
     else

@@ -264,14 +264,16 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
     return q.new_empty((idx.size(0), q.size(1)))
 
 
-GATT_PARTS = {"cpu": 64, "cuda": 1024}
+def _gatt_parts(x: Tensor) -> int:
+    """Parts in which the gradient of att comes, as csrc/torch/attention.c gives it."""
+    return 1024 if x.is_cuda else 64
 
 
 @_fake("_attention_rows")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, heads, feat = rest[-2], q.size(1), q.size(2)
     gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & 1 else (0,))
-    parts = (GATT_PARTS[q.device.type], heads, feat)
+    parts = (_gatt_parts(q), heads, feat)
     gatt = q.new_empty(parts, dtype=sums_dtype(q)) if want & 2 else q.new_empty(0)
     edges = (idx.size(0), heads)
     return gq, gatt, q.new_empty(edges if want & 4 else (0,)), q.new_empty(edges if want & 8 else (0,))
@@ -322,9 +324,16 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
     return x.new_empty(x.shape), x.new_empty(gatt), x.new_empty(gatt), gbias
 
 
+def _channels(p: Tensor, heads: int, maps: int) -> int:
+    """Of one head, as csrc/torch/attend_maps.c finds them."""
+    if not 2 <= maps <= 4 or heads < 1:
+        raise ValueError(f"there may be 2 to 4 maps of 1 head or more, not {maps} of {heads}")
+    return p.size(1) // (maps * heads)
+
+
 @_fake("_attend_maps")
 def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, maps, whole):  # type: ignore[no-untyped-def]
-    rows, width = p.size(0), p.size(1) // maps
+    rows, width = p.size(0), heads * _channels(p, heads, maps)
     sizes = [rows * heads * sums_dtype(p).itemsize] * 2
     sizes += [rows * width * p.dtype.itemsize] if whole and (maps == 4 or bias.size(0)) else []
     return p.new_empty(rows, width), p.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
@@ -333,8 +342,8 @@ def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, map
 @_fake("_attend_maps_back")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, p, *rest):  # type: ignore[no-untyped-def]
     heads, maps = rest[-2:]
-    parts = GATT_PARTS[p.device.type] if maps == 2 else 0
-    return p.new_empty(p.shape), p.new_empty(parts, heads, p.size(1) // (maps * heads), dtype=sums_dtype(p))
+    parts = _gatt_parts(p) if maps == 2 else 0
+    return p.new_empty(p.shape), p.new_empty(parts, heads, _channels(p, heads, maps), dtype=sums_dtype(p))
 
 
 @_fake("_check")

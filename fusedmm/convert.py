@@ -101,9 +101,9 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         (``edge_index.data = other``). What is written into the same memory behind torch's back is not seen:
         through numpy, through ``edge_index.data`` (``edge_index.data[0] = 1``) or through the tensors that a
         sparse one was made of. DGL's and scipy's holders, COO tensors that are uncoalesced and want a gradient, and
-        tensors made in inference mode are converted at every call: make a CSR of them once. Compiled code breaks its graph for a conversion, which is refused by name where
-        there must be one graph: make a CSR beforehand, as must be done with a sparse tensor, since
-        ``torch.compile`` takes none as an argument.
+        tensors made in inference mode are converted at every call: make a CSR of them once. Compiled code breaks its
+        graph for a conversion, which is refused by name where there must be one graph: make a CSR beforehand. That
+        must be done with a sparse tensor too, since ``torch.compile`` takes none as an argument.
 
     Raises:
         TypeError: something else.

@@ -41,7 +41,7 @@ def test_operands(dtype, device):
     both(lambda x: fusedmm.spmm(adj, x), [x], device)
     both(lambda val, x: fusedmm.spmm(adj.with_values(val.requires_grad_()), x).detach(), [adj.val.detach(), x], device)
     both(lambda a, b: fusedmm.sddmm(adj, a, b), [y, x], device)
-    both(lambda x, y, z: fusedmm.fused(adj, x, y, z, edge="sigmoid(s)"), [y, x, x], device)
+    both(lambda x, y, z: fusedmm.fused(adj, x, y, z, edge="sigmoid(s)*a"), [y, x, x], device)
     both(lambda q, k, v: fusedmm.attention(adj, q, k, v), [y, x, x], device)
     bias, att = torch.randn(60, 2, generator=g).to(dtype).to(device), y[0].clone()
     both(lambda q, b: fusedmm.attention(adj, q, x, x, score="gatv2", att=att, bias=b), [y, bias], device)

@@ -7,6 +7,7 @@
 #include "../philox.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* One pass over the entries p = (i, j) of row i of the matrix given, which is the transpose in the
  * column pass: there i is a row of k and v, j one of q. */
@@ -266,8 +267,7 @@ static size_t parts_bytes(const fmm_dense *d)
 
 size_t fmm_attention_workspace(const fmm_call *call)
 {
-    const fmm_dense *gatt = &call->attention->gatt;
-    return parts_bytes(gatt) + (gatt->data ? fmm_rows_room(call->a) : fmm_rows_workspace(call));
+    return parts_bytes(&call->attention->gatt) + fmm_rows_workspace(call);
 }
 
 fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
@@ -284,6 +284,7 @@ fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const 
         clear_gatt(c);
         task.chunks = c->gatt.rows;
         task.parts = exec->workspace;
+        if (task.parts) memset(task.parts, 0, parts_bytes(&c->gatt));
     }
     fmm_exec rest = *exec;
     rest.workspace_bytes -= parts_bytes(&c->gatt);

@@ -58,10 +58,8 @@ typedef struct fmm_cpu_isa {
     const fmm_kernels *of[FMM_DTYPES];
 } fmm_cpu_isa;
 
-/* Where chunks lie that are too long for a thread's stack: of a call whose chunks are cut as
- * usual, and of one that may cut them anyhow. */
+/* Where chunks lie that are too long for a thread's stack. */
 size_t fmm_rows_workspace(const fmm_call *call);
-size_t fmm_rows_room(const fmm_csr *a);
 fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
 fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);

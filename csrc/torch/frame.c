@@ -102,7 +102,10 @@ bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, t
         fits &= size[d] >= 0 && !__builtin_mul_overflow(bytes, size[d] ? size[d] : 1, &bytes);
     }
     if (!fits)
-        return frame_fail(f, "a tensor of this call would have more bytes than int64 counts");
+        return frame_fail(f,
+                          "a tensor of [%" PRId64 ", %" PRId64 ", %" PRId64
+                          "] would have more bytes than int64 counts",
+                          size[0], dim > 1 ? size[1] : 1, dim > 2 ? size[2] : 1);
     AtenTensorHandle handle = NULL;
     if (fmm_torch.aoti_torch_empty_strided(dim, size, stride, dtype, f->device_type,
                                            f->device_index, &handle)) {
@@ -233,8 +236,13 @@ static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
     d->rows = t->size[0];
     d->heads = t->dim == 3 ? t->size[1] : 1;
     d->feat = t->size[last];
+    int64_t width;
+    if (__builtin_mul_overflow(d->heads, d->feat, &width))
+        return frame_fail(f,
+                          "%s of [%" PRId64 ", %" PRId64 ", %" PRId64 "] does not fit in 64 bits",
+                          name, d->rows, d->heads, d->feat);
     d->head_stride = d->heads > 1 ? t->stride[1] : d->feat;
-    d->row_stride = d->rows > 1 ? t->stride[0] : d->heads * d->feat;
+    d->row_stride = d->rows > 1 ? t->stride[0] : width;
     return true;
 }
 

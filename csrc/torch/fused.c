@@ -26,8 +26,9 @@ static bool take_program(frame *f, int k, fmm_fusion *fusion, fmm_edge_step *ste
         return frame_fail(f, "an edge program is a CPU tensor [steps, 5] of float64, at most %d",
                           FMM_EDGE_STEPS);
     for (int64_t s = 0; s < size[0]; s++) {
-        const double *row = (const double *)data + s * stride[0];
+        double row[5]; /* wherever it begins */
         int32_t part[4];
+        memcpy(row, (const char *)data + s * stride[0] * (int64_t)sizeof *row, sizeof row);
         for (int c = 0; c < 4; c++) part[c] = row[c] >= 0 && row[c] < 256 ? (int32_t)row[c] : -1;
         steps[s] = (fmm_edge_step){part[0], part[1], part[2], part[3], row[4]};
     }
