@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 export FUSEDMM_CUDA ?= 0
 CC ?= cc
 LIBRARY := fusedmm/libfusedmm.so
-INTERFACE := $(wildcard csrc/fusedmm*.h)
+INTERFACE := $(wildcard csrc/include/*.h)
 WARN := -std=c11 -O2 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
         -Wmissing-prototypes -Werror
 AVX2 := -mavx2 -mfma -mf16c -mbmi2
@@ -55,7 +55,7 @@ gpu-test:
 # For c-test alone: what builds or tests more has built it by then, newer than all of this. BUILDER is a Python with
 # setuptools, that of the environment if it is not named.
 BUILDER ?= $(BIN)/python
-$(LIBRARY): setup.py $(foreach folder,. cpu cuda torch,$(wildcard $(patsubst %,csrc/$(folder)/*.%,c h inc cu cuh))) \
+$(LIBRARY): setup.py $(wildcard $(foreach suffix,c h inc cu cuh,csrc/*/*.$(suffix) csrc/*/*/*.$(suffix))) \
             | $(if $(filter $(BIN)/python,$(BUILDER)),$(VENV)/torch)
 	$(BUILDER) setup.py -q build_ext --inplace
 
@@ -64,7 +64,7 @@ c-test: $(C_TESTS)
 
 build/c/%: tests/c/%.c tests/c/test.h $(INTERFACE) $(LIBRARY)
 	mkdir -p build/c
-	$(CC) -std=c11 -O2 -Icsrc $< -o $@ -Lfusedmm -lfusedmm -lm -lpthread -Wl,-rpath,$(CURDIR)/fusedmm
+	$(CC) -std=c11 -O2 -Icsrc/include $< -o $@ -Lfusedmm -lfusedmm -lm -lpthread -Wl,-rpath,$(CURDIR)/fusedmm
 
 # The literature's algorithms as a plug-in: fusedmm.load_algorithms("build/lessons/lessons.so").
 lessons: build/lessons/lessons.so
@@ -75,7 +75,7 @@ build/lessons/lessons.so: $(LESSON_OBJECTS)
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: csrc/lessons/%.cu $(wildcard csrc/lessons/*.cuh) csrc/cuda/common.cuh \
-                   csrc/cuda/fused_edge.cuh csrc/core.h $(INTERFACE)
+                   csrc/fused/cuda_edge.cuh csrc/core/core.h $(INTERFACE)
 	mkdir -p build/lessons
 	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@
 
@@ -98,7 +98,7 @@ warnings:
 	        $$cc $(WARN) $$flags -fsyntax-only $$f; \
 	    done; \
 	    for f in $$(git ls-files 'tests/c/*.c'); do \
-	        $$cc -std=c11 -O2 -Wall -Wextra -Werror -Icsrc -fsyntax-only $$f; \
+	        $$cc -std=c11 -O2 -Wall -Wextra -Werror -Icsrc/include -fsyntax-only $$f; \
 	    done; \
 	done
 

@@ -81,15 +81,23 @@ def compiler_name(*command: str) -> str:
     return f"gcc {line.partition(' ')[2]}" if "Free Software Foundation" in text else line
 
 
+def is_built(source: Path, with_cuda: bool) -> bool:
+    """Whether a file belongs to the library: names and folders that begin with cuda need nvcc, absent.c its lack."""
+    parts = source.relative_to(CSRC).parts
+    if "lessons" in parts:
+        return False
+    if source.stem == "absent":
+        return not with_cuda
+    return with_cuda or not any(part.startswith("cuda") for part in parts)
+
+
 def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, list[str]]]:
     """(source, object, command) of every file."""
     cc = shlex.split(os.environ.get("CC", "cc"))
     compiler = compiler_name(*cc)
     optimise = GCC_FLAGS if compiler.startswith("gcc ") else "-O3"
     c_flags = shlex.split(f"{C_FLAGS} {optimise} {os.environ.get('CFLAGS', '')}")
-    sources = [*CSRC.glob("*.c"), *CSRC.glob("torch/*.c"), *CSRC.glob("cpu/*.c")]
-    cuda = [*CSRC.glob("cuda/*.c"), *CSRC.glob("cuda/*.cu")]
-    sources += [s for s in cuda if (s.stem == "absent") == (nvcc is None)]
+    sources = [s for pattern in ("*.c", "*.cu") for s in CSRC.rglob(pattern) if is_built(s, nvcc is not None)]
     x86 = platform.machine() in ("x86_64", "AMD64")
     # The slowest first: two cores then end together.
     slowest = [f"isa_{name}" for name in "neon_half neon avx512_half avx2_half avx512 avx2 scalar scalar_half".split()]

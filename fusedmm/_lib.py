@@ -265,7 +265,7 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 def _gatt_parts(x: Tensor) -> int:
-    """Parts in which the gradient of att comes, as csrc/torch/attention.c gives it."""
+    """Parts in which the gradient of att comes, as csrc/attention/torch.c gives it."""
     return 1024 if x.is_cuda else 64
 
 
@@ -286,7 +286,7 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
     return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
 
 
-GAT_PACKED = 4  # as csrc/gat.h
+GAT_PACKED = 4  # as csrc/attention/node_sums.h
 
 
 @_fake("_gat_scores")
@@ -325,7 +325,7 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
 
 
 def _channels(p: Tensor, heads: int, maps: int) -> int:
-    """Of one head, as csrc/torch/attend_maps.c finds them."""
+    """Of one head, as csrc/attention/torch_attend_maps.c finds them."""
     if not 2 <= maps <= 4 or heads < 1:
         raise ValueError(f"there may be 2 to 4 maps of 1 head or more, not {maps} of {heads}")
     return p.size(1) // (maps * heads)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 MAX_STEPS, REGISTERS = 96, 16
 
-# Numbers of csrc/fusedmm_fused.h's fmm_edge_op, in its order.
+# Numbers of csrc/include/fusedmm_fused.h's fmm_edge_op, in its order.
 OPS = (
     "const", "copy", "add", "sub", "mul", "div", "neg", "pow", "exp", "log", "sqrt", "sigmoid", "tanh",
     "softplus", "abs", "sign", "max", "min", "leaky", "step",

@@ -11,7 +11,7 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated
 from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_looked_at
 
-OUTSIDE = "a coordinate is outside"  # as csrc/compress.h has it
+OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default
 _looked: Any = ops._looked.default
 _transpose: Any = ops._transpose.default

@@ -2,7 +2,7 @@
 
 A text is parsed by Python's ``ast`` and never evaluated by Python. What is on the whitelist becomes
 nodes of a graph in which equal subexpressions are one node, so a function and its derivatives share
-what they have in common. The kernels run the graph as a program over 16 registers (csrc/cpu/edge.inc);
+what they have in common. The kernels run the graph as a program over 16 registers (csrc/fused/cpu_edge.inc);
 ``Expression.torch`` computes the same with torch.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fusedmm._lib import DEVICES, OPERATORS, Algorithm, algorithms, library, read_numbers
 
-ABI = 2  # FMM_ABI of csrc/fusedmm_plugin.h
+ABI = 2  # FMM_ABI of csrc/include/fusedmm_plugin.h
 
 # Elf64_Ehdr (where the tables of segments and sections begin, the sizes of their entries and how many there are)
 # and Elf64_Phdr (where a segment begins and how much of it lies in the file).
@@ -45,7 +45,7 @@ def _require_whole(file: Path, path: str | os.PathLike[str]) -> None:
 def load_algorithms(path: str | os.PathLike[str]) -> list[Algorithm]:
     """Loads a plug-in: a shared library whose kernels become algorithms of the operators.
 
-    It is C, C++ or CUDA against ``csrc/fusedmm.h``, links nothing of fusedmm, and registers its
+    It is C, C++ or CUDA against ``csrc/include/fusedmm.h``, links nothing of fusedmm, and registers its
     algorithms in one function, as ``docs/plugins.md`` shows. They are listed by
     :func:`fusedmm.algorithms` and chosen by name, never by ``"auto"``. A file that was loaded is
     not loaded again.

@@ -1,7 +1,8 @@
 # Builds of the library that watch themselves, and the tests that run on them. Part of the Makefile.
-SOURCES := $(wildcard csrc/*.c csrc/cpu/*.c csrc/torch/*.c) csrc/cuda/absent.c
-HEADERS := $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.inc)
-CHECKED := -std=c11 -g1 -fPIC -fexceptions -fvisibility=hidden -Icsrc -fno-omit-frame-pointer
+SOURCES := $(filter-out csrc/cuda/% csrc/lessons/%,$(foreach c,$(wildcard csrc/*/*.c),$(if $(filter cuda%,$(notdir $(c))),,$(c)))) \
+    csrc/cuda/absent.c
+HEADERS := $(wildcard csrc/*/*.h csrc/*/*.inc)
+CHECKED := -std=c11 -g1 -fPIC -fexceptions -fvisibility=hidden -Icsrc/include -fno-omit-frame-pointer
 UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=all
 # The kernels' loops are inlined and unrolled many times over, which takes a compiler minutes to watch in full: there
 # addresses are checked out of line, and of what is undefined integers alone (clang: in the rest of the library only).

@@ -51,7 +51,7 @@ def test_derivatives_against_sympy(text):
 
 
 def interpret(program, s, a, results):
-    """The program, step by step, as csrc/fusedmm_fused.h describes it."""
+    """The program, step by step, as csrc/include/fusedmm_fused.h describes it."""
     registers = [math.nan] * REGISTERS
     registers[0], registers[1] = s, a
     functions = {

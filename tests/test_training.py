@@ -168,7 +168,7 @@ KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]
 def own_kernels():
     """The names of all kernels of the library, from its sources."""
     found = set()
-    for path in (Path(__file__).parents[1] / "csrc" / "cuda").glob("*.cu*"):
+    for path in (p for p in (Path(__file__).parents[1] / "csrc").rglob("*.cu*") if p.parent.name != "lessons"):
         text = path.read_text()
         names = KERNEL.findall(text)
         assert len(names) == text.count("__global__"), path

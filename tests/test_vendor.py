@@ -1,6 +1,6 @@
 """Every algorithm against the vendors' and float64 on 100 random matrices, as the papers check theirs.
 
-cuSPARSE and cuBLAS are algorithms of the CUDA operators, bound at run time (csrc/cuda/vendor.h). That
+cuSPARSE and cuBLAS are algorithms of the CUDA operators, bound at run time (csrc/cuda/vendor/vendor.h). That
 they agree with ours is said here, within a bound wider than ours: their order of addition is theirs.
 """
 

@@ -60,7 +60,7 @@ static int64_t chunk_bytes(int64_t rows, int64_t entries, int64_t edge)
 
 /* Each chunk in the workspace has more than LOCAL_BYTES, so the 8 + TAIL * 4 + 7 bytes that belong
  * to none of its rows and entries are less than a part in 256. */
-static size_t room_for(const fmm_csr *a)
+size_t fmm_rows_room(const fmm_csr *a)
 {
     const int64_t all = chunk_bytes(a->rows, a->nnz, edge_bytes(a, true));
     return all <= LOCAL_BYTES ? 0 : (size_t)((all + all / 256) / 16 * 16 + 16);
@@ -84,7 +84,7 @@ size_t fmm_rows_workspace(const fmm_call *call)
         const int64_t end = a->rows - i < TOGETHER ? a->rows : i + TOGETHER;
         if (!longer(a, i, end, most)) continue;
         for (int64_t k = i; k < end; k++)
-            if (longer(a, k, k + 1, most)) return room_for(a);
+            if (longer(a, k, k + 1, most)) return fmm_rows_room(a);
     }
     return 0;
 }
@@ -123,39 +123,27 @@ static bool copy_chunk(running *r, int64_t first, int64_t last, char *local, fmm
     return r->task->copy(a, &chunk);
 }
 
-/* Rows [first, last) by the kernel, with their copy in `task`'s matrix, or by the reference. */
-static void run_rows(running *r, const fmm_rows_task *task, int64_t first, int64_t last,
-                     char *local, fmm_csr *here)
-{
-    if (copy_chunk(r, first, last, local, here))
-        task->kernel(task, first, last);
-    else {
-        task->guarded(r->task->call, first, last);
-        if (task->forged) atomic_store_explicit(task->forged, true, memory_order_relaxed);
-    }
-}
-
-/* Chunks of more than CHUNK_MAX are those of a caller who fixed their number: they run in pieces of
- * as much. */
 static void run_chunks(int64_t begin, int64_t end, void *ctx)
 {
     running *r = ctx;
-    fmm_rows_task task = *r->task;
-    fmm_call call = *task.call;
+    fmm_rows_task copy = *r->task;
+    const fmm_rows_task *task = &copy;
+    fmm_call call = *copy.call;
     const fmm_csr *a = call.a;
     fmm_csr here = *a;
     _Alignas(16) char local[LOCAL_BYTES];
-    task.call = &call;
+    copy.call = &call;
     call.a = &here;
-    int64_t first = begin == 0 ? 0 : boundary(a, begin * task.per_chunk);
+    int64_t first = begin == 0 ? 0 : boundary(a, begin * task->per_chunk);
     for (int64_t chunk = begin + 1; chunk <= end; chunk++) {
-        const int64_t last = chunk == task.chunks ? a->rows : boundary(a, chunk * task.per_chunk);
-        while (first < last) {
-            int64_t stop = last;
-            if (task.per_chunk > CHUNK_MAX) stop = boundary(a, entry(a, first) + first + CHUNK_MAX);
-            if (stop <= first || stop > last) stop = last;
-            run_rows(r, &task, first, stop, local, &here);
-            first = stop;
+        const int64_t last = chunk == task->chunks ? a->rows : boundary(a, chunk * task->per_chunk);
+        if (first < last) {
+            if (copy_chunk(r, first, last, local, &here))
+                task->kernel(task, first, last);
+            else {
+                task->guarded(r->task->call, first, last);
+                if (task->forged) atomic_store_explicit(task->forged, true, memory_order_relaxed);
+            }
         }
         first = last;
     }
@@ -187,59 +175,4 @@ fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_den
     running r = {.task = task, .room = exec->workspace, .bytes = (int64_t)exec->workspace_bytes};
     fmm_parallel(exec, task->chunks, run_chunks, &r);
     return FMM_OK;
-}
-
-fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
-{
-    const fmm_dense *x = call->x, *y = call->y;
-    fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[x->dtype]->spmm,
-                          .copy = isa->of[x->dtype]->copy,
-                          .guarded = fmm_reference_spmm,
-                          .heads = x->heads,
-                          .feat = x->feat,
-                          .uses_edges = call->val->data != NULL};
-    /* Heads that lie side by side and share their value are one row of heads * feat. */
-    if (call->val->heads == 1 && x->head_stride == x->feat && y->head_stride == y->feat) {
-        task.feat *= task.heads;
-        task.heads = 1;
-    }
-    /* Short rows are on their way side by side as it is. */
-    const int64_t bytes = task.feat * (int64_t)fmm_dtype_bytes(x->dtype);
-    return fmm_rows_run(exec, &task, x, bytes > 256 ? 1 << 20 : 1 << 23);
-}
-
-fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
-{
-    const fmm_csr *a = call->a;
-    const fmm_dense *b = call->b;
-    atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
-    fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[b->dtype]->sddmm,
-                          .copy = isa->of[b->dtype]->copy,
-                          .guarded = fmm_reference_sddmm,
-                          .forged = &forged,
-                          .heads = b->heads,
-                          .feat = b->feat,
-                          .uses_edges = true};
-    TRY(fmm_rows_run(exec, &task, b, 1 << 23)); /* four rows on their way side by side as it is */
-    return forged ? fmm_sddmm_reference(exec, call) : FMM_OK; /* which leaves no entry unwritten */
-}
-
-/* Gathered are y and z, in a column pass x and g: the widest of those that are read. */
-fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
-{
-    const fmm_fusion *f = call->fusion;
-    const bool cols = f->pass == FMM_COLS;
-    const fmm_dense *narrow = cols ? f->x : f->y, *wide = cols ? f->g : f->z;
-    if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;
-    fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[f->out ? f->out->dtype : f->out2->dtype]->fused,
-                          .copy = isa->of[f->out ? f->out->dtype : f->out2->dtype]->copy,
-                          .guarded = fmm_reference_fused,
-                          .heads = wide->heads,
-                          .feat = wide->feat,
-                          .uses_edges =
-                              call->val->data || f->kept || (f->pass == FMM_ROWS && f->out2)};
-    return fmm_rows_run(exec, &task, wide, 1 << 21); /* below, fetching costs more */
 }

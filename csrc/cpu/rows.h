@@ -6,7 +6,7 @@
 #ifndef FMM_ROWS_H
 #define FMM_ROWS_H
 
-#include "../core.h"
+#include "../core/core.h"
 
 #include <stdatomic.h>
 
@@ -58,34 +58,16 @@ typedef struct fmm_cpu_isa {
     const fmm_kernels *of[FMM_DTYPES];
 } fmm_cpu_isa;
 
-/* Where chunks lie that are too long for a thread's stack. */
+/* Where chunks lie that are too long for a thread's stack: of a call whose chunks are cut as
+ * usual, and of one that may cut them anyhow. */
 size_t fmm_rows_workspace(const fmm_call *call);
-fmm_status fmm_rows_spmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
-fmm_status fmm_rows_sddmm(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
-fmm_status fmm_rows_attention(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
+size_t fmm_rows_room(const fmm_csr *a);
 /* Runs a task whose gathered operand is x, fetched ahead when it has more than `near` bytes; chunks
  * > 0 on entry fixes their number. The workspace is fmm_rows_workspace's. */
 fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,
                         int64_t near);
 /* Which chunk starts at row `first`. */
 int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first);
-fmm_status fmm_rows_fused(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa);
-
-/* The specification; also what computes rows with columns or positions out of range: those entries
- * are skipped (e of a skipped column is 0). */
-void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last);
-fmm_status fmm_sddmm_reference(const fmm_exec *exec, const fmm_call *call);
-void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last);
-void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last);
-fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
-size_t fmm_attention_workspace(const fmm_call *call);
-void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last);
-
-/* cpu/fused.c: the specification of fused, and fused as two operators. */
-fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call);
-bool fmm_back_to_back_supports(const fmm_call *call);
-size_t fmm_back_to_back_workspace(const fmm_call *call);
-fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call);
 
 /* Position of entry p in the caller's edge order, of a structure that nobody else writes. */
 static inline int64_t fmm_edge(const fmm_csr *a, int64_t p)

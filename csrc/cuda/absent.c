@@ -1,8 +1,8 @@
 /* The CUDA side of a library that was built without nvcc: no algorithms, and errors that say how to
  * get them. Compiled instead of every other file of this folder. */
-#include "../compress.h"
-#include "../gat.h"
-#include "../select.h"
+#include "../matrix/compress.h"
+#include "../attention/node_sums.h"
+#include "../spmm/extreme.h"
 
 static fmm_status absent(const char *op)
 {

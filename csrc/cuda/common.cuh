@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 extern "C" {
-#include "../core.h"
+#include "../core/core.h"
 }
 
 enum { WARP = 32, BLOCK = 256, CHAIN = 512 /* terms one accumulator may add in a row */ };

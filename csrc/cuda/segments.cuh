@@ -7,7 +7,14 @@
 #ifndef FMM_CUDA_SEGMENTS_CUH
 #define FMM_CUDA_SEGMENTS_CUH
 
-#include "plan.cuh"
+#include "../matrix/cuda_plan.cuh"
+
+/* Whether rows of d can be gathered: their distance in bytes is a 32-bit factor in the kernels'
+ * address arithmetic. */
+static inline bool can_gather(const fmm_dense *d)
+{
+    return d->rows < 2 || d->row_stride <= int64_t(UINT32_MAX / fmm_dtype_bytes(d->dtype));
+}
 
 /* What the header says, clamped to what there is room for. */
 struct plan_counts {

@@ -5,7 +5,7 @@
 #ifndef FMM_LESSON_FUSED_CUH
 #define FMM_LESSON_FUSED_CUH
 
-#include "../cuda/fused_edge.cuh"
+#include "../fused/cuda_edge.cuh"
 #include "lesson.cuh"
 
 template <class T> struct fused_args {

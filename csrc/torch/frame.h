@@ -9,7 +9,7 @@
 #ifndef FMM_TORCH_FRAME_H
 #define FMM_TORCH_FRAME_H
 
-#include "../core.h"
+#include "../core/core.h"
 #include "shim.h"
 
 enum { FRAME_HELD = 64 };

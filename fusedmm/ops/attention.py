@@ -1,7 +1,7 @@
 """Graph attention: softmax over each row's entries and the weighted sum in one pass, differentiable to any order.
 
 A forward keeps lse, two numbers per row and head; a backward computes the weights again from it, in one
-pass over the rows and one over the columns (csrc/attention.c). Additive scores whose q needs a gradient
+pass over the rows and one over the columns (csrc/attention/attention.c). Additive scores whose q needs a gradient
 keep the part of out from entries with a positive argument as well, and need no pass over the rows.
 Nothing of the size edges x heads exists but what the caller asks for. Where a gradient is itself
 differentiated, it is taken through the same formula written with edge_softmax and spmm.
@@ -35,7 +35,7 @@ _forward: Any = ops._attention.default
 _rows: Any = ops._attention_rows.default
 _cols: Any = ops._attention_cols.default
 # (gout, out, lse, its rest, glse or none, pos, pos_w, q or none, slope) -> delta, gq where pos is there, and what
-# backward_cols of additive scores takes as packed: csrc/gat.c
+# backward_cols of additive scores takes as packed: csrc/attention/node_sums.c
 row_sums: Any = ops._gat_delta.default
 
 

@@ -1,7 +1,7 @@
 """SpMM with max or min, whose gradient goes to the entries that reached the extreme, in even shares.
 
 With M[p,c] = 1 where entry p = (i, j) reached y[i,c], three sums are each other's derivatives, so that
-gradients of any order exist (csrc/select.c):
+gradients of any order exist (csrc/spmm/extreme.c):
 
     rows (w, z)[i] = sum over row i's p of     w[p] M[p] z[j]
     cols (w, g)[j] = sum over column j's p of  w[p] M[p] g[i]

@@ -1,6 +1,6 @@
 """SDDMM, a function of each edge, and SpMM in one pass.
 
-The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused.c); on a CPU
+The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused/fused.c); on a CPU
 plain ones hand two numbers per edge from the first pass to the second, or are one pass where the
 pattern is symmetric and one x serves as all operands. Everything else (maxima's gradients, second
 derivatives, torch.func) goes through ``composite``: the same function of differentiable operations,
@@ -318,7 +318,7 @@ def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
     return a.add_(b) if fresh else a + b
 
 
-KEPT_FEAT = 1024  # FMM_KEPT_FEAT of csrc/fusedmm_fused.h
+KEPT_FEAT = 1024  # FMM_KEPT_FEAT of csrc/include/fusedmm_fused.h
 Grads = tuple[Tensor | None, ...]
 
 

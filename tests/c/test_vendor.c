@@ -2,7 +2,7 @@
  * libm stands for it: the machine that runs this test needs none of NVIDIA's. */
 #include "test.h"
 
-#include "../../csrc/cuda/vendor.c"
+#include "../../csrc/cuda/vendor/vendor.c"
 
 #include <stdarg.h>
 

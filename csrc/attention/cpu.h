@@ -1,0 +1,13 @@
+/* The loops of attention on the CPU that are the specification. They also compute rows whose
+ * indices are out of range, and skip those entries. */
+#ifndef FMM_ATTENTION_CPU_H
+#define FMM_ATTENTION_CPU_H
+
+#include "../core/core.h"
+
+void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last);
+fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
+/* Writes zeros to the parts of gatt. */
+void fmm_attention_clear_gatt(const fmm_attention *call);
+
+#endif

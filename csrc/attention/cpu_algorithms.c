@@ -1,0 +1,54 @@
+/* The algorithms of attention on the CPU: how a call is cut in chunks for the loops of cpu.inc, and
+ * the table. The loops take any dtype, shape and stride; the machine alone limits them. */
+#include "../cpu/isa.h"
+#include "cpu.h"
+
+/* Parts of gatt come before the chunks. */
+static size_t parts_bytes(const fmm_dense *d)
+{
+    return d->data ? ((size_t)(d->rows * d->heads * d->feat) * sizeof(double) + 15) / 16 * 16 : 0;
+}
+
+static size_t workspace(const fmm_call *call)
+{
+    const fmm_dense *gatt = &call->attention->gatt;
+    return parts_bytes(gatt) + (gatt->data ? fmm_rows_room(call->a) : fmm_rows_workspace(call));
+}
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_attention *c = call->attention;
+    const bool reads_edges = c->bias.data || c->weight.data || c->dropout > 0;
+    const bool writes_edges = c->weights.data || c->gbias.data || c->gweight.data;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->of[c->q.dtype]->attention,
+                          .copy = isa->of[c->q.dtype]->copy,
+                          .guarded = fmm_reference_attention,
+                          .uses_edges = reads_edges || writes_edges};
+    if (c->gatt.data && c->pass == FMM_ATTENTION_ROWS) {
+        fmm_attention_clear_gatt(c);
+        task.chunks = c->gatt.rows;
+        task.parts = exec->workspace;
+    }
+    fmm_exec rest = *exec;
+    rest.workspace_bytes -= parts_bytes(&c->gatt);
+    if (rest.workspace) rest.workspace = (char *)rest.workspace + parts_bytes(&c->gatt);
+    return fmm_rows_run(&rest, &task, call->x->data ? call->x : &c->k, 1 << 20);
+}
+
+FMM_ISA_RUNS
+
+static const fmm_algorithm algorithms[] = {
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
+     fmm_attention_reference},
+    FMM_ISA_ALGORITHMS("online softmax over blocks of a row", "fusedmm", workspace),
+    {0},
+};
+
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    (void)call;
+    return fmm_isa_best(algorithms);
+}
+
+const fmm_registry fmm_attention_cpu = {algorithms, choose};

@@ -1,0 +1,42 @@
+/* The algorithms of attention on CUDA, and which one number 0 stands for. */
+#include "cuda.h"
+
+static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
+        [FMM_F32] = fmm_attention_segments_f32,
+        [FMM_F64] = fmm_attention_segments_f64,
+        [FMM_F16] = fmm_attention_segments_f16,
+        [FMM_BF16] = fmm_attention_segments_bf16,
+    };
+    return of_dtype[call->attention->q.dtype](exec, call);
+}
+
+static const fmm_algorithm algorithms[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "one thread per output element, each with its own logits",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_attention_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about =
+         "rows by falling length, long ones in pieces; a group of lanes gathers all heads of a "
+         "row, logits stay in registers",
+     .source = "this project; online softmax (Milakov and Gimelshein 2018), backward from the "
+               "log-sum-exp as in FlashAttention (Dao et al. 2022)",
+     .deterministic = true,
+     .supports = fmm_attention_segments_supports,
+     .workspace = fmm_attention_segments_workspace,
+     .run = attention_segments},
+    {0},
+};
+
+/* Wider heads than a warp's registers hold are left to `reference`. */
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    return fmm_attention_segments_supports(call) ? &algorithms[1] : &algorithms[0];
+}
+
+const fmm_registry fmm_attention_cuda = {algorithms, choose};

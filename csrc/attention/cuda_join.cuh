@@ -1,0 +1,170 @@
+/* What runs before and after the walk of attention `segments`.
+ *
+ * stats_of packs what COLS gathers of a row besides q and gout. The join adds up the slots of long
+ * rows: sums in order of pieces; FORWARD's relative to the largest logit so far. A row of up to
+ * HUB_PIECES pieces has a thread per QUAD of columns, a hub has a block, whose threads split its
+ * slots and meet in shared memory in a tree of fixed shape. */
+#ifndef FMM_CUDA_ATTENTION_JOIN_CUH
+#define FMM_CUDA_ATTENTION_JOIN_CUH
+
+#include "cuda.cuh"
+
+template <class T> struct stats_args {
+    typedef typename sum_of<T>::type A;
+    own_side<const A> lse, lse_rest, delta;
+    own_side<const T> q;
+    A *stats;
+    int64_t rows;
+    uint64_t per_head;
+    int32_t heads, planes;
+};
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__ stats_args<T> s)
+{
+    let_next_start();
+    const int64_t count = s.rows * s.heads;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t row = item_of(t, s.heads, s.per_head), head = t - row * s.heads;
+        auto *const to = s.stats + row * s.planes * s.heads;
+        to[2 * head] = lse_of_weights(__ldg(s.lse.at(row, head, 0)));
+        to[2 * head + 1] = __ldg(s.delta.at(row, head, 0));
+        if (s.planes == 2) continue;
+        to[2 * (s.heads + head)] = widen(__ldg(s.q.at(row, head, 0)));
+        to[2 * (s.heads + head) + 1] = s.lse_rest.data ? __ldg(s.lse_rest.at(row, head, 0)) : 0;
+    }
+}
+
+/* Sums of QUAD columns, with POS one more, pos_w's; those of FORWARD are relative to high. */
+template <class A, int WALK, bool POS> struct quad {
+    enum { SUMS = QUAD + POS };
+    A v[SUMS], high, sum;
+    __device__ __forceinline__ void start(void)
+    {
+        for (int i = 0; i < SUMS; i++) v[i] = A(0);
+        high = -A(INFINITY), sum = A(0);
+    }
+    __device__ __forceinline__ void join(const quad &other)
+    {
+        if (WALK != FORWARD) {
+#pragma unroll
+            for (int i = 0; i < SUMS; i++) v[i] += other.v[i];
+            return;
+        }
+        const A higher = most(high, other.high), zero = bounded(higher);
+        const A mine = exp_of(high - zero), theirs = exp_of(other.high - zero);
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) v[i] = fma(v[i], mine, product(other.v[i], theirs));
+        sum = fma(sum, mine, product(other.sum, theirs));
+        high = higher;
+    }
+};
+
+template <class T, int WALK, bool POS>
+static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREWS)
+    attend_join(const __grid_constant__ attend_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    typedef quad<A, WALK, POS> sums;
+    __shared__ sums meet[CREW];
+    const plan_counts counts = read_counts(s.a, s.plan);
+    const int64_t stride = s.heads * s.width;
+    const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
+
+    /* How many columns there are from c on, of those of which c is one. */
+    auto columns_from = [&](int64_t c) {
+        if (POS && c >= width / 2) return s.feat_v - (c - width / 2);
+        return c < s.width_s ? s.feat - c : s.feat_v - (c - s.width_s);
+    };
+    auto join_slots = [&](sums *to, const A *slots, int64_t c, int64_t begin, int64_t end,
+                          int64_t step) {
+        const int64_t some = columns_from(c);
+        to->start();
+#pragma unroll 4
+        for (int64_t p = begin; p < end; p += step) {
+            sums slot;
+            slot.start();
+            fetch_kept<A, QUAD>(slots + p * stride + c, some, slot.v);
+            if (WALK == FORWARD) {
+                slot.high = __ldcs(slots + p * stride + width);
+                slot.sum = __ldcs(slots + p * stride + width + 1);
+                if (POS) slot.v[QUAD] = __ldcs(slots + p * stride + width + 2);
+            }
+            to->join(slot);
+        }
+    };
+    auto write = [&](int64_t row, int64_t head, int64_t c, const sums &total) {
+        const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
+        if (POS && c >= width / 2) {
+            const int64_t column = c - width / 2;
+            for (int i = 0; i < QUAD && column + i < s.feat_v; i++)
+                *s.to_pos.at(row, head, column + i) = shared_out(total.v[i], share);
+            if (column == 0) *s.to_pos_w.at(row, head, 0) = shared_out(total.v[QUAD], share);
+            return;
+        }
+        const bool first = c < s.width_s;
+        const own_side<T> &to = first ? s.to_s : s.to_v;
+        const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
+        for (int i = 0; i < QUAD && at + i < end && to.data; i++)
+            *to.at(row, head, at + i) = narrow<T>(shared_out(total.v[i], share));
+        if (WALK == FORWARD && c == 0) write_lse(s, row, head, total.high, total.sum);
+    };
+    int64_t row, first, pieces;
+    auto look_up = [&](int64_t k) {
+        int64_t begin;
+        row = clamp(__ldg(s.plan.order + k), 0, s.a.rows - 1);
+        first = clamp(__ldg(s.plan.first + k), 0, counts.segments);
+        pieces =
+            min(pieces_of(row_range(s.a, row, &begin), s.plan.segment), counts.segments - first);
+    };
+
+    const int32_t per_row = int32_t(s.heads * across);
+    const int64_t tasks = (counts.long_rows - counts.hubs) * int64_t(per_row);
+    const int64_t start = int64_t(blockIdx.x) * CREW + threadIdx.x;
+    if (start < tasks) { /* while the walk goes on, so that it is near when it is needed */
+        look_up(counts.hubs + item_of(start, per_row, s.per_row));
+        asm volatile("" : : "l"(row), "l"(first), "l"(pieces));
+    }
+    wait_for_previous();
+    for (int64_t t = start; t < tasks; t += int64_t(gridDim.x) * CREW) {
+        const int64_t k = item_of(t, per_row, s.per_row), at = t - k * per_row;
+        const int64_t head = item_of(at, (int32_t)across, s.per_quad);
+        const int64_t c = (at - head * across) * QUAD;
+        look_up(counts.hubs + k);
+        sums total;
+        join_slots(&total, s.partial + first * stride + head * s.width, c, 0,
+                   min(pieces, int64_t(CHAIN)), 1);
+        write(row, head, c, total);
+    }
+
+    /* Hubs, the last blocks first, which had the fewest of the other rows. */
+    int columns = 1;
+    while (columns < WARP && columns < s.hub_width) columns *= 2;
+    const int stretches = CREW / columns, stretch = threadIdx.x / columns;
+    for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
+         t += gridDim.x) {
+        const int64_t k = item_of(t, s.heads, s.per_head), head = t - k * s.heads;
+        look_up(k);
+        const A *const slots = s.partial + first * stride + head * s.width;
+        for (int64_t tile = 0; tile < across; tile += columns) {
+            const int64_t c = (tile + threadIdx.x % columns) * QUAD;
+            sums total, some;
+            total.start();
+            for (int64_t p = stretch; c < width && p < pieces; p += int64_t(CHAIN) * stretches) {
+                join_slots(&some, slots, c, p, min(pieces, p + int64_t(CHAIN) * stretches),
+                           stretches);
+                total.join(some);
+            }
+            for (int half = stretches / 2; half; half /= 2) {
+                meet[threadIdx.x] = total;
+                __syncthreads();
+                if (stretch < half) total.join(meet[threadIdx.x + half * columns]);
+                __syncthreads();
+            }
+            if (stretch == 0 && c < width) write(row, head, c, total);
+        }
+    }
+}
+
+#endif

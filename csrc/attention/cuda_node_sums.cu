@@ -1,0 +1,318 @@
+/* The forms of gat.c on CUDA.
+ *
+ * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns of VEC
+ * and meets in a tree of shuffles. SPREAD: a block owns the channels of a tile for a part's nodes;
+ * each thread writes its VEC channels of every node of its turn and keeps the sums of the
+ * parameters' gradients, which the first threads then join in order. The last block to finish adds
+ * up the parts, whichever it is, in their order. Neighbouring threads take neighbouring channels,
+ * so that every operand is read once and in whole sectors; VEC fills 16 bytes where all operands
+ * are aligned to them, and is 1 elsewhere. These passes do nothing but read and write: a thread has
+ * all its loads under way at once. */
+#include "cuda_node_sums.cuh"
+
+/* Each group takes N items, a grid's groups apart. */
+template <class T, int FORM, int VEC, int N>
+static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__ gat_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
+    const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
+    const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
+    const int64_t of_warp = first & ((WARP >> s.lane_bits) - 1);
+    wait_for_previous();
+    let_next_start(); /* what the next kernel reads before it waits was there before this one */
+    if (FORM != SCORES && s.arrived && blockIdx.x == 0)
+        for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS); k += BLOCK)
+            s.arrived[k] = 0;
+    /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
+    for (int64_t begin = first - of_warp; begin < count; begin += N * step) {
+        int64_t i[N], h[N];
+        bool writes[N];
+        const T *a[N], *b[N], *att[N];
+        const A *pos[N];
+        A glse[N], pos_w[N], lse[N], rest[N], q[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int64_t mine = begin + n * step + of_warp, t = min(mine, count - 1);
+            i[n] = item_of(t, s.heads, s.per_head), h[n] = t - i[n] * s.heads;
+            writes[n] = lane == 0 && mine < count;
+            a[n] = at<VEC>(s.x, i[n], h[n]);
+            b[n] = FORM == SCORES ? at<VEC>(s.att[0], 0, h[n]) : at<VEC>(s.value, i[n], h[n]);
+            if (FORM == SCORES) att[n] = at<VEC>(s.att[1], 0, h[n]);
+            if (FORM == DELTA_POS) pos[n] = at<VEC>(s.pos, i[n], h[n]);
+            glse[n] = FORM != SCORES && s.glse.data ? __ldg(at<VEC>(s.glse, i[n], h[n])) : A(0);
+            pos_w[n] = FORM == DELTA_POS ? __ldg(at<VEC>(s.pos_w, i[n], h[n])) : A(0);
+            lse[n] = FORM == DELTA_POS || (FORM == DELTA && s.packed)
+                         ? __ldg(at<VEC>(s.lse, i[n], h[n]))
+                         : A(0);
+            rest[n] = FORM != SCORES && s.packed && s.lse_rest.data
+                          ? __ldg(at<VEC>(s.lse_rest, i[n], h[n]))
+                          : A(0);
+            q[n] = FORM != SCORES && s.packed ? widen(*at<VEC>(s.score[0], i[n], h[n])) : A(0);
+        }
+        if constexpr (FORM == SCORES) {
+            const dots<T, T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (writes[n]) *at<VEC>(s.score[0], i[n], h[n]) = narrow<T>(sum.with_b[n]);
+                if (writes[n]) *at<VEC>(s.score[1], i[n], h[n]) = narrow<T>(sum.with_c[n]);
+            }
+        } else {
+            const dots<T, A, VEC, FORM == DELTA, N> sum(a, b, pos, s.feat, lane, lanes);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (!writes[n]) continue;
+                const A delta = sum.with_b[n] - glse[n];
+                const A above = sum.with_c[n] - delta * pos_w[n];
+                const A gq = (A(1) - s.slope) * above + s.slope * glse[n];
+                *at<VEC>(s.delta, i[n], h[n]) = delta;
+                if (FORM == DELTA_POS)
+                    *at<VEC>(s.score[1], i[n], h[n]) =
+                        narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
+                if (s.packed) {
+                    A *const to = s.packed + i[n] * FMM_GAT_PACKED * s.heads;
+                    to[2 * h[n]] = lse_of_weights(lse[n]), to[2 * h[n] + 1] = delta;
+                    to[2 * (s.heads + h[n])] = q[n], to[2 * (s.heads + h[n]) + 1] = rest[n];
+                }
+            }
+        }
+    }
+}
+
+/* The sums of the block's threads by channel and plane: of those of the first turns, each its
+ * plane's. */
+template <class A, int VEC>
+static __device__ __forceinline__ void join(const A (*sums)[VEC], int lane_bits, A *total)
+{
+    __shared__ A meet[PLANES][BLOCK][VEC];
+    const int turn = threadIdx.x >> lane_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
+    __syncthreads(); /* those of the join before are read */
+#pragma unroll
+    for (int p = 0; p < PLANES; p++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) meet[p][threadIdx.x][v] = sums[p][v];
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < VEC; v++) total[v] = A(0);
+    for (int k = 0; turn < PLANES && k < BLOCK >> lane_bits; k++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) total[v] += meet[turn][(k << lane_bits) + lane][v];
+}
+
+/* Adds what another block of the same launch has left: past L1, which may not know of it. */
+template <class A, int N> static __device__ __forceinline__ void add_kept(const A *from, A *sums)
+{
+    enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH) {
+        A some[EACH];
+        unpack<A, EACH>(__ldcg(reinterpret_cast<const PACK(A, EACH) *>(from + i)), some);
+#pragma unroll
+        for (int v = 0; v < EACH; v++) sums[i + v] += some[v];
+    }
+}
+
+template <class T, int VEC>
+static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant__ gat_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    enum { AT_ONCE = VEC > 1 ? 2 : 1 }; /* nodes */
+    __shared__ bool last;
+    const int lanes = 1 << s.lane_bits, turns = BLOCK >> s.lane_bits;
+    const int turn = threadIdx.x >> s.lane_bits, lane = threadIdx.x & (lanes - 1);
+    const int64_t width = s.heads * s.feat, tiles = ceil_div(width, int64_t(lanes) * VEC);
+    const int64_t part = blockIdx.x / tiles, tile = blockIdx.x - part * tiles;
+    const int64_t column = (tile * lanes + lane) * VEC;
+    const bool live = column < width;
+    const int64_t h = live ? column / s.feat : 0, c = live ? column - h * s.feat : 0;
+    const int64_t end = live ? min((part + 1) * s.each, s.rows) : 0;
+    /* Where no sum of gout is asked for, x is read again: a load under a branch waits for others.
+     */
+    const bool third = s.total[2].data;
+    const int planes = third ? PLANES : PLANES - 1;
+    const side<const T> added = third ? s.gout : s.x;
+    wait_for_previous();
+    A att_k[VEC], att_q[VEC], sums[PLANES][VEC] = {}, total[VEC];
+    read<T, VEC>(at<VEC>(s.att[0], 0, h) + c, att_k);
+    read<T, VEC>(at<VEC>(s.att[1], 0, h) + c, att_q);
+    for (int64_t first = part * s.each + turn; first < end; first += AT_ONCE * turns) {
+        items_of<T, VEC> of_x[AT_ONCE], of_gv[AT_ONCE], of_gout[AT_ONCE];
+        A gk[AT_ONCE], gq[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) { /* past the end the last one again, for nothing */
+            const int64_t i = min(first + n * turns, end - 1);
+            of_x[n].fetch(at<VEC>(s.x, i, h) + c);
+            of_gv[n].fetch(at<VEC>(s.value, i, h) + c);
+            of_gout[n].fetch(at<VEC>(added, i, h) + c);
+            gk[n] = widen(__ldg(at<VEC>(s.score[0], i, h)));
+            gq[n] = widen(__ldg(at<VEC>(s.score[1], i, h)));
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            if (first + n * turns >= end) continue;
+            A x[VEC], gv[VEC], gout[VEC];
+            of_x[n].arrive(x);
+            of_gv[n].arrive(gv);
+            of_gout[n].arrive(gout);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) {
+                sums[0][v] += gk[n] * x[v], sums[1][v] += gq[n] * x[v], sums[2][v] += gout[v];
+                gv[v] += gk[n] * att_k[v] + gq[n] * att_q[v];
+            }
+            store<T, VEC>(at<VEC>(s.out, first + n * turns, h) + c, gv);
+        }
+    }
+    const bool writes = live && turn < planes;
+    const int64_t plane = turn * int64_t(s.heads) + h;
+    join<A, VEC>(sums, s.lane_bits, total);
+    if (writes) keep<A, VEC>(at<VEC>(s.parts, part, plane) + c, total);
+
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(s.arrived + tile, 1) == s.count - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+#pragma unroll
+    for (int p = 0; p < PLANES; p++)
+#pragma unroll
+        for (int v = 0; v < VEC; v++) sums[p][v] = A(0);
+    for (int64_t from = turn; live && from < s.count; from += int64_t(turns) * CHAIN) {
+        const int64_t until = min(s.count, from + int64_t(turns) * CHAIN);
+        A some[PLANES][VEC] = {};
+#pragma unroll 4
+        for (int64_t k = from; k < until; k += turns)
+#pragma unroll
+            for (int p = 0; p < PLANES; p++) /* a plane that is not there is another's */
+                add_kept<A, VEC>(
+                    at<VEC>(s.parts, k, (p < planes ? p : 0) * int64_t(s.heads) + h) + c, some[p]);
+#pragma unroll
+        for (int p = 0; p < PLANES; p++)
+#pragma unroll
+            for (int v = 0; v < VEC; v++) sums[p][v] += some[p][v];
+    }
+    join<A, VEC>(sums, s.lane_bits, total);
+    if (writes) store<T, VEC>(at<VEC>(s.total[turn], 0, h) + c, total);
+}
+
+/* Single elements, or VEC at a time of operands that lie so; x may be out. */
+template <class T, int VEC>
+static __global__ void __launch_bounds__(BLOCK) gat_add(const __grid_constant__ gat_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t across = s.heads * (s.feat / VEC), count = s.rows * across;
+    wait_for_previous();
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t i = t / across, rest = t - i * across, h = rest / (s.feat / VEC);
+        const int64_t c = (rest - h * (s.feat / VEC)) * VEC;
+        A sums[VEC], add[VEC];
+        unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(at<VEC>(s.x, i, h) + c), sums);
+        if (s.value.data) {
+            unpack<T, VEC>(load<T, VEC>(at<VEC>(s.value, i, h) + c), add);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) sums[v] += add[v];
+        }
+        store<T, VEC>(at<VEC>(s.out, i, h) + c, sums);
+    }
+}
+
+/* Whether rows and heads are found with 32 bits, and whether VEC elements may be read at once: what
+ * is absent lies well. */
+template <class T> static bool lies_near(const side<T> &d)
+{
+    return !d.data || (d.row <= UINT32_MAX && d.head <= UINT32_MAX);
+}
+template <class T> static bool aligned(const side<T> &d)
+{
+    const uint64_t bytes = uint64_t(d.row | d.head) * sizeof(T);
+    return !d.data || (lies_near(d) && (((uintptr_t)d.data | bytes) & 15) == 0);
+}
+template <class T> static bool aligned(const gat_args<T> &s)
+{
+    return aligned(s.x) && aligned(s.value) && aligned(s.gout) && aligned(s.att[0]) &&
+           aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts) &&
+           aligned(s.total[0]) && aligned(s.total[1]) && aligned(s.total[2]) &&
+           lies_near(s.score[0]) && lies_near(s.score[1]) && lies_near(s.pos_w) &&
+           lies_near(s.lse) && lies_near(s.lse_rest) && lies_near(s.glse) && lies_near(s.delta) &&
+           s.rows <= UINT32_MAX;
+}
+
+template <class T, int VEC>
+static void launch_form(const fmm_exec *exec, fmm_gat_form form, gat_args<T> s)
+{
+    enum { MOST = 1 << 20, MOST_ADDING = 132 * 32, MANY = 1 << 20, SEVERAL = 2 };
+    const cudaStream_t stream = stream_of(exec);
+    const int64_t groups = s.rows * s.heads, width = s.heads * s.feat;
+    if (form == FMM_GAT_ADD) {
+        const int64_t blocks = ceil_div(groups * (s.feat / VEC), BLOCK);
+        launch_early(exec->index, stream, gat_add<T, VEC>,
+                     dim3((unsigned)smaller(blocks, MOST_ADDING)), s);
+        return;
+    }
+    const int64_t across = form == FMM_GAT_SPREAD ? width : s.feat;
+    while (s.lane_bits < 5 && int64_t(VEC) << s.lane_bits < across) s.lane_bits++;
+    if (form == FMM_GAT_SPREAD) {
+        const int64_t blocks = s.count * ceil_div(width, int64_t(VEC) << s.lane_bits);
+        launch_early(exec->index, stream, gat_spread<T, VEC>, dim3((unsigned)blocks), s);
+        return;
+    }
+    /* Two items of a group are under way at once where there are enough groups without that. */
+    const int64_t threads = groups << s.lane_bits;
+    const bool several = VEC > 1 && threads >= MANY;
+    const int64_t blocks = ceil_div(ceil_div(threads, BLOCK), several ? SEVERAL : 1);
+    constexpr int N = VEC > 1 ? SEVERAL : 1;
+    launch_early(exec->index, stream,
+                 form == FMM_GAT_SCORES
+                     ? several ? gat_dots<T, SCORES, VEC, N> : gat_dots<T, SCORES, VEC, 1>
+                 : s.score[1].data
+                     ? several ? gat_dots<T, DELTA_POS, VEC, N> : gat_dots<T, DELTA_POS, VEC, 1>
+                 : several ? gat_dots<T, DELTA, VEC, N>
+                           : gat_dots<T, DELTA, VEC, 1>,
+                 dim3((unsigned)(blocks < 1 ? 1 : smaller(blocks, MOST))), s);
+}
+
+template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
+{
+    enum { VEC = 16 / sizeof(T) };
+    typedef typename sum_of<T>::type A;
+    gat_args<T> s = {};
+    s.x = side_of<const T>(call->x), s.value = side_of<const T>(call->value);
+    s.gout = side_of<const T>(call->gout);
+    for (int t = 0; t < 2; t++) {
+        s.att[t] = side_of<const T>(call->att[t]);
+        s.score[t] = side_of<T>(call->score[t]);
+    }
+    s.pos = side_of<const A>(call->pos), s.pos_w = side_of<const A>(call->pos_w);
+    s.lse = side_of<const A>(call->lse), s.lse_rest = side_of<const A>(call->lse_rest);
+    s.glse = side_of<const A>(call->glse);
+    s.delta = side_of<A>(call->delta);
+    s.out = side_of<T>(call->out), s.parts = side_of<A>(call->parts);
+    for (int p = 0; p < PLANES; p++) s.total[p] = side_of<T>(call->total[p]);
+    s.packed = static_cast<A *>(call->packed), s.arrived = call->arrived;
+    s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
+    s.each = fmm_gat_rows(FMM_CUDA, s.rows), s.count = fmm_gat_parts(FMM_CUDA, s.rows);
+    s.per_head = reciprocal(s.heads);
+    s.slope = A(call->slope);
+    REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
+    REQUIRE(call->form != FMM_GAT_SPREAD ||
+                s.count * ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS) <= INT32_MAX,
+            FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
+    if (s.feat % VEC == 0 && aligned(s))
+        launch_form<T, VEC>(exec, call->form, s);
+    else
+        launch_form<T, 1>(exec, call->form, s);
+    return FMM_OK;
+}
+
+extern "C" fmm_status fmm_cuda_gat(const fmm_exec *exec, const fmm_gat_call *call)
+{
+    int before;
+    TRY(cuda_enter("gat", exec, &before));
+    const fmm_status status = call->x.dtype == FMM_F64    ? launch<double>(exec, call)
+                              : call->x.dtype == FMM_F16  ? launch<__half>(exec, call)
+                              : call->x.dtype == FMM_BF16 ? launch<__nv_bfloat16>(exec, call)
+                                                          : launch<float>(exec, call);
+    const fmm_status left = cuda_leave("gat", exec, before);
+    return status == FMM_OK ? left : status;
+}

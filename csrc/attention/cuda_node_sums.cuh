@@ -1,0 +1,125 @@
+/* What the kernels of gat.cu read: operands by node and head, neighbouring items, and dot products
+ * over a group of lanes. */
+#ifndef FMM_CUDA_GAT_CUH
+#define FMM_CUDA_GAT_CUH
+
+#include "cuda.cuh"
+
+extern "C" {
+#include "node_sums.h"
+}
+
+enum { PLANES = 3 };
+enum { SCORES, DELTA, DELTA_POS }; /* what gat_dots computes; POS: with q's gradient */
+static_assert(FMM_GAT_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
+
+template <class T> struct side {
+    T *data;
+    int64_t row, head;
+};
+/* With VEC (`aligned` says when) a multiply-add of 32 bits each: in 64 these were near a third of
+ * the instructions of kernels that only read and add. */
+template <int VEC, class T>
+static __device__ __forceinline__ T *at(const side<T> &d, int64_t i, int64_t h)
+{
+    if (VEC == 1) return d.data + i * d.row + h * d.head;
+    return d.data + uint64_t(uint32_t(i)) * uint32_t(d.row) +
+           uint64_t(uint32_t(h)) * uint32_t(d.head);
+}
+template <class T> static side<T> side_of(const fmm_dense &d)
+{
+    return side<T>{static_cast<T *>(d.data), d.row_stride, d.heads > 1 ? d.head_stride : 0};
+}
+
+template <class T> struct gat_args {
+    typedef typename sum_of<T>::type A;
+    side<const T> x, value, gout, att[2];
+    side<T> score[2], out, total[PLANES];
+    side<const A> pos, pos_w, lse, lse_rest, glse;
+    side<A> delta, parts;
+    A *packed;
+    uint32_t *arrived;
+    int64_t rows, feat, each, count; /* nodes to a part, parts */
+    uint64_t per_head;
+    int32_t heads, lane_bits; /* lanes of a head, or of a tile's row */
+    A slope;
+};
+
+/* N neighbouring items on their way. */
+template <class T, int N> struct items_of {
+    enum { EACH = sizeof(T) * N < 16 ? N : 16 / sizeof(T) };
+    PACK(T, EACH) packs[N / EACH];
+    __device__ __forceinline__ void fetch(const T *from)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i += EACH) packs[i / EACH] = load<T, EACH>(from + i);
+    }
+    __device__ __forceinline__ void arrive(typename sum_of<T>::type *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i += EACH) unpack<T, EACH>(packs[i / EACH], to + i);
+    }
+};
+template <class T, int N>
+static __device__ __forceinline__ void read(const T *from, typename sum_of<T>::type *to)
+{
+    items_of<T, N> some;
+    some.fetch(from);
+    some.arrive(to);
+}
+
+/* < a, b > and, unless ONE, < a, c > of N items over the group's lanes, the same in all of them.
+ * All are read before one is waited for: such a call lasts as long as its waits. What the lanes
+ * reach at once stands outside the loop, in which the compiler waits for one item after another. */
+template <class T, class U, int VEC, bool ONE, int N> struct dots {
+    typedef typename sum_of<T>::type A;
+    A with_b[N], with_c[N];
+    __device__ __forceinline__ void add(const T *const *a, const T *const *b, const U *const *c,
+                                        int64_t k, bool there, A *sum_b, A *sum_c)
+    {
+        items_of<T, VEC> px[N], py[N];
+        items_of<U, VEC> pz[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            px[n].fetch(a[n] + k);
+            py[n].fetch(b[n] + k);
+            if (!ONE) pz[n].fetch(c[n] + k);
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            A x[VEC], y[VEC], z[VEC];
+            px[n].arrive(x);
+            py[n].arrive(y);
+            if (!ONE) pz[n].arrive(z);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) {
+                if (there) sum_b[n] += x[v] * y[v];
+                if (!ONE && there) sum_c[n] += x[v] * z[v];
+            }
+        }
+    }
+    __device__ __forceinline__ dots(const T *const *a, const T *const *b, const U *const *c,
+                                    int64_t feat, int lane, int lanes)
+    {
+        const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);
+#pragma unroll
+        for (int n = 0; n < N; n++) with_b[n] = with_c[n] = 0;
+        const int64_t first = int64_t(lane) * VEC;
+        if (feat > 0) add(a, b, c, first < feat ? first : 0, first < feat, with_b, with_c);
+        for (int64_t from = first + step; from < feat; from += chain) {
+            const int64_t end = min(feat, from + chain);
+            A sum_b[N] = {}, sum_c[N] = {};
+            for (int64_t k = from; k < end; k += step) add(a, b, c, k, true, sum_b, sum_c);
+#pragma unroll
+            for (int n = 0; n < N; n++) with_b[n] += sum_b[n], with_c[n] += sum_c[n];
+        }
+        for (int d = lanes / 2; d; d /= 2)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                with_b[n] += __shfl_xor_sync(ALL, with_b[n], d);
+                if (!ONE) with_c[n] += __shfl_xor_sync(ALL, with_c[n], d);
+            }
+    }
+};
+
+#endif

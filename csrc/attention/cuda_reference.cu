@@ -1,0 +1,283 @@
+/* Attention as fusedmm_attention.h defines it: one thread per output element, the terms in the
+ * order of storage. Any shape, stride and type; no plan, no workspace, no shuffle. Each thread
+ * computes the logits of its entries anew. */
+#include "../core/philox.h"
+#include "../cuda/reference.cuh"
+
+template <class T> struct plain_args {
+    typedef typename sum_of<T>::type A;
+    csr_view a;
+    edge_view edges; /* eid alone */
+    dense_view q, k, v, att, bias, weight, out, lse, rest, gout, delta, gq, gk, gv, gatt, gbias,
+        gweight, weights, pos, pos_w;
+    const int64_t *seed;
+    uint64_t keep_limit;
+    A scale, slope, kept; /* kept: 1 / (1 - dropout) */
+    int64_t heads, feat, feat_v, parts;
+    int score;
+    bool drops, cols; /* cols: the matrix is the transpose, its rows have k and v */
+};
+
+template <class A> static __device__ A leaky(A t, A slope) { return t > A(0) ? t : t * slope; }
+
+/* An entry (i, j) of edge e at head h. */
+template <class T> struct plain_entry {
+    typedef typename sum_of<T>::type A;
+    int64_t i, j, e, h;
+    bool there;
+    A logit, gain;      /* gain: leaky' of ADDITIVE's argument */
+    A above;            /* 1 where that is above 0 */
+    A w, drop, by, dot; /* by: u / w; dot: < gout, v > */
+    A slant;            /* the gradient of the logit */
+
+    __device__ A q(const plain_args<T> &s, int64_t c) const
+    {
+        return widen(*element<T>(s.q, i, h, c));
+    }
+    __device__ A k(const plain_args<T> &s, int64_t c) const
+    {
+        return widen(*element<T>(s.k, j, h, c));
+    }
+    __device__ void find(const plain_args<T> &s, int64_t row, int64_t p, int64_t head)
+    {
+        const int32_t column = s.a.idx[p];
+        e = edge_at(s.edges, p);
+        there = (uint32_t)column < (uint32_t)s.a.cols && is_edge(s.edges, e);
+        if (!there) return;
+        i = s.cols ? column : row, j = s.cols ? row : column, h = head;
+        const A bias = s.bias.data ? widen(*element<T>(s.bias, e, h, 0)) : A(0);
+        gain = above = A(1);
+        if (s.score == FMM_ADDITIVE) {
+            const A t = q(s, 0) + k(s, 0) + bias;
+            logit = leaky(t, s.slope), gain = t > A(0) ? A(1) : s.slope;
+            above = t > A(0) ? A(1) : A(0);
+            return;
+        }
+        long_sum<A> sum;
+        sum.start();
+        for (int64_t c = 0; c < s.feat; c++)
+            if (s.score == FMM_DOT)
+                sum.add(q(s, c), k(s, c));
+            else
+                sum.add(widen(*element<T>(s.att, 0, h, c)), leaky(q(s, c) + k(s, c), s.slope));
+        logit = (s.score == FMM_DOT ? s.scale * sum.total() : sum.total()) + bias;
+    }
+    /* u / w */
+    __device__ void use(const plain_args<T> &s)
+    {
+        const bool keeps = !s.drops || fmm_philox_keeps((uint64_t)*s.seed, e, h, s.keep_limit);
+        drop = !s.drops ? A(1) : keeps ? s.kept : A(0);
+        const int64_t head = s.weight.heads == 1 ? 0 : h;
+        by = s.weight.data ? drop * widen(*element<T>(s.weight, e, head, 0)) : drop;
+    }
+    __device__ void back(const plain_args<T> &s)
+    {
+        use(s);
+        const A lse = *element<A>(s.lse, i, h, 0);
+        const A rest = s.rest.data ? *element<A>(s.rest, i, h, 0) : A(0);
+        w = lse == -A(INFINITY) ? A(0) : exp(logit - lse - rest);
+        long_sum<A> sum;
+        sum.start();
+        if (s.gout.data)
+            for (int64_t c = 0; c < s.feat_v; c++)
+                sum.add(widen(*element<T>(s.gout, i, h, c)), widen(*element<T>(s.v, j, h, c)));
+        dot = sum.total();
+        slant = s.delta.data ? w * (by * dot - *element<A>(s.delta, i, h, 0)) : A(0);
+    }
+    /* What slant adds to the gradient of q or k, column c. */
+    __device__ A share(const plain_args<T> &s, int64_t c, bool to_q) const
+    {
+        if (s.score == FMM_ADDITIVE) return gain;
+        if (s.score == FMM_DOT) return s.scale * (to_q ? k(s, c) : q(s, c));
+        return widen(*element<T>(s.att, 0, h, c)) * (q(s, c) + k(s, c) > A(0) ? A(1) : s.slope);
+    }
+};
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    forward_reference(const __grid_constant__ plain_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t across = s.feat_v > 0 ? s.feat_v : 1, count = s.a.rows * s.heads * across;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t c = t % across, h = t / across % s.heads, i = t / across / s.heads;
+        int64_t begin;
+        const int64_t terms = row_range(s.a, i, &begin);
+        plain_entry<T> entry;
+        A high = -A(INFINITY);
+        for (int64_t p = begin; p < begin + terms; p++) {
+            entry.find(s, i, p, h);
+            if (entry.there) high = fmax(high, entry.logit);
+        }
+        const A zero = high == -A(INFINITY) ? A(0) : high;
+        long_sum<A> sum, values, pos, pos_w;
+        sum.start(), values.start(), pos.start(), pos_w.start();
+        for (int64_t p = begin; p < begin + terms; p++) {
+            entry.find(s, i, p, h);
+            if (!entry.there) continue;
+            entry.use(s);
+            const A w = exp(entry.logit - zero);
+            sum.add(w, A(1));
+            pos_w.add(w, entry.above);
+            if (s.feat_v <= 0) continue;
+            const A value = widen(*element<T>(s.v, entry.j, h, c));
+            values.add(w * entry.by, value);
+            pos.add(w * entry.by * entry.above, value);
+        }
+        const A all = sum.total();
+        if (s.feat_v > 0)
+            *element<T>(s.out, i, h, c) = narrow<T>(all == A(0) ? A(0) : values.total() / all);
+        if (s.feat_v > 0 && s.pos.data)
+            *element<A>(s.pos, i, h, c) = all == A(0) ? A(0) : pos.total() / all;
+        if (c == 0 && s.pos_w.data)
+            *element<A>(s.pos_w, i, h, 0) = all == A(0) ? A(0) : pos_w.total() / all;
+        if (c) continue;
+        const A lse = all == A(0) ? -A(INFINITY) : high + log(all);
+        *element<A>(s.lse, i, h, 0) = lse;
+        if (s.rest.data) *element<A>(s.rest, i, h, 0) = isinf(lse) ? A(0) : high - lse + log(all);
+    }
+}
+
+/* gq of the rows, or gk and gv of the transpose's. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    sides_reference(const __grid_constant__ plain_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t across = s.feat + (s.cols ? s.feat_v : 0), count = s.a.rows * s.heads * across;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t c = t % across, h = t / across % s.heads, row = t / across / s.heads;
+        const dense_view &to = c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
+        if (!to.data) continue;
+        int64_t begin;
+        const int64_t terms = row_range(s.a, row, &begin);
+        long_sum<A> sum;
+        sum.start();
+        for (int64_t p = begin; p < begin + terms; p++) {
+            plain_entry<T> entry;
+            entry.find(s, row, p, h);
+            if (!entry.there) continue;
+            entry.back(s);
+            if (c < s.feat)
+                sum.add(entry.slant, entry.share(s, c, !s.cols));
+            else
+                sum.add(entry.by * entry.w, widen(*element<T>(s.gout, entry.i, h, c - s.feat)));
+        }
+        *element<T>(to, row, h, c < s.feat ? c : c - s.feat) = narrow<T>(sum.total());
+    }
+}
+
+/* weights, gweight and gbias. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    edges_reference(const __grid_constant__ plain_args<T> s)
+{
+    const int64_t count = s.a.rows ? s.a.nnz * s.heads : 0;
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t p = t / s.heads, h = t % s.heads;
+        plain_entry<T> entry;
+        entry.find(s, row_of(s.a, p), p, h);
+        if (!entry.there) continue;
+        entry.back(s);
+        if (s.weights.data) *element<T>(s.weights, entry.e, h, 0) = narrow<T>(entry.by * entry.w);
+        if (s.gweight.data)
+            *element<T>(s.gweight, entry.e, h, 0) = narrow<T>(entry.drop * entry.w * entry.dot);
+        if (s.gbias.data) *element<T>(s.gbias, entry.e, h, 0) = narrow<T>(entry.slant * entry.gain);
+    }
+}
+
+/* A part of gatt is the sum over an equal stretch of rows. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    att_reference(const __grid_constant__ plain_args<T> s)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t count = s.parts * s.heads * s.feat, each = ceil_div(s.a.rows, s.parts);
+    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
+         t += int64_t(gridDim.x) * BLOCK) {
+        const int64_t c = t % s.feat, h = t / s.feat % s.heads, part = t / s.feat / s.heads;
+        long_sum<A> sum;
+        sum.start();
+        for (int64_t row = part * each; row < min((part + 1) * each, s.a.rows); row++) {
+            int64_t begin;
+            const int64_t terms = row_range(s.a, row, &begin);
+            for (int64_t p = begin; p < begin + terms; p++) {
+                plain_entry<T> entry;
+                entry.find(s, row, p, h);
+                if (!entry.there) continue;
+                entry.back(s);
+                sum.add(entry.slant, leaky(entry.q(s, c) + entry.k(s, c), s.slope));
+            }
+        }
+        *element<A>(s.gatt, part, h, c) = sum.total();
+    }
+}
+
+template <class T> static void launch_plain(cudaStream_t stream, const fmm_call *call)
+{
+    typedef typename sum_of<T>::type A;
+    const fmm_attention *t = call->attention;
+    const int64_t rows = call->a->rows, nnz = call->a->nnz, heads = t->q.heads;
+    const bool cols = t->pass == FMM_ATTENTION_COLS, rows_pass = t->pass == FMM_ATTENTION_ROWS;
+    plain_args<T> s = {view_csr(call->a),
+                       view_edges(call->a, NULL),
+                       view_dense(&t->q),
+                       view_dense(&t->k),
+                       view_dense(&t->v),
+                       view_dense(&t->att),
+                       view_dense(&t->bias),
+                       view_dense(&t->weight),
+                       view_dense(&t->out),
+                       view_dense(&t->lse),
+                       view_dense(&t->lse_rest),
+                       view_dense(&t->gout),
+                       view_dense(&t->delta),
+                       view_dense(&t->gq),
+                       view_dense(&t->gk),
+                       view_dense(&t->gv),
+                       view_dense(&t->gatt),
+                       view_dense(&t->gbias),
+                       view_dense(&t->gweight),
+                       view_dense(&t->weights),
+                       view_dense(&t->pos),
+                       view_dense(&t->pos_w),
+                       t->seed,
+                       fmm_philox_limit(t->dropout),
+                       A(t->scale),
+                       A(t->slope),
+                       t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0),
+                       heads,
+                       t->q.feat,
+                       t->v.feat,
+                       t->gatt.rows,
+                       (int)t->score,
+                       t->dropout > 0,
+                       cols};
+    if (t->pass == FMM_ATTENTION_WEIGHTS)
+        s.gout.data = s.delta.data = s.gbias.data = s.gweight.data = NULL;
+    auto grid = [](int64_t count) {
+        return (unsigned)smaller(blocks_for(count), REFERENCE_BLOCKS);
+    };
+    if (t->pass == FMM_ATTENTION_FORWARD && rows)
+        forward_reference<T><<<grid(rows * heads * (s.feat_v + 1)), BLOCK, 0, stream>>>(s);
+    if (((rows_pass && s.gq.data) || (cols && (s.gk.data || s.gv.data))) && rows &&
+        s.feat + s.feat_v)
+        sides_reference<T><<<grid(rows * heads * (s.feat + s.feat_v)), BLOCK, 0, stream>>>(s);
+    if (!cols && t->pass != FMM_ATTENTION_FORWARD && nnz &&
+        (s.weights.data || s.gweight.data || s.gbias.data))
+        edges_reference<T><<<grid(nnz * heads), BLOCK, 0, stream>>>(s);
+    if (rows_pass && s.gatt.data && s.parts * s.feat)
+        att_reference<T><<<grid(s.parts * heads * s.feat), BLOCK, 0, stream>>>(s);
+}
+
+extern "C" fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const fmm_call *call)
+{
+    int before;
+    TRY(cuda_enter("attention", exec, &before));
+    for_dtype(call->attention->q.dtype,
+              [&](auto element_of) { launch_plain<decltype(element_of)>(stream_of(exec), call); });
+    return cuda_leave("attention", exec, before);
+}

@@ -1,0 +1,103 @@
+/* Sums over the channels of single nodes, which graph attention needs beside its passes over edges.
+ *
+ *     SCORES  k[i,h] = < att_k[h,:], x[i,h,:] >,  q[i,h] = < att_q[h,:], x[i,h,:] >
+ *     DELTA   delta[i,h] = < gout[i,h,:], out[i,h,:] > - glse[i,h], what a backward subtracts; and
+ *             of additive scores gq[i,h] = (1 - slope) (< gout, pos > - delta pos_w) + slope glse
+ *             (attention.c says why), 0 where the row has no weights (lse is -infinity)
+ *     SPREAD  the gradient of SCORES, whose x is attention's v too:
+ *             out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:]
+ *             total[0][h,:] = sum of gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and
+ *             where it is asked for total[2][h,:] = sum of gout[i,h,:], for a bias that was added
+ *             to attention's result; parts of the nodes first, then the parts in their order
+ *     ADD     out[i,h,:] = x[i,h,:] + value[i,h,:]; a bias is a value of row stride 0, without a
+ *             value it is a copy
+ *
+ * Each is one pass over operands of n heads feat numbers in the place of two to ten calls of torch,
+ * whose host time is what small graphs wait for. Every result has one owner and terms in an order
+ * that depends on sizes alone: the same numbers on every run and any number of threads.
+ * Precision: products and sums in f32 (f64 for f64), no accumulator adds more than 512 terms. */
+#include "node_sums.h"
+#include "../core/checks.h"
+
+#include <inttypes.h>
+
+#define OP "gat"
+
+static fmm_status check_shape(const char *name, const fmm_dense *d, const fmm_dense *x,
+                              int64_t rows, int64_t heads, int64_t feat, bool sums)
+{
+    const fmm_dtype dtype = sums && x->dtype != FMM_F64 ? FMM_F32 : x->dtype;
+    TRY(fmm_check_dense(OP, name, d));
+    REQUIRE(d->rows == rows && d->heads == heads && d->feat == feat && d->dtype == dtype,
+            FMM_INVALID_ARGUMENT,
+            OP ": %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
+               ", %" PRId64 ", %" PRId64 "]",
+            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype), rows,
+            heads, feat);
+    return FMM_OK;
+}
+
+static fmm_status check_delta(const fmm_gat_call *c)
+{
+    const fmm_dense *x = &c->x;
+    const int64_t n = x->rows, heads = x->heads;
+    TRY(check_shape("out", &c->value, x, n, heads, x->feat, false));
+    TRY(check_shape("delta", &c->delta, x, n, heads, 1, true));
+    if (c->packed) {
+        TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
+        TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
+    }
+    if (fmm_given(&c->lse_rest)) TRY(check_shape("lse_rest", &c->lse_rest, x, n, heads, 1, true));
+    if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
+    if (!fmm_given(&c->score[1])) return FMM_OK;
+    TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));
+    TRY(check_shape("pos", &c->pos, x, n, heads, x->feat, true));
+    TRY(check_shape("pos_w", &c->pos_w, x, n, heads, 1, true));
+    return check_shape("lse", &c->lse, x, n, heads, 1, true);
+}
+
+static fmm_status check_spread(const fmm_exec *exec, const fmm_gat_call *c)
+{
+    const fmm_dense *x = &c->x;
+    const int64_t n = x->rows, heads = x->heads, parts = fmm_gat_parts(exec->device, n);
+    const int planes = fmm_given(&c->total[2]) ? 3 : 2;
+    for (int t = 0; t < planes; t++)
+        TRY(check_shape("total", &c->total[t], x, 1, heads, x->feat, false));
+    TRY(check_shape("parts", &c->parts, x, parts, planes * heads, x->feat, true));
+    REQUIRE(exec->device == FMM_CPU || c->arrived, FMM_INVALID_ARGUMENT,
+            OP ": blocks are counted where DELTA left zeros");
+    if (!n) return FMM_OK;
+    TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
+    TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
+    return planes == 3 ? check_shape("gout", &c->gout, x, n, heads, x->feat, false) : FMM_OK;
+}
+
+static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
+{
+    const fmm_dense *x = &c->x;
+    const int64_t n = x->rows, heads = x->heads;
+    REQUIRE((unsigned)c->form <= FMM_GAT_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
+            (int)c->form);
+    TRY(fmm_check_dense(OP, "x", x));
+    if (!heads) return FMM_OK; /* what has no elements is of any shape */
+    if (c->form == FMM_GAT_SPREAD) TRY(check_spread(exec, c));
+    if (!n) return FMM_OK;
+    if (c->form == FMM_GAT_DELTA) return check_delta(c);
+    if (c->form == FMM_GAT_ADD) {
+        if (fmm_given(&c->value)) TRY(check_shape("value", &c->value, x, n, heads, x->feat, false));
+        return check_shape("result", &c->out, x, n, heads, x->feat, false);
+    }
+    for (int t = 0; t < 2; t++) {
+        TRY(check_shape(t ? "att_q" : "att_k", &c->att[t], x, 1, heads, x->feat, false));
+        TRY(check_shape("score", &c->score[t], x, n, heads, 1, false));
+    }
+    return FMM_OK;
+}
+
+fmm_status fmm_gat(const fmm_exec *exec, const fmm_gat_call *call)
+{
+    TRY(check(exec, call));
+    if (!call->x.heads || (call->form >= FMM_GAT_SPREAD && !call->x.feat)) return FMM_OK;
+    if (!call->x.rows && call->form != FMM_GAT_SPREAD && !call->arrived) return FMM_OK;
+    return exec->device == FMM_CUDA ? fmm_cuda_gat(exec, call) : fmm_cpu_gat(exec, call);
+}

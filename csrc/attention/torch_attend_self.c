@@ -1,0 +1,210 @@
+/* fusedmm::_attend_self and _attend_self_back: attention with additive scores of one projected
+ * tensor, and its gradient, each in one call.
+ *
+ *     k, q = SCORES(x)          out = attention(k, q, x), + bias           forward
+ *     delta, gq = DELTA(gout)   gk, gv = COLS(gout)   gx = SPREAD(...)     backward
+ *
+ * with the passes of ../gat.c and ../attention.c, in the order in which separate operators would
+ * run them and so with the same bits. One call each is what a small graph gains: it waits for
+ * calls, and what stands between the passes needs no tensor that Python sees. */
+#include "torch_attend.h"
+#include "../core/checks.h"
+
+#include <string.h>
+
+enum { RESULTS = 2, GRADIENTS = 4 };
+
+typedef struct self {
+    attending s;
+    fmm_dense x, att[2]; /* x with its heads side by side */
+} self;
+
+enum { X = 4, ATT_K, ATT_Q, SEED, SHARED, BIAS = SHARED, FORWARD_TENSORS };
+
+static bool begin(self *o, const StableIValue *stack, int tensors)
+{
+    static const char *const names[2] = {"att_k", "att_q"};
+    attending *s = &o->s;
+    tensor t;
+    *o = (self){.s.call = {.score = FMM_ADDITIVE,
+                           .scale = 1,
+                           .slope = frame_float(stack[tensors]),
+                           .dropout = frame_float(stack[tensors + 1])}};
+    if (!frame_begin(&s->f, stack, tensors)) return false;
+    for (int k = 0; k < 2; k++) {
+        if (!frame_dense(&s->f, ATT_K + k, names[k], &o->att[k], &t)) return false;
+        if (t.dim != 3) return frame_fail(&s->f, "%s must be [1, heads, C]", names[k]);
+        s->f.status = fmm_check_dense("attention", names[k], &o->att[k]);
+        if (s->f.status != FMM_OK) return false;
+    }
+    s->heads = o->att[0].heads;
+    s->feat = o->att[0].feat;
+    if (!attend_flat(s, X, "x", &o->x, &t) || !attend_seed(s, SEED)) return false;
+    s->given = t.dtype;
+    s->dtype = o->x.dtype;
+    s->n = o->x.rows;
+    return attend_matrix(s, "x");
+}
+
+/* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`; out, to
+ * which a bias was then added. */
+typedef struct kept {
+    fmm_dense out, pos, lse, lse_rest, pos_w, k, q;
+} kept;
+
+static int64_t kept_in(const attending *s, bool whole, bool added, unsigned char *base, kept *k)
+{
+    int64_t bytes = 0;
+    *k = (kept){.lse = attend_view(s, NULL, true, s->n, s->heads, 1)};
+    k->lse_rest = k->lse;
+    k->k = k->q = attend_view(s, NULL, false, s->n, s->heads, 1);
+    if (whole) {
+        k->pos = attend_view(s, NULL, true, s->n, s->heads, s->feat);
+        k->pos_w = k->lse;
+        attend_carve(base, &bytes, &k->pos);
+        attend_carve(base, &bytes, &k->pos_w);
+    }
+    if (added) {
+        k->out = attend_view(s, NULL, false, s->n, s->heads, s->feat);
+        attend_carve(base, &bytes, &k->out);
+    }
+    attend_carve(base, &bytes, &k->lse);
+    attend_carve(base, &bytes, &k->lse_rest);
+    attend_carve(base, &bytes, &k->k);
+    attend_carve(base, &bytes, &k->q);
+    return bytes;
+}
+
+/* What backward needs while it runs, in one allocation. */
+typedef struct scratch {
+    fmm_dense delta, gq, gk, gv, parts, packed;
+    uint32_t *arrived;
+} scratch;
+
+static int64_t scratch_in(const attending *s, int planes, unsigned char *base, scratch *w)
+{
+    const fmm_device device = s->f.exec.device;
+    int64_t bytes = 0;
+    *w = (scratch){
+        .delta = attend_view(s, NULL, true, s->n, s->heads, 1),
+        .gq = attend_view(s, NULL, false, s->n, s->heads, 1),
+        .gv = attend_view(s, NULL, false, s->n, s->heads, s->feat),
+        .parts =
+            attend_view(s, NULL, true, fmm_gat_parts(device, s->n), planes * s->heads, s->feat),
+    };
+    w->gk = w->gq;
+    fmm_dense *const all[] = {&w->delta, &w->gq, &w->gk, &w->gv, &w->parts};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) attend_carve(base, &bytes, all[k]);
+    if (device == FMM_CPU) return bytes;
+    w->packed = attend_view(s, NULL, true, s->n, s->heads, FMM_GAT_PACKED);
+    attend_carve(base, &bytes, &w->packed);
+    w->arrived = base ? (uint32_t *)(base + bytes) : NULL;
+    return bytes + (s->heads * s->feat / FMM_GAT_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
+}
+
+static bool nodes(self *o, fmm_gat_call *c)
+{
+    c->slope = o->s.call.slope;
+    memcpy(c->att, o->att, sizeof c->att);
+    return attend_nodes(&o->s, c);
+}
+
+/* (half, x, att_k, att_q, seed, bias, slope, dropout, int whole) -> out, kept */
+static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    self o;
+    attending *s = &o.s;
+    kept k;
+    fmm_gat_call scores = {.form = FMM_GAT_SCORES}, add = {.form = FMM_GAT_ADD};
+    tensor out[RESULTS] = {{0}};
+    (void)inputs, (void)results;
+    const bool whole = stack[FORWARD_TENSORS + 2] != 0;
+    if (!begin(&o, stack, FORWARD_TENSORS) ||
+        !attend_give(s, &add.out, &out[0], 2, false, s->n, s->heads, s->feat) ||
+        !attend_bias(s, BIAS, &add.value))
+        goto done;
+    const bool added = add.value.data != NULL;
+    if (!attend_bytes(s, kept_in(s, whole, whole && added, NULL, &k), &out[1])) goto done;
+    kept_in(s, whole, whole && added, out[1].data, &k);
+    fmm_attention c = s->call;
+    c.pass = FMM_ATTENTION_FORWARD;
+    c.out = add.x = whole && added ? k.out : add.out;
+    c.v = scores.x = o.x;
+    c.k = scores.score[0] = k.k;
+    c.q = scores.score[1] = k.q;
+    c.lse = k.lse;
+    c.lse_rest = k.lse_rest;
+    c.pos = k.pos;
+    c.pos_w = k.pos_w;
+    if (nodes(&o, &scores) && attend_pass(s, &c) && added) attend_nodes(s, &add);
+done:
+    frame_finish(&s->f, "attend_self", stack, out, RESULTS);
+}
+
+/* (half of the transpose, x, att_k, att_q, seed, out, kept, gout, slope, dropout, int bias) -> the
+ * gradients of x, att_k, att_q and, with bias, of what was added to out, else nothing. out without
+ * elements is among what was kept. */
+static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
+{
+    enum { OUT = SHARED, KEPT, GOUT, TENSORS };
+    self o;
+    attending *s = &o.s;
+    kept k;
+    scratch w;
+    fmm_gat_call delta = {.form = FMM_GAT_DELTA}, spread = {.form = FMM_GAT_SPREAD};
+    tensor t, out[GRADIENTS] = {{0}};
+    (void)inputs, (void)results;
+    const bool bias = stack[TENSORS + 2] != 0;
+    const int planes = bias ? 3 : 2;
+    if (!begin(&o, stack, TENSORS) || !frame_take(&s->f, OUT, "out", &t) ||
+        (t.numel && !attend_flat(s, OUT, "out", &delta.value, &t)))
+        goto done;
+    const bool added = t.numel == 0;
+    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(&s->f, KEPT, "kept", &t) ||
+        !attend_kept(s, kept_in(s, true, added, t.data, &k), &t))
+        goto done;
+    if (added) delta.value = k.out;
+    const int64_t needed = scratch_in(s, planes, NULL, &w), width = bias ? s->heads * s->feat : 0;
+    if (!attend_give(s, &spread.out, &out[0], 2, false, s->n, s->heads, s->feat) ||
+        !attend_give(s, &spread.total[0], &out[1], 3, false, 1, s->heads, s->feat) ||
+        !attend_give(s, &spread.total[1], &out[2], 3, false, 1, s->heads, s->feat) ||
+        !frame_allocate(&s->f, 1, &width, s->given, &out[3]) || !attend_bytes(s, needed, &t))
+        goto done;
+    scratch_in(s, planes, t.data, &w);
+    if (bias) spread.total[2] = attend_view(s, out[3].data, false, 1, s->heads, s->feat);
+    fmm_attention c = s->call;
+    c.pass = FMM_ATTENTION_COLS;
+    c.gout = spread.gout = delta.x;
+    c.delta = delta.delta = w.delta;
+    c.packed = delta.packed = w.packed.data;
+    c.packed_before = true;
+    delta.arrived = spread.arrived = w.arrived;
+    delta.score[0] = c.q = k.q;
+    delta.score[1] = spread.score[1] = w.gq;
+    c.k = k.k;
+    c.gk = spread.score[0] = w.gk;
+    c.gv = spread.value = w.gv;
+    c.v = spread.x = o.x;
+    spread.parts = w.parts;
+    delta.lse = c.lse = k.lse;
+    delta.lse_rest = c.lse_rest = k.lse_rest;
+    delta.pos = k.pos;
+    delta.pos_w = k.pos_w;
+    if (nodes(&o, &delta) && attend_pass(s, &c)) nodes(&o, &spread);
+done:
+    frame_finish(&s->f, "attend_self_back", stack, out, GRADIENTS);
+}
+
+#define OPERANDS FMM_HALF "Tensor x, Tensor att_k, Tensor att_q, Tensor seed, "
+const fmm_torch_operator fmm_torch_attend_self[] = {
+    {"_attend_self",
+     "_attend_self(" OPERANDS
+     "Tensor bias, float slope, float dropout, int whole) -> (Tensor, Tensor)",
+     forward},
+    {"_attend_self_back",
+     "_attend_self_back(" OPERANDS
+     "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
+     "(Tensor, Tensor, Tensor, Tensor)",
+     backward},
+    {NULL, NULL, NULL},
+};

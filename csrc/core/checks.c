@@ -1,0 +1,183 @@
+/* Argument checks of all operators, and the check of a CSR's content.
+ *
+ * Sizes are compared, never subtracted or multiplied before it is known that the result fits, so no
+ * input can make a check overflow. The content check proves ptr wholly before it reads idx. */
+#include "checks.h"
+
+#include <inttypes.h>
+
+/* ptr and idx cannot have more elements in any memory: rows + nnz and what is cut of it fit. */
+#define MOST (INT64_MAX / 32)
+
+fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a)
+{
+    REQUIRE(exec && a, FMM_INVALID_ARGUMENT, "%s: exec and matrix must be given", op);
+    REQUIRE((unsigned)exec->device <= FMM_CUDA, FMM_INVALID_ARGUMENT, "%s: no device %d", op,
+            (int)exec->device);
+    REQUIRE(a->rows >= 0 && a->nnz >= 0 && a->rows <= MOST && a->nnz <= MOST, FMM_INVALID_ARGUMENT,
+            "%s: matrix of %" PRId64 " rows and %" PRId64 " entries", op, a->rows, a->nnz);
+    REQUIRE(a->cols >= 0 && a->cols <= INT32_MAX, FMM_INVALID_ARGUMENT,
+            "%s: %" PRId64 " columns are outside [0, 2^31)", op, a->cols);
+    REQUIRE(a->ptr, FMM_INVALID_ARGUMENT, "%s: matrix without ptr", op);
+    REQUIRE(a->idx || a->nnz == 0, FMM_INVALID_ARGUMENT, "%s: matrix without idx", op);
+    return FMM_OK;
+}
+
+/* |size * stride| summed over the axes, or failure past int64: the reach of a view in elements. */
+static bool reach(const fmm_dense *d, int64_t *elements)
+{
+    int64_t r = 0, h = 0;
+    if (d->rows > 0 && __builtin_mul_overflow(d->rows - 1, d->row_stride, &r)) return false;
+    if (d->heads > 0 && __builtin_mul_overflow(d->heads - 1, d->head_stride, &h)) return false;
+    return !__builtin_add_overflow(r, h, elements) &&
+           !__builtin_add_overflow(*elements, d->feat, elements) && *elements <= INT64_MAX / 8;
+}
+
+/* Rows may share memory, so that there are more elements than it has; workspaces are sized by their
+ * number, of each row also where there is none. */
+static bool countable(const fmm_dense *d)
+{
+    const int64_t rows = d->rows ? d->rows : 1, feat = d->feat ? d->feat : 1;
+    int64_t count;
+    return !__builtin_mul_overflow(rows, d->heads, &count) &&
+           !__builtin_mul_overflow(count, feat, &count) && count <= INT64_MAX / 8;
+}
+
+fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
+{
+    REQUIRE(d, FMM_INVALID_ARGUMENT, "%s: %s must be given", op, name);
+    REQUIRE((unsigned)d->dtype < FMM_DTYPES, FMM_INVALID_ARGUMENT, "%s: %s has dtype number %d", op,
+            name, (int)d->dtype);
+    REQUIRE(d->rows >= 0 && d->heads >= 0 && d->feat >= 0 && d->row_stride >= 0 &&
+                d->head_stride >= 0,
+            FMM_INVALID_ARGUMENT,
+            "%s: %s has sizes [%" PRId64 ", %" PRId64 ", %" PRId64 "] and strides %" PRId64
+            ", %" PRId64,
+            op, name, d->rows, d->heads, d->feat, d->row_stride, d->head_stride);
+    int64_t elements;
+    REQUIRE(reach(d, &elements) && countable(d), FMM_INVALID_ARGUMENT,
+            "%s: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 "] does not fit in 64 bits", op, name,
+            d->rows, d->heads, d->feat);
+    REQUIRE(d->data || d->rows == 0 || d->heads == 0 || d->feat == 0, FMM_INVALID_ARGUMENT,
+            "%s: %s has no data", op, name);
+    return FMM_OK;
+}
+
+fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads)
+{
+    if (!val) return FMM_OK;
+    TRY(fmm_check_dense(op, "val", val));
+    if (!fmm_given(val)) return FMM_OK;
+    REQUIRE(val->rows == a->nnz, FMM_INVALID_ARGUMENT,
+            "%s: val has %" PRId64 " values for %" PRId64 " entries", op, val->rows, a->nnz);
+    REQUIRE(val->feat == 1 && (val->heads == 1 || val->heads == heads), FMM_INVALID_ARGUMENT,
+            "%s: val has %" PRId64 " heads of %" PRId64 " features, 1 or %" PRId64
+            " heads of 1 are needed",
+            op, val->heads, val->feat, heads);
+    return FMM_OK;
+}
+
+/* n times feat elements, stride apart, lie one after the other, and so do m such runs. */
+static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t far)
+{
+    return (n <= 1 || stride >= feat) && (m <= 1 || far >= (n - 1) * stride + feat);
+}
+
+fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *out)
+{
+    const bool empty = !out->rows || !out->heads || !out->feat;
+    REQUIRE(empty || nested(out->feat, out->heads, out->head_stride, out->rows, out->row_stride) ||
+                nested(out->feat, out->rows, out->row_stride, out->heads, out->head_stride),
+            FMM_INVALID_ARGUMENT,
+            "%s: the output %s overlaps itself: [%" PRId64 ", %" PRId64 ", %" PRId64
+            "] with strides %" PRId64 ", %" PRId64,
+            op, name, out->rows, out->heads, out->feat, out->row_stride, out->head_stride);
+    return FMM_OK;
+}
+
+fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *name,
+                           const fmm_dense *in)
+{
+    int64_t m, n;
+    if (!in || !in->data || !out->data || !reach(out, &m) || !reach(in, &n)) return FMM_OK;
+    if (!out->rows || !out->heads || !in->rows || !in->heads || m <= 0 || n <= 0) return FMM_OK;
+    const uintptr_t o = (uintptr_t)out->data, i = (uintptr_t)in->data;
+    const uintptr_t o_end = o + (uintptr_t)m * fmm_dtype_bytes(out->dtype);
+    const uintptr_t i_end = i + (uintptr_t)n * fmm_dtype_bytes(in->dtype);
+    REQUIRE(o_end <= i || i_end <= o, FMM_INVALID_ARGUMENT, "%s: the output overlaps %s", op, name);
+    return FMM_OK;
+}
+
+fmm_status fmm_check_workspace(const char *op, const fmm_exec *exec, size_t bytes)
+{
+    REQUIRE(exec->workspace_bytes >= bytes && (exec->workspace || !bytes), FMM_INVALID_ARGUMENT,
+            "%s: workspace of %zu bytes, %zu are needed", op, exec->workspace_bytes, bytes);
+    REQUIRE((uintptr_t)exec->workspace % 16 == 0, FMM_INVALID_ARGUMENT,
+            "%s: the workspace must be aligned to 16 bytes", op);
+    return FMM_OK;
+}
+
+/* The word of a report: bits 0-2 the code, 3-62 the index, bit 63 set for faults of idx, so that
+ * the smallest word is the first culprit and faults of ptr come before those of idx. All ones:
+ * none. */
+static uint64_t report_word(fmm_csr_code code, int64_t where)
+{
+    return (uint64_t)(code == FMM_CSR_IDX) << 63 | (uint64_t)where << 3 | (uint64_t)code;
+}
+
+fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where)
+{
+    if (report == UINT64_MAX) return FMM_CSR_OK;
+    *where = (int64_t)(report << 1 >> 4);
+    return (fmm_csr_code)(report & 7);
+}
+
+static uint64_t check_on_cpu(const fmm_csr *a)
+{
+    if (a->ptr[0] != 0) return report_word(FMM_CSR_PTR_FIRST, 0);
+    for (int64_t i = 1; i <= a->rows; i++)
+        if (a->ptr[i] < a->ptr[i - 1]) return report_word(FMM_CSR_PTR_FALLS, i);
+    if (a->ptr[a->rows] != a->nnz) return report_word(FMM_CSR_PTR_LAST, a->rows);
+
+    /* Branch-free over blocks, so that it runs at the speed of memory; the culprit is searched for
+     * only in the block that has one. */
+    enum { BLOCK = 4096 };
+    const uint32_t cols = (uint32_t)a->cols;
+    for (int64_t begin = 0; begin < a->nnz; begin += BLOCK) {
+        const int64_t end = begin + BLOCK < a->nnz ? begin + BLOCK : a->nnz;
+        uint32_t bad = 0;
+        for (int64_t p = begin; p < end; p++) bad |= (uint32_t)((uint32_t)a->idx[p] >= cols);
+        for (int64_t p = begin; bad && p < end; p++)
+            if ((uint32_t)a->idx[p] >= cols) return report_word(FMM_CSR_IDX, p);
+    }
+    return UINT64_MAX;
+}
+
+fmm_status fmm_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)
+{
+    TRY(fmm_check_matrix("csr_check", exec, a));
+    REQUIRE(report, FMM_INVALID_ARGUMENT, "csr_check: report must be given");
+    if (exec->device == FMM_CUDA) return fmm_cuda_csr_check(exec, a, report);
+    *report = check_on_cpu(a);
+    return FMM_OK;
+}
+
+size_t fmm_plan_bytes(const fmm_exec *exec, const fmm_csr *a)
+{
+    return exec->device == FMM_CUDA ? fmm_cuda_plan_bytes(a) : 0;
+}
+
+fmm_status fmm_plan_workspace(const fmm_exec *exec, const fmm_csr *a, size_t *bytes)
+{
+    *bytes = 0;
+    TRY(fmm_check_matrix("plan", exec, a));
+    return exec->device == FMM_CUDA ? fmm_cuda_plan_workspace(a, bytes) : FMM_OK;
+}
+
+fmm_status fmm_plan(const fmm_exec *exec, const fmm_csr *a, void *plan)
+{
+    size_t bytes;
+    TRY(fmm_plan_workspace(exec, a, &bytes));
+    TRY(fmm_check_workspace("plan", exec, bytes));
+    return exec->device == FMM_CUDA ? fmm_cuda_plan(exec, a, plan) : FMM_OK;
+}

@@ -1,0 +1,56 @@
+/* What every file of the library shares: errors, dtype facts, the registry's tables. */
+#ifndef FMM_CORE_H
+#define FMM_CORE_H
+
+#include "../include/fusedmm.h"
+
+/* Fails the function with a status and a sentence unless cond holds. */
+#define REQUIRE(cond, status, ...)                                                                 \
+    do {                                                                                           \
+        if (!(cond)) return fmm_fail(status, __VA_ARGS__);                                         \
+    } while (0)
+/* Passes on the failure of a call, whose sentence is already set. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const fmm_status try_status = (call);                                                      \
+        if (try_status != FMM_OK) return try_status;                                               \
+    } while (0)
+
+/* Sets the thread's message and returns status. */
+fmm_status fmm_fail(fmm_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+size_t fmm_dtype_bytes(fmm_dtype dtype);
+const char *fmm_dtype_name(fmm_dtype dtype);
+
+/* Runs body over [0, count) with the caller's threads, or here. */
+void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ctx);
+
+/* A device's algorithms for one operator, ended by a NULL name, and what number 0 stands for. */
+typedef struct fmm_registry {
+    const fmm_algorithm *builtin;
+    const fmm_algorithm *(*choose)(const fmm_call *);
+} fmm_registry;
+/* cpu/isa.c; cuda/registry.c, or cuda/absent.c without nvcc */
+extern const fmm_registry fmm_spmm_cpu, fmm_sddmm_cpu, fmm_attention_cpu, fmm_fused_cpu;
+extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda, fmm_fused_cuda;
+
+/* Finds number (0: chooses) for a call; fails by name if it does not exist or does not support it.
+ */
+fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
+                              const fmm_algorithm **found);
+
+/* Runs what was found. An algorithm may be a plug-in's, which may fail without a message. */
+fmm_status fmm_algorithm_run(const fmm_algorithm *algorithm, const fmm_exec *exec,
+                             const fmm_call *call);
+
+/* CUDA's side of what check.c and plan need; in a build without nvcc they say how to get one. */
+fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
+size_t fmm_cuda_plan_bytes(const fmm_csr *a);
+fmm_status fmm_cuda_plan_workspace(const fmm_csr *a, size_t *bytes);
+fmm_status fmm_cuda_plan(const fmm_exec *exec, const fmm_csr *a, void *plan);
+const char *fmm_isa_levels(void); /* cpu/isa.c: "scalar,avx2,avx512", those this machine runs */
+const char *
+fmm_cuda_info(void); /* JSON object: architectures, runtime, needed driver; "null" without nvcc */
+
+#endif

@@ -1,7 +1,0 @@
-/* Attention over f32: attention_run.cuh. A file per type, so that they compile side by side. */
-#include "attention_run.cuh"
-
-extern "C" fmm_status fmm_attention_segments_f32(const fmm_exec *exec, const fmm_call *call)
-{
-    return attend_run<float>(exec, call);
-}

@@ -1,8 +1,0 @@
-/* fused over f16: fused.cuh and fused_back.cuh. A file per type, so that they compile side by side.
- */
-#include "fused_back.cuh"
-
-extern "C" fmm_status fmm_fused_segments_f16(const fmm_exec *exec, const fmm_call *call)
-{
-    return call->fusion->g ? back_run<__half>(exec, call) : fused_run<__half>(exec, call);
-}

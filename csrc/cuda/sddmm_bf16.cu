@@ -1,7 +1,0 @@
-/* SDDMM over bf16: sddmm.cuh. A file per type, so that they compile side by side. */
-#include "sddmm.cuh"
-
-extern "C" fmm_status fmm_sddmm_segments_bf16(const fmm_exec *exec, const fmm_call *call)
-{
-    return sddmm_run<__nv_bfloat16>(exec, call);
-}

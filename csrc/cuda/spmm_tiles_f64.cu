@@ -1,9 +1,0 @@
-/* SpMM `tiles` over f64: spmm_tiles.cuh. */
-#include "spmm_tiles_run.cuh"
-
-#include "cuda.h"
-
-extern "C" fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call)
-{
-    return tiles_run<double>(exec, call, fmm_spmm_segments_f64);
-}

@@ -1,0 +1,211 @@
+/* Our operands as a vendor's library takes them: 32-bit pointers, the row of every entry, values in
+ * the order of storage, a dense matrix; and its results in the caller's edge order.
+ *
+ * One thread per row or entry, each output written once; only `densify` adds, since duplicates meet
+ * in one element there. */
+#include "../common.cuh"
+#include "vendor.h"
+
+static __global__ void __launch_bounds__(BLOCK) narrow_ptr(const csr_view a, int32_t *to)
+{
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t i = int64_t(blockIdx.x) * BLOCK + threadIdx.x; i <= a.rows; i += step)
+        to[i] = (int32_t)clamp(__ldg(a.ptr + i), 0, a.nnz);
+}
+
+/* The row of entry p: the last whose first entry is not past it. */
+static __device__ __forceinline__ int64_t row_of(const csr_view &a, int64_t p)
+{
+    int64_t low = 0, high = a.rows - 1;
+    while (low < high) {
+        const int64_t middle = high - (high - low) / 2;
+        if (__ldg(a.ptr + middle) <= p)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static __global__ void __launch_bounds__(BLOCK) rows_of(const csr_view a, int32_t *to)
+{
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < a.nnz; p += step)
+        to[p] = (int32_t)row_of(a, p);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    gather_values(const edge_view val, int64_t nnz, int64_t head, T *to)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < nnz; p += step)
+        to[p] = narrow<T>(edge_value<A>(val, edge_of(val, p), head));
+}
+
+template <class T> struct edges_out {
+    T *data;
+    int64_t row_stride;
+};
+
+template <class T>
+static __device__ __forceinline__ void finish(const edge_view &val, const edges_out<T> &e,
+                                              int64_t p, int64_t head, typename sum_of<T>::type dot)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t edge = edge_at(val, p);
+    if (is_edge(val, edge))
+        e.data[edge * e.row_stride] = narrow<T>(dot * edge_value<A>(val, edge, head));
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    scatter_edges(const edge_view val, const edges_out<T> e, int64_t nnz, int64_t head,
+                  const T *dot)
+{
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < nnz; p += step)
+        finish<T>(val, e, p, head, widen(dot[p]));
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    sample(const csr_view s, const edge_view val, const edges_out<T> e, int64_t head,
+           const T *dense)
+{
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < s.nnz; p += step) {
+        const int32_t j = __ldg(s.idx + p);
+        const bool inside = (uint32_t)j < (uint32_t)s.cols;
+        finish<T>(val, e, p, head, inside ? widen(dense[row_of(s, p) * s.cols + j]) : 0);
+    }
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    densify(const csr_view a, const edge_view val, int64_t head, T *dense)
+{
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < a.nnz; p += step) {
+        const int32_t j = __ldg(a.idx + p);
+        if ((uint32_t)j < (uint32_t)a.cols)
+            atomicAdd(dense + row_of(a, p) * a.cols + j, edge_value<T>(val, edge_of(val, p), head));
+    }
+}
+
+/* Enough blocks to fill any card. */
+static unsigned grid_for(int64_t count) { return (unsigned)smaller(blocks_for(count), 1 << 14); }
+
+template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
+{
+    switch (dtype) {
+    case FMM_F32:
+        return run(float());
+    case FMM_F64:
+        return run(double());
+    case FMM_F16:
+        return run(__half());
+    default:
+        return run(__nv_bfloat16());
+    }
+}
+
+template <class T> static edges_out<T> edges_of(const fmm_dense *e, int64_t head, T)
+{
+    return edges_out<T>{static_cast<T *>(e->data) + head * e->head_stride, e->row_stride};
+}
+
+extern "C" fmm_status fmm_vendor_enter(const char *op, const fmm_exec *exec, int *before)
+{
+    return cuda_enter(op, exec, before);
+}
+
+extern "C" fmm_status fmm_vendor_enter_at(const char *op, const void *data, int *device,
+                                          int *before)
+{
+    cudaPointerAttributes at = {};
+    cudaError_t error = cudaPointerGetAttributes(&at, data);
+    *device = at.device;
+    if (error == cudaSuccess) error = cudaGetDevice(before);
+    if (error == cudaSuccess) error = cudaSetDevice(at.device);
+    REQUIRE(error == cudaSuccess, FMM_DEVICE_ERROR, "%s: %s", op, cudaGetErrorString(error));
+    return FMM_OK;
+}
+
+extern "C" fmm_status fmm_vendor_leave(const char *op, const fmm_exec *exec, int before)
+{
+    return cuda_leave(op, exec, before);
+}
+
+extern "C" void fmm_vendor_return(int before) { cudaSetDevice(before); }
+
+extern "C" void fmm_vendor_ptr(const fmm_exec *exec, const fmm_csr *a, int32_t *ptr)
+{
+    narrow_ptr<<<grid_for(a->rows + 1), BLOCK, 0, stream_of(exec)>>>(view_csr(a), ptr);
+}
+
+extern "C" void fmm_vendor_rows(const fmm_exec *exec, const fmm_csr *a, int32_t *row)
+{
+    rows_of<<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(view_csr(a), row);
+}
+
+extern "C" void fmm_vendor_values(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
+                                  int64_t head, fmm_dtype dtype, void *to)
+{
+    for_dtype(dtype, [&](auto element) {
+        typedef decltype(element) T;
+        gather_values<T><<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
+            view_edges(a, val), a->nnz, head, static_cast<T *>(to));
+    });
+}
+
+extern "C" void fmm_vendor_edges(const fmm_exec *exec, const fmm_call *call, int64_t head,
+                                 const void *dot)
+{
+    for_dtype(call->y->dtype, [&](auto element) {
+        typedef decltype(element) T;
+        scatter_edges<T><<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
+            view_edges(call->a, call->val), edges_of(call->y, head, element), call->a->nnz, head,
+            static_cast<const T *>(dot));
+    });
+}
+
+extern "C" void fmm_vendor_sample(const fmm_exec *exec, const fmm_call *call, int64_t head,
+                                  const void *dense)
+{
+    for_dtype(call->y->dtype, [&](auto element) {
+        typedef decltype(element) T;
+        sample<T><<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
+            view_csr(call->a), view_edges(call->a, call->val), edges_of(call->y, head, element),
+            head, static_cast<const T *>(dense));
+    });
+}
+
+template <class T>
+static void densify_as(const fmm_exec *exec, const fmm_call *call, int64_t head, void *dense)
+{
+    const fmm_csr *a = call->a;
+    cudaMemsetAsync(dense, 0, (size_t)(a->rows * a->cols) * sizeof(T), stream_of(exec));
+    if (a->nnz)
+        densify<T><<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
+            view_csr(a), view_edges(a, call->val), head, static_cast<T *>(dense));
+}
+
+extern "C" void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, int64_t head,
+                                   void *dense)
+{
+    if (call->x->dtype == FMM_F64)
+        densify_as<double>(exec, call, head, dense);
+    else
+        densify_as<float>(exec, call, head, dense);
+}
+
+extern "C" void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y)
+{
+    const size_t each = fmm_dtype_bytes(y->dtype);
+    for (int64_t h = 0; h < y->heads; h++)
+        cudaMemset2DAsync(static_cast<char *>(y->data) + (size_t)(h * y->head_stride) * each,
+                          (size_t)y->row_stride * each, 0, (size_t)y->feat * each, (size_t)y->rows,
+                          stream_of(exec));
+}

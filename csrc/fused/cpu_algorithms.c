@@ -1,0 +1,43 @@
+/* The algorithms of fused on the CPU: how a call is cut in chunks for the loops of cpu.inc, and the
+ * table. The loops take any dtype, shape and stride; the machine alone limits them. */
+#include "../cpu/isa.h"
+#include "cpu.h"
+
+/* Gathered are y and z, in a column pass x and g: the widest of those that are read. */
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_fusion *f = call->fusion;
+    const bool cols = f->pass == FMM_COLS;
+    const fmm_dense *narrow = cols ? f->x : f->y, *wide = cols ? f->g : f->z;
+    if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->of[f->out ? f->out->dtype : f->out2->dtype]->fused,
+                          .copy = isa->of[f->out ? f->out->dtype : f->out2->dtype]->copy,
+                          .guarded = fmm_reference_fused,
+                          .heads = wide->heads,
+                          .feat = wide->feat,
+                          .uses_edges =
+                              call->val->data || f->kept || (f->pass == FMM_ROWS && f->out2)};
+    return fmm_rows_run(exec, &task, wide, 1 << 21); /* below, fetching costs more */
+}
+
+FMM_ISA_RUNS
+
+static const fmm_algorithm algorithms[] = {
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
+     fmm_fused_reference},
+    FMM_ISA_ALGORITHMS("tiles of entries",
+                       "this project; the five steps of FusedMM (Rahman et al. 2021)",
+                       fmm_rows_workspace),
+    {6, "back_to_back", "sddmm, the edge function, spmm: scores in memory", "fusedmm", true,
+     fmm_back_to_back_supports, fmm_back_to_back_workspace, fmm_back_to_back},
+    {0},
+};
+
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    (void)call;
+    return fmm_isa_best(algorithms);
+}
+
+const fmm_registry fmm_fused_cpu = {algorithms, choose};

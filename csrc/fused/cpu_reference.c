@@ -1,0 +1,303 @@
+/* fused as the formula reads, and as SDDMM, edge function and SpMM after each other.
+ *
+ * The reference computes an output row in panels of channels whose sums are blocked doubles; scores
+ * are computed anew for each panel. Entries out of range are skipped. */
+#include "../cpu/exp.h"
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+#define ACC double
+#define EDGE_DOUBLE 1
+#define EDGE(name) FMM_JOIN(name, f64)
+#include "cpu_edge.inc"
+#undef ACC
+#undef EDGE_DOUBLE
+#undef EDGE
+
+enum { PANEL = 128 };
+
+static double score(const fmm_fusion *f, int64_t i, int64_t j, int64_t h)
+{
+    blocked_sum sum = {0};
+    if (f->score == FMM_SCORE_NONE) return 1;
+    for (int64_t c = 0; c < f->x->feat; c++) {
+        const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
+        add(&sum, f->score == FMM_SCORE_DOT      ? x * y
+                  : f->score == FMM_SCORE_SQDIST ? (x - y) * (x - y)
+                  : f->score == FMM_SCORE_L1     ? fabs(x - y)
+                                                 : x + y);
+    }
+    return total(&sum);
+}
+
+/* The message before its activation. */
+static double raw(const fmm_fusion *f, int64_t i, int64_t j, int64_t h, int64_t c)
+{
+    if (f->message == FMM_MESSAGE_SCALE) return get(f->z, j, h, c);
+    const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
+    switch (f->message) {
+    case FMM_MESSAGE_ADD:
+        return x + y;
+    case FMM_MESSAGE_SUB:
+        return x - y;
+    case FMM_MESSAGE_MUL:
+        return x * y;
+    case FMM_MESSAGE_MAX:
+        return x > y || isnan(x) ? x : y;
+    default:
+        return x < y || isnan(x) ? x : y;
+    }
+}
+
+static double activated(fmm_activation activation, double m)
+{
+    switch (activation) {
+    case FMM_ACT_RELU:
+        return m < 0 ? 0 : m;
+    case FMM_ACT_LEAKY_RELU:
+        return m < 0 ? 0.01 * m : m;
+    case FMM_ACT_SIGMOID:
+        return 1 / (1 + exp(-m));
+    case FMM_ACT_TANH:
+        return tanh(m);
+    default:
+        return m;
+    }
+}
+
+/* By what act gave. */
+static double activation_slope(fmm_activation activation, double m)
+{
+    switch (activation) {
+    case FMM_ACT_RELU:
+        return m > 0;
+    case FMM_ACT_LEAKY_RELU:
+        return m > 0 ? 1 : 0.01;
+    case FMM_ACT_SIGMOID:
+        return m * (1 - m);
+    case FMM_ACT_TANH:
+        return 1 - m * m;
+    default:
+        return 1;
+    }
+}
+
+/* The raw message's derivative by x[i], or by y[j] (z[j] for SCALE). */
+static double message_slope(const fmm_fusion *f, bool by_y, double x, double y)
+{
+    const double own = by_y ? y : x, other = by_y ? x : y;
+    switch (f->message) {
+    case FMM_MESSAGE_SUB:
+        return by_y ? -1 : 1;
+    case FMM_MESSAGE_MUL:
+        return other;
+    case FMM_MESSAGE_MAX:
+        return own > other ? 1 : own == other ? 0.5 : 0;
+    case FMM_MESSAGE_MIN:
+        return own < other ? 1 : own == other ? 0.5 : 0;
+    default:
+        return 1;
+    }
+}
+
+static double score_slope(const fmm_fusion *f, double own, double other)
+{
+    switch (f->score) {
+    case FMM_SCORE_DOT:
+        return other;
+    case FMM_SCORE_SQDIST:
+        return 2 * (own - other);
+    case FMM_SCORE_L1:
+        return own > other ? 1 : own < other ? -1 : own - other;
+    default:
+        return 1;
+    }
+}
+
+/* What entry (i, j) adds to out (or to out2, the gradient of z) in one channel, from the weight w
+ * and ds = dL/ds. */
+static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64_t h, int64_t c,
+                   double w, double ds)
+{
+    const bool by_y = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
+    if (f->pass == FMM_FORWARD) return w * activated(f->activation, raw(f, i, j, h, c));
+    if (f->pass == FMM_MIRRORED) return w * get(f->g, j, h, c) + ds * get(f->x, j, h, c);
+    double sum = 0;
+    if (!scale || second || f->out == f->out2) {
+        const double slope =
+            activation_slope(f->activation, activated(f->activation, raw(f, i, j, h, c)));
+        const double by =
+            scale ? 1 : message_slope(f, by_y, get(f->x, i, h, c), get(f->y, j, h, c));
+        sum += w * get(f->g, i, h, c) * slope * by;
+    }
+    if (second || f->score == FMM_SCORE_NONE) return sum;
+    const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
+    return sum + ds * score_slope(f, by_y ? y : x, by_y ? x : y);
+}
+
+typedef struct row_sums {
+    int64_t entries;
+    double extreme[PANEL];
+    blocked_sum sum[PANEL];
+} row_sums;
+
+/* Entry p of row `row` of the matrix at hand, channels [c, c + n) of out or out2. */
+static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int64_t h, int64_t c,
+                  int64_t n, row_sums *sums)
+{
+    const fmm_fusion *f = call->fusion;
+    const bool gval = f->pass == FMM_ROWS && f->out2 && c == 0;
+    const bool keep = f->pass == FMM_ROWS && f->kept && c == 0;
+    const int64_t edge = call->val->data || gval || keep ? edge_of(call->a, p) : 0,
+                  col = column_of(call->a, p);
+    if (col < 0 || edge < 0) return;
+    const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
+    double s = score(f, i, j, h), w, ws = 0, wa = 0;
+    double a = call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
+    edge_plan_f64 plan;
+    edge_prepare_f64(f, &plan);
+    edge_tile_f64(&plan, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
+    double ds = 0;
+    if (f->pass == FMM_MIRRORED) {
+        blocked_sum here = {0}, there = {0};
+        for (int64_t k = 0; k < f->g->feat; k++) {
+            add(&here, get(f->g, i, h, k) * get(f->x, j, h, k));
+            add(&there, get(f->g, j, h, k) * get(f->x, i, h, k));
+        }
+        ds = total(&here) * ws;
+        if (call->val->data) a = get(f->val_t, p, f->val_t->heads == 1 ? 0 : h, 0);
+        edge_tile_f64(&plan, 1, &s, &a, &w, &ws, &wa);
+        ds += total(&there) * ws;
+    } else if (f->g && !(second && f->pass == FMM_COLS)) {
+        blocked_sum product = {0};
+        for (int64_t k = 0; k < f->g->feat; k++)
+            add(&product, get(f->g, i, h, k) * activated(f->activation, raw(f, i, j, h, k)));
+        ds = total(&product) * ws;
+        if (gval) put(f->out2, edge, h, 0, total(&product) * wa);
+        if (keep) {
+            put(f->kept, edge, h, 0, w);
+            put(f->kept, edge, h, 1, ds);
+        }
+    }
+    for (int64_t k = 0; k < n; k++) {
+        const double t = term(f, second, i, j, h, c + k, w, ds);
+        const bool beyond = f->reduce == FMM_MAX ? t > sums->extreme[k] : t < sums->extreme[k];
+        if (sums->entries == 0 || beyond || isnan(t)) sums->extreme[k] = t;
+        add(&sums->sum[k], t);
+    }
+    sums->entries++;
+}
+
+static void output(const fmm_call *call, bool second, int64_t row, int64_t h)
+{
+    const fmm_fusion *f = call->fusion;
+    const fmm_dense *out = second ? f->out2 : f->out;
+    const int64_t feat = out ? out->feat : 0; /* 0: the gradient of val alone, one round */
+    for (int64_t c = 0; c == 0 || c < feat; c += PANEL) {
+        const int64_t left = feat - c, n = left < PANEL ? left : PANEL;
+        row_sums sums;
+        memset(&sums, 0, sizeof sums);
+        for (int64_t p = row_begin(call->a, row); p < row_end(call->a, row); p++)
+            entry(call, second, row, p, h, c, n, &sums);
+        for (int64_t k = 0; k < n; k++) {
+            double value = f->reduce >= FMM_MAX ? sums.extreme[k] : total(&sums.sum[k]);
+            if (f->reduce == FMM_MEAN && sums.entries) value /= (double)sums.entries;
+            put(out, row, h, c + k, value);
+        }
+    }
+}
+
+void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
+{
+    const fmm_fusion *f = call->fusion;
+    for (int64_t row = first; row < last; row++)
+        for (int64_t h = 0; h < f->x->heads; h++) {
+            if (f->out || f->pass == FMM_ROWS) output(call, false, row, h);
+            if (f->out2 && f->out2 != f->out && f->pass == FMM_COLS) output(call, true, row, h);
+        }
+}
+
+static void reference_range(int64_t first, int64_t last, void *call)
+{
+    fmm_reference_fused(call, first, last);
+}
+
+fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call)
+{
+    fmm_call copy = *call;
+    fmm_parallel(exec, call->a->rows, reference_range, &copy);
+    return FMM_OK;
+}
+
+/* ---- two operators ---- */
+
+/* SDDMM writes scores in the type of x, and 16 bits of one are too few for its exponential. */
+bool fmm_back_to_back_supports(const fmm_call *call)
+{
+    const fmm_fusion *f = call->fusion;
+    return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
+           f->activation == FMM_ACT_NONE && fmm_dtype_bytes(f->x->dtype) > 2;
+}
+
+static size_t score_bytes(const fmm_call *call)
+{
+    const fmm_dense *x = call->fusion->x;
+    return ((size_t)(call->a->nnz * x->heads) * fmm_dtype_bytes(x->dtype) + 15) / 16 * 16;
+}
+
+size_t fmm_back_to_back_workspace(const fmm_call *call)
+{
+    return score_bytes(call) + fmm_rows_workspace(call);
+}
+
+typedef struct edges {
+    const fmm_call *call;
+    const fmm_dense *e;
+} edges;
+
+/* Scores of edges [first, last) become weights; both are in the caller's order. */
+static void weigh(int64_t first, int64_t last, void *ctx)
+{
+    const edges *t = ctx;
+    const fmm_dense *e = t->e, *val = t->call->val;
+    double s[FMM_EDGE_TILE], a[FMM_EDGE_TILE], w[FMM_EDGE_TILE];
+    edge_plan_f64 plan;
+    edge_prepare_f64(t->call->fusion, &plan);
+    for (int64_t h = 0; h < e->heads; h++)
+        for (int64_t p = first; p < last; p += FMM_EDGE_TILE) {
+            const int64_t n = last - p < FMM_EDGE_TILE ? last - p : FMM_EDGE_TILE;
+            for (int64_t k = 0; k < n; k++) {
+                s[k] = get(e, p + k, h, 0);
+                a[k] = val->data ? get(val, p + k, val->heads == 1 ? 0 : h, 0) : 1;
+            }
+            edge_tile_f64(&plan, n, s, a, w, NULL, NULL);
+            for (int64_t k = 0; k < n; k++) put(e, p + k, h, 0, w[k]);
+        }
+}
+
+static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
+{
+    const edges *t = ctx;
+    const int64_t last = end * 4096;
+    weigh(begin * 4096, last < t->e->rows ? last : t->e->rows, ctx);
+}
+
+fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_fusion *f = call->fusion;
+    const fmm_dense ones = {.heads = 1, .feat = 1};
+    const fmm_dense e = {.data = exec->workspace,
+                         .dtype = f->x->dtype,
+                         .rows = call->a->nnz,
+                         .heads = f->x->heads,
+                         .feat = 1,
+                         .row_stride = f->x->heads,
+                         .head_stride = 1};
+    edges t = {call, &e};
+    fmm_exec rest = *exec;
+    rest.workspace_bytes -= score_bytes(call);
+    if (rest.workspace) rest.workspace = (char *)rest.workspace + score_bytes(call);
+    if (call->a->nnz) TRY(fmm_sddmm(&rest, call->a, &ones, f->x, f->y, &e, 0));
+    fmm_parallel(exec, (call->a->nnz + 4095) / 4096, weigh_chunks, &t);
+    return fmm_spmm(&rest, call->a, &e, f->z, f->out, f->reduce, 0);
+}

@@ -1,0 +1,105 @@
+/* The algorithms of fused on CUDA, and which one number 0 stands for. */
+#include "cuda.h"
+#include "../cuda/heuristics.h"
+#include "../cuda/vendor/vendor.h"
+
+static fmm_status fused_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
+        [FMM_F32] = fmm_fused_segments_f32,
+        [FMM_F64] = fmm_fused_segments_f64,
+        [FMM_F16] = fmm_fused_segments_f16,
+        [FMM_BF16] = fmm_fused_segments_bf16,
+    };
+    return of_dtype[call->fusion->x->dtype](exec, call);
+}
+
+static const fmm_algorithm algorithms[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "a warp per row and head, entries one after the other, everything interpreted",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_fused_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about = "rows by falling length, long ones in pieces; a group of lanes scores and adds the "
+              "rows it gathered",
+     .source = "this project; the five steps of FusedMM (Rahman et al. 2021)",
+     .deterministic = true,
+     .supports = fmm_fused_segments_supports,
+     .workspace = fmm_fused_segments_workspace,
+     .run = fused_segments},
+    {.number = 3,
+     .name = "back_to_back",
+     .about = "sddmm, the edge function, spmm: scores in memory",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_fused_back_to_back_supports,
+     .workspace = fmm_fused_back_to_back_workspace,
+     .run = fmm_fused_back_to_back},
+    {.number = 4,
+     .name = "tiles",
+     .about =
+         "windows of y in shared memory, which every row of a block gathers from; needs 227 KB "
+         "a block, else segments",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_fused_tiles_supports,
+     .workspace = fmm_fused_segments_workspace,
+     .run = fmm_fused_tiles_f32},
+    {.number = FMM_CUSPARSE_DEFAULT,
+     .name = "cusparse",
+     .about = "cuSPARSE's SDDMM, the edge function, its SpMM, bound at run time",
+     .source = "NVIDIA",
+     .deterministic = false,
+     .supports = fmm_fused_cusparse_supports,
+     .workspace = fmm_fused_cusparse_workspace,
+     .run = fmm_fused_cusparse},
+    {.number = FMM_CUBLAS_NUMBER,
+     .name = "cublas",
+     .about =
+         "cuBLAS's whole product, the edge function of its entries, then made dense for cuBLAS",
+     .source = "NVIDIA",
+     .deterministic = false,
+     .supports = fmm_fused_cublas_supports,
+     .workspace = fmm_fused_cublas_workspace,
+     .run = fmm_fused_cublas},
+    {.name = NULL},
+};
+
+/* Time of `segments` over that of `tiles` on uniform matrices of 3,072 x 1,024 to 32,768 x 8,192,
+ * 70, 80 and 90 % zeros. K 128: 1.10 to 1.67, 1.01 to 1.54, 0.81 to 1.26, of the last 1.10 to 1.26
+ * where blocks of 64 rows fill their last wave; 0.75 to 0.93 with 95 %, and 0.74 to 0.82 on 1,024 x
+ * 1,024. K 64: 1.32 and 1.06. K 32: 1.05 to 1.62 of up to 4,096 and of 8,192 rows, 1.13 with 95 %,
+ * 1.15 to 1.33 on 1,024 x 1,024; 0.78 of 4,267 x 4,267 with 89 %, 0.94 to 1.02 of 6,144 rows, 0.77
+ * to 1.05 of more. Below 1 are 6,144 and 12,288 rows, which no number of rows a block spreads
+ * evenly over 132 multiprocessors, those of an H200, and 4,267, which are a few too many for one
+ * wave. */
+enum { CARD = 132, BLOCK_ROWS = 64 };
+static bool fills_waves(int64_t rows)
+{
+    const int64_t wave = CARD * BLOCK_ROWS, waves = (rows + wave - 1) / wave;
+    return (double)rows >= 0.9 * (double)(waves * wave);
+}
+static bool may_be_tiled(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const int64_t feat = call->fusion->x->feat;
+    const double places = (double)a->rows * (double)a->cols, share = (double)a->nnz / places;
+    const bool wide = places > 1 << 20 && share >= (fills_waves(a->rows) ? 0.09 : 0.15);
+    const bool few =
+        a->rows <= CARD * BLOCK_ROWS / 2 || (a->rows <= CARD * BLOCK_ROWS && fills_waves(a->rows));
+    const bool wins = feat > 32 ? wide : few && share >= 0.04;
+    return feat >= 32 && wins && fmm_may_be_tiled(a) && fmm_fused_tiles_supports(call);
+}
+
+/* Rows wider than a group: two calls where these take them, else `reference`. */
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    if (may_be_tiled(call)) return &algorithms[3];
+    if (fmm_fused_segments_supports(call)) return &algorithms[1];
+    return fmm_fused_back_to_back_supports(call) ? &algorithms[2] : &algorithms[0];
+}
+
+const fmm_registry fmm_fused_cuda = {algorithms, choose};

@@ -1,0 +1,9 @@
+/* fused over bf16: fused.cuh and fused_back.cuh. A file per type, so that they compile side by
+ * side. */
+#include "cuda_back.cuh"
+
+extern "C" fmm_status fmm_fused_segments_bf16(const fmm_exec *exec, const fmm_call *call)
+{
+    return call->fusion->g ? back_run<__nv_bfloat16>(exec, call)
+                           : fused_run<__nv_bfloat16>(exec, call);
+}

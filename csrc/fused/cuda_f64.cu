@@ -1,0 +1,8 @@
+/* fused over f64: fused.cuh and fused_back.cuh. A file per type, so that they compile side by side.
+ */
+#include "cuda_back.cuh"
+
+extern "C" fmm_status fmm_fused_segments_f64(const fmm_exec *exec, const fmm_call *call)
+{
+    return call->fusion->g ? back_run<double>(exec, call) : fused_run<double>(exec, call);
+}

@@ -1,0 +1,66 @@
+/* fused `tiles` over f32: what it can take, and the shape of its blocks: fused_tiles.cuh. */
+#include "cuda_tiles.cuh"
+
+#include "cuda.h"
+
+/* Functions without direct code are declined: the interpreter is a call, which needs the registers
+ * that the rows of y are in. A matrix without entries has nothing to load in their place. */
+bool fmm_fused_tiles_supports(const fmm_call *call)
+{
+    const fmm_fusion *const f = call->fusion;
+    const fmm_dense *const x = f->x, *const y = f->y, *const z = f->z;
+    return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->message == FMM_MESSAGE_SCALE &&
+           f->activation == FMM_ACT_NONE && (f->reduce == FMM_SUM || f->reduce == FMM_MEAN) &&
+           x->dtype == FMM_F32 && x->heads == 1 && x->feat <= 128 && z->data == y->data &&
+           z->feat == y->feat && z->row_stride == y->row_stride && call->a->nnz > 0 &&
+           call->a->nnz < INT32_MAX - BLOCK && call->a->rows < INT32_MAX && call->a->rows > 0 &&
+           fmm_fused_segments_supports(call) && edge_of_fusion<float>(f).kind != EDGE_PROGRAM;
+}
+
+/* How many groups share a row, as a power of 2: the more, the more blocks; `tiles_rows` says what
+ * they take. */
+template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fused_tiles_args s)
+{
+    int at_once = 1;
+    (void)cudaDeviceGetAttribute(&at_once, cudaDevAttrMultiProcessorCount, exec->index);
+    int64_t least = INT64_MAX;
+    for (int shift = 0; S::GROUPS >> shift; shift++) {
+        const int64_t blocks = ceil_div(s.a.rows << shift, S::WARPS * S::GROUPS);
+        const int64_t time = ceil_div(blocks, at_once) * ((S::GROUPS >> shift) + 1);
+        if (time < least) least = time, s.shift = shift;
+    }
+    const bool plain = s.edge.valued && s.val.data && !s.val.eid && s.val.dtype == FMM_F32 &&
+                       s.val.row_stride == 1;
+    return launch_tiles<S, fused_tiles_args>(exec,
+                                             plain ? fused_tiles<S, true> : fused_tiles<S, false>,
+                                             ceil_div(s.a.rows << s.shift, S::GROUPS), 1, s);
+}
+
+/* Rows of up to 128, 256 or 512 bytes, in windows of 32 KB. Runs `segments` where the card cannot.
+ */
+extern "C" fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_fusion *const f = call->fusion;
+    int before;
+    TRY(cuda_enter("fused", exec, &before));
+    fused_tiles_args s;
+    s.a = view_csr(call->a);
+    s.val = view_edges(call->a, call->val);
+    s.x = static_cast<const float *>(f->x->data);
+    s.y = static_cast<const float *>(f->y->data);
+    s.out = static_cast<float *>(f->out->data);
+    s.x_row = f->x->row_stride;
+    s.y_row = f->y->row_stride;
+    s.out_row = f->out->row_stride;
+    s.feat = f->x->feat;
+    s.packs = lies_in_packs(f->y, sizeof(float), 4);
+    s.mean = f->reduce == FMM_MEAN;
+    s.edge = edge_of_fusion<float>(f);
+    s.linear = s.edge.kind == EDGE_U;
+    const fmm_status status = s.feat <= 32 ? launch_fused_tiles<fused_shape<8, 1, 8, 256>>(exec, s)
+                              : s.feat <= 64
+                                  ? launch_fused_tiles<fused_shape<8, 2, 8, 128>>(exec, s)
+                                  : launch_fused_tiles<fused_shape<8, 4, 4, 64>>(exec, s);
+    TRY(cuda_leave("fused", exec, before));
+    return status == FMM_UNSUPPORTED ? fmm_fused_segments_f32(exec, call) : status;
+}

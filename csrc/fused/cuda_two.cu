@@ -1,0 +1,162 @@
+/* fused in two calls: SDDMM into the workspace, the edge function over what it wrote, and SpMM with
+ * the result as values. `back_to_back` takes our kernels, `cusparse` and `cublas` the vendors':
+ * what one pass is compared with.
+ *
+ * Scores lie [nnz, heads] in the operands' type, so they are rounded to it on their way: 16 bits of
+ * a score are too few for its exponential, and such operands are declined. Scores lie in the order
+ * of storage, whatever the order of val: the matrix goes on without its eid, and every
+ * pass runs over them from front to back. Where the function is s or s * a, SDDMM multiplies by val
+ * as it goes, and the pass between is left out, as a user would; then they lie as val does. A score
+ * is turned into its weight by one thread, so the bits are those of the two calls. */
+#include "cuda_edge.cuh"
+
+#include "cuda.h"
+#include "../cuda/vendor/vendor.h"
+
+/* Numbers in the registries of SDDMM and SpMM; 0 chooses. */
+struct two_numbers {
+    int sddmm, spmm;
+};
+static const two_numbers OURS = {0, 0};
+static const two_numbers CUSPARSE = {FMM_CUSPARSE_DEFAULT, FMM_CUSPARSE_DEFAULT};
+static const two_numbers CUBLAS = {FMM_CUBLAS_NUMBER, FMM_CUBLAS_NUMBER};
+
+/* The two calls, which point to each other's parts and to those of the call they come from. */
+struct two_calls {
+    bool direct; /* scores are weights */
+    fmm_csr a;
+    fmm_dense ones, e;
+    fmm_call sddmm, spmm;
+};
+
+/* `scores`: in the workspace, or any address as well aligned while only sizes are asked for. */
+static void split(const fmm_call *call, void *scores, two_calls *t)
+{
+    const fmm_fusion *f = call->fusion;
+    const edge_program<double> edge = edge_of_fusion<double>(f);
+    const int64_t heads = f->x->heads;
+    t->direct = edge.kind == EDGE_U && edge.factor == 1 && edge.scale == 1 && edge.shift == 0;
+    t->a = *call->a;
+    if (!t->direct) t->a.eid = NULL;
+    t->ones = fmm_dense{NULL, f->x->dtype, 0, 1, 1, 0, 0};
+    t->e = fmm_dense{scores, f->x->dtype, t->a.nnz, heads, 1, heads, 1};
+    t->sddmm = t->spmm = fmm_call{};
+    t->sddmm.a = t->spmm.a = &t->a;
+    t->sddmm.val = t->direct && edge.valued ? call->val : &t->ones;
+    t->sddmm.x = f->x;
+    t->sddmm.b = f->y;
+    t->sddmm.y = &t->e;
+    t->spmm.val = &t->e;
+    t->spmm.x = f->z;
+    t->spmm.y = f->out;
+    t->spmm.reduce = f->reduce;
+}
+
+static size_t score_bytes(const fmm_call *call)
+{
+    const fmm_dense *x = call->fusion->x;
+    return fmm_vendor_part(call->a->nnz * x->heads, fmm_dtype_bytes(x->dtype));
+}
+
+static bool splits(const fmm_call *call)
+{
+    const fmm_fusion *f = call->fusion;
+    return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
+           f->activation == FMM_ACT_NONE && !f->function && fmm_dtype_bytes(f->x->dtype) > 2;
+}
+
+static bool supports(const fmm_call *call, two_numbers with)
+{
+    two_calls t;
+    const fmm_algorithm *found;
+    if (!splits(call)) return false;
+    split(call, (void *)(uintptr_t)VENDOR_ALIGN, &t);
+    return fmm_algorithm_find(FMM_SDDMM, FMM_CUDA, with.sddmm, &t.sddmm, &found) == FMM_OK &&
+           fmm_algorithm_find(FMM_SPMM, FMM_CUDA, with.spmm, &t.spmm, &found) == FMM_OK;
+}
+
+static size_t bytes_of(fmm_operator op, int number, const fmm_call *call)
+{
+    const fmm_algorithm *found;
+    const bool known = fmm_algorithm_find(op, FMM_CUDA, number, call, &found) == FMM_OK;
+    return known && found->workspace ? found->workspace(call) : 0;
+}
+
+/* The calls follow each other, so they share what they need beside the scores. */
+static size_t workspace(const fmm_call *call, two_numbers with)
+{
+    two_calls t;
+    size_t bytes = score_bytes(call);
+    split(call, (void *)(uintptr_t)VENDOR_ALIGN, &t);
+    const size_t first = bytes_of(FMM_SDDMM, with.sddmm, &t.sddmm);
+    const size_t second = bytes_of(FMM_SPMM, with.spmm, &t.spmm);
+    return __builtin_add_overflow(bytes, first > second ? first : second, &bytes) ? SIZE_MAX
+                                                                                  : bytes;
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    weigh(const __grid_constant__ edge_program<typename sum_of<T>::type> edge, const edge_view val,
+          int64_t count, int64_t heads, T *e)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count; k += step) {
+        const int64_t p = heads == 1 ? k : k / heads;
+        const A s = widen(e[k]), a = edge_value<A>(val, edge_of(val, p), k - p * heads);
+        e[k] = narrow<T>(edge.kind == EDGE_PROGRAM ? edge_run(edge, s, a).w
+                                                   : edge_direct(edge, s, a).w);
+    }
+}
+
+template <class T> static void launch_weigh(const fmm_exec *exec, const fmm_call *call, void *e)
+{
+    enum { BLOCKS = 1 << 14 }; /* enough to fill any card */
+    const int64_t heads = call->fusion->x->heads, count = call->a->nnz * heads;
+    const unsigned grid = (unsigned)smaller(blocks_for(count), BLOCKS);
+    weigh<T><<<grid, BLOCK, 0, stream_of(exec)>>>(
+        edge_of_fusion<typename sum_of<T>::type>(call->fusion), view_edges(call->a, call->val),
+        count, heads, static_cast<T *>(e));
+}
+
+static fmm_status weigh_all(const fmm_exec *exec, const fmm_call *call, void *e)
+{
+    int before;
+    if (!call->a->nnz || !call->fusion->x->heads) return FMM_OK;
+    TRY(cuda_enter("fused", exec, &before));
+    if (call->fusion->x->dtype == FMM_F64)
+        launch_weigh<double>(exec, call, e);
+    else
+        launch_weigh<float>(exec, call, e);
+    return cuda_leave("fused", exec, before);
+}
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, two_numbers with)
+{
+    two_calls t;
+    fmm_exec rest = *exec;
+    const size_t scores = score_bytes(call);
+    split(call, exec->workspace, &t);
+    rest.workspace = static_cast<char *>(exec->workspace) + scores;
+    rest.workspace_bytes -= scores;
+    if (t.a.nnz) TRY(fmm_sddmm(&rest, &t.a, t.sddmm.val, t.sddmm.x, t.sddmm.b, &t.e, with.sddmm));
+    if (!t.direct) TRY(weigh_all(exec, call, t.e.data));
+    return fmm_spmm(&rest, &t.a, &t.e, t.spmm.x, t.spmm.y, t.spmm.reduce, with.spmm);
+}
+
+#define TWO_CALLS(name, with)                                                                      \
+    extern "C" bool fmm_fused_##name##_supports(const fmm_call *call)                              \
+    {                                                                                              \
+        return supports(call, with);                                                               \
+    }                                                                                              \
+    extern "C" size_t fmm_fused_##name##_workspace(const fmm_call *call)                           \
+    {                                                                                              \
+        return workspace(call, with);                                                              \
+    }                                                                                              \
+    extern "C" fmm_status fmm_fused_##name(const fmm_exec *exec, const fmm_call *call)             \
+    {                                                                                              \
+        return run(exec, call, with);                                                              \
+    }
+TWO_CALLS(back_to_back, OURS)
+TWO_CALLS(cusparse, CUSPARSE)
+TWO_CALLS(cublas, CUBLAS)

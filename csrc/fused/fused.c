@@ -1,0 +1,207 @@
+/* fused: SDDMM, a function of each edge, and SpMM in one pass; edge scores never reach memory.
+ *
+ *     s = score(x[i,h,:], y[j,h,:])    w = edge(s, val[eid[p],h])
+ *     out[i,h,:] = reduce over row i's entries p = (i,j) of w * act(message(x, y, z)[i,j,h,:])
+ *
+ * Precision: as sddmm and spmm, with s and w kept in f32 (f64 for f64).
+ * Gradient: with m = act(message), g that of out and c[p] = <g[i], m[p]>, which is dL/dw,
+ *     dL/ds = c ws    dL/dval = c wa    dL/dm = w g
+ * and x and y take ds times the score's derivative plus dm times the message's. ROWS gathers that
+ * for x and val, COLS on the transpose for y and z: both compute s, w and c anew, so one owner
+ * writes each output, nothing is added atomically and nothing of the size of the edges is stored
+ * but the gradient of val itself; unless the caller gives kept, where ROWS leaves w and ds for COLS
+ * (on a CPU two dot products cost more than two numbers). Where the pattern is symmetric and x is y
+ * and z, MIRRORED takes both passes at once: the rows that one gathers are those of the other.
+ * Cost: forward 4, each gradient pass 8 nnz heads feat flops (dot, scale); every entry gathers one
+ * row of each operand, once for all of its uses.
+ *
+ * Here: the contract and the choice of algorithm. The arithmetic is in cpu/ and cuda/. */
+#include "../core/checks.h"
+
+#include <inttypes.h>
+
+static fmm_status check_operand(const char *name, const fmm_dense *d, int64_t rows,
+                                const fmm_dense *like, int64_t feat)
+{
+    TRY(fmm_check_dense("fused", name, d));
+    REQUIRE(d->rows == rows && d->heads == like->heads && d->feat == feat &&
+                d->dtype == like->dtype,
+            FMM_INVALID_ARGUMENT,
+            "fused: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
+            ", %" PRId64 ", %" PRId64 "]",
+            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(like->dtype),
+            rows, like->heads, feat);
+    return FMM_OK;
+}
+
+/* Programs may come from anywhere: registers and operations are in range, the length is bounded. */
+static fmm_status check_program(const fmm_fusion *f)
+{
+    if (f->function) return FMM_OK;
+    REQUIRE(f->count >= 0 && f->count <= FMM_EDGE_STEPS && (f->steps || !f->count),
+            FMM_INVALID_ARGUMENT, "fused: an edge program of %" PRId64 " steps, at most %d fit",
+            f->count, FMM_EDGE_STEPS);
+    for (int64_t k = 0; k < f->count; k++) {
+        const fmm_edge_step *s = &f->steps[k];
+        const uint32_t registers = FMM_EDGE_REGISTERS;
+        REQUIRE((uint32_t)s->op < FMM_EDGE_OPS && (uint32_t)s->out < registers &&
+                    (uint32_t)s->left < registers && (uint32_t)s->right < registers,
+                FMM_INVALID_ARGUMENT,
+                "fused: step %" PRId64 " of the edge program is (%d, %d, %d, %d)", k, s->op, s->out,
+                s->left, s->right);
+    }
+    return FMM_OK;
+}
+
+static fmm_status check_out(const fmm_fusion *f, const char *name, const fmm_dense *out,
+                            int64_t rows, int64_t feat)
+{
+    if (!out) return FMM_OK;
+    TRY(check_operand(name, out, rows, f->x, feat));
+    TRY(fmm_check_output("fused", name, out));
+    TRY(fmm_check_apart("fused", out, "x", f->x));
+    TRY(fmm_check_apart("fused", out, "y", f->y));
+    TRY(fmm_check_apart("fused", out, "z", f->z));
+    TRY(fmm_check_apart("fused", out, "g", f->g));
+    return fmm_check_apart("fused", out, "val", f->val);
+}
+
+static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
+{
+    TRY(fmm_check_matrix("fused", exec, a));
+    REQUIRE(f, FMM_INVALID_ARGUMENT, "fused: fusion must be given");
+    REQUIRE((unsigned)f->pass <= FMM_MIRRORED && (unsigned)f->score <= FMM_SCORE_ADDITIVE &&
+                (unsigned)f->message <= FMM_MESSAGE_MIN &&
+                (unsigned)f->activation <= FMM_ACT_TANH && (unsigned)f->reduce <= FMM_MIN,
+            FMM_INVALID_ARGUMENT,
+            "fused: no pass %d, score %d, message %d, activation %d or reduction %d", (int)f->pass,
+            (int)f->score, (int)f->message, (int)f->activation, (int)f->reduce);
+    const bool cols = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
+    const int64_t n = cols ? a->cols : a->rows, m = cols ? a->rows : a->cols;
+    TRY(fmm_check_dense("fused", "x", f->x));
+    TRY(check_operand("x", f->x, n, f->x, f->x->feat));
+    TRY(check_operand("y", f->y, m, f->x, f->x->feat));
+    REQUIRE(f->score != FMM_SCORE_ADDITIVE || f->x->feat == 1, FMM_INVALID_ARGUMENT,
+            "fused: additive scores need x and y of 1 feature, not %" PRId64, f->x->feat);
+    REQUIRE(scale == (f->z != NULL), FMM_INVALID_ARGUMENT,
+            "fused: z goes with the message scale alone");
+    if (scale) TRY(check_operand("z", f->z, m, f->x, f->z->feat));
+    const int64_t feat = scale ? f->z->feat : f->x->feat;
+    TRY(fmm_check_values("fused", a, f->val, f->x->heads));
+    int64_t scores; /* which some algorithms keep */
+    REQUIRE(!__builtin_mul_overflow(a->nnz, f->x->heads, &scores) && scores <= INT64_MAX / 16,
+            FMM_INVALID_ARGUMENT,
+            "fused: %" PRId64 " heads of %" PRId64 " entries do not fit in 64 bits", f->x->heads,
+            a->nnz);
+    TRY(check_program(f));
+    REQUIRE(f->out || (f->out2 && f->pass != FMM_FORWARD), FMM_INVALID_ARGUMENT,
+            "fused: out must be given");
+    if (f->pass == FMM_FORWARD) {
+        REQUIRE(!f->g && !f->out2, FMM_INVALID_ARGUMENT,
+                "fused: g and out2 belong to the gradients");
+        return check_out(f, "out", f->out, n, feat);
+    }
+    REQUIRE(f->reduce == FMM_SUM, FMM_INVALID_ARGUMENT, "fused: gradients are those of a sum");
+    TRY(check_operand("g", f->g, n, f->x, feat));
+    REQUIRE(!cols || scale || !f->out2, FMM_INVALID_ARGUMENT, "fused: no z, so no gradient of z");
+    TRY(check_out(f, "out", f->out, cols ? m : n, f->x->feat));
+    return check_out(f, "out2", f->out2, cols ? m : a->nnz, cols ? feat : 1);
+}
+
+static bool same(const fmm_dense *a, const fmm_dense *b)
+{
+    return a->data == b->data && a->feat == b->feat && a->row_stride == b->row_stride &&
+           a->head_stride == b->head_stride;
+}
+
+/* The one pass over a symmetric pattern; that it is symmetric is the caller's word, and where it is
+ * not the result is wrong, but nothing else is. */
+static fmm_status check_mirrored(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
+{
+    REQUIRE(exec->device == FMM_CPU && f->score == FMM_SCORE_DOT &&
+                f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
+                a->rows == a->cols && f->x->feat <= FMM_KEPT_FEAT && same(f->x, f->y) &&
+                same(f->x, f->z) && f->out && !f->out2 && !f->kept,
+            FMM_INVALID_ARGUMENT,
+            "fused: the mirrored pass is for one x of at most %d features as x, y and z, dot and "
+            "scale without activation, on the CPU",
+            FMM_KEPT_FEAT);
+    const bool valued = f->val && f->val->data && a->nnz;
+    REQUIRE(!valued || (f->val_t && f->val_t->data), FMM_INVALID_ARGUMENT,
+            "fused: val without val_t");
+    if (!valued) return FMM_OK;
+    TRY(fmm_check_values("fused", a, f->val_t, f->x->heads));
+    return fmm_check_apart("fused", f->out, "val_t", f->val_t);
+}
+
+/* kept, and where the sum of both gradients is wanted. */
+static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
+{
+    const bool joined = f->out && f->out == f->out2;
+    REQUIRE(!joined || (f->kept && f->pass == FMM_COLS), FMM_INVALID_ARGUMENT,
+            "fused: out2 is out, which a column pass with kept alone can add up");
+    if (!f->kept) return FMM_OK;
+    const int64_t most = FMM_KEPT_FEAT;
+    const fmm_dtype dtype = f->x->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
+    TRY(fmm_check_dense("fused", "kept", f->kept));
+    TRY(fmm_check_output("fused", "kept", f->kept));
+    const struct {
+        const char *name;
+        const fmm_dense *view;
+    } others[] = {{"x", f->x},     {"y", f->y},     {"z", f->z},      {"g", f->g},
+                  {"val", f->val}, {"out", f->out}, {"out2", f->out2}};
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        TRY(fmm_check_apart("fused", f->kept, others[k].name, others[k].view));
+    REQUIRE(exec->device == FMM_CPU && f->pass != FMM_FORWARD && f->score == FMM_SCORE_DOT &&
+                f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
+                f->x->feat <= most && f->z->feat <= most,
+            FMM_INVALID_ARGUMENT,
+            "fused: kept is for gradients of dot and scale without activation on the CPU, of at "
+            "most %" PRId64 " features",
+            most);
+    REQUIRE(f->kept->rows == a->nnz && f->kept->heads == f->x->heads && f->kept->feat == 2 &&
+                f->kept->dtype == dtype,
+            FMM_INVALID_ARGUMENT, "fused: kept should be %s [%" PRId64 ", %" PRId64 ", 2]",
+            fmm_dtype_name(dtype), a->nnz, f->x->heads);
+    return FMM_OK;
+}
+
+static const fmm_dense absent = {.heads = 1, .feat = 1};
+
+static fmm_status find(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
+                       int algorithm, fmm_call *call, const fmm_algorithm **chosen)
+{
+    TRY(check(exec, a, fusion));
+    TRY(check_kept(exec, a, fusion));
+    if (fusion->pass == FMM_MIRRORED) TRY(check_mirrored(exec, a, fusion));
+    *call = (fmm_call){.a = a,
+                       .val = fusion->val ? fusion->val : &absent,
+                       .reduce = fusion->reduce,
+                       .fusion = fusion};
+    return fmm_algorithm_find(FMM_FUSED, exec->device, algorithm, call, chosen);
+}
+
+fmm_status fmm_fused_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
+                               int algorithm, size_t *bytes)
+{
+    fmm_call call;
+    const fmm_algorithm *chosen;
+    *bytes = 0;
+    TRY(find(exec, a, fusion, algorithm, &call, &chosen));
+    *bytes = chosen->workspace ? chosen->workspace(&call) : 0;
+    return FMM_OK;
+}
+
+static bool holds(const fmm_dense *d) { return d && d->rows && d->heads && d->feat; }
+
+fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
+                     int algorithm)
+{
+    fmm_call call;
+    const fmm_algorithm *chosen;
+    TRY(find(exec, a, fusion, algorithm, &call, &chosen));
+    TRY(fmm_check_workspace("fused", exec, chosen->workspace ? chosen->workspace(&call) : 0));
+    const bool keeps = fusion->pass == FMM_ROWS && holds(fusion->kept);
+    if (!holds(fusion->out) && !holds(fusion->out2) && !keeps) return FMM_OK;
+    return fmm_algorithm_run(chosen, exec, &call);
+}

@@ -1,0 +1,255 @@
+/* Making a CSR: coordinates by row and column, and a CSR by column; on CUDA see
+ * matrix/cuda_compress.cu.
+ *
+ * Both are counting sorts on the CPU: keys are counted, the counts' running sum is where each group
+ * begins, and a walk over the entries puts each behind what its group has already, which is stable.
+ * Coordinates are put in order of column and then, as that order is walked, of row. A CSR is in
+ * order of row, so one walk by column is its transpose. Cost: three passes over the coordinates for
+ * the first, two for the second, in one thread, which up to a million entries is quicker than a
+ * sort. Everything is one call, since a graph of some hundred edges waits for calls. */
+#include "compress.h"
+#include "../core/checks.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { FEW_NUMBERS = 32768 }; /* up to which one thread divides before others have woken */
+
+typedef struct placed {
+    int32_t row, number;
+} placed;
+
+/* Content that another thread may write meanwhile is read once, and what was read is looked at and
+ * used: a second look could find another number. */
+static int64_t once32(const int32_t *at) { return *(const volatile int32_t *)at; }
+static int64_t once64(const int64_t *at) { return *(const volatile int64_t *)at; }
+
+static int64_t nodes_of(const fmm_coo *a) { return a->rows < a->cols ? a->rows : a->cols; }
+
+fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz)
+{
+    REQUIRE(rows >= 0 && rows < INT32_MAX && cols >= 0 && cols < INT32_MAX, FMM_INVALID_ARGUMENT,
+            "%s: [%" PRId64 ", %" PRId64 "] is beyond int32", op, rows, cols);
+    const int64_t loops = rows < cols ? rows : cols;
+    REQUIRE(nnz >= 0 && nnz <= INT32_MAX - loops, FMM_INVALID_ARGUMENT,
+            "%s: %" PRId64 " entries, beyond int32", op, nnz);
+    return FMM_OK;
+}
+
+fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)
+{
+    TRY(fmm_check_sizes("compress", a->rows, a->cols, a->nnz));
+    if (exec->device == FMM_CUDA) {
+        TRY(fmm_check_workspace("compress", exec, FMM_COO_LOOK_BYTES));
+        return fmm_cuda_coo_look(exec, a, facts);
+    }
+    int64_t last_row = -1, last_col = -1, loops = 0, falls = 0;
+    for (int64_t p = 0; p < a->nnz; p++) {
+        const int64_t r = once64(a->row + p * a->row_stride);
+        const int64_t c = once64(a->col + p * a->col_stride);
+        REQUIRE(r >= 0 && r < a->rows, FMM_INVALID_ARGUMENT,
+                "compress: row[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, r,
+                a->rows);
+        REQUIRE(c >= 0 && c < a->cols, FMM_INVALID_ARGUMENT,
+                "compress: col[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, c,
+                a->cols);
+        loops += r == c;
+        falls += (r < last_row) | ((r == last_row) & (c < last_col));
+        last_row = r;
+        last_col = c;
+        a->places[p] = (fmm_place){(int32_t)r, (int32_t)c};
+    }
+    *facts = (fmm_coo_facts){.loops = loops, .sorted = falls == 0};
+    return FMM_OK;
+}
+
+static void sum_up(int64_t groups, int64_t *begin)
+{
+    for (int64_t g = 0; g < groups; g++) begin[g + 1] += begin[g];
+}
+
+/* Where groups begin, after a walk has moved each beginning to its group's end. */
+static void step_back(int64_t groups, int64_t *begin)
+{
+    if (groups) memmove(begin + 1, begin, (size_t)groups * sizeof *begin);
+    begin[0] = 0;
+}
+
+static size_t bounds_bytes(int64_t groups) { return ((size_t)groups + 1) * sizeof(int64_t); }
+
+size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                              bool loops, bool identity)
+{
+    if (exec->device == FMM_CUDA)
+        return fmm_cuda_compress_workspace(exec, a, facts, loops, identity);
+    return identity ? 0 : bounds_bytes(a->cols) + (size_t)a->nnz * sizeof(placed);
+}
+
+static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
+{
+    for (int64_t p = 0; p < a->nnz; p++) {
+        ptr[a->places[p].row + 1]++;
+        idx[p] = a->places[p].col;
+    }
+    sum_up(a->rows, ptr);
+}
+
+fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                        int64_t *kept)
+{
+    const bool identity = !loops && !eid;
+    TRY(fmm_check_sizes("compress", a->rows, a->cols, a->nnz));
+    TRY(fmm_check_workspace("compress", exec,
+                            fmm_compress_workspace(exec, a, facts, loops, identity)));
+    if (exec->device == FMM_CUDA)
+        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, plan, kept);
+    memset(ptr, 0, bounds_bytes(a->rows));
+    if (identity) return compress_sorted(a, ptr, idx), FMM_OK;
+    int64_t *end = exec->workspace;
+    placed *by_col = (placed *)(end + a->cols + 1);
+    memset(end, 0, bounds_bytes(a->cols));
+    for (int64_t p = 0; p < a->nnz; p++) {
+        const int64_t r = a->places[p].row, c = a->places[p].col;
+        if (loops && r == c) continue;
+        ptr[r + 1]++;
+        end[c + 1]++;
+    }
+    const int64_t nodes = loops ? nodes_of(a) : 0;
+    for (int64_t i = 0; i < nodes; i++) ptr[i + 1]++;
+    sum_up(a->rows, ptr);
+    sum_up(a->cols, end);
+
+    int64_t number = 0;
+    for (int64_t p = 0; p < a->nnz; p++) {
+        const int64_t r = a->places[p].row, c = a->places[p].col;
+        if (loops && r == c) continue;
+        if (kept) kept[number] = p;
+        by_col[end[c]++] = (placed){.row = (int32_t)r, .number = (int32_t)number++};
+    }
+    for (int64_t c = 0, q = 0; c < a->cols; c++)
+        for (; q < end[c]; q++) {
+            const int64_t p = ptr[by_col[q].row]++;
+            idx[p] = (int32_t)c;
+            eid[p] = by_col[q].number;
+        }
+    for (int64_t i = 0; i < nodes; i++) {
+        const int64_t p = ptr[i]++;
+        idx[p] = (int32_t)i;
+        eid[p] = (int32_t)(number + i);
+    }
+    step_back(a->rows, ptr);
+    return FMM_OK;
+}
+
+size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
+{
+    return exec->device == FMM_CUDA ? fmm_cuda_transpose_workspace(exec, a) : 0;
+}
+
+/* ptr[i], inside [0, nnz]. */
+static int64_t clamped(const fmm_csr *a, int64_t i)
+{
+    const int64_t p = once64(a->ptr + i);
+    return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
+}
+
+fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
+                         int32_t *eid, void *plan)
+{
+    uint64_t report;
+    TRY(fmm_check_sizes("transpose", a->rows, a->cols, a->nnz));
+    if (exec->device == FMM_CUDA) {
+        TRY(fmm_check_workspace("transpose", exec, fmm_transpose_workspace(exec, a)));
+        return fmm_cuda_transpose(exec, a, ptr, idx, eid, plan);
+    }
+    TRY(fmm_csr_check(exec, a, &report));
+    REQUIRE(report == UINT64_MAX, FMM_INVALID_ARGUMENT, "transpose: ptr or idx is malformed");
+    const int32_t *given = a->eid;
+    memset(ptr, 0, bounds_bytes(a->cols));
+    for (int64_t p = 0; p < a->nnz; p++) {
+        const int64_t j = once32(a->idx + p);
+        if (j >= 0 && j < a->cols) ptr[j + 1]++;
+    }
+    sum_up(a->cols, ptr);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int64_t end = clamped(a, i + 1);
+        for (int64_t p = clamped(a, i); p < end; p++) {
+            const int64_t j = once32(a->idx + p);
+            if (j < 0 || j >= a->cols || ptr[j] >= a->nnz) continue; /* changed since the check */
+            const int64_t q = ptr[j]++;
+            idx[q] = (int32_t)i;
+            eid[q] = given ? given[p] : (int32_t)p;
+        }
+    }
+    step_back(a->cols, ptr);
+    return FMM_OK;
+}
+
+/* The arithmetic of a product of two vectors rsqrt(d) at the entries, and so its bits. Of content
+ * that was changed behind the check nothing is believed: what is outside counts as nothing. */
+fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here)
+{
+    TRY(fmm_check_sizes("normalize", a->rows, a->cols, a->nnz));
+    REQUIRE(a->rows == a->cols, FMM_INVALID_ARGUMENT, "normalize: the matrix must be square");
+    if (exec->device == FMM_CUDA) return fmm_cuda_normalize(exec, a, val, here);
+    TRY(fmm_check_workspace("normalize", exec, (size_t)a->rows * sizeof *val));
+    const int32_t *eid = a->eid;
+    float *scale = exec->workspace;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const float degree = (float)(clamped(a, i + 1) - clamped(a, i));
+        scale[i] = degree > 0 ? 1 / sqrtf(degree) : 0;
+    }
+    if (!a->nnz) return FMM_OK; /* val and here may be NULL */
+    memset(val, 0, (size_t)a->nnz * sizeof *val);
+    memset(here, 0, (size_t)a->nnz * sizeof *here);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int64_t end = clamped(a, i + 1);
+        for (int64_t p = clamped(a, i); p < end; p++) {
+            const int64_t j = once32(a->idx + p), e = eid ? once32(eid + p) : p;
+            here[p] = j >= 0 && j < a->cols ? scale[i] * scale[j] : 0;
+            if (e >= 0 && e < a->nnz) val[e] = here[p];
+        }
+    }
+    return FMM_OK;
+}
+
+typedef struct mean_task {
+    const int64_t *ptr;
+    const fmm_dense *g;
+    float *out;
+} mean_task;
+
+static void mean_rows(int64_t first, int64_t last, void *ctx)
+{
+    const mean_task *t = ctx;
+    const fmm_dense *g = t->g;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t entries = (int64_t)((uint64_t)t->ptr[i + 1] - (uint64_t)t->ptr[i]);
+        const float count = entries > 1 ? (float)entries : 1;
+        for (int64_t h = 0; h < g->heads; h++) {
+            const float *in = (const float *)g->data + i * g->row_stride + h * g->head_stride;
+            float *out = t->out + (i * g->heads + h) * g->feat;
+            for (int64_t c = 0; c < g->feat; c++) out[c] = in[c] / count;
+        }
+    }
+}
+
+fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
+                         float *out)
+{
+    TRY(fmm_check_dense("mean_back", "g", g));
+    REQUIRE(g->dtype == FMM_F32 && g->rows == rows, FMM_INVALID_ARGUMENT,
+            "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
+            fmm_dtype_name(g->dtype), g->rows, rows);
+    const int64_t numbers = rows * g->heads * g->feat;
+    if (!numbers) return FMM_OK; /* of whatever heads */
+    if (exec->device == FMM_CUDA) return fmm_cuda_mean_back(exec, ptr, g, out);
+    mean_task task = {.ptr = ptr, .g = g, .out = out};
+    if (numbers < FEW_NUMBERS)
+        mean_rows(0, rows, &task);
+    else
+        fmm_parallel(exec, rows, mean_rows, &task);
+    return FMM_OK;
+}

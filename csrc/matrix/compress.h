@@ -1,0 +1,84 @@
+/* Coordinates to a CSR, a CSR to its transpose, the weights of a graph convolution and the gradient
+ * of a mean; see compress.c. Internal: what a step with a graph of its own asks of the library, a
+ * call for each. */
+#ifndef FMM_COMPRESS_H
+#define FMM_COMPRESS_H
+
+#include "../core/core.h"
+
+/* Whether sizes, and loops beside the entries, are what int32 counts: what all of these ask first.
+ */
+fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz);
+
+typedef struct fmm_place {
+    int32_t row, col;
+} fmm_place;
+
+/* Entry p is at row[p * row_stride], col[p * col_stride]. On the CPU the look copies it to
+ * places[p], which is all that is read after it: another thread may write row and col meanwhile,
+ * and what was counted must be what is placed. */
+typedef struct fmm_coo {
+    int64_t rows, cols, nnz;
+    const int64_t *row, *col;
+    int64_t row_stride, col_stride;
+    fmm_place *places; /* [nnz]; NULL on CUDA */
+} fmm_coo;
+
+typedef struct fmm_coo_facts {
+    int64_t loops; /* entries with row == col */
+    bool sorted;   /* by row, and by column within a row */
+} fmm_coo_facts;
+
+/* Fails where a coordinate is outside, on the CPU at the first, and where there are more entries
+ * than int32 counts. On CUDA it waits for the device, and needs a workspace of that many bytes. */
+enum { FMM_COO_LOOK_BYTES = 1 << 14 };
+fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
+
+/* On CUDA the look without the wait, which leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers,
+ * and the wait, which fails where "a coordinate is outside". */
+enum { FMM_COO_LINE = 2 };
+int64_t fmm_cuda_coo_lines(int64_t nnz);
+fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
+fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                             fmm_coo_facts *facts);
+
+/* ptr [rows + 1], idx and eid [entries] of what fmm_coo_look found; on CUDA, of what nobody looked
+ * at too, with no facts. With `loops` the self loops are left out, the other entries are numbered
+ * anew (kept, where given, [nnz], says in its first nnz - facts.loops which those are), and
+ * min(rows, cols) loops follow, each the last of its row. eid may be absent where the entries are
+ * sorted and loops stay: it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA. */
+fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                        bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                        int64_t *kept);
+size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                              bool loops, bool identity);
+
+/* ptr [cols + 1], idx and eid [nnz] of the transpose, and its plan on CUDA; on the CPU it fails
+ * where a is malformed. */
+fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
+                         int32_t *eid, void *plan);
+size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
+
+/* 1 / sqrt(d_i d_j) for every entry (i, j), d the entries of each row: val in the caller's order,
+ * here in that of the rows. The workspace is a float for each row, none on CUDA. */
+fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
+
+/* out[i, c] = g[i, c] / max(1, entries of row i): the gradient of each row's mean, f32, [rows,
+ * heads, feat] where only out need be contiguous. */
+fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
+                         float *out);
+
+fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
+fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
+                             bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
+                             int64_t *kept);
+size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
+                                   const fmm_coo_facts *facts, bool loops, bool identity);
+fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
+                              int32_t *eid, void *plan);
+size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a);
+fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here);
+fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr, const fmm_dense *g,
+                              float *out);
+
+#endif

@@ -1,0 +1,44 @@
+/* The check of a CSR's content: one pass over ptr and idx, one word out.
+ *
+ * The word holds a fault's code in the low 3 bits, its index above and bit 63 for faults of idx
+ * (check.c decodes it), so the smallest word is the first culprit, faults of ptr before those of
+ * idx, and an atomic minimum over all threads gives the same answer in any order. idx is read at
+ * any rate, since its length comes from nnz and not from ptr. All ones: nothing is wrong. */
+#include "../cuda/common.cuh"
+
+static __device__ __forceinline__ unsigned long long fault(fmm_csr_code code, int64_t where)
+{
+    return (unsigned long long)(code == FMM_CSR_IDX) << 63 | (unsigned long long)where << 3 |
+           (unsigned long long)code;
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    csr_check(const csr_view a, unsigned long long *report)
+{
+    const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    unsigned long long worst = ~0ull;
+    if (first == 0) {
+        if (__ldg(a.ptr) != 0) worst = fault(FMM_CSR_PTR_FIRST, 0);
+        if (__ldg(a.ptr + a.rows) != a.nnz) worst = min(worst, fault(FMM_CSR_PTR_LAST, a.rows));
+    }
+    for (int64_t i = first + 1; i <= a.rows; i += step)
+        if (__ldg(a.ptr + i) < __ldg(a.ptr + i - 1))
+            worst = min(worst, fault(FMM_CSR_PTR_FALLS, i));
+    for (int64_t p = first; p < a.nnz; p += step)
+        if ((uint32_t)__ldcs(a.idx + p) >= (uint32_t)a.cols)
+            worst = min(worst, fault(FMM_CSR_IDX, p));
+    if (worst != ~0ull) atomicMin(report, worst);
+}
+
+extern "C" fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)
+{
+    int before;
+    TRY(cuda_enter("csr_check", exec, &before));
+    const int64_t most = a->rows > a->nnz ? a->rows : a->nnz;
+    cudaMemsetAsync(report, 0xff, sizeof *report, stream_of(exec));
+    /* Enough blocks to fill any card; each thread takes several entries. */
+    csr_check<<<(unsigned)smaller(blocks_for(most + 1), 4096), BLOCK, 0, stream_of(exec)>>>(
+        view_csr(a), reinterpret_cast<unsigned long long *>(report));
+    return cuda_leave("csr_check", exec, before);
+}

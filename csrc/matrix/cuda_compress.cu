@@ -1,0 +1,374 @@
+/* The calls of compress.c on CUDA, for any content: what was not looked at is put where it does no
+ * harm.
+ *
+ * Two stable radix sorts (CUB) of 32-bit keys, by column and then by row, each over the bits that
+ * the sizes need; what travels with a key is the entry's number. Four arrays of 4 bytes, two of
+ * which become idx and eid, are all that a sort of 2^31 entries takes. Self loops follow the other
+ * entries and have a column beyond all others, which makes them the last of their rows. Then a
+ * search per row finds ptr, and a gather idx. Sorts are the only launches whose number depends on
+ * the sizes; nothing waits for the device but the look at the coordinates. What is small enough is
+ * sorted in one launch instead, with the same result: arrange.cu. */
+#include "cuda_sort.cuh"
+#include "cuda_plan.cuh"
+
+/* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
+ * that alone would link the C++ runtime. */
+#include <ostream>
+#define _GLIBCXX_IOSTREAM 1
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_select.cuh>
+#include <thrust/iterator/counting_iterator.h>
+
+typedef cub::DoubleBuffer<uint32_t> pair; /* of arrays, between which a sort goes to and fro */
+
+/* ---- what the coordinates are ---- */
+
+struct facts {
+    unsigned long long loops;
+    unsigned outside, falls;
+};
+static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
+enum { LOOKS = FMM_COO_LOOK_BYTES / sizeof(facts) };
+
+/* A line of facts for each block, so that nothing need be zero before. */
+static __global__ void __launch_bounds__(BLOCK) coo_look(const fmm_coo a, facts *found)
+{
+    __shared__ unsigned of_warp[BLOCK / WARP];
+    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    unsigned loops = 0;
+    bool outside = false, falls = false;
+    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < a.nnz; p += step) {
+        const int64_t r = row_of(a, p), c = col_of(a, p), before = p ? p - 1 : 0;
+        const int64_t last = row_of(a, before);
+        outside |= uint64_t(r) >= uint64_t(a.rows) || uint64_t(c) >= uint64_t(a.cols);
+        loops += r == c;
+        falls |= r < last || (r == last && c < col_of(a, before));
+    }
+    for (int d = WARP / 2; d; d /= 2) loops += __shfl_xor_sync(ALL, loops, d);
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = loops;
+    const unsigned any_outside = __syncthreads_or(outside), any_falls = __syncthreads_or(falls);
+    if (threadIdx.x) return;
+    facts here = {0, any_outside, any_falls};
+    for (int w = 0; w < BLOCK / WARP; w++) here.loops += of_warp[w];
+    found[blockIdx.x] = here;
+}
+
+extern "C" int64_t fmm_cuda_coo_lines(int64_t nnz)
+{
+    enum { EASY = 4 * BLOCK }; /* entries that a block looks at before another is worth its line */
+    return smaller(ceil_div(nnz, EASY), LOOKS);
+}
+
+extern "C" fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines)
+{
+    int before;
+    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
+    TRY(cuda_enter("compress", exec, &before));
+    if (blocks)
+        coo_look<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(*a,
+                                                                  reinterpret_cast<facts *>(lines));
+    return cuda_leave("compress", exec, before);
+}
+
+static fmm_status may_wait(const fmm_exec *exec)
+{
+    int before;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    TRY(cuda_enter("compress", exec, &before));
+    cudaStreamIsCapturing(stream_of(exec), &capture);
+    cuda_leave("compress", exec, before);
+    REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
+            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
+            "cannot: make the CSR before the capture");
+    return FMM_OK;
+}
+
+static fmm_status read_looks(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                             fmm_coo_facts *facts_of)
+{
+    facts here[LOOKS], all = {};
+    int before;
+    const cudaStream_t stream = stream_of(exec);
+    TRY(cuda_enter("compress", exec, &before));
+    if (count) {
+        cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
+        cudaStreamSynchronize(stream);
+    }
+    TRY(cuda_leave("compress", exec, before));
+    for (int64_t k = 0; k < count; k++) {
+        all.loops += here[k].loops;
+        all.outside |= here[k].outside;
+        all.falls |= here[k].falls;
+    }
+    REQUIRE(!all.outside, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
+    *facts_of = fmm_coo_facts{(int64_t)all.loops, !all.falls};
+    return FMM_OK;
+}
+
+extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                                        fmm_coo_facts *facts_of)
+{
+    REQUIRE(count <= LOOKS, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
+    TRY(may_wait(exec));
+    return read_looks(exec, lines, count, facts_of);
+}
+
+extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
+                                        fmm_coo_facts *facts_of)
+{
+    int64_t *const lines = static_cast<int64_t *>(exec->workspace);
+    TRY(may_wait(exec)); /* before a kernel is captured for nothing */
+    TRY(fmm_cuda_coo_start(exec, a, lines));
+    return read_looks(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
+}
+
+/* ---- sorts ---- */
+
+static size_t sort_bytes(int64_t n)
+{
+    size_t bytes = 0;
+    pair keys, values;
+    cub::DeviceRadixSort::SortPairs(NULL, bytes, keys, values, (int)n);
+    return bytes;
+}
+
+struct scratch {
+    void *sort;
+    size_t sort_bytes;
+    uint32_t *keys, *values, *rows; /* [n] each; rows of a transpose */
+};
+
+static size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
+
+static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
+{
+    char *const at = static_cast<char *>(exec->workspace);
+    const size_t size = padded(n);
+    return scratch{at + arrays * size, exec->workspace_bytes - arrays * size,
+                   reinterpret_cast<uint32_t *>(at), reinterpret_cast<uint32_t *>(at + size),
+                   reinterpret_cast<uint32_t *>(at + 2 * size)};
+}
+
+static cudaError_t sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
+                        cudaStream_t stream)
+{
+    size_t bytes = s.sort_bytes;
+    return cub::DeviceRadixSort::SortPairs(s.sort, bytes, *keys, *values, (int)n, 0, bits_for(most),
+                                           stream);
+}
+
+/* Leaves the device; what CUB says of a call is no error of the runtime. */
+static fmm_status leave(const char *op, const fmm_exec *exec, int before, cudaError_t said)
+{
+    const fmm_status status = cuda_leave(op, exec, before);
+    REQUIRE(status != FMM_OK || said == cudaSuccess, FMM_DEVICE_ERROR,
+            "%s: sort on CUDA device %d: %s", op, exec->index, cudaGetErrorString(said));
+    return status;
+}
+
+template <class K>
+static __global__ void __launch_bounds__(BLOCK)
+    find_groups(const K *keys, int64_t stride, int64_t n, int64_t groups, int64_t *ptr)
+{
+    const int64_t g = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (g <= groups) ptr[g] = first_at_least(keys, stride, n, g);
+}
+
+/* ---- coordinates to a CSR ---- */
+
+static __global__ void __launch_bounds__(BLOCK)
+    fill_columns(const coordinates c, uint32_t *key, uint32_t *value)
+{
+    const int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (k >= c.total) return;
+    key[k] = col_key(c, k);
+    value[k] = (uint32_t)k;
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    fill_rows(const coordinates c, uint32_t *key, const uint32_t *value)
+{
+    const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (q < c.total) key[q] = row_key(c, value[q]);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    finish_rows(const coordinates c, const uint32_t *value, int32_t *idx, int32_t *eid)
+{
+    const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (q >= c.total) return;
+    const int64_t k = value[q];
+    idx[q] = (int32_t)(k < c.others ? col_of(c.a, source(c, k)) : k - c.others);
+    if (reinterpret_cast<uint32_t *>(eid) != value) eid[q] = (int32_t)k;
+}
+
+static __global__ void __launch_bounds__(BLOCK) take_columns(const fmm_coo a, int32_t *idx)
+{
+    const int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (p < a.nnz) idx[p] = (int32_t)col_of(a, p);
+}
+
+struct is_no_loop {
+    fmm_coo a;
+    __device__ bool operator()(int64_t p) const { return row_of(a, p) != col_of(a, p); }
+};
+
+typedef thrust::counting_iterator<int64_t> numbers_from;
+
+enum { COUNT = 256 }; /* bytes before what a selection needs, for how many it found */
+
+static size_t select_bytes(const fmm_coo *a)
+{
+    size_t bytes = 0;
+    cub::DeviceSelect::If(NULL, bytes, numbers_from(0), (int64_t *)NULL, (int64_t *)NULL,
+                          (int)a->nnz, is_no_loop{*a});
+    return bytes;
+}
+
+static int64_t entries_of(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
+{
+    return loops ? a->nnz - f->loops + smaller(a->rows, a->cols) : a->nnz;
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* What CUB needs depends on the card; where it cannot say, its call will. */
+extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
+                                              const fmm_coo_facts *f, bool loops, bool identity)
+{
+    int before;
+    const int64_t n = entries_of(a, f, loops);
+    const size_t few = few_bytes(exec, n, a->rows, a->cols);
+    if (identity) return plan_scratch(a->rows);
+    if (few && !(loops && f->loops)) return few;
+    if (cuda_enter("compress", exec, &before) != FMM_OK) return 0;
+    const size_t sorts = few ? few : larger(2 * padded(n) + sort_bytes(n), plan_scratch(a->rows));
+    const size_t selects = loops && f->loops ? COUNT + select_bytes(a) : 0;
+    cuda_leave("compress", exec, before);
+    return larger(sorts, selects);
+}
+
+/* Coordinates that another stream writes meanwhile may have more or fewer entries left than the
+ * look found, so kept has room for all, and zeros where nothing was selected. */
+static cudaError_t select_others(const fmm_exec *exec, const fmm_coo *a, int64_t *kept)
+{
+    char *const at = static_cast<char *>(exec->workspace);
+    size_t bytes = exec->workspace_bytes - COUNT;
+    cudaMemsetAsync(kept, 0, (size_t)a->nnz * sizeof *kept, stream_of(exec));
+    return cub::DeviceSelect::If(at + COUNT, bytes, numbers_from(0), kept,
+                                 reinterpret_cast<int64_t *>(at), (int)a->nnz, is_no_loop{*a},
+                                 stream_of(exec));
+}
+
+static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
+                             int32_t *eid)
+{
+    const cudaStream_t stream = stream_of(exec);
+    const int64_t n = c.total;
+    const unsigned blocks = blocks_for(n);
+    const scratch s = share_out(exec, n, 2);
+    cudaError_t said = cudaSuccess;
+    pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
+    pair values(reinterpret_cast<uint32_t *>(eid), s.values);
+    if (n) {
+        fill_columns<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
+        said = sort(s, &keys, &values, n, c.a.cols, stream);
+        fill_rows<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
+        if (said == cudaSuccess) said = sort(s, &keys, &values, n, c.a.rows, stream);
+    }
+    find_groups<<<blocks_for(c.a.rows + 1), BLOCK, 0, stream>>>(keys.Current(), 1, n, c.a.rows,
+                                                                ptr);
+    if (n) finish_rows<<<blocks, BLOCK, 0, stream>>>(c, values.Current(), idx, eid);
+    return said;
+}
+
+extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
+                                        const fmm_coo_facts *f, bool loops, int64_t *ptr,
+                                        int32_t *idx, int32_t *eid, void *plan, int64_t *kept)
+{
+    int before;
+    const cudaStream_t stream = stream_of(exec);
+    const int64_t n = entries_of(a, f, loops);
+    const coordinates c = {*a, kept, loops ? a->nnz - f->loops : a->nnz, n};
+    const fmm_csr made = {a->rows, a->cols, n, ptr, idx};
+    cudaError_t said = cudaSuccess;
+    TRY(cuda_enter("compress", exec, &before));
+    if (kept) said = select_others(exec, a, kept);
+    if (!eid) {
+        find_groups<<<blocks_for(a->rows + 1), BLOCK, 0, stream>>>(a->row, a->row_stride, n,
+                                                                   a->rows, ptr);
+        if (n) take_columns<<<blocks_for(n), BLOCK, 0, stream>>>(*a, idx);
+    } else if (said == cudaSuccess && few_bytes(exec, n, a->rows, a->cols)) {
+        arrange_rows(exec, c, ptr, idx, eid, plan);
+        return leave("compress", exec, before, said);
+    } else if (said == cudaSuccess) {
+        said = sort_rows(exec, c, ptr, idx, eid);
+    }
+    if (said == cudaSuccess) plan_build(stream, &made, plan, exec->workspace);
+    return leave("compress", exec, before, said);
+}
+
+/* ---- a CSR to its transpose ---- */
+
+static __global__ void __launch_bounds__(BLOCK)
+    fill_entries(const csr_view a, uint32_t *key, uint32_t *value, uint32_t *row)
+{
+    const int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (p >= a.nnz) return;
+    key[p] = bounded(__ldg(a.idx + p), a.cols);
+    value[p] = (uint32_t)p;
+    row[p] = (uint32_t)row_of_entry(a.ptr, a.rows, p);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    finish_columns(int64_t nnz, const uint32_t *value, const uint32_t *row, const int32_t *given,
+                   int32_t *idx, int32_t *eid)
+{
+    const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    if (q >= nnz) return;
+    const uint32_t p = value[q];
+    idx[q] = (int32_t)row[p];
+    eid[q] = given ? given[p] : (int32_t)p;
+}
+
+extern "C" size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
+{
+    int before;
+    const size_t few = few_bytes(exec, a->nnz, a->rows, a->cols);
+    if (few) return few;
+    if (cuda_enter("transpose", exec, &before) != FMM_OK) return 0;
+    const size_t bytes = sort_bytes(a->nnz);
+    cuda_leave("transpose", exec, before);
+    return larger(3 * padded(a->nnz) + bytes, plan_scratch(a->cols));
+}
+
+extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr,
+                                         int32_t *idx, int32_t *eid, void *plan)
+{
+    int before;
+    const fmm_csr made = {a->cols, a->rows, a->nnz, ptr, idx};
+    const cudaStream_t stream = stream_of(exec);
+    TRY(cuda_enter("transpose", exec, &before));
+    if (few_bytes(exec, a->nnz, a->rows, a->cols)) {
+        arrange_columns(exec, a, ptr, idx, eid, plan);
+        return cuda_leave("transpose", exec, before);
+    }
+    const scratch s = share_out(exec, a->nnz, 3);
+    cudaError_t said = cudaSuccess;
+    pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
+    pair values(reinterpret_cast<uint32_t *>(eid), s.values);
+    const unsigned blocks = blocks_for(a->nnz);
+    if (a->nnz && a->rows) {
+        fill_entries<<<blocks, BLOCK, 0, stream>>>(view_csr(a), keys.Current(), values.Current(),
+                                                   s.rows);
+        said = sort(s, &keys, &values, a->nnz, a->cols, stream);
+    }
+    find_groups<<<blocks_for(a->cols + 1), BLOCK, 0, stream>>>(keys.Current(), 1, a->nnz, a->cols,
+                                                               ptr);
+    if (a->nnz && a->rows)
+        finish_columns<<<blocks, BLOCK, 0, stream>>>(
+            a->nnz, values.Current(), s.rows, static_cast<const int32_t *>(a->eid), idx, eid);
+    plan_build(stream, &made, plan, exec->workspace);
+    return leave("transpose", exec, before, said);
+}

@@ -1,0 +1,153 @@
+/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by plan.cu, read
+ * by the `segments` kernels.
+ *
+ *   header    64 bytes: what the plan was made for, and where the classes of rows begin
+ *   order     rows by falling length class, stable: rows that share a warp are about equally long,
+ *             the longest start first, and neighbours in memory stay neighbours
+ *   first     for the k-th row of `order`, while it is long: its first segment
+ *   segments  the pieces of the long rows, in row order: equal pieces of at most `segment` entries
+ *
+ * 4 bytes per row and 20 per `segment` entries at most. The bound of every count follows from
+ * (rows, nnz) alone, so that a call can be sized without asking the device; who has asked it cuts
+ * the plan behind its last segment, and calls take room for no more partial sums. A plan that was
+ * never made, or for another matrix, gives wrong results, but nothing read from it is used before
+ * it is clamped. */
+#ifndef FMM_CUDA_PLAN_CUH
+#define FMM_CUDA_PLAN_CUH
+
+#include "../cuda/common.cuh"
+#include <stddef.h>
+
+/* Rows of up to 8, 16 and 32 entries have a class each and are taken 8, 4 and 2 at a time. */
+enum { BUNDLES = 3, BUNDLE_MOST = 1 << BUNDLES, SINGLE = 32, HUB_PIECES = 32 };
+
+struct plan_header {
+    int64_t rows, nnz;
+    int32_t version, segment;
+    int32_t hubs, long_rows, segments; /* rows of more than HUB_PIECES pieces; of more than one */
+    int32_t ends[BUNDLES + 1];         /* in `order`: of rows above 32, 16, 8 and 0 entries */
+    int32_t reserved;
+    int64_t used; /* bytes up to the last segment's end */
+};
+static_assert(sizeof(plan_header) == 64 && offsetof(plan_header, used) == FMM_PLAN_USED,
+              "the header is part of the format");
+
+struct plan_view {
+    const plan_header *header;
+    const int32_t *order, *first;
+    const uint2 *segments;
+    int32_t segment, long_rows_max, segments_max;
+};
+
+/* Short segments keep a small matrix's lanes busy, long ones save partial sums. On real and R-MAT
+ * graphs (H200) the best over all operators were 32 entries for up to 200,000, 64 for 0.6 M (SpMM
+ * of 128 columns would rather have 128, of 32 columns not), 256 for 2 to 6 M, 1,024 for 13 M, 2,048
+ * for 30 to 49 M and 4,096 for 78 M and more. A matrix of no more entries than TINY has no long
+ * rows at all: host time is all there is to its calls, and the partial sums would cost an
+ * allocation and a launch. */
+enum { TINY = 256, LONGEST = 4096 };
+static inline int32_t plan_segment(int64_t nnz)
+{
+    return nnz <= TINY      ? TINY
+           : nnz < 200000   ? 32
+           : nnz < 1000000  ? 64
+           : nnz < 2000000  ? 128
+           : nnz < 10000000 ? 256
+           : nnz < 24000000 ? 1024
+           : nnz < 60000000 ? 2048
+                            : LONGEST;
+}
+
+/* So few that a group of lanes has an SM nearly to itself: what counts is how long its own chain of
+ * loads is. */
+static inline bool is_small(int64_t nnz) { return nnz < 131072; }
+
+/* A row is long if it has more than `segment` entries, hence these bounds. */
+static inline int64_t plan_long_rows_max(int64_t rows, int64_t nnz)
+{
+    return smaller(rows, nnz / (plan_segment(nnz) + 1));
+}
+static inline int64_t plan_segments_max(int64_t rows, int64_t nnz)
+{
+    return nnz / plan_segment(nnz) + plan_long_rows_max(rows, nnz);
+}
+
+static inline bool plan_possible(int64_t rows, int64_t nnz)
+{
+    return rows <= INT32_MAX && nnz <= INT64_C(1) << 34;
+}
+
+static inline size_t plan_padded(int64_t bytes) { return (size_t)ceil_div(bytes, 16) * 16; }
+
+/* Bytes of a plan, up to its segments and with the most there can be. */
+static inline size_t plan_begin(int64_t rows, int64_t nnz)
+{
+    return sizeof(plan_header) + plan_padded(rows * 4) +
+           plan_padded(plan_long_rows_max(rows, nnz) * 4);
+}
+static inline size_t plan_size(int64_t rows, int64_t nnz)
+{
+    return plan_begin(rows, nnz) + plan_padded(plan_segments_max(rows, nnz) * 8);
+}
+
+static inline plan_view view_plan(const void *plan, int64_t rows, int64_t nnz, int64_t segments)
+{
+    const char *const at = static_cast<const char *>(plan);
+    const size_t begin = sizeof(plan_header) + plan_padded(rows * 4);
+    plan_view v;
+    v.segment = plan_segment(nnz);
+    v.segments_max = (int32_t)segments;
+    v.long_rows_max = (int32_t)smaller(plan_long_rows_max(rows, nnz), segments / 2);
+    v.header = reinterpret_cast<const plan_header *>(at);
+    v.order = reinterpret_cast<const int32_t *>(at + sizeof(plan_header));
+    v.first = reinterpret_cast<const int32_t *>(at + begin);
+    v.segments = reinterpret_cast<const uint2 *>(at + plan_begin(rows, nnz));
+    return v;
+}
+
+/* Pieces of one row are equally long, in whole sectors of idx (8 entries), so that all but the
+ * first lie alike in memory. The second word of a segment holds that length and which piece it is.
+ */
+static __device__ __forceinline__ int64_t pieces_of(int64_t length, int32_t segment)
+{
+    return (length + segment - 1) / segment;
+}
+static __device__ __forceinline__ uint32_t piece_code(int64_t length, int64_t pieces, int64_t piece)
+{
+    const int64_t sectors = (length + pieces * 8 - 1) / (pieces * 8); /* 1 .. LONGEST / 8 */
+    return uint32_t(piece) << 9 | uint32_t(sectors - 1);
+}
+
+/* Makes the plan on exec's stream: plan.cu. `scratch` has plan_scratch(rows) bytes. */
+size_t plan_scratch(int64_t rows);
+void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch);
+
+/* The plan that came with the matrix, or one made for this call at the start of the workspace where
+ * it is too short or lies where vectors of it cannot be read. */
+static inline bool plan_given(const fmm_csr *a)
+{
+    return a->plan && (uintptr_t)a->plan % 16 == 0 && a->plan_bytes >= plan_begin(a->rows, a->nnz);
+}
+/* How many segments it has room for: so many slots of partial sums does a call need. */
+static inline int64_t plan_slots(const fmm_csr *a)
+{
+    const int64_t most =
+        plan_long_rows_max(a->rows, a->nnz) ? plan_segments_max(a->rows, a->nnz) : 0;
+    if (!plan_given(a)) return most;
+    return smaller(most, (int64_t)(a->plan_bytes - plan_begin(a->rows, a->nnz)) / 8);
+}
+static inline size_t plan_workspace(const fmm_csr *a)
+{
+    return plan_given(a) ? 0
+                         : plan_padded((int64_t)plan_size(a->rows, a->nnz)) +
+                               plan_padded((int64_t)plan_scratch(a->rows));
+}
+static inline plan_view plan_for_call(const fmm_exec *exec, const fmm_csr *a)
+{
+    if (plan_given(a)) return view_plan(a->plan, a->rows, a->nnz, plan_slots(a));
+    char *at = static_cast<char *>(exec->workspace);
+    plan_build(stream_of(exec), a, at, at + plan_padded((int64_t)plan_size(a->rows, a->nnz)));
+    return view_plan(at, a->rows, a->nnz, plan_slots(a));
+}
+
+#endif

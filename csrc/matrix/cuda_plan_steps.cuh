@@ -1,0 +1,211 @@
+/* The steps of making a plan (plan.cu), each by all blocks of a launch, with all blocks between
+ * them: a launch each, or one whose blocks wait for each other (arrange.cu). Of ptr nothing is read
+ * past the caches, since that launch wrote it. */
+#ifndef FMM_CUDA_PLAN_STEPS_CUH
+#define FMM_CUDA_PLAN_STEPS_CUH
+
+#include "cuda_plan.cuh"
+
+enum {
+    WARPS = BLOCK / WARP,
+    HUBS = 0,
+    LONG = 1,
+    OCTAVES = 7, /* above 32 entries, up to LONGEST */
+    ABOVE_16 = LONG + 8 * OCTAVES + 1,
+    ABOVE_8,
+    ABOVE_0,
+    EMPTY,
+    CLASSES,
+    LINES = CLASSES + 1, /* and the pieces of long rows */
+};
+
+static __device__ __forceinline__ int class_of(int64_t length, int32_t segment)
+{
+    if (length > segment) return length > int64_t(segment) * HUB_PIECES ? HUBS : LONG;
+    if (length <= SINGLE)
+        return length > 16 ? ABOVE_16 : length > 8 ? ABOVE_8 : length ? ABOVE_0 : EMPTY;
+    /* The octave of n and the three bits below its leading one. */
+    const int n = (int)length - 1, octave = 31 - __clz(n);
+    return ABOVE_16 - 1 - ((octave - 5) * 8 + ((n >> (octave - 3)) & 7));
+}
+
+static __device__ __forceinline__ int long_pieces(int64_t length, int32_t segment)
+{
+    return length > segment ? (int)pieces_of(length, segment) : 0;
+}
+
+struct rows_view {
+    csr_view a;
+    int32_t segment, blocks, stretch; /* rows per warp */
+    int32_t *lines;                   /* [LINES][blocks] */
+};
+
+static __device__ __forceinline__ int64_t length_of(const csr_view &a, int64_t row)
+{
+    const int64_t begin = clamp(a.ptr[row], 0, a.nnz), end = clamp(a.ptr[row + 1], 0, a.nnz);
+    return end > begin ? end - begin : 0;
+}
+
+/* How many rows of each class the warp's stretch has, into its own line of shared memory. Lanes of
+ * one class elect the lowest, which adds for all: no two threads write one counter. */
+static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES])
+{
+    for (int k = threadIdx.x; k < WARPS * LINES; k += BLOCK) (&counter[0][0])[k] = 0;
+    __syncthreads();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int64_t first = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch;
+    int pieces = 0;
+    for (int k = 0; k < v.stretch; k += WARP) {
+        const int64_t row = first + k + lane;
+        const int64_t length = row < v.a.rows ? length_of(v.a, row) : 0;
+        const int c = row < v.a.rows ? class_of(length, v.segment) : CLASSES;
+        const unsigned same = __match_any_sync(ALL, c);
+        if (c < CLASSES && lane == __ffs(same) - 1) counter[warp][c] += __popc(same);
+        __syncwarp();
+        pieces += long_pieces(length, v.segment);
+    }
+    for (int d = WARP / 2; d; d /= 2) pieces += __shfl_xor_sync(ALL, pieces, d);
+    if (lane == 0) counter[warp][CLASSES] = pieces;
+    __syncthreads();
+}
+
+static __device__ void count_rows(const rows_view &v)
+{
+    __shared__ int counter[WARPS][LINES];
+    count_block(v, counter);
+    for (int c = threadIdx.x; c < LINES; c += BLOCK) {
+        int sum = 0;
+        for (int w = 0; w < WARPS; w++) sum += counter[w][c];
+        v.lines[int64_t(c) * v.blocks + blockIdx.x] = sum;
+    }
+}
+
+/* Exclusive sums of `count` numbers in place by one block, which carries the total on. */
+static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *sums)
+{
+    enum { EACH = 4 };
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    for (int64_t from = 0; from < count; from += int64_t(blockDim.x) * EACH) {
+        const int64_t mine = from + int64_t(threadIdx.x) * EACH;
+        int v[EACH], sum = 0;
+        for (int k = 0; k < EACH; k++) {
+            v[k] = mine + k < count ? line[mine + k] : 0;
+            sum += v[k];
+        }
+        int inclusive = sum;
+        for (int d = 1; d < WARP; d *= 2) {
+            const int below = __shfl_up_sync(ALL, inclusive, d);
+            if (lane >= d) inclusive += below;
+        }
+        if (lane == WARP - 1) sums[warp] = inclusive;
+        __syncthreads();
+        int before = carry + inclusive - sum, total = 0;
+        for (int w = 0; w < warps; w++) {
+            if (w < warp) before += sums[w];
+            total += sums[w];
+        }
+        for (int k = 0; k < EACH; k++) {
+            if (mine + k < count) line[mine + k] = before;
+            before += v[k];
+        }
+        carry += total;
+        __syncthreads();
+    }
+    return carry;
+}
+
+/* One block: there are some 60 numbers per block of rows. Classes follow each other in one running
+ * sum; the pieces start anew. */
+static __device__ void scan_classes(const rows_view &v, const plan_view &p)
+{
+    __shared__ int sums[1024 / WARP];
+    scan_line(v.lines, int64_t(CLASSES) * v.blocks, 0, sums);
+    const int segments = scan_line(v.lines + int64_t(CLASSES) * v.blocks, v.blocks, 0, sums);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const int32_t *const begins = v.lines;
+        const int64_t n = v.blocks, room = p.segments_max;
+        const int64_t pairs = (clamp(segments, 0, room) + 1) / 2; /* 16 bytes */
+        const int64_t used = reinterpret_cast<const char *>(p.segments + 2 * pairs) -
+                             reinterpret_cast<const char *>(p.header);
+        *const_cast<plan_header *>(p.header) = plan_header{
+            v.a.rows,
+            v.a.nnz,
+            2,
+            v.segment,
+            begins[LONG * n],
+            begins[(LONG + 1) * n],
+            segments,
+            {begins[ABOVE_16 * n], begins[ABOVE_8 * n], begins[ABOVE_0 * n], begins[EMPTY * n]},
+            0,
+            used};
+    }
+}
+
+static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_max, int at,
+                                            int64_t row, int64_t length, int pieces, int piece)
+{
+    if (at >= 0 && at < segments_max)
+        segments[at] = make_uint2((uint32_t)row, piece_code(length, pieces, piece));
+}
+
+static __device__ void place_rows(const rows_view &v, const plan_view &p)
+{
+    int32_t *const order = const_cast<int32_t *>(p.order);
+    int32_t *const first = const_cast<int32_t *>(p.first);
+    uint2 *const segments = const_cast<uint2 *>(p.segments);
+    __shared__ int counter[WARPS][LINES];
+    count_block(v, counter);
+    /* Counts of the warps become their first positions: the block's, then the warps' in turn. */
+    for (int c = threadIdx.x; c < LINES; c += BLOCK) {
+        int next = v.lines[int64_t(c) * v.blocks + blockIdx.x];
+        for (int w = 0; w < WARPS; w++) {
+            const int here = counter[w][c];
+            counter[w][c] = next;
+            next += here;
+        }
+    }
+    __syncthreads();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const unsigned below = (1u << lane) - 1;
+    for (int k = 0; k < v.stretch; k += WARP) {
+        const int64_t row = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch + k + lane;
+        const int64_t length = row < v.a.rows ? length_of(v.a, row) : 0;
+        const int c = row < v.a.rows ? class_of(length, v.segment) : CLASSES;
+        const unsigned same = __match_any_sync(ALL, c);
+        const int position = c < CLASSES ? counter[warp][c] + __popc(same & below) : 0;
+        __syncwarp();
+        if (c < CLASSES) {
+            if (position >= 0 && position < v.a.rows) order[position] = (int32_t)row;
+            if (lane == __ffs(same) - 1) counter[warp][c] += __popc(same);
+        }
+
+        /* The pieces of the 32 rows, in row order: a lane lists those of its own row, the warp
+         * together those of a hub. */
+        const int pieces = long_pieces(length, v.segment);
+        int next = pieces;
+        for (int d = 1; d < WARP; d *= 2) {
+            const int other = __shfl_up_sync(ALL, next, d);
+            if (lane >= d) next += other;
+        }
+        const int all = __shfl_sync(ALL, next, WARP - 1);
+        next += counter[warp][CLASSES] - pieces;
+        if (pieces && position >= 0 && position < p.long_rows_max) first[position] = next;
+        if (pieces <= HUB_PIECES)
+            for (int piece = 0; piece < pieces; piece++)
+                list(segments, p.segments_max, next + piece, row, length, pieces, piece);
+        for (unsigned hubs = __ballot_sync(ALL, pieces > HUB_PIECES); hubs; hubs &= hubs - 1) {
+            const int from = __ffs(hubs) - 1;
+            const int count = __shfl_sync(ALL, pieces, from), at = __shfl_sync(ALL, next, from);
+            const int64_t the_row = __shfl_sync(ALL, row, from);
+            const int64_t whole = __shfl_sync(ALL, length, from);
+            for (int piece = lane; piece < count; piece += WARP)
+                list(segments, p.segments_max, at + piece, the_row, whole, count, piece);
+        }
+        __syncwarp();
+        if (lane == 0) counter[warp][CLASSES] += all;
+        __syncwarp();
+    }
+}
+
+#endif

@@ -1,0 +1,265 @@
+/* The sorts of compress.cu for few entries, a launch each: a small graph waits for launches, of
+ * which two radix sorts with what stands around them take a dozen.
+ *
+ * A radix sort of 32-bit keys, row and column side by side, by digits of 8 bits from the lowest. A
+ * warp owns a stretch of neighbouring entries, which stays in its registers, and ranks them by a
+ * ballot among equal digits; what the warps and blocks before it have of a digit, and what all have
+ * of lower ones, is where its own begin. Stable, and the same every time: no atomics on memory. The
+ * blocks are there all at once and wait for each other between the steps, those of the plan
+ * (plan_steps.cuh) included. */
+#include "cuda_sort.cuh"
+#include "cuda_plan_steps.cuh"
+
+#include <cooperative_groups.h>
+
+enum {
+    DIGIT = 8,
+    DIGITS = 1 << DIGIT,
+    EACH = 16, /* entries of a thread */
+    BLOCKS_MAX = 32,
+};
+static_assert(int(DIGITS) == int(BLOCK), "a thread adds up one digit");
+static_assert(int(LINES) <= int(DIGITS), "the plan's lines lie where counts of digits did");
+
+/* [n] each: a step reads one and writes the other. */
+struct pairs {
+    uint32_t *key, *value;
+};
+
+static size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
+
+/* A block to a multiprocessor at most, so that all are there at once on any card. */
+static int64_t blocks_max(int device)
+{
+    int processors = 1;
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    return smaller(processors, BLOCKS_MAX);
+}
+
+size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
+{
+    const int64_t most = blocks_max(exec->index) * BLOCK * EACH;
+    if (n > most || rows >= most || cols >= most || bits_for(rows) + bits_for(cols) > 32) return 0;
+    return 4 * padded(n) + (size_t)BLOCKS_MAX * DIGITS * sizeof(int);
+}
+
+/* ---- a step: a stable sort by one digit ---- */
+
+/* Exclusive sum of one number per thread. */
+static __device__ int sum_before(int number, int *sums)
+{
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int inclusive = number;
+    for (int d = 1; d < WARP; d *= 2) {
+        const int below = __shfl_up_sync(ALL, inclusive, d);
+        if (lane >= d) inclusive += below;
+    }
+    if (lane == WARP - 1) sums[warp] = inclusive;
+    __syncthreads();
+    int before = inclusive - number;
+    for (int w = 0; w < warp; w++) before += sums[w];
+    return before;
+}
+
+static __device__ __forceinline__ int digit_of(uint32_t key, int shift)
+{
+    return (int)((key >> shift) % DIGITS);
+}
+
+static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int shift, int *counts)
+{
+    __shared__ int counter[WARPS][DIGITS], sums[WARPS];
+    const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, digit = threadIdx.x;
+    const unsigned below = (1u << lane) - 1;
+    const int warps = gridDim.x * WARPS, each = (n + warps * WARP - 1) / (warps * WARP);
+    const int first = (int(blockIdx.x) * WARPS + warp) * each * WARP + lane;
+    uint32_t key[EACH], value[EACH];
+    int rank[EACH]; /* among those of the warp with the same digit; -1: no entry */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int q = first + i * WARP;
+        rank[i] = i < each && q < n ? 0 : -1;
+        key[i] = rank[i] < 0 ? 0 : in.key[q];
+        value[i] = rank[i] < 0 ? 0 : in.value[q];
+    }
+    for (int w = 0; w < WARPS; w++) counter[w][digit] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (i >= each) break;
+        const int d = rank[i] < 0 ? DIGITS : digit_of(key[i], shift);
+        const unsigned same = __match_any_sync(ALL, d);
+        if (rank[i] == 0) rank[i] = counter[warp][d] + __popc(same & below);
+        __syncwarp();
+        if (rank[i] >= 0 && lane == __ffs(same) - 1) counter[warp][d] += __popc(same);
+        __syncwarp();
+    }
+    __syncthreads();
+    int mine = 0;
+    for (int w = 0; w < WARPS; w++) {
+        const int here = counter[w][digit];
+        counter[w][digit] = mine;
+        mine += here;
+    }
+    counts[blockIdx.x * DIGITS + digit] = mine;
+    grid.sync();
+    int before = 0, all = 0;
+    for (int k = 0; k < gridDim.x; k++) {
+        const int there = counts[k * DIGITS + digit];
+        before += k < blockIdx.x ? there : 0;
+        all += there;
+    }
+    before += sum_before(all, sums);
+    for (int w = 0; w < WARPS; w++) counter[w][digit] += before;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (rank[i] < 0) continue;
+        const int to = counter[warp][digit_of(key[i], shift)] + rank[i];
+        out.key[to] = key[i];
+        out.value[to] = value[i];
+    }
+    grid.sync();
+}
+
+/* ---- what is sorted ---- */
+
+/* A thread's entries, or rows: `first` and every `step` from there, EACH of them, which are all.
+ * Searches for them go side by side, since each waits for its loads. */
+struct share {
+    int first, step;
+};
+
+/* Coordinates: by row, then by column. */
+struct by_row {
+    coordinates c;
+    int low; /* bits of a column */
+    __device__ void fill(const share &t, int n, uint32_t *key) const
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int k = t.first + i * t.step;
+            if (k < n) key[k] = row_key(c, k) << low | col_key(c, k);
+        }
+    }
+    __device__ int32_t index(uint32_t key, int64_t k) const
+    {
+        return k < c.others ? key & ((1u << low) - 1) : int32_t(k - c.others);
+    }
+    __device__ int32_t number(int64_t k) const { return (int32_t)k; }
+};
+
+/* A CSR's entries, which are in order of row: by column. */
+struct by_column {
+    csr_view a;
+    const int32_t *eid;
+    int low; /* bits of a row */
+    __device__ void fill(const share &t, int n, uint32_t *key) const
+    {
+        int row[EACH] = {}; /* the last that begins at or before the entry */
+        for (int half = 1 << (low - 1); half; half /= 2)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int p = t.first + i * t.step, at = row[i] + half;
+                if (p < n && at < a.rows && __ldg(a.ptr + at) <= p) row[i] = at;
+            }
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int p = t.first + i * t.step;
+            if (p < n) key[p] = bounded(__ldg(a.idx + p), a.cols) << low | (uint32_t)row[i];
+        }
+    }
+    __device__ int32_t index(uint32_t key, int64_t) const { return key & ((1u << low) - 1); }
+    __device__ int32_t number(int64_t p) const { return eid ? __ldg(eid + p) : (int32_t)p; }
+};
+
+/* Where each of the groups begins, and their end: as many keys are below. */
+static __device__ void find_groups(const share &t, const uint32_t *key, int n, int groups, int low,
+                                   int64_t *ptr)
+{
+    int below[EACH] = {};
+    for (int half = n ? 1 << (31 - __clz(n)) : 0; half; half /= 2)
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int g = t.first + i * t.step, at = below[i] + half;
+            if (g <= groups && at <= n && key[at - 1] >> low < (uint32_t)g) below[i] = at;
+        }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int g = t.first + i * t.step;
+        if (g <= groups) ptr[g] = below[i];
+    }
+}
+
+struct target {
+    int64_t *ptr;
+    int32_t *idx, *eid;
+    plan_view plan;
+};
+
+template <class Source>
+static __global__ void __launch_bounds__(BLOCK)
+    arrange(const Source s, pairs here, pairs there, int *counts, int n, int groups, int bit,
+            int end_bit, const target out)
+{
+    const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    const share t = {int(blockIdx.x * BLOCK + threadIdx.x), int(gridDim.x * BLOCK)};
+    s.fill(t, n, here.key);
+    for (int k = t.first; k < n; k += t.step) here.value[k] = (uint32_t)k;
+    grid.sync();
+    for (; bit < end_bit; bit += DIGIT) {
+        sort_digit(here, there, n, bit, counts);
+        const pairs last = here;
+        here = there, there = last;
+    }
+    find_groups(t, here.key, n, groups, s.low, out.ptr);
+    for (int q = t.first; q < n; q += t.step) {
+        const uint32_t k = here.value[q];
+        out.idx[q] = s.index(here.key[q], k);
+        out.eid[q] = s.number(k);
+    }
+    const int stretch = (groups + t.step - 1) / t.step * WARP;
+    const rows_view rows = {
+        {out.ptr, out.idx, groups, n, 0}, out.plan.segment, int(gridDim.x), stretch, counts};
+    grid.sync();
+    count_rows(rows);
+    grid.sync();
+    if (blockIdx.x == 0) scan_classes(rows, out.plan);
+    grid.sync();
+    place_rows(rows, out.plan);
+}
+
+template <class Source>
+static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, int end_bit,
+                   int64_t *ptr, int32_t *idx, int32_t *eid, void *plan)
+{
+    enum { EASY = 2 * BLOCK }; /* entries that one block takes before another is worth its wait */
+    const int64_t most = n > groups ? n : groups + 1;
+    const int64_t blocks = smaller(ceil_div(most, EASY), blocks_max(exec->index));
+    char *const at = static_cast<char *>(exec->workspace);
+    uint32_t *array[4];
+    for (int k = 0; k < 4; k++) array[k] = reinterpret_cast<uint32_t *>(at + k * padded(n));
+    pairs here = {array[0], array[1]}, there = {array[2], array[3]};
+    int *counts = reinterpret_cast<int *>(at + 4 * padded(n));
+    target out = {ptr, idx, eid, view_plan(plan, groups, n, plan_segments_max(groups, n))};
+    void *args[] = {&s, &here, &there, &counts, &n, &groups, &bit, &end_bit, &out};
+    cudaLaunchCooperativeKernel(arrange<Source>, dim3((unsigned)blocks), dim3(BLOCK), args, 0,
+                                stream_of(exec));
+}
+
+void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
+                  int32_t *eid, void *plan)
+{
+    const int low = bits_for(c.a.cols);
+    launch(exec, by_row{c, low}, (int)c.total, (int)c.a.rows, 0, low + bits_for(c.a.rows), ptr, idx,
+           eid, plan);
+}
+
+void arrange_columns(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
+                     int32_t *eid, void *plan)
+{
+    const int low = bits_for(a->rows);
+    launch(exec, by_column{view_csr(a), static_cast<const int32_t *>(a->eid), low}, (int)a->nnz,
+           (int)a->cols, low, low + bits_for(a->cols), ptr, idx, eid, plan);
+}

@@ -1,0 +1,38 @@
+/* The algorithms of SDDMM on the CPU: how a call is cut in chunks for the loops of cpu.inc, and the
+ * table. The loops take any dtype, shape and stride; the machine alone limits them. */
+#include "../cpu/isa.h"
+#include "cpu.h"
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_csr *a = call->a;
+    const fmm_dense *b = call->b;
+    atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->of[b->dtype]->sddmm,
+                          .copy = isa->of[b->dtype]->copy,
+                          .guarded = fmm_reference_sddmm,
+                          .forged = &forged,
+                          .heads = b->heads,
+                          .feat = b->feat,
+                          .uses_edges = true};
+    TRY(fmm_rows_run(exec, &task, b, 1 << 23)); /* four rows on their way side by side as it is */
+    return forged ? fmm_sddmm_reference(exec, call) : FMM_OK; /* which leaves no entry unwritten */
+}
+
+FMM_ISA_RUNS
+
+static const fmm_algorithm algorithms[] = {
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
+     fmm_sddmm_reference},
+    FMM_ISA_ALGORITHMS("four entries of a row at a time", "fusedmm", fmm_rows_workspace),
+    {0},
+};
+
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    (void)call;
+    return fmm_isa_best(algorithms);
+}
+
+const fmm_registry fmm_sddmm_cpu = {algorithms, choose};

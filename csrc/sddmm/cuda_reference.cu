@@ -1,0 +1,41 @@
+/* The plain form of SDDMM, which says what it means: one thread per output element, the terms in
+ * the order of storage. Any shape, stride and type; no plan, no workspace, no shuffle.
+ *
+ * Sums go through three accumulators, each of which hands over to the next after 512 terms, so that
+ * the error stays that of short sums up to 512^3 terms. */
+#include "../cuda/reference.cuh"
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    sddmm_reference(const csr_view s, const edge_view val, const dense_view a, const dense_view b,
+                    const dense_view e)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t count = s.nnz * e.heads, step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count && s.rows; k += step) {
+        const int64_t p = k / e.heads, h = k % e.heads, i = row_of(s, p);
+        const int64_t edge = edge_at(val, p);
+        const int32_t j = s.idx[p];
+        if (!is_edge(val, edge)) continue;
+        long_sum<A> dot;
+        dot.start();
+        if ((uint32_t)j < (uint32_t)s.cols)
+            for (int64_t c = 0; c < a.feat; c++)
+                dot.add(widen(*element<T>(a, i, h, c)), widen(*element<T>(b, j, h, c)));
+        *element<T>(e, edge, h, 0) = narrow<T>(dot.total() * edge_value<A>(val, edge, h));
+    }
+}
+
+extern "C" fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_dense *e = call->y;
+    int before;
+    TRY(cuda_enter("sddmm", exec, &before));
+    const unsigned grid = (unsigned)smaller(blocks_for(e->rows * e->heads), REFERENCE_BLOCKS);
+    for_dtype(e->dtype, [&](auto element_of) {
+        sddmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
+            view_csr(call->a), view_edges(call->a, call->val), view_dense(call->x),
+            view_dense(call->b), view_dense(e));
+    });
+    return cuda_leave("sddmm", exec, before);
+}

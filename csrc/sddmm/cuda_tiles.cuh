@@ -1,0 +1,188 @@
+/* SDDMM `tiles`: e[p] = <a[i,:], b[idx[p],:]> for rows that share many columns, as those of pruned
+ * networks do.
+ *
+ * Windows of b go through shared memory (tiles.cuh), where the rows of a block find what `segments`
+ * gathers from L2. A warp keeps its ROWS rows of a in registers. Each lane holds some of their next
+ * entries' columns, read a pass ahead; those in the window (a prefix of them, if columns rise)
+ * become addresses in the warp's list, dealt to the groups in turn: the first of GROUPS groups
+ * takes every GROUPS-th entry from the first on, BATCH of them at a time, four to an element of the
+ * list. The butterfly of sddmm.cuh sums their products and leaves the dot products one to a lane,
+ * where those of a batch are written side by side.
+ *
+ * What no window took, because columns do not rise or lie outside the matrix, is computed at the
+ * end from global memory: right for any content, fast for sorted rows. Every entry has one owner
+ * and one order of addition, and no accumulator adds more than 8 terms before the butterfly. */
+#ifndef FMM_CUDA_SDDMM_TILES_CUH
+#define FMM_CUDA_SDDMM_TILES_CUH
+
+#include "cuda.cuh"
+#include "../cuda/tiles.cuh"
+
+struct sddmm_tiles_args {
+    csr_view s;
+    const float *a, *b;
+    float *e;
+    int64_t a_row, b_row, e_row, feat;
+    bool packs; /* rows of a and b can be read 16 bytes at a time */
+};
+
+template <int LANES_, int PER_, int W_, int ROWS_>
+struct sddmm_shape : tiles_base<float, LANES_, PER_, W_, ROWS_> {
+    typedef tiles_base<float, LANES_, PER_, W_, ROWS_> B;
+    enum {
+        BARRIERS_AT = B::LISTS_AT + B::WARPS * WARP * sizeof(uint32_t),
+        BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
+    };
+    static_assert(B::LISTS_AT % 16 == 0, "lists are read 16 bytes at a time");
+};
+
+/* A lane's part of a row of which `left` columns are there. */
+template <class S>
+static __device__ __forceinline__ void read_part(const float *row, int64_t left, bool packs,
+                                                 float (&part)[S::PER][S::VEC])
+{
+#pragma unroll
+    for (int i = 0; i < S::PER; i++) {
+        const int at = i * S::LANES * S::VEC;
+        if (packs)
+            unpack<float, S::VEC>(load_if<float, S::VEC>(at < left, row + at), part[i]);
+        else
+#pragma unroll
+            for (int v = 0; v < S::VEC; v++) part[i][v] = at + v < left ? __ldg(row + at + v) : 0;
+    }
+}
+
+template <class S>
+static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
+    sddmm_tiles(const __grid_constant__ sddmm_tiles_args s)
+{
+#if TILES_POSSIBLE(__CUDA_ARCH__)
+    enum { LANES = S::LANES, PER = S::PER, VEC = S::VEC, ROWS = S::ROWS, GROUPS = S::GROUPS };
+    enum { BATCH = 8, SHARE = LANES / BATCH, STRIDE = WARP / GROUPS };
+    extern __shared__ __align__(16) char memory[];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / LANES;
+    const int place = lane % LANES;
+    uint32_t *const list = reinterpret_cast<uint32_t *>(memory + S::LISTS_AT) + warp * WARP;
+    const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
+    const int64_t column = place * VEC, left_of_row = s.feat - column;
+
+    const tiles_ring<float, S> windows =
+        make_ring<float, S>(memory, s.b, s.b_row, s.s.cols, 0, s.feat, s.packs);
+    /* Columns that b lacks are never copied; they must not be NaN. */
+    if (s.feat < S::STRIP)
+        for (int k = threadIdx.x; k < S::STAGES * S::WINDOW; k += S::WARPS * WARP)
+            if (k % S::STRIP >= s.feat) reinterpret_cast<float *>(memory)[k] = 0;
+    __syncthreads();
+
+    /* Lane r knows how far row r is. */
+    int at = 0, end = 0;
+    if (lane < ROWS && first_row + lane < s.s.rows) {
+        int64_t begin;
+        const int64_t length = row_range(s.s, first_row + lane, &begin);
+        at = (int)begin, end = (int)(begin + length);
+    }
+    auto fetch = [&](int32_t(&near)[ROWS]) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int p = __shfl_sync(ALL, at, r) + lane;
+            near[r] = p < __shfl_sync(ALL, end, r) ? __ldg(s.s.idx + p) : -1;
+        }
+    };
+
+    int32_t near[ROWS], near_next[ROWS];
+    fetch(near);
+    windows.copy_window(0);
+    float mine[ROWS][PER][VEC];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int64_t row = min(first_row + r, s.s.rows - 1);
+        read_part<S>(s.a + row * s.a_row + column, left_of_row, s.packs, mine[r]);
+    }
+    for (int w = 0; w < windows.windows; w++) {
+        const int stage = w % S::STAGES;
+        const uint32_t base = uint32_t(w) * S::W, here = min(uint32_t(s.s.cols) - base, S::W);
+        const char *const window =
+            memory + stage * S::WINDOW * int(sizeof(float)) + place * VEC * int(sizeof(float));
+        windows.copy_window(w + 1);
+        wait_for(windows.full + stage, w / S::STAGES);
+        for (int most = WARP; most == WARP;) {
+            int count[ROWS], start[ROWS];
+            most = 0;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const unsigned out = ~__ballot_sync(ALL, uint32_t(near[r]) - base < here);
+                count[r] = out ? __ffs(out) - 1 : WARP;
+                start[r] = __shfl_sync(ALL, at, r);
+                most = max(most, count[r]);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (lane == r) at += count[r];
+            fetch(near_next);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const uint32_t row = lane < count[r] ? uint32_t(near[r]) - base : uint32_t(S::W);
+                list[lane % GROUPS * STRIDE + lane / GROUPS] =
+                    row * uint32_t(S::STRIP * sizeof(float));
+                __syncwarp();
+#pragma unroll 1
+                for (int k = 0; k < count[r]; k += BATCH * GROUPS) {
+                    float dot[BATCH];
+#pragma unroll
+                    for (int f = 0; f < BATCH; f += 4) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) dot[f + i] = 0;
+                        if (f && k + f * GROUPS >= count[r]) break;
+                        const uint4 from = *reinterpret_cast<const uint4 *>(list + group * STRIDE +
+                                                                            k / GROUPS + f);
+                        const uint32_t each[4] = {from.x, from.y, from.z, from.w};
+                        uint4 packed[4][PER];
+#pragma unroll
+                        for (int i = 0; i < 4 * PER; i++)
+                            packed[i / PER][i % PER] = *reinterpret_cast<const uint4 *>(
+                                window + each[i / PER] + i % PER * LANES * 16);
+#pragma unroll
+                        for (int i = 0; i < 4 * PER; i++) {
+                            float other[VEC];
+                            unpack<float, VEC>(packed[i / PER][i % PER], other);
+#pragma unroll
+                            for (int v = 0; v < VEC; v++)
+                                dot[f + i / PER] =
+                                    fma(mine[r][i % PER][v], other[v], dot[f + i / PER]);
+                        }
+                    }
+                    transpose_sum<float, LANES, BATCH>(dot, place);
+                    const int q = k + place / SHARE * GROUPS + group;
+                    if (place % SHARE == 0 && q < count[r])
+                        store<float, 1>(s.e + int64_t(start[r] + q) * s.e_row, dot);
+                }
+                __syncwarp();
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) near[r] = near_next[r];
+        }
+        (void)__mbarrier_arrive(windows.empty + stage);
+    }
+
+    /* The rest: entries of row r from `at` on, one to a group. */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int until = __shfl_sync(ALL, end, r);
+        for (int p = __shfl_sync(ALL, at, r) + group; p - group < until; p += GROUPS) {
+            const int32_t j = p < until ? __ldg(s.s.idx + p) : -1;
+            const bool inside = uint32_t(j) < uint32_t(s.s.cols);
+            float other[PER][VEC], dot = 0;
+            read_part<S>(s.b + (inside ? j : 0) * s.b_row + column, inside ? left_of_row : 0,
+                         s.packs, other);
+#pragma unroll
+            for (int i = 0; i < PER * VEC; i++)
+                dot = fma(mine[r][i / VEC][i % VEC], other[i / VEC][i % VEC], dot);
+#pragma unroll
+            for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);
+            if (place == 0 && p < until) store<float, 1>(s.e + int64_t(p) * s.e_row, &dot);
+        }
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* SDDMM `tiles` over f32: what it can take, and the shape of its blocks: sddmm_tiles.cuh. */
+#include "cuda_tiles.cuh"
+
+#include "cuda.h"
+
+/* Values and another order of edges would be read through while all lanes wait. */
+bool fmm_sddmm_tiles_supports(const fmm_call *call)
+{
+    const fmm_dense *const a = call->x, *const b = call->b;
+    const bool ones = !call->val || !call->val->data;
+    return a->dtype == FMM_F32 && a->heads == 1 && a->feat <= 256 && ones && !call->a->eid &&
+           call->a->nnz < INT32_MAX - BLOCK && call->a->rows < INT32_MAX && a->rows > 0 &&
+           b->rows > 0 && fmm_sddmm_segments_supports(call);
+}
+
+template <int LANES, int PER, int W>
+static fmm_status choose_rows(const fmm_exec *exec, const sddmm_tiles_args &s)
+{
+    const int rows = tiles_rows(exec, s.s.rows, 1);
+#define LAUNCH(ROWS)                                                                               \
+    launch_tiles<sddmm_shape<LANES, PER, W, ROWS>, sddmm_tiles_args>(                              \
+        exec, sddmm_tiles<sddmm_shape<LANES, PER, W, ROWS>>, s.s.rows, 1, s)
+    return rows == 1 ? LAUNCH(1) : rows == 2 ? LAUNCH(2) : rows == 3 ? LAUNCH(3) : LAUNCH(4);
+#undef LAUNCH
+}
+
+/* Rows of up to 128, 256, 512 or 1,024 bytes, in windows of 64 KB. Runs `segments` where the card
+ * cannot. */
+extern "C" fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_dense *const a = call->x, *const b = call->b;
+    int before;
+    TRY(cuda_enter("sddmm", exec, &before));
+    sddmm_tiles_args s;
+    s.s = view_csr(call->a);
+    s.a = static_cast<const float *>(a->data);
+    s.b = static_cast<const float *>(b->data);
+    s.e = static_cast<float *>(call->y->data);
+    s.a_row = a->row_stride;
+    s.b_row = b->row_stride;
+    s.e_row = call->y->row_stride;
+    s.feat = a->feat;
+    s.packs = lies_in_packs(a, sizeof(float), 4) && lies_in_packs(b, sizeof(float), 4);
+    const fmm_status status = s.feat <= 32    ? choose_rows<8, 1, 512>(exec, s)
+                              : s.feat <= 64  ? choose_rows<8, 2, 256>(exec, s)
+                              : s.feat <= 128 ? choose_rows<16, 2, 128>(exec, s)
+                                              : choose_rows<32, 2, 64>(exec, s);
+    TRY(cuda_leave("sddmm", exec, before));
+    return status == FMM_UNSUPPORTED ? fmm_sddmm_segments_f32(exec, call) : status;
+}

@@ -1,0 +1,68 @@
+/* SDDMM: e[eid[p],h] = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >, p over the entries of row i of
+ * S.
+ *
+ *   S [rows, cols] CSR; val [nnz] or [nnz, heads] or absent (ones); a [rows, heads, feat];
+ *   b [cols, heads, feat]; e [nnz, heads]. That is S * (a b^T) at the entries of S.
+ * Precision: the dot product in f32 (f64 for f64), at most 512 terms in a row before partial sums
+ * meet; rounded once to e's dtype, which is a's. Each entry has one owner, nothing is added to e.
+ * Gradient: ga = (S with ge * val) b and gb = its transpose times a, both SpMM;
+ * gval = ge * < a[i,h], b[idx,h] >, an SDDMM.
+ * Cost: 2 nnz heads feat flops; every entry gathers one row of b. */
+#include "../core/checks.h"
+
+#include <inttypes.h>
+
+static fmm_status check(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
+                        const fmm_dense *a, const fmm_dense *b, const fmm_dense *e)
+{
+    TRY(fmm_check_matrix("sddmm", exec, s));
+    TRY(fmm_check_dense("sddmm", "a", a));
+    TRY(fmm_check_dense("sddmm", "b", b));
+    TRY(fmm_check_dense("sddmm", "e", e));
+    TRY(fmm_check_values("sddmm", s, val, a->heads));
+    REQUIRE(a->rows == s->rows, FMM_INVALID_ARGUMENT,
+            "sddmm: a has %" PRId64 " rows, the matrix %" PRId64, a->rows, s->rows);
+    REQUIRE(b->rows == s->cols, FMM_INVALID_ARGUMENT,
+            "sddmm: b has %" PRId64 " rows, the matrix %" PRId64 " columns", b->rows, s->cols);
+    REQUIRE(a->heads == b->heads && a->feat == b->feat, FMM_INVALID_ARGUMENT,
+            "sddmm: a has %" PRId64 " heads of %" PRId64 " features, b %" PRId64 " of %" PRId64,
+            a->heads, a->feat, b->heads, b->feat);
+    REQUIRE(e->rows == s->nnz && e->heads == a->heads && e->feat == 1, FMM_INVALID_ARGUMENT,
+            "sddmm: e is [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64
+            ", 1]",
+            e->rows, e->heads, e->feat, s->nnz, a->heads);
+    REQUIRE(a->dtype == b->dtype && a->dtype == e->dtype, FMM_INVALID_ARGUMENT,
+            "sddmm: a is %s, b %s and e %s", fmm_dtype_name(a->dtype), fmm_dtype_name(b->dtype),
+            fmm_dtype_name(e->dtype));
+    TRY(fmm_check_output("sddmm", "e", e));
+    TRY(fmm_check_apart("sddmm", e, "a", a));
+    TRY(fmm_check_apart("sddmm", e, "b", b));
+    return fmm_check_apart("sddmm", e, "val", val);
+}
+
+static const fmm_dense absent = {.heads = 1, .feat = 1};
+
+fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
+                               const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
+                               int algorithm, size_t *bytes)
+{
+    *bytes = 0;
+    TRY(check(exec, s, val, a, b, e));
+    const fmm_call call = {.a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    const fmm_algorithm *chosen;
+    TRY(fmm_algorithm_find(FMM_SDDMM, exec->device, algorithm, &call, &chosen));
+    *bytes = chosen->workspace ? chosen->workspace(&call) : 0;
+    return FMM_OK;
+}
+
+fmm_status fmm_sddmm(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
+                     const fmm_dense *a, const fmm_dense *b, const fmm_dense *e, int algorithm)
+{
+    TRY(check(exec, s, val, a, b, e));
+    const fmm_call call = {.a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    const fmm_algorithm *chosen;
+    TRY(fmm_algorithm_find(FMM_SDDMM, exec->device, algorithm, &call, &chosen));
+    TRY(fmm_check_workspace("sddmm", exec, chosen->workspace ? chosen->workspace(&call) : 0));
+    if (!e->rows || !e->heads) return FMM_OK;
+    return fmm_algorithm_run(chosen, exec, &call);
+}

@@ -1,0 +1,41 @@
+/* The algorithms of SpMM on the CPU: how a call is cut in chunks for the loops of cpu.inc, and the
+ * table. The loops take any dtype, shape and stride; the machine alone limits them. */
+#include "../cpu/isa.h"
+#include "cpu.h"
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+{
+    const fmm_dense *x = call->x, *y = call->y;
+    fmm_rows_task task = {.call = call,
+                          .kernel = isa->of[x->dtype]->spmm,
+                          .copy = isa->of[x->dtype]->copy,
+                          .guarded = fmm_reference_spmm,
+                          .heads = x->heads,
+                          .feat = x->feat,
+                          .uses_edges = call->val->data != NULL};
+    /* Heads that lie side by side and share their value are one row of heads * feat. */
+    if (call->val->heads == 1 && x->head_stride == x->feat && y->head_stride == y->feat) {
+        task.feat *= task.heads;
+        task.heads = 1;
+    }
+    /* Short rows are on their way side by side as it is. */
+    const int64_t bytes = task.feat * (int64_t)fmm_dtype_bytes(x->dtype);
+    return fmm_rows_run(exec, &task, x, bytes > 256 ? 1 << 20 : 1 << 23);
+}
+
+FMM_ISA_RUNS
+
+static const fmm_algorithm algorithms[] = {
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
+     fmm_spmm_reference},
+    FMM_ISA_ALGORITHMS("rows in registers", "fusedmm", fmm_rows_workspace),
+    {0},
+};
+
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    (void)call;
+    return fmm_isa_best(algorithms);
+}
+
+const fmm_registry fmm_spmm_cpu = {algorithms, choose};

@@ -1,0 +1,47 @@
+/* The three forms of select.c on the CPU.
+ *
+ * A row of the matrix at hand (A, or its transpose for COLS) is one owner's. Its channels pass in
+ * panels whose sums are doubles on the stack: one term each per entry, in storage order, so results
+ * do not depend on threads, and an f32 result is exact to its last bit for any length of row. */
+#include "extreme.h"
+#include "../cpu/reference.h"
+
+enum { PANEL = 128 };
+
+static double value_of(const fmm_dense *val, int64_t edge, int64_t h)
+{
+    if (!val->data) return 1;
+    const int64_t at = edge * val->row_stride + (val->heads == 1 ? 0 : h * val->head_stride);
+    switch (val->dtype) {
+    case FMM_F64:
+        return ((const double *)val->data)[at];
+    case FMM_F16:
+        return (double)f16_value(((const uint16_t *)val->data)[at]);
+    case FMM_BF16:
+        return (double)bf16_value(((const uint16_t *)val->data)[at]);
+    default:
+        return (double)((const float *)val->data)[at];
+    }
+}
+
+#define LOOPS "../spmm/cpu_extreme.inc"
+#include "../cpu/dtypes.inc"
+
+static void run(int64_t first, int64_t last, void *ctx)
+{
+    const fmm_select_call *call = ctx;
+    static void (*const of_dtype[])(const fmm_select_call *, int64_t, int64_t) = {
+        [FMM_F32] = select_rows_f32,
+        [FMM_F64] = select_rows_f64,
+        [FMM_F16] = select_rows_f16,
+        [FMM_BF16] = select_rows_bf16,
+    };
+    of_dtype[call->x->dtype](call, first, last);
+}
+
+fmm_status fmm_cpu_select(const fmm_exec *exec, const fmm_select_call *call)
+{
+    fmm_select_call copy = *call;
+    fmm_parallel(exec, call->a->rows, run, &copy);
+    return FMM_OK;
+}

@@ -1,0 +1,21 @@
+/* What the `segments` kernels of SpMM can take and how much workspace they need: host code, from
+ * the sizes of the operands alone, so that a call never waits for the device. */
+#include "../cuda/segments.cuh"
+#include "cuda.h"
+
+bool fmm_spmm_segments_supports(const fmm_call *call)
+{
+    return can_gather(call->x) && segments_reach(call->a, call->x->heads, call->x->feat);
+}
+
+size_t fmm_spmm_segments_workspace(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    const int64_t sum_bytes = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
+    /* Flat heads need a little less than heads padded one by one: the larger is said. */
+    int64_t bytes;
+    if (__builtin_mul_overflow(plan_slots(a) * sum_bytes, call->x->heads, &bytes) ||
+        __builtin_mul_overflow(bytes, ceil_div(call->x->feat, 4) * 4, &bytes))
+        return SIZE_MAX;
+    return plan_workspace(a) + (size_t)bytes;
+}

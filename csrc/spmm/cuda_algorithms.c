@@ -1,0 +1,82 @@
+/* The algorithms of SpMM on CUDA, and which one number 0 stands for. */
+#include "cuda.h"
+#include "../cuda/heuristics.h"
+#include "../cuda/vendor/vendor.h"
+
+static fmm_status spmm_segments(const fmm_exec *exec, const fmm_call *call)
+{
+    static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
+        [FMM_F32] = fmm_spmm_segments_f32,
+        [FMM_F64] = fmm_spmm_segments_f64,
+        [FMM_F16] = fmm_spmm_segments_f16,
+        [FMM_BF16] = fmm_spmm_segments_bf16,
+    };
+    return of_dtype[call->x->dtype](exec, call);
+}
+
+static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
+{
+    return (call->x->dtype == FMM_F64 ? fmm_spmm_tiles_f64 : fmm_spmm_tiles_f32)(exec, call);
+}
+
+#define X(op, id, what, algorithm, coo, preprocess, bits)                                          \
+    {.number = id,                                                                                 \
+     .name = "cusparse:" #what,                                                                    \
+     .about = "cuSPARSE, bound at run time",                                                       \
+     .source = "NVIDIA",                                                                           \
+     .deterministic = bits,                                                                        \
+     .supports = fmm_cusparse_supports,                                                            \
+     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
+     .run = fmm_##op##_cusparse_##what},
+
+static const fmm_algorithm algorithms[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "one thread per output element, terms in storage order",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_spmm_reference_cuda},
+    {.number = 2,
+     .name = "segments",
+     .about =
+         "rows by falling length, long ones in pieces; a group of lanes gathers whole rows of x",
+     .source = "this project; row order as in Sputnik (Gale et al. 2020), pieces as in RoDe "
+               "(Pang et al. 2024)",
+     .deterministic = true,
+     .supports = fmm_spmm_segments_supports,
+     .workspace = fmm_spmm_segments_workspace,
+     .run = spmm_segments},
+    {.number = 3,
+     .name = "tiles",
+     .about =
+         "windows of x in shared memory, which every row of a block gathers from; needs 227 KB "
+         "a block, else segments",
+     .source = "this project",
+     .deterministic = true,
+     .supports = fmm_spmm_tiles_supports,
+     .workspace = fmm_spmm_segments_workspace,
+     .run = spmm_tiles},
+    FMM_CUSPARSE_SPMM_LIST(X){.number = FMM_CUBLAS_NUMBER,
+                              .name = "cublas",
+                              .about = "the matrix made dense, then cuBLAS, bound at run time",
+                              .source = "NVIDIA",
+                              .deterministic = false,
+                              .supports = fmm_cublas_supports,
+                              .workspace = fmm_cublas_workspace,
+                              .run = fmm_spmm_cublas},
+    {.name = NULL},
+};
+
+#undef X
+
+/* `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
+ * of x 2^29 elements apart); the reference, one thread per output element, takes everything. */
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    if (fmm_may_be_tiled(call->a) && call->x->heads * call->x->feat >= 4 &&
+        fmm_spmm_tiles_supports(call))
+        return &algorithms[2];
+    return fmm_spmm_segments_supports(call) ? &algorithms[1] : &algorithms[0];
+}
+
+const fmm_registry fmm_spmm_cuda = {algorithms, choose};

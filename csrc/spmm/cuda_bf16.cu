@@ -1,0 +1,7 @@
+/* SpMM over bf16: spmm.cuh. A file per type, so that they compile side by side. */
+#include "cuda.cuh"
+
+extern "C" fmm_status fmm_spmm_segments_bf16(const fmm_exec *exec, const fmm_call *call)
+{
+    return spmm_run<__nv_bfloat16>(exec, call);
+}

@@ -1,0 +1,55 @@
+/* The plain form of SpMM, which says what it means: one thread per output element, the terms in
+ * the order of storage. Any shape, stride and type; no plan, no workspace, no shuffle.
+ *
+ * Sums go through three accumulators, each of which hands over to the next after 512 terms, so that
+ * the error stays that of short sums up to 512^3 terms. */
+#include "../cuda/reference.cuh"
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    spmm_reference(const csr_view a, const edge_view val, const dense_view x, const dense_view y,
+                   int reduce)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t count = a.rows * y.heads * y.feat, step = int64_t(gridDim.x) * BLOCK;
+    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count; k += step) {
+        const int64_t c = k % y.feat, h = k / y.feat % y.heads, i = k / y.feat / y.heads;
+        int64_t begin;
+        const int64_t terms = row_range(a, i, &begin);
+        const A sign = A(reduce == FMM_MIN ? -1 : 1);
+        long_sum<A> sum;
+        sum.start();
+        A most = -A(INFINITY);
+        for (int64_t p = begin; p < begin + terms; p++) {
+            const int32_t j = a.idx[p];
+            if ((uint32_t)j >= (uint32_t)a.cols) continue;
+            const A w = edge_value<A>(val, edge_of(val, p), h), v = widen(*element<T>(x, j, h, c));
+            if (reduce == FMM_SUM || reduce == FMM_MEAN) {
+                sum.add(w, v);
+            } else {
+                const A term = sign * w * v;
+                if (term > most || term != term) most = term; /* NaN, once there, stays */
+            }
+        }
+        A result = A(0);
+        if (terms && reduce == FMM_SUM) result = sum.total();
+        if (terms && reduce == FMM_MEAN) result = sum.total() / A(terms);
+        if (terms && (reduce == FMM_MAX || reduce == FMM_MIN)) result = sign * most;
+        *element<T>(y, i, h, c) = narrow<T>(result);
+    }
+}
+
+extern "C" fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_dense *y = call->y;
+    int before;
+    TRY(cuda_enter("spmm", exec, &before));
+    const unsigned grid =
+        (unsigned)smaller(blocks_for(y->rows * y->heads * y->feat), REFERENCE_BLOCKS);
+    for_dtype(y->dtype, [&](auto element_of) {
+        spmm_reference<decltype(element_of)>
+            <<<grid, BLOCK, 0, stream_of(exec)>>>(view_csr(call->a), view_edges(call->a, call->val),
+                                                  view_dense(call->x), view_dense(y), call->reduce);
+    });
+    return cuda_leave("spmm", exec, before);
+}

@@ -1,0 +1,105 @@
+/* What SpMM `segments` adds up and how: its arguments, the reductions, and the values of entries as
+ * they are fetched. */
+#ifndef FMM_CUDA_SPMM_TERMS_CUH
+#define FMM_CUDA_SPMM_TERMS_CUH
+
+#include "../cuda/segments.cuh"
+
+template <class T> struct spmm_args {
+    csr_view a;
+    edge_view val;
+    plan_view plan;
+    const T *x;
+    T *y;
+    typename sum_of<T>::type *partial; /* [segments][heads][width], width: feat in whole vectors */
+    int64_t x_head, y_row, y_head, feat, width;
+    uint64_t per_head;    /* 2^64 / heads, rounded up */
+    uint32_t x_row;       /* in bytes */
+    int32_t heads, shift; /* bundles of at most 2^shift rows */
+    int32_t head_feat;    /* of HEADS */
+    uint32_t val_row;     /* of HEADS, in bytes */
+    int reduce;
+};
+
+/* Lines of -infinity in each type. */
+template <class T> struct least_of;
+#define LEAST_OF(T, ...)                                                                           \
+    static __device__ const uint4 least_##T = {__VA_ARGS__};                                       \
+    template <> struct least_of<T> {                                                               \
+        static __device__ __forceinline__ const uint4 *line(void) { return &least_##T; }           \
+    };
+LEAST_OF(float, 0xff800000, 0xff800000, 0xff800000, 0xff800000)
+LEAST_OF(double, 0, 0xfff00000, 0, 0xfff00000)
+LEAST_OF(__half, 0xfc00fc00, 0xfc00fc00, 0xfc00fc00, 0xfc00fc00)
+LEAST_OF(__nv_bfloat16, 0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80)
+#undef LEAST_OF
+
+/* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is
+ * not there (past the end, or its column outside the matrix) is absent() times the line blank(). */
+struct reduce_sum {
+    template <class A> static __device__ A start(void) { return A(0); }
+    template <class A> static __device__ A absent(void) { return A(0); }
+    template <class T> static __device__ const uint4 *blank(void) { return &no_row; }
+    template <class A> static __device__ A weight(A w, int) { return w; }
+    static __device__ float add(float sum, float w, float x) { return fmaf(w, x, sum); }
+    static __device__ double add(double sum, double w, double x) { return fma(w, x, sum); }
+    template <class A> static __device__ A join(A a, A b) { return a + b; }
+    template <class A> static __device__ A finish(A sum, int64_t terms, int reduce)
+    {
+        return reduce == FMM_MEAN && terms ? sum / A(terms) : sum;
+    }
+};
+struct reduce_extreme {
+    template <class A> static __device__ A start(void) { return -A(INFINITY); }
+    template <class A> static __device__ A absent(void) { return A(1); }
+    template <class T> static __device__ const uint4 *blank(void) { return least_of<T>::line(); }
+    template <class A> static __device__ A weight(A w, int reduce)
+    {
+        return reduce == FMM_MIN ? -w : w;
+    }
+    /* NaN, once there, stays. */
+    static __device__ double join(double a, double b) { return b > a || b != b ? b : a; }
+    static __device__ float join(float a, float b)
+    {
+#if __CUDA_ARCH__ >= 800
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+        return a;
+#else
+        return b > a || b != b ? b : a;
+#endif
+    }
+    template <class A> static __device__ A add(A most, A w, A x) { return join(most, w * x); }
+    template <class A> static __device__ A finish(A most, int64_t terms, int reduce)
+    {
+        return !terms ? A(0) : reduce == FMM_MIN ? -most : most;
+    }
+};
+
+/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order;
+ * [nnz, heads] of type T in that order, for heads that lie side by side: they are columns of one
+ * row, and each lane reads the values of its own head; or any, per head, of any type, through eid,
+ * where each head is gathered for itself. */
+enum values { ONES, PLAIN, HEADS, ANY };
+
+template <class T, int VALUES, class Word>
+static __device__ __forceinline__ Word value_at(const spmm_args<T> &s, int64_t p, int64_t head)
+{
+    if (VALUES == ONES || VALUES == HEADS) return 0;
+    if (VALUES == PLAIN) return word_at<WORD(T)>(s.val.data, p);
+    if (!s.val.data) return 0;
+    return edge_bits<Word>(s.val, edge_of(s.val, p), head);
+}
+template <class T, int VALUES, class Word>
+static __device__ __forceinline__ typename sum_of<T>::type value_of(const spmm_args<T> &s,
+                                                                    Word bits)
+{
+    typedef typename sum_of<T>::type A;
+    if (VALUES == ONES || VALUES == HEADS || (VALUES == ANY && !s.val.data)) return A(1);
+    if (VALUES == PLAIN) {
+        const auto own = static_cast<WORD(T)>(bits);
+        return widen(*reinterpret_cast<const T *>(&own));
+    }
+    return edge_number<A>(s.val, bits);
+}
+
+#endif

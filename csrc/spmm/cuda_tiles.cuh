@@ -1,0 +1,213 @@
+/* SpMM `tiles`: y[i,:] = sum_p val[p] * x[idx[p],:] for rows that share many columns, as those of
+ * pruned networks do.
+ *
+ * A block owns WARPS * ROWS rows of y and a strip of columns of x, and walks over x in windows of
+ * W rows, each copied once into shared memory (tiles.cuh), where every row of the block finds what
+ * it needs: gathering from L2, which bounds `segments`, becomes gathering from shared memory.
+ *
+ * A warp owns ROWS rows. Each lane holds some of their next entries, read a pass ahead; those in
+ * the window (a prefix of them, if columns rise) go to the warp's list as (value, address), and
+ * groups of LANES lanes take one each: PER loads of 16 bytes per lane span the strip. Shared memory
+ * hands an SM 128 bytes of registers a cycle, also where lanes read the same: four cycles for the
+ * 512 bytes of a row, two for an element of the list that all lanes read, one where two groups read
+ * two.
+ *
+ * What no window took, because columns do not rise or lie outside the matrix, is added at the end
+ * from global memory: right for any content, fast for sorted rows. A row has one owner and an order
+ * that depends on the matrix alone. Before an accumulator has more than CHAIN terms, the groups'
+ * sums meet in a fixed tree and are added to y. */
+#ifndef FMM_CUDA_SPMM_TILES_CUH
+#define FMM_CUDA_SPMM_TILES_CUH
+
+#include "../cuda/tiles.cuh"
+
+template <class T> struct tiles_args {
+    csr_view a;
+    edge_view val;
+    const T *x;
+    T *y;
+    int64_t x_row, y_row, feat;
+    bool packs, mean; /* packs: rows of x and y can be accessed 16 bytes at a time */
+};
+
+template <class T> struct tiles_entry {
+    T by;
+    uint32_t at; /* where the row of x lies in its window, in bytes */
+};
+
+template <class T, int LANES_, int PER_, int W_, int ROWS_>
+struct tiles_shape : tiles_base<T, LANES_, PER_, W_, ROWS_> {
+    typedef tiles_base<T, LANES_, PER_, W_, ROWS_> B;
+    enum {
+        LIST = WARP + B::GROUPS,
+        BARRIERS_AT = B::LISTS_AT + B::WARPS * ROWS_ * LIST * sizeof(tiles_entry<T>),
+        BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
+    };
+};
+
+template <class T, class S, bool PLAIN>
+static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
+    spmm_tiles(const __grid_constant__ tiles_args<T> s)
+{
+#if TILES_POSSIBLE(__CUDA_ARCH__)
+    enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
+    extern __shared__ __align__(16) char memory[];
+    T *const ring = reinterpret_cast<T *>(memory);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
+    tiles_entry<T> *const lists =
+        reinterpret_cast<tiles_entry<T> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
+    const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
+    const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
+    const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
+    const tiles_ring<T, S> windows =
+        make_ring<T, S>(memory, s.x, s.x_row, s.a.cols, strip, s.feat, s.packs);
+    __syncthreads();
+
+    /* Lane r knows how far row r is. */
+    int at = 0, end = 0;
+    if (lane < ROWS && first_row + lane < s.a.rows) {
+        int64_t begin;
+        const int64_t length = row_range(s.a, first_row + lane, &begin);
+        at = (int)begin, end = (int)(begin + length);
+    }
+    const int length = end - at;
+    auto value = [&](int64_t p) {
+        if (PLAIN) return __ldg(static_cast<const T *>(s.val.data) + p);
+        return edge_value<T>(s.val, edge_of(s.val, p), 0);
+    };
+    auto fetch = [&](int32_t(&near)[ROWS], T(&by)[ROWS]) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int p = __shfl_sync(ALL, at, r) + lane;
+            const bool some = p < __shfl_sync(ALL, end, r);
+            near[r] = some ? __ldg(s.a.idx + p) : -1;
+            by[r] = some ? value(p) : T(0);
+        }
+    };
+
+    T sum[ROWS][PER][VEC] = {};
+    int terms = 0; /* at most, in each accumulator since it was empty */
+    bool added = false;
+    auto flush = [&](bool last) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int all = __shfl_sync(ALL, length, r);
+            const T share = last && s.mean && all ? T(all) : T(1);
+            const bool here = group == 0 && first_row + r < s.a.rows;
+            T *const to = s.y + (first_row + r) * s.y_row + column;
+            T old[PER][VEC];
+#pragma unroll
+            for (int c = 0; c < PER * VEC; c++) {
+                const int at = c / VEC * S::LANES * VEC + c % VEC;
+                old[c / VEC][c % VEC] = added && here && column + at < s.feat ? to[at] : T(0);
+            }
+#pragma unroll
+            for (int c = 0; c < PER * VEC; c++) {
+                const int at = c / VEC * S::LANES * VEC + c % VEC;
+                T *const mine = &sum[r][c / VEC][c % VEC];
+#pragma unroll
+                for (int d = S::LANES; d < WARP; d *= 2) *mine += __shfl_xor_sync(ALL, *mine, d);
+                if (here && column + at < s.feat) to[at] = (old[c / VEC][c % VEC] + *mine) / share;
+                *mine = 0;
+            }
+        }
+        added = true;
+        terms = 0;
+    };
+    auto make_room = [&](int more) {
+        if (terms + more > CHAIN) flush(false);
+        terms += more;
+    };
+
+    int32_t near[ROWS], near_next[ROWS];
+    T by[ROWS], by_next[ROWS];
+    fetch(near, by);
+    windows.copy_window(0);
+    for (int w = 0; w < windows.windows; w++) {
+        const int stage = w % S::STAGES;
+        const uint32_t base = uint32_t(w) * S::W, here = min(uint32_t(s.a.cols) - base, S::W);
+        const char *const window =
+            reinterpret_cast<const char *>(ring + stage * S::WINDOW) + lane % S::LANES * 16;
+        windows.copy_window(w + 1);
+        wait_for(windows.full + stage, w / S::STAGES);
+        for (int most = WARP; most == WARP;) {
+            int count[ROWS];
+            most = 0;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const unsigned out = ~__ballot_sync(ALL, uint32_t(near[r]) - base < here);
+                count[r] = out ? __ffs(out) - 1 : WARP;
+                if (lane == r) at += count[r];
+                most = max(most, count[r]);
+            }
+            fetch(near_next, by_next);
+            make_room(most / S::GROUPS + 1);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                tiles_entry<T> *const list = lists + r * S::LIST;
+                if (lane < count[r])
+                    list[lane] = {by[r],
+                                  (uint32_t(near[r]) - base) * uint32_t(S::STRIP * sizeof(T))};
+                if (lane < S::GROUPS)
+                    list[count[r] + lane] = {T(0), uint32_t(S::W * S::STRIP * sizeof(T))};
+                __syncwarp();
+#pragma unroll 2
+                for (int k = 0; k < count[r]; k += S::GROUPS) {
+                    const tiles_entry<T> entry = list[k + group];
+                    uint4 row[PER];
+#pragma unroll
+                    for (int i = 0; i < PER; i++)
+                        row[i] =
+                            *reinterpret_cast<const uint4 *>(window + entry.at + i * S::LANES * 16);
+#pragma unroll
+                    for (int i = 0; i < PER; i++) {
+                        T term[VEC];
+                        unpack<T, VEC>(row[i], term);
+#pragma unroll
+                        for (int v = 0; v < VEC; v++)
+                            sum[r][i][v] = fma(entry.by, term[v], sum[r][i][v]);
+                    }
+                }
+            }
+            __syncwarp();
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) near[r] = near_next[r], by[r] = by_next[r];
+        }
+        (void)__mbarrier_arrive(windows.empty + stage);
+    }
+
+    /* The rest: entries of row r from `at` on, a warp's worth at a time. */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int until = __shfl_sync(ALL, end, r);
+        for (int p = __shfl_sync(ALL, at, r); p < until; p += WARP) {
+            const bool mine = p + lane < until;
+            const int32_t j = mine ? __ldg(s.a.idx + p + lane) : -1;
+            const T weight = mine ? value(p + lane) : T(0);
+            make_room(WARP / S::GROUPS);
+#pragma unroll 4
+            for (int k = 0; k < WARP; k += S::GROUPS) {
+                const int32_t from = __shfl_sync(ALL, j, k + group);
+                const T with = __shfl_sync(ALL, weight, k + group);
+                const bool inside = uint32_t(from) < uint32_t(s.a.cols);
+                const T *const row = s.x + (inside ? from : 0) * s.x_row + column;
+#pragma unroll
+                for (int i = 0; i < PER; i++) {
+                    const int64_t left = inside ? s.feat - column - i * S::LANES * VEC : 0;
+                    T term[VEC] = {};
+                    if (s.packs && left > 0)
+                        unpack<T, VEC>(load<T, VEC>(row + i * S::LANES * VEC), term);
+#pragma unroll
+                    for (int v = 0; v < VEC; v++) {
+                        if (!s.packs && v < left) term[v] = __ldg(row + i * S::LANES * VEC + v);
+                        if (v < left) sum[r][i][v] = fma(with, term[v], sum[r][i][v]);
+                    }
+                }
+            }
+        }
+    }
+    flush(true);
+#endif
+}
+
+#endif

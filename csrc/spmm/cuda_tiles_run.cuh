@@ -1,0 +1,60 @@
+/* How SpMM `tiles` is launched: the shape of its blocks, and what happens on cards that cannot hold
+ * them. */
+#ifndef FMM_CUDA_SPMM_TILES_RUN_CUH
+#define FMM_CUDA_SPMM_TILES_RUN_CUH
+
+#include "cuda_tiles.cuh"
+
+template <class T, class S> static fmm_status launch(const fmm_exec *exec, const tiles_args<T> &s)
+{
+    const bool plain =
+        s.val.data && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1;
+    return launch_tiles<S, tiles_args<T>>(exec,
+                                          plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>,
+                                          s.a.rows, ceil_div(s.feat, S::STRIP), s);
+}
+
+template <class T, int LANES, int PER, int W>
+static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
+{
+    const int rows = tiles_rows(exec, s.a.rows, ceil_div(s.feat, LANES * PER * (16 / sizeof(T))));
+    if (rows == 1) return launch<T, tiles_shape<T, LANES, PER, W, 1>>(exec, s);
+    if (rows == 2) return launch<T, tiles_shape<T, LANES, PER, W, 2>>(exec, s);
+    if (rows == 3) return launch<T, tiles_shape<T, LANES, PER, W, 3>>(exec, s);
+    return launch<T, tiles_shape<T, LANES, PER, W, 4>>(exec, s);
+}
+
+/* Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists need more. */
+template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s)
+{
+    enum { W = sizeof(T) == 4 ? 128 : 112 };
+    const int64_t bytes = s.feat * (int64_t)sizeof(T);
+    if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s);
+    if (bytes <= 256) return choose_rows<T, 8, 2, 2 * W>(exec, s);
+    return choose_rows<T, 16, 2, W>(exec, s);
+}
+
+/* Runs `otherwise` where the card cannot. */
+template <class T>
+static fmm_status tiles_run(const fmm_exec *exec, const fmm_call *call,
+                            fmm_status (*otherwise)(const fmm_exec *, const fmm_call *))
+{
+    const fmm_dense x = flat_heads(call->x), y = flat_heads(call->y);
+    int before;
+    TRY(cuda_enter("spmm", exec, &before));
+    tiles_args<T> s;
+    s.a = view_csr(call->a);
+    s.val = view_edges(call->a, call->val);
+    s.x = static_cast<const T *>(x.data);
+    s.y = static_cast<T *>(y.data);
+    s.x_row = x.row_stride;
+    s.y_row = y.row_stride;
+    s.feat = x.feat;
+    s.packs = lies_in_packs(&x, sizeof(T), 16 / sizeof(T));
+    s.mean = call->reduce == FMM_MEAN;
+    const fmm_status status = choose_tiles(exec, s);
+    TRY(cuda_leave("spmm", exec, before));
+    return status == FMM_UNSUPPORTED ? otherwise(exec, call) : status;
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* What the gradients of SpMM's max and min are made of: a product over the entries that were
+ * chosen.
+ *
+ * With M[p,h,c] = 1 where val[eid[p],h] * x[j,h,c], rounded as y is, equals y[i,h,c] (entry p =
+ * (i,j) reached the extreme, several may), and 0 elsewhere, three sums that are each other's
+ * derivatives:
+ *
+ *     ROWS    out[i,h,c]    = sum over p of row i     w[eid[p],h] M[p,h,c] z[j,h,c]
+ *     COLS    out[j,h,c]    = sum over p of column j  w[eid[p],h] M[p,h,c] g[i,h,c]
+ *     EDGES   out[eid[p],h] = sum over c              M[p,h,c] z[j,h,c] g[i,h,c]
+ *
+ * COUNTS is ROWS with w and z absent (ones), the number of entries that share an extreme, and is
+ * stored in the dtype of sums, since f16 ends at 65,504 and bf16 skips numbers above 256. gy /
+ * count through COLS is the gradient of x when ties share evenly, through EDGES that of val. COLS
+ * runs on the transpose, whose rows are the columns of A: every form has one owner per output and
+ * adds nothing to memory. M is recomputed from x and y wherever it is needed; nothing of size nnz *
+ * feat is ever stored. */
+#include "extreme.h"
+#include "../core/checks.h"
+
+#include <inttypes.h>
+
+static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows, int64_t feat,
+                              const fmm_dense *x, fmm_dtype dtype)
+{
+    TRY(fmm_check_dense("select", name, d));
+    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == feat && d->dtype == dtype,
+            FMM_INVALID_ARGUMENT,
+            "select: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
+            ", %" PRId64 ", %" PRId64 "]",
+            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype), rows,
+            x->heads, feat);
+    return FMM_OK;
+}
+
+static fmm_status check_given(const char *name, const fmm_dense *d, int64_t rows,
+                              const fmm_dense *x)
+{
+    TRY(fmm_check_dense("select", name, d));
+    return fmm_given(d) ? check_shape(name, d, rows, x->feat, x, x->dtype) : FMM_OK;
+}
+
+fmm_status fmm_select(const fmm_exec *exec, const fmm_select_call *call)
+{
+    const fmm_csr *a = call->a;
+    const bool transposed = call->form == FMM_SELECT_COLS;
+    TRY(fmm_check_matrix("select", exec, a));
+    REQUIRE((unsigned)call->form <= FMM_SELECT_COUNTS, FMM_INVALID_ARGUMENT, "select: no form %d",
+            (int)call->form);
+    TRY(fmm_check_dense("select", "x", call->x));
+    const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
+    TRY(fmm_check_values("select", a, call->val, call->x->heads));
+    TRY(fmm_check_values("select", a, call->weight, call->x->heads));
+    TRY(check_shape("x", call->x, cols, call->x->feat, call->x, call->x->dtype));
+    TRY(check_shape("y", call->y, rows, call->x->feat, call->x, call->x->dtype));
+    TRY(check_given("z", call->z, cols, call->x));
+    TRY(check_given("g", call->g, rows, call->x));
+    const bool edges = call->form == FMM_SELECT_EDGES;
+    const bool wide = call->form == FMM_SELECT_COUNTS && call->x->dtype != FMM_F64;
+    TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat, call->x,
+                    wide ? FMM_F32 : call->x->dtype));
+    TRY(fmm_check_output("select", "out", call->out));
+    if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
+    return exec->device == FMM_CUDA ? fmm_cuda_select(exec, call) : fmm_cpu_select(exec, call);
+}
