@@ -86,6 +86,7 @@ lint: $(VENV)/dev warnings
 	$(BIN)/clang-format --dry-run -Werror \
 	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]' \
 	        'tests/fuzz/*.[ch]' 'tests/planted/*.c' tests/gpu_planted.cu)
+	$(BIN)/python tests/layers.py
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -94,8 +95,15 @@ lint: $(VENV)/dev warnings
 warnings:
 	set -e; for cc in gcc clang; do \
 	    for f in $$(git ls-files 'csrc/*.c'); do \
-	        flags=; case $$f in *isa_avx2*.c) flags="$(AVX2)";; *isa_avx512*.c) flags="$(AVX512) $(AVX2)";; esac; \
-	        $$cc $(WARN) $$flags -fsyntax-only $$f; \
+	        case $$f in \
+	            */cpu.c | */index_check.c) \
+	                for half in "" -DFMM_HALF; do \
+	                    $$cc $(WARN) -DFMM_ISA=scalar $$half -fsyntax-only $$f; \
+	                    $$cc $(WARN) $(AVX2) -DFMM_ISA=avx2 $$half -fsyntax-only $$f; \
+	                    $$cc $(WARN) $(AVX512) $(AVX2) -DFMM_ISA=avx512 $$half -fsyntax-only $$f; \
+	                done;; \
+	            *) $$cc $(WARN) -fsyntax-only $$f;; \
+	        esac; \
 	    done; \
 	    for f in $$(git ls-files 'tests/c/*.c'); do \
 	        $$cc -std=c11 -O2 -Wall -Wextra -Werror -Icsrc/include -fsyntax-only $$f; \

@@ -28,11 +28,15 @@ NVCC_HOST_FLAGS = "-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-sta
 CUDA_FLAGS = f"-O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler {NVCC_HOST_FLAGS}"
 LINK_FLAGS = "-shared -Wl,--no-undefined -Wl,--exclude-libs,ALL -ldl -lpthread -lm"
 AVX2 = "-mavx2 -mfma -mf16c -mbmi2"
-ISA_FLAGS = {
-    "isa_avx2": AVX2,
-    "isa_avx512": f"-mavx512f -mavx512bw -mavx512dq -mavx512vl {AVX2}",
-    "isa_scalar": "-O1",  # built in half the time
+ISA_FLAGS = {  # of each machine's instruction sets
+    "x86_64": {
+        "avx512": f"-mavx512f -mavx512bw -mavx512dq -mavx512vl {AVX2}",
+        "avx2": AVX2,
+        "scalar": "-O1",  # built in half the time
+    },
+    "aarch64": {"neon": "", "scalar": "-O1"},
 }
+PER_ISA = ("cpu.c", "index_check.c")  # what is compiled once per instruction set; cpu.c also once per pair of dtypes
 NVCC_HELP = "set CUDA_HOME or PATH to a CUDA toolkit, or FUSEDMM_CUDA=0 for a CPU-only build"
 
 
@@ -91,6 +95,19 @@ def is_built(source: Path, with_cuda: bool) -> bool:
     return with_cuda or not any(part.startswith("cuda") for part in parts)
 
 
+def isa_variants(source: Path) -> list[tuple[str, list[str]]]:
+    """(name, flags) of every object that a C file becomes."""
+    if source.name not in PER_ISA:
+        return [("", [])]
+    found = []
+    for isa, flags in ISA_FLAGS.get(platform.machine(), {"scalar": "-O1"}).items():
+        command = [*shlex.split(flags), f"-DFMM_ISA={isa}"]
+        found.append((f".{isa}", command))
+        if source.name == "cpu.c":
+            found.append((f".{isa}.half", [*command, "-DFMM_HALF"]))
+    return found
+
+
 def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, list[str]]]:
     """(source, object, command) of every file."""
     cc = shlex.split(os.environ.get("CC", "cc"))
@@ -98,20 +115,19 @@ def compile_commands(objects: Path, nvcc: str | None) -> list[tuple[Path, Path, 
     optimise = GCC_FLAGS if compiler.startswith("gcc ") else "-O3"
     c_flags = shlex.split(f"{C_FLAGS} {optimise} {os.environ.get('CFLAGS', '')}")
     sources = [s for pattern in ("*.c", "*.cu") for s in CSRC.rglob(pattern) if is_built(s, nvcc is not None)]
-    x86 = platform.machine() in ("x86_64", "AMD64")
     # The slowest first: two cores then end together.
-    slowest = [f"isa_{name}" for name in "neon_half neon avx512_half avx2_half avx512 avx2 scalar scalar_half".split()]
-    sources.sort(key=lambda s: (s.suffix != ".cu", slowest.index(s.stem) if s.stem in slowest else len(slowest), s))
+    sources.sort(key=lambda s: (s.suffix != ".cu", s.name not in PER_ISA, s))
     commands = []
     for source in sources:
-        target = objects / (str(source.relative_to(CSRC)).replace("/", "_") + ".o")
         if source.suffix == ".cu":
-            command = [nvcc or "", *shlex.split(CUDA_FLAGS), *gencode(arch_list())]
+            variants = [("", [nvcc or "", *shlex.split(CUDA_FLAGS), *gencode(arch_list())])]
         else:
-            command = [*cc, *c_flags, *shlex.split(ISA_FLAGS.get(source.stem.removesuffix("_half"), "") if x86 else "")]
-        command += [f'-DFMM_CC="{compiler}"', f'-DFMM_CUDA_ARCHS="{" ".join(arch_list())}"']
-        command += ["-MMD", "-MF", str(target.with_suffix(".d"))]
-        commands.append((source, target, [*command, "-c", str(source), "-o", str(target)]))
+            variants = [(name, [*cc, *c_flags, *flags]) for name, flags in isa_variants(source)]
+        for name, command in variants:
+            target = objects / (str(source.relative_to(CSRC)).replace("/", "_") + name + ".o")
+            command += [f'-DFMM_CC="{compiler}"', f'-DFMM_CUDA_ARCHS="{" ".join(arch_list())}"']
+            command += ["-MMD", "-MF", str(target.with_suffix(".d"))]
+            commands.append((source, target, [*command, "-c", str(source), "-o", str(target)]))
     return commands
 
 

@@ -1,6 +1,12 @@
 # Builds of the library that watch themselves, and the tests that run on them. Part of the Makefile.
-SOURCES := $(filter-out csrc/cuda/% csrc/lessons/%,$(foreach c,$(wildcard csrc/*/*.c),$(if $(filter cuda%,$(notdir $(c))),,$(c)))) \
-    csrc/cuda/absent.c
+# Objects of a build, by the names of their sources: those of a room's loops, one per instruction set and pair of
+# dtypes, and the rest.
+LOOPS := $(wildcard csrc/*/cpu.c)
+PER_ISA := $(foreach isa,scalar avx2 avx512,$(LOOPS:csrc/%.c=%.$(isa).o) $(LOOPS:csrc/%.c=%.$(isa).half.o) \
+    cpu/index_check.$(isa).o)
+ONCE := $(filter-out csrc/cuda/% csrc/lessons/% $(wildcard csrc/*/cuda*.c) $(LOOPS) csrc/cpu/index_check.c,\
+    $(wildcard csrc/*/*.c)) csrc/cuda/absent.c
+OBJECTS := $(PER_ISA) $(ONCE:csrc/%.c=%.o)
 HEADERS := $(wildcard csrc/*/*.h csrc/*/*.inc)
 CHECKED := -std=c11 -g1 -fPIC -fexceptions -fvisibility=hidden -Icsrc/include -fno-omit-frame-pointer
 UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=all
@@ -10,13 +16,25 @@ GCC_KERNELS := --param asan-instrumentation-with-call-threshold=0 -fno-sanitize-
     -fsanitize=signed-integer-overflow -fsanitize=shift -fsanitize=integer-divide-by-zero
 CLANG_KERNELS := -mllvm -asan-instrumentation-with-call-threshold=0
 
+# $(1): folder under build/, $(2): compiler, $(3): flags, $(4): instruction set, $(5): its flags
+define build_isa
+build/$(1)/%.$(4).o: csrc/%.c $(HEADERS)
+	@mkdir -p $$(@D)
+	$(2) $(CHECKED) $(3) $(5) -DFMM_ISA=$(4) -c $$< -o $$@
+build/$(1)/%.$(4).half.o: csrc/%.c $(HEADERS)
+	@mkdir -p $$(@D)
+	$(2) $(CHECKED) $(3) $(5) -DFMM_ISA=$(4) -DFMM_HALF -c $$< -o $$@
+endef
+
 # $(1): folder under build/, $(2): compiler, $(3): flags, $(4): more for all but the kernels, $(5): for those
 define build
 build/$(1)/%.o: csrc/%.c $(HEADERS)
 	@mkdir -p $$(@D)
-	$(2) $(CHECKED) $(3) $$(if $$(findstring isa_,$$@),$(5),$(4)) $$(if $$(findstring isa_avx,$$@),$(AVX2)) \
-	    $$(if $$(findstring isa_avx512,$$@),$(AVX512)) -c $$< -o $$@
-build/$(1)/fusedmm/libfusedmm.so: $(SOURCES:csrc/%.c=build/$(1)/%.o)
+	$(2) $(CHECKED) $(3) $(4) -c $$< -o $$@
+$(call build_isa,$(1),$(2),$(3) $(5),scalar,)
+$(call build_isa,$(1),$(2),$(3) $(5),avx2,$(AVX2))
+$(call build_isa,$(1),$(2),$(3) $(5),avx512,$(AVX512) $(AVX2))
+build/$(1)/fusedmm/libfusedmm.so: $(addprefix build/$(1)/,$(OBJECTS))
 	@mkdir -p $$(@D)
 	$(2) -shared $(3) $(4) $$^ -o $$@ -ldl -lpthread -lm
 build/$(1)/tests/%: tests/c/%.c tests/c/test.h build/$(1)/fusedmm/libfusedmm.so
@@ -29,7 +47,7 @@ $(eval $(call build,tsan,gcc,-O1 -fsanitize=thread))
 $(eval $(call build,fuzz,clang,-O1 -fsanitize=address,$(UNDEFINED) -fsanitize=fuzzer-no-link,$(CLANG_KERNELS)))
 $(eval $(call build,coverage,gcc,-O0 --coverage -fprofile-update=atomic))
 
-build/fuzz/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(SOURCES:csrc/%.c=build/fuzz/%.o)
+build/fuzz/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(addprefix build/fuzz/,$(OBJECTS))
 	clang $(CHECKED) -O1 -fsanitize=address,fuzzer $(UNDEFINED) $< $(filter %.o,$^) -o $@ -ldl -lpthread -lm
 
 # Programs that have the fault which their gate must find.
@@ -38,12 +56,12 @@ build/planted/%: tests/planted/%.c build/asan/fusedmm/libfusedmm.so build/tsan/f
 	gcc $(CHECKED) -O1 $(if $(findstring race,$@),-fsanitize=thread,-fsanitize=address $(UNDEFINED)) $< -o $@ \
 	    -L$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm -lfusedmm -lpthread \
 	    -Wl,-rpath,$(CURDIR)/$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm
-build/planted/fusedmm/libfusedmm.so: csrc/torch/frame.c $(SOURCES:csrc/%.c=build/asan/%.o)
+build/planted/fusedmm/libfusedmm.so: csrc/torch/frame.c $(addprefix build/asan/,$(OBJECTS))
 	@mkdir -p $(@D)
 	sed 's/eid.numel != a->nnz/eid.numel > a->nnz/' $< >build/planted/frame.c
 	gcc -shared $(CHECKED) -Icsrc/torch -O1 -fsanitize=address $(UNDEFINED) build/planted/frame.c \
 	    $(filter-out %/frame.o,$(filter %.o,$^)) -o $@ -ldl -lpthread -lm
-build/planted/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(SOURCES:csrc/%.c=build/fuzz/%.o)
+build/planted/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(addprefix build/fuzz/,$(OBJECTS))
 	@mkdir -p $(@D)
 	sed 's/return \(r->task->copy(.*)\);/return \1, true;/' csrc/cpu/rows.c >build/planted/rows.c
 	clang $(CHECKED) -Icsrc/cpu -O1 -fsanitize=address,fuzzer $(UNDEFINED) $< build/planted/rows.c \

@@ -3,6 +3,8 @@
 #include "../cpu/isa.h"
 #include "cpu.h"
 
+#include <string.h>
+
 /* Parts of gatt come before the chunks. */
 static size_t parts_bytes(const fmm_dense *d)
 {
@@ -11,24 +13,26 @@ static size_t parts_bytes(const fmm_dense *d)
 
 static size_t workspace(const fmm_call *call)
 {
-    const fmm_dense *gatt = &call->attention->gatt;
-    return parts_bytes(gatt) + (gatt->data ? fmm_rows_room(call->a) : fmm_rows_workspace(call));
+    return parts_bytes(&call->attention->gatt) + fmm_rows_workspace(call);
 }
 
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+FMM_ISA_KERNELS(attention)
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_attention *c = call->attention;
     const bool reads_edges = c->bias.data || c->weight.data || c->dropout > 0;
     const bool writes_edges = c->weights.data || c->gbias.data || c->gweight.data;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[c->q.dtype]->attention,
-                          .copy = isa->of[c->q.dtype]->copy,
+                          .kernel = kernel_of(level, c->q.dtype),
+                          .copy = fmm_isa_copy(level),
                           .guarded = fmm_reference_attention,
                           .uses_edges = reads_edges || writes_edges};
     if (c->gatt.data && c->pass == FMM_ATTENTION_ROWS) {
         fmm_attention_clear_gatt(c);
         task.chunks = c->gatt.rows;
         task.parts = exec->workspace;
+        if (task.parts) memset(task.parts, 0, parts_bytes(&c->gatt));
     }
     fmm_exec rest = *exec;
     rest.workspace_bytes -= parts_bytes(&c->gatt);

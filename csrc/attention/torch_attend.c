@@ -29,12 +29,9 @@ bool attend_matrix(attending *s, const char *name)
 bool attend_flat(attending *s, int k, const char *name, fmm_dense *d, tensor *t)
 {
     if (!frame_dense(&s->f, k, name, d, t)) return false;
-    int64_t width;
-    if (__builtin_mul_overflow(s->heads, s->feat, &width) || t->dim != 2 || d->feat != width)
-        return frame_fail(&s->f,
-                          "%s must be [n, heads * C], side by side, of %" PRId64
-                          " heads and %" PRId64 " channels",
-                          name, s->heads, s->feat);
+    const int64_t width = s->heads * s->feat; /* fits: both are a checked view's */
+    if (t->dim != 2 || d->feat != width)
+        return frame_fail(&s->f, "%s must be [n, %" PRId64 "], heads side by side", name, width);
     s->f.status = fmm_check_dense("attention", name, d);
     if (s->f.status != FMM_OK) return false;
     d->heads = s->heads;

@@ -49,18 +49,26 @@ static unsigned detect(void)
 static unsigned detect(void) { return 1u << FMM_SCALAR; }
 #endif
 
-const fmm_cpu_isa fmm_isa_kernels[FMM_ISAS] = {
-#define X(isa)                                                                                     \
-    {.of = {[FMM_F32] = &fmm_##isa##_f32,                                                          \
-            [FMM_F64] = &fmm_##isa##_f64,                                                          \
-            [FMM_F16] = &fmm_##isa##_f16,                                                          \
-            [FMM_BF16] = &fmm_##isa##_bf16}},
-    FMM_ISA_LIST(X)
+#define X(room, isa, level) extern fmm_rows_copy *const fmm_indices_copy_##isa;
+FMM_ISA_LIST(X, )
 #undef X
-};
+
+/* NULL where the build or its compiler does not know the set. */
+fmm_rows_copy *fmm_isa_copy(fmm_isa level)
+{
+    switch (level) {
+#define X(room, isa, level)                                                                        \
+    case level:                                                                                    \
+        return fmm_indices_copy_##isa;
+        FMM_ISA_LIST(X, )
+#undef X
+    default:
+        return NULL;
+    }
+}
 
 /* The machine has it and the compiler knew it. Found once; threads that race find the same. */
-static bool usable(fmm_isa_level level)
+static bool usable(fmm_isa level)
 {
     static _Atomic unsigned known;
     unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
@@ -68,14 +76,14 @@ static bool usable(fmm_isa_level level)
         found = detect() | DETECTED;
         atomic_store_explicit(&known, found, memory_order_relaxed);
     }
-    return (found >> level & 1) && fmm_isa_kernels[level].of[FMM_F32]->spmm;
+    return (found >> level & 1) && fmm_isa_copy(level) != NULL;
 }
 
 const char *fmm_isa_levels(void)
 {
     static _Thread_local char list[64];
     list[0] = 0;
-    for (fmm_isa_level level = FMM_SCALAR; level < FMM_ISAS; level++) {
+    for (fmm_isa level = FMM_SCALAR; level < FMM_ISAS; level++) {
         if (!usable(level)) continue;
         if (list[0]) strcat(list, ",");
         strcat(list, names[level]);
@@ -85,16 +93,16 @@ const char *fmm_isa_levels(void)
 
 /* The best usable set within FUSEDMM_ISA, FMM_ISAS for a word that is none; a name of another
  * architecture leaves only scalar. */
-static fmm_isa_level within_wish(void)
+static fmm_isa within_wish(void)
 {
     const char *wish = getenv("FUSEDMM_ISA");
     if (wish && !*wish) wish = NULL;
-    fmm_isa_level cap = wish ? FMM_ISAS : FMM_NEON;
-    for (fmm_isa_level level = FMM_SCALAR; wish && level < FMM_ISAS; level++)
+    fmm_isa cap = wish ? FMM_ISAS : FMM_NEON;
+    for (fmm_isa level = FMM_SCALAR; wish && level < FMM_ISAS; level++)
         if (!strcmp(wish, names[level])) cap = level;
     if (cap == FMM_ISAS) return FMM_ISAS;
-    fmm_isa_level chosen = FMM_SCALAR;
-    for (fmm_isa_level level = FMM_AVX2; level <= cap; level++)
+    fmm_isa chosen = FMM_SCALAR;
+    for (fmm_isa level = FMM_AVX2; level <= cap; level++)
         if (usable(level)) chosen = level;
     return wish && cap == FMM_NEON && chosen != FMM_NEON ? FMM_SCALAR : chosen;
 }

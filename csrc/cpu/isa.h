@@ -1,16 +1,43 @@
 /* Instruction sets: which of them this machine runs, and a room's algorithms with each.
  *
- * A room says how one call runs with the kernels of a set, `run(exec, call, isa)`. FMM_ISA_RUNS
- * makes of it one function per set, FMM_ISA_ALGORITHMS the lines of the room's table, and
- * fmm_isa_best finds the line that number 0 stands for. */
+ * A room's cpu_algorithms.c says how one call runs with the kernels of a set, `run(exec, call,
+ * level)`. FMM_ISA_RUNS makes of it one function per set, FMM_ISA_ALGORITHMS the lines of the
+ * room's table, and fmm_isa_best finds the line that number 0 stands for. */
 #ifndef FMM_ISA_H
 #define FMM_ISA_H
 
 #include "rows.h"
 
-typedef enum fmm_isa_level { FMM_SCALAR, FMM_AVX2, FMM_AVX512, FMM_NEON, FMM_ISAS } fmm_isa_level;
+typedef enum fmm_isa { FMM_SCALAR, FMM_AVX2, FMM_AVX512, FMM_NEON, FMM_ISAS } fmm_isa;
 
-extern const fmm_cpu_isa fmm_isa_kernels[FMM_ISAS];
+/* The sets that this build has. X(room, name, level) */
+#if defined(__x86_64__)
+#define FMM_ISA_LIST(X, room)                                                                      \
+    X(room, scalar, FMM_SCALAR) X(room, avx2, FMM_AVX2) X(room, avx512, FMM_AVX512)
+#elif defined(__aarch64__)
+#define FMM_ISA_LIST(X, room) X(room, scalar, FMM_SCALAR) X(room, neon, FMM_NEON)
+#else
+#define FMM_ISA_LIST(X, room) X(room, scalar, FMM_SCALAR)
+#endif
+
+/* Defines kernel_of(level, dtype), the room's kernel in a set: its objects are those of cpu.c. */
+#define FMM_ISA_DECLARE(room, isa, level)                                                          \
+    extern fmm_rows_kernel *const fmm_##room##_##isa##_whole[2],                                   \
+        *const fmm_##room##_##isa##_half[2];
+#define FMM_ISA_NAME(room, isa, level)                                                             \
+    [level] = {fmm_##room##_##isa##_whole, fmm_##room##_##isa##_half},
+#define FMM_ISA_KERNELS(room)                                                                      \
+    FMM_ISA_LIST(FMM_ISA_DECLARE, room)                                                            \
+    static fmm_rows_kernel *kernel_of(fmm_isa level, fmm_dtype dtype)                              \
+    {                                                                                              \
+        static fmm_rows_kernel *const *const kernels[FMM_ISAS][2] = {                              \
+            FMM_ISA_LIST(FMM_ISA_NAME, room)};                                                     \
+        const bool half = dtype == FMM_F16 || dtype == FMM_BF16;                                   \
+        return kernels[level][half][dtype == FMM_F64 || dtype == FMM_BF16];                        \
+    }
+
+/* The set's copy and check of a chunk's indices. */
+fmm_rows_copy *fmm_isa_copy(fmm_isa level);
 
 /* Guards of a table: whether the machine has the set and the compiler knew it. */
 bool fmm_isa_avx2(const fmm_call *call);
@@ -18,13 +45,13 @@ bool fmm_isa_avx512(const fmm_call *call);
 bool fmm_isa_neon(const fmm_call *call);
 
 /* The line of a table for the best set; its first line is the reference, and the sets follow in the
- * order of fmm_isa_level. NULL, with a message, where FUSEDMM_ISA names no set. */
+ * order of fmm_isa. NULL, with a message, where FUSEDMM_ISA names no set. */
 const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);
 
 #define FMM_ISA_RUN(isa, level)                                                                    \
     static fmm_status run_##isa(const fmm_exec *exec, const fmm_call *call)                        \
     {                                                                                              \
-        return run(exec, call, &fmm_isa_kernels[level]);                                           \
+        return run(exec, call, level);                                                             \
     }
 #define FMM_ISA_RUNS                                                                               \
     FMM_ISA_RUN(scalar, FMM_SCALAR)                                                                \

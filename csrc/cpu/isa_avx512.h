@@ -141,7 +141,6 @@ static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
 
 #include "halves.inc"
 
-#define FMM_ISA avx512
 #define FMM_PANEL 16
 #endif
 

@@ -110,7 +110,6 @@ static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 
 #include "halves.inc"
 
-#define FMM_ISA neon
 #define FMM_PANEL 16
 #endif
 

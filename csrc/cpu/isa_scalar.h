@@ -50,7 +50,6 @@ FMM_APART void bf16_store(uint16_t *p, float v) { *p = bf16_of(v); }
 #define f16_store_part(p, v, n) ((void)(n), f16_store(p, v))
 #define bf16_store_part(p, v, n) ((void)(n), bf16_store(p, v))
 
-#define FMM_ISA scalar
 #define FMM_PANEL 8
 
 #endif

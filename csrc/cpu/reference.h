@@ -41,9 +41,9 @@ static inline void put(const fmm_dense *d, int64_t r, int64_t h, int64_t c, doub
 }
 
 /* The value of an edge for head h, one where the matrix has no values. */
-static inline double value_of(const fmm_call *call, int64_t edge, int64_t h)
+static inline double value_of(const fmm_dense *val, int64_t edge, int64_t h)
 {
-    return call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
+    return val->data ? get(val, edge, val->heads == 1 ? 0 : h, 0) : 1.0;
 }
 
 /* A sum whose level l + 1 takes what FMM_BLOCK terms of level l made. */

@@ -60,7 +60,7 @@ static int64_t chunk_bytes(int64_t rows, int64_t entries, int64_t edge)
 
 /* Each chunk in the workspace has more than LOCAL_BYTES, so the 8 + TAIL * 4 + 7 bytes that belong
  * to none of its rows and entries are less than a part in 256. */
-size_t fmm_rows_room(const fmm_csr *a)
+static size_t room_for(const fmm_csr *a)
 {
     const int64_t all = chunk_bytes(a->rows, a->nnz, edge_bytes(a, true));
     return all <= LOCAL_BYTES ? 0 : (size_t)((all + all / 256) / 16 * 16 + 16);
@@ -84,7 +84,7 @@ size_t fmm_rows_workspace(const fmm_call *call)
         const int64_t end = a->rows - i < TOGETHER ? a->rows : i + TOGETHER;
         if (!longer(a, i, end, most)) continue;
         for (int64_t k = i; k < end; k++)
-            if (longer(a, k, k + 1, most)) return fmm_rows_room(a);
+            if (longer(a, k, k + 1, most)) return room_for(a);
     }
     return 0;
 }
@@ -123,27 +123,39 @@ static bool copy_chunk(running *r, int64_t first, int64_t last, char *local, fmm
     return r->task->copy(a, &chunk);
 }
 
+/* Rows [first, last) by the kernel, with their copy in `task`'s matrix, or by the reference. */
+static void run_rows(running *r, const fmm_rows_task *task, int64_t first, int64_t last,
+                     char *local, fmm_csr *here)
+{
+    if (copy_chunk(r, first, last, local, here))
+        task->kernel(task, first, last);
+    else {
+        task->guarded(r->task->call, first, last);
+        if (task->forged) atomic_store_explicit(task->forged, true, memory_order_relaxed);
+    }
+}
+
+/* Chunks of more than CHUNK_MAX are those of a caller who fixed their number: they run in pieces of
+ * as much. */
 static void run_chunks(int64_t begin, int64_t end, void *ctx)
 {
     running *r = ctx;
-    fmm_rows_task copy = *r->task;
-    const fmm_rows_task *task = &copy;
-    fmm_call call = *copy.call;
+    fmm_rows_task task = *r->task;
+    fmm_call call = *task.call;
     const fmm_csr *a = call.a;
     fmm_csr here = *a;
     _Alignas(16) char local[LOCAL_BYTES];
-    copy.call = &call;
+    task.call = &call;
     call.a = &here;
-    int64_t first = begin == 0 ? 0 : boundary(a, begin * task->per_chunk);
+    int64_t first = begin == 0 ? 0 : boundary(a, begin * task.per_chunk);
     for (int64_t chunk = begin + 1; chunk <= end; chunk++) {
-        const int64_t last = chunk == task->chunks ? a->rows : boundary(a, chunk * task->per_chunk);
-        if (first < last) {
-            if (copy_chunk(r, first, last, local, &here))
-                task->kernel(task, first, last);
-            else {
-                task->guarded(r->task->call, first, last);
-                if (task->forged) atomic_store_explicit(task->forged, true, memory_order_relaxed);
-            }
+        const int64_t last = chunk == task.chunks ? a->rows : boundary(a, chunk * task.per_chunk);
+        while (first < last) {
+            int64_t stop = last;
+            if (task.per_chunk > CHUNK_MAX) stop = boundary(a, entry(a, first) + first + CHUNK_MAX);
+            if (stop <= first || stop > last) stop = last;
+            run_rows(r, &task, first, stop, local, &here);
+            first = stop;
         }
         first = last;
     }

@@ -44,24 +44,8 @@ struct fmm_rows_task {
     double *parts;             /* attention: sums of gatt, one [heads, feat] per chunk */
 };
 
-/* The kernels of one instruction set and dtype; all NULL where the compiler's target lacks it. */
-typedef struct fmm_kernels {
-    fmm_rows_kernel *spmm, *sddmm, *attention, *fused;
-    fmm_rows_copy *copy;
-} fmm_kernels;
-#define FMM_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(neon) /* in the order of isa.c */
-#define X(isa)                                                                                     \
-    extern const fmm_kernels fmm_##isa##_f32, fmm_##isa##_f64, fmm_##isa##_f16, fmm_##isa##_bf16;
-FMM_ISA_LIST(X)
-#undef X
-typedef struct fmm_cpu_isa {
-    const fmm_kernels *of[FMM_DTYPES];
-} fmm_cpu_isa;
-
-/* Where chunks lie that are too long for a thread's stack: of a call whose chunks are cut as
- * usual, and of one that may cut them anyhow. */
+/* Where chunks lie that are too long for a thread's stack. */
 size_t fmm_rows_workspace(const fmm_call *call);
-size_t fmm_rows_room(const fmm_csr *a);
 /* Runs a task whose gathered operand is x, fetched ahead when it has more than `near` bytes; chunks
  * > 0 on entry fixes their number. The workspace is fmm_rows_workspace's. */
 fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,

@@ -11,8 +11,8 @@
  * and for every dtype: <dtype>_load(p), <dtype>_store(p, v), and <dtype>_load_part(p, n),
  * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n;
  * f32 and f64 of eight lanes and more load n = LANES too.
- * f16 and bf16 are uint16_t in memory and vf32 in registers. Two files compile
- * kernels.inc with it, isa_<name>.c and isa_<name>_half.c. */
+ * f16 and bf16 are uint16_t in memory and vf32 in registers. kernels.inc
+ * compiles a room's loops with it. */
 #ifndef FMM_SIMD_H
 #define FMM_SIMD_H
 

@@ -3,16 +3,18 @@
 #include "../cpu/isa.h"
 #include "cpu.h"
 
+FMM_ISA_KERNELS(fused)
+
 /* Gathered are y and z, in a column pass x and g: the widest of those that are read. */
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_fusion *f = call->fusion;
     const bool cols = f->pass == FMM_COLS;
     const fmm_dense *narrow = cols ? f->x : f->y, *wide = cols ? f->g : f->z;
     if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[f->out ? f->out->dtype : f->out2->dtype]->fused,
-                          .copy = isa->of[f->out ? f->out->dtype : f->out2->dtype]->copy,
+                          .kernel = kernel_of(level, f->out ? f->out->dtype : f->out2->dtype),
+                          .copy = fmm_isa_copy(level),
                           .guarded = fmm_reference_fused,
                           .heads = wide->heads,
                           .feat = wide->feat,

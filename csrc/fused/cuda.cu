@@ -1,7 +1,7 @@
 /* What fused's `segments` kernel can take and how much workspace it needs: host code, from the
  * sizes of the operands alone. */
+#include "../spmm/cuda.h"
 #include "cuda.cuh"
-
 #include "cuda.h"
 
 /* A group spans all channels of a row: forward 32 lanes with 4 packs of 16 bytes, or 8 single

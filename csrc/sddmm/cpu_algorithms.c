@@ -3,14 +3,16 @@
 #include "../cpu/isa.h"
 #include "cpu.h"
 
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+FMM_ISA_KERNELS(sddmm)
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_csr *a = call->a;
     const fmm_dense *b = call->b;
     atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[b->dtype]->sddmm,
-                          .copy = isa->of[b->dtype]->copy,
+                          .kernel = kernel_of(level, b->dtype),
+                          .copy = fmm_isa_copy(level),
                           .guarded = fmm_reference_sddmm,
                           .forged = &forged,
                           .heads = b->heads,

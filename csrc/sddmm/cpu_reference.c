@@ -22,7 +22,7 @@ void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last)
             const int64_t j = column_of(s, p), edge = edge_of(s, p);
             for (int64_t h = 0; edge >= 0 && h < call->y->heads; h++)
                 put(call->y, edge, h, 0,
-                    j >= 0 ? value_of(call, edge, h) * dot(call, i, j, h) : 0.0);
+                    j >= 0 ? value_of(call->val, edge, h) * dot(call, i, j, h) : 0.0);
         }
 }
 

@@ -3,12 +3,14 @@
 #include "../cpu/isa.h"
 #include "cpu.h"
 
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, const fmm_cpu_isa *isa)
+FMM_ISA_KERNELS(spmm)
+
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_dense *x = call->x, *y = call->y;
     fmm_rows_task task = {.call = call,
-                          .kernel = isa->of[x->dtype]->spmm,
-                          .copy = isa->of[x->dtype]->copy,
+                          .kernel = kernel_of(level, x->dtype),
+                          .copy = fmm_isa_copy(level),
                           .guarded = fmm_reference_spmm,
                           .heads = x->heads,
                           .feat = x->feat,

@@ -8,22 +8,6 @@
 
 enum { PANEL = 128 };
 
-static double value_of(const fmm_dense *val, int64_t edge, int64_t h)
-{
-    if (!val->data) return 1;
-    const int64_t at = edge * val->row_stride + (val->heads == 1 ? 0 : h * val->head_stride);
-    switch (val->dtype) {
-    case FMM_F64:
-        return ((const double *)val->data)[at];
-    case FMM_F16:
-        return (double)f16_value(((const uint16_t *)val->data)[at]);
-    case FMM_BF16:
-        return (double)bf16_value(((const uint16_t *)val->data)[at]);
-    default:
-        return (double)((const float *)val->data)[at];
-    }
-}
-
 #define LOOPS "../spmm/cpu_extreme.inc"
 #include "../cpu/dtypes.inc"
 

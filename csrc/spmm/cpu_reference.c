@@ -17,7 +17,7 @@ static double spmm_output(const fmm_call *call, int64_t i, int64_t h, int64_t c)
         const int64_t edge = call->val->data ? edge_of(a, p) : 0; /* ones need no edge */
         const int64_t j = column_of(a, p);
         if (j < 0 || edge < 0) continue;
-        double val = value_of(call, edge, h);
+        double val = value_of(call->val, edge, h);
         if (narrow) val = (double)(float)val;
         const double term = val * get(call->x, j, h, c);
         const bool beyond = call->reduce == FMM_MAX ? term > extreme : term < extreme;

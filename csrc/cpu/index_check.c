@@ -1,9 +1,14 @@
 /* The copy of a chunk's ptr, idx and eid, and the check of it, once per instruction set: where rows
  * are narrow it takes a good part of the time. Signs are gathered by or and looked at once, so
  * every compiler vectorises the loops. */
+#include "this_isa.h"
 
-/* Copies index[0, n), and whether all of it is in [0, count): a negative number or count - 1 -
- * index < 0 sets the sign bit. Plain or and subtract, which every compiler vectorises. */
+#include "rows.h"
+
+#ifdef FMM_PANEL
+
+/* Copies index[0, n), n > 0, and whether all of it is in [0, count): a negative number or count - 1
+ * - index < 0 sets the sign bit. Plain or and subtract, which every compiler vectorises. */
 static bool copy32(const int32_t *restrict index, int64_t n, int64_t count, int32_t *restrict to)
 {
     const uint32_t last = (uint32_t)(count - 1);
@@ -13,7 +18,7 @@ static bool copy32(const int32_t *restrict index, int64_t n, int64_t count, int3
         to[p] = (int32_t)here;
         seen |= here | (last - here);
     }
-    return seen >> 31 == 0 && (count > 0 || n == 0);
+    return seen >> 31 == 0 && count > 0;
 }
 
 static bool copy64(const int64_t *restrict index, int64_t n, int64_t count, int64_t *restrict to)
@@ -25,7 +30,7 @@ static bool copy64(const int64_t *restrict index, int64_t n, int64_t count, int6
         to[p] = (int64_t)here;
         seen |= here | (last - here);
     }
-    return seen >> 63 == 0 && (count > 0 || n == 0);
+    return seen >> 63 == 0 && count > 0;
 }
 
 /* Of a chunk whose ptr is copied already, its ends inside [0, nnz]. Differences of what is not
@@ -43,3 +48,8 @@ static bool rows_copy(const fmm_csr *a, const fmm_chunk *to)
     return a->nnz <= INT32_MAX ? copy32((const int32_t *)a->eid + begin, n, a->nnz, to->eid)
                                : copy64((const int64_t *)a->eid + begin, n, a->nnz, to->eid);
 }
+
+fmm_rows_copy *const FMM_JOIN(fmm_indices_copy, FMM_ISA) = rows_copy;
+#else
+fmm_rows_copy *const FMM_JOIN(fmm_indices_copy, FMM_ISA) = NULL;
+#endif

@@ -1,4 +1,0 @@
-/* Plain C: the kernels of f32 and f64. */
-#include "isa_scalar.h"
-
-#include "kernels.inc"

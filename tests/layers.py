@@ -1,0 +1,53 @@
+"""Who may include whom in csrc: ``make lint`` runs this, and it names every include that breaks a rule.
+
+A folder may include itself and those named here. A room holds one operator. Only files whose name begins with torch,
+and csrc/torch, know torch; only those that begin with cuda, csrc/cuda and csrc/lessons know CUDA.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+CSRC = Path(__file__).resolve().parents[1] / "csrc"
+BASE = {"include", "core", "cpu", "cuda", "torch", "matrix"}  # what every room stands on
+MAY = {
+    "include": set(),
+    "core": {"include"},
+    "cpu": {"core"},
+    "torch": {"core"},
+    "matrix": {"core", "cuda", "torch"},
+    "cuda": {"core", "matrix"},
+    "spmm": BASE,
+    "sddmm": BASE,
+    "attention": BASE,
+    "fused": BASE | {"spmm", "sddmm"},  # it is both in one pass
+    "lessons": BASE | {"fused"},
+}
+ABSENT = CSRC / "cuda" / "absent.c"  # stands for the CUDA files of every room
+
+
+def knows(path: Path, what: str) -> bool:
+    """Whether a file is one of those that know torch, or CUDA."""
+    return any(part.startswith(what) for part in path.relative_to(CSRC).parts) or (
+        what == "cuda" and "lessons" in path.parts
+    )
+
+
+def broken(path: Path) -> list[str]:
+    """The includes of a file that break a rule."""
+    found = []
+    for name in re.findall(r'#include "([^"]+)"', path.read_text()):
+        target = Path(os.path.normpath(path.parent / name))
+        here, there = (p.relative_to(CSRC).parts[0] for p in (path, target))
+        known = all(knows(path, what) or not knows(target, what) for what in ("torch", "cuda"))
+        if not known or (here != there and there not in MAY[here] and path != ABSENT):
+            found.append(f"{path.relative_to(CSRC.parent)} may not include {name}")
+    return found
+
+
+if __name__ == "__main__":
+    suffixes = (".c", ".h", ".inc", ".cu", ".cuh")
+    faults = [fault for path in sorted(CSRC.rglob("*")) if path.suffix in suffixes for fault in broken(path)]
+    print("\n".join(faults))
+    sys.exit(bool(faults))
