@@ -203,7 +203,7 @@ def test_operators_pass_opcheck_and_refuse_by_name(dtype, maps, device):
         "seed must be int64": {"seed": seed.int(), "dropout": 0.5},
         "there may be 2 to 4 maps, not 5": {"maps": 5},
         "p must be": {"heads": 0},
-        "q is": {"p": p[1:]},
+        "p has": {"p": p[1:]},
         "bias must be \\[12\\], of x's dtype" if maps < 4 else "either a bias or a map is added": {
             "bias": torch.ones(12 + (maps < 4), device=device, dtype=dtype)
         },

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(CC is None, reason="there is no C compiler")
 
 def build(source: Path, folder: Path) -> Path:
     target = folder / (source.stem + ".so")
-    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared", f"-I{ROOT / 'csrc' / 'include'}"]
+    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared"]
+    flags.append(f"-I{ROOT / 'csrc' / 'include'}")
     subprocess.run([str(CC), *flags, str(source), "-o", str(target)], check=True)
     return target
 

@@ -271,7 +271,7 @@ def test_features_that_are_sparse(name):
     x = torch.nn.functional.dropout(features(4, F_IN), 0.6)
     for sparse in (x.to_sparse(), x.to_sparse_csr()):
         same(mine(sparse, EDGES), peer(x, EDGES))
-    with pytest.raises(TypeError, match=r"x must be dense, not torch\.sparse_coo"):
+    with pytest.raises(TypeError, match=r"x must be one dense tensor, not torch\.sparse_coo"):
         both("SAGE")[0](x.to_sparse(), EDGES)
 
 

@@ -1,5 +1,5 @@
-/* The forms of gat.c on the CPU: a node, or for SPREAD a part's nodes, is one owner's; then each
- * head of SPREAD's totals. */
+/* The forms of node_sums.c on the CPU: a node, or for SPREAD a part's nodes, is one owner's; then
+ * each head of SPREAD's totals. */
 #include "node_sums.h"
 #include "../cpu/simd.h"
 

@@ -1,6 +1,6 @@
 /* Graph attention on the CPU: the specification.
  *
- * The specification computes every number in double as the formulas of ../attention.c read, with
+ * The specification computes every number in double as the formulas of attention.c read, with
  * blocked sums, and skips entries out of range, so any index content is safe; it also computes the
  * chunks whose indices are not sane. What it writes to an entry, row or part has one owner. */
 #include "../cpu/reference.h"

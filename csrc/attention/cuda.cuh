@@ -3,7 +3,7 @@
  * Three walks do the work of all passes: FORWARD, ROWS (WEIGHTS is ROWS without gout) and COLS.
  * Each row of the matrix it is given has an own operand on the side of the score (q, in COLS k) and
  * on that of the values (gout, in COLS v); each entry gathers the far ones (k and v, in COLS q and
- * gout). Scores are symmetric in own and far, hence one kernel text (attention_walk.cuh).
+ * gout). Scores are symmetric in own and far, hence one kernel text (cuda_walk.cuh).
  *
  * Logits stay as they are until an exponential takes them: times log2 e, equal ones would not stay
  * equal beside a bias of -1e9, and the lowest number would be -infinity. */

@@ -1,5 +1,5 @@
 /* What a lane of attention's walk has to do with memory: its heads and columns, the entries of a
- * row and what the row has of its own (attention_walk.cuh says how groups of lanes are made). */
+ * row and what the row has of its own (cuda_walk.cuh says how groups of lanes are made). */
 #ifndef FMM_CUDA_ATTENTION_LANES_CUH
 #define FMM_CUDA_ATTENTION_LANES_CUH
 

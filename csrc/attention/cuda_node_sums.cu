@@ -1,4 +1,4 @@
-/* The forms of gat.c on CUDA.
+/* The forms of node_sums.c on CUDA.
  *
  * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns of VEC
  * and meets in a tree of shuffles. SPREAD: a block owns the channels of a tile for a part's nodes;

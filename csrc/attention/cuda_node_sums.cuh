@@ -1,5 +1,5 @@
-/* What the kernels of gat.cu read: operands by node and head, neighbouring items, and dot products
- * over a group of lanes. */
+/* What the kernels of cuda_node_sums.cu read: operands by node and head, neighbouring items, and
+ * dot products over a group of lanes. */
 #ifndef FMM_CUDA_GAT_CUH
 #define FMM_CUDA_GAT_CUH
 

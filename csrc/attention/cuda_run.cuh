@@ -230,8 +230,9 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     char *at = static_cast<char *>(exec->workspace) + plan_workspace(a);
     s.stats = static_cast<const A *>(t->packed ? t->packed : at);
     /* Before it waits COLS reads the matrix and its plan, and writes rows without entries. So the
-     * kernel before must be stats_of, or gat.cu's DELTA of the same operator: one of another may
-     * have made the matrix, or read what has been freed since and lies where results do now. */
+     * kernel before must be stats_of, or cuda_node_sums.cu's DELTA of the same operator: one of
+     * another may have made the matrix, or read what has been freed since and lies where results do
+     * now. */
     s.early = a->cols && s.plan.header != exec->workspace && (!t->packed || t->packed_before);
     at += plan_padded(stats_bytes(call));
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);

@@ -1,4 +1,4 @@
-/* The walk over entries: attention.cuh says whose rows.
+/* The walk over entries: cuda.cuh says whose rows.
  *
  * The plan (segments.cuh) deals out items: a piece of a long row, or a bundle of short ones. An
  * item goes to a group of lanes that has as many heads as fit a warp, each head a power of two of
@@ -11,7 +11,7 @@
  *
  * FORWARD keeps the largest logit so far, and sums relative to it; FLY entries move it once. Whole
  * rows are written once; pieces go to slots of the workspace, which the join adds up in order
- * (attention_join.cuh). With POS, FORWARD of ADDITIVE also sums the entries whose argument is above
+ * (cuda_join.cuh). With POS, FORWARD of ADDITIVE also sums the entries whose argument is above
  * 0 on their own. COLS of ADDITIVE needs <gout, v> of no entry, only their sum in gk: lanes sum
  * theirs over FLY entries before they add them up, and there it cancels with delta. gatt alone has
  * no owner among the items: blocks take a fixed share of them each, and leave one sum a block. The

@@ -1,5 +1,5 @@
-/* What additive attention asks of each node by itself; see gat.c. Internal: attention's gradients
- * and the layer that projects one tensor to q, k and v. */
+/* What additive attention asks of each node by itself; see node_sums.c. Internal: attention's
+ * gradients and the layer that projects one tensor to q, k and v. */
 #ifndef FMM_GAT_H
 #define FMM_GAT_H
 

@@ -1,5 +1,5 @@
 /* fusedmm::_attention, one operator per pass: _attention, _attention_weights, _attention_rows and
- * _attention_cols; see ../attention.c.
+ * _attention_cols; see attention.c.
  *
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
  * `want` has one bit per result, in their order; a result not wanted has no elements. Of

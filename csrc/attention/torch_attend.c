@@ -1,4 +1,4 @@
-/* See attend.h. */
+/* See torch_attend.h. */
 #include "torch_attend.h"
 #include "../core/checks.h"
 

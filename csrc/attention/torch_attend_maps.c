@@ -7,7 +7,7 @@
  *
  * The maps lie side by side, [n, maps * heads * C], as one product of all weights gives them, and
  * so do their gradients, which the product's own gradients take as they are. The passes are those
- * of ../attention.c and ../gat.c, in the order in which separate operators would run them and so
+ * of attention.c and node_sums.c, in the order in which separate operators would run them and so
  * with the same bits; a small graph waits for calls, and here are two in the place of a dozen. */
 #include "torch_attend.h"
 #include "../core/checks.h"

@@ -4,7 +4,7 @@
  *     k, q = SCORES(x)          out = attention(k, q, x), + bias           forward
  *     delta, gq = DELTA(gout)   gk, gv = COLS(gout)   gx = SPREAD(...)     backward
  *
- * with the passes of ../gat.c and ../attention.c, in the order in which separate operators would
+ * with the passes of node_sums.c and attention.c, in the order in which separate operators would
  * run them and so with the same bits. One call each is what a small graph gains: it waits for
  * calls, and what stands between the passes needs no tensor that Python sees. */
 #include "torch_attend.h"

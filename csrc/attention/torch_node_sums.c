@@ -1,5 +1,5 @@
 /* fusedmm::_gat_scores and _gat_delta: what additive attention asks of each node by itself; see
- * ../gat.c. x, out and their gradients are [n, H, C], att [1, H, C], k, q and theirs [n, H, 1],
+ * node_sums.c. x, out and their gradients are [n, H, C], att [1, H, C], k, q and theirs [n, H, 1],
  * what else is one number per node and head [n, H]; a tensor without elements is absent.
  */
 #include "../torch/frame.h"

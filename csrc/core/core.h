@@ -31,7 +31,7 @@ typedef struct fmm_registry {
     const fmm_algorithm *builtin;
     const fmm_algorithm *(*choose)(const fmm_call *);
 } fmm_registry;
-/* cpu/isa.c; cuda/registry.c, or cuda/absent.c without nvcc */
+/* cpu_algorithms.c and cuda_algorithms.c of a room; of CUDA cuda/absent.c without nvcc */
 extern const fmm_registry fmm_spmm_cpu, fmm_sddmm_cpu, fmm_attention_cpu, fmm_fused_cpu;
 extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda, fmm_fused_cuda;
 
@@ -44,7 +44,7 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
 fmm_status fmm_algorithm_run(const fmm_algorithm *algorithm, const fmm_exec *exec,
                              const fmm_call *call);
 
-/* CUDA's side of what check.c and plan need; in a build without nvcc they say how to get one. */
+/* CUDA's side of what checks.c and plan need; in a build without nvcc they say how to get one. */
 fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
 size_t fmm_cuda_plan_bytes(const fmm_csr *a);
 fmm_status fmm_cuda_plan_workspace(const fmm_csr *a, size_t *bytes);

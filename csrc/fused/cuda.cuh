@@ -1,12 +1,12 @@
 /* fused `segments`: scores, edge function and weighted sum in one pass, for one element type T.
  *
- * Work is dealt as for SpMM (spmm.cuh): a piece of a long row, or a bundle of short ones, and a
- * head go to a group of LANES lanes, which span all channels. The group keeps its slices of x's row
- * and of the sums in registers and gathers BATCH rows of y, and of z where that is another matrix.
- * Each lane multiplies its channels, a transposing butterfly (sddmm.cuh) leaves the scores of the
- * batch spread over the lanes, which turn them into weights side by side and hand them round; the
- * rows are still in registers and are added under their weights. So y is gathered once for both
- * uses and no score reaches memory.
+ * Work is dealt as for SpMM (spmm/cuda.cuh): a piece of a long row, or a bundle of short ones, and
+ * a head go to a group of LANES lanes, which span all channels. The group keeps its slices of x's
+ * row and of the sums in registers and gathers BATCH rows of y, and of z where that is another
+ * matrix. Each lane multiplies its channels, a transposing butterfly (sddmm/cuda.cuh) leaves the
+ * scores of the batch spread over the lanes, which turn them into weights side by side and hand
+ * them round; the rows are still in registers and are added under their weights. So y is gathered
+ * once for both uses and no score reaches memory.
  *
  * Whole rows are written once, pieces of long rows go to slots of the workspace that SpMM's second
  * kernel adds in order: no atomics, the same bits every time, no accumulator of more than 512

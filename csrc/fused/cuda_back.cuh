@@ -12,7 +12,7 @@
  * gathers the other two, the far side: x, g and y, z in ROWS, y, z and x, g in COLS. Per batch of
  * entries the two dot products of each meet in one butterfly, the edge function is evaluated side
  * by side in the lanes, and the gathered rows, still in registers, are added under c ws and w.
- * Otherwise as fused.cuh: one owner for each sum, pieces of long rows joined in order, no score in
+ * Otherwise as cuda.cuh: one owner for each sum, pieces of long rows joined in order, no score in
  * memory, the same bits every time.
  *
  * Three forms are compiled. Two are of dot products, the message z and edge functions with direct
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<T>(FORM, VEC *PER, B
             if (COLS && in_m[i]) write(s.out_m, row, i, zeros);
         }
     }
-    /* As in fused.cuh: what comes a chunk ahead is looked at only where its chunk begins. */
+    /* As in cuda.cuh: what comes a chunk ahead is looked at only where its chunk begins. */
     int32_t near, near_next, rest;
     uint32_t edge_next;
     WORD(A) value;

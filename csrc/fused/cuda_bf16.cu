@@ -1,4 +1,4 @@
-/* fused over bf16: fused.cuh and fused_back.cuh. A file per type, so that they compile side by
+/* fused over bf16: cuda.cuh and cuda_back.cuh. A file per type, so that they compile side by
  * side. */
 #include "cuda_back.cuh"
 

@@ -1,4 +1,4 @@
-/* fused over f32: fused.cuh and fused_back.cuh. A file per type, so that they compile side by side.
+/* fused over f32: cuda.cuh and cuda_back.cuh. A file per type, so that they compile side by side.
  */
 #include "cuda_back.cuh"
 

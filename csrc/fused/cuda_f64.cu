@@ -1,4 +1,4 @@
-/* fused over f64: fused.cuh and fused_back.cuh. A file per type, so that they compile side by side.
+/* fused over f64: cuda.cuh and cuda_back.cuh. A file per type, so that they compile side by side.
  */
 #include "cuda_back.cuh"
 

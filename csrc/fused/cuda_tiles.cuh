@@ -5,8 +5,8 @@
  * gathers from L2. A group of LANES lanes has a row, or shares it with neighbours that take its
  * chunks in turn, and keeps its slices of x and of the sum in registers. Each lane holds one entry
  * of a chunk of LANES, read a chunk ahead. BATCH rows of y at a time come from shared memory, once
- * for both uses: a transposing butterfly (sddmm.cuh) leaves the scores spread over the group, the
- * lanes turn them into weights side by side, and the rows, still in registers, are added under
+ * for both uses: a transposing butterfly (sddmm/cuda.cuh) leaves the scores spread over the group,
+ * the lanes turn them into weights side by side, and the rows, still in registers, are added under
  * them.
  *
  * KEEP windows can be read at once. A warp takes a step, a chunk of each of its groups, when all of

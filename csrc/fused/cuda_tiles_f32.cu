@@ -1,4 +1,4 @@
-/* fused `tiles` over f32: what it can take, and the shape of its blocks: fused_tiles.cuh. */
+/* fused `tiles` over f32: what it can take, and the shape of its blocks: cuda_tiles.cuh. */
 #include "cuda_tiles.cuh"
 
 #include "cuda.h"

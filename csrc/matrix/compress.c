@@ -128,6 +128,8 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
         if (kept) kept[number] = p;
         by_col[end[c]++] = (placed){.row = (int32_t)r, .number = (int32_t)number++};
     }
+    /* As on CUDA: zeros where nothing was kept. */
+    if (kept) memset(kept + number, 0, (size_t)(a->nnz - number) * sizeof *kept);
     for (int64_t c = 0, q = 0; c < a->cols; c++)
         for (; q < end[c]; q++) {
             const int64_t p = ptr[by_col[q].row]++;

@@ -1,8 +1,8 @@
 /* The check of a CSR's content: one pass over ptr and idx, one word out.
  *
  * The word holds a fault's code in the low 3 bits, its index above and bit 63 for faults of idx
- * (check.c decodes it), so the smallest word is the first culprit, faults of ptr before those of
- * idx, and an atomic minimum over all threads gives the same answer in any order. idx is read at
+ * (core/checks.c decodes it), so the smallest word is the first culprit, faults of ptr before those
+ * of idx, and an atomic minimum over all threads gives the same answer in any order. idx is read at
  * any rate, since its length comes from nnz and not from ptr. All ones: nothing is wrong. */
 #include "../cuda/common.cuh"
 

@@ -7,7 +7,7 @@
  * entries and have a column beyond all others, which makes them the last of their rows. Then a
  * search per row finds ptr, and a gather idx. Sorts are the only launches whose number depends on
  * the sizes; nothing waits for the device but the look at the coordinates. What is small enough is
- * sorted in one launch instead, with the same result: arrange.cu. */
+ * sorted in one launch instead, with the same result: cuda_sort.cu. */
 #include "cuda_sort.cuh"
 #include "cuda_plan.cuh"
 

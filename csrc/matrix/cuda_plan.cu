@@ -1,5 +1,5 @@
-/* Making a plan (plan.cuh): a stable counting sort of the rows by length class, and the list of the
- * pieces of long rows.
+/* Making a plan (cuda_plan.cuh): a stable counting sort of the rows by length class, and the list
+ * of the pieces of long rows.
  *
  * Classes fall: hubs, long, 8 per octave down to 33 entries, then up to 32, 16, 8, and empty. A
  * block owns neighbouring rows, each of its warps a stretch of them. `count` leaves one number per
@@ -49,7 +49,7 @@ void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch
     plan_place<<<(unsigned)v.blocks, BLOCK, 0, stream>>>(v, p);
 }
 
-/* ---- for plan's entry in check.c ---- */
+/* ---- for plan's entry in core/checks.c ---- */
 
 extern "C" size_t fmm_cuda_plan_bytes(const fmm_csr *a)
 {

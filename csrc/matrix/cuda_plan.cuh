@@ -1,5 +1,5 @@
-/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by plan.cu, read
- * by the `segments` kernels.
+/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by cuda_plan.cu,
+ * read by the `segments` kernels.
  *
  *   header    64 bytes: what the plan was made for, and where the classes of rows begin
  *   order     rows by falling length class, stable: rows that share a warp are about equally long,
@@ -118,7 +118,7 @@ static __device__ __forceinline__ uint32_t piece_code(int64_t length, int64_t pi
     return uint32_t(piece) << 9 | uint32_t(sectors - 1);
 }
 
-/* Makes the plan on exec's stream: plan.cu. `scratch` has plan_scratch(rows) bytes. */
+/* Makes the plan on exec's stream: cuda_plan.cu. `scratch` has plan_scratch(rows) bytes. */
 size_t plan_scratch(int64_t rows);
 void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch);
 

@@ -1,6 +1,6 @@
-/* The steps of making a plan (plan.cu), each by all blocks of a launch, with all blocks between
- * them: a launch each, or one whose blocks wait for each other (arrange.cu). Of ptr nothing is read
- * past the caches, since that launch wrote it. */
+/* The steps of making a plan (cuda_plan.cu), each by all blocks of a launch, with all blocks
+ * between them: a launch each, or one whose blocks wait for each other (cuda_sort.cu). Of ptr
+ * nothing is read past the caches, since that launch wrote it. */
 #ifndef FMM_CUDA_PLAN_STEPS_CUH
 #define FMM_CUDA_PLAN_STEPS_CUH
 

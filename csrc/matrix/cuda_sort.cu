@@ -1,12 +1,12 @@
-/* The sorts of compress.cu for few entries, a launch each: a small graph waits for launches, of
- * which two radix sorts with what stands around them take a dozen.
+/* The sorts of cuda_compress.cu for few entries, a launch each: a small graph waits for launches,
+ * of which two radix sorts with what stands around them take a dozen.
  *
  * A radix sort of 32-bit keys, row and column side by side, by digits of 8 bits from the lowest. A
  * warp owns a stretch of neighbouring entries, which stays in its registers, and ranks them by a
  * ballot among equal digits; what the warps and blocks before it have of a digit, and what all have
  * of lower ones, is where its own begin. Stable, and the same every time: no atomics on memory. The
  * blocks are there all at once and wait for each other between the steps, those of the plan
- * (plan_steps.cuh) included. */
+ * (cuda_plan_steps.cuh) included. */
 #include "cuda_sort.cuh"
 #include "cuda_plan_steps.cuh"
 

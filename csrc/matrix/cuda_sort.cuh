@@ -1,5 +1,5 @@
-/* Coordinates, and what puts few of them in order in one launch (arrange.cu); compress.cu has the
- * sorts of many. */
+/* Coordinates, and what puts few of them in order in one launch (cuda_sort.cu); cuda_compress.cu
+ * has the sorts of many. */
 #ifndef FMM_CUDA_ARRANGE_CUH
 #define FMM_CUDA_ARRANGE_CUH
 

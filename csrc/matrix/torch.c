@@ -57,9 +57,9 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
 }
 
 /* (row, col, int rows, int cols, bool loops, int look) -> ptr, idx, eid, plan, kept; eid has no
- * elements where it is the identity, kept none where no entry is left out, else one for each, of
- * which as many count as are left. Without a look, on CUDA,
- * nothing waits for the device; with one LATER, which leaves loops, kept is what it found. */
+ * elements where it is the identity. kept has none where no entry is left out, else one for each,
+ * of which as many count as are left; the rest are zeros. Without a look, on CUDA, nothing waits
+ * for the device; with one LATER, which leaves loops, kept is what it found. */
 static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { PTR, IDX, EID, PLAN, KEPT, RESULTS };

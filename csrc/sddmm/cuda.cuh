@@ -1,9 +1,9 @@
 /* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type
  * T.
  *
- * Work is dealt as for SpMM (spmm.cuh): a piece of a long row, or a bundle of short ones, and a
- * head go to a group of LANES lanes. The group keeps its slice of a's row in registers and gathers
- * BATCH rows of b, FLY of them in flight; each lane has its share of BATCH dot products. A
+ * Work is dealt as for SpMM (spmm/cuda.cuh): a piece of a long row, or a bundle of short ones, and
+ * a head go to a group of LANES lanes. The group keeps its slice of a's row in registers and
+ * gathers BATCH rows of b, FLY of them in flight; each lane has its share of BATCH dot products. A
  * transposing butterfly sums them: at each step a lane keeps half of the products and hands over
  * the other half, so that 8 products over 8 lanes take 7 shuffles instead of 24, and end one in
  * each lane, which fetched that entry and writes it. Every entry has one owner and one order of

@@ -1,4 +1,4 @@
-/* SDDMM over bf16: sddmm.cuh. A file per type, so that they compile side by side. */
+/* SDDMM over bf16: cuda.cuh. A file per type, so that they compile side by side. */
 #include "cuda.cuh"
 
 extern "C" fmm_status fmm_sddmm_segments_bf16(const fmm_exec *exec, const fmm_call *call)

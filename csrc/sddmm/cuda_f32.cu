@@ -1,4 +1,4 @@
-/* SDDMM over f32: sddmm.cuh. A file per type, so that they compile side by side. */
+/* SDDMM over f32: cuda.cuh. A file per type, so that they compile side by side. */
 #include "cuda.cuh"
 
 extern "C" fmm_status fmm_sddmm_segments_f32(const fmm_exec *exec, const fmm_call *call)

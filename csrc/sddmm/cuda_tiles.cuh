@@ -6,7 +6,7 @@
  * entries' columns, read a pass ahead; those in the window (a prefix of them, if columns rise)
  * become addresses in the warp's list, dealt to the groups in turn: the first of GROUPS groups
  * takes every GROUPS-th entry from the first on, BATCH of them at a time, four to an element of the
- * list. The butterfly of sddmm.cuh sums their products and leaves the dot products one to a lane,
+ * list. The butterfly of cuda.cuh sums their products and leaves the dot products one to a lane,
  * where those of a batch are written side by side.
  *
  * What no window took, because columns do not rise or lie outside the matrix, is computed at the

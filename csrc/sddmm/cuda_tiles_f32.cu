@@ -1,4 +1,4 @@
-/* SDDMM `tiles` over f32: what it can take, and the shape of its blocks: sddmm_tiles.cuh. */
+/* SDDMM `tiles` over f32: what it can take, and the shape of its blocks: cuda_tiles.cuh. */
 #include "cuda_tiles.cuh"
 
 #include "cuda.h"

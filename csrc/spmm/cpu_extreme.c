@@ -1,4 +1,4 @@
-/* The three forms of select.c on the CPU.
+/* The three forms of extreme.c on the CPU.
  *
  * A row of the matrix at hand (A, or its transpose for COLS) is one owner's. Its channels pass in
  * panels whose sums are doubles on the stack: one term each per entry, in storage order, so results

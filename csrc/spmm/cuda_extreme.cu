@@ -1,4 +1,4 @@
-/* The three forms of select.c on CUDA.
+/* The three forms of extreme.c on CUDA.
  *
  * ROWS and COLS: a thread owns one channel of one row of the matrix at hand; a warp's lanes take
  * neighbouring channels, so every read of x, y, z, g is a run of memory. EDGES: a warp owns an

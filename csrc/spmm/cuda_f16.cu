@@ -1,4 +1,4 @@
-/* SpMM over f16: spmm.cuh. A file per type, so that they compile side by side. */
+/* SpMM over f16: cuda.cuh. A file per type, so that they compile side by side. */
 #include "cuda.cuh"
 
 extern "C" fmm_status fmm_spmm_segments_f16(const fmm_exec *exec, const fmm_call *call)

@@ -1,4 +1,4 @@
-/* SpMM over f64: spmm.cuh. A file per type, so that they compile side by side. */
+/* SpMM over f64: cuda.cuh. A file per type, so that they compile side by side. */
 #include "cuda.cuh"
 
 extern "C" fmm_status fmm_spmm_segments_f64(const fmm_exec *exec, const fmm_call *call)

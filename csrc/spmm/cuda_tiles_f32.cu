@@ -1,4 +1,4 @@
-/* SpMM `tiles` over f32, and what `tiles` can take in any type: spmm_tiles.cuh. */
+/* SpMM `tiles` over f32, and what `tiles` can take in any type: cuda_tiles.cuh. */
 #include "cuda_tiles_run.cuh"
 
 #include "cuda.h"

@@ -1,4 +1,4 @@
-/* SpMM `tiles` over f64: spmm_tiles.cuh. */
+/* SpMM `tiles` over f64: cuda_tiles.cuh. */
 #include "cuda_tiles_run.cuh"
 
 #include "cuda.h"

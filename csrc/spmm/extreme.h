@@ -1,4 +1,4 @@
-/* Products over the entries that a max or min chose; see select.c. Internal: spmm's gradients. */
+/* Products over the entries that a max or min chose; see extreme.c. Internal: spmm's gradients. */
 #ifndef FMM_SELECT_H
 #define FMM_SELECT_H
 

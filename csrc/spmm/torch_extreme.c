@@ -1,4 +1,4 @@
-/* fusedmm::_select: products over the entries that a max or min chose; see ../select.c. */
+/* fusedmm::_select: products over the entries that a max or min chose; see extreme.c. */
 #include "../torch/frame.h"
 #include "extreme.h"
 

@@ -4,8 +4,8 @@
 
 Written with torch this is a dozen small products and sums per step beside attention itself: their host time
 is most of what a small graph costs, and each passes over x once more. Here they are three passes over nodes
-(csrc/attention/node_sums.c), and one call of the library forward and one backward, attention included. The projection that
-makes x is taken into the step too: torch's own would be two more steps of autograd. Where a gradient is
+(csrc/attention/node_sums.c), and one call of the library forward and one backward, attention included. The
+projection that makes x is taken into the step too: torch's own would be two more steps of autograd. Where a gradient is
 itself differentiated, it is taken through the formula above.
 """
 

@@ -5,8 +5,8 @@
                      k, v, q, skip = p                                  the same + skip
 
 One product gives all maps side by side, and what attends reads them there and leaves their gradients so, for
-the product's own two: one call of the library forward and one backward (csrc/attention/torch_attend_maps.c), where parts
-would be a dozen of torch's, whose host time is most of what a small graph costs. Where a gradient is itself
+the product's own two: one call of the library forward and one backward (csrc/attention/torch_attend_maps.c), where
+parts would be a dozen of torch's, whose host time is most of what a small graph costs. Where a gradient is itself
 differentiated, it is taken through the formula above.
 """
 

@@ -7,7 +7,7 @@
 #define FMM_TEST_H
 
 #define _GNU_SOURCE
-#include "cpu/simd.h"
+#include "../../csrc/cpu/simd.h"
 #include "fusedmm.h"
 
 #include <inttypes.h>

@@ -5,9 +5,9 @@
  * undefined happens. Results are not looked at: the tests of tests/c do that. */
 #include "operands.h"
 
-#include "compress.h"
-#include "gat.h"
-#include "select.h"
+#include "../../csrc/matrix/compress.h"
+#include "../../csrc/attention/node_sums.h"
+#include "../../csrc/spmm/extreme.h"
 
 static const fmm_dtype dtypes[] = {FMM_F32, FMM_F64, FMM_F16, FMM_BF16};
 static const int feats[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 130, 0};
