@@ -14,16 +14,6 @@ static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
     return of_dtype[call->x->dtype](exec, call);
 }
 
-#define X(op, id, what, algorithm, coo, preprocess, bits)                                          \
-    {.number = id,                                                                                 \
-     .name = "cusparse:" #what,                                                                    \
-     .about = "cuSPARSE, bound at run time",                                                       \
-     .source = "NVIDIA",                                                                           \
-     .deterministic = bits,                                                                        \
-     .supports = fmm_cusparse_supports,                                                            \
-     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
-     .run = fmm_##op##_cusparse_##what},
-
 static const fmm_algorithm algorithms[] = {
     {.number = 1,
      .name = "reference",
@@ -49,7 +39,7 @@ static const fmm_algorithm algorithms[] = {
      .supports = fmm_sddmm_tiles_supports,
      .workspace = fmm_sddmm_segments_workspace,
      .run = fmm_sddmm_tiles_f32},
-    FMM_CUSPARSE_SDDMM_LIST(X){
+    FMM_CUSPARSE_SDDMM_LIST(FMM_CUSPARSE_ALGORITHM){
         .number = FMM_CUBLAS_NUMBER,
         .name = "cublas",
         .about = "the whole product by cuBLAS, bound at run time, then its entries",
@@ -60,8 +50,6 @@ static const fmm_algorithm algorithms[] = {
         .run = fmm_sddmm_cublas},
     {.name = NULL},
 };
-
-#undef X
 
 /* `tiles` took 0.66 to 0.97 of the time of `segments` at K 32; at K 128 and 256, of 2 million
  * places and more, 5 to 30 % full, 0.53 to 1.00, but of a million 1.03 and 1.20. */

@@ -19,16 +19,6 @@ static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
     return (call->x->dtype == FMM_F64 ? fmm_spmm_tiles_f64 : fmm_spmm_tiles_f32)(exec, call);
 }
 
-#define X(op, id, what, algorithm, coo, preprocess, bits)                                          \
-    {.number = id,                                                                                 \
-     .name = "cusparse:" #what,                                                                    \
-     .about = "cuSPARSE, bound at run time",                                                       \
-     .source = "NVIDIA",                                                                           \
-     .deterministic = bits,                                                                        \
-     .supports = fmm_cusparse_supports,                                                            \
-     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
-     .run = fmm_##op##_cusparse_##what},
-
 static const fmm_algorithm algorithms[] = {
     {.number = 1,
      .name = "reference",
@@ -56,18 +46,17 @@ static const fmm_algorithm algorithms[] = {
      .supports = fmm_spmm_tiles_supports,
      .workspace = fmm_spmm_segments_workspace,
      .run = spmm_tiles},
-    FMM_CUSPARSE_SPMM_LIST(X){.number = FMM_CUBLAS_NUMBER,
-                              .name = "cublas",
-                              .about = "the matrix made dense, then cuBLAS, bound at run time",
-                              .source = "NVIDIA",
-                              .deterministic = false,
-                              .supports = fmm_cublas_supports,
-                              .workspace = fmm_cublas_workspace,
-                              .run = fmm_spmm_cublas},
+    FMM_CUSPARSE_SPMM_LIST(FMM_CUSPARSE_ALGORITHM){
+        .number = FMM_CUBLAS_NUMBER,
+        .name = "cublas",
+        .about = "the matrix made dense, then cuBLAS, bound at run time",
+        .source = "NVIDIA",
+        .deterministic = false,
+        .supports = fmm_cublas_supports,
+        .workspace = fmm_cublas_workspace,
+        .run = fmm_spmm_cublas},
     {.name = NULL},
 };
-
-#undef X
 
 /* `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows
  * of x 2^29 elements apart); the reference, one thread per output element, takes everything. */

@@ -70,6 +70,16 @@ void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y);
 FMM_CUSPARSE_SPMM_LIST(X)
 FMM_CUSPARSE_SDDMM_LIST(X)
 #undef X
+/* Its line in an operator's table. */
+#define FMM_CUSPARSE_ALGORITHM(op, id, what, algorithm, coo, preprocess, bits)                     \
+    {.number = id,                                                                                 \
+     .name = "cusparse:" #what,                                                                    \
+     .about = "cuSPARSE, bound at run time",                                                       \
+     .source = "NVIDIA",                                                                           \
+     .deterministic = bits,                                                                        \
+     .supports = fmm_cusparse_supports,                                                            \
+     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
+     .run = fmm_##op##_cusparse_##what},
 enum { FMM_CUSPARSE_DEFAULT = 10 }; /* csr_default, of both */
 bool fmm_cusparse_supports(const fmm_call *call);
 
