@@ -4,6 +4,10 @@
 
 #include "../include/fusedmm.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Fails the function with a status and a sentence unless cond holds. */
 #define REQUIRE(cond, status, ...)                                                                 \
     do {                                                                                           \
@@ -53,4 +57,7 @@ const char *fmm_isa_levels(void); /* cpu/isa.c: "scalar,avx2,avx512", those this
 const char *
 fmm_cuda_info(void); /* JSON object: architectures, runtime, needed driver; "null" without nvcc */
 
+#ifdef __cplusplus
+}
+#endif
 #endif

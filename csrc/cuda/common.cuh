@@ -13,9 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-extern "C" {
 #include "../core/core.h"
-}
 
 enum { WARP = 32, BLOCK = 256, CHAIN = 512 /* terms one accumulator may add in a row */ };
 static constexpr unsigned ALL = 0xffffffffu;
