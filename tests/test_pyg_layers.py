@@ -221,7 +221,7 @@ def test_sizes_from_the_first_call(name, pair, device):
     )
     assert str(mine) == str(peer)
     assert list(mine.state_dict()) == list(peer.state_dict())
-    copied = copy.deepcopy(pickle.loads(pickle.dumps(mine)))
+    copied = copy.deepcopy(pickle.loads(pickle.dumps(mine))).to(device)  # torch's open parameters forget theirs
     x = features(4, F_IN).float()
     given = [(x, features(2, D, seed=3).float()) if pair else x, TO_TWO if pair else EDGES]
     given = on(device, given + [e.float() for e in edge_attr(name, given[1].shape[1])])

@@ -184,8 +184,9 @@ def test_inference_layer_by_layer(name, jk, device):
     whole = peer(*on(device, (data.x, data.edge_index))).cpu()
     for batch_size, cache in ((4, False), (NODES, True)):
         loader = NeighborLoader(data, [-1], batch_size=batch_size, neighbor_sampler=Neighbours(EDGES))
-        expected = peer.inference(loader, device=device, cache=cache)
-        same(mine.inference(loader, device=device, cache=cache), expected)
+        place = {"device": device, "embedding_device": device if cache else "cpu"}  # the cache moves its indices
+        expected = peer.inference(loader, cache=cache, **place)
+        same(mine.inference(loader, cache=cache, **place), expected)
         if name != "GCN":  # whose sources have other degrees within a neighbourhood
             same(expected, whole)
 

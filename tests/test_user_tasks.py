@@ -148,12 +148,12 @@ def test_a_batch_of_graphs_is_a_block_diagonal(device):
 
 
 def test_a_loader_of_graphs(device):
-    graphs = [Data(x=torch.randn(n, 3), edge_index=torch.randint(n, (2, 3 * n))) for n in (4, 2, 7, 3)]
+    graphs = [Data(x=torch.randn(n, 3).double(), edge_index=torch.randint(n, (2, 3 * n))) for n in (4, 2, 7, 3)]
     conv = nn.GINConv(torch.nn.Identity()).to(device)
     for batch in DataLoader(graphs, batch_size=2):
         out = conv(batch.x.to(device), batch.edge_index.to(device))
         dense = dense_of(batch.edge_index, nodes=batch.num_nodes)
-        torch.testing.assert_close(out.double().cpu(), (dense + torch.eye(batch.num_nodes)) @ batch.x.double())
+        torch.testing.assert_close(out.cpu(), (dense + torch.eye(batch.num_nodes)) @ batch.x)
 
 
 def test_a_bipartite_graph(device):

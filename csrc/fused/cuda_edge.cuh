@@ -12,6 +12,8 @@
 #ifndef FMM_CUDA_FUSED_EDGE_CUH
 #define FMM_CUDA_FUSED_EDGE_CUH
 
+#include <float.h>
+
 #include "../cuda/common.cuh"
 
 /* F of u = scale s + shift. */
@@ -94,8 +96,11 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
             r.kind = EDGE_INVERSE_U, r.factor = l.factor, r.valued = l.valued;
             return r;
         }
-        return l.kind == EDGE_PROGRAM || !is_number(r) || r.factor == 0 ? none
-                                                                        : times(l, 1 / r.factor);
+        /* A divisor whose inverse float32 has no room for is divided by: 0 / 1e-45 is 0, but 0
+         * times infinity is NaN. */
+        if (l.kind == EDGE_PROGRAM || !is_number(r) || !(fabs(1 / r.factor) <= FLT_MAX))
+            return none;
+        return times(l, 1 / r.factor);
     case FMM_EDGE_SIGMOID:
         return is_plain(l) ? apply(EDGE_SIGMOID_U, 0) : none;
     case FMM_EDGE_EXP:
