@@ -22,7 +22,7 @@ from benchmarks.attend import Entries, Exact
 from benchmarks.case import FIRST_PLUGIN, random
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 
 WIDTHS = (32, 128, 256)
 PATIENCE = {"cuda": 0.25, "cpu": 1.0}  # seconds of a step

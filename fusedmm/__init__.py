@@ -1,11 +1,11 @@
 """Sparse kernels for graph neural networks: SpMM and SDDMM that are each other's gradient, on CPU and CUDA."""
 
 from fusedmm import data as data
-from fusedmm import export as _export  # noqa: F401  makes CSR known to torch.export
 from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
-from fusedmm.convert import as_csr
-from fusedmm.csr import CSR
+from fusedmm.matrix import export as _export  # noqa: F401  makes CSR known to torch.export
+from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.csr import CSR
 from fusedmm.ops import presets as presets
 from fusedmm.ops import registered  # noqa: F401  registers gradients
 from fusedmm.ops.attention import attention

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusedmm.nn
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 
 TORCH, PYG = "torch.sparse", "PyG"
 HIDDEN, HEADS = 64, 8

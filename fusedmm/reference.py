@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import sums_dtype
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 
 
 def spmm(adj: CSR, x: Tensor, reduce: str = "sum") -> Tensor:

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fusedmm._lib import build_info
-from fusedmm.csr import CSR
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
 from fusedmm.data.graph import extra
+from fusedmm.matrix.csr import CSR
 from fusedmm.networks import MODELS, Model, Network
 from fusedmm.structure import require_device
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fusedmm
 from fusedmm import reference
-from fusedmm.expression import Expression, parse
+from fusedmm.edge.parse import Expression, parse
 
 
 class Stages(NamedTuple):

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import fusedmm
 from fusedmm.ops.cosine import attend_cosine
-from fusedmm.ops.edged import attend_edges
-from fusedmm.ops.gat import attend_self
+from fusedmm.ops.edge_attention import attend_edges
+from fusedmm.ops.node_sums import attend_self
 
 HEADS, FEAT = 2, 3
 

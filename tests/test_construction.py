@@ -8,10 +8,11 @@ from opchecks import check_operator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
-from fusedmm import compress, convert, normalize, structure
+from fusedmm import structure
 from fusedmm._lib import ops
-from fusedmm.normalize import gcn_norm, with_loops
-from fusedmm.ops.pair import entries_of, per_entry
+from fusedmm.matrix import adapters, compress, normalize
+from fusedmm.matrix.normalize import gcn_norm, with_loops
+from fusedmm.ops.spmm_sddmm import entries_of, per_entry
 
 
 def edges(nnz, rows, cols, device, seed=0):
@@ -76,7 +77,7 @@ def test_a_gpu_makes_what_the_cpu_makes(name, dtype, few, monkeypatch):
         for check in (True, False):
             adj = fusedmm.CSR.from_edge_index(torch.tensor(content, dtype=dtype), size=(sources, targets), check=check)
             tensors += [adj.ptr, adj.idx, adj.eid, *adj.transpose_half()]
-            for loops in (convert.looped(torch.tensor(content, dtype=dtype), (sources, targets)), with_loops(adj)):
+            for loops in (adapters.looped(torch.tensor(content, dtype=dtype), (sources, targets)), with_loops(adj)):
                 kept = nowhere if loops.kept is None else loops.kept
                 tensors += [loops.pattern.ptr, loops.pattern.idx, loops.pattern.eid, kept]
                 tensors += loops.pattern.transpose_half()
@@ -96,12 +97,12 @@ def test_self_loops_at_once_are_checked_and_kept(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda t: False))
     edge_index = torch.tensor([[0, 1, 2], [1, 2, 2]])
     with pytest.raises(ValueError, match=r"edge_index\[0, 2\] = 2 is outside \[0, 2\)"):
-        convert.looped(edge_index, (2, 3))
-    made = convert.looped(edge_index, (3, 3))
-    assert made.pattern.nnz == 5 and convert.looped(edge_index, (3, 3)) is made
-    assert convert.looped(edge_index, (4, 4)).pattern.nnz == 6
+        adapters.looped(edge_index, (2, 3))
+    made = adapters.looped(edge_index, (3, 3))
+    assert made.pattern.nnz == 5 and adapters.looped(edge_index, (3, 3)) is made
+    assert adapters.looped(edge_index, (4, 4)).pattern.nnz == 6
     edge_index[0, 2] = 0
-    assert convert.looped(edge_index, (3, 3)).pattern.nnz == 6
+    assert adapters.looped(edge_index, (3, 3)).pattern.nnz == 6
 
 
 class Counts(TorchDispatchMode):
@@ -126,7 +127,7 @@ def test_self_loops_at_once_are_one_call(loops, monkeypatch):
     for module in (compress, structure):
         monkeypatch.setattr(module, "numbers", lambda *s, wait=structure.numbers: asked.append(1) or wait(*s))
     with Counts() as ran:
-        made = convert.looped(edge_index, (40, 40))
+        made = adapters.looped(edge_index, (40, 40))
     assert (made.kept is not None) == loops
     assert not asked and ran.of["fusedmm::_compress"] == 1
     waits = ("nonzero", "sort", "index", "_local_scalar_dense")
@@ -182,7 +183,7 @@ def test_a_gpu_makes_the_structure_that_a_cpu_makes(nnz, nodes, order, cuda):
     for device in ("cpu", cuda):
         for adj in (
             fusedmm.CSR.from_edge_index(edge_index.to(device), size=nodes),
-            convert.looped(edge_index.to(device), (nodes, nodes)).pattern,
+            adapters.looped(edge_index.to(device), (nodes, nodes)).pattern,
         ):
             other = adj.cache_transpose().t()
             made.append([t.cpu() for m in (adj, other) for t in (m.ptr, m.idx, m.eid)])
@@ -192,7 +193,7 @@ def test_a_gpu_makes_the_structure_that_a_cpu_makes(nnz, nodes, order, cuda):
                 assert torch.equal(m.plan[:64], again[:64])  # the header: what the plan was made for, its classes
                 y = ops._spmm(m.ptr, m.idx, m.eid, again, adj.none, x, 0, 0)
                 assert torch.equal(ops._spmm(m.ptr, m.idx, m.eid, m.plan, adj.none, x, 0, 0), y)
-        made[-1].append(convert.looped(edge_index.to(device), (nodes, nodes)).kept)
+        made[-1].append(adapters.looped(edge_index.to(device), (nodes, nodes)).kept)
     kept = made[1].pop(), made[3].pop()
     assert (kept[0] is None) == (kept[1] is None) and (kept[0] is None or torch.equal(kept[0], kept[1].cpu()))
     for on_cpu, on_gpu in ((made[0], made[2]), (made[1], made[3])):
@@ -227,13 +228,13 @@ def test_who_has_not_waited_is_not_believed(cuda):
     adj = fusedmm.as_csr(edge_index, size=(20, 20))
     adj._shared.looked = torch.tensor([7, 0, 0, 1 << 32], device=cuda)  # self loops and falls are no harm
     assert fusedmm.as_csr(edge_index, size=(20, 20)) is not adj
-    convert.settle(adj, edge_index)
+    adapters.settle(adj, edge_index)
     assert adj._shared.looked is None
     wrong = edge_index.clone()
     wrong[0, 3] = 20
     adj._shared.looked = torch.tensor([0, 0, 0, 1 << 32 | 1], device=cuda)
     with pytest.raises(ValueError, match=r"edge_index\[0, 3\] = 20 is outside \[0, 20\)"):
-        convert.settle(adj, wrong)
+        adapters.settle(adj, wrong)
     assert adj._shared.looked is not None
 
 
@@ -289,7 +290,7 @@ def test_self_loops_at_once_name_what_is_outside():
         edge_index = torch.tensor([[0, 1, 2], [1, 2, 0]])
         edge_index[0, 1] = bad
         with pytest.raises(ValueError, match=rf"edge_index\[0, 1\] = {text} is outside \[0, 3\)"):
-            convert.looped(edge_index, (3, 3))
+            adapters.looped(edge_index, (3, 3))
 
 
 def test_edges_that_were_bad_when_they_were_read_stay_refused(cuda):
@@ -299,7 +300,7 @@ def test_edges_that_were_bad_when_they_were_read_stay_refused(cuda):
     adj._shared.looked = torch.tensor([0, 1], device=cuda)  # one entry outside
     for _ in range(2):
         with pytest.raises(ValueError, match="written to since"):
-            convert.settle(adj, edge_index)
+            adapters.settle(adj, edge_index)
 
 
 @pytest.mark.parametrize("name", ODD)

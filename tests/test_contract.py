@@ -8,8 +8,8 @@ import torch
 from generate import small, works
 
 import fusedmm
-from fusedmm.expression import parse
-from fusedmm.normalize import add_self_loops, gcn_norm
+from fusedmm.edge.parse import parse
+from fusedmm.matrix.normalize import add_self_loops, gcn_norm
 
 I64 = 2**63 - 1
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm import convert
+from fusedmm.matrix import adapters
 
 NODES = 5
 
@@ -51,7 +51,7 @@ def conversions(monkeypatch):
         return call(*args)
 
     for name in ("from_edges", "looped_edges", "_convert"):
-        monkeypatch.setattr(convert, name, functools.partial(counted, getattr(convert, name)))
+        monkeypatch.setattr(adapters, name, functools.partial(counted, getattr(adapters, name)))
     return count
 
 
@@ -158,15 +158,15 @@ def test_the_size_of_a_sparse_tensor_is_its_own(conversions, device):
 
 def test_sizes_are_few_and_of_one_state(device):
     edge_index = edges(0, device)
-    for n in range(NODES, NODES + 3 * convert.SIZES):
+    for n in range(NODES, NODES + 3 * adapters.SIZES):
         assert fusedmm.as_csr(edge_index, size=n).shape == (n, n)
         assert fusedmm.as_csr(edge_index, size=n) is fusedmm.as_csr(edge_index, size=n)
-        convert.looped(edge_index, (n, n))
-    for known in (convert._known, convert._looped):
-        assert len(known[id(edge_index)].made) == convert.SIZES
+        adapters.looped(edge_index, (n, n))
+    for known in (adapters._known, adapters._looped):
+        assert len(known[id(edge_index)].made) == adapters.SIZES
     edge_index[0, 0] = 0
     fusedmm.as_csr(edge_index)
-    assert len(convert._known[id(edge_index)].made) == 1, "structures of what is no more are let go"
+    assert len(adapters._known[id(edge_index)].made) == 1, "structures of what is no more are let go"
 
 
 # ---- how long, and for whom ----
@@ -174,25 +174,25 @@ def test_sizes_are_few_and_of_one_state(device):
 
 def test_nothing_outlives_its_tensor_or_goes_with_copies(device):
     gc.collect()
-    before = len(convert._known), len(convert._looped)
+    before = len(adapters._known), len(adapters._looped)
     edge_index = edges(0, device)
     size = len(pickle.dumps(edge_index))
     for n in (NODES, NODES + 1):
         fusedmm.as_csr(edge_index, size=n)
-        convert.looped(edge_index, (n, n))
+        adapters.looped(edge_index, (n, n))
     twin, stored = copy.deepcopy(edge_index), pickle.dumps(edge_index)
     assert len(stored) == size and not vars(edge_index) and not vars(twin)
-    assert id(twin) not in convert._known
-    assert (len(convert._known), len(convert._looped)) == (before[0] + 1, before[1] + 1)
+    assert id(twin) not in adapters._known
+    assert (len(adapters._known), len(adapters._looped)) == (before[0] + 1, before[1] + 1)
     del edge_index
     gc.collect()
-    assert (len(convert._known), len(convert._looped)) == before
+    assert (len(adapters._known), len(adapters._looped)) == before
 
 
 def test_the_memory_of_other_data_is_not_held(device):
     """What is remembered of a storage is its identity alone."""
     edge_index = edges(0, device)
-    storage = convert.StorageWeakRef(edge_index.untyped_storage())
+    storage = adapters.StorageWeakRef(edge_index.untyped_storage())
     fusedmm.as_csr(edge_index)
     edge_index.data = edges(1, device)
     assert storage.expired()
@@ -206,7 +206,7 @@ def test_tensors_of_inference_mode_are_not_remembered(device):
         with torch.inference_mode():
             edge_index.copy_(edges(seed, device))
         assert torch.equal(fusedmm.spmm(edge_index, x), dense(edge_index))
-    assert id(edge_index) not in convert._known
+    assert id(edge_index) not in adapters._known
 
 
 def test_threads_share_a_tensor():
@@ -214,7 +214,7 @@ def test_threads_share_a_tensor():
     edge_index, wrong = edges(0, "cpu"), []
 
     def work(k):
-        for n in [NODES + (k + step) % (convert.SIZES + 2) for step in range(60)]:
+        for n in [NODES + (k + step) % (adapters.SIZES + 2) for step in range(60)]:
             if not torch.equal(fusedmm.as_csr(edge_index, size=n).to_dense(), dense(edge_index, n)):
                 wrong.append(n)
             other = edges(n, "cpu")

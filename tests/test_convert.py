@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm import convert
+from fusedmm.matrix import adapters
 
 scipy_sparse = pytest.importorskip("scipy.sparse")
 
@@ -259,14 +259,14 @@ def test_a_structure_of_index_tensors_is_converted_once(holder, device):
 
 def test_an_entry_dies_with_its_tensor(device):
     gc.collect()
-    before = len(convert._known)
+    before = len(adapters._known)
     edge_index = torch.tensor([ROW, ROW], device=device)
     alive = weakref.ref(fusedmm.as_csr(edge_index))
     gc.collect()
-    assert len(convert._known) == before + 1 and alive() is not None
+    assert len(adapters._known) == before + 1 and alive() is not None
     del edge_index
     gc.collect()
-    assert len(convert._known) == before and alive() is None
+    assert len(adapters._known) == before and alive() is None
 
 
 def test_a_change_in_place_is_seen(device):

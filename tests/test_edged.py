@@ -5,8 +5,8 @@ import torch
 from small_graph import NODES, features, graph
 
 import fusedmm
-from fusedmm.incidence import into_rows
-from fusedmm.ops.edged import attend_edges, expanded
+from fusedmm.matrix.incidence import into_rows
+from fusedmm.ops.edge_attention import attend_edges, expanded
 
 HEADS, FEAT, D = 3, 4, 2
 NAMES = ("q", "k", "v", "projected", "attr")

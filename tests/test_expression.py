@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from fusedmm.assembly import MAX_STEPS, OPS, REGISTERS
-from fusedmm.expression import MAX_DEPTH, MAX_LENGTH, Expression, parse
+from fusedmm.edge.assemble import MAX_STEPS, OPS, REGISTERS
+from fusedmm.edge.parse import MAX_DEPTH, MAX_LENGTH, Expression, parse
 
 sympy = pytest.importorskip("sympy")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm import convert
+from fusedmm.matrix import adapters
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -18,7 +18,7 @@ def test_a_fork_while_another_thread_converts():
     held, go = threading.Event(), threading.Event()
 
     def hold():
-        with convert._lock:
+        with adapters._lock:
             held.set()
             go.wait(60)
 

@@ -5,7 +5,7 @@ import torch
 from generate import small, works
 
 import fusedmm
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 
 ops = torch.ops.fusedmm
 

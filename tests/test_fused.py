@@ -13,7 +13,7 @@ from generate import Case, cases, own_algorithms, run_or_decline, small
 import fusedmm
 from fusedmm import presets, reference
 from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, ops
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 
 EDGES = [
     "s*a", "a", "1", "s", "sigmoid(s)", "sigmoid(-s)", "a/(1+s)", "leaky_relu(s, 0.2)*a", "exp(-s/2)", "tanh(s)*a - s",

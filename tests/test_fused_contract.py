@@ -9,7 +9,7 @@ from opchecks import check_operator
 import fusedmm
 from fusedmm import presets
 from fusedmm._lib import REDUCTIONS
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 from fusedmm.ops.fused import Spec
 
 WEIGHTED_T = {**presets.T_DISTRIBUTION, "edge": "a/(1+s)"}

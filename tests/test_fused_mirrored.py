@@ -7,7 +7,7 @@ from test_fused import passes
 
 import fusedmm
 from fusedmm._lib import ACTIVATIONS, MESSAGES, SCORES, ops
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 from fusedmm.ops import fused as fused_module
 
 

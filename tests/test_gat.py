@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import fusedmm
 from fusedmm.ops import attention
 from fusedmm.ops.attention import ADDITIVE, Operands, Options
-from fusedmm.ops.gat import attend_self
+from fusedmm.ops.node_sums import attend_self
 
 ops = torch.ops.fusedmm
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -7,7 +7,7 @@ import torch
 
 import fusedmm
 from fusedmm import reference
-from fusedmm.ops.pair import as_channels
+from fusedmm.ops.spmm_sddmm import as_channels
 
 
 def matrix(heads, device, seed=0):

@@ -11,8 +11,8 @@ from small_graph import NODES, features, graph, weights
 from torch_geometric import EdgeIndex
 
 import fusedmm
+from fusedmm.matrix.normalize import with_loops
 from fusedmm.nn.adjacency import with_one_loop
-from fusedmm.normalize import with_loops
 
 F_IN, F_OUT = 5, 4
 

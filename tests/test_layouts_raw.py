@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
 from fusedmm import nn
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 
 OPERATORS = sorted(
     {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith("fusedmm::")}

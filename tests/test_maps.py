@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 import fusedmm
 from fusedmm.nn import GATv2Conv, TransformerConv
-from fusedmm.ops.maps import Call, attend_maps
+from fusedmm.ops.projected_attention import Call, attend_maps
 
 ops = torch.ops.fusedmm
 HEADS, FEAT, WIDTH = 3, 5, 15

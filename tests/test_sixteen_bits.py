@@ -6,10 +6,10 @@ from bounds import UNIT, sddmm_oracle, spmm_oracle
 from small_graph import NODES, features, graph
 
 import fusedmm
+from fusedmm.matrix.normalize import gcn_norm
 from fusedmm.nn import AGNNConv, GATConv, SAGEConv
-from fusedmm.normalize import gcn_norm
+from fusedmm.ops.checks import normalize
 from fusedmm.ops.edge_softmax import log_sum_exp, softmax
-from fusedmm.ops.operands import normalize
 
 HALVES = [torch.float16, torch.bfloat16]
 halves = pytest.mark.parametrize("dtype", HALVES, ids=str)

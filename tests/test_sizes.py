@@ -11,7 +11,7 @@ from generate import own_algorithms, small, works
 
 import fusedmm
 from fusedmm import data, nn
-from fusedmm.expression import parse
+from fusedmm.edge.parse import parse
 
 EDGES = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])
 ATTR = torch.ones(5, 3)

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 import fusedmm
 from fusedmm import CSR, structure
-from fusedmm.ops.pair import spmm_half
+from fusedmm.ops.spmm_sddmm import spmm_half
 
 
 def matrix(device: str) -> CSR:
@@ -124,7 +124,7 @@ def test_another_thread_waits_for_both_halves(monkeypatch):
             assert go.wait(60)
         return real(val, eid, old)
 
-    monkeypatch.setattr("fusedmm.csr.constant", slow)
+    monkeypatch.setattr("fusedmm.matrix.csr.constant", slow)
     thread = threading.Thread(target=product, args=(adj,))
     thread.start()
     assert stopped.wait(60)

@@ -12,7 +12,7 @@ import torch
 from generate import own_algorithms, works
 
 import fusedmm
-from fusedmm.normalize import looped_edges
+from fusedmm.matrix.normalize import looped_edges
 
 SECONDS = 0.4
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusedmm.csr import CSR
 from fusedmm.data.graph import Graph, extra
+from fusedmm.matrix.csr import CSR
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.structure import require_shape
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS
-from fusedmm.convert import as_csr, looped
-from fusedmm.csr import CSR
-from fusedmm.normalize import Looped
+from fusedmm.matrix.adapters import as_csr, looped
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.normalize import Looped
 from fusedmm.ops.spmm import spmm
 
 OptPair = tuple[Tensor, Tensor | None]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.jit import is_tracing
 
 from fusedmm import structure
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.nn.linear import Linear
 from fusedmm.structure import FLOATS, require_data, require_strided, require_tensor, require_values
 

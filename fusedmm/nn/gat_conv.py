@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
@@ -26,7 +26,7 @@ from fusedmm.nn.heads import (
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, goes_unseen, is_plain
 from fusedmm.ops.attention import attention
-from fusedmm.ops.gat import attend_self, self_scores
+from fusedmm.ops.node_sums import attend_self, self_scores
 
 
 class GATConv(Layer):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch.nn.parameter import Parameter
 
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
@@ -27,7 +27,7 @@ from fusedmm.nn.heads import (
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import joined, maps_of
 from fusedmm.ops.attention import attention
-from fusedmm.ops.maps import Call, attend_maps
+from fusedmm.ops.projected_attention import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
 
 

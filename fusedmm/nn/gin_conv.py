@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.incidence import from_columns, into_rows
+from fusedmm.matrix.incidence import from_columns, into_rows
 from fusedmm.nn.adjacency import OptPair, Size, aggregate, bipartite, features_of, reduction, with_edge_values
 from fusedmm.nn.checks import require_edge_attr, require_nodes, require_number, require_options, require_size
 from fusedmm.nn.inits import reset

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fusedmm import structure
-from fusedmm.convert import is_edge_index
-from fusedmm.csr import CSR
+from fusedmm.matrix.adapters import is_edge_index
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.normalize import with_loops, without_loops
 from fusedmm.nn.adjacency import (
     OptPair,
     Size,
@@ -22,8 +23,7 @@ from fusedmm.nn.adjacency import (
 )
 from fusedmm.nn.checks import require_edge_attr, require_number, require_options
 from fusedmm.nn.linear import Linear
-from fusedmm.normalize import with_loops, without_loops
-from fusedmm.ops.operands import require_pattern
+from fusedmm.ops.checks import require_pattern
 from fusedmm.ops.spmm import spmm
 from fusedmm.structure import CONVERTED, FLOATS, INTEGERS, outside, require_data
 

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.incidence import into_rows
+from fusedmm.matrix.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
 from fusedmm.nn.heads import Weights, edges, merged, require_sum, with_weights, writable
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, is_plain, joined, maps_of
 from fusedmm.ops.attention import attention
-from fusedmm.ops.edged import attend_edges, expanded
-from fusedmm.ops.maps import Call, attend_maps
+from fusedmm.ops.edge_attention import attend_edges, expanded
+from fusedmm.ops.projected_attention import Call, attend_maps
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 

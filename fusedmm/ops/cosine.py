@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import sums_dtype
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
-from fusedmm.ops.operands import needs_rules, normalize, require_dense
-from fusedmm.ops.pair import gradients, kept, run
+from fusedmm.ops.checks import needs_rules, normalize, require_dense
+from fusedmm.ops.spmm_sddmm import gradients, kept, run
 
 EPS = 1e-12  # as torch's normalize has it
 

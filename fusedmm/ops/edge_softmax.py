@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, sums_dtype
-from fusedmm.convert import as_csr
-from fusedmm.csr import CSR
-from fusedmm.ops.operands import autocast, needs_rules, require_pattern
-from fusedmm.ops.pair import Held, half, kept, run, sddmm_half, spmm_half
+from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import autocast, needs_rules, require_pattern
+from fusedmm.ops.spmm_sddmm import Held, half, kept, run, sddmm_half, spmm_half
 from fusedmm.structure import FLOATS, require_strided
 
 ADDITIVE = 1

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm.csr import CSR
-from fusedmm.ops.operands import needs_rules
-from fusedmm.ops.pair import Held, Values, as_channels, half, kind_of, like_values, run, serves_all, spmm_run
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import needs_rules
+from fusedmm.ops.spmm_sddmm import Held, Values, as_channels, half, kind_of, like_values, run, serves_all, spmm_run
 from fusedmm.ops.transforms import flat_operand, flat_values
 
 ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3

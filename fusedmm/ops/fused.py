@@ -17,13 +17,13 @@ from torch import Tensor
 
 from fusedmm import reference
 from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, algorithm_number, ops
-from fusedmm.convert import as_csr
-from fusedmm.csr import CSR
-from fusedmm.expression import Expression, parse
+from fusedmm.edge.parse import Expression, parse
+from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
-from fusedmm.ops.operands import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
-from fusedmm.ops.pair import (
+from fusedmm.ops.spmm_sddmm import (
     Values,
     gradients,
     half,

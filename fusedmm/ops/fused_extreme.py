@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import sums_dtype
-from fusedmm.csr import CSR
-from fusedmm.ops.operands import needs_rules
-from fusedmm.ops.pair import Values, gradients, kept
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import needs_rules
+from fusedmm.ops.spmm_sddmm import Values, gradients, kept
 from fusedmm.structure import is_captured
 
 # Numbers per gathered operand of a part; a row alone may have more. Larger ones took a CPU twice the time, since

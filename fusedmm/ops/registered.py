@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, ops, sums_dtype
-from fusedmm.ops.pair import (
+from fusedmm.ops.spmm_sddmm import (
     as_channels,
     entries_of,
     kept,

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from fusedmm._lib import REDUCTIONS
-from fusedmm.csr import CSR
-from fusedmm.ops.operands import is_mixed, needs_rules, require_dense
-from fusedmm.ops.pair import spmm_back, spmm_run
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
 from fusedmm.ops.spmm import spmm
+from fusedmm.ops.spmm_sddmm import spmm_back, spmm_run
 
 Optional = Tensor | None
 ONE_STEP = ("sum", "mean")

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import algorithm_number
-from fusedmm.convert import as_csr
-from fusedmm.csr import CSR
-from fusedmm.incidence import from_columns, from_rows
-from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
-from fusedmm.ops.pair import kept, sddmm_half, spmm_half
+from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import from_columns, from_rows
+from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
+from fusedmm.ops.spmm_sddmm import kept, sddmm_half, spmm_half
 from fusedmm.structure import is_exporting
 
 ELEMENTWISE: dict[str, Any] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, algorithm_number
-from fusedmm.convert import lent
-from fusedmm.csr import CSR
+from fusedmm.matrix.adapters import lent
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.operands import autocast, require_dense, require_values, rows_of
-from fusedmm.ops.pair import spmm_half
+from fusedmm.ops.spmm_sddmm import spmm_half
 
 
 def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:

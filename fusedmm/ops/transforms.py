@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import sums_dtype
-from fusedmm.ops import pair
-from fusedmm.ops.pair import Held, Values
+from fusedmm.ops import spmm_sddmm
+from fusedmm.ops.spmm_sddmm import Held, Values
 
 
 def _batch_behind(t: Tensor, dim: int | None, batch: int) -> Tensor:
@@ -46,20 +46,20 @@ def _added(parts: list[Tensor], like: Tensor) -> Tensor:
 
 
 class SpMM(torch.autograd.Function):
-    """pair.SpMM for torch.func."""
+    """spmm_sddmm.SpMM for torch.func."""
 
     @staticmethod
     def forward(held: Held, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        return pair.spmm_run(held.adj, transposed, val, x, reduce, algorithm)
+        return spmm_sddmm.spmm_run(held.adj, transposed, val, x, reduce, algorithm)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         held, ctx.transposed, val, x, ctx.reduce, _ = inputs
         ctx.adj = held.adj
-        pair.SpMM.keep(ctx, val, x)
+        spmm_sddmm.SpMM.keep(ctx, val, x)
         ctx.save_for_forward(val, x)
 
-    backward = pair.SpMM.backward
+    backward = spmm_sddmm.SpMM.backward
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -67,9 +67,9 @@ class SpMM(torch.autograd.Function):
         _, _, dval, dx, _, _ = tangents
         parts = []
         if dx is not None:
-            parts.append(pair.spmm_half(ctx.adj, ctx.transposed, val, dx.to(sums_dtype(x)), ctx.reduce))
+            parts.append(spmm_sddmm.spmm_half(ctx.adj, ctx.transposed, val, dx.to(sums_dtype(x)), ctx.reduce))
         if dval is not None:
-            parts.append(pair.spmm_half(ctx.adj, ctx.transposed, dval, x.to(sums_dtype(x)), ctx.reduce))
+            parts.append(spmm_sddmm.spmm_half(ctx.adj, ctx.transposed, dval, x.to(sums_dtype(x)), ctx.reduce))
         return _added(parts, x)
 
     @staticmethod
@@ -78,25 +78,25 @@ class SpMM(torch.autograd.Function):
     ) -> Any:
         flat, heads = flat_operand(x, in_dims[3], info.batch_size)
         values = flat_values(val, in_dims[2], info.batch_size, heads)
-        y = pair.spmm_half(held.adj, transposed, values, flat, reduce, algorithm)
+        y = spmm_sddmm.spmm_half(held.adj, transposed, values, flat, reduce, algorithm)
         return y.reshape(y.shape[0], info.batch_size, *([heads] if heads else []), y.shape[-1]), 1
 
 
 class SDDMM(torch.autograd.Function):
-    """pair.SDDMM for torch.func."""
+    """spmm_sddmm.SDDMM for torch.func."""
 
     @staticmethod
     def forward(held: Held, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
-        return pair.sddmm_run(held.adj, transposed, val, a, b, algorithm)
+        return spmm_sddmm.sddmm_run(held.adj, transposed, val, a, b, algorithm)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         held, ctx.transposed, val, a, b, _ = inputs
         ctx.adj = held.adj
-        pair.SDDMM.keep(ctx, val, a, b)
+        spmm_sddmm.SDDMM.keep(ctx, val, a, b)
         ctx.save_for_forward(val, a, b)
 
-    backward = pair.SDDMM.backward
+    backward = spmm_sddmm.SDDMM.backward
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -106,11 +106,11 @@ class SDDMM(torch.autograd.Function):
         a, b = a.to(dtype), b.to(dtype)
         parts = []
         if dval is not None:
-            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, dval, a, b))
+            parts.append(spmm_sddmm.sddmm_half(ctx.adj, ctx.transposed, dval, a, b))
         if da is not None:
-            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, val, da.to(dtype), b))
+            parts.append(spmm_sddmm.sddmm_half(ctx.adj, ctx.transposed, val, da.to(dtype), b))
         if db is not None:
-            parts.append(pair.sddmm_half(ctx.adj, ctx.transposed, val, a, db.to(dtype)))
+            parts.append(spmm_sddmm.sddmm_half(ctx.adj, ctx.transposed, val, a, db.to(dtype)))
         return _added(parts, like)
 
     @staticmethod
@@ -120,5 +120,5 @@ class SDDMM(torch.autograd.Function):
         flat_a, heads = flat_operand(a, in_dims[3], info.batch_size)
         flat_b, _ = flat_operand(b, in_dims[4], info.batch_size)
         values = flat_values(val, in_dims[2], info.batch_size, heads)
-        e = pair.sddmm_half(held.adj, transposed, values, flat_a, flat_b, algorithm)
+        e = spmm_sddmm.sddmm_half(held.adj, transposed, values, flat_a, flat_b, algorithm)
         return e.reshape(e.shape[0], info.batch_size, *([heads] if heads else [])), 1

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.structure import FLOATS, require_strided
 
 Size = int | tuple[int, int] | None

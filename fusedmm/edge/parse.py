@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from fusedmm.assembly import assemble
-from fusedmm.folding import fold
+from fusedmm.edge.assemble import assemble
+from fusedmm.edge.constants import fold
 
 MAX_LENGTH, MAX_DEPTH = 1000, 40
 
@@ -174,7 +174,7 @@ class Expression:
     """A function of a score ``s`` and an edge value ``a``; made by ``parse``.
 
     Example:
-        >>> f = fusedmm.expression.parse("sigmoid(s) * a")
+        >>> f = fusedmm.edge.parse.parse("sigmoid(s) * a")
         >>> f.derivative("a")
         Expression('sigmoid(s)')
         >>> f.torch(torch.tensor([0.0]), torch.tensor([2.0]))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.compress import rows_of, transpose
+from fusedmm.matrix.compress import rows_of, transpose
 from fusedmm.structure import (
     NO_TRANSPOSE,
     Half,
@@ -105,7 +105,7 @@ class CSR:
             TypeError: dtypes that are not integers, or tensors on several devices.
             ValueError: a malformed structure; the text has the index and the value.
         """
-        return forms.from_csr(ptr, idx, val, shape, check)
+        return constructors.from_csr(ptr, idx, val, shape, check)
 
     @staticmethod
     def from_coo(
@@ -127,7 +127,7 @@ class CSR:
         Raises:
             TypeError, ValueError: as ``from_csr``.
         """
-        return forms.from_coo(row, col, val, shape, check)
+        return constructors.from_coo(row, col, val, shape, check)
 
     @staticmethod
     def from_edge_index(
@@ -148,12 +148,12 @@ class CSR:
         Returns:
             CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
         """
-        return forms.from_edge_index(edge_index, edge_weight, size, check)
+        return constructors.from_edge_index(edge_index, edge_weight, size, check)
 
     @staticmethod
     def from_dense(dense: Tensor) -> CSR:
         """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
-        return forms.from_dense(dense)
+        return constructors.from_dense(dense)
 
     @staticmethod
     def from_torch(adj: Tensor, *, check: bool = True) -> CSR:
@@ -167,7 +167,7 @@ class CSR:
             TypeError: another layout, or values that are not floating-point.
             ValueError: a batch, or more than two sparse dimensions.
         """
-        return forms.from_torch(adj, check)
+        return constructors.from_torch(adj, check)
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
@@ -177,7 +177,7 @@ class CSR:
             TypeError: complex numbers, long doubles, or no sparse matrix.
             ValueError: an array of other than two dimensions.
         """
-        return forms.from_scipy(matrix, check)
+        return constructors.from_scipy(matrix, check)
 
     @staticmethod
     @lasting
@@ -287,7 +287,7 @@ class CSR:
             TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
             ValueError: no device's name, one that is neither cpu nor cuda, or a CUDA device that torch does not see.
         """
-        return forms.to(self, device, dtype, non_blocking)
+        return constructors.to(self, device, dtype, non_blocking)
 
     def cpu(self) -> CSR:
         """``to("cpu")``."""
@@ -299,14 +299,14 @@ class CSR:
 
     def pin_memory(self) -> CSR:
         """In memory that a GPU copies from without waiting; needs a GPU, as torch's does."""
-        return forms.pin_memory(self)
+        return constructors.pin_memory(self)
 
     def add_self_loops(self, fill: float = 1.0) -> CSR:
-        """With one self loop per node; see ``fusedmm.normalize.add_self_loops``."""
+        """With one self loop per node; see ``fusedmm.matrix.normalize.add_self_loops``."""
         return normalize.add_self_loops(self, fill)
 
     def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
-        """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.normalize.gcn_norm``."""
+        """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.matrix.normalize.gcn_norm``."""
         return normalize.gcn_norm(self, improved, add_self_loops)
 
     def cache_transpose(self) -> CSR:
@@ -361,7 +361,7 @@ class CSR:
 
     def to_dense(self) -> Tensor:
         """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
-        return forms.to_dense(self)
+        return constructors.to_dense(self)
 
     def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
         """As a torch sparse tensor (CSR, where repeated entries are added up, or COO); float32 ones without values.
@@ -369,10 +369,10 @@ class CSR:
         Raises:
             ValueError: values with heads, or another layout.
         """
-        return forms.to_torch(self, layout)
+        return constructors.to_torch(self, layout)
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        return forms.times(self, x)
+        return constructors.times(self, x)
 
     # ---- pickling: the lock stays behind ----
 
@@ -391,8 +391,8 @@ class CSR:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
-        forms.settle(self, stored=True)
+        constructors.settle(self, stored=True)
         self._permute_values()
 
 
-from fusedmm import forms, normalize  # noqa: E402  they make CSRs
+from fusedmm.matrix import constructors, normalize  # noqa: E402  they make CSRs

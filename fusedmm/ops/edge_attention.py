@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, sums_dtype
-from fusedmm.csr import CSR
-from fusedmm.incidence import into_rows
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import into_rows
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
+from fusedmm.ops.checks import needs_rules, require_dense
 from fusedmm.ops.edge_softmax import softmax
-from fusedmm.ops.operands import needs_rules, require_dense
-from fusedmm.ops.pair import gradients, half, kept, run, sddmm_half, spmm_half
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
+from fusedmm.ops.spmm_sddmm import gradients, half, kept, run, sddmm_half, spmm_half
 
 
 def attend_edges(

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, sums_dtype
-from fusedmm.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
-from fusedmm.csr import CSR
-from fusedmm.incidence import into_rows
+from fusedmm.matrix.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import into_rows
 from fusedmm.structure import FLOATS, derived, lasting, own, plan_of, require_number, require_values, was_looked_at
 
 _normalize: Any = ops._normalize.default
@@ -244,7 +244,7 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
 @torch.no_grad()
 def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
-    from fusedmm.ops.pair import run
+    from fusedmm.ops.spmm_sddmm import run
 
     here = None
     if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from fusedmm._lib import ops
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import ADDITIVE, Options
-from fusedmm.ops.operands import is_mixed, needs_rules, require_dense
-from fusedmm.ops.pair import gradients, run
+from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
+from fusedmm.ops.spmm_sddmm import gradients, run
 
 Call = tuple[CSR, float, float]  # the matrix, slope and dropout
 

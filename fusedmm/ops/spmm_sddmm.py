@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated, sums_dtype
-from fusedmm.csr import CSR
-from fusedmm.ops.operands import needs_rules
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import needs_rules
 from fusedmm.structure import Half, lasting, shared_by
 
 Values = Tensor | None

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from fusedmm.csr import CSR
-from fusedmm.forms import settle
+from fusedmm.matrix.constructors import settle
+from fusedmm.matrix.csr import CSR
 from fusedmm.structure import is_exporting, is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.

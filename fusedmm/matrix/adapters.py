@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
-from fusedmm.compress import EDGE_PLACES, as_eid, is_outside, require_inside
-from fusedmm.csr import CSR
-from fusedmm.forms import from_edges
-from fusedmm.normalize import Looped, looped_edges, with_loops
+from fusedmm.matrix.compress import EDGE_PLACES, as_eid, is_outside, require_inside
+from fusedmm.matrix.constructors import from_edges
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.normalize import Looped, looped_edges, with_loops
 from fusedmm.structure import (
     CONVERTED,
     INTEGERS,

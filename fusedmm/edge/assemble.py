@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fusedmm.expression import Graph
+    from fusedmm.edge.parse import Graph
 
 MAX_STEPS, REGISTERS = 96, 16
 

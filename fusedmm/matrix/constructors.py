@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.compress import EDGE_PLACES, Places, compress
-from fusedmm.csr import CSR
+from fusedmm.matrix.compress import EDGE_PLACES, Places, compress
+from fusedmm.matrix.csr import CSR
 from fusedmm.structure import (
     FLOATS,
     is_captured,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from fusedmm._lib import ops
-from fusedmm.csr import CSR
+from fusedmm.matrix.csr import CSR
 from fusedmm.structure import derived, lasting
 
 NOT_SEEN = (

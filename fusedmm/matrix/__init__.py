@@ -1,0 +1,1 @@
+"""The sparse matrix: how one is made, checked, transposed, normalised and converted from what others hold."""
