@@ -22,8 +22,8 @@ from fusedmm._lib import build_info
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
 from fusedmm.data.graph import extra
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import require_device
 from fusedmm.networks import MODELS, Model, Network
-from fusedmm.structure import require_device
 
 OURS, ALONE = "fusedmm", "without the graph"
 CLEAR = Path("/proc/self/clear_refs")

@@ -8,9 +8,8 @@ from opchecks import check_operator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
-from fusedmm import structure
 from fusedmm._lib import ops
-from fusedmm.matrix import adapters, compress, normalize
+from fusedmm.matrix import adapters, compress, normalize, structure
 from fusedmm.matrix.normalize import gcn_norm, with_loops
 from fusedmm.ops.spmm_sddmm import entries_of, per_entry
 

@@ -10,7 +10,7 @@ import torch
 
 import fusedmm
 from benchmarks.trial import peak_bytes
-from fusedmm.structure import LARGE, NEITHER
+from fusedmm.matrix.structure import LARGE, NEITHER
 
 ROWS, HEADS, FEAT = 40_000, 2, 8
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm.structure import EVEN, NEITHER, TILED, UNEVEN, evenness
+from fusedmm.matrix.structure import EVEN, NEITHER, TILED, UNEVEN, evenness
 
 UNKNOWN, N = 0, TILED[1]
 

@@ -11,7 +11,8 @@ from torch.export import export
 from torch.utils import _pytree as pytree
 
 import fusedmm
-from fusedmm import CSR, structure
+from fusedmm import CSR
+from fusedmm.matrix import structure
 from fusedmm.ops.spmm_sddmm import spmm_half
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fusedmm.matrix.csr import CSR
-from fusedmm.structure import require_shape
+from fusedmm.matrix.structure import require_shape
 
 Array = np.ndarray[Any, Any]
 

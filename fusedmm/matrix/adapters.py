@@ -16,7 +16,7 @@ from fusedmm.matrix.compress import EDGE_PLACES, as_eid, is_outside, require_ins
 from fusedmm.matrix.constructors import from_edges
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import Looped, looped_edges, with_loops
-from fusedmm.structure import (
+from fusedmm.matrix.structure import (
     CONVERTED,
     INTEGERS,
     LATER,

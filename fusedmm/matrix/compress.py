@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
-from fusedmm.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_looked_at
+from fusedmm.matrix.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_looked_at
 
 OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default

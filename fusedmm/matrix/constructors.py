@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusedmm.matrix.compress import EDGE_PLACES, Places, compress
 from fusedmm.matrix.csr import CSR
-from fusedmm.structure import (
+from fusedmm.matrix.structure import (
     FLOATS,
     is_captured,
     lasting,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.compress import rows_of, transpose
-from fusedmm.structure import (
+from fusedmm.matrix.structure import (
     NO_TRANSPOSE,
     Half,
     Shared,

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fusedmm.matrix.constructors import settle
 from fusedmm.matrix.csr import CSR
-from fusedmm.structure import is_exporting, is_wrapped, plain
+from fusedmm.matrix.structure import is_exporting, is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
 KEPT = ("val_here", "val_there")

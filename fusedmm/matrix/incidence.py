@@ -12,7 +12,7 @@ import torch
 
 from fusedmm._lib import ops
 from fusedmm.matrix.csr import CSR
-from fusedmm.structure import derived, lasting
+from fusedmm.matrix.structure import derived, lasting
 
 NOT_SEEN = (
     "edge features and sddmm's elementwise forms need this CSR's incidence: call the layer or operator once before the "

@@ -18,7 +18,16 @@ from fusedmm._lib import ops, sums_dtype
 from fusedmm.matrix.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows
-from fusedmm.structure import FLOATS, derived, lasting, own, plan_of, require_number, require_values, was_looked_at
+from fusedmm.matrix.structure import (
+    FLOATS,
+    derived,
+    lasting,
+    own,
+    plan_of,
+    require_number,
+    require_values,
+    was_looked_at,
+)
 
 _normalize: Any = ops._normalize.default
 

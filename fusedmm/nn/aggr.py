@@ -21,12 +21,12 @@ from torch.nn.parameter import Parameter
 
 from fusedmm._lib import REDUCTIONS, sums_dtype
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import require_strided
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_number, require_size
 from fusedmm.ops.attention import attention
 from fusedmm.ops.checks import autocast
 from fusedmm.ops.spmm_sddmm import kept_entries
-from fusedmm.structure import require_strided
 
 FUSED = {"add": "sum", **{name: name for name in REDUCTIONS}}  # what PyG has no messages for, by these names alone
 PEER = "torch_geometric.nn.aggr."

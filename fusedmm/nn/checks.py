@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.jit import is_tracing
 
-from fusedmm import structure
+from fusedmm.matrix import structure
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import FLOATS, require_data, require_strided, require_tensor, require_values
 from fusedmm.nn.linear import Linear
-from fusedmm.structure import FLOATS, require_data, require_strided, require_tensor, require_values
 
 MAPPED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)  # what a linear map takes besides dense tensors
 BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}

@@ -11,12 +11,12 @@ from torch.nn.parameter import Parameter
 from fusedmm.matrix.adapters import is_edge_index
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import normalized
+from fusedmm.matrix.structure import CONVERTED, is_wrapped, lasting, outside
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, reduction, with_one_loop
 from fusedmm.nn.checks import require_edge_weight, require_nodes, require_options, require_size
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear
-from fusedmm.structure import CONVERTED, is_wrapped, lasting, outside
 
 
 class GCNConv(Layer):

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedmm import structure
+from fusedmm.matrix import structure
 from fusedmm.matrix.adapters import is_edge_index
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import with_loops, without_loops
+from fusedmm.matrix.structure import CONVERTED, FLOATS, INTEGERS, outside, require_data
 from fusedmm.nn.adjacency import (
     OptPair,
     Size,
@@ -25,7 +26,6 @@ from fusedmm.nn.checks import require_edge_attr, require_number, require_options
 from fusedmm.nn.linear import Linear
 from fusedmm.ops.checks import require_pattern
 from fusedmm.ops.spmm import spmm
-from fusedmm.structure import CONVERTED, FLOATS, INTEGERS, outside, require_data
 
 Fill = float | Tensor | str | None
 Weights = tuple[Any, Tensor]

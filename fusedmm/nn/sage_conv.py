@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedmm.matrix.adapters import settle
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import LATER
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Aggregation, Aggregations, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
@@ -16,7 +17,6 @@ from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.ops.checks import normalize
 from fusedmm.ops.sage import ONE_STEP, convolve
-from fusedmm.structure import LATER
 
 
 class SAGEConv(Layer):

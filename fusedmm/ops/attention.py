@@ -20,11 +20,11 @@ from torch.nn.functional import leaky_relu
 from fusedmm._lib import algorithm_number, ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
 from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, rows_of
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
 from fusedmm.ops.sddmm import elementwise
 from fusedmm.ops.spmm_sddmm import gradients, half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
-from fusedmm.structure import FLOATS, is_strided, require_number, require_strided
 
 SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 # SCALED is DOT by 1 / sqrt(F), which the library computes: to compiled code that is another number for each F.

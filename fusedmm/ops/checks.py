@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
 from fusedmm.matrix.csr import CSR
-from fusedmm.structure import FLOATS, require_strided
+from fusedmm.matrix.structure import FLOATS, require_strided
 
 Size = int | tuple[int, int] | None
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from fusedmm._lib import ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.checks import autocast, needs_rules, require_pattern
 from fusedmm.ops.spmm_sddmm import Held, half, kept, run, sddmm_half, spmm_half
-from fusedmm.structure import FLOATS, require_strided
 
 ADDITIVE = 1
 

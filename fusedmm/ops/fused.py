@@ -20,6 +20,7 @@ from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, algorithm_nu
 from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import Half, derived
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
@@ -37,7 +38,6 @@ from fusedmm.ops.spmm_sddmm import (
     serves_all,
     spmm_half,
 )  # fmt: skip
-from fusedmm.structure import Half, derived
 
 
 class Spec(NamedTuple):

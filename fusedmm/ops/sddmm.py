@@ -11,9 +11,9 @@ from fusedmm._lib import algorithm_number
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, from_rows
+from fusedmm.matrix.structure import is_exporting
 from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.spmm_sddmm import kept, sddmm_half, spmm_half
-from fusedmm.structure import is_exporting
 
 ELEMENTWISE: dict[str, Any] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import Half, lasting, shared_by
 from fusedmm.ops.checks import needs_rules
-from fusedmm.structure import Half, lasting, shared_by
 
 Values = Tensor | None
 Kind = tuple[int | None, torch.dtype]
