@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fusedmm.edge.parse import Graph
+from fusedmm.edge.derive import Graph
 
 MAX_STEPS, REGISTERS = 96, 16
 

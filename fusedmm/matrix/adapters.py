@@ -198,7 +198,7 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
             return with_loops(as_csr(adj, size=size))
         size = require_shape(size, "size")
         if _recall(_known, adj, mark, size, True) is None:
-            known = looped_edges(adj, *size)
+            known = looped_edges(CSR, adj, *size)
         known = with_loops(as_csr(adj, size=size)) if known is None else known
         _remember(_looped, adj, mark, size, True, known)
     return known
@@ -252,7 +252,7 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
         return csr.with_values(own_values(adj._values() if uncoalesced else adj.values()))
     if strided and size is not None and is_edge_index(adj):
         waits = check != LATER or adj.shape[1] > FEW or not adj.is_cuda or is_captured(adj)
-        csr = from_edges(adj, None, *size, bool(check) if waits else check)
+        csr = from_edges(CSR, adj, None, *size, bool(check) if waits else check)
     else:
         csr = _convert(adj, size, bool(check))
     _remember(_known, adj, mark, key, check, csr.pattern())

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import EDGE_PLACES, Places, compress
-from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import (
     FLOATS,
     is_captured,
     lasting,
     own,
     own_values,
-    plan_of,
     require_data,
     require_device,
     require_integers,
@@ -33,7 +32,7 @@ from fusedmm.matrix.structure import (
 
 
 @lasting
-def from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> CSR:
+def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
     """``CSR.from_csr``."""
     require_untraced()
     require_vector("ptr", ptr)
@@ -50,10 +49,10 @@ def from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bo
     if check and idx.dtype == torch.int64 and idx.numel():
         require_range("idx[{}]", idx, cols)  # before the cast to int32 could hide it
     none = torch.empty(0, dtype=torch.uint8, device=ptr.device)
-    return CSR.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
+    return kind.make(own(ptr, torch.int64), own(idx, torch.int32), none, val, cols, check, check)
 
 
-def from_coo(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool) -> CSR:
+def from_coo(kind: type[M], row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
     """``CSR.from_coo``."""
     require_vector("row", row)
     require_vector("col", col)
@@ -61,13 +60,19 @@ def from_coo(row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bo
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
     shape = None if shape is None else require_shape(shape)
-    return _from_pairs(row, col, val, shape, bool(check), ("row[{}]", "col[{}]"))
+    return _from_pairs(kind, row, col, val, shape, bool(check), ("row[{}]", "col[{}]"))
 
 
 @lasting
 def _from_pairs(
-    row: Tensor, col: Tensor, val: Tensor | None, shape: tuple[int, int] | None, check: int, places: Places
-) -> CSR:
+    kind: type[M],
+    row: Tensor,
+    col: Tensor,
+    val: Tensor | None,
+    shape: tuple[int, int] | None,
+    check: int,
+    places: Places,
+) -> M:
     """A CSR of coordinates whose form is right; places are what errors call an element of row and of col."""
     require_untraced()
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
@@ -75,13 +80,13 @@ def _from_pairs(
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
     rows, cols = shape
     ptr, idx, eid, plan, looked = compress(row, col, rows, cols, check, places)
-    made = CSR.make(ptr, idx, eid, val, cols, False, plan)
+    made = kind.make(ptr, idx, eid, val, cols, False, plan)
     if looked is not None:
         shared_by(made).looked = looked
     return made
 
 
-def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> CSR:
+def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> M:
     """``CSR.from_edge_index``."""
     require_integers("edge_index", edge_index)
     require_data("edge_index", edge_index)
@@ -91,16 +96,18 @@ def from_edge_index(edge_index: Tensor, edge_weight: Tensor | None, size: Any, c
     require_values(edge_weight, edge_index.shape[1], edge_index.device, "edge_weight")
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    return from_edges(edge_index, edge_weight, *require_size(size), bool(check))
+    return from_edges(kind, edge_index, edge_weight, *require_size(size), bool(check))
 
 
-def from_edges(edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int) -> CSR:
+def from_edges(
+    kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int
+) -> M:
     """``from_edge_index`` of what is known to be one, and of sizes."""
     col, row = edge_index.unbind()
-    return _from_pairs(row, col, edge_weight, (targets, sources), check, EDGE_PLACES)
+    return _from_pairs(kind, row, col, edge_weight, (targets, sources), check, EDGE_PLACES)
 
 
-def from_dense(dense: Tensor) -> CSR:
+def from_dense(kind: type[M], dense: Tensor) -> M:
     """``CSR.from_dense``."""
     require_tensor("dense", dense)
     require_data("dense", dense)
@@ -109,10 +116,10 @@ def from_dense(dense: Tensor) -> CSR:
     if dense.dim() != 2:
         raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
     row, col = torch.nonzero(dense.detach(), as_tuple=True)
-    return from_coo(row, col, dense[row, col], (dense.size(0), dense.size(1)), True)
+    return from_coo(kind, row, col, dense[row, col], (dense.size(0), dense.size(1)), True)
 
 
-def from_torch(adj: Tensor, check: bool) -> CSR:
+def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
     """``CSR.from_torch``."""
     require_tensor("adj", adj)
     if adj.layout in (torch.sparse_csr, torch.sparse_csc):
@@ -120,8 +127,8 @@ def from_torch(adj: Tensor, check: bool) -> CSR:
             raise ValueError(f"adj must be one matrix, not a batch of shape {list(adj.shape)}")
         val, shape = own_values(adj.values()), (adj.size(0), adj.size(1))
         if adj.layout == torch.sparse_csr:
-            return CSR.from_csr(adj.crow_indices(), adj.col_indices(), val, shape, check=check)
-        return CSR.from_csr(adj.ccol_indices(), adj.row_indices(), val, shape[::-1], check=check).t()
+            return from_csr(kind, adj.crow_indices(), adj.col_indices(), val, shape, check)
+        return from_csr(kind, adj.ccol_indices(), adj.row_indices(), val, shape[::-1], check).t()
     if adj.layout != torch.sparse_coo:
         raise TypeError(f"adj must be a torch sparse CSR, CSC or COO tensor, not {adj.layout}")
     if adj.sparse_dim() != 2:
@@ -130,10 +137,10 @@ def from_torch(adj: Tensor, check: bool) -> CSR:
         adj = adj.coalesce()  # only a coalesced tensor's values() carry a gradient
     indices = adj.indices() if adj.is_coalesced() else adj._indices()
     values = adj.values() if adj.is_coalesced() else adj._values()
-    return CSR.from_coo(indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check=check)
+    return from_coo(kind, indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check)
 
 
-def from_scipy(matrix: Any, check: bool) -> CSR:
+def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
     """``CSR.from_scipy``."""
     if not hasattr(matrix, "tocsr"):
         raise TypeError(f"matrix must be a scipy sparse matrix or array, not {type(matrix).__name__}")
@@ -144,11 +151,11 @@ def from_scipy(matrix: Any, check: bool) -> CSR:
     csr = matrix.tocsr()
     val = torch.from_numpy(csr.data)
     val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
-    return CSR.from_csr(torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check=check)
+    return from_csr(kind, torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check)
 
 
 @lasting
-def to(adj: CSR, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> CSR:
+def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     """``CSR.to``."""
     if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
@@ -160,33 +167,19 @@ def to(adj: CSR, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> 
     if target == adj.device or (target.index is None and target.type == adj.device.type):
         return adj if val is adj.val else adj.with_values(val)
     ptr, idx, eid = (t.to(target, non_blocking=non_blocking) for t in (adj.ptr, adj.idx, adj.eid))
-    return CSR.make(ptr, idx, eid, val, adj.n_cols, False, not (non_blocking or is_captured(ptr)))
+    return type(adj).make(ptr, idx, eid, val, adj.n_cols, False, not (non_blocking or is_captured(ptr)))
 
 
 @lasting
-def pin_memory(adj: CSR) -> CSR:
+def pin_memory(adj: M) -> M:
     """``CSR.pin_memory``."""
     val = None if adj.val is None else adj.val.pin_memory()
-    return CSR.make(adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True)
+    return type(adj).make(
+        adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True
+    )
 
 
-def settle(adj: CSR, stored: bool = False) -> None:
-    """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one.
-
-    stored: they may have been made by another version of the library.
-    """
-    adj._set(plan=_settled(adj.plan, adj.ptr, adj.idx, adj.n_cols, stored))
-    if adj.ptr_t is not None:
-        adj._set(plan_t=_settled(adj.plan_t, adj.ptr_t, adj.idx_t, adj.shape[0], stored))  # type: ignore[arg-type]
-
-
-def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Tensor:
-    if ptr.is_cuda:
-        return plan if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr))
-    return plan.new_empty(0) if plan.numel() else plan  # a CPU needs none
-
-
-def to_dense(adj: CSR) -> Tensor:
+def to_dense(adj: Matrix) -> Tensor:
     """``CSR.to_dense``."""
     row, col, val = adj.coo()
     if val is None:
@@ -194,7 +187,7 @@ def to_dense(adj: CSR) -> Tensor:
     return val.new_zeros(*adj.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
 
 
-def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
+def to_torch(adj: Matrix, layout: torch.layout) -> Tensor:
     """``CSR.to_torch``."""
     if adj.val is not None and adj.val.dim() != 1:
         raise ValueError("torch sparse tensors hold one value per entry, not one per head")
@@ -213,11 +206,3 @@ def to_torch(adj: CSR, layout: torch.layout) -> Tensor:
         row, col, _ = adj.coo()
         return torch.sparse_coo_tensor(torch.stack([row, col]), val, adj.shape)
     raise ValueError(f"layout must be torch.sparse_csr or torch.sparse_coo, not {layout}")
-
-
-def times(adj: CSR, x: Any) -> Tensor:
-    """``adj @ x``, of a vector too."""
-    from fusedmm.ops.spmm import spmm
-
-    vector = isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 1
-    return spmm(adj, x[:, None])[:, 0] if vector else spmm(adj, x)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from fusedmm.matrix.constructors import settle
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_exporting, is_wrapped, plain
 
@@ -66,7 +65,7 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
     adj = CSR(**parts, n_cols=-1 if cols is None else cols)
     adj._set(**kept)
     if not torch.compiler.is_compiling():
-        settle(adj)
+        adj.settle()
     return adj
 
 

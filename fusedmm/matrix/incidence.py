@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from fusedmm._lib import ops
-from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.base import M
 from fusedmm.matrix.structure import derived, lasting
 
 NOT_SEEN = (
@@ -20,7 +20,7 @@ NOT_SEEN = (
 )
 
 
-def into_rows(adj: CSR) -> CSR:
+def into_rows(adj: M) -> M:
     """[rows, nnz]: has a 1 at (i, p) where entry p of the caller's order is in row i. Kept beside the structure.
 
     Raises:
@@ -31,19 +31,19 @@ def into_rows(adj: CSR) -> CSR:
 
 
 @lasting
-def _into_rows(adj: CSR) -> CSR:
+def _into_rows(adj: M) -> M:
     if adj.nnz >= 2**31:
         raise ValueError(f"edge features need fewer than 2^31 edges, not {adj.nnz}")
     edges = torch.arange(adj.nnz + 1, device=adj.device)
     number = adj.eid if adj.eid.numel() else edges[:-1].int()
     row = adj.coo()[0].int()
-    return CSR(
+    return type(adj)(
         adj.ptr, number, None, adj.eid, ops._plan(adj.ptr, number), adj.none, adj.nnz,
         edges, row, adj.none, ops._plan(edges, row),
     )  # fmt: skip
 
 
-def from_rows(adj: CSR) -> CSR:
+def from_rows(adj: M) -> M:
     """[nnz, rows]: has a 1 at (p, i) where entry p of the caller's order is in row i.
 
     Raises:
@@ -52,7 +52,7 @@ def from_rows(adj: CSR) -> CSR:
     return into_rows(adj).t()
 
 
-def from_columns(adj: CSR) -> CSR:
+def from_columns(adj: M) -> M:
     """[nnz, cols]: has a 1 at (p, j) where entry p of the caller's order is in column j.
 
     Raises:

@@ -9,14 +9,15 @@ deterministic, without atomics.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, sums_dtype
+from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
-from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows
 from fusedmm.matrix.structure import (
     FLOATS,
@@ -28,6 +29,7 @@ from fusedmm.matrix.structure import (
     require_values,
     was_looked_at,
 )
+from fusedmm.ops.spmm_sddmm import run, sddmm_half, spmm_half
 
 _normalize: Any = ops._normalize.default
 
@@ -44,17 +46,18 @@ NO_NORM = _NOT_SEEN.format(
 )
 
 
-class Looped(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Looped(Generic[M]):
     """A structure with one self loop per node: the other entries in the caller's order, then the loops.
 
     Of a matrix that is not square the first min(rows, cols) nodes count as the same on both sides.
     """
 
-    pattern: CSR
+    pattern: M
     kept: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
 
 
-def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
+def add_self_loops(adj: M, fill: float = 1.0) -> M:
     """Gives every node of a square matrix one self loop.
 
     Args:
@@ -89,7 +92,7 @@ def add_self_loops(adj: CSR, fill: float = 1.0) -> CSR:
     return looped.pattern.with_values(_looped_values(adj, looped, _ones(adj, None), fill))
 
 
-def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, dtype: torch.dtype | None = None) -> CSR:
+def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dtype: torch.dtype | None = None) -> M:
     """Normalises an adjacency symmetrically: ``D^-1/2 (A + I) D^-1/2`` with D the row sums of ``A + I``.
 
     Args:
@@ -126,7 +129,7 @@ def gcn_norm(adj: CSR, improved: bool = False, add_self_loops: bool = True, *, d
     return made if adj.val is not None or made.val is None else _copied(made, made.val)
 
 
-def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> CSR:
+def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> M:
     """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops.
 
     That of a pattern is the one that is kept: nobody may write to its values.
@@ -141,14 +144,14 @@ def normalized(adj: CSR, val: Tensor | None, fill: float | None, dtype: torch.dt
     return _turned(adj, derived(adj, ("norm", fill, dtype), NO_NORM, _frozen, dtype, fill))
 
 
-def with_loops(adj: CSR, why: str = NO_LOOPS) -> Looped:
+def with_loops(adj: M, why: str = NO_LOOPS) -> Looped[M]:
     """The structure of adj with self loops, made once and kept beside it; why: see ``structure.outside``."""
     looped = derived(adj, "loops", why, _make_looped)
     _turned(adj, looped.pattern)
     return looped
 
 
-def _turned(adj: CSR, made: CSR) -> CSR:
+def _turned(adj: M, made: M) -> M:
     """made, with its transpose where adj has one by now."""
     if adj.ptr_t is not None and made.ptr_t is None and not torch.compiler.is_compiling():
         made.cache_transpose()
@@ -156,7 +159,7 @@ def _turned(adj: CSR, made: CSR) -> CSR:
 
 
 @lasting
-def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | None:
+def looped_edges(kind: type[M], edge_index: Tensor, sources: int, targets: int) -> Looped[M] | None:
     """The structure of an edge_index [2, nnz] with self loops, in one call; None where there are too many edges.
 
     Raises:
@@ -166,10 +169,10 @@ def looped_edges(edge_index: Tensor, sources: int, targets: int) -> Looped | Non
     if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
     ptr, idx, eid, plan, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
-    return Looped(CSR.make(ptr, idx, eid, None, sources, False, plan_of(ptr, idx, sources, True, plan)), kept)
+    return Looped(kind.make(ptr, idx, eid, None, sources, False, plan_of(ptr, idx, sources, True, plan)), kept)
 
 
-def without_loops(adj: CSR) -> CSR:
+def without_loops(adj: M) -> M:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).kept is None:
         return into_rows(adj)
@@ -177,16 +180,16 @@ def without_loops(adj: CSR) -> CSR:
 
 
 @lasting
-def _without_loops(adj: CSR) -> CSR:
+def _without_loops(adj: M) -> M:
     row = rows_of(adj.ptr, adj.nnz)
     stays = adj.idx != row
     number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
     ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[adj.ptr.clamp(0, adj.nnz)]
-    return CSR.make(ptr, number[stays], adj.none, None, adj.nnz, False)
+    return type(adj).make(ptr, number[stays], adj.none, None, adj.nnz, False)
 
 
 @lasting
-def _make_looped(adj: CSR) -> Looped:
+def _make_looped(adj: M) -> Looped[M]:
     nodes, nnz, device = min(adj.shape), adj.nnz, adj.device
     row, ptr, idx, kept = rows_of(adj.ptr, nnz), adj.ptr, adj.idx, None
     number = adj.eid if adj.eid.numel() else torch.arange(nnz, dtype=eid_dtype(nnz), device=device)
@@ -206,11 +209,11 @@ def _make_looped(adj: CSR) -> Looped:
     loops = torch.arange(nnz, total, dtype=eid_dtype(total), device=device)
     new_idx = torch.empty_like(place, dtype=torch.int32).scatter_(0, place, torch.cat([idx, node]))
     eid = torch.empty_like(place, dtype=loops.dtype).scatter_(0, place, torch.cat([number.to(loops.dtype), loops]))
-    return Looped(CSR.make(ptr, new_idx, eid, None, adj.n_cols, False, was_looked_at(adj.plan)), kept)
+    return Looped(type(adj).make(ptr, new_idx, eid, None, adj.n_cols, False, was_looked_at(adj.plan)), kept)
 
 
 @lasting
-def _old_loops(adj: CSR) -> tuple[Tensor, Tensor]:
+def _old_loops(adj: Matrix) -> tuple[Tensor, Tensor]:
     """int64, the nodes that have self loops, and the last loop of each."""
     row, col, _ = adj.coo()
     loop = (row == col).nonzero()[:, 0]
@@ -220,7 +223,7 @@ def _old_loops(adj: CSR) -> tuple[Tensor, Tensor]:
     return nodes, newest[nodes]
 
 
-def _looped_values(adj: CSR, looped: Looped, val: Tensor, fill: float) -> Tensor:
+def _looped_values(adj: M, looped: Looped[M], val: Tensor, fill: float) -> Tensor:
     loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
     if looped.kept is None:
         return torch.cat([val, loops])
@@ -229,10 +232,7 @@ def _looped_values(adj: CSR, looped: Looped, val: Tensor, fill: float) -> Tensor
     return torch.cat([val.index_select(0, looped.kept), loops])
 
 
-def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> CSR:
-    from fusedmm.ops.sddmm import sddmm
-    from fusedmm.ops.spmm import spmm
-
+def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> M:
     looped = None if fill is None else with_loops(adj, NO_NORM)
     val, matrix = given, adj if looped is None else looped.pattern
     if looped is not None and fill is not None and (val is not None or fill != 1):
@@ -243,25 +243,25 @@ def _normalized(adj: CSR, given: Tensor | None, fill: float | None, dtype: torch
             scale = degree.rsqrt().masked_fill_(degree == 0, 0)
         else:
             matrix = matrix.with_values(val)
-            degree = spmm(matrix, val.new_ones(matrix.n_cols, *val.shape[1:], 1, dtype=sums_dtype(val)))
+            ones = val.new_ones(matrix.n_cols, *val.shape[1:], 1, dtype=sums_dtype(val))
+            degree = spmm_half(matrix, False, val, ones)
             empty = degree == 0
             scale = degree.masked_fill(empty, 1).rsqrt().masked_fill(empty, 0)
-        return matrix.with_values(sddmm(matrix, scale, scale).to(dtype or (scale if val is None else val).dtype))
+        scaled = sddmm_half(matrix, False, matrix.val, scale, scale)
+        return matrix.with_values(scaled.to(dtype or (scale if val is None else val).dtype))
 
 
 @lasting
 @torch.no_grad()
-def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
+def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
     """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
-    from fusedmm.ops.spmm_sddmm import run
-
     here = None
     if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):
         val, here = run(_normalize, adj.ptr, adj.ptr, adj.idx, adj.eid, adj.plan)
     else:
         adj = _normalized(adj, None, fill, dtype)
         val = adj.val
-    made = CSR(
+    made = type(adj)(
         adj.ptr, adj.idx, val, adj.eid, adj.plan, adj.none, adj.n_cols, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t
     )
     if here is not None and adj.eid_t is None and adj.eid.shape[0]:
@@ -272,7 +272,7 @@ def _frozen(adj: CSR, dtype: torch.dtype, fill: float | None) -> CSR:
     return made
 
 
-def _copied(adj: CSR, val: Tensor) -> CSR:
+def _copied(adj: M, val: Tensor) -> M:
     """adj with a copy of its constant values val, which its new owner may write to."""
     if torch.compiler.is_compiling():
         return adj.with_values(val.clone())
@@ -281,12 +281,12 @@ def _copied(adj: CSR, val: Tensor) -> CSR:
     return made
 
 
-def _ones(adj: CSR, dtype: torch.dtype | None) -> Tensor:
+def _ones(adj: Matrix, dtype: torch.dtype | None) -> Tensor:
     return torch.ones(adj.nnz, dtype=dtype or torch.float32, device=adj.device) if adj.val is None else adj.val
 
 
-def _require_square(adj: CSR) -> None:
-    if not isinstance(adj, CSR):
+def _require_square(adj: Matrix) -> None:
+    if not isinstance(adj, Matrix):
         raise TypeError(f"self loops and normalisation need a CSR, not {type(adj).__name__}; as_csr makes one")
     if adj.shape[0] != adj.shape[1]:
         raise ValueError(f"self loops and normalisation need a square matrix, not one of shape {adj.shape}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
-from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
 
 Size = int | tuple[int, int] | None
@@ -22,7 +22,7 @@ def rows_of(*operands: Any) -> Size:
     return operands[0].shape[0] if len(operands) == 1 else (operands[0].shape[0], operands[1].shape[0])
 
 
-def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str) -> None:
+def require_dense(op: str, name: str, x: Tensor, adj: Matrix, rows: int, axis: str) -> None:
     """x is a floating tensor [rows, F] or [rows, heads, F] on the matrix's device.
 
     Raises:
@@ -48,7 +48,7 @@ def require_dense(op: str, name: str, x: Tensor, adj: CSR, rows: int, axis: str)
         raise ValueError(f"{op}: {name} has {shape[0]} rows, the matrix {rows} {axis}")
 
 
-def require_pattern(op: str, why: str, adj: CSR, given: Any, name: str = "adj") -> None:
+def require_pattern(op: str, why: str, adj: Matrix, given: Any, name: str = "adj") -> None:
     """A matrix without values, where no formula names them.
 
     Args:
@@ -62,7 +62,7 @@ def require_pattern(op: str, why: str, adj: CSR, given: Any, name: str = "adj") 
         ValueError: it has values; the text says which and what to give.
     """
     if adj.val is not None:
-        mend = f"{name}.pattern()" if type(given) is CSR else f"fusedmm.as_csr({name}).pattern(), made once"
+        mend = f"{name}.pattern()" if isinstance(given, Matrix) else f"fusedmm.as_csr({name}).pattern(), made once"
         raise ValueError(f"{op}: {why}, but {name} has values {list(adj.val.shape)}; give {mend}")
 
 

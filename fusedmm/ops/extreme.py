@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.base import Matrix
 from fusedmm.ops.checks import needs_rules
 from fusedmm.ops.spmm_sddmm import Held, Values, as_channels, half, kind_of, like_values, run, serves_all, spmm_run
 from fusedmm.ops.transforms import flat_operand, flat_values
@@ -31,14 +31,14 @@ ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
 class Chosen(NamedTuple):
     """What M is made of: y = extreme of val * x over adj (or its transpose)."""
 
-    adj: CSR
+    adj: Matrix
     transposed: bool
     val: Values
     x: Tensor
     y: Tensor
 
 
-def extreme(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+def extreme(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
     """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row."""
     if needs_rules(val, x):
         return ExtremeRule.apply(Held(adj), transposed, val, x, reduce, algorithm)
@@ -76,7 +76,7 @@ class Extreme(torch.autograd.Function):
     """y, with its gradient by shares."""
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+    def forward(ctx: Any, adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
         y = spmm_run(adj, transposed, val, x, reduce, algorithm)
         ctx.save_for_backward(val, x, y)
         ctx.adj, ctx.transposed = adj, transposed

@@ -9,9 +9,9 @@ from torch import Tensor
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
-from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
+from fusedmm.ops.checks import rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.spmm_sddmm import spmm_half
+from fusedmm.ops.spmm_sddmm import right_side, spmm_half
 
 
 def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:
@@ -47,9 +47,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
     """
     if type(adj) is not CSR:
         adj = lent(adj, x, rows_of(x))
-    require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
-    require_values("spmm", adj.val, x)
-    x = autocast(x)
+    x = right_side(adj, x)
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated, sums_dtype
-from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import Half, lasting, shared_by
-from fusedmm.ops.checks import needs_rules
+from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_values
 
 Values = Tensor | None
 Kind = tuple[int | None, torch.dtype]
@@ -36,11 +36,11 @@ _divide: Any = ops._mean_back.default
 class Held:
     """A matrix that torch.func leaves alone: of a CSR it would wrap the tensors and make another CSR."""
 
-    def __init__(self, adj: CSR) -> None:
+    def __init__(self, adj: Matrix) -> None:
         self.adj = adj
 
 
-def half(adj: CSR, transposed: bool) -> Half:
+def half(adj: Matrix, transposed: bool) -> Half:
     """(ptr, idx, eid, plan) of adj or of its transpose."""
     return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
 
@@ -71,7 +71,7 @@ def gradients(
     return tuple(next(found) if need and t is not None else None for t, need in pairs)
 
 
-def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
+def spmm_half(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
     if needs_rules(val, x):
         return transforms.SpMM.apply(Held(adj), transposed, val, x, reduce, algorithm)
@@ -80,7 +80,25 @@ def spmm_half(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int = 
     return spmm_run(adj, transposed, val, x, reduce, algorithm)
 
 
-def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+def times(adj: Matrix, x: Any) -> Tensor:
+    """``adj @ x``, of a vector too."""
+    vector = isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 1
+    y = spmm_half(adj, False, adj.val, right_side(adj, x[:, None] if vector else x))
+    return y[:, 0] if vector else y
+
+
+def right_side(adj: Matrix, x: Tensor) -> Tensor:
+    """What a product adj @ x multiplies by: x in the dtype that autocast wants.
+
+    Raises:
+        TypeError, ValueError: as ``spmm``.
+    """
+    require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
+    require_values("spmm", adj.val, x)
+    return autocast(x)
+
+
+def spmm_run(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
     ptr, idx, eid, plan = half(adj, transposed)
     if val is None:
@@ -93,8 +111,10 @@ def spmm_run(adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, al
     return result
 
 
-def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
+def sddmm_half(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
+    if a is b and torch.compiler.is_compiling():
+        b = b.clone()  # torch.compile refuses an autograd function that is given one tensor twice
     if needs_rules(val, a, b):
         return transforms.SDDMM.apply(Held(adj), transposed, val, a, b, algorithm)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)):
@@ -102,7 +122,7 @@ def sddmm_half(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, al
     return sddmm_run(adj, transposed, val, a, b, algorithm)
 
 
-def sddmm_run(adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+def sddmm_run(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
     """The kernel, without a gradient."""
     ptr, idx, eid, plan = half(adj, transposed)
     result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
@@ -176,18 +196,18 @@ def shares_of(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, n_cols: int, 
     return result
 
 
-def kept_entries(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
+def kept_entries(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
     """``entries_of`` a matrix or its transpose, made once per structure."""
     return _once(adj, ("entries", transposed, sums_dtype(like)), entries_of, half(adj, transposed)[0], like)
 
 
-def kept_shares(adj: CSR, transposed: bool, like: Tensor) -> Tensor:
+def kept_shares(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
     """``shares_of`` a matrix or its transpose, made once per structure."""
     n_cols = adj.shape[0] if transposed else adj.n_cols
     return _once(adj, ("shares", transposed), shares_of, *half(adj, transposed), n_cols, like)
 
 
-def _once(adj: CSR, key: Any, make: Any, *args: Any) -> Tensor:
+def _once(adj: Matrix, key: Any, make: Any, *args: Any) -> Tensor:
     if torch.compiler.is_compiling():
         made: Tensor = make(*args)
         return made
@@ -208,7 +228,7 @@ def _made(make: Any, *args: Any) -> Tensor:
     return made
 
 
-def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> tuple[Tensor, Values]:
+def _mean_back(adj: Matrix, transposed: bool, gy: Tensor) -> tuple[Tensor, Values]:
     """A mean's gradient as a sum's: of what, and with what values in the place of ones.
 
     It is ``per_entry`` with the entries of each row; one call where no gradient of it is wanted.
@@ -222,7 +242,7 @@ def _mean_back(adj: CSR, transposed: bool, gy: Tensor) -> tuple[Tensor, Values]:
     return per_entry(kept_entries(adj, transposed, gy), gy), None
 
 
-def spmm_back(adj: CSR, gy: Tensor, reduce: int) -> Tensor:
+def spmm_back(adj: Matrix, gy: Tensor, reduce: int) -> Tensor:
     """The gradient of x that a product with adj without values has; differentiable."""
     gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
     return spmm_half(adj, True, share, gy)
@@ -232,7 +252,7 @@ class SpMM(torch.autograd.Function):
     """y = A x, y = A^T x, or the mean over each row's entries."""
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
+    def forward(ctx: Any, adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
         SpMM.keep(ctx, val, x)
         ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
         return spmm_run(adj, transposed, val, x, reduce, algorithm)
@@ -264,7 +284,7 @@ class SDDMM(torch.autograd.Function):
     """e = val * <a_i, b_j>."""
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
+    def forward(ctx: Any, adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
         SDDMM.keep(ctx, val, a, b)
         ctx.adj, ctx.transposed = adj, transposed
         return sddmm_run(adj, transposed, val, a, b, algorithm)

@@ -1,0 +1,232 @@
+"""What every operator stands on: the tensors of a sparse matrix, and those of its transpose once they are needed.
+
+``CSR`` adds to it what users call: how one is made of other forms, and the operators that are methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from fusedmm.matrix.compress import rows_of, transpose
+from fusedmm.matrix.structure import (
+    NO_TRANSPOSE,
+    Half,
+    Shared,
+    constant,
+    is_captured,
+    is_exporting,
+    lasting,
+    outside,
+    plan_of,
+    require_values,
+    shared_by,
+    validate,
+    written,
+)
+
+M = TypeVar("M", bound="Matrix")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Matrix:
+    """The tensors that ``CSR`` documents, and what operators ask of them."""
+
+    ptr: Tensor
+    idx: Tensor
+    val: Tensor | None
+    eid: Tensor
+    plan: Tensor
+    none: Tensor
+    n_cols: int = -1
+    ptr_t: Tensor | None = None
+    idx_t: Tensor | None = None
+    eid_t: Tensor | None = None
+    plan_t: Tensor | None = None
+    # Set on each object, but no arguments: what copies and ``dataclasses.replace`` must make anew.
+    val_here: ClassVar[Tensor | None] = None  # constant values in the order of this half, and of the transpose
+    val_there: ClassVar[Tensor | None] = None
+    _shared: ClassVar[Shared | None] = None
+    _written: ClassVar[int] = -2  # how often val had been written to by then; never what ``written`` gives
+    _fixed: ClassVar[bool] = False  # nobody else holds val, so nobody writes to it
+
+    @classmethod
+    @lasting
+    def make(
+        cls: type[M],
+        ptr: Tensor,
+        idx: Tensor,
+        eid: Tensor,
+        val: Tensor | None,
+        cols: int,
+        check: bool,
+        plan: Tensor | bool = False,
+    ) -> M:
+        """From tensors of a CSR's own dtypes, contiguous and nobody else's; plan: it, or the look of ``plan_of``."""
+        none = ptr.new_empty(0, dtype=torch.uint8)
+        require_values(val, idx.numel(), ptr.device)
+        if check:
+            validate(ptr, idx, cols)
+        adj = cls(ptr, idx, val, eid, plan if isinstance(plan, Tensor) else plan_of(ptr, idx, cols, plan), none, cols)
+        if val is not None:
+            adj._permute_values()
+        return adj
+
+    # ---- what it is ----
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, cols)."""
+        return self.ptr.shape[0] - 1, self.n_cols
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return self.idx.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.ptr.device
+
+    def degree(self) -> Tensor:
+        """Entries per row, int64 [rows], whatever their values: ``A @ ones`` adds these up."""
+        return self.ptr[1:] - self.ptr[:-1]
+
+    def coo(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(row, col, val) in the caller's edge order; row and col int64 [nnz]."""
+        row, col = rows_of(self.ptr, self.nnz).long(), self.idx.long()
+        if self.eid.numel():
+            order = self.eid.long()
+            row, col = torch.empty_like(row).scatter_(0, order, row), torch.empty_like(col).scatter_(0, order, col)
+        return row, col, self.val
+
+    # ---- others of the same structure ----
+
+    def t(self: M) -> M:
+        """The transpose, sharing every tensor, values too."""
+        ptr, idx, eid, plan = self.transpose_half()
+        self._refresh()
+        other = type(self)(
+            ptr, idx, self.val, eid, plan, self.none, self.ptr.shape[0] - 1, self.ptr, self.idx, self.eid, self.plan
+        )
+        other._set(val_here=self.val_there, val_there=self.val_here, _fixed=self._fixed)
+        return other
+
+    T = property(t)
+
+    def with_values(self: M, val: Tensor | None) -> M:
+        """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
+
+        Raises:
+            TypeError, ValueError: values of another device, dtype or length.
+        """
+        require_values(val, self.nnz, self.device)
+        other = type(self)(
+            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
+            self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
+        )  # fmt: skip
+        other._set(_shared=self._shared)
+        return other
+
+    def constant_values(self, transposed: bool) -> Tensor:
+        """Values in a half's own order, current ones, where they are constant and it is not the caller's; else none."""
+        here = self.val_there if transposed else self.val_here
+        if here is None:
+            return self.none
+        if torch.compiler.is_compiling():  # an exported program is given values that may be no constants
+            return here if self._fixed and not is_exporting() else self.none
+        if written(self.val) != self._written:
+            self._permute_values()
+            here = self.val_there if transposed else self.val_here
+        return self.none if here is None else here
+
+    def pattern(self: M) -> M:
+        """The same structure without values: every entry counts as one."""
+        return self if self.val is None else self.with_values(None)
+
+    def cache_transpose(self: M) -> M:
+        """Makes the transpose now, and returns self.
+
+        Compiled and exported code needs it beforehand. Call it before a fork too, so that processes share it and
+        none inherits a lock that is held. Conversion, transposition and gradients hang in a child forked after
+        torch used its threads, as torch's own ``(x + x).sum()`` does: ``torch.set_num_threads(1)`` there helps.
+        """
+        self.transpose_half()
+        return self
+
+    def transpose_half(self) -> Half:
+        """(ptr, idx, eid, plan) of the transpose, made on first use under a lock.
+
+        Raises:
+            RuntimeError: in compiled code of one graph, where a sort would run at every step.
+        """
+        if self.ptr_t is not None:
+            return self.ptr_t, self.idx_t, self.eid_t, self.plan_t  # type: ignore[return-value]
+        if torch.compiler.is_compiling():
+            return outside(NO_TRANSPOSE, self.transpose_half)
+        shared = shared_by(self)
+        with shared.lock:
+            if shared.half is None:
+                shared.half = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols)
+            ptr, idx, eid, plan = shared.half
+            self._set(idx_t=idx, eid_t=eid, plan_t=plan)
+            if self.val is not None:
+                self._permute_values()
+            self._set(ptr_t=ptr)  # last: it is what others test, without the lock
+        return shared.half
+
+    def settle(self, stored: bool = False) -> None:
+        """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one.
+
+        stored: they may have been made by another version of the library.
+        """
+        self._set(plan=_settled(self.plan, self.ptr, self.idx, self.n_cols, stored))
+        if self.ptr_t is not None:
+            self._set(plan_t=_settled(self.plan_t, self.ptr_t, self.idx_t, self.shape[0], stored))  # type: ignore[arg-type]
+
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def _refresh(self) -> None:
+        """For those who hand on what is kept of the values."""
+        kept = self.val_here is not None or self.val_there is not None
+        if kept and not torch.compiler.is_compiling() and written(self.val) != self._written:
+            self._permute_values()
+
+    def _permute_values(self) -> None:
+        now = written(self.val)
+        if self.val_here is None or now != self._written:
+            self._set(val_here=constant(self.val, self.eid, self.val_here))
+        self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))
+        self._set(_written=now)  # last: it is what other threads test
+
+    # ---- pickling: the lock stays behind ----
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_cols, int) and self.n_cols < 0:  # of an exported program, and not a traced size
+            if self.ptr_t is None:
+                raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
+            self._set(n_cols=self.ptr_t.shape[0] - 1)
+        # For ``adj @ x`` torch.compile makes a matrix of proxies, and torch 2.10 and 2.11 do not say that they compile.
+        if isinstance(self.ptr, Tensor) and not torch.compiler.is_compiling():
+            self._set(_shared=Shared(), _written=written(self.val))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._set(**state)
+        self.__post_init__()
+        self.settle(stored=True)
+        self._permute_values()
+
+
+def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Tensor:
+    if ptr.is_cuda:
+        return plan if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr))
+    return plan.new_empty(0) if plan.numel() else plan  # a CPU needs none

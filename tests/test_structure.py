@@ -1,0 +1,68 @@
+"""How the package is laid out: who imports whom, what it shows, and where it leans on what torch keeps to itself."""
+
+import ast
+import re
+
+import pytest
+from conftest import ROOT
+
+import fusedmm
+
+PACKAGE = ROOT / "fusedmm"
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+# Names that torch may change without notice: of its modules, and of its tensors, storages and operators.
+PRIVATE = re.compile(r"torch(\.\w+)*\._(?!_)|from torch[\w.]* import .*\b_[a-z]|forward_ad\._|\._cdata|\._functorch")
+
+
+def imports_of(tree):
+    """(name of a module of the package, node) of every import, those within functions and conditions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names if alias.name in FILES)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports name their module in full"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                if whole in FILES or node.module in FILES:
+                    yield (whole if whole in FILES else node.module), node
+
+
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+IMPORTS = {name: {found for found, _ in imports_of(tree)} for name, tree in TREES.items()}
+
+
+def circles(imports):
+    """The modules that import themselves, through others."""
+    reached = {name: set(direct) for name, direct in imports.items()}
+    for through in reached:  # Warshall's closure
+        for name in reached:
+            if through in reached[name]:
+                reached[name] |= reached[through]
+    return sorted(name for name in reached if name in reached[name])
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """An import within a function, or one for type checkers alone, closes a circle as well."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert circles(IMPORTS) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_functions_import_nothing_of_the_package(name):
+    """What a file needs stands at its head; optional packages alone are imported where they are used."""
+    head = {id(node) for node in TREES[name].body}
+    assert [found for found, node in imports_of(TREES[name]) if id(node) not in head] == []
+
+
+def test_dir_shows_the_public_names_and_nothing_else():
+    assert dir(fusedmm) == sorted(fusedmm.__all__)
+    assert not [name for name in fusedmm.__all__ if name.startswith("_")]
+
+
+def test_private_names_of_torch_are_in_one_file():
+    assert PRIVATE.search("torch._C._get_tracing_state()") and not PRIVATE.search("torch.float32; x.__dict__")
+    found = {name for name, path in FILES.items() if PRIVATE.search(path.read_text())}
+    assert found == {"fusedmm._torch_compat"}
