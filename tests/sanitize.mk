@@ -76,9 +76,9 @@ export TSAN_OPTIONS := halt_on_error=1
 FUZZ_SECONDS ?= 3600
 # What Python's tests reach and the C tests do not: the operators' way through torch, construction, plug-ins, bad input;
 # and of those that go over shapes, dtypes and options the cases that are not large.
-PYTHON_CHECKED ?= $(wildcard tests/test_forged*.py) $(patsubst %,tests/test_%.py,contract attention_rules fused_contract \
-    sddmm gat maps construction csr raw_operators plugins plugin_faults empty_sizes misaligned written_while_read)
-PYTHON_SAMPLED ?= $(patsubst %,tests/test_%.py,spmm fused attention)
+PYTHON_CHECKED ?= $(foreach name,forged forged_order contract attention_rules fused_contract sddmm gat maps construction csr \
+    raw_operators plugins plugin_faults empty_sizes misaligned written_while_read,$(wildcard tests/*/test_$(name).py))
+PYTHON_SAMPLED ?= $(foreach name,spmm fused attention,$(wildcard tests/*/test_$(name).py))
 LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or test_fused and covering
 
 .PHONY: sanitize sanitize-c sanitize-threads sanitize-python sanitize-planted fuzz fuzz-minute fuzz-torch fuzz-torch-minute
@@ -180,6 +180,6 @@ coverage: $(VENV)/dev
 	find build/coverage -name '*.gcda' -delete
 	set -e; for t in $(C_TESTED:%=build/coverage/tests/%); do $$t; done
 	$(call package,coverage)
-	PYTHONPATH=$(CURDIR)/build/coverage:$(CURDIR) $(BIN)/pytest -q --ignore tests/test_build.py --ignore tests/test_notebooks.py \
-	    --deselect tests/test_train.py::test_info_is_json_and_text
+	PYTHONPATH=$(CURDIR)/build/coverage:$(CURDIR) $(BIN)/pytest -q --ignore tests/interop/test_build.py --ignore tests/docs/test_notebooks.py \
+	    --deselect tests/docs/test_train.py::test_info_is_json_and_text
 	$(BIN)/python tests/line_coverage.py build/coverage

@@ -1,6 +1,6 @@
 /* Every prototype of csrc/cuda/vendor/vendor_api.h takes what NVIDIA's headers say: as many arguments,
  * each a pointer or a number of the same size, so that a call through ours is a call of theirs.
- * Compiled, not run: tests/test_vendor.py does it where the headers are. */
+ * Compiled, not run: tests/ops/test_vendor.py does it where the headers are. */
 #include "../csrc/cuda/vendor/vendor_api.h"
 
 #include <cublas_v2.h>

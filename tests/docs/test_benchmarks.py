@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.machine import ROOT
 
 import fusedmm
 from benchmarks import (
@@ -232,7 +233,7 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
         (tmp_path / f"spmm-cuda-{suite}.json").write_text(json.dumps(document))
     for name in ("spmm", "sddmm", "fused"):
         page = tmp_path / f"{name}.md"
-        page.write_text((Path(__file__).parents[1] / "docs" / f"{name}.md").read_text())
+        page.write_text((ROOT / "docs" / f"{name}.md").read_text())
         before = page.read_text()
         marks = [m[2] for m in answers.MARKED.finditer(before)]
         assert marks and set(marks) == {key for key in answers.TABLES if key.startswith(f"{name}_")}

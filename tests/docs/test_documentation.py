@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from conftest import ROOT
+from support.machine import ROOT
 
 import fusedmm
 import fusedmm.data

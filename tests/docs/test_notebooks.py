@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.machine import ROOT
 
 FOLDER = ROOT / "notebooks"
 NAMES = ["graph_transformer", "node_embedding", "quickstart", "swap_in_pyg"]

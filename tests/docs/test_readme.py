@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.machine import ROOT
 
 from benchmarks import answers, summary
 
@@ -74,8 +74,8 @@ def shell(page: str) -> str:
 def test_variables_are_read():
     """Every variable that the page of settings has is read by what it says reads it."""
     named = set(re.findall(r"`(FUSEDMM_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST)` \|", text_of("docs/usage.md")))
-    sources = [ROOT / "setup.py", ROOT / "csrc/cpu/isa.c", ROOT / "fusedmm/data/files.py", ROOT / "tests/conftest.py"]
-    read = set(re.findall(r'"(FUSEDMM_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST)"', "".join(p.read_text() for p in sources)))
+    files = "setup.py csrc/cpu/isa.c fusedmm/data/files.py tests/conftest.py tests/support/machine.py".split()
+    read = set(re.findall(r'"(FUSEDMM_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST)"', "".join(map(text_of, files))))
     assert named <= read and {"FUSEDMM_CUDA", "FUSEDMM_ISA"} <= named
 
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import real_graph
+from support.machine import real_graph
 
 from fusedmm import __main__ as command
 from fusedmm import build_info, train

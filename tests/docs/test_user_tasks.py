@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse
 import torch
 import torch.nn.functional as F
-from bounds import assert_within, spmm_oracle
-from neighbours import Neighbours
+from support.bounds import assert_within, spmm_oracle
+from support.neighbours import Neighbours
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader, NeighborLoader
 from torch_geometric.utils import to_networkx

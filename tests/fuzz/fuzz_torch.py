@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from calls import Call, recorded
-from mutations import mutated, resized
+from support.calls import Call, recorded
+from support.mutations import mutated, resized
 
 SECONDS = 20  # that a call may take, of which all are small
 GOOD_EVERY = 50  # calls

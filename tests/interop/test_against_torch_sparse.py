@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from generate import lay
+from support.generate import lay
 
 import fusedmm
 

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 import torch
-from attention_oracle import SCORES, operands
-from generate import run_or_decline
-from opchecks import check_operator
-from test_training import capture
+from support.attention_oracle import SCORES, operands
+from support.generate import run_or_decline
+from support.machine import capture
+from support.opchecks import check_operator
 from torch.nn.functional import leaky_relu
 
 import fusedmm

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
-from generate import small
+from support.generate import small
+from support.machine import ROOT
 
 import fusedmm
 from fusedmm import _lib

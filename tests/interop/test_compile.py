@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.utils.checkpoint
-from conftest import ROOT
-from generate import small
+from support.generate import small
+from support.machine import ROOT
 from torch.library import opcheck
 
 import fusedmm

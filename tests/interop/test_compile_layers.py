@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 import torch._dynamo.testing
-from every_layer import EDGES, LAYERS, NODES, linear
+from support.every_layer import EDGES, LAYERS, NODES, linear
 
 import fusedmm
 from fusedmm import nn

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from every_layer import EDGES, LAYERS, NODES
+from support.every_layer import EDGES, LAYERS, NODES
 
 import fusedmm
 from fusedmm import data, presets

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_layer import EDGES, LAYERS, NODES
+from support.every_layer import EDGES, LAYERS, NODES
 
 import fusedmm
 

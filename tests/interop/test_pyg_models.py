@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 import torch
-from neighbours import Neighbours
-from parity import on, ours, results, theirs
-from small_graph import features
+from support.neighbours import Neighbours
+from support.parity import on, ours, results, theirs
+from support.small_graph import features
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import models

@@ -10,9 +10,9 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import ROOT
-from parity import on
-from small_graph import NODES, features, graph
+from support.machine import ROOT
+from support.parity import on
+from support.small_graph import NODES, features, graph
 
 import fusedmm
 from fusedmm import nn as ours

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 import torch
-from every_layer import EDGES, LAYERS, NODES
-from generate import small
+from support.every_layer import EDGES, LAYERS, NODES
+from support.generate import small
 from torch.autograd import forward_ad
 from torch.autograd.functional import hessian, jacobian
 

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 import torch
-from opchecks import check_operator
+from support.opchecks import check_operator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from generate import Case, small
+from support.generate import Case, small
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from conftest import real_graph
+from support.machine import real_graph
 
 from fusedmm import CSR, data
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_graph import NODES, features, graph, weights
+from support.small_graph import NODES, features, graph, weights
 
 import fusedmm
 

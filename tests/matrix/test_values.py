@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
+from support.machine import ROOT
 
 import fusedmm
 from fusedmm import nn, presets

@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 import torch
-from attention_inputs import F_IN, F_OUT, LOOPED, NAMES, TARGETS, D, inputs, pair
-from parity import check, make, on, ours, results, theirs
-from small_graph import NODES, features, graph
+from support.attention_inputs import F_IN, F_OUT, LOOPED, NAMES, TARGETS, D, inputs, pair
+from support.parity import check, make, on, ours, results, theirs
+from support.small_graph import NODES, features, graph
 
 import fusedmm
 

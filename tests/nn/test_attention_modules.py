@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 import torch
-from attention_inputs import F_IN, F_OUT, LOOPED, NAMES, TARGETS, D, inputs, pair
-from parity import make, on, ours, results, theirs
-from small_graph import NODES, features, graph
+from support.attention_inputs import F_IN, F_OUT, LOOPED, NAMES, TARGETS, D, inputs, pair
+from support.parity import make, on, ours, results, theirs
+from support.small_graph import NODES, features, graph
 
 import fusedmm
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_graph import NODES, features, graph
+from support.small_graph import NODES, features, graph
 from torch.nn.functional import normalize
 
 import fusedmm

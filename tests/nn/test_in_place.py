@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from parity import make, ours
-from small_graph import NODES, features, graph
+from support.parity import make, ours
+from support.small_graph import NODES, features, graph
 from torch.nn.functional import leaky_relu
 
 import fusedmm

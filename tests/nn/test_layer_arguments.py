@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 import torch
-from parity import make, on, ours, theirs
-from small_graph import NODES, features, graph, weights
+from support.parity import make, on, ours, theirs
+from support.small_graph import NODES, features, graph, weights
 
 F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
 NAMES = ["GCNConv", "SAGEConv", "GINConv", "GINEConv", "GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"]

@@ -5,9 +5,9 @@ import re
 
 import pytest
 import torch
-from conftest import ROOT
-from parity import make, on, ours, theirs
-from small_graph import NODES, features, graph, weights
+from support.machine import ROOT
+from support.parity import make, on, ours, theirs
+from support.small_graph import NODES, features, graph, weights
 from torch_geometric.explain.algorithm.utils import set_masks
 
 from fusedmm.nn.layer import FIXED, METHODS

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from parity import check, make, on, ours, results, theirs
-from small_graph import NODES, features, graph, weights
+from support.parity import check, make, on, ours, results, theirs
+from support.small_graph import NODES, features, graph, weights
 from torch_geometric import EdgeIndex
 
 import fusedmm

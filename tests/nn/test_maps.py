@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from opchecks import check_operator
+from support.opchecks import check_operator
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import linear
 

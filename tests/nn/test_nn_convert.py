@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 import torch.nn.utils.prune
-from parity import on
-from small_graph import NODES, features, graph
+from support.parity import on
+from support.small_graph import NODES, features, graph
 
 from fusedmm import nn as ours
 

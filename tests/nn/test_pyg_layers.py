@@ -8,8 +8,8 @@ import pickle
 import pytest
 import torch
 import torch.nn.utils.prune
-from parity import on, ours, results, theirs
-from small_graph import features
+from support.parity import on, ours, results, theirs
+from support.small_graph import features
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import aggr
 from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_torch_csr_tensor

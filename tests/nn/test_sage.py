@@ -6,8 +6,8 @@ import re
 
 import pytest
 import torch
-from parity import check, make, on, ours, results, theirs
-from small_graph import NODES, features, graph, weights
+from support.parity import check, make, on, ours, results, theirs
+from support.small_graph import NODES, features, graph, weights
 
 import fusedmm
 

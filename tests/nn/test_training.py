@@ -1,10 +1,10 @@
 """Training is bitwise reproducible, captures in a CUDA graph, and launches few kernels."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from support.machine import ROOT, capture
 from torch.nn.functional import cross_entropy
 
 import fusedmm
@@ -70,20 +70,6 @@ def descend(layer, x, graph):
     with torch.no_grad():
         for p, g in zip(parameters, gradients, strict=True):
             p.sub_(g, alpha=0.1)
-
-
-def capture(step):
-    """A step as a CUDA graph, and the tensors that every replay writes its results to."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
-    return graph, found
 
 
 def captured(layer, x, adj):
@@ -168,7 +154,7 @@ KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]
 def own_kernels():
     """The names of all kernels of the library, from its sources."""
     found = set()
-    for path in (p for p in (Path(__file__).parents[1] / "csrc").rglob("*.cu*") if p.parent.name != "lessons"):
+    for path in (p for p in (ROOT / "csrc").rglob("*.cu*") if p.parent.name != "lessons"):
         text = path.read_text()
         names = KERNEL.findall(text)
         assert len(names) == text.count("__global__"), path

@@ -5,10 +5,10 @@ import json
 import accuracy
 import pytest
 import torch
-from attention_oracle import Given, assert_close, attention_oracle
-from bounds import assert_within, sddmm_oracle, spmm_oracle
-from fused_oracle import Stages, assert_near, for_edge, forward
-from generate import Case
+from support.attention_oracle import Given, assert_close, attention_oracle
+from support.bounds import assert_within, sddmm_oracle, spmm_oracle
+from support.fused_oracle import Stages, assert_near, for_edge, forward
+from support.generate import Case
 
 import fusedmm
 

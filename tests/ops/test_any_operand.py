@@ -2,10 +2,10 @@
 
 import itertools
 
-import every_layer
 import pytest
 import torch
-from small_graph import NODES, features, graph, weights
+from support import every_layer
+from support.small_graph import NODES, features, graph, weights
 from torch.utils.checkpoint import checkpoint
 
 import fusedmm

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 import torch
 import torch.utils._python_dispatch
-from attention_oracle import Given, algorithms, assert_close, attention_oracle, keeps
-from bounds import UNIT, accumulator
-from generate import Case, cases, run_or_decline
+from support.attention_oracle import Given, algorithms, assert_close, attention_oracle, keeps
+from support.bounds import UNIT, accumulator
+from support.generate import Case, cases, run_or_decline
 
 import fusedmm
 

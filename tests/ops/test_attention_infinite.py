@@ -3,9 +3,9 @@ in results and gradients of training in the same places, where an infinity may h
 
 import pytest
 import torch
-from attention_oracle import algorithms, softmax_of
-from bounds import UNIT
-from generate import run_or_decline
+from support.attention_oracle import algorithms, softmax_of
+from support.bounds import UNIT
+from support.generate import run_or_decline
 from torch.nn.functional import leaky_relu
 
 import fusedmm

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from attention_oracle import SCORES, algorithms, keeps, operands
-from generate import run_or_decline, small
+from support.attention_oracle import SCORES, algorithms, keeps, operands
+from support.generate import run_or_decline, small
 
 import fusedmm
 from fusedmm._lib import ops

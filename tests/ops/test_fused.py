@@ -6,9 +6,9 @@ from zlib import crc32
 
 import pytest
 import torch
-from bounds import UNIT, accumulator
-from fused_oracle import Stages, assert_near, for_edge, forward, gradients
-from generate import Case, cases, own_algorithms, run_or_decline, small
+from support.bounds import UNIT, accumulator
+from support.fused_oracle import Stages, assert_near, for_edge, forward, gradients
+from support.generate import Case, cases, own_algorithms, run_or_decline, small
 
 import fusedmm
 from fusedmm import presets, reference

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from fused_oracle import Stages, assert_near, for_edge, forward
-from generate import own_algorithms, run_or_decline, small
-from opchecks import check_operator
+from support.fused_oracle import Stages, assert_near, for_edge, forward
+from support.generate import own_algorithms, run_or_decline, small
+from support.opchecks import check_operator
 
 import fusedmm
 from fusedmm import presets

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_oracle import for_edge
+from support.fused_oracle import for_edge
 
 import fusedmm
 from benchmarks.trial import peak_bytes

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from fused_oracle import for_edge
+from support.fused_oracle import for_edge
 
 import fusedmm
 from fusedmm._lib import MESSAGES, REDUCTIONS, SCORES

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_oracle import Stages, for_edge
+from support.fused_oracle import Stages, for_edge
 from test_fused import passes
 
 import fusedmm

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_oracle import Stages, assert_near, forward
+from support.fused_oracle import Stages, assert_near, forward
 from test_sddmm_tiles import COLS, KINDS, ROWS, U, matrix
 
 import fusedmm

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from attention_oracle import algorithms
-from generate import run_or_decline
+from support.attention_oracle import algorithms
+from support.generate import run_or_decline
 from torch.nn.functional import leaky_relu
 
 import fusedmm

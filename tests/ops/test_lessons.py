@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, missing
+from support.machine import ROOT, missing
 
 SOURCES = sorted((ROOT / "csrc" / "lessons").glob("*_*.cu"))
 SPMM = """thread_per_output:32 thread_per_output:64 thread_per_output:128 thread_per_output:256
@@ -72,11 +72,14 @@ def test_each_says_what_it_teaches(source):
 @pytest.mark.parametrize(
     "tests",
     [
-        ["tests/test_spmm.py::test_covering_array", "tests/test_sddmm.py::test_covering_array"],
-        ["tests/test_spmm.py", "tests/test_sddmm.py", "-k", "cuda and (million or nan or denormals)"],
-        ["tests/test_fused.py", "-k", "cuda and not grad and not bfloat16 and not float16"],
-        [f"tests/test_{name}.py::test_every_algorithm_keeps_its_word" for name in ("determinism", "fused_contract")],
-        ["tests/test_vendor.py::test_a_hundred_matrices"],
+        ["tests/ops/test_spmm.py::test_covering_array", "tests/ops/test_sddmm.py::test_covering_array"],
+        ["tests/ops/test_spmm.py", "tests/ops/test_sddmm.py", "-k", "cuda and (million or nan or denormals)"],
+        ["tests/ops/test_fused.py", "-k", "cuda and not grad and not bfloat16 and not float16"],
+        [
+            f"tests/ops/test_{name}.py::test_every_algorithm_keeps_its_word"
+            for name in ("determinism", "fused_contract")
+        ],
+        ["tests/ops/test_vendor.py::test_a_hundred_matrices"],
     ],
     ids=["covering_array", "numbers", "fused", "determinism", "vendors"],
 )

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from bounds import UNIT
+from support.bounds import UNIT
 
 import fusedmm
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from bounds import UNIT, accumulator, assert_values_gradient, assert_within, sddmm_oracle, spmm_oracle
-from generate import Case, cases, own_algorithms, run_or_decline
+from support.bounds import UNIT, accumulator, assert_values_gradient, assert_within, sddmm_oracle, spmm_oracle
+from support.generate import Case, cases, own_algorithms, run_or_decline
 
 import fusedmm
 

@@ -3,8 +3,8 @@
 import accuracy
 import pytest
 import torch
-from bounds import UNIT, accumulator
-from generate import cases
+from support.bounds import UNIT, accumulator
+from support.generate import cases
 
 import fusedmm
 

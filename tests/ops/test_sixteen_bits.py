@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from bounds import UNIT, sddmm_oracle, spmm_oracle
-from small_graph import NODES, features, graph
+from support.bounds import UNIT, sddmm_oracle, spmm_oracle
+from support.small_graph import NODES, features, graph
 
 import fusedmm
 from fusedmm.matrix.normalize import gcn_norm

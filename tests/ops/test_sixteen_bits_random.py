@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from attention_oracle import Given, Result, assert_close, attention_oracle
-from bounds import UNIT, accumulator, assert_values_gradient, assert_within, sddmm_oracle, spmm_oracle
-from fused_oracle import Stages, assert_near, forward, gradients
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.attention_oracle import Given, Result, assert_close, attention_oracle
+from support.bounds import UNIT, accumulator, assert_values_gradient, assert_within, sddmm_oracle, spmm_oracle
+from support.fused_oracle import Stages, assert_near, forward, gradients
 from torch import Tensor
 
 import fusedmm

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from bounds import assert_within, spmm_oracle
-from generate import own_algorithms, run_or_decline
+from support.bounds import assert_within, spmm_oracle
+from support.generate import own_algorithms, run_or_decline
 
 import fusedmm
 

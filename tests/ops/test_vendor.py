@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from bounds import sddmm_oracle, spmm_oracle
-from conftest import ROOT
-from fused_oracle import Stages, for_edge, forward
-from fused_oracle import assert_near as assert_fused_near
-from generate import run_or_decline
+from support.bounds import sddmm_oracle, spmm_oracle
+from support.fused_oracle import Stages, for_edge, forward
+from support.fused_oracle import assert_near as assert_fused_near
+from support.generate import run_or_decline
+from support.machine import ROOT
 
 import fusedmm
 

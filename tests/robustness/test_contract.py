@@ -5,7 +5,7 @@ One table; every line is tried on every operator and device that it concerns.
 
 import pytest
 import torch
-from generate import small, works
+from support.generate import small, works
 
 import fusedmm
 from fusedmm.edge.parse import parse

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from generate import own_algorithms, run_or_decline, works
+from support.generate import own_algorithms, run_or_decline, works
 
 import fusedmm
 

@@ -5,7 +5,7 @@ What C leaves undefined of them ends the process under UndefinedBehaviorSanitize
 
 import pytest
 import torch
-from generate import small, works
+from support.generate import small, works
 
 ops = torch.ops.fusedmm
 MOST = 2**63 - 1

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from generate import own_algorithms, run_or_decline, small, works
+from support.generate import own_algorithms, run_or_decline, small, works
 
 import fusedmm
 

@@ -1,8 +1,8 @@
-"""Calls that tests/fuzz/fuzz_torch.py and tests/test_mutated_calls.py found, each as short as it can be."""
+"""Calls that tests/fuzz/fuzz_torch.py and tests/robustness/test_mutated_calls.py found, each as short as it can be."""
 
 import pytest
 import torch
-from generate import small, works
+from support.generate import small, works
 
 import fusedmm
 from fusedmm.edge.parse import parse

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from generate import works
-from layouts import FORMS, assert_right_or_named
+from support.generate import works
+from support.layouts import FORMS, assert_right_or_named
 from torch import Tensor
 
 import fusedmm

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from generate import works
-from layouts import FORMS, OTHER_NUMBERS, assert_right_or_named, formed
+from support.generate import works
+from support.layouts import FORMS, OTHER_NUMBERS, assert_right_or_named, formed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm

@@ -1,7 +1,7 @@
 """Tensors that cannot be allocated: a named error at every allocation of every operator, and nothing lost;
 and memory that stays flat over ten thousand calls.
 
-A process whose posix_memalign and cudaMalloc refuse on request (refuse.c) fails allocation 0, 1, 2, ... of a
+A process whose posix_memalign and cudaMalloc refuse on request (support/refuse.c) fails allocation 0, 1, 2, ... of a
 call, once and from there on, until the call gets by. The library itself allocates nothing: tests/c/test_memory.c.
 """
 
@@ -10,14 +10,12 @@ import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support.machine import ROOT
 
 import fusedmm
-
-HERE = Path(__file__).parent
 
 CHILD = """
 import ctypes, gc, sys, torch, fusedmm
@@ -117,9 +115,9 @@ assert lost("what keeps its tensor when it fails", leak) > LIMIT
 
 
 def test_every_allocation_may_fail(tmp_path, device):
-    library = tmp_path / "refuse.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", HERE / "refuse.c", "-o", library, "-ldl"], check=True)
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(HERE.parent)]).lstrip(os.pathsep)
+    source, library = ROOT / "tests" / "support" / "refuse.c", tmp_path / "refuse.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)]).lstrip(os.pathsep)
     environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     command = [sys.executable, "-c", CHILD, device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from calls import operators, recorded
-from generate import small, works
-from mutations import SIZES, mutated, resized
+from support.calls import operators, recorded
+from support.generate import small, works
+from support.mutations import SIZES, mutated, resized
 
 import fusedmm
 
@@ -24,7 +24,7 @@ EDGES = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])
 
 
 def test_every_operator_is_recorded():
-    """A new one has to be called by tests/calls.py to be fuzzed."""
+    """A new one has to be called by tests/support/calls.py to be fuzzed."""
     assert {operator.name() for operator, _ in recorded([torch.float32])} == operators()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from generate import small
+from support.generate import small
 
 import fusedmm
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 import torch
-from fused_oracle import for_edge
-from generate import own_algorithms, small, works
+from support.fused_oracle import for_edge
+from support.generate import own_algorithms, small, works
 
 import fusedmm
 from fusedmm import data, nn

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from generate import own_algorithms, works
+from support.generate import own_algorithms, works
 
 import fusedmm
 from fusedmm.matrix.normalize import looped_edges

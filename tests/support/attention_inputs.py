@@ -1,6 +1,6 @@
 """What the tests of the attention layers hand to them."""
 
-from small_graph import NODES, features, graph
+from support.small_graph import NODES, features, graph
 
 F_IN, F_OUT, D = 5, 4, 3
 NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]

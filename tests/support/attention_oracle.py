@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import accuracy
 import torch
-from bounds import UNIT, LongSum, accumulator
-from generate import small
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 import fusedmm
+from support.bounds import UNIT, LongSum, accumulator
+from support.generate import small
 
 SCORES = ["dot", "additive", "gatv2", "cosine"]
 

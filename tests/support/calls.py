@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from every_layer import EDGES, LAYERS, NODES
-from generate import small
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
+from support.every_layer import EDGES, LAYERS, NODES
+from support.generate import small
 
 Call = tuple[Any, tuple[Any, ...]]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import accuracy
 import torch
-from bounds import UNIT, accumulator, double, long_sum
 from torch import Tensor
 
 import fusedmm
 from fusedmm import reference
 from fusedmm.edge.parse import Expression, parse
+from support.bounds import UNIT, accumulator, double, long_sum
 
 
 class Stages(NamedTuple):

@@ -11,10 +11,10 @@ import random
 from dataclasses import dataclass
 
 import torch
-from bounds import assert_within, spmm_oracle
 from torch import Tensor
 
 import fusedmm
+from support.bounds import assert_within, spmm_oracle
 
 # ---- structures: (rows, cols, row, col), rows in order, columns in none ----
 
@@ -236,7 +236,7 @@ def own_algorithms(op: str, device: str) -> list[str]:
     """``auto``, and every algorithm but the vendors', which promise less.
 
     Their libraries trust ptr and idx, choose their own order of addition, and cuBLAS multiplies the zeros
-    too; tests/test_vendor.py has them.
+    too; tests/ops/test_vendor.py has them.
     """
     names = (a.name for a in fusedmm.algorithms(op, device))
     return ["auto", *(n for n in names if n.partition(":")[0] not in ("cusparse", "cublas"))]

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from small_graph import features
 
 from fusedmm import nn as ours
+from support.small_graph import features
 
 theirs = pytest.importorskip("torch_geometric.nn")
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from generate import own_algorithms, run_or_decline
+from support.generate import own_algorithms, run_or_decline
 
 import fusedmm
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ROOT
+from support.machine import ROOT
 from test_plugins import CC, build, python
 
 import fusedmm

@@ -1,0 +1,1 @@
+"""What the tests share: inputs, oracles with their bounds, and what this machine has."""
