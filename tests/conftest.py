@@ -1,6 +1,7 @@
 """What every test file shares: the devices, the threads, the seed; and what a run says at its end.
 
 Where there is no GPU, cases for CUDA are not collected, and one line at the end says how many.
+Cases marked slow are left to `make slow`; FUSEDMM_SLOW=0.1 takes a tenth of them in, drawn by FUSEDMM_SEED.
 FUSEDMM_REQUIRE_CUDA=1 makes a missing GPU a failure instead, FUSEDMM_REQUIRE_GRAPHS=1 a missing graph file: a
 machine that is there to run them must not pass without them.
 FUSEDMM_ACCURACY=file writes down how near each operator came to its error bound (accuracy.py).
@@ -9,6 +10,7 @@ FUSEDMM_PLUGINS=one.so:two.so loads plug-ins, which every test over all algorith
 
 import collections
 import os
+import random
 
 # On a busy machine threads that spin while they wait cost the suite a factor of ten.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -23,7 +25,8 @@ import fusedmm
 for plugin in filter(None, os.environ.get("FUSEDMM_PLUGINS", "").split(":")):
     fusedmm.load_algorithms(plugin)
 
-ABSENT = pytest.StashKey[int]()  # how many cases were left out for want of a GPU
+SLOW, SEED = float(os.environ.get("FUSEDMM_SLOW", "0")), os.environ.get("FUSEDMM_SEED", "0")
+LEFT_OUT = pytest.StashKey[dict[str, int]]()  # how many cases, and why
 SECONDS: collections.Counter[str] = collections.Counter()  # that each file took
 
 
@@ -57,25 +60,28 @@ def seeded():
     torch.manual_seed(0)
 
 
-def of_cuda(item: pytest.Item) -> bool:
-    """Whether a case needs a GPU: it asks for the fixture, or a parameter of it is the device."""
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "cuda" in item.fixturenames or any(p == "cuda" for p in parameters if isinstance(p, str))
+def left_out(item: pytest.Item) -> str:
+    """Why a case is not collected, or nothing."""
+    device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+    if "cuda" in (device, *item.fixturenames) and no_cuda() and os.environ.get("FUSEDMM_REQUIRE_CUDA") != "1":
+        return f"for CUDA were not collected: {no_cuda()}"
+    if item.get_closest_marker("slow") and random.Random(f"{SEED} {item.nodeid}").random() >= SLOW:
+        return f"that are slow were left to make slow (FUSEDMM_SLOW={SLOW:g} FUSEDMM_SEED={SEED})"
+    return ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what an absent device would run."""
-    if no_cuda() and os.environ.get("FUSEDMM_REQUIRE_CUDA") != "1":
-        kept = [item for item in items if not of_cuda(item)]
-        config.stash[ABSENT] = len(items) - len(kept)
-        config.hook.pytest_deselected(items=[item for item in items if of_cuda(item)])
-        items[:] = kept
+    """Leaves out what an absent device would run, and what takes long."""
+    reasons = [left_out(item) for item in items]
+    config.stash[LEFT_OUT] = collections.Counter(filter(None, reasons))
+    config.hook.pytest_deselected(items=[item for item, reason in zip(items, reasons, strict=True) if reason])
+    items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
     """pytest-xdist: the processes collect, the one that started them says so."""
-    node.config.stash[ABSENT] = getattr(node, "workeroutput", {}).get("absent", 0)
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -84,8 +90,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     """How many cases were left out, and which files took longest."""
-    if absent := config.stash.get(ABSENT, 0):
-        terminalreporter.write_line(f"{absent} cases for CUDA were not collected: {no_cuda()}")
+    for reason, count in sorted(config.stash.get(LEFT_OUT, {}).items()):
+        terminalreporter.write_line(f"{count} cases {reason}")
     if len(SECONDS) > 1:
         slowest = (f"{name} {seconds:.0f} s" for name, seconds in SECONDS.most_common(10))
         terminalreporter.write_line(f"slowest of {len(SECONDS)} files: {', '.join(slowest)}")
@@ -94,6 +100,6 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What the tests saw of errors and their bounds, where it is asked for."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["absent"] = session.config.stash.get(ABSENT, 0)
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, {}))
     if "FUSEDMM_ACCURACY" in os.environ:
         accuracy.write(os.environ["FUSEDMM_ACCURACY"])

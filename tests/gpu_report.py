@@ -43,7 +43,8 @@ def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
     Several processes take one file after the other, those first that ``took`` longest last time; it says so then too.
     """
     files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: -took.get(path.stem, math.inf))
-    environment = {**os.environ, "FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1", "OMP_NUM_THREADS": "2"}
+    wanted = {"FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1", "FUSEDMM_SLOW": "1", "OMP_NUM_THREADS": "2"}
+    environment = os.environ | wanted
 
     def test(path: Path) -> int:
         command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{path.stem}.xml", str(path)]

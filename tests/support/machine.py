@@ -1,5 +1,6 @@
 """What this machine has: the checkout, a GPU, the files of real graphs."""
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from fusedmm import data
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@functools.cache
 def no_cuda() -> str | None:
     """Why CUDA cases cannot run here, or None."""
     if fusedmm.build_info()["cuda"] is None:
