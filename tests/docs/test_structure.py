@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from conftest import ROOT
+from support.machine import ROOT
 
 import fusedmm
 
