@@ -7,7 +7,6 @@ from fusedmm.matrix import export as _export  # noqa: F401  makes CSR known to t
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops import presets as presets
-from fusedmm.ops import registered  # noqa: F401  registers gradients
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.fused import fused

@@ -7,6 +7,7 @@ of a softmax, an SpMM and an SDDMM again; that of lse is w.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from fusedmm._lib import ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, require_strided
-from fusedmm.ops.checks import autocast, needs_rules, require_pattern
-from fusedmm.ops.spmm_sddmm import Held, half, kept, run, sddmm_half, spmm_half
+from fusedmm.ops.autograd import Formula, Needs, Operands, Values, differentiable
+from fusedmm.ops.checks import autocast, require_pattern
+from fusedmm.ops.spmm_sddmm import half, kept, run, sddmm_half, spmm_half
 
 ADDITIVE = 1
 
@@ -73,29 +75,6 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
         raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")
 
 
-def softmax(adj: CSR, logits: Tensor) -> Tensor:
-    """edge_softmax of logits [nnz, heads]."""
-    if needs_rules(logits):
-        return SoftmaxRule.apply(Held(adj), logits)
-    if torch.is_grad_enabled() and logits.requires_grad:
-        return Softmax.apply(adj, logits)
-    return normalised(adj, logits)
-
-
-def normalised(adj: CSR, logits: Tensor) -> Tensor:
-    """The kernels behind softmax."""
-    return weights(adj, logits, *lse_and_rest(adj, logits), None, 0.0)
-
-
-def log_sum_exp(adj: CSR, logits: Tensor) -> Tensor:
-    """[rows, heads] of logits [nnz, heads], differentiable to any order; -inf for a row without entries."""
-    if needs_rules(logits):
-        return LogSumExpRule.apply(Held(adj), logits)
-    if torch.is_grad_enabled() and logits.requires_grad:
-        return LogSumExp.apply(adj, logits)
-    return lse_and_rest(adj, logits)[0]
-
-
 def _columns(adj: CSR) -> int:
     """How many; in compiled code by a tensor's size, since dynamo loses a number that a step of autograd keeps."""
     if adj.ptr_t is not None and torch.compiler.is_compiling():
@@ -139,98 +118,70 @@ def weights(adj: CSR, logits: Tensor, lse: Tensor, rest: Tensor, seed: Tensor | 
     return found
 
 
-class Softmax(torch.autograd.Function):
-    """w = softmax of logits [nnz, heads]."""
+class Softmax(Formula):
+    """w = softmax of logits [nnz, heads]; a call is the matrix."""
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
-        w = normalised(adj, logits)
-        ctx.save_for_backward(Softmax.needed(logits, w))
-        ctx.adj = adj
-        return w
+    def run(adj: CSR, logits: Tensor) -> Tensor:
+        return weights(adj, logits, *lse_and_rest(adj, logits), None, 0.0)
 
     @staticmethod
-    def needed(logits: Tensor, w: Tensor) -> Tensor:
-        """What a gradient is made of: w, which is made anew of the logits where it was rounded to 16 bits."""
-        return w if w.dtype == sums_dtype(w) else logits
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        """A gradient is made of w, which is computed again from the logits where it was rounded to 16 bits."""
+        return (output if output.dtype == sums_dtype(output) else operands[0],), None
 
     @staticmethod
-    def backward(ctx: Any, gw: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
-        (w,) = ctx.saved_tensors
-        adj, dtype = ctx.adj, w.dtype
+    def backward(adj: CSR, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        (w,) = saved
+        assert w is not None
+        dtype = w.dtype
         w = w if dtype == sums_dtype(w) else softmax(adj, *kept(w))
-        (gw,) = kept(gw)
-        return None, (w * (gw - to_entries(adj, over_rows(adj, w * gw)))).to(dtype)
-
-
-class LogSumExp(torch.autograd.Function):
-    """lse of logits [nnz, heads]."""
+        (g,) = kept(g)
+        return ((w * (g - to_entries(adj, over_rows(adj, w * g)))).to(dtype),)
 
     @staticmethod
-    def forward(ctx: Any, adj: CSR, logits: Tensor) -> Tensor:
-        ctx.save_for_backward(logits)
-        ctx.adj = adj
+    def jvp(adj: CSR, operands: Operands, output: Tensor, tangents: Operands) -> Values:
+        (t,), (saved, note) = tangents, Softmax.saved((True,), operands, output)
+        assert t is not None
+        return Softmax.backward(adj, saved, note, (True,), t)[0]  # the matrix of its derivatives is symmetric
+
+    @staticmethod
+    def vmap(adj: CSR, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        return softmax(adj, _flat(operands[0], dims[0])).unflatten(1, (batch, -1)), 1
+
+
+class LogSumExp(Formula):
+    """lse of logits [nnz, heads]; a call is the matrix."""
+
+    @staticmethod
+    def run(adj: CSR, logits: Tensor) -> Tensor:
         return lse_and_rest(adj, logits)[0]
 
     @staticmethod
-    def backward(ctx: Any, glse: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
-        (logits,) = ctx.saved_tensors
-        return None, (softmax(ctx.adj, *kept(logits)) * to_entries(ctx.adj, glse)).to(logits.dtype)
-
-
-# ---- the same for torch.func and forward mode ----
-
-
-def _flat(logits: Tensor, batch: int) -> Tensor:
-    """Logits [nnz, heads] with a batch at a dimension as [nnz, batch * heads]."""
-    return logits.movedim(batch, 1).flatten(1)
-
-
-class SoftmaxRule(torch.autograd.Function):
-    """Softmax for torch.func."""
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        return operands, None
 
     @staticmethod
-    def forward(held: Held, logits: Tensor) -> Tensor:
-        return normalised(held.adj, logits)
+    def backward(adj: CSR, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        (logits,) = saved
+        assert logits is not None
+        return ((softmax(adj, *kept(logits)) * to_entries(adj, g)).to(logits.dtype),)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.adj = inputs[0].adj
-        ctx.save_for_backward(Softmax.needed(inputs[1], output))
-        ctx.save_for_forward(Softmax.needed(inputs[1], output))
-
-    backward = Softmax.backward
+    def jvp(adj: CSR, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        logits, t = kept(operands[0], tangents[0])  # type: ignore[arg-type]
+        return over_rows(adj, softmax(adj, logits) * t)
 
     @staticmethod
-    def jvp(ctx: Any, _: None, t: Tensor) -> Tensor:  # type: ignore[override]
-        return Softmax.backward(ctx, t)[1]  # its matrix is symmetric
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, held: Held, logits: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]
-        return softmax(held.adj, _flat(logits, in_dims[1])).unflatten(1, (info.batch_size, -1)), 1
+    def vmap(adj: CSR, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        return log_sum_exp(adj, _flat(operands[0], dims[0])).unflatten(1, (batch, -1)), 1
 
 
-class LogSumExpRule(torch.autograd.Function):
-    """LogSumExp for torch.func."""
+def _flat(logits: Tensor, dim: int | None) -> Tensor:
+    """Logits [nnz, heads] of each sample, the batch at dim, as [nnz, batch * heads]."""
+    assert dim is not None  # of a function of one operand, it is this one that has the batch
+    return logits.movedim(dim, 1).flatten(1)
 
-    @staticmethod
-    def forward(held: Held, logits: Tensor) -> Tensor:
-        return lse_and_rest(held.adj, logits)[0]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        held, logits = inputs
-        ctx.adj = held.adj
-        ctx.save_for_backward(logits)
-        ctx.save_for_forward(logits)
-
-    backward = LogSumExp.backward
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, t: Tensor) -> Tensor:  # type: ignore[override]
-        logits, t = kept(ctx.saved_tensors[0], t)
-        return over_rows(ctx.adj, softmax(ctx.adj, logits) * t)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, held: Held, logits: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]
-        return log_sum_exp(held.adj, _flat(logits, in_dims[1])).unflatten(1, (info.batch_size, -1)), 1
+softmax = differentiable(Softmax)  # edge_softmax of logits [nnz, heads]
+log_sum_exp = differentiable(LogSumExp)  # [rows, heads] of logits [nnz, heads]; -inf for a row without entries

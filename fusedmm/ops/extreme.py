@@ -14,195 +14,144 @@ M itself has no derivative (the extreme is not smooth where it changes hands).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.matrix.base import Matrix
-from fusedmm.ops.checks import needs_rules
-from fusedmm.ops.spmm_sddmm import Held, Values, as_channels, half, kind_of, like_values, run, serves_all, spmm_run
-from fusedmm.ops.transforms import flat_operand, flat_values
+from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_operand, flat_values
+from fusedmm.ops.spmm_sddmm import SpMM, as_channels, half, kind_of, like_values, run, serves_all
 
 ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
 
 
-class Chosen(NamedTuple):
-    """What M is made of: y = extreme of val * x over adj (or its transpose)."""
-
-    adj: Matrix
-    transposed: bool
-    val: Values
-    x: Tensor
-    y: Tensor
+Reached = tuple[Matrix, bool, Values, Tensor, Tensor]  # adj, transposed, val, x, y: what M is made of
 
 
 def extreme(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
     """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row."""
-    if needs_rules(val, x):
-        return ExtremeRule.apply(Held(adj), transposed, val, x, reduce, algorithm)
-    if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
-        return Extreme.apply(adj, transposed, val, x, reduce, algorithm)
-    return spmm_run(adj, transposed, val, x, reduce, algorithm)
+    return _extreme((adj, transposed, reduce, algorithm), val, x)
 
 
-def select(m: Chosen, form: int, weight: Values = None, z: Values = None, g: Values = None) -> Tensor:
-    """One of the three forms, differentiable in weight, z and g; or the counts, which are constant."""
-    if needs_rules(m.val, m.x, m.y, weight, z, g):
-        return SelectedRule.apply(Held(m.adj), m.transposed, m.val, m.x, m.y, form, weight, z, g)
-    return _select(m, form, weight, z, g) if form == COUNTS else Selected.apply(m, form, weight, z, g)
+def extreme_sums(m: Reached, form: int, weight: Values = None, z: Values = None, g: Values = None) -> Tensor:
+    """One of the three sums, differentiable in weight, z and g; or the counts, which are constant."""
+    adj, transposed, *tensors = m
+    return _extreme_sums((adj, transposed, form), *tensors, weight, z, g)
 
 
-def _select(m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tensor:
-    ptr, idx, eid, plan = half(m.adj, not m.transposed if form == COLS else m.transposed)
-    none = m.adj.none
-    absent = [none if t is None else t for t in (m.val, weight)]
-    operands = [none if t is None else t for t in (z, g)]
-    return run(ops._select.default, m.x, ptr, idx, eid, plan, *absent, m.x, m.y, *operands, form)
+def _counts(m: Reached) -> Tensor:
+    """How many entries reached each extreme, one where none did."""
+    return extreme_sums(m, COUNTS).clamp(min=1)
 
 
-def _edges(m: Chosen, weight: Tensor, z: Values, g: Values) -> Tensor:
+def _edges(m: Reached, weight: Tensor, z: Values, g: Values) -> Tensor:
     """The form "edges" like weight; heads that share weights are channels of one sum where they share values too."""
     assert z is not None and g is not None
+    adj, transposed, val, x, y = m
     kind = kind_of(weight)
-    if serves_all(kind, z) and (m.val is None or serves_all(kind_of(m.val), z)):
-        x, y, z, g = as_channels(m.x, m.y, z, g)
-        m = m._replace(val=None if m.val is None else m.val.reshape(-1), x=x, y=y)
-    return like_values(select(m, EDGES, None, z, g), kind)
+    if serves_all(kind, z) and (val is None or serves_all(kind_of(val), z)):
+        x, y, z, g = as_channels(x, y, z, g)
+        m = adj, transposed, None if val is None else val.reshape(-1), x, y
+    return like_values(extreme_sums(m, EDGES, None, z, g), kind)
 
 
-class Extreme(torch.autograd.Function):
-    """y, with its gradient by shares."""
+class Extreme(Formula):
+    """y, with its gradient in shares; a call is (adj, transposed, reduce, algorithm)."""
 
-    @staticmethod
-    def forward(ctx: Any, adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        y = spmm_run(adj, transposed, val, x, reduce, algorithm)
-        ctx.save_for_backward(val, x, y)
-        ctx.adj, ctx.transposed = adj, transposed
-        return y
+    run = SpMM.run
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        val, x, y = ctx.saved_tensors
-        m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
-        share = (gy / select(m, COUNTS).clamp(min=1)).to(gy.dtype)
-        gx = select(m, COLS, val, None, share) if ctx.needs_input_grad[3] else None
-        gval = _edges(m, val, x, share) if ctx.needs_input_grad[2] else None
-        return None, None, gval, gx, None, None
-
-
-class Selected(torch.autograd.Function):
-    """One of the three forms; its derivatives are the other two."""
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        return (*operands, output), None
 
     @staticmethod
-    def forward(ctx: Any, m: Chosen, form: int, weight: Values, z: Values, g: Values) -> Tensor:
-        ctx.save_for_backward(weight, z, g)
-        ctx.m, ctx.form = m, form
-        return _select(m, form, weight, z, g)
+    def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        val, x, _ = saved
+        m = _reached(call, saved)
+        share = (g / _counts(m)).to(g.dtype)
+        gval = _edges(m, val, x, share) if needs[0] and val is not None else None
+        return gval, extreme_sums(m, COLS, val, None, share) if needs[1] else None
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return None, None, *_derivatives(ctx.m, ctx.form, ctx.saved_tensors, grad, ctx.needs_input_grad[2:])
-
-
-def _derivatives(
-    m: Chosen, form: int, given: tuple[Values, ...], grad: Tensor, needs: tuple[bool, ...]
-) -> tuple[Values, Values, Values]:
-    """The gradients of weight, z and g, which were given."""
-    weight, z, g = given
-    gweight = gz = gg = None
-    if needs[0] and weight is not None:
-        gweight = _edges(m, weight, grad if form == COLS else z, grad if form == ROWS else g)
-    if needs[1]:
-        gz = select(m, COLS, weight if form == ROWS else grad, None, grad if form == ROWS else g)
-    if needs[2]:
-        gg = select(m, ROWS, weight if form == COLS else grad, grad if form == COLS else z, None)
-    return gweight, gz, gg
-
-
-# ---- the same for torch.func and forward mode ----
-
-
-class ExtremeRule(torch.autograd.Function):
-    """Extreme for torch.func; a tangent is the mean of those of the entries that reached the extreme."""
-
-    @staticmethod
-    def forward(held: Held, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        return spmm_run(held.adj, transposed, val, x, reduce, algorithm)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        held, ctx.transposed, val, x, _, _ = inputs
-        ctx.adj = held.adj
-        ctx.save_for_backward(val, x, output)
-        ctx.save_for_forward(val, x, output)
-
-    backward = Extreme.backward
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        val, x, y = ctx.saved_tensors
-        _, _, dval, dx, _, _ = tangents
-        m = Chosen(ctx.adj, ctx.transposed, None if val is None else val.detach(), x.detach(), y.detach())
-        parts = []
+    def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        """The mean of the tangents of the entries that reached the extreme."""
+        (val, x), (dval, dx), parts = operands, tangents, []
+        m = _reached(call, (val, x, output))
         if dx is not None:
-            parts.append(select(m, ROWS, val, dx))
+            parts.append(extreme_sums(m, ROWS, val, dx))
         if dval is not None:
-            parts.append(select(m, ROWS, dval, x))
-        return (sum(parts[1:], parts[0]) / select(m, COUNTS).clamp(min=1)).to(y.dtype)
+            parts.append(extreme_sums(m, ROWS, dval, x))
+        return (added(parts) / _counts(m)).to(output.dtype)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, held: Held, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int
-    ) -> Any:
-        flat, heads = flat_operand(x, in_dims[3], info.batch_size)
-        values = flat_values(val, in_dims[2], info.batch_size, heads)
-        y = extreme(held.adj, transposed, values, flat, reduce, algorithm)
-        return y.reshape(y.shape[0], info.batch_size, *([heads] if heads else []), y.shape[-1]), 1
+    def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        val, x = operands
+        x, heads = flat_operand(x, dims[1], batch)
+        y = _extreme(call, flat_values(val, dims[0], batch, heads), x)
+        return y.reshape(y.shape[0], batch, *([heads] if heads else []), y.shape[-1]), 1
 
 
-class SelectedRule(torch.autograd.Function):
-    """``select`` for torch.func: linear in each of weight, z and g; val, x and y count as constant."""
+def _reached(call: Any, tensors: Operands) -> Reached:
+    val, x, y = (None if t is None else t.detach() for t in tensors)
+    assert x is not None and y is not None
+    return call[0], call[1], val, x, y
 
-    @staticmethod
-    def forward(
-        held: Held, transposed: bool, val: Values, x: Tensor, y: Tensor, form: int, weight: Values, z: Values, g: Values
-    ) -> Tensor:
-        return _select(Chosen(held.adj, transposed, val, x, y), form, weight, z, g)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        held, ctx.transposed, *tensors, ctx.form, weight, z, g = inputs
-        ctx.adj = held.adj
-        ctx.save_for_backward(*tensors, weight, z, g)
-        ctx.save_for_forward(*tensors, weight, z, g)
+class ExtremeSums(Formula):
+    """One of the three sums; its derivatives are the other two. A call is (adj, transposed, form).
+
+    It is linear in each of weight, z and g; val, x and y count as constant.
+    """
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        val, x, y, *given = ctx.saved_tensors
-        m = Chosen(ctx.adj, ctx.transposed, val, x, y)
-        needs = ctx.needs_input_grad[6:] if ctx.form != COUNTS else (False, False, False)
-        return *[None] * 6, *_derivatives(m, ctx.form, tuple(given), grad, needs)
+    def run(call: Any, val: Values, x: Tensor, y: Tensor, weight: Values, z: Values, g: Values) -> Tensor:
+        adj, transposed, form = call
+        ptr, idx, eid, plan = half(adj, not transposed if form == COLS else transposed)
+        val, weight, z, g = (adj.none if t is None else t for t in (val, weight, z, g))
+        result: Tensor = run(ops._select.default, x, ptr, idx, eid, plan, val, weight, x, y, z, g, form)
+        return result
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
-        val, x, y, *given = ctx.saved_tensors
-        m, parts = Chosen(ctx.adj, ctx.transposed, val, x, y), []
-        for k, t in enumerate(tangents[6:]):
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        return operands, None
+
+    @staticmethod
+    def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        adj, transposed, form = call
+        if form == COUNTS:
+            return (None,) * 6
+        val, x, y, weight, z, up = saved
+        assert x is not None and y is not None
+        m = adj, transposed, val, x, y
+        gweight = gz = gup = None
+        if needs[3] and weight is not None:
+            gweight = _edges(m, weight, g if form == COLS else z, g if form == ROWS else up)
+        if needs[4]:
+            gz = extreme_sums(m, COLS, weight if form == ROWS else g, None, g if form == ROWS else up)
+        if needs[5]:
+            gup = extreme_sums(m, ROWS, weight if form == COLS else g, g if form == COLS else z, None)
+        return None, None, None, gweight, gz, gup
+
+    @staticmethod
+    def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Values:
+        constant, linear, parts = operands[:3], operands[3:], []
+        for k, t in enumerate(tangents[3:]):
             if t is not None:
-                weight, z, g = (t if j == k else other for j, other in enumerate(given))
-                parts.append(select(m, ctx.form, weight, z, g))
-        return sum(parts[1:], parts[0]) if parts else None
+                parts.append(_extreme_sums(call, *constant, *linear[:k], t, *linear[k + 1 :]))
+        return added(parts) if parts else None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, held: Held, transposed: bool, val: Values, *rest: Any) -> Any:
-        x, y, form, weight, z, g = rest
-        batch, dims = info.batch_size, in_dims[3:]
-        x, heads = flat_operand(x, dims[0], batch)
-        y, _ = flat_operand(y, dims[1], batch)
+    def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        val, x, y, weight, z, g = operands
+        x, heads = flat_operand(x, dims[1], batch)
+        y, _ = flat_operand(y, dims[2], batch)
         z, g = (None if t is None else flat_operand(t, d, batch)[0] for t, d in ((z, dims[4]), (g, dims[5])))
-        m = Chosen(held.adj, transposed, flat_values(val, in_dims[2], batch, heads), x, y)
-        found = select(m, form, flat_values(weight, dims[3], batch, heads), z, g)
-        behind = [] if form == EDGES else [found.shape[-1]]
+        val, weight = (flat_values(t, d, batch, heads) for t, d in ((val, dims[0]), (weight, dims[3])))
+        found = _extreme_sums(call, val, x, y, weight, z, g)
+        behind = [] if call[2] == EDGES else [found.shape[-1]]
         return found.reshape(found.shape[0], batch, *([heads] if heads else []), *behind), 1
+
+
+_extreme, _extreme_sums = differentiable(Extreme), differentiable(ExtremeSums)

@@ -10,6 +10,7 @@ spmm. Those of large maxima are made in parts of rows (fused_extreme.py), with t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,11 +22,11 @@ from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import Half, derived
+from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
 from fusedmm.ops.spmm_sddmm import (
-    Values,
     gradients,
     half,
     kept,
@@ -215,44 +216,43 @@ def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec)
     return run(ops._fused.default, x, *structure, *operands, _program(spec.edge, False, x), *kinds)
 
 
-class Edge(torch.autograd.Function):
-    """w(s, a), whose derivatives are expressions again: the ones the kernels compute."""
+class Edge(Formula):
+    """w(s, a), whose derivatives are expressions again: the ones the kernels compute. A call is the expression."""
 
     @staticmethod
-    def forward(expression: Expression, s: Tensor, a: Tensor) -> Tensor:
+    def run(expression: Expression, s: Tensor, a: Tensor) -> Tensor:
         w = expression.torch(s, a)
         # The functions s and a give back what they were given; torch takes neither that nor a view of it.
         return w.clone() if expression.graph.nodes[expression.root].op in ("s", "a") else w
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.expression, s, a = inputs
-        ctx.save_for_backward(s, a)
-        ctx.save_for_forward(s, a)
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        return operands, None
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        s, a = ctx.saved_tensors
-        gs, ga = (
-            g * Edge.apply(ctx.expression.derivative(name), s, a) if needed else None
-            for name, needed in zip("sa", ctx.needs_input_grad[1:], strict=True)
+    def backward(expression: Expression, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        return tuple(
+            g * edge_function(expression.derivative(name), *saved) if needed else None
+            for name, needed in zip("sa", needs, strict=True)
         )
-        return None, gs, ga
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        s, a = ctx.saved_tensors
-        parts = [
-            t * Edge.apply(ctx.expression.derivative(name), s, a)
-            for name, t in zip("sa", tangents[1:], strict=True)
-            if t is not None
-        ]
-        return sum(parts[1:], parts[0])
+    def jvp(expression: Expression, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        return added(
+            [
+                t * edge_function(expression.derivative(name), *operands)
+                for name, t in zip("sa", tangents, strict=True)
+                if t is not None
+            ]
+        )
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, expression: Expression, s: Tensor, a: Tensor) -> Any:
-        s, a = (t if d is None else t.movedim(d, 0) for t, d in zip((s, a), in_dims[1:], strict=True))
-        return Edge.apply(expression, s, a), 0
+    def vmap(expression: Expression, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        s, a = (t if d is None else t.movedim(d, 0) for t, d in zip(operands, dims, strict=True))
+        return edge_function(expression, s, a), 0
+
+
+edge_function = differentiable(Edge)
 
 
 def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
@@ -263,7 +263,7 @@ def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec
 
 def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     def weight(s: Tensor, a: Tensor) -> Tensor:
-        return Edge.apply(parse(spec.edge), s, a.expand_as(s))
+        return edge_function(parse(spec.edge), s, a.expand_as(s))
 
     if spec.is_sddmm_spmm():
         if spec.score == "dot":

@@ -17,8 +17,9 @@ from torch import Tensor
 from fusedmm._lib import sums_dtype
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_captured
+from fusedmm.ops.autograd import Values
 from fusedmm.ops.checks import needs_rules
-from fusedmm.ops.spmm_sddmm import Values, gradients, kept
+from fusedmm.ops.spmm_sddmm import gradients, kept
 
 # Numbers per gathered operand of a part; a row alone may have more. Larger ones took a CPU twice the time, since
 # their memory comes from the system anew at each step. The GPU's number is a guess: nobody timed others.

@@ -6,14 +6,12 @@
 
 Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
 edge order. A backward calls the same two functions on the other half; nothing is sorted, added
-atomically or synchronised. The classic form of autograd.Function costs the least per call; torch.func
-needs the other one (transforms.py), which is chosen only while a transform is active or
-an operand has a tangent of forward mode.
+atomically or synchronised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,22 +20,25 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated, sums_dtype
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import Half, lasting, shared_by
+from fusedmm.ops.autograd import (
+    Formula,
+    Needs,
+    Operands,
+    Values,
+    added,
+    differentiable,
+    flat_operand,
+    flat_values,
+    register,
+)
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_values
 
-Values = Tensor | None
 Kind = tuple[int | None, torch.dtype]
 SUM, MEAN = 0, 1
 
 _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default
 _divide: Any = ops._mean_back.default
-
-
-class Held:
-    """A matrix that torch.func leaves alone: of a CSR it would wrap the tensors and make another CSR."""
-
-    def __init__(self, adj: Matrix) -> None:
-        self.adj = adj
 
 
 def half(adj: Matrix, transposed: bool) -> Half:
@@ -73,11 +74,7 @@ def gradients(
 
 def spmm_half(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
     """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
-    if needs_rules(val, x):
-        return transforms.SpMM.apply(Held(adj), transposed, val, x, reduce, algorithm)
-    if torch.is_grad_enabled() and (x.requires_grad or (val is not None and val.requires_grad)):
-        return SpMM.apply(adj, transposed, val, x, reduce, algorithm)
-    return spmm_run(adj, transposed, val, x, reduce, algorithm)
+    return spmm((adj, transposed, reduce, algorithm), val, x)
 
 
 def times(adj: Matrix, x: Any) -> Tensor:
@@ -115,18 +112,7 @@ def sddmm_half(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor,
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
     if a is b and torch.compiler.is_compiling():
         b = b.clone()  # torch.compile refuses an autograd function that is given one tensor twice
-    if needs_rules(val, a, b):
-        return transforms.SDDMM.apply(Held(adj), transposed, val, a, b, algorithm)
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (val is not None and val.requires_grad)):
-        return SDDMM.apply(adj, transposed, val, a, b, algorithm)
-    return sddmm_run(adj, transposed, val, a, b, algorithm)
-
-
-def sddmm_run(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
-    """The kernel, without a gradient."""
-    ptr, idx, eid, plan = half(adj, transposed)
-    result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
-    return result
+    return sddmm((adj, transposed, algorithm), val, a, b)
 
 
 def kind_of(val: Tensor) -> Kind:
@@ -248,70 +234,110 @@ def spmm_back(adj: Matrix, gy: Tensor, reduce: int) -> Tensor:
     return spmm_half(adj, True, share, gy)
 
 
-class SpMM(torch.autograd.Function):
-    """y = A x, y = A^T x, or the mean over each row's entries."""
+class SpMM(Formula):
+    """y = A x, y = A^T x, or the mean over each row's entries; a call is (adj, transposed, reduce, algorithm)."""
 
     @staticmethod
-    def forward(ctx: Any, adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-        SpMM.keep(ctx, val, x)
-        ctx.adj, ctx.transposed, ctx.reduce = adj, transposed, reduce
+    def run(call: Any, val: Values, x: Tensor) -> Tensor:
+        adj, transposed, reduce, algorithm = call
         return spmm_run(adj, transposed, val, x, reduce, algorithm)
 
     @staticmethod
-    def keep(ctx: Any, val: Values, x: Tensor) -> None:
-        """Saves what backward reads, and nothing else: the rest may be freed, or written to."""
-        of_val, of_x = ctx.needs_input_grad[2:4]
-        ctx.save_for_backward(val if of_x else None, x if of_val else None)
-        if of_val:
-            ctx.kind = kind_of(val)  # type: ignore[arg-type]
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        val, x = operands
+        of_val, of_x = needs
+        return (val if of_x else None, x if of_val else None), kind_of(val) if of_val else None  # type: ignore[arg-type]
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        val, x = ctx.saved_tensors
-        adj, transposed = ctx.adj, ctx.transposed
-        gx = gval = None
-        gy, share = _mean_back(adj, transposed, gy) if ctx.reduce == MEAN else (gy, None)
-        if ctx.needs_input_grad[3]:
-            gx = spmm_half(adj, not transposed, times_share(share, val), gy)
-        if ctx.needs_input_grad[2]:
-            if serves_all(ctx.kind, x):
-                gy, x = as_channels(gy, x)
-            gval = like_values(sddmm_half(adj, transposed, share, gy, x), ctx.kind)
-        return None, None, gval, gx, None, None
-
-
-class SDDMM(torch.autograd.Function):
-    """e = val * <a_i, b_j>."""
-
-    @staticmethod
-    def forward(ctx: Any, adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int) -> Tensor:
-        SDDMM.keep(ctx, val, a, b)
-        ctx.adj, ctx.transposed = adj, transposed
-        return sddmm_run(adj, transposed, val, a, b, algorithm)
+    def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        adj, transposed, reduce, _ = call
+        val, x = saved
+        gx = gval = share = None
+        if reduce == MEAN:
+            g, share = _mean_back(adj, transposed, g)
+        elif reduce != SUM:
+            raise RuntimeError("fusedmm: torch.ops.fusedmm.spmm has no gradient of max and min; fusedmm.spmm has")
+        if needs[1]:
+            gx = spmm_half(adj, not transposed, times_share(share, val), g)
+        if x is not None:
+            if serves_all(note, x):
+                g, x = as_channels(g, x)
+            gval = like_values(sddmm_half(adj, transposed, share, g, x), note)
+        return gval, gx
 
     @staticmethod
-    def keep(ctx: Any, val: Values, a: Tensor, b: Tensor) -> None:
-        """Saves what backward reads, and nothing else."""
-        of_val, of_a, of_b = ctx.needs_input_grad[2:5]
-        ctx.save_for_backward(
-            val if of_a or of_b else None, a if of_val or of_b else None, b if of_val or of_a else None
-        )
-        if of_val:
-            ctx.kind = kind_of(val)  # type: ignore[arg-type]
+    def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        adj, transposed, reduce, _ = call
+        (val, x), (dval, dx), parts = operands, tangents, []
+        assert x is not None
+        if dx is not None:
+            parts.append(spmm_half(adj, transposed, val, kept(dx)[0], reduce))
+        if dval is not None:
+            parts.append(spmm_half(adj, transposed, dval, kept(x)[0], reduce))
+        return added(parts).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, ge: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        val, a, b = ctx.saved_tensors
-        adj, transposed = ctx.adj, ctx.transposed
-        weight = times_values(ge, val)
-        ga = spmm_half(adj, transposed, weight, b) if ctx.needs_input_grad[3] else None
-        gb = spmm_half(adj, not transposed, weight, a) if ctx.needs_input_grad[4] else None
-        gval = None
-        if ctx.needs_input_grad[2]:
-            if serves_all(ctx.kind, a):
-                ge, a, b = kept(ge, a, b)
-            gval = like_values(sddmm_half(adj, transposed, ge, a, b), ctx.kind)
-        return None, None, gval, ga, gb, None
+    def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        val, x = operands
+        x, heads = flat_operand(x, dims[1], batch)
+        y = spmm(call, flat_values(val, dims[0], batch, heads), x)
+        return y.reshape(y.shape[0], batch, *([heads] if heads else []), y.shape[-1]), 1
 
 
-from fusedmm.ops import transforms  # noqa: E402  they inherit the backwards above
+class SDDMM(Formula):
+    """e = val * <a_i, b_j>; a call is (adj, transposed, algorithm)."""
+
+    @staticmethod
+    def run(call: Any, val: Values, a: Tensor, b: Tensor) -> Tensor:
+        adj, transposed, algorithm = call
+        ptr, idx, eid, plan = half(adj, transposed)
+        result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+        return result
+
+    @staticmethod
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        val, a, b = operands
+        of_val, of_a, of_b = needs
+        tensors = val if of_a or of_b else None, a if of_val or of_b else None, b if of_val or of_a else None
+        return tensors, kind_of(val) if of_val else None  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        adj, transposed, _ = call
+        val, a, b = saved
+        weight = times_values(g, val)
+        ga = gb = gval = None
+        if needs[1]:
+            ga = spmm_half(adj, transposed, weight, b)  # type: ignore[arg-type]
+        if needs[2]:
+            gb = spmm_half(adj, not transposed, weight, a)  # type: ignore[arg-type]
+        if needs[0]:
+            if serves_all(note, a):  # type: ignore[arg-type]
+                g, a, b = kept(g, a, b)  # type: ignore[arg-type]
+            gval = like_values(sddmm_half(adj, transposed, g, a, b), note)  # type: ignore[arg-type]
+        return gval, ga, gb
+
+    @staticmethod
+    def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        (val, *factors), (dval, da, db), parts = operands, tangents, []
+        a, b = kept(*factors)  # type: ignore[arg-type]
+        if dval is not None:
+            parts.append(sddmm(call, dval, a, b))
+        if da is not None:
+            parts.append(sddmm(call, val, *kept(da), b))
+        if db is not None:
+            parts.append(sddmm(call, val, a, *kept(db)))
+        return added(parts).to(output.dtype)
+
+    @staticmethod
+    def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        val, a, b = operands
+        a, heads = flat_operand(a, dims[1], batch)
+        b, _ = flat_operand(b, dims[2], batch)
+        e = sddmm(call, flat_values(val, dims[0], batch, heads), a, b)
+        return e.reshape(e.shape[0], batch, *([heads] if heads else [])), 1
+
+
+spmm, sddmm = differentiable(SpMM), differentiable(SDDMM)
+register("spmm", SpMM, 2)
+register("sddmm", SDDMM, 3)
