@@ -31,3 +31,8 @@ __all__ = [
     "sddmm",
     "spmm",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone, without the modules that importing them leaves here."""
+    return sorted(__all__)

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fusedmm._torch_compat import argument_names
+
 OPERATORS = {"spmm": 0, "sddmm": 1, "attention": 2, "fused": 3}
 DEVICES = {"cpu": 0, "cuda": 1}
 REDUCTIONS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
@@ -163,8 +165,8 @@ def _fake(name: str) -> Callable[[Callable[..., Any]], None]:
     tensors for which it has no kernel: those without strides, and those without numbers among others with them."""
 
     def tensors(args: tuple[Any, ...]) -> list[tuple[str, Tensor]]:
-        arguments = getattr(ops, name).default._schema.arguments
-        return [(a.name, t) for a, t in zip(arguments, args, strict=True) if isinstance(t, Tensor)]
+        names = argument_names(getattr(ops, name))
+        return [(a, t) for a, t in zip(names, args, strict=True) if isinstance(t, Tensor)]
 
     def refuse(*args: Any) -> NoReturn:
         for argument, t in tensors(args):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
+from fusedmm._torch_compat import are_transforms_active, raw_indices, raw_values, storage_number, writes_to
 from fusedmm.matrix.compress import EDGE_PLACES, as_eid, is_outside, require_inside
 from fusedmm.matrix.constructors import from_edges
 from fusedmm.matrix.csr import CSR
@@ -152,14 +153,14 @@ def lent(adj: Any, x: Any, size: Size) -> CSR:
 
 def _is_free(*operands: Any) -> bool:
     """Whether a product of these leaves nothing behind for a gradient, for compiled code or for a trace."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or are_transforms_active() or torch.jit.is_tracing():
         return False
     return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
 
 
 def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = None, *, check: bool) -> CSR:
     """``CSR.from_csr`` whose structure is remembered as long as idx and ptr live unchanged."""
-    if not isinstance(idx, Tensor) or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not isinstance(idx, Tensor) or torch.compiler.is_compiling() or are_transforms_active():
         return CSR.from_csr(ptr, idx, val, shape, check=check)
     size, of_idx, of_ptr = None if shape is None else require_shape(shape), _mark(idx), _mark(ptr)
     mark = None if of_idx is None or of_ptr is None else (of_idx, of_ptr, WeakIdRef(ptr))
@@ -187,7 +188,7 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
     """``with_loops(as_csr(adj, size=size))``; a fresh edge_index goes there at once."""
     if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
         return outside(CONVERTED, looped, adj, size)
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         adj = plain(adj)
     if type(adj) is not Tensor or torch.compiler.is_compiling():
         return with_loops(as_csr(adj, size=size))
@@ -230,7 +231,7 @@ def settle(csr: CSR, edge_index: Any) -> None:
 def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
     if torch.compiler.is_dynamo_compiling():
         return outside(CONVERTED, _with_transpose, adj, size, bool(check))
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         adj = plain(adj)
     if size is not None:
         size = require_size(size)
@@ -249,7 +250,7 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
     if csr is not None:
         if strided:
             return csr
-        return csr.with_values(own_values(adj._values() if uncoalesced else adj.values()))
+        return csr.with_values(own_values(raw_values(adj) if uncoalesced else adj.values()))
     if strided and size is not None and is_edge_index(adj):
         waits = check != LATER or adj.shape[1] > FEW or not adj.is_cuda or is_captured(adj)
         csr = from_edges(CSR, adj, None, *size, bool(check) if waits else check)
@@ -269,11 +270,11 @@ def _mark(t: Tensor) -> Mark | None:
     """What tells of a change; None where torch counts no writes, as in inference mode, and of traced tensors."""
     try:
         if t.layout == torch.strided:
-            return t._version, t.untyped_storage()._cdata, t.data_ptr(), t.shape, t.stride(), t.dtype
+            return writes_to(t), storage_number(t), t.data_ptr(), t.shape, t.stride(), t.dtype
         if t.layout != torch.sparse_coo:  # torch puts no other tensors in the place of a compressed one's
-            return (t._version,)
-        indices = _mark(t._indices())
-        return None if indices is None else (t._version, *indices)
+            return (writes_to(t),)
+        indices = _mark(raw_indices(t))
+        return None if indices is None else (writes_to(t), *indices)
     except RuntimeError:
         return None
 
@@ -295,7 +296,7 @@ def _remember(
     if mark is None:
         return
     key = id(adj)
-    dense = (t._indices() if t.layout == torch.sparse_coo else t for t in (adj, *others))
+    dense = (raw_indices(t) if t.layout == torch.sparse_coo else t for t in (adj, *others))
     storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
     with _lock:
         found = known.get(key)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from fusedmm._torch_compat import is_exporting
 from fusedmm.matrix.compress import rows_of, transpose
 from fusedmm.matrix.structure import (
     NO_TRANSPOSE,
@@ -18,7 +19,6 @@ from fusedmm.matrix.structure import (
     Shared,
     constant,
     is_captured,
-    is_exporting,
     lasting,
     outside,
     plan_of,

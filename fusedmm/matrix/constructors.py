@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm._torch_compat import raw_indices, raw_values
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import EDGE_PLACES, Places, compress
 from fusedmm.matrix.structure import (
@@ -135,8 +136,8 @@ def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
         raise ValueError(f"adj must have 2 sparse dimensions, not {adj.sparse_dim()}")
     if adj.requires_grad and not adj.is_coalesced():
         adj = adj.coalesce()  # only a coalesced tensor's values() carry a gradient
-    indices = adj.indices() if adj.is_coalesced() else adj._indices()
-    values = adj.values() if adj.is_coalesced() else adj._values()
+    indices = adj.indices() if adj.is_coalesced() else raw_indices(adj)
+    values = adj.values() if adj.is_coalesced() else raw_values(adj)
     return from_coo(kind, indices[0], indices[1], own_values(values), (adj.size(0), adj.size(1)), check)
 
 

@@ -13,10 +13,10 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from fusedmm._torch_compat import are_transforms_active, is_exporting, pytree
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import is_exporting, is_wrapped, plain
+from fusedmm.matrix.structure import is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
 KEPT = ("val_here", "val_there")
@@ -57,7 +57,7 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
         parts["val"] = None
     if cols is not None and is_exporting():
         raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")
-    if torch._C._are_functorch_transforms_active():  # they wrap every tensor of an argument
+    if are_transforms_active():  # they wrap every tensor of an argument
         parts = {name: plain(t) for name, t in parts.items()}
         if is_wrapped(parts["val"]):
             parts.update(dict.fromkeys(KEPT))

@@ -12,9 +12,18 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch._functorch import pyfunctorch
 
 from fusedmm._lib import DEVICES, ops
+from fusedmm._torch_compat import (
+    are_transforms_active,
+    graph_break,
+    is_batched,
+    is_exporting,
+    is_wrapper,
+    unwrapped,
+    without_transforms,
+    writes_to,
+)
 
 Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
 
@@ -53,8 +62,8 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
         if torch.compiler.is_compiling():
             apart = torch.compiler.is_dynamo_compiling() or is_exporting()
             return outside(CONVERTED, made, *args, **kwargs) if apart else make(*args, **kwargs)
-        if torch._C._are_functorch_transforms_active():
-            with pyfunctorch.temporarily_clear_interpreter_stack():
+        if are_transforms_active():
+            with without_transforms():
                 return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})  # type: ignore
         if not torch.is_inference_mode_enabled():
             return make(*args, **kwargs)
@@ -62,11 +71,6 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
             return make(*args, **kwargs)
 
     return made
-
-
-def is_exporting() -> bool:
-    """Whether torch.export traces: to what torch 2.10 and 2.11 compile, torch's own function is always true."""
-    return torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
 
 
 def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -77,7 +81,7 @@ def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """
     if not torch.compiler.is_dynamo_compiling():
         raise RuntimeError(why)
-    torch._dynamo.graph_break(msg=why)
+    graph_break(why)
     found: T = torch.compiler.disable(call)(*args, **kwargs)
     return found
 
@@ -116,16 +120,16 @@ def plain(t: Any) -> Any:
         TypeError: it is another one for each sample of a vmap.
     """
     if isinstance(t, Tensor) and not t.dtype.is_floating_point:
-        while torch._C._functorch.is_functorch_wrapped_tensor(t):
-            if torch._C._functorch.is_batchedtensor(t):
+        while is_wrapper(t):
+            if is_batched(t):
                 raise TypeError(ONE_STRUCTURE)
-            t = torch._C._functorch.get_unwrapped(t)
+            t = unwrapped(t)
     return t
 
 
 def is_wrapped(t: Any) -> bool:
     """Whether a tensor is one of torch.func's, which ends with the transform that made it."""
-    return isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t)
+    return isinstance(t, Tensor) and is_wrapper(t)
 
 
 @lasting
@@ -208,7 +212,7 @@ def is_captured(t: Tensor) -> bool:
 
 def written(val: Tensor | None) -> int:
     """How often val was written to; torch does not count it for inference tensors."""
-    return -1 if val is None or val.is_inference() else val._version
+    return -1 if val is None or val.is_inference() else writes_to(val)
 
 
 def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:

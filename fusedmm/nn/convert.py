@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module
 from torch.nn.parameter import Parameter, UninitializedParameter
 
+from fusedmm._torch_compat import hooks_of
 from fusedmm.nn.aggr import FUSED
 from fusedmm.nn.agnn_conv import AGNNConv
 from fusedmm.nn.gat_conv import GATConv
@@ -213,20 +214,20 @@ def _require_plain(peer: Any) -> None:
             raise ValueError(f"its {patched[0]} is not that of its class")
     for name, child in peer.named_children():
         kind = type(child)
-        if name == "aggr_module" and any(m._forward_hooks or m._forward_pre_hooks for m in child.modules()):
+        if name == "aggr_module" and any(hooks_of(m, "forward") or hooks_of(m, "forward_pre") for m in child.modules()):
             raise ValueError("its aggr_module has hooks")
         if name in ("nn", "aggr_module"):
             continue
         if kind.__module__ != PEER_LINEAR or kind.__name__ != "Linear":
             raise ValueError(f"its {name} is a {kind.__name__} of {kind.__module__}")
-        if child._forward_hooks or child._backward_hooks or child._backward_pre_hooks or _watched(child):
+        if any(hooks_of(child, when) for when in ("forward", "backward", "backward_pre")) or _watched(child):
             raise ValueError(f"its {name} has hooks")
 
 
 def _watched(linear: Any) -> bool:
     """Whether there are hooks before the map, but for the one that waits for the first input."""
     lazy = getattr(getattr(linear, "_hook", None), "id", None)
-    return any(key != lazy for key in linear._forward_pre_hooks)
+    return any(key != lazy for key in hooks_of(linear, "forward_pre"))
 
 
 def _move_parameters(layer: Module, peer: Any) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm._torch_compat import are_transforms_active
 from fusedmm.matrix.adapters import is_edge_index
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import normalized
@@ -122,7 +123,7 @@ class GCNConv(Layer):
             keep = self.cached and self.normalize
             make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
             adj = make(x, edge_index, edge_weight)
-            if keep and not (torch._C._are_functorch_transforms_active() and is_wrapped(adj.val)):
+            if keep and not (are_transforms_active() and is_wrapped(adj.val)):
                 self._kept = adj
         out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parameter import Parameter, UninitializedParameter
 
+from fusedmm._torch_compat import is_hooked
 from fusedmm.nn import inits
 
 
@@ -135,6 +135,4 @@ def goes_unseen(x: Tensor, lin: Linear | None) -> bool:
 
 def is_plain(lin: Linear | None) -> bool:
     """Whether the map is what its weight says: no hooks, no other class or ``forward`` in its place."""
-    if type(lin) is not Linear or "forward" in lin.__dict__ or _has_any_global_hook():
-        return False
-    return not (lin._forward_hooks or lin._forward_pre_hooks or lin._backward_hooks or lin._backward_pre_hooks)
+    return type(lin) is Linear and "forward" not in lin.__dict__ and not is_hooked(lin)

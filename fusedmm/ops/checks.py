@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
+from fusedmm._torch_compat import are_transforms_active, graph_break, in_forward_mode
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
 
@@ -91,11 +92,11 @@ def normalize(x: Tensor) -> Tensor:
 
 def needs_rules(*operands: Any) -> bool:
     """Whether a torch.func transform is active, or forward-mode AD with a tangent on an operand."""
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         if torch.compiler.is_dynamo_compiling():  # which would take the forward alone, and give zeros as gradients
-            torch._dynamo.graph_break(msg="fusedmm: transforms of torch.func are not compiled; they run as they are")
+            graph_break("fusedmm: transforms of torch.func are not compiled; they run as they are")
         return True
-    if forward_ad._current_level < 0 or torch.compiler.is_compiling():
+    if not in_forward_mode() or torch.compiler.is_compiling():
         return False
     try:
         return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fusedmm import reference
 from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, algorithm_number, ops
+from fusedmm._torch_compat import graph_break
 from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
@@ -150,7 +151,7 @@ def fused(
     needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
     if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
         if reduce in ("max", "min") and torch.compiler.is_dynamo_compiling():
-            torch._dynamo.graph_break(msg="fusedmm: gradients of fused maxima and minima run as they are, uncompiled")
+            graph_break("fusedmm: gradients of fused maxima and minima run as they are, uncompiled")
         # An operand that serves twice is given once, as torch.compile asks.
         return Fused.apply(adj, adj.val, x, None if y is x else y, None if z is y else z, spec)
     return _forward(adj, adj.val, x, y, z, spec)
@@ -174,7 +175,7 @@ def _require_fit(x: Tensor, y: Tensor, z: Tensor, score: str, message: str) -> N
 
 def _program(edge: str, gradients: bool, like: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # the reader is no part of a graph: there it is one operator
-        program: Tensor = torch.ops.fusedmm._edge_program(like, edge, gradients)
+        program: Tensor = ops._edge_program(like, edge, gradients)
         return program
     return parse(edge).program(gradients)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import sums_dtype
+from fusedmm._torch_compat import is_batch_of_gradients
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_captured
 from fusedmm.ops.autograd import Values
@@ -49,8 +50,7 @@ def is_too_large(adj: CSR, x: Tensor, z: Tensor, g: Tensor) -> bool:
         return False
     if adj.nnz * _numbers(x, z) <= PART[x.device.type] or is_captured(g) or needs_rules(g):
         return False
-    batched: bool = torch._C._functorch.is_legacy_batchedtensor(g)  # of is_grads_batched
-    return not batched
+    return not is_batch_of_gradients(g)
 
 
 def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, needed: Needed, g: Tensor) -> Any:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import algorithm_number
+from fusedmm._torch_compat import is_exporting
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, from_rows
-from fusedmm.matrix.structure import is_exporting
 from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.spmm_sddmm import kept, sddmm_half, spmm_half
 

@@ -13,8 +13,11 @@ FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# Names that torch may change without notice: of its modules, and of its tensors, storages and operators.
-PRIVATE = re.compile(r"torch(\.\w+)*\._(?!_)|from torch[\w.]* import .*\b_[a-z]|forward_ad\._|\._cdata|\._functorch")
+# Names that torch may change without notice: of its modules, tensors, storages and operators, and of modules' hooks.
+PRIVATE = re.compile(
+    r"torch(\.\w+)*\._(?!_)|from torch[\w.]* import .*\b_[a-z]|from torch[\w.]*\._"
+    r"|forward_ad\._|\._(cdata|version|indices|values|schema|forward_hooks|forward_pre_hooks|backward_hooks)\b"
+)
 
 
 def imports_of(tree):
@@ -63,6 +66,9 @@ def test_dir_shows_the_public_names_and_nothing_else():
 
 
 def test_private_names_of_torch_are_in_one_file():
-    assert PRIVATE.search("torch._C._get_tracing_state()") and not PRIVATE.search("torch.float32; x.__dict__")
+    assert all(
+        PRIVATE.search(text) for text in ("torch._C._nothing()", "from torch.utils import _pytree", "x._version")
+    )
+    assert not PRIVATE.search("torch.float32; x.__dict__; fusedmm._lib")
     found = {name for name, path in FILES.items() if PRIVATE.search(path.read_text())}
     assert found == {"fusedmm._torch_compat"}

@@ -1,0 +1,106 @@
+"""Every private name of torch that fusedmm uses: what it is for, and in which versions of torch it was tried.
+
+torch may change these without notice, so nothing else in the package names one (tests/test_structure.py looks).
+All of them were tried with torch 2.10, 2.11 and 2.13; a line says where a version differs. An alias costs a call
+nothing, and torch.compile knows the function behind it; a function is where torch's own name must be looked up late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
+from torch.nn import Module
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils import _pytree
+
+# torch.export takes a CSR as an argument once its tensors are the leaves of a tree. The public
+# torch.export.register_dataclass cannot leave a field out, and the number of columns has to stay out.
+pytree = _pytree
+
+# ---- transforms of torch.func ----
+
+# Whether a transform is at work: autograd functions then have to be of the form with setup_context.
+are_transforms_active = torch._C._are_functorch_transforms_active
+# A context in which no transform is at work, so that what is cached in it carries none of their marks.
+without_transforms = temporarily_clear_interpreter_stack
+# Whether a tensor is a transform's wrapper around another, whether it is that of a vmap, and the one inside.
+is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor
+is_batched = torch._C._functorch.is_batchedtensor
+unwrapped = torch._C._functorch.get_unwrapped
+# Whether a gradient is a batch of many, as torch.autograd.grad(is_grads_batched=True) makes them.
+is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
+
+
+def in_forward_mode() -> bool:
+    """Whether forward mode is at work: outside of it no tensor has a tangent, and none needs to be asked."""
+    return forward_ad._current_level >= 0
+
+
+# ---- compiled code ----
+
+
+def graph_break(why: str) -> None:
+    """Ends the graph that torch.compile records here; a text says why, where there must be one graph.
+
+    The name is looked up late, since importing torch._dynamo takes longer than all of fusedmm.
+    """
+    torch._dynamo.graph_break(msg=why)
+
+
+def is_exporting() -> bool:
+    """Whether torch.export traces.
+
+    To what torch 2.10 and 2.11 compile, the public function is always true; there the flag behind it is asked too.
+    """
+    return torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
+
+
+# ---- tensors ----
+
+
+def writes_to(t: Tensor) -> int:
+    """How often a tensor was written to in place, as torch counts it.
+
+    Raises:
+        RuntimeError: it was made in inference mode, where torch does not count.
+    """
+    return t._version
+
+
+def storage_number(t: Tensor) -> int:
+    """A number of a tensor's storage that no other has while it lives: ``edge_index.data = other`` changes it."""
+    return t.untyped_storage()._cdata
+
+
+def raw_indices(t: Tensor) -> Tensor:
+    """The indices of a COO tensor, coalesced or not: ``indices()`` refuses the second."""
+    return t._indices()
+
+
+def raw_values(t: Tensor) -> Tensor:
+    """The values of a COO tensor, coalesced or not."""
+    return t._values()
+
+
+# ---- modules and operators ----
+
+
+def is_hooked(module: Module) -> bool:
+    """Whether anybody is told when a module is called."""
+    forward: Any = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks) or _has_any_global_hook()
+
+
+def hooks_of(module: Module, kind: str) -> dict[int, Any]:
+    """A module's own hooks of a kind: "forward", "forward_pre", "backward" or "backward_pre"."""
+    found: dict[int, Any] = getattr(module, f"_{kind}_hooks")
+    return found
+
+
+def argument_names(operator: Any) -> list[str]:
+    """The names of an operator's arguments, by which its errors call them."""
+    return [argument.name for argument in operator.default._schema.arguments]
