@@ -9,6 +9,7 @@ FUSEDMM_PLUGINS=one.so:two.so loads plug-ins, which every test over all algorith
 """
 
 import collections
+import gc
 import os
 import random
 
@@ -76,6 +77,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = collections.Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, reason in zip(items, reasons, strict=True) if reason])
     items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: a collection of garbage, of which tests make many, need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

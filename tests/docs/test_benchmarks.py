@@ -29,6 +29,7 @@ from benchmarks import (
     report,
     store,
     table,
+    trial,
 )
 from benchmarks.harness import Clock, Contender
 from benchmarks.trial import Trial, Wanted, compiled, peak_bytes, run
@@ -72,6 +73,8 @@ def test_benchmarks_run_within_bounds(
         pytest.importorskip("torch_geometric")
     pytest.importorskip("tqdm")
     monkeypatch.setattr(graphs, "load", lambda name, device: tiny)
+    monkeypatch.setattr(trial, "WARM", 1)
+    monkeypatch.setattr(trial, "HOST", 1)
     options = jobs.Options(seconds=0.0, graphs=("tiny",), cases=cases)
     document = {"op": module, "device": "cpu", "conditions": report.conditions("cpu", Clock("cpu"))}
     partial = tmp_path / "partial.json"
