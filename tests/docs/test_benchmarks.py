@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -263,9 +264,11 @@ def test_every_benchmark_is_one_that_there_is_and_says_how_it_ended(monkeypatch,
     for device, lines in every.ALL.items():
         written = [main.arguments([*line.split(), "--device", device]).json for line in lines]
         assert len(set(written)) == len(lines)
-    monkeypatch.setattr(every, "ALL", {"cpu": ["nothing", "plot"]})
-    assert every.run("cpu", 60, lambda argv: tmp_path / "absent.json") == 2
+    monkeypatch.setattr(every, "ALL", {"cpu": ["nothing"]})
+    assert every.run("cpu", 60, lambda argv: tmp_path / "absent.json") == 1
     assert "invalid choice: 'nothing'" in capsys.readouterr().out
+    monkeypatch.setattr(every, "ALL", {"cpu": ["slow", "slower"]})
+    monkeypatch.setattr(every, "MODULE", [sys.executable, "-c", "import time; time.sleep(1)"])
     every.so_far(tmp_path / "absent.json").write_text("so far")
     assert every.run("cpu", 0.01, lambda argv: tmp_path / "absent.json") == 2
     assert capsys.readouterr().out.count("stopped") == 2
