@@ -11,35 +11,35 @@ enum { PANEL = 128 };
 #define LOOPS "../attention/cpu_node_sums.inc"
 #include "../cpu/dtypes.inc"
 
-typedef void kernel(const fmm_gat_call *call, int64_t first, int64_t last);
+typedef void kernel(const fmm_node_call *call, int64_t first, int64_t last);
 
 static void run(int64_t first, int64_t last, void *ctx)
 {
     static kernel *const of[][FMM_DTYPES] = {
-        [FMM_GAT_SCORES] = {gat_scores_f32, gat_scores_f64, gat_scores_f16, gat_scores_bf16},
-        [FMM_GAT_DELTA] = {gat_delta_f32, gat_delta_f64, gat_delta_f16, gat_delta_bf16},
-        [FMM_GAT_SPREAD] = {gat_spread_f32, gat_spread_f64, gat_spread_f16, gat_spread_bf16},
-        [FMM_GAT_ADD] = {gat_add_f32, gat_add_f64, gat_add_f16, gat_add_bf16},
+        [FMM_NODE_SCORES] = {node_scores_f32, node_scores_f64, node_scores_f16, node_scores_bf16},
+        [FMM_NODE_DELTA] = {node_delta_f32, node_delta_f64, node_delta_f16, node_delta_bf16},
+        [FMM_NODE_SPREAD] = {node_spread_f32, node_spread_f64, node_spread_f16, node_spread_bf16},
+        [FMM_NODE_ADD] = {node_add_f32, node_add_f64, node_add_f16, node_add_bf16},
     };
-    const fmm_gat_call *call = ctx;
-    if (call->form != FMM_GAT_SPREAD) first *= FMM_GAT_ROWS, last *= FMM_GAT_ROWS;
-    if (call->form != FMM_GAT_SPREAD && last > call->x.rows) last = call->x.rows;
+    const fmm_node_call *call = ctx;
+    if (call->form != FMM_NODE_SPREAD) first *= FMM_NODE_ROWS, last *= FMM_NODE_ROWS;
+    if (call->form != FMM_NODE_SPREAD && last > call->x.rows) last = call->x.rows;
     of[call->form][call->x.dtype](call, first, last);
 }
 
 static void add_up(int64_t first, int64_t last, void *ctx)
 {
-    static kernel *const of[] = {gat_total_f32, gat_total_f64, gat_total_f16, gat_total_bf16};
-    const fmm_gat_call *call = ctx;
+    static kernel *const of[] = {node_total_f32, node_total_f64, node_total_f16, node_total_bf16};
+    const fmm_node_call *call = ctx;
     of[call->x.dtype](call, first, last);
 }
 
-fmm_status fmm_cpu_gat(const fmm_exec *exec, const fmm_gat_call *call)
+fmm_status fmm_node_sums_cpu(const fmm_exec *exec, const fmm_node_call *call)
 {
     enum { WAKES = 1 << 16 }; /* numbers from which other threads are woken for the totals */
-    fmm_gat_call copy = *call;
-    fmm_parallel(exec, fmm_gat_parts(FMM_CPU, call->x.rows), run, &copy);
-    if (call->form != FMM_GAT_SPREAD) return FMM_OK;
+    fmm_node_call copy = *call;
+    fmm_parallel(exec, fmm_node_parts(FMM_CPU, call->x.rows), run, &copy);
+    if (call->form != FMM_NODE_SPREAD) return FMM_OK;
     const int64_t heads = call->parts.heads;
     if (heads * call->x.feat >= WAKES / call->parts.rows)
         fmm_parallel(exec, heads, add_up, &copy);

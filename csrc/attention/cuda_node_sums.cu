@@ -12,7 +12,7 @@
 
 /* Each group takes N items, a grid's groups apart. */
 template <class T, int FORM, int VEC, int N>
-static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__ gat_args<T> s)
+static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant__ node_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
@@ -22,7 +22,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
     wait_for_previous();
     let_next_start(); /* what the next kernel reads before it waits was there before this one */
     if (FORM != SCORES && s.arrived && blockIdx.x == 0)
-        for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS); k += BLOCK)
+        for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, FMM_NODE_COLUMNS); k += BLOCK)
             s.arrived[k] = 0;
     /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
     for (int64_t begin = first - of_warp; begin < count; begin += N * step) {
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_dots(const __grid_constant__
                     *at<VEC>(s.score[1], i[n], h[n]) =
                         narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
                 if (s.packed) {
-                    A *const to = s.packed + i[n] * FMM_GAT_PACKED * s.heads;
+                    A *const to = s.packed + i[n] * FMM_NODE_PACKED * s.heads;
                     to[2 * h[n]] = lse_of_weights(lse[n]), to[2 * h[n] + 1] = delta;
                     to[2 * (s.heads + h[n])] = q[n], to[2 * (s.heads + h[n]) + 1] = rest[n];
                 }
@@ -113,7 +113,7 @@ template <class A, int N> static __device__ __forceinline__ void add_kept(const 
 }
 
 template <class T, int VEC>
-static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant__ gat_args<T> s)
+static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constant__ node_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     enum { AT_ONCE = VEC > 1 ? 2 : 1 }; /* nodes */
@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(BLOCK) gat_spread(const __grid_constant
 
 /* Single elements, or VEC at a time of operands that lie so; x may be out. */
 template <class T, int VEC>
-static __global__ void __launch_bounds__(BLOCK) gat_add(const __grid_constant__ gat_args<T> s)
+static __global__ void __launch_bounds__(BLOCK) node_add(const __grid_constant__ node_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const int64_t across = s.heads * (s.feat / VEC), count = s.rows * across;
@@ -228,7 +228,7 @@ template <class T> static bool aligned(const side<T> &d)
     const uint64_t bytes = uint64_t(d.row | d.head) * sizeof(T);
     return !d.data || (lies_near(d) && (((uintptr_t)d.data | bytes) & 15) == 0);
 }
-template <class T> static bool aligned(const gat_args<T> &s)
+template <class T> static bool aligned(const node_args<T> &s)
 {
     return aligned(s.x) && aligned(s.value) && aligned(s.gout) && aligned(s.att[0]) &&
            aligned(s.att[1]) && aligned(s.pos) && aligned(s.out) && aligned(s.parts) &&
@@ -239,22 +239,22 @@ template <class T> static bool aligned(const gat_args<T> &s)
 }
 
 template <class T, int VEC>
-static void launch_form(const fmm_exec *exec, fmm_gat_form form, gat_args<T> s)
+static void launch_form(const fmm_exec *exec, fmm_node_form form, node_args<T> s)
 {
     enum { MOST = 1 << 20, MOST_ADDING = 132 * 32, MANY = 1 << 20, SEVERAL = 2 };
     const cudaStream_t stream = stream_of(exec);
     const int64_t groups = s.rows * s.heads, width = s.heads * s.feat;
-    if (form == FMM_GAT_ADD) {
+    if (form == FMM_NODE_ADD) {
         const int64_t blocks = ceil_div(groups * (s.feat / VEC), BLOCK);
-        launch_early(exec->index, stream, gat_add<T, VEC>,
+        launch_early(exec->index, stream, node_add<T, VEC>,
                      dim3((unsigned)smaller(blocks, MOST_ADDING)), s);
         return;
     }
-    const int64_t across = form == FMM_GAT_SPREAD ? width : s.feat;
+    const int64_t across = form == FMM_NODE_SPREAD ? width : s.feat;
     while (s.lane_bits < 5 && int64_t(VEC) << s.lane_bits < across) s.lane_bits++;
-    if (form == FMM_GAT_SPREAD) {
+    if (form == FMM_NODE_SPREAD) {
         const int64_t blocks = s.count * ceil_div(width, int64_t(VEC) << s.lane_bits);
-        launch_early(exec->index, stream, gat_spread<T, VEC>, dim3((unsigned)blocks), s);
+        launch_early(exec->index, stream, node_spread<T, VEC>, dim3((unsigned)blocks), s);
         return;
     }
     /* Two items of a group are under way at once where there are enough groups without that. */
@@ -263,20 +263,20 @@ static void launch_form(const fmm_exec *exec, fmm_gat_form form, gat_args<T> s)
     const int64_t blocks = ceil_div(ceil_div(threads, BLOCK), several ? SEVERAL : 1);
     constexpr int N = VEC > 1 ? SEVERAL : 1;
     launch_early(exec->index, stream,
-                 form == FMM_GAT_SCORES
-                     ? several ? gat_dots<T, SCORES, VEC, N> : gat_dots<T, SCORES, VEC, 1>
+                 form == FMM_NODE_SCORES
+                     ? several ? node_dots<T, SCORES, VEC, N> : node_dots<T, SCORES, VEC, 1>
                  : s.score[1].data
-                     ? several ? gat_dots<T, DELTA_POS, VEC, N> : gat_dots<T, DELTA_POS, VEC, 1>
-                 : several ? gat_dots<T, DELTA, VEC, N>
-                           : gat_dots<T, DELTA, VEC, 1>,
+                     ? several ? node_dots<T, DELTA_POS, VEC, N> : node_dots<T, DELTA_POS, VEC, 1>
+                 : several ? node_dots<T, DELTA, VEC, N>
+                           : node_dots<T, DELTA, VEC, 1>,
                  dim3((unsigned)(blocks < 1 ? 1 : smaller(blocks, MOST))), s);
 }
 
-template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_call *call)
+template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node_call *call)
 {
     enum { VEC = 16 / sizeof(T) };
     typedef typename sum_of<T>::type A;
-    gat_args<T> s = {};
+    node_args<T> s = {};
     s.x = side_of<const T>(call->x), s.value = side_of<const T>(call->value);
     s.gout = side_of<const T>(call->gout);
     for (int t = 0; t < 2; t++) {
@@ -291,12 +291,12 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     for (int p = 0; p < PLANES; p++) s.total[p] = side_of<T>(call->total[p]);
     s.packed = static_cast<A *>(call->packed), s.arrived = call->arrived;
     s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
-    s.each = fmm_gat_rows(FMM_CUDA, s.rows), s.count = fmm_gat_parts(FMM_CUDA, s.rows);
+    s.each = fmm_node_rows(FMM_CUDA, s.rows), s.count = fmm_node_parts(FMM_CUDA, s.rows);
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
     REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
-    REQUIRE(call->form != FMM_GAT_SPREAD ||
-                s.count * ceil_div(s.heads * s.feat, FMM_GAT_COLUMNS) <= INT32_MAX,
+    REQUIRE(call->form != FMM_NODE_SPREAD ||
+                s.count * ceil_div(s.heads * s.feat, FMM_NODE_COLUMNS) <= INT32_MAX,
             FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
     if (s.feat % VEC == 0 && aligned(s))
         launch_form<T, VEC>(exec, call->form, s);
@@ -305,7 +305,7 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_gat_
     return FMM_OK;
 }
 
-extern "C" fmm_status fmm_cuda_gat(const fmm_exec *exec, const fmm_gat_call *call)
+extern "C" fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call)
 {
     int before;
     TRY(cuda_enter("gat", exec, &before));

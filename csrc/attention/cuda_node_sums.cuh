@@ -1,7 +1,7 @@
 /* What the kernels of cuda_node_sums.cu read: operands by node and head, neighbouring items, and
  * dot products over a group of lanes. */
-#ifndef FMM_CUDA_GAT_CUH
-#define FMM_CUDA_GAT_CUH
+#ifndef FMM_CUDA_NODE_SUMS_CUH
+#define FMM_CUDA_NODE_SUMS_CUH
 
 #include "cuda.cuh"
 
@@ -10,8 +10,8 @@ extern "C" {
 }
 
 enum { PLANES = 3 };
-enum { SCORES, DELTA, DELTA_POS }; /* what gat_dots computes; POS: with q's gradient */
-static_assert(FMM_GAT_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
+enum { SCORES, DELTA, DELTA_POS }; /* what node_dots computes; POS: with q's gradient */
+static_assert(FMM_NODE_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
 
 template <class T> struct side {
     T *data;
@@ -31,7 +31,7 @@ template <class T> static side<T> side_of(const fmm_dense &d)
     return side<T>{static_cast<T *>(d.data), d.row_stride, d.heads > 1 ? d.head_stride : 0};
 }
 
-template <class T> struct gat_args {
+template <class T> struct node_args {
     typedef typename sum_of<T>::type A;
     side<const T> x, value, gout, att[2];
     side<T> score[2], out, total[PLANES];

@@ -37,7 +37,7 @@ static fmm_status check_shape(const char *name, const fmm_dense *d, const fmm_de
     return FMM_OK;
 }
 
-static fmm_status check_delta(const fmm_gat_call *c)
+static fmm_status check_delta(const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
     const int64_t n = x->rows, heads = x->heads;
@@ -56,10 +56,10 @@ static fmm_status check_delta(const fmm_gat_call *c)
     return check_shape("lse", &c->lse, x, n, heads, 1, true);
 }
 
-static fmm_status check_spread(const fmm_exec *exec, const fmm_gat_call *c)
+static fmm_status check_spread(const fmm_exec *exec, const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
-    const int64_t n = x->rows, heads = x->heads, parts = fmm_gat_parts(exec->device, n);
+    const int64_t n = x->rows, heads = x->heads, parts = fmm_node_parts(exec->device, n);
     const int planes = fmm_given(&c->total[2]) ? 3 : 2;
     for (int t = 0; t < planes; t++)
         TRY(check_shape("total", &c->total[t], x, 1, heads, x->feat, false));
@@ -72,18 +72,18 @@ static fmm_status check_spread(const fmm_exec *exec, const fmm_gat_call *c)
     return planes == 3 ? check_shape("gout", &c->gout, x, n, heads, x->feat, false) : FMM_OK;
 }
 
-static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
+static fmm_status check(const fmm_exec *exec, const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
     const int64_t n = x->rows, heads = x->heads;
-    REQUIRE((unsigned)c->form <= FMM_GAT_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
+    REQUIRE((unsigned)c->form <= FMM_NODE_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
             (int)c->form);
     TRY(fmm_check_dense(OP, "x", x));
     if (!heads) return FMM_OK; /* what has no elements is of any shape */
-    if (c->form == FMM_GAT_SPREAD) TRY(check_spread(exec, c));
+    if (c->form == FMM_NODE_SPREAD) TRY(check_spread(exec, c));
     if (!n) return FMM_OK;
-    if (c->form == FMM_GAT_DELTA) return check_delta(c);
-    if (c->form == FMM_GAT_ADD) {
+    if (c->form == FMM_NODE_DELTA) return check_delta(c);
+    if (c->form == FMM_NODE_ADD) {
         if (fmm_given(&c->value)) TRY(check_shape("value", &c->value, x, n, heads, x->feat, false));
         return check_shape("result", &c->out, x, n, heads, x->feat, false);
     }
@@ -94,10 +94,11 @@ static fmm_status check(const fmm_exec *exec, const fmm_gat_call *c)
     return FMM_OK;
 }
 
-fmm_status fmm_gat(const fmm_exec *exec, const fmm_gat_call *call)
+fmm_status fmm_node_sums(const fmm_exec *exec, const fmm_node_call *call)
 {
     TRY(check(exec, call));
-    if (!call->x.heads || (call->form >= FMM_GAT_SPREAD && !call->x.feat)) return FMM_OK;
-    if (!call->x.rows && call->form != FMM_GAT_SPREAD && !call->arrived) return FMM_OK;
-    return exec->device == FMM_CUDA ? fmm_cuda_gat(exec, call) : fmm_cpu_gat(exec, call);
+    if (!call->x.heads || (call->form >= FMM_NODE_SPREAD && !call->x.feat)) return FMM_OK;
+    if (!call->x.rows && call->form != FMM_NODE_SPREAD && !call->arrived) return FMM_OK;
+    return exec->device == FMM_CUDA ? fmm_node_sums_cuda(exec, call)
+                                    : fmm_node_sums_cpu(exec, call);
 }

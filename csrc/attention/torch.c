@@ -174,12 +174,12 @@ static bool take_packed(attend *s)
     tensor t;
     if (!frame_take(&s->f, PACKED, "packed", &t)) return false;
     if (!t.numel) return true;
-    const int64_t row = FMM_GAT_PACKED * s->call.q.heads;
+    const int64_t row = FMM_NODE_PACKED * s->call.q.heads;
     if (s->call.score != FMM_ADDITIVE || t.dim != 2 || t.dtype != s->sums ||
         t.size[0] != s->call.q.rows || t.size[1] != row || t.stride[0] != row || t.stride[1] != 1 ||
         (uintptr_t)t.data % 16)
         return frame_fail(&s->f, "packed must be additive scores' [n, %d heads], aligned",
-                          FMM_GAT_PACKED);
+                          FMM_NODE_PACKED);
     s->call.packed = t.data;
     return true;
 }

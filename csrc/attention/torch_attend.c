@@ -114,8 +114,8 @@ bool attend_pass(attending *s, const fmm_attention *call)
     return s->f.status == FMM_OK;
 }
 
-bool attend_nodes(attending *s, const fmm_gat_call *call)
+bool attend_nodes(attending *s, const fmm_node_call *call)
 {
-    s->f.status = fmm_gat(&s->f.exec, call);
+    s->f.status = fmm_node_sums(&s->f.exec, call);
     return s->f.status == FMM_OK;
 }

@@ -39,6 +39,6 @@ bool attend_bytes(attending *s, int64_t bytes, tensor *t);
 void attend_carve(unsigned char *base, int64_t *bytes, fmm_dense *d);
 
 bool attend_pass(attending *s, const fmm_attention *call);
-bool attend_nodes(attending *s, const fmm_gat_call *call);
+bool attend_nodes(attending *s, const fmm_node_call *call);
 
 #endif

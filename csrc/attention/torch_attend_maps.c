@@ -95,7 +95,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     enum { FIRST = 4, BIAS = FIRST + PARAMETERS, TENSORS };
     maps m;
     attending *s = &m.s;
-    fmm_gat_call add = {.form = FMM_GAT_ADD};
+    fmm_node_call add = {.form = FMM_NODE_ADD};
     kept k;
     tensor out[RESULTS] = {{0}};
     (void)inputs, (void)results;
@@ -129,7 +129,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     enum { HALF = 4, FIRST = 8, OUT = FIRST + PARAMETERS, KEPT, GOUT, TENSORS };
     maps m;
     attending *s = &m.s;
-    fmm_gat_call delta = {.form = FMM_GAT_DELTA}, add = {.form = FMM_GAT_ADD};
+    fmm_node_call delta = {.form = FMM_NODE_DELTA}, add = {.form = FMM_NODE_ADD};
     fmm_dense whole, gatt;
     kept k;
     tensor t, out[RESULTS] = {{0}};

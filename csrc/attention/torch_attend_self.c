@@ -90,19 +90,19 @@ static int64_t scratch_in(const attending *s, int planes, unsigned char *base, s
         .gq = attend_view(s, NULL, false, s->n, s->heads, 1),
         .gv = attend_view(s, NULL, false, s->n, s->heads, s->feat),
         .parts =
-            attend_view(s, NULL, true, fmm_gat_parts(device, s->n), planes * s->heads, s->feat),
+            attend_view(s, NULL, true, fmm_node_parts(device, s->n), planes * s->heads, s->feat),
     };
     w->gk = w->gq;
     fmm_dense *const all[] = {&w->delta, &w->gq, &w->gk, &w->gv, &w->parts};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) attend_carve(base, &bytes, all[k]);
     if (device == FMM_CPU) return bytes;
-    w->packed = attend_view(s, NULL, true, s->n, s->heads, FMM_GAT_PACKED);
+    w->packed = attend_view(s, NULL, true, s->n, s->heads, FMM_NODE_PACKED);
     attend_carve(base, &bytes, &w->packed);
     w->arrived = base ? (uint32_t *)(base + bytes) : NULL;
-    return bytes + (s->heads * s->feat / FMM_GAT_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
+    return bytes + (s->heads * s->feat / FMM_NODE_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
 }
 
-static bool nodes(self *o, fmm_gat_call *c)
+static bool nodes(self *o, fmm_node_call *c)
 {
     c->slope = o->s.call.slope;
     memcpy(c->att, o->att, sizeof c->att);
@@ -115,7 +115,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     self o;
     attending *s = &o.s;
     kept k;
-    fmm_gat_call scores = {.form = FMM_GAT_SCORES}, add = {.form = FMM_GAT_ADD};
+    fmm_node_call scores = {.form = FMM_NODE_SCORES}, add = {.form = FMM_NODE_ADD};
     tensor out[RESULTS] = {{0}};
     (void)inputs, (void)results;
     const bool whole = stack[FORWARD_TENSORS + 2] != 0;
@@ -151,7 +151,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     attending *s = &o.s;
     kept k;
     scratch w;
-    fmm_gat_call delta = {.form = FMM_GAT_DELTA}, spread = {.form = FMM_GAT_SPREAD};
+    fmm_node_call delta = {.form = FMM_NODE_DELTA}, spread = {.form = FMM_NODE_SPREAD};
     tensor t, out[GRADIENTS] = {{0}};
     (void)inputs, (void)results;
     const bool bias = stack[TENSORS + 2] != 0;

@@ -40,14 +40,14 @@ static void scores(StableIValue *stack, uint64_t inputs, uint64_t results)
     enum { X, ATT_K, ATT_Q, TENSORS };
     frame f;
     tensor x, out[2] = {{0}};
-    fmm_gat_call c = {.form = FMM_GAT_SCORES};
+    fmm_node_call c = {.form = FMM_NODE_SCORES};
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &c.x, &x) ||
         !take(&f, ATT_K, "att_k", &c.att[0]) || !take(&f, ATT_Q, "att_q", &c.att[1]))
         goto done;
     for (int t = 0; t < 2; t++)
         if (!give(&f, &c.score[t], &out[t], &x, &c.x, false, 3)) goto done;
-    f.status = fmm_gat(&f.exec, &c);
+    f.status = fmm_node_sums(&f.exec, &c);
 done:
     frame_finish(&f, "gat_scores", stack, out, 2);
 }
@@ -59,7 +59,7 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     enum { GOUT, OUT, LSE, LSE_REST, GLSE, POS, POS_W, Q, TENSORS, DELTA = 0, GQ, PACKED, RESULTS };
     frame f;
     tensor gout, t, out[RESULTS] = {{0}};
-    fmm_gat_call c = {.form = FMM_GAT_DELTA};
+    fmm_node_call c = {.form = FMM_NODE_DELTA};
     const int64_t nothing = 0;
     (void)inputs, (void)results;
     c.slope = frame_float(stack[TENSORS]);
@@ -77,12 +77,12 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
         goto done;
     if (!frame_take(&f, Q, "q", &t)) goto done;
     const bool packs = t.dim == 3 && f.exec.device == FMM_CUDA;
-    const int64_t size[2] = {packs ? c.x.rows : 0, FMM_GAT_PACKED * c.x.heads};
+    const int64_t size[2] = {packs ? c.x.rows : 0, FMM_NODE_PACKED * c.x.heads};
     if ((packs && !frame_dense(&f, Q, "q", &c.score[0], &t)) ||
         !frame_allocate(&f, 2, size, out[DELTA].dtype, &out[PACKED]))
         goto done;
     c.packed = packs ? out[PACKED].data : NULL;
-    f.status = fmm_gat(&f.exec, &c);
+    f.status = fmm_node_sums(&f.exec, &c);
 done:
     frame_finish(&f, "gat_delta", stack, out, RESULTS);
 }

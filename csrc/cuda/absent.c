@@ -105,7 +105,7 @@ fmm_status fmm_cuda_select(const fmm_exec *exec, const fmm_select_call *call)
     return absent("select");
 }
 
-fmm_status fmm_cuda_gat(const fmm_exec *exec, const fmm_gat_call *call)
+fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call)
 {
     (void)exec, (void)call;
     return absent("gat");

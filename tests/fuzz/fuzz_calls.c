@@ -205,7 +205,7 @@ static void nodes(input *in, shared *s)
 {
     const fmm_dtype sums = s->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     const int64_t n = byte(in) & 1 ? s->a.rows : byte(in), h = s->heads, f = s->feat;
-    fmm_gat_call c = {.form = (fmm_gat_form)below(in, 4), .slope = 0.2};
+    fmm_node_call c = {.form = (fmm_node_form)below(in, 4), .slope = 0.2};
     c.x = view(in, s->dtype, n, h, f);
     c.value = view(in, s->dtype, n, h, f);
     for (int t = 0; t < 2; t++) {
@@ -221,8 +221,8 @@ static void nodes(input *in, shared *s)
     c.out = view(in, s->dtype, n, h, f);
     for (int t = 0; t < 2; t++) c.total[t] = view(in, s->dtype, 1, h, f);
     c.total[2] = maybe(in, s->dtype, 1, h, f);
-    c.parts = view(in, sums, fmm_gat_parts(FMM_CPU, n), (2 + (byte(in) & 1)) * h, f);
-    fmm_gat(&s->exec, &c);
+    c.parts = view(in, sums, fmm_node_parts(FMM_CPU, n), (2 + (byte(in) & 1)) * h, f);
+    fmm_node_sums(&s->exec, &c);
 }
 
 /* The matrix's ptr and eid as coordinates where they are long enough, its transpose and weights. */
