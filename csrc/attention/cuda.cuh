@@ -61,7 +61,7 @@ template <class T> struct attend_args {
     uint64_t keep_limit;
     int64_t width, width_s;
     uint64_t per_row, per_head, per_quad; /* reciprocals for the join */
-    A scale, slope, kept;                 /* kept: 1 / (1 - dropout) */
+    A scale, slope, keep_scale;           /* keep_scale: 1 / (1 - dropout) */
     int32_t heads, feat, feat_v;
     int32_t lane_bits, group_bits; /* lanes of one head, of one group of heads: powers of two */
     int32_t shift;                 /* bundles of at most 2^shift rows */
@@ -91,6 +91,15 @@ static __device__ __forceinline__ float product(float a, float b) { return __fmu
 static __device__ __forceinline__ double product(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
 static __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }
+
+/* Unpacked numbers that stay so: what then follows under a condition is predicated, where the
+ * compiler would unpack behind a branch. */
+template <class T, int N> static __device__ __forceinline__ void settle(typename sum_of<T>::type *v)
+{
+    if constexpr (sizeof(T) == 2)
+#pragma unroll
+        for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i]));
+}
 
 /* No weight of a row without a logit above -infinity is ever more than 0. */
 template <class A> static __device__ __forceinline__ A lse_of_weights(A lse)

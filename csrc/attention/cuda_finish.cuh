@@ -1,0 +1,156 @@
+/* Step 5 of the walk, finish: where the sums of a row go.
+ *
+ * A whole row's sums become results at once. A long row is walked in pieces, and the sums of a
+ * piece go to the piece's own slot of the workspace; the join (cuda_join.cuh) adds up the slots of
+ * a row in the order of its pieces.
+ *
+ *     item.count > 0    rows of a bundle    -> out, gq, gk, gv at the row
+ *     item.count == 0   piece item.from     -> partial[item.from][head][width_s sums, then the rest]
+ *
+ * gatt is a sum over all rows, which no item owns. So each block takes a fixed share of the items,
+ * sums theirs in shared memory and leaves one sum for the caller to add up. */
+#ifndef FMM_CUDA_ATTENTION_FINISH_CUH
+#define FMM_CUDA_ATTENTION_FINISH_CUH
+
+#include "cuda_accumulate.cuh"
+
+/* Writes the sums of row r of an item to the row, or to the piece's slot `offset` sums into it. */
+template <class K, class U>
+static __device__ __forceinline__ void
+write_sums(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item_view &item,
+           int r, int64_t row, const typename K::A (*sums)[K::VEC], const own_side<U> &to,
+           int64_t offset, const bool *in)
+{
+    typedef typename K::A A;
+    constexpr int VEC = K::VEC;
+#pragma unroll
+    for (int i = 0; i < K::PER; i++) {
+        if (!in[i]) continue;
+        if (item.count == 0) {
+            if (r == 0 && s.partial)
+                keep<A, VEC>(s.partial + (int64_t(item.from) * s.heads + me.head) * s.width +
+                                 offset + me.column[i],
+                             sums[i]);
+        } else if (r < item.count && to.data) {
+            if constexpr (sizeof(U) > sizeof(typename K::T)) /* more than 16 bytes */
+                keep<A, VEC>(to.at(row, me.head, me.column[i]), sums[i]);
+            else
+                store<U, VEC>(to.at(row, me.head, me.column[i]), sums[i]);
+        }
+    }
+}
+
+/* The results of a row without entries. */
+template <class K>
+static __device__ __forceinline__ void
+write_empty(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row)
+{
+    typedef typename K::T T;
+    typedef typename K::A A;
+    constexpr int VEC = K::VEC;
+    const A zeros[VEC] = {};
+#pragma unroll
+    for (int i = 0; i < K::PER; i++) {
+        if (K::WALK != ROWS && s.to_v.data && me.in_v[i])
+            store<T, VEC>(s.to_v.at(row, me.head, me.column[i]), zeros);
+        if (K::POS && me.in_v[i]) keep<A, VEC>(s.to_pos.at(row, me.head, me.column[i]), zeros);
+        if (K::BACK && !K::SCALAR && s.to_s.data && me.in_s[K::SCALAR ? 0 : i])
+            store<T, VEC>(s.to_s.at(row, me.head, me.column[i]), zeros);
+    }
+    if (!me.live || me.sub) return;
+    if (K::WALK == FORWARD) write_lse(s, row, me.head, A(0), A(0));
+    if (K::POS) *s.to_pos_w.at(row, me.head, 0) = A(0);
+    if (K::BACK && K::SCALAR && s.to_s.data) *s.to_s.at(row, me.head, 0) = narrow<T>(A(0));
+}
+
+/* FORWARD: a whole row's sums become shares of its softmax; a piece's stay relative to `high`. */
+template <class K>
+static __device__ __forceinline__ void
+finish_softmax(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
+               bool whole, bool piece, typename K::A *slot, row_sums<K> *sums)
+{
+    typedef typename K::A A;
+    constexpr bool POS = K::POS;
+    if (whole) {
+        const A share = share_of(sums->sum);
+#pragma unroll
+        for (int i = 0; i < K::PER; i++)
+#pragma unroll
+            for (int v = 0; v < K::VEC; v++) {
+                sums->v[i][v] = shared_out(sums->v[i][v], share);
+                if (POS) sums->pos[i][v] = shared_out(sums->pos[i][v], share);
+            }
+        if (POS) sums->pos_w *= share;
+    }
+    if (me.live && me.sub == 0) {
+        if (whole) write_lse(s, row, me.head, sums->high, sums->sum);
+        if (piece) slot[s.width - QUAD] = sums->high, slot[s.width - QUAD + 1] = sums->sum;
+        if (POS && whole) *s.to_pos_w.at(row, me.head, 0) = sums->pos_w;
+        if (POS && piece) slot[s.width - QUAD + 2] = sums->pos_w;
+    }
+}
+
+/* Row r of an item. */
+template <class K>
+static __device__ __forceinline__ void
+finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item_view &item, int r,
+       int64_t row, const typename K::A (&att)[K::PS][K::VS], row_sums<K> *sums)
+{
+    typedef typename K::T T;
+    typename K::A *const slot = s.partial + (int64_t(item.from) * s.heads + me.head) * s.width;
+    const bool piece = item.count == 0 && r == 0 && s.partial, whole = r < item.count;
+    if (K::WALK == FORWARD) finish_softmax(me, s, row, whole, piece, slot, sums);
+    if (K::WALK != ROWS) write_sums(me, s, item, r, row, sums->v, s.to_v, s.width_s, me.in_v);
+    if (K::POS)
+        write_sums(me, s, item, r, row, sums->pos, s.to_pos, (s.width - QUAD) / 2, me.in_v);
+    if constexpr (K::BACK && K::SCALAR) {
+        if (me.live && me.sub == 0) {
+            if (piece) slot[0] = sums->s[0][0];
+            if (whole && s.to_s.data) *s.to_s.at(row, me.head, 0) = narrow<T>(sums->s[0][0]);
+        }
+    } else if constexpr (K::BACK) {
+        /* The factor that all entries of the row have alike. */
+#pragma unroll
+        for (int i = 0; i < K::PS; i++)
+#pragma unroll
+            for (int v = 0; v < K::VS; v++)
+                sums->s[i][v] *= K::SCORE == FMM_DOT ? s.scale : att[i][v];
+        write_sums(me, s, item, r, row, sums->s, s.to_s, 0, me.in_s);
+    }
+}
+
+/* gatt's sums of all rows that this block walks, a column a thread. A row's own (`turned`) are in
+ * registers, of which there are too few for both. */
+template <class K> using gatt_sums = typename K::A[K::PS * K::VS][K::THREADS];
+
+template <class K>
+static __device__ __forceinline__ void collect(const row_sums<K> &sums, gatt_sums<K> &collected)
+{
+#pragma unroll
+    for (int i = 0; i < K::PS; i++)
+#pragma unroll
+        for (int v = 0; v < K::VS; v++)
+            collected[i * K::VS + v][threadIdx.x] += sums.turned[i][v];
+}
+
+/* The first group adds up what the groups of the block have, in their order. */
+template <class K>
+static __device__ __forceinline__ void write_collected(const attend_lane<K> &me,
+                                                       const attend_args<typename K::T> &s,
+                                                       const gatt_sums<K> &collected)
+{
+    typedef typename K::A A;
+    if (!s.to_att.data) return;
+    __syncthreads();
+    if (threadIdx.x >= me.group) return;
+#pragma unroll
+    for (int c = 0; c < K::PS * K::VS; c++) {
+        if (!me.in_s[c / K::VS]) continue;
+        A total = A(0);
+        for (int g = 0; g < K::THREADS >> s.group_bits; g++)
+            total += collected[c][(g << s.group_bits) + me.lane];
+        *s.to_att.at(blockIdx.x, me.head, me.column[c / K::VS] + c % K::VS) = total;
+    }
+}
+
+#endif

@@ -1,0 +1,160 @@
+/* Step 2 of the walk, gather: what a row has of its own, and what its entries point to.
+ *
+ * A row's own operands are read once and stay in registers. An entry's far operands, of row j =
+ * idx[p], are gathered FLY entries at a time: all loads of a batch are started before the first is
+ * waited for, because a walk is as fast as it has bytes under way.
+ *
+ *     own (row i)           far (rows j of a batch)       FORWARD, ROWS          COLS
+ *     own_s  [PS][VS]       far_s  [FLY][PS][VS]          q and k                k and q
+ *     own_v  [PER][VEC]     far_v  [FLY][PER][VEC]        gout (ROWS) and v      v and gout
+ *     lse, delta            lse, delta [FLY]              of the own row         of the far row
+ */
+#ifndef FMM_CUDA_ATTENTION_GATHER_CUH
+#define FMM_CUDA_ATTENTION_GATHER_CUH
+
+#include "cuda_fetch.cuh"
+
+/* A row's own operands as they lie in memory, until they are used. */
+template <class K> struct own_row {
+    typename K::pack_s s[K::PS];
+    typename K::pack_v v[K::PER];
+    typename K::A lse, delta;
+};
+
+template <class K>
+static __device__ __forceinline__ void read_own(const attend_lane<K> &me,
+                                                const attend_args<typename K::T> &s, int64_t row,
+                                                own_row<K> *to)
+{
+    typedef typename K::T T;
+    typedef typename K::A A;
+#pragma unroll
+    for (int i = 0; i < K::PS; i++) {
+        to->s[i] = typename K::pack_s{};
+        if (me.in_s[i])
+            to->s[i] = load<T, K::VS>(s.own_s.at(row, me.head, K::SCALAR ? 0 : me.column[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < K::PER && K::BACK; i++) {
+        to->v[i] = typename K::pack_v{};
+        if (s.own_v.data && me.in_v[i])
+            to->v[i] = load<T, K::VEC>(s.own_v.at(row, me.head, me.column[i]));
+    }
+    if (K::WALK == ROWS) {
+        to->lse = me.live ? __ldg(s.lse.at(row, me.head, 0)) : A(0);
+        to->delta = me.live && s.delta.data ? __ldg(s.delta.at(row, me.head, 0)) : A(0);
+    }
+}
+
+/* FLY entries of one row. */
+template <class K> struct batch {
+    typedef typename K::A A;
+    uint32_t j[K::FLY]; /* the column, with ABSENT */
+    int64_t edge[K::FLY];
+    A drop[K::FLY], by[K::FLY]; /* 0 or 1 / (1 - dropout); that times the edge's weight: u / w */
+    A bias[K::FLY];
+    typename K::pack_s far_s[K::FLY][K::PS];
+    typename K::pack_v far_v[K::FLY][K::PER];
+    A q[K::FLY], rest[K::FLY]; /* LATE: the far row's q; PAIR: its lse_rest */
+    A lse[K::FLY], delta[K::FLY];
+};
+
+/* Takes the batch's entries, from the c-th of the chunk on, from the lanes that fetched them. */
+template <class K>
+static __device__ __forceinline__ void deal(const attend_lane<K> &me,
+                                            const attend_args<typename K::T> &s,
+                                            const entry<K::EDGES> &near, int c, batch<K> *b)
+{
+    typedef typename K::A A;
+#pragma unroll
+    for (int f = 0; f < K::FLY; f++) {
+        b->j[f] = __shfl_sync(ALL, near.column, me.base + c + f);
+        b->bias[f] = A(0), b->by[f] = b->drop[f] = A(1), b->edge[f] = 0;
+        if constexpr (K::EDGES) {
+            b->edge[f] = __shfl_sync(ALL, near.edge, me.base + c + f);
+            const uint32_t keep = __shfl_sync(ALL, near.keep, me.base + c + f);
+            if (s.drops) b->drop[f] = keep >> me.mine_of_heads & 1 ? s.keep_scale : A(0);
+            b->by[f] = b->drop[f];
+        }
+    }
+}
+
+/* COLS reads what is one number of a row and head from one place: pairs of lse and delta, then in
+ * ADDITIVE pairs of q and lse_rest (stats_of in cuda_join.cuh packs them). */
+template <class A>
+static __device__ __forceinline__ A read_one(const char *stats, uint32_t row, uint32_t bytes)
+{
+    return __ldg(reinterpret_cast<const A *>(row_at(stats, row, bytes)));
+}
+template <class A>
+static __device__ __forceinline__ void read_two(const char *stats, uint32_t row, uint32_t bytes,
+                                                A *first, A *second)
+{
+    A two[2];
+    unpack<A, 2>(load<A, 2>(reinterpret_cast<const A *>(row_at(stats, row, bytes))), two);
+    *first = two[0], *second = two[1];
+}
+
+/* One number of each entry's edge, all read before the first is waited for. */
+template <class K>
+static __device__ __forceinline__ void
+read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
+           const int64_t (&edge)[K::FLY], typename K::A (&to)[K::FLY])
+{
+    typename K::T raw[K::FLY];
+#pragma unroll
+    for (int f = 0; f < K::FLY; f++) raw[f] = __ldg(from.at(edge[f], me.head, 0));
+#pragma unroll
+    for (int f = 0; f < K::FLY; f++) to[f] = widen(raw[f]);
+}
+
+/* Starts all loads of the batch. lse and delta are those of the row walked over, unless COLS
+ * gathers them. */
+template <class K>
+static __device__ __forceinline__ void gather(const attend_lane<K> &me,
+                                              const attend_args<typename K::T> &s,
+                                              typename K::A own_lse, typename K::A own_delta,
+                                              batch<K> *b)
+{
+    typedef typename K::T T;
+    typedef typename K::A A;
+    const uint32_t stats_row = planes_of(K::SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
+#pragma unroll
+    for (int f = 0; f < K::FLY; f++) {
+        const uint32_t at = b->j[f] & ~ABSENT;
+        if (!K::LATE) {
+#pragma unroll
+            for (int i = 0; i < K::PS; i++)
+                b->far_s[f][i] = load<T, K::VS>(
+                    reinterpret_cast<const T *>(row_at(me.far_s, at, s.far_s.row) +
+                                                (K::SCALAR || K::PER == 1 ? 0 : me.offset_s[i])));
+        }
+        if (K::WALK == COLS) {
+            read_two(me.stats, at, stats_row, &b->lse[f], &b->delta[f]);
+            if (K::LATE && !K::PAIR) b->q[f] = read_one<A>(me.stats_q, at, stats_row);
+            if (K::PAIR) read_two(me.stats_q, at, stats_row, &b->q[f], &b->rest[f]);
+        } else {
+            b->lse[f] = own_lse, b->delta[f] = own_delta;
+        }
+#pragma unroll
+        for (int i = 0; i < K::PER; i++)
+            if constexpr (K::SAME)
+                b->far_v[f][i] = b->far_s[f][i];
+            else
+                b->far_v[f][i] = load<T, K::VEC>(
+                    reinterpret_cast<const T *>(row_at(me.far_v, at, s.far_v.row) +
+                                                (K::PER == 1 ? 0 : me.offset_v[i])));
+    }
+    /* These loads come last because each stands under a branch, at whose end it is waited for. */
+    if constexpr (K::EDGES) {
+        if (s.bias.data) read_edges(me, s.bias, b->edge, b->bias);
+        if (s.weight.data) {
+            A weight[K::FLY];
+            read_edges(me, s.weight, b->edge, weight);
+#pragma unroll
+            for (int f = 0; f < K::FLY; f++) b->by[f] *= weight[f];
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* From an operand's shape to a kernel's: which walk_shape a call gets, and the launch of the walk
+ * and of the join behind it.
+ *
+ *     operands lie in packs of 16 bytes?
+ *       no                           -> single elements, PER_SINGLE of them a lane
+ *       yes, a head of up to 512 B   -> one pack a lane and row, in batches of several entries
+ *       yes, a wider head            -> several packs a lane and row, one entry at a time
+ *     heads of 8, 64 or 128 columns in f32 -> 8 columns a lane, with a kernel for that number
+ *
+ * Each kernel is compiled for one shape, because a number of registers that is known when it is
+ * compiled decides how much it has under way. */
+#ifndef FMM_CUDA_ATTENTION_LAUNCH_CUH
+#define FMM_CUDA_ATTENTION_LAUNCH_CUH
+
+#include "cuda_join.cuh"
+#include "cuda_walk.cuh"
+
+/* A head gets enough lanes for its columns, and more, each with fewer loads, as long as a warp
+ * still holds every head; or 2^BITS lanes where the kernel is compiled for them. A group gets all
+ * heads, or as many as a warp holds. */
+template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int score)
+{
+    constexpr int VEC = SHAPE::VEC, PER = SHAPE::PER, BITS = SHAPE::BITS;
+    const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
+    const int32_t most = BITS >= 0 && PER == 2 ? 4 : 5;
+    int32_t heads = 0, bits = 0;
+    while (heads < 5 && 1 << heads < s->heads) heads++;
+    while (bits < 5 && (int64_t)VEC * PER << bits < feat) bits++;
+    while (BITS < 0 && bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
+    s->lane_bits = bits;
+    s->group_bits = bits + heads < most ? bits + heads : most;
+    while (1 << s->group_bits < SHAPE::FLY) s->group_bits++;
+    s->shift = bundle_shift(s->a.rows);
+    if (s->shift > s->group_bits) s->shift = s->group_bits;
+}
+
+/* The join of long rows, if the plan has any. It starts while the walk still runs and waits for it
+ * where it first needs its sums. */
+template <class TASK>
+static void launch_join(const fmm_exec *exec, attend_args<typename TASK::T> &s)
+{
+    typedef typename TASK::T T;
+    constexpr int WALK = TASK::WALK;
+    constexpr bool POS = TASK::POS;
+    enum { CARD = 132, JOIN_MOST = CARD * (sizeof(T) == 8 ? CREWS / 2 : CREWS) };
+    if (!s.plan.long_rows_max || !s.partial) return;
+    const int64_t across = s.width / QUAD - (WALK == FORWARD);
+    const int64_t threads = s.plan.long_rows_max * s.heads * across;
+    if (!threads) return;
+    /* FORWARD of ADDITIVE adds up in one order, with POS's columns or without. */
+    s.hub_width = WALK == FORWARD && TASK::SCORE == FMM_ADDITIVE && !POS ? 2 * across : across;
+    s.per_row = reciprocal(s.heads * across);
+    s.per_head = reciprocal(s.heads);
+    s.per_quad = reciprocal(across);
+    /* As many blocks as run at once: others would look up their rows after the walk's end. */
+    launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
+                 dim3((unsigned)smaller(ceil_div(threads, CREW), JOIN_MOST)), s, CREW);
+}
+
+template <class TASK, class SHAPE>
+static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, int64_t parts)
+{
+    typedef walk_traits<TASK, SHAPE> K;
+    deal_lanes<SHAPE>(&s, K::SCORE);
+    const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
+    const bool collects = K::COLLECT && s.to_att.data;
+    const int64_t blocks = smaller(ceil_div(items << s.group_bits, K::THREADS), INT32_MAX);
+    const dim3 grid((unsigned)(collects ? parts : blocks),
+                    (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
+    if (K::WALK == COLS && s.early)
+        launch_early(exec->index, stream_of(exec), attend_segments<K>, grid, s, K::THREADS);
+    else
+        attend_segments<K><<<grid, K::THREADS, 0, stream_of(exec)>>>(s);
+    launch_join<TASK>(exec, s);
+}
+
+/* Whether heads of q, k and v have just as many columns. */
+template <class T> static bool fills(const attend_args<T> &s, int score, int32_t feat)
+{
+    return (score == FMM_ADDITIVE || s.feat == feat) && s.feat_v == feat;
+}
+
+/* Heads of 8 columns, the commonest, have kernels of their own where lanes of a head add up. */
+template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
+static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
+{
+    enum { EIGHT = VEC == 8 ? 0 : 1 };
+    if constexpr (TASK::KIND != WITH_EDGES &&
+                  (TASK::WALK != FORWARD || TASK::SCORE != FMM_ADDITIVE))
+        if (fills(s, TASK::SCORE, 8))
+            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, EIGHT>>(exec, s, parts);
+    launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS>>(exec, s, parts);
+}
+
+/* 8 columns a lane, in groups of 16 lanes at most, whose rows are 512 bytes: what the lanes of a
+ * head do alike, and the sums over them, is half as much. Groups are half as many, too few for a
+ * small matrix of long rows where k and v are read (ogbl-ddi, 2 M entries: 6 to 20 % slower; 115 M
+ * entries of rows as long: 1 to 20 % faster). */
+template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
+{
+    enum { LONG_ROWS = 256, FEW = 1 << 23 };
+    const bool few = s.a.nnz < FEW && s.a.nnz >= LONG_ROWS * s.a.rows;
+    return ((fills(s, score, 8) && s.heads > 2) || fills(s, score, 64) || fills(s, score, 128)) &&
+           (kind == SAME_FAR || (kind == PLAIN && !few));
+}
+template <class TASK>
+static void launch_eights(const fmm_exec *exec, const attend_args<typename TASK::T> &s,
+                          int64_t parts)
+{
+    constexpr bool SCALAR = TASK::SCORE == FMM_ADDITIVE, BACK = TASK::WALK != FORWARD;
+    constexpr bool SAME = TASK::KIND == SAME_FAR;
+    constexpr int FLY = SCALAR || (SAME && !BACK) ? 4 : 2;
+    constexpr int BLOCKS = BACK ? 2 : SCALAR ? 4 : SAME ? 5 : 6;
+    constexpr int MORE = BACK && SCALAR ? BLOCKS + 1 : BLOCKS;
+    if (s.feat_v == 8) launch_lanes<TASK, walk_shape<4, 2, FLY, BLOCKS, 0>>(exec, s, parts);
+    if (s.feat_v == 64) launch_lanes<TASK, walk_shape<4, 2, FLY, MORE, 3>>(exec, s, parts);
+    if (s.feat_v == 128) launch_lanes<TASK, walk_shape<4, 2, FLY, MORE, 4>>(exec, s, parts);
+}
+
+/* How many blocks (FORWARD's are half as large) a multiprocessor holds, so that a walk's registers
+ * hardly spill and that loads of a batch are all under way before the first is waited for, which
+ * shows in the SASS of sm_90: a block more, with too few registers, waits two or three times for
+ * what one wait would bring. The backward of additive scores has a third block although it spills:
+ * not in its innermost loop. */
+template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
+{
+    if (WALK != FORWARD) {
+        if (sizeof(T) == 8 || SCORE != FMM_ADDITIVE) return 2;
+        return sizeof(T) == 4 || !edges ? 3 : 2;
+    }
+    if (sizeof(T) == 8) return 4;
+    if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 6 : 8;
+    return edges || sizeof(T) == 2 ? 4 : 6;
+}
+
+/* Kernels for a kind of its own exist where reading less pays for another kernel; WITH_EDGES can
+ * do what the others do. */
+template <class T, int WALK, int SCORE, bool POS>
+static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool packs, kind kind,
+                        int64_t parts)
+{
+    typedef walk_task<T, WALK, SCORE, PLAIN, POS> plain;
+    typedef walk_task<T, WALK, SCORE, SAME_FAR, POS> same;
+    typedef walk_task<T, WALK, SCORE, WITH_EDGES, POS> with_edges;
+    enum { V = 16 / sizeof(T), MANY = per_packs(V), ONE = BLOCK / threads_of(WALK) };
+    constexpr bool BACK = WALK != FORWARD;
+    constexpr bool HAS_SAME = SCORE == FMM_GATV2 && WALK != COLS && sizeof(T) < 8;
+    const int64_t feat = s.feat > s.feat_v ? s.feat : s.feat_v;
+    if constexpr (sizeof(T) == 4 && (WALK != ROWS || SCORE != FMM_ADDITIVE))
+        if (packs && takes_eights(s, SCORE, kind)) {
+            if constexpr (HAS_SAME)
+                if (kind == SAME_FAR) return launch_eights<same>(exec, s, parts);
+            return launch_eights<plain>(exec, s, parts);
+        }
+    if (packs && feat <= WARP * V) {
+        constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;
+        constexpr int BLOCKS = blocks_of<T, WALK, SCORE, POS>(false);
+        if constexpr (HAS_SAME)
+            if (kind == SAME_FAR) return launch_walk<same, V, 1, FLY, BLOCKS>(exec, s, parts);
+        if constexpr (sizeof(T) < 8)
+            if (kind != WITH_EDGES) return launch_walk<plain, V, 1, FLY, BLOCKS>(exec, s, parts);
+        return launch_walk<with_edges, V, 1, 2, blocks_of<T, WALK, SCORE, POS>(true)>(exec, s,
+                                                                                      parts);
+    }
+    if (packs && feat <= WARP * V * MANY)
+        return launch_walk<with_edges, V, MANY, 1, ONE>(exec, s, parts);
+    launch_walk<with_edges, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? ONE : 4>(exec, s, parts);
+}
+template <class T, int WALK>
+static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,
+                         kind kind, int64_t parts)
+{
+    if constexpr (WALK == FORWARD)
+        if (s.to_pos_w.data)
+            return choose_walk<T, WALK, FMM_ADDITIVE, true>(exec, s, packs, kind, parts);
+    if (score == FMM_DOT) choose_walk<T, WALK, FMM_DOT, false>(exec, s, packs, kind, parts);
+    if (score == FMM_ADDITIVE)
+        choose_walk<T, WALK, FMM_ADDITIVE, false>(exec, s, packs, kind, parts);
+    if (score == FMM_GATV2) choose_walk<T, WALK, FMM_GATV2, false>(exec, s, packs, kind, parts);
+}
+
+#endif
