@@ -4,25 +4,18 @@ from itertools import product
 
 import pytest
 import torch
+from support.generate import small, tiny
 
 import fusedmm
 from fusedmm import reference
 from fusedmm.ops.spmm_sddmm import as_channels
 
 
-def matrix(heads, device, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    shape = (60,) if heads is None else (60, heads)
-    row, col = torch.randint(0, 12, (60,), generator=g), torch.randint(0, 15, (60,), generator=g)
-    val = torch.randn(shape, dtype=torch.float64, generator=g)
-    return fusedmm.CSR.from_coo(row.to(device), col.to(device), val.to(device), shape=(12, 15))
-
-
 @pytest.mark.parametrize("heads", [None, 1, 3])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_spmm_gradients(heads, reduce, device):
-    adj = matrix(heads, device)
-    x = torch.randn(15, *([] if heads is None else [heads]), 5, dtype=torch.float64, device=device, requires_grad=True)
+    adj = tiny(device, heads=heads)
+    x = torch.randn(5, *([] if heads is None else [heads]), 3, dtype=torch.float64, device=device, requires_grad=True)
     val = adj.val.clone().requires_grad_()
     torch.testing.assert_close(fusedmm.spmm(adj, x, reduce=reduce), reference.spmm(adj, x, reduce))
 
@@ -34,10 +27,10 @@ def test_spmm_gradients(heads, reduce, device):
 
 @pytest.mark.parametrize("heads", [None, 1, 3])
 def test_sddmm_gradients(heads, device):
-    adj = matrix(heads, device)
+    adj = tiny(device, heads=heads)
     size = [] if heads is None else [heads]
-    a = torch.randn(12, *size, 5, dtype=torch.float64, device=device, requires_grad=True)
-    b = torch.randn(15, *size, 5, dtype=torch.float64, device=device, requires_grad=True)
+    a = torch.randn(4, *size, 3, dtype=torch.float64, device=device, requires_grad=True)
+    b = torch.randn(5, *size, 3, dtype=torch.float64, device=device, requires_grad=True)
     val = adj.val.clone().requires_grad_()
     torch.testing.assert_close(fusedmm.sddmm(adj, a, b), reference.sddmm(adj, a, b))
 
@@ -120,7 +113,7 @@ def test_heads_become_channels_without_a_copy():
 )
 def test_backward_keeps_only_what_it_reads(call, learns, registered, device):
     """Each result is linear in each operand: the only one that wants a gradient may be written to before it."""
-    adj = matrix(None, device).cache_transpose()
+    adj = small(device=device, dtype=torch.float64).cache_transpose()
     halves = (adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half())
     given = {"val": adj.val, "a": torch.randn(12, 3, device=device), "b": torch.randn(15, 3, device=device)}
     given = {name: t.double() for name, t in given.items()}

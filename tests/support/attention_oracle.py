@@ -212,14 +212,15 @@ def algorithms(device):
     return ["auto", *(a.name for a in fusedmm.algorithms("attention", device))]
 
 
-def operands(score, device, heads=2, dtype=torch.float64, feat=4):
-    """A 12 x 15 pattern with empty rows; q, k, v and options of the score."""
-    adj = small(device=device).pattern()
+def operands(score, device, heads=2, dtype=torch.float64, feat=4, adj=None):
+    """A pattern, of 12 x 15 with empty rows if none is given; q, k, v and options of the score."""
+    adj = small(device=device).pattern() if adj is None else adj
+    rows, cols = adj.shape
     size = [] if heads is None else [heads]
     width = [] if score == "additive" else [feat]
     q, k, v = (
         torch.randn(n, *size, *w, dtype=dtype, device=device, requires_grad=True)
-        for n, w in ((12, width), (15, width), (15, [3]))
+        for n, w in ((rows, width), (cols, width), (cols, [3]))
     )
     att = torch.randn(*size, feat, dtype=dtype, device=device, requires_grad=True) if score == "gatv2" else None
     return adj, q, k, v, {"score": score, "att": att}

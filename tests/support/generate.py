@@ -216,6 +216,13 @@ def small(
     return fusedmm.CSR.from_coo(row.to(device), col.to(device), val.to(device), shape=(12, 15))
 
 
+def tiny(device: str = "cpu", dtype: torch.dtype = torch.float64, heads: int | None = None) -> fusedmm.CSR:
+    """A 4 x 5 matrix of 9 entries in no order, one of them twice, with an empty row: for derivatives by differences."""
+    row, col = torch.tensor([[2, 0, 0, 3, 2, 0, 2, 0, 2], [4, 1, 0, 2, 1, 1, 0, 3, 0]], device=device)
+    val = torch.randn((9,) if heads is None else (9, heads), dtype=torch.float64).to(dtype)
+    return fusedmm.CSR.from_coo(row, col, val.to(device), shape=(4, 5))
+
+
 def run_or_decline(op, *operands, algorithm: str, **options) -> Tensor | None:
     """op's result; None where an algorithm that may decline a case does so by name.
 
