@@ -4,6 +4,8 @@ From the second size on torch compiles for every size but 1 and 0, of which it m
 makes a constant of a size, the third one shows it by one more compilation.
 """
 
+import itertools
+
 import pytest
 import torch
 import torch._dynamo.testing
@@ -18,7 +20,12 @@ AXES = {
     "heads": [(9, 2, 4), (9, 3, 4), (9, 5, 4)],
     "features": [(9, 2, 4), (9, 2, 6), (9, 2, 3)],
 }
-MODES = pytest.mark.parametrize("dynamic, sizes", [(None, SIZES), (True, [*SIZES, ALONE])], ids=["default", "dynamic"])
+
+
+def in_turn(names, ways):
+    """Of every name one way, so that neighbours, which share code, have different ones; the others are slow."""
+    for (k, name), (w, way) in itertools.product(enumerate(names), enumerate(ways)):
+        yield pytest.param(name, way, marks=[pytest.mark.slow] if (k - w) % len(ways) else [], id=f"{name}-{way}")
 
 
 @pytest.fixture(autouse=True)
@@ -118,16 +125,18 @@ def operands_of(name, device):
     return make
 
 
-@MODES
-@pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator(name, dynamic, sizes, device):
+@pytest.mark.parametrize("name, way", in_turn(OPERATORS, ["default", "dynamic"]))
+def test_an_operator(name, way, device):
+    sizes, dynamic = (SIZES, None) if way == "default" else ([*SIZES, ALONE], True)
     frames = check(OPERATORS[name][1], operands_of(name, device), sizes, dynamic)
     assert 0 < frames[1] == frames[2], frames
 
 
 PAIRS = [
-    ("spmm mean", "rows", None), ("sddmm dot", "heads", True), ("fused of one operand", "features", None),
-    ("fused own", "rows", True), ("attention dot", "features", True), ("edge_softmax", "heads", None),
+    ("spmm mean", "rows", None), ("sddmm dot", "heads", True), ("attention dot", "features", True),
+    *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (
+        ("fused of one operand", "features", None), ("fused own", "rows", True), ("edge_softmax", "heads", None),
+    )),
 ]  # fmt: skip
 
 
@@ -149,22 +158,19 @@ def call_layer(layer, *given):
     return layer(*given)
 
 
-@pytest.mark.parametrize("dynamic", [None, True], ids=["default", "dynamic"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_and_rows(name, dynamic, device):
-    layer = LAYERS[name](2, 4).double().to(device)
+@pytest.mark.parametrize("name, way", in_turn(LAYERS, ["default", "dynamic", "widths and heads"]))
+def test_a_layer(name, way, device):
+    """One of many rows; and of several widths and heads, in one function, whose code torch makes for each layer."""
+    if way == "widths and heads":
+
+        def make(rows, heads, width):
+            return operands_of_layer(name, LAYERS[name](heads, width).double().to(device), rows, width, device)
+
+        check(call_layer, make, [SIZES[0], ALONE], None)
+        return
+    layer, dynamic = LAYERS[name](2, 4).double().to(device), True if way == "dynamic" else None
     frames = check(call_layer, lambda n, *_: operands_of_layer(name, layer, n, 4, device), SIZES, dynamic)
     assert 0 < frames[1] == frames[2], frames
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_of_several_widths_and_heads(name, device):
-    """In one compiled function, whose code torch makes for each layer."""
-
-    def make(rows, heads, width):
-        return operands_of_layer(name, LAYERS[name](heads, width).double().to(device), rows, width, device)
-
-    check(call_layer, make, [SIZES[0], ALONE], None)
 
 
 @pytest.mark.parametrize("name", ["spmm sum", "spmm max", "sddmm dot"])

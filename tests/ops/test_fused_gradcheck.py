@@ -32,7 +32,7 @@ def test_gradcheck(score, message, reduce):
     inner = [] if heads is None else [heads]
     row, col = torch.tensor([0, 0, 0, 2, 2, 3, 1, 1]), torch.tensor([0, 1, 4, 2, 2, 3, 0, 4])
     adj = fusedmm.CSR.from_coo(row, col, shape=(5, 5))
-    x, y, z = (torch.randn(5, *inner, 3, dtype=torch.float64).div(2).requires_grad_() for _ in range(3))
+    x, y, z = (torch.randn(5, *inner, 2, dtype=torch.float64).div(2).requires_grad_() for _ in range(3))
     val = torch.randn(8, *inner, dtype=torch.float64, requires_grad=True)
 
     def f(val, x, y, z):
