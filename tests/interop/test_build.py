@@ -178,15 +178,14 @@ def test_algorithms_of_a_device_of_any_form(kind):
 
 
 ASK = """
-import os, sys, torch
+import os, sys, fusedmm, torch
 for wish in sys.argv[1:]:
-    child = os.fork()  # before fusedmm is there, which reads the wish once
+    child = os.fork()  # before the first call, which reads the wish for good
     if child:
         os.waitpid(child, 0)
         continue
     os.environ["FUSEDMM_ISA"] = wish
     try:
-        import fusedmm
         adj = fusedmm.CSR.from_coo(torch.arange(3), torch.arange(3), shape=(3, 3))
         assert fusedmm.spmm(adj, torch.ones(3, 2), algorithm="rows:scalar").sum() == 6
         print(wish, fusedmm.spmm(adj, torch.ones(3, 2)).sum().item(), flush=True)

@@ -135,8 +135,15 @@ def test_forged_structures_read_nothing_outside(name, device):
 # ---- torch ----
 
 
-@pytest.mark.parametrize("heads", [None, 2])
-@pytest.mark.parametrize("name", ["SIGMOID_EMBEDDING", "T_DISTRIBUTION", "SPMM"])
+@pytest.mark.parametrize(
+    "heads, name",
+    [
+        (None, "SIGMOID_EMBEDDING"),
+        (2, "T_DISTRIBUTION"),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in ((2, "SIGMOID_EMBEDDING"), (None, "T_DISTRIBUTION"))),
+        *(pytest.param(heads, "SPMM", marks=pytest.mark.slow) for heads in (None, 2)),
+    ],
+)
 def test_opcheck(heads, name, device):
     """torch's own checks, of the operator and of its gradient passes."""
     kinds = {"message": "scale", **getattr(presets, name)}
@@ -169,9 +176,16 @@ def test_opcheck(heads, name, device):
         check_operator(ops._fused_mirrored.default, given)
 
 
-@pytest.mark.parametrize("options", [{}, {"edge": "sigmoid(s)*a", "reduce": "mean"}, WEIGHTED_T], ids=str)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_is_eager(options, backend, device):
+@pytest.mark.parametrize(
+    "backend, options",
+    [
+        ("aot_eager", {}),
+        ("aot_eager", WEIGHTED_T),
+        ("inductor", {"edge": "sigmoid(s)*a", "reduce": "mean"}),
+    ],
+    ids=str,
+)
+def test_compiled_is_eager(backend, options, device):
     adj = small(device=device, dtype=torch.float64).cache_transpose()
     torch._dynamo.reset()
 
