@@ -115,9 +115,9 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
 /* Logits less the logarithm of their row's sum, lse + lse_rest. lse_rest is read only where lse is
  * so large that its rounding shows, since a load under a branch is waited for at once. */
 template <class K>
-static __device__ __forceinline__ void
-subtract_lse(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
-             const batch<K> &b, scored<K> &of)
+static __device__ __forceinline__ void subtract_lse(const attend_lane<K> &me,
+                                                    const attend_args<typename K::T> &s,
+                                                    int64_t row, const batch<K> &b, scored<K> &of)
 {
     typedef typename K::A A;
     bool large = false;
@@ -155,9 +155,9 @@ accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, i
     if (!K::PAIR) subtract_lse(me, s, row, b, of);
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
-        const A w =
-            b.j[f] & ABSENT ? A(0)
-                   : exp_of(K::PAIR ? of.logit[f] - b.lse[f] - b.rest[f] : of.logit[f]);
+        const A w = b.j[f] & ABSENT
+                        ? A(0)
+                        : exp_of(K::PAIR ? of.logit[f] - b.lse[f] - b.rest[f] : of.logit[f]);
         const A use = K::EDGES ? w * b.by[f] : w;
         const A t = K::EDGES ? b.by[f] * of.dot[f] : of.dot[f];
         const A slant = w * (t - b.delta[f]);

@@ -83,8 +83,7 @@ static __device__ __forceinline__ void arrive(const attend_lane<K> &me,
         const bool narrow = s.edges.eid && !s.edges.wide;
         it->edge = narrow ? (int32_t)it->low : int64_t(uint64_t(it->high) << 32 | it->low);
         if (!is_edge(s.edges, it->edge)) it->column = ABSENT, it->edge = 0;
-        it->keep =
-            s.drops ? keep_mask(s, me.seed, it->edge, me.first_head, me.group_heads) : ALL;
+        it->keep = s.drops ? keep_mask(s, me.seed, it->edge, me.first_head, me.group_heads) : ALL;
     }
 }
 

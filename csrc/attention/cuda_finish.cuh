@@ -5,7 +5,8 @@
  * a row in the order of its pieces.
  *
  *     item.count > 0    rows of a bundle    -> out, gq, gk, gv at the row
- *     item.count == 0   piece item.from     -> partial[item.from][head][width_s sums, then the rest]
+ *     item.count == 0   piece item.from     -> partial[item.from][head][width_s sums, then the
+ * rest]
  *
  * gatt is a sum over all rows, which no item owns. So each block takes a fixed share of the items,
  * sums theirs in shared memory and leaves one sum for the caller to add up. */
@@ -42,8 +43,8 @@ write_sums(const attend_lane<K> &me, const attend_args<typename K::T> &s, const 
 
 /* The results of a row without entries. */
 template <class K>
-static __device__ __forceinline__ void
-write_empty(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row)
+static __device__ __forceinline__ void write_empty(const attend_lane<K> &me,
+                                                   const attend_args<typename K::T> &s, int64_t row)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -101,8 +102,7 @@ finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item
     const bool piece = item.count == 0 && r == 0 && s.partial, whole = r < item.count;
     if (K::WALK == FORWARD) finish_softmax(me, s, row, whole, piece, slot, sums);
     if (K::WALK != ROWS) write_sums(me, s, item, r, row, sums->v, s.to_v, s.width_s, me.in_v);
-    if (K::POS)
-        write_sums(me, s, item, r, row, sums->pos, s.to_pos, (s.width - QUAD) / 2, me.in_v);
+    if (K::POS) write_sums(me, s, item, r, row, sums->pos, s.to_pos, (s.width - QUAD) / 2, me.in_v);
     if constexpr (K::BACK && K::SCALAR) {
         if (me.live && me.sub == 0) {
             if (piece) slot[0] = sums->s[0][0];
@@ -129,8 +129,7 @@ static __device__ __forceinline__ void collect(const row_sums<K> &sums, gatt_sum
 #pragma unroll
     for (int i = 0; i < K::PS; i++)
 #pragma unroll
-        for (int v = 0; v < K::VS; v++)
-            collected[i * K::VS + v][threadIdx.x] += sums.turned[i][v];
+        for (int v = 0; v < K::VS; v++) collected[i * K::VS + v][threadIdx.x] += sums.turned[i][v];
 }
 
 /* The first group adds up what the groups of the block have, in their order. */

@@ -22,9 +22,8 @@ template <class K> struct own_row {
 };
 
 template <class K>
-static __device__ __forceinline__ void read_own(const attend_lane<K> &me,
-                                                const attend_args<typename K::T> &s, int64_t row,
-                                                own_row<K> *to)
+static __device__ __forceinline__ void
+read_own(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row, own_row<K> *to)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -111,10 +110,9 @@ read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
 /* Starts all loads of the batch. lse and delta are those of the row walked over, unless COLS
  * gathers them. */
 template <class K>
-static __device__ __forceinline__ void gather(const attend_lane<K> &me,
-                                              const attend_args<typename K::T> &s,
-                                              typename K::A own_lse, typename K::A own_delta,
-                                              batch<K> *b)
+static __device__ __forceinline__ void
+gather(const attend_lane<K> &me, const attend_args<typename K::T> &s, typename K::A own_lse,
+       typename K::A own_delta, batch<K> *b)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -141,9 +139,8 @@ static __device__ __forceinline__ void gather(const attend_lane<K> &me,
             if constexpr (K::SAME)
                 b->far_v[f][i] = b->far_s[f][i];
             else
-                b->far_v[f][i] = load<T, K::VEC>(
-                    reinterpret_cast<const T *>(row_at(me.far_v, at, s.far_v.row) +
-                                                (K::PER == 1 ? 0 : me.offset_v[i])));
+                b->far_v[f][i] = load<T, K::VEC>(reinterpret_cast<const T *>(
+                    row_at(me.far_v, at, s.far_v.row) + (K::PER == 1 ? 0 : me.offset_v[i])));
     }
     /* These loads come last because each stands under a branch, at whose end it is waited for. */
     if constexpr (K::EDGES) {

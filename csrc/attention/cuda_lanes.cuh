@@ -22,14 +22,14 @@ template <class K> struct attend_lane {
     typedef typename K::T T;
     typedef typename K::A A;
 
-    int lanes, group;                /* lanes of a head, and of a group */
-    int lane, sub, base;             /* this lane in its group, in its head; the group in the warp */
-    int group_heads, mine_of_heads;  /* heads of a group; this lane's among them */
-    int32_t first_head, head;        /* the group's first head; this lane's head */
-    bool live;                       /* this lane has a head */
-    int32_t column[K::PER];          /* the first of each VEC columns */
-    int32_t offset_s[K::PS], offset_v[K::PER]; /* the same in bytes from the first of them */
-    bool in_s[K::PS], in_v[K::PER];  /* whether the head has these columns */
+    int lanes, group;               /* lanes of a head, and of a group */
+    int lane, sub, base;            /* this lane in its group, in its head; the group in the warp */
+    int group_heads, mine_of_heads; /* heads of a group; this lane's among them */
+    int32_t first_head, head;       /* the group's first head; this lane's head */
+    bool live;                      /* this lane has a head */
+    int32_t column[K::PER];         /* the first of each VEC columns */
+    int32_t offset_s[K::PS], offset_v[K::PER];   /* the same in bytes from the first of them */
+    bool in_s[K::PS], in_v[K::PER];              /* whether the head has these columns */
     const char *far_s, *far_v, *stats, *stats_q; /* row 0 of what is gathered, at this column */
     uint64_t seed;
 

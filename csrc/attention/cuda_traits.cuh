@@ -26,13 +26,13 @@ template <int VEC_, int PER_, int FLY_, int BLOCKS_, int BITS_ = ANY_BITS> struc
 };
 
 template <class TASK, class SHAPE> struct walk_traits : TASK, SHAPE {
-    using typename TASK::T;
     using SHAPE::BITS;
     using SHAPE::PER;
     using SHAPE::VEC;
     using TASK::KIND;
     using TASK::SCORE;
     using TASK::WALK;
+    using typename TASK::T;
     typedef typename sum_of<T>::type A; /* the type of sums */
     static constexpr int THREADS = threads_of(WALK);
     static constexpr bool BACK = WALK != FORWARD;
@@ -47,10 +47,10 @@ template <class TASK, class SHAPE> struct walk_traits : TASK, SHAPE {
     /* COLS of ADDITIVE needs <gout, v> of no single entry, but only the sum over entries that goes
      * into gk. Its lanes add up their own products over a batch first and meet once for it. */
     static constexpr bool LATE = SCALAR && WALK == COLS;
-    /* In that walk q comes with the statistics of a row. lse_rest is read beside q, because a
-     * branch around its load makes registers spill. A head of an unknown number of lanes has no
-     * registers for this. */
-    static constexpr bool PAIR = LATE && FULL;
+    /* In that walk q comes with the statistics of a row, and lse_rest beside it: a branch around
+     * its load would make registers spill. A head of one lane has registers to spare, so it reads
+     * lse_rest only where it counts, from where it lies. */
+    static constexpr bool PAIR = LATE && BITS != 0;
     /* ROWS of GATV2 also sums the gradient of att. */
     static constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     /* The next row's own operands are loaded during the current row, where registers suffice. */

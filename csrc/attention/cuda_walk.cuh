@@ -32,8 +32,8 @@ template <class K>
 static __device__ __forceinline__ void
 walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const span &mine,
          const span &now, int r, const own_numbers<K> &own, typename K::A own_lse,
-         typename K::A own_delta, const typename K::A (&att)[K::PS][K::VS],
-         entry<K::EDGES> *near, row_sums<K> *sums)
+         typename K::A own_delta, const typename K::A (&att)[K::PS][K::VS], entry<K::EDGES> *near,
+         row_sums<K> *sums)
 {
     entry<K::EDGES> near_next;
     const int longest = max(me.most_of_groups(now.length), 1);
@@ -75,6 +75,8 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     let_next_start();
 
     const attend_lane<K> me(s);
+    /* Copies: through `me` the compiler shares more between rows, and spills. */
+    const int group = me.group, base = me.base;
     A att[K::PS][K::VS];
     __shared__ A collected[COLLECT ? K::PS * K::VS : 1][K::THREADS];
     if (K::SCORE == FMM_GATV2)
@@ -101,8 +103,8 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
         /* Rows without entries are no items. Every item takes as many of them. */
         for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += max(items, int64_t(1))) {
             if (k >= items && k) break;
-            write_empty(
-                me, s, clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
+            write_empty(me, s,
+                        clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
         }
 
         entry<K::EDGES> near;
@@ -123,8 +125,8 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
                 if (K::BACK) unpack<T, K::VEC>(packed.v[i], own.v[i]);
             if (K::WALK == ROWS) own_lse = lse_of_weights(packed.lse), own_delta = packed.delta;
             if (K::AHEAD)
-                read_own(me, s,
-                         __shfl_sync(ALL, mine.row, me.base + ((r + 1) & (me.group - 1))), &packed);
+                read_own(me, s, __shfl_sync(ALL, mine.row, base + ((r + 1) & (group - 1))),
+                         &packed);
 
             walk_row(me, s, mine, now, r, own, own_lse, own_delta, att, &near, &sums);
             finish(me, s, item, r, now.row, att, &sums);
