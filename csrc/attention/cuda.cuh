@@ -1,12 +1,28 @@
-/* Attention `segments`: what its kernels share (fusedmm_attention.h has the formulas).
+/* Attention on CUDA, algorithm `segments`: the arguments and small functions of all its kernels.
+ * fusedmm_attention.h has the formulas, docs/attention.md the whole picture.
  *
- * Three walks do the work of all passes: FORWARD, ROWS (WEIGHTS is ROWS without gout) and COLS.
- * Each row of the matrix it is given has an own operand on the side of the score (q, in COLS k) and
- * on that of the values (gout, in COLS v); each entry gathers the far ones (k and v, in COLS q and
- * gout). Scores are symmetric in own and far, hence one kernel text (cuda_walk.cuh).
+ * One kernel text walks over the entries of a matrix for every pass. Its three walks differ in
+ * which operands belong to the row walked over (own) and which are gathered from row j = idx[p] of
+ * another tensor for each entry p (far). Each side has an operand that makes scores and one that
+ * holds values:
  *
- * Logits stay as they are until an exponential takes them: times log2 e, equal ones would not stay
- * equal beside a bias of -1e9, and the lowest number would be -infinity. */
+ *     walk       of matrix    own_s   own_v   far_s   far_v   results
+ *     FORWARD    A            q       -       k       v       out, lse (pos, pos_w)
+ *     ROWS       A            q       gout    k       v       gq, gatt; gbias, gweight, weights
+ *     COLS       A transposed k       v       q       gout    gk, gv
+ *
+ *     file                     step
+ *     cuda_launch.cuh          operands' shape -> kernel's shape, launches
+ *     cuda_walk.cuh            the kernel: items, rows, batches of entries
+ *       cuda_fetch.cuh         1 fetch: indices, edges, dropout
+ *       cuda_gather.cuh        2 gather: own and far operands
+ *       cuda_score.cuh         3 score: logits
+ *       cuda_accumulate.cuh    4 accumulate: a row's sums
+ *       cuda_finish.cuh        5 finish: results, or slots of the workspace
+ *     cuda_join.cuh            6 join: the slots of a long row, in order
+ *
+ * The pass WEIGHTS is ROWS without gout. Each result has one owner, so every run gives the same
+ * bits. */
 #ifndef FMM_CUDA_ATTENTION_CUH
 #define FMM_CUDA_ATTENTION_CUH
 
@@ -14,21 +30,26 @@
 #include "../cuda/segments.cuh"
 
 enum walk { FORWARD, ROWS, COLS };
-/* Of a kernel: nothing of edges; far_s and far_v are one operand, and nothing of edges; all. */
+/* What a kernel reads: PLAIN nothing of edges; SAME_FAR nothing of edges either, and far_s and
+ * far_v are one operand, which it gathers once; WITH_EDGES all that a call can have. */
 enum kind { PLAIN, SAME_FAR, WITH_EDGES };
-/* Threads of a block of FORWARD and of the join: the fewer, the sooner a multiprocessor takes more
- * work at a matrix's end. */
-enum { CREW = 128, CREWS = 8 /* of the join in a multiprocessor */ };
+/* FORWARD and the join have blocks of CREW threads. The smaller a block is, the sooner a
+ * multiprocessor takes up the next one, which counts at the end of a matrix. A multiprocessor has
+ * registers for CREWS blocks of the join. */
+enum { CREW = 128, CREWS = 8 };
 static constexpr __host__ __device__ int threads_of(int walk)
 {
     return walk == FORWARD ? int(CREW) : int(BLOCK);
 }
-enum { QUAD = 4 /* columns that one thread of the join adds up; slots are made of them */ };
+/* A thread of the join adds up QUAD columns. So slots consist of QUADs, the last one padded. */
+enum { QUAD = 4 };
 
 static constexpr double LOG2_E = 1.4426950408889634;
-/* Rounding takes at most 2^-19 from an lse up to this size, no more than from such logits. */
+/* An lse up to this size loses at most 2^-19 by rounding, which is no more than logits of that size
+ * lose themselves. Only beyond it do the walks read lse_rest. */
 enum { LARGE_LSE = 64 };
 
+/* A tensor read or written row by row; strides are in elements. */
 template <class T> struct own_side {
     T *data;
     int64_t row, head;
@@ -37,12 +58,15 @@ template <class T> struct own_side {
         return data + r * row + h * head + c;
     }
 };
+/* A tensor whose rows are gathered. Strides are in bytes, and that of a row has 32 bits, so that an
+ * address is one multiply-add. */
 template <class T> struct far_side {
     const char *data;
-    int64_t head; /* strides in bytes */
+    int64_t head;
     uint32_t row;
 };
 
+/* What a kernel is called with. An operand whose data is NULL is absent. */
 template <class T> struct attend_args {
     typedef typename sum_of<T>::type A;
     csr_view a;
@@ -50,33 +74,41 @@ template <class T> struct attend_args {
     edge_view edges; /* eid alone */
     own_side<const T> own_s, own_v, att, bias, weight;
     far_side<T> far_s, far_v;
-    own_side<const A> lse, lse_rest, delta; /* ROWS; of COLS lse_rest alone, where lse is large */
-    const A *stats;                         /* COLS: stats_of packs them */
-    own_side<T> to_s, to_v;                 /* gq; gk and gv; out */
-    own_side<A> to_lse, to_rest, to_att;    /* FORWARD; ROWS of GATV2 */
-    own_side<A> to_pos, to_pos_w;           /* FORWARD of ADDITIVE that keeps them */
-    own_side<T> to_bias, to_weight, to_use; /* gbias, gweight, weights */
-    A *partial; /* [segments][heads][width]: width_s sums for to_s, then those for to_v */
+    own_side<const A> lse, lse_rest, delta; /* for ROWS; COLS reads lse_rest where lse is large */
+    const A *stats;                         /* for COLS: what stats_of packs */
+    own_side<T> to_v;                       /* out of FORWARD, gv of COLS */
+    own_side<T> to_s;                       /* gq of ROWS, gk of COLS */
+    own_side<A> to_lse, to_rest;            /* of FORWARD */
+    own_side<A> to_att;                     /* gatt: of ROWS with GATV2 */
+    own_side<A> to_pos, to_pos_w;           /* of FORWARD with ADDITIVE, if the caller wants them */
+    own_side<T> to_bias, to_weight, to_use; /* gbias, gweight and weights, of ROWS */
+    A *partial; /* slots: [segments][heads][width], width_s sums for to_s, then those for to_v */
     const int64_t *seed;
-    uint64_t keep_limit;
+    uint64_t keep_limit; /* dropout keeps what draws at least this */
     int64_t width, width_s;
-    uint64_t per_row, per_head, per_quad; /* reciprocals for the join */
-    A scale, slope, keep_scale;           /* keep_scale: 1 / (1 - dropout) */
+    uint64_t per_row, per_head, per_quad; /* reciprocals by which the join divides */
+    A scale, slope;
+    A keep_scale; /* 1 / (1 - dropout) */
     int32_t heads, feat, feat_v;
-    int32_t lane_bits, group_bits; /* lanes of one head, of one group of heads: powers of two */
-    int32_t shift;                 /* bundles of at most 2^shift rows */
-    int64_t hub_width;             /* QUADs of a hub's slot that threads of the join divide */
-    bool drops;
-    bool early; /* COLS: the kernel before is this call's, or its caller's */
+    int32_t lane_bits, group_bits; /* logarithms of the lanes of a head and of a group of heads */
+    int32_t shift;                 /* a bundle has at most 2^shift rows */
+    int64_t hub_width;             /* the join's threads share out a hub's slot as if it had as many
+                                    * QUADs */
+    bool drops;                    /* dropout is above 0 */
+    bool early;                    /* COLS may start while the kernel before it still runs */
 };
 
-/* COLS gathers what is one number of a row and head from one place: pairs of lse (of a row that has
- * no weights +infinity) and delta, then in ADDITIVE pairs of q and lse_rest. */
+/* COLS gathers what is one number of a row and head from one place: a row of pairs (lse, delta), a
+ * pair a head, then in ADDITIVE a row of pairs (q, lse_rest). A row without weights has lse
+ * +infinity there, which makes its weights 0. This is how many numbers a head has. */
 static constexpr __host__ __device__ int planes_of(int score)
 {
     return score == FMM_ADDITIVE ? 4 : 2;
 }
 
+/* Logits stay natural logarithms until this function multiplies them by log2(e). If they were
+ * multiplied before, logits that are equal would not stay equal beside a bias of -1e9, and the
+ * lowest finite number would become -infinity. */
 static __device__ __forceinline__ float exp_of(float v)
 {
     float power;
@@ -86,14 +118,15 @@ static __device__ __forceinline__ float exp_of(float v)
 static __device__ __forceinline__ double exp_of(double v) { return exp(v); }
 static __device__ __forceinline__ float log_of(float v) { return logf(v); }
 static __device__ __forceinline__ double log_of(double v) { return log(v); }
-/* Never one operation with what follows: kernels that differ in what they keep agree to the bit. */
+/* A product that the compiler never fuses with an addition that follows. Whether it fuses one
+ * depends on the rest of a kernel, and kernels with and without POS must agree to the bit. */
 static __device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double product(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
 static __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }
 
-/* Unpacked numbers that stay so: what then follows under a condition is predicated, where the
- * compiler would unpack behind a branch. */
+/* Makes the compiler unpack these numbers here. What follows under a condition is then predicated;
+ * otherwise the unpacking would go behind a branch as well. */
 template <class T, int N> static __device__ __forceinline__ void settle(typename sum_of<T>::type *v)
 {
     if constexpr (sizeof(T) == 2)
@@ -101,21 +134,24 @@ template <class T, int N> static __device__ __forceinline__ void settle(typename
         for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i]));
 }
 
-/* No weight of a row without a logit above -infinity is ever more than 0. */
+/* The lse to subtract from logits. A row whose logits are all -infinity has lse -infinity, from
+ * which its weights would be NaN; with +infinity they are 0. */
 template <class A> static __device__ __forceinline__ A lse_of_weights(A lse)
 {
     return lse == -A(INFINITY) ? A(INFINITY) : lse;
 }
-/* out's factor of a row with these statistics, and what is kept of them. */
+/* The factor that turns a row's sums into weighted means: 0 for a row without weights. */
 template <class A> static __device__ __forceinline__ A share_of(A sum)
 {
     return sum == A(0) ? A(0) : A(1) / sum;
 }
-/* Not 0 times what infinities made. */
+/* A row without weights gives 0 even where its sum is infinite or NaN. */
 template <class A> static __device__ __forceinline__ A shared_out(A v, A share)
 {
     return share == A(0) ? A(0) : v * share;
 }
+/* lse = high + log(sum), and in lse_rest what rounding to one number takes from it: beside a `high`
+ * of 1e9 the logarithm of a count is lost entirely. */
 template <class T, class A>
 static __device__ __forceinline__ void write_lse(const attend_args<T> &s, int64_t row, int64_t head,
                                                  A high, A sum)
@@ -124,14 +160,16 @@ static __device__ __forceinline__ void write_lse(const attend_args<T> &s, int64_
     *s.to_lse.at(row, head, 0) = lse;
     if (s.to_rest.data) *s.to_rest.at(row, head, 0) = isinf(lse) ? A(0) : high - lse + logarithm;
 }
-/* What sums relative to `high` are multiplied by to be relative to the finite part of `higher`. */
+/* What to subtract from logits whose largest is `high`: a finite number, since -infinity less
+ * -infinity would be NaN. */
 template <class A> static __device__ __forceinline__ A bounded(A high)
 {
     return high == -A(INFINITY) ? A(0) : high;
 }
 
-/* Slots of partial sums, in sums a head: those of to_s, then of to_v; in FORWARD those of to_v, of
- * to_pos where it is kept, then (high, sum, to_pos_w's sum). */
+/* How many sums a head has in a slot. A slot of ROWS or COLS holds the sums of to_s, then those of
+ * to_v. A slot of FORWARD holds those of to_v, those of to_pos if it is written, then a QUAD with
+ * high, sum and the sum of to_pos_w. */
 static inline int64_t quads(int64_t feat) { return ceil_div(feat, QUAD) * QUAD; }
 static inline int64_t slot_width_s(const fmm_attention *t)
 {
@@ -144,6 +182,7 @@ static inline int64_t slot_width(const fmm_attention *t)
         return quads(t->v.feat > 0 ? t->v.feat : 1) * (t->pos_w.data ? 2 : 1) + QUAD;
     return slot_width_s(t) + (t->pass == FMM_ATTENTION_COLS ? quads(t->v.feat) : 0);
 }
+/* The workspace of what stats_of packs, if the caller has not packed it already. */
 static inline int64_t stats_bytes(const fmm_call *call)
 {
     const fmm_attention *t = call->attention;
@@ -151,7 +190,7 @@ static inline int64_t stats_bytes(const fmm_call *call)
     return call->a->cols * t->q.heads * planes_of(t->score) * (t->q.dtype == FMM_F64 ? 8 : 4);
 }
 
-/* Whether 16-byte loads fit every operand; how many columns of a head the kernels then reach. */
+/* Whether every operand can be read and written in packs of 16 bytes. */
 static inline bool attention_packs(const fmm_attention *t)
 {
     const size_t bytes = t->q.dtype == FMM_F64 ? 8 : t->q.dtype == FMM_F32 ? 4 : 2;
@@ -167,6 +206,9 @@ static inline bool attention_packs(const fmm_attention *t)
     if (t->pos.data) packs = packs && lies_in_packs(&t->pos, sum_bytes, 16 / (int64_t)sum_bytes);
     return packs;
 }
+
+/* How many columns of a head a warp reaches: PER_SINGLE single elements a lane, or per_packs packs
+ * of `pack` elements. Wider heads have more sums than a lane has registers. */
 enum { PER_SINGLE = 8 };
 static constexpr int per_packs(int64_t pack) { return pack == 8 ? 2 : 4; }
 static inline int64_t attention_widest(const fmm_attention *t)

@@ -17,6 +17,8 @@
 
 #include "cuda_score.cuh"
 
+/* The sums of one row, or piece of one. Those that a walk does not have are never used, and so have
+ * no registers. */
 template <class K> struct row_sums {
     typedef typename K::A A;
     A s[K::PS][K::VS], v[K::PER][K::VEC], turned[K::PS][K::VS];
@@ -47,6 +49,7 @@ template <class K> struct walk_aside {
     A high_then;
     __device__ __forceinline__ void put(bool first, row_sums<K> *r)
     {
+        /* What lies aside is brought to the new `high` before the sums are added to it. */
         const A by = !K::BACK && !first ? exp_of(high_then - bounded(r->high)) : A(1);
         high_then = r->high;
         if (!K::BACK) of_sum.put(&r->sum, first, by);
@@ -55,6 +58,7 @@ template <class K> struct walk_aside {
         if (K::BACK) of_s.put(r->s[0], first);
         if (K::COLLECT) of_turned.put(r->turned[0], first);
     }
+    /* At the end of the row the sums get back what lies aside. */
     __device__ __forceinline__ void take(row_sums<K> *r)
     {
         const A by = !K::BACK ? exp_of(high_then - bounded(r->high)) : A(1);
@@ -66,6 +70,8 @@ template <class K> struct walk_aside {
     }
 };
 
+/* FORWARD. An ABSENT entry gets the logit -infinity, so its weight is 0. Its value is not added at
+ * all unless with POS, because 0 times an infinity would be NaN. */
 template <class K>
 static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, scored<K> &of,
                                                           row_sums<K> *r)
@@ -73,12 +79,14 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
     typedef typename K::T T;
     typedef typename K::A A;
     constexpr int VEC = K::VEC;
+    /* The largest logit so far, with the batch. */
     A higher = r->high;
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
         if (b.j[f] & ABSENT) of.logit[f] = -A(INFINITY);
         higher = most(higher, of.logit[f]);
     }
+    /* All sums so far were relative to the old `high`. */
     const A zero = bounded(higher), shrink = exp_of(r->high - zero);
     r->high = higher;
     r->sum = product(r->sum, shrink);
@@ -92,6 +100,8 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
         }
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
+        /* The denominator counts w, since dropout and the edges' weights act on the softmax's
+         * result; the values count `use`. */
         const A w = exp_of(of.logit[f] - zero), use = K::EDGES ? w * b.by[f] : w;
         r->sum += w;
         const A use_pos = K::POS && of.above[f] ? use : A(0);
@@ -120,6 +130,7 @@ static __device__ __forceinline__ void subtract_lse(const attend_lane<K> &me,
                                                     int64_t row, const batch<K> &b, scored<K> &of)
 {
     typedef typename K::A A;
+    /* lse_rest is asked about once a batch: a branch for each entry would wait for each load. */
     bool large = false;
 #pragma unroll
     for (int f = 0; f < K::FLY; f++)
@@ -143,7 +154,13 @@ write_edge(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_
     if (s.to_bias.data) *s.to_bias.at(edge, me.head, 0) = narrow<T>(bias);
 }
 
-/* w is an entry's softmax, use what it counts in the result, slant the gradient of its logit. */
+/* ROWS and COLS. Of each entry,
+ *     w      is its softmax, exp(logit - lse - lse_rest),
+ *     use    is u, what its value counts in out: w times dropout's factor times the edge's weight,
+ *     slant  is the gradient of its logit, w (u / w <gout, v> - delta),
+ *     gain_s is the gradient of leaky's argument in ADDITIVE.
+ * The operands of a logit get slant times their factor: in DOT the far operand, in GATV2 leaky's
+ * slope at each column. The factor that all entries share (scale, att) waits for the row's end. */
 template <class K>
 static __device__ __forceinline__ void
 accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
@@ -164,6 +181,7 @@ accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, i
         const A gain_s = slant * of.gain[f];
         if (K::EDGES && K::WALK == ROWS && me.live && !me.sub && !(b.j[f] & ABSENT))
             write_edge(me, s, b.edge[f], use, b.drop[f] * w * of.dot[f], gain_s);
+        /* The side of the score: gq, or gk. */
         if constexpr (K::LATE) {
             met = fma(use * of.gain[f], of.dot[f], met);
             level = fma(w * of.gain[f], b.delta[f], level);
@@ -183,6 +201,7 @@ accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, i
                 }
             }
         }
+        /* The side of the values: gv is the sum of u gout. */
         if (K::WALK == COLS) {
 #pragma unroll
             for (int i = 0; i < K::PER; i++) {
@@ -193,6 +212,8 @@ accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, i
             }
         }
     }
+    /* The lanes' parts of <gout, v> meet here, once for the batch. All lanes have the same sum of
+     * delta, hence it is not part of the exchange. */
     if (K::LATE) r->s[0][0] += me.sum_of_head(met) - level;
 }
 

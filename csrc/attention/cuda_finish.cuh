@@ -41,7 +41,8 @@ write_sums(const attend_lane<K> &me, const attend_args<typename K::T> &s, const 
     }
 }
 
-/* The results of a row without entries. */
+/* The results of a row without entries are zeros, and its lse is -infinity. ROWS writes no zeros to
+ * edges, because the row has none. */
 template <class K>
 static __device__ __forceinline__ void write_empty(const attend_lane<K> &me,
                                                    const attend_args<typename K::T> &s, int64_t row)
@@ -72,6 +73,7 @@ finish_softmax(const attend_lane<K> &me, const attend_args<typename K::T> &s, in
 {
     typedef typename K::A A;
     constexpr bool POS = K::POS;
+    /* Only a whole row knows its denominator; the join divides those that were cut. */
     if (whole) {
         const A share = share_of(sums->sum);
 #pragma unroll
@@ -83,6 +85,7 @@ finish_softmax(const attend_lane<K> &me, const attend_args<typename K::T> &s, in
             }
         if (POS) sums->pos_w *= share;
     }
+    /* What is one number a head is the same in all its lanes; the first of them writes it. */
     if (me.live && me.sub == 0) {
         if (whole) write_lse(s, row, me.head, sums->high, sums->sum);
         if (piece) slot[s.width - QUAD] = sums->high, slot[s.width - QUAD + 1] = sums->sum;
@@ -91,7 +94,8 @@ finish_softmax(const attend_lane<K> &me, const attend_args<typename K::T> &s, in
     }
 }
 
-/* Row r of an item. */
+/* Row r of an item. A piece is an item of a single row, which is neither whole nor part of a
+ * bundle; in rows past the end of a shorter bundle of the warp both are false. */
 template <class K>
 static __device__ __forceinline__ void
 finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item_view &item, int r,
@@ -100,6 +104,7 @@ finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item
     typedef typename K::T T;
     typename K::A *const slot = s.partial + (int64_t(item.from) * s.heads + me.head) * s.width;
     const bool piece = item.count == 0 && r == 0 && s.partial, whole = r < item.count;
+    /* Only ROWS has no sums on the side of the values. */
     if (K::WALK == FORWARD) finish_softmax(me, s, row, whole, piece, slot, sums);
     if (K::WALK != ROWS) write_sums(me, s, item, r, row, sums->v, s.to_v, s.width_s, me.in_v);
     if (K::POS) write_sums(me, s, item, r, row, sums->pos, s.to_pos, (s.width - QUAD) / 2, me.in_v);
@@ -109,7 +114,8 @@ finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item
             if (whole && s.to_s.data) *s.to_s.at(row, me.head, 0) = narrow<T>(sums->s[0][0]);
         }
     } else if constexpr (K::BACK) {
-        /* The factor that all entries of the row have alike. */
+        /* The factor that all entries of the row have in common. It is the same in all pieces of a
+         * row, so it does not matter that the join adds up products. */
 #pragma unroll
         for (int i = 0; i < K::PS; i++)
 #pragma unroll
@@ -140,6 +146,7 @@ static __device__ __forceinline__ void write_collected(const attend_lane<K> &me,
 {
     typedef typename K::A A;
     if (!s.to_att.data) return;
+    /* All groups have the same heads and columns, hence lane by lane the same sums to add. */
     __syncthreads();
     if (threadIdx.x >= me.group) return;
 #pragma unroll

@@ -21,6 +21,8 @@ template <class K> struct own_row {
     typename K::A lse, delta;
 };
 
+/* A lane without columns has zeros; so has, on the side of the values, every lane of the pass
+ * WEIGHTS, which has no gout. */
 template <class K>
 static __device__ __forceinline__ void
 read_own(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row, own_row<K> *to)
@@ -68,6 +70,7 @@ static __device__ __forceinline__ void deal(const attend_lane<K> &me,
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
         b->j[f] = __shfl_sync(ALL, near.column, me.base + c + f);
+        /* What the call does not have counts as no bias, weight 1 and no dropout. */
         b->bias[f] = A(0), b->by[f] = b->drop[f] = A(1), b->edge[f] = 0;
         if constexpr (K::EDGES) {
             b->edge[f] = __shfl_sync(ALL, near.edge, me.base + c + f);
@@ -94,7 +97,8 @@ static __device__ __forceinline__ void read_two(const char *stats, uint32_t row,
     *first = two[0], *second = two[1];
 }
 
-/* One number of each entry's edge, all read before the first is waited for. */
+/* Reads one number of each entry's edge: bias or weight. They are all read before the first is
+ * waited for. */
 template <class K>
 static __device__ __forceinline__ void
 read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
@@ -119,6 +123,7 @@ gather(const attend_lane<K> &me, const attend_args<typename K::T> &s, typename K
     const uint32_t stats_row = planes_of(K::SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
+        /* An ABSENT entry reads some row inside the operand, which then counts for nothing. */
         const uint32_t at = b->j[f] & ~ABSENT;
         if (!K::LATE) {
 #pragma unroll
@@ -127,6 +132,7 @@ gather(const attend_lane<K> &me, const attend_args<typename K::T> &s, typename K
                     reinterpret_cast<const T *>(row_at(me.far_s, at, s.far_s.row) +
                                                 (K::SCALAR || K::PER == 1 ? 0 : me.offset_s[i])));
         }
+        /* The softmax's statistics belong to a row of A: in COLS that is the far row. */
         if (K::WALK == COLS) {
             read_two(me.stats, at, stats_row, &b->lse[f], &b->delta[f]);
             if (K::LATE && !K::PAIR) b->q[f] = read_one<A>(me.stats_q, at, stats_row);

@@ -1,14 +1,24 @@
-/* What runs before and after the walk of attention `segments`.
+/* What runs before and after the walk: stats_of packs what COLS gathers of a row besides q and
+ * gout, and step 6, the join, adds up the slots that the pieces of long rows left in the workspace.
  *
- * stats_of packs what COLS gathers of a row besides q and gout. The join adds up the slots of long
- * rows: sums in order of pieces; FORWARD's relative to the largest logit so far. A row of up to
- * HUB_PIECES pieces has a thread per QUAD of columns, a hub has a block, whose threads split its
- * slots and meet in shared memory in a tree of fixed shape. */
+ * Sums are added in the order of a row's pieces. Those of FORWARD are relative to the largest logit
+ * of their piece, so two of them meet as two online softmaxes do. Every column of a row has one
+ * owner, and the order of its additions depends on the matrix alone:
+ *
+ *     a long row of up to HUB_PIECES pieces: a thread for each QUAD of columns of each head
+ *         thread    slot 0, slot 1, slot 2, ...  -> result
+ *
+ *     a hub, which has more pieces: a block for each head, threads in `stretches` by `columns`
+ *         stretch 0    slots 0, n, 2n, ...   (n stretches)    \
+ *         stretch 1    slots 1, n+1, ...                       > a tree in shared memory -> result
+ *         ...                                                 /
+ */
 #ifndef FMM_CUDA_ATTENTION_JOIN_CUH
 #define FMM_CUDA_ATTENTION_JOIN_CUH
 
 #include "cuda.cuh"
 
+/* Operands of stats_of: `rows` rows of q and of the statistics, planes_of(score) numbers each. */
 template <class T> struct stats_args {
     typedef typename sum_of<T>::type A;
     own_side<const A> lse, lse_rest, delta;
@@ -19,6 +29,7 @@ template <class T> struct stats_args {
     int32_t heads, planes;
 };
 
+/* A thread packs one row and head. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__ stats_args<T> s)
 {
@@ -36,7 +47,8 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
     }
 }
 
-/* Sums of QUAD columns, with POS one more, pos_w's; those of FORWARD are relative to high. */
+/* A QUAD's sums, with POS one more, which is that of pos_w. Those of FORWARD are relative to
+ * exp(high), and `sum` is the softmax's denominator. */
 template <class A, int WALK, bool POS> struct quad {
     enum { SUMS = QUAD + POS };
     A v[SUMS], high, sum;
@@ -52,6 +64,7 @@ template <class A, int WALK, bool POS> struct quad {
             for (int i = 0; i < SUMS; i++) v[i] += other.v[i];
             return;
         }
+        /* Both sides are brought to the larger `high`, then added. */
         const A higher = most(high, other.high), zero = bounded(higher);
         const A mine = exp_of(high - zero), theirs = exp_of(other.high - zero);
 #pragma unroll
@@ -69,14 +82,18 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
     typedef quad<A, WALK, POS> sums;
     __shared__ sums meet[CREW];
     const plan_counts counts = read_counts(s.a, s.plan);
-    const int64_t stride = s.heads * s.width;
+    const int64_t stride = s.heads * s.width; /* from a slot to the next */
+    /* The columns of a head in a slot, which FORWARD's last QUAD is not. With POS the second half
+     * of them are those of to_pos. */
     const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
 
-    /* How many columns there are from c on, of those of which c is one. */
+    /* How many columns the operand that owns column c still has there: the rest of its last QUAD is
+     * padding, which nobody wrote. */
     auto columns_from = [&](int64_t c) {
         if (POS && c >= width / 2) return s.feat_v - (c - width / 2);
         return c < s.width_s ? s.feat - c : s.feat_v - (c - s.width_s);
     };
+    /* Slots begin, begin + step, ... before end: their QUAD at column c. */
     auto join_slots = [&](sums *to, const A *slots, int64_t c, int64_t begin, int64_t end,
                           int64_t step) {
         const int64_t some = columns_from(c);
@@ -94,6 +111,7 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
             to->join(slot);
         }
     };
+    /* A QUAD of the result; who has column 0 also writes what is one number a head. */
     auto write = [&](int64_t row, int64_t head, int64_t c, const sums &total) {
         const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
         if (POS && c >= width / 2) {
@@ -110,6 +128,7 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
             *to.at(row, head, at + i) = narrow<T>(shared_out(total.v[i], share));
         if (WALK == FORWARD && c == 0) write_lse(s, row, head, total.high, total.sum);
     };
+    /* The k-th long row: which it is, its first slot and how many it has. */
     int64_t row, first, pieces;
     auto look_up = [&](int64_t k) {
         int64_t begin;
@@ -119,10 +138,13 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
             min(pieces_of(row_range(s.a, row, &begin), s.plan.segment), counts.segments - first);
     };
 
+    /* Long rows that are no hubs. The first look-up happens while the walk still runs, so that its
+     * loads are done when the slots are ready; the asm keeps the compiler from moving it behind the
+     * wait. */
     const int32_t per_row = int32_t(s.heads * across);
     const int64_t tasks = (counts.long_rows - counts.hubs) * int64_t(per_row);
     const int64_t start = int64_t(blockIdx.x) * CREW + threadIdx.x;
-    if (start < tasks) { /* while the walk goes on, so that it is near when it is needed */
+    if (start < tasks) {
         look_up(counts.hubs + item_of(start, per_row, s.per_row));
         asm volatile("" : : "l"(row), "l"(first), "l"(pieces));
     }
@@ -138,7 +160,8 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         write(row, head, c, total);
     }
 
-    /* Hubs, the last blocks first, which had the fewest of the other rows. */
+    /* Hubs go to the last blocks first, because these had the fewest of the other rows. A stretch
+     * begins a new sum after CHAIN slots, as every accumulator does. */
     int columns = 1;
     while (columns < WARP && columns < s.hub_width) columns *= 2;
     const int stretches = CREW / columns, stretch = threadIdx.x / columns;

@@ -7,8 +7,8 @@
  *       yes, a wider head            -> several packs a lane and row, one entry at a time
  *     heads of 8, 64 or 128 columns in f32 -> 8 columns a lane, with a kernel for that number
  *
- * Each kernel is compiled for one shape, because a number of registers that is known when it is
- * compiled decides how much it has under way. */
+ * A kernel is compiled for one shape: the compiler then keeps a lane's columns in registers and
+ * knows how many loads a batch starts. */
 #ifndef FMM_CUDA_ATTENTION_LAUNCH_CUH
 #define FMM_CUDA_ATTENTION_LAUNCH_CUH
 
@@ -21,6 +21,7 @@
 template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int score)
 {
     constexpr int VEC = SHAPE::VEC, PER = SHAPE::PER, BITS = SHAPE::BITS;
+    /* ADDITIVE has one number a head on the side of the score, which needs no lane of its own. */
     const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
     const int32_t most = BITS >= 0 && PER == 2 ? 4 : 5;
     int32_t heads = 0, bits = 0;
@@ -29,6 +30,7 @@ template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int sc
     while (BITS < 0 && bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
     s->lane_bits = bits;
     s->group_bits = bits + heads < most ? bits + heads : most;
+    /* A chunk has an entry a lane, and batches must fit it; a lane looks up a row of a bundle. */
     while (1 << s->group_bits < SHAPE::FLY) s->group_bits++;
     s->shift = bundle_shift(s->a.rows);
     if (s->shift > s->group_bits) s->shift = s->group_bits;
@@ -47,16 +49,20 @@ static void launch_join(const fmm_exec *exec, attend_args<typename TASK::T> &s)
     const int64_t across = s.width / QUAD - (WALK == FORWARD);
     const int64_t threads = s.plan.long_rows_max * s.heads * across;
     if (!threads) return;
-    /* FORWARD of ADDITIVE adds up in one order, with POS's columns or without. */
+    /* FORWARD of ADDITIVE divides a hub among threads as if it had POS's columns even where it has
+     * not, so that a result does not depend on whether pos is asked for. */
     s.hub_width = WALK == FORWARD && TASK::SCORE == FMM_ADDITIVE && !POS ? 2 * across : across;
     s.per_row = reciprocal(s.heads * across);
     s.per_head = reciprocal(s.heads);
     s.per_quad = reciprocal(across);
-    /* As many blocks as run at once: others would look up their rows after the walk's end. */
+    /* There are as many blocks as run at once on an H200, which has CARD multiprocessors. More
+     * would only look up their first rows after the walk has ended. */
     launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
                  dim3((unsigned)smaller(ceil_div(threads, CREW), JOIN_MOST)), s, CREW);
 }
 
+/* The walk gets a group of lanes for each item. Where it sums gatt it gets as many blocks as gatt
+ * has parts, and groups take several items. */
 template <class TASK, class SHAPE>
 static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, int64_t parts)
 {
@@ -80,7 +86,8 @@ template <class T> static bool fills(const attend_args<T> &s, int score, int32_t
     return (score == FMM_ADDITIVE || s.feat == feat) && s.feat_v == feat;
 }
 
-/* Heads of 8 columns, the commonest, have kernels of their own where lanes of a head add up. */
+/* Heads of 8 columns are the commonest. They have kernels of their own wherever the lanes of a head
+ * exchange sums, for which the number of lanes is then known. */
 template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
 static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
 {
@@ -92,10 +99,11 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
     launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS>>(exec, s, parts);
 }
 
-/* 8 columns a lane, in groups of 16 lanes at most, whose rows are 512 bytes: what the lanes of a
- * head do alike, and the sums over them, is half as much. Groups are half as many, too few for a
- * small matrix of long rows where k and v are read (ogbl-ddi, 2 M entries: 6 to 20 % slower; 115 M
- * entries of rows as long: 1 to 20 % faster). */
+/* Shapes with 8 columns a lane, in groups of at most 16 lanes, which gather 512 bytes of a row.
+ * Compared with 4 columns a lane, half as many lanes do what each lane of a head does alike, and
+ * sums over a head take one exchange less. There are also half as many groups in a warp's place,
+ * which are too few for a small matrix of long rows if k and v are both read (measured on ogbl-ddi,
+ * 2 M entries: 6 to 20 % slower; on 115 M entries of rows as long: 1 to 20 % faster). */
 template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
 {
     enum { LONG_ROWS = 256, FEW = 1 << 23 };
@@ -117,11 +125,11 @@ static void launch_eights(const fmm_exec *exec, const attend_args<typename TASK:
     if (s.feat_v == 128) launch_lanes<TASK, walk_shape<4, 2, FLY, MORE, 4>>(exec, s, parts);
 }
 
-/* How many blocks (FORWARD's are half as large) a multiprocessor holds, so that a walk's registers
- * hardly spill and that loads of a batch are all under way before the first is waited for, which
- * shows in the SASS of sm_90: a block more, with too few registers, waits two or three times for
- * what one wait would bring. The backward of additive scores has a third block although it spills:
- * not in its innermost loop. */
+/* How many blocks a multiprocessor must have registers for (FORWARD's blocks are half as large).
+ * The numbers were chosen from the SASS of sm_90: a walk's registers hardly spill, and all loads of
+ * a batch start before the first is waited for. With one block more there are too few registers for
+ * that, and a batch waits two or three times instead of once. The backward of additive scores has a
+ * third block although it spills, because it does not spill in its innermost loop. */
 template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of(bool edges)
 {
     if (WALK != FORWARD) {
@@ -133,8 +141,8 @@ template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of
     return edges || sizeof(T) == 2 ? 4 : 6;
 }
 
-/* Kernels for a kind of its own exist where reading less pays for another kernel; WITH_EDGES can
- * do what the others do. */
+/* A kernel WITH_EDGES can do what the others do. PLAIN and SAME_FAR have kernels of their own only
+ * where reading less pays for one more kernel in the library. */
 template <class T, int WALK, int SCORE, bool POS>
 static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool packs, kind kind,
                         int64_t parts)
@@ -166,6 +174,7 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
         return launch_walk<with_edges, V, MANY, 1, ONE>(exec, s, parts);
     launch_walk<with_edges, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? ONE : 4>(exec, s, parts);
 }
+/* Of scores, POS is a variant of ADDITIVE's FORWARD only. */
 template <class T, int WALK>
 static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,
                          kind kind, int64_t parts)

@@ -1,10 +1,21 @@
-/* A call of attention `segments` for one element type: operands to sides, shape to kernel. */
+/* A call of attention `segments` for one element type: from the operands of the C interface to the
+ * arguments of the kernels.
+ *
+ *     call->attention  ->  attend_args  ->  [stats_of]  ->  the walk  ->  [attend_join]
+ *                                           COLS only                    if a row is long
+ *
+ * The workspace of a call holds, one behind the other:
+ *
+ *     the plan, if the matrix brings none | stats, if the caller packed none | slots of partial
+ * sums
+ */
 #ifndef FMM_CUDA_ATTENTION_RUN_CUH
 #define FMM_CUDA_ATTENTION_RUN_CUH
 
 #include "cuda_launch.cuh"
 #include "cuda.h"
 
+/* A stride that no second row or head uses may be any number; 0 keeps addresses inside. */
 template <class T> static own_side<T> own_of(const fmm_dense *d)
 {
     return own_side<T>{static_cast<T *>(d->data), d->row_stride, d->heads > 1 ? d->head_stride : 0};
@@ -27,6 +38,7 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     if (!a->rows) return fmm_attention_reference_cuda(exec, call); /* zeros in gatt */
     TRY(cuda_enter("attention", exec, &before));
 
+    /* Scores and values are symmetric in rows and columns: COLS exchanges the two sides. */
     attend_args<T> s = {};
     s.a = view_csr(a);
     s.plan = plan_for_call(exec, a);
@@ -41,6 +53,7 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.lse = own_of<const A>(&t->lse);
     s.lse_rest = own_of<const A>(&t->lse_rest);
     s.delta = own_of<const A>(&t->delta);
+    /* Results that this pass does not write stay absent. */
     if (forward) {
         s.to_v = own_of<T>(&t->out);
         s.to_lse = own_of<A>(&t->lse), s.to_rest = own_of<A>(&t->lse_rest);
@@ -63,7 +76,8 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.heads = (int32_t)t->q.heads;
     s.feat = (int32_t)t->q.feat;
     s.feat_v = weights ? 0 : (int32_t)t->v.feat;
-    /* Reads that count for nothing still need an address. */
+    /* The kernels gather without a branch, even from operands of no columns. What they then read
+     * counts for nothing, but needs an address: that of the plan's header. */
     if (!s.feat) s.far_s = far_side<T>{reinterpret_cast<const char *>(s.plan.header), 0, 0};
     if (!s.feat_v) s.far_v = far_side<T>{reinterpret_cast<const char *>(s.plan.header), 0, 0};
     const bool same = s.far_s.data == s.far_v.data && s.feat == s.feat_v &&
@@ -72,10 +86,11 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
     s.width = slot_width(t);
     char *at = static_cast<char *>(exec->workspace) + plan_workspace(a);
     s.stats = static_cast<const A *>(t->packed ? t->packed : at);
-    /* Before it waits COLS reads the matrix and its plan, and writes rows without entries. So the
-     * kernel before must be stats_of, or cuda_node_sums.cu's DELTA of the same operator: one of
-     * another may have made the matrix, or read what has been freed since and lies where results do
-     * now. */
+    /* COLS may start while the kernel before it still runs. Until it waits for that kernel it reads
+     * the matrix and its plan, and writes rows without entries. That is right only if the kernel
+     * before is stats_of or DELTA (cuda_node_sums.cu) of the same operator. A kernel of another
+     * operator may have made the matrix, or may still read freed memory in which results lie now.
+     */
     s.early = a->cols && s.plan.header != exec->workspace && (!t->packed || t->packed_before);
     at += plan_padded(stats_bytes(call));
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
@@ -90,6 +105,7 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
                 <<<(unsigned)smaller(blocks_for(count), 1 << 16), BLOCK, 0, stream_of(exec)>>>(
                     stats);
     }
+    /* The kind says how little the kernel has to read. */
     const bool packs = attention_packs(t);
     const bool edges = s.bias.data || s.weight.data || s.drops || s.to_use.data || s.to_bias.data ||
                        s.to_weight.data;
