@@ -138,11 +138,11 @@ static __device__ __forceinline__ void collect(const row_sums<K> &sums, gatt_sum
         for (int v = 0; v < K::VS; v++) collected[i * K::VS + v][threadIdx.x] += sums.turned[i][v];
 }
 
-/* The first group adds up what the groups of the block have, in their order. */
+/* The first group adds up what the `in_block` groups of the block have, in their order. */
 template <class K>
 static __device__ __forceinline__ void write_collected(const attend_lane<K> &me,
                                                        const attend_args<typename K::T> &s,
-                                                       const gatt_sums<K> &collected)
+                                                       const gatt_sums<K> &collected, int in_block)
 {
     typedef typename K::A A;
     if (!s.to_att.data) return;
@@ -153,8 +153,7 @@ static __device__ __forceinline__ void write_collected(const attend_lane<K> &me,
     for (int c = 0; c < K::PS * K::VS; c++) {
         if (!me.in_s[c / K::VS]) continue;
         A total = A(0);
-        for (int g = 0; g < K::THREADS >> s.group_bits; g++)
-            total += collected[c][(g << s.group_bits) + me.lane];
+        for (int g = 0; g < in_block; g++) total += collected[c][(g << s.group_bits) + me.lane];
         *s.to_att.at(blockIdx.x, me.head, me.column[c / K::VS] + c % K::VS) = total;
     }
 }

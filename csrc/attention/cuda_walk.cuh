@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
         }
         if (!COLLECT) break; /* the grid has a group for each item */
     }
-    if constexpr (COLLECT) write_collected(me, s, collected);
+    if constexpr (COLLECT) write_collected(me, s, collected, in_block);
 }
 
 #endif
