@@ -1,16 +1,30 @@
-/* The forms of node_sums.c on CUDA.
+/* The forms of node_sums.c on CUDA. These passes do nothing but read, add and write, so a thread
+ * starts all its loads before it waits for one, and neighbouring threads take neighbouring
+ * channels: every operand is read once and in whole sectors. VEC fills 16 bytes where all operands
+ * are aligned to them, and is 1 elsewhere.
  *
- * SCORES and DELTA: a power of two of lanes owns a node's head, takes its channels in turns of VEC
- * and meets in a tree of shuffles. SPREAD: a block owns the channels of a tile for a part's nodes;
- * each thread writes its VEC channels of every node of its turn and keeps the sums of the
- * parameters' gradients, which the first threads then join in order. The last block to finish adds
- * up the parts, whichever it is, in their order. Neighbouring threads take neighbouring channels,
- * so that every operand is read once and in whole sectors; VEC fills 16 bytes where all operands
- * are aligned to them, and is 1 elsewhere. These passes do nothing but read and write: a thread has
- * all its loads under way at once. */
+ * SCORES, DELTA   a group of lanes owns a node's head:
+ *
+ *     lanes of the group     0        1        2        3
+ *     channels               0..V-1   V..2V-1  ...               then a turn further on
+ *     the sum                a tree of shuffles; lane 0 writes
+ *
+ * SPREAD   a block owns a tile of channels of the nodes of one part:
+ *
+ *     channels of all heads   | tile 0      | tile 1      | ...
+ *     nodes of part 0         | block 0     | block 1     |
+ *     nodes of part 1         | block T     | block T+1   |        (T tiles)
+ *
+ *     A thread writes its VEC channels of each node of its turn and sums up the parameters'
+ *     gradients for them. The turns' sums meet in shared memory, in order, and are the part's. The
+ *     last block of a tile to finish adds up the tile's parts in their order. A counter says which
+ *     block that is, and the order of the parts does not depend on it.
+ *
+ * ADD   a thread owns VEC channels of a node's head. */
 #include "cuda_node_sums.cuh"
 
-/* Each group takes N items, a grid's groups apart. */
+/* SCORES, DELTA and DELTA_POS. Each group takes N items at once, which are as far apart as the grid
+ * has groups. */
 template <class T, int FORM, int VEC, int N>
 static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant__ node_args<T> s)
 {
@@ -20,12 +34,18 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
     const int64_t of_warp = first & ((WARP >> s.lane_bits) - 1);
     wait_for_previous();
-    let_next_start(); /* what the next kernel reads before it waits was there before this one */
+    /* The next kernel may start at once: what it reads before it waits for this one was there
+     * before this one started. */
+    let_next_start();
+    /* SPREAD, which comes later in the stream, counts its blocks from zero. */
     if (FORM != SCORES && s.arrived && blockIdx.x == 0)
         for (int64_t k = threadIdx.x; k < ceil_div(s.heads * s.feat, FMM_NODE_COLUMNS); k += BLOCK)
             s.arrived[k] = 0;
-    /* Warps stay whole for the shuffles: groups past the end do the last one's work again. */
+    /* Warps stay whole for the shuffles: groups past the end do the last item's work again and
+     * write nothing. */
     for (int64_t begin = first - of_warp; begin < count; begin += N * step) {
+        /* Statistics are read before the channels, whose loads are more. A form reads only what its
+         * call has: the conditions are the same for all threads. */
         int64_t i[N], h[N];
         bool writes[N];
         const T *a[N], *b[N], *att[N];
@@ -50,6 +70,7 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
                           : A(0);
             q[n] = FORM != SCORES && s.packed ? widen(*at<VEC>(s.score[0], i[n], h[n])) : A(0);
         }
+        /* k and q, or delta and what follows from it. */
         if constexpr (FORM == SCORES) {
             const dots<T, T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
 #pragma unroll
@@ -62,6 +83,7 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 if (!writes[n]) continue;
+                /* The formulas of node_sums.c; a row without weights has no gradient. */
                 const A delta = sum.with_b[n] - glse[n];
                 const A above = sum.with_c[n] - delta * pos_w[n];
                 const A gq = (A(1) - s.slope) * above + s.slope * glse[n];
@@ -69,6 +91,7 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
                 if (FORM == DELTA_POS)
                     *at<VEC>(s.score[1], i[n], h[n]) =
                         narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
+                /* COLS gathers these four numbers of a row and head from one place. */
                 if (s.packed) {
                     A *const to = s.packed + i[n] * FMM_NODE_PACKED * s.heads;
                     to[2 * h[n]] = lse_of_weights(lse[n]), to[2 * h[n] + 1] = delta;
@@ -79,14 +102,14 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
     }
 }
 
-/* The sums of the block's threads by channel and plane: of those of the first turns, each its
- * plane's. */
+/* Adds up the sums of the block's threads, channel by channel, turn after turn. Afterwards the
+ * threads of turn p have in `total` the sums of plane p. */
 template <class A, int VEC>
 static __device__ __forceinline__ void join(const A (*sums)[VEC], int lane_bits, A *total)
 {
     __shared__ A meet[PLANES][BLOCK][VEC];
     const int turn = threadIdx.x >> lane_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
-    __syncthreads(); /* those of the join before are read */
+    __syncthreads(); /* an earlier join has read what it left here */
 #pragma unroll
     for (int p = 0; p < PLANES; p++)
 #pragma unroll
@@ -99,8 +122,9 @@ static __device__ __forceinline__ void join(const A (*sums)[VEC], int lane_bits,
         for (int v = 0; v < VEC; v++) total[v] += meet[turn][(k << lane_bits) + lane][v];
 }
 
-/* Adds what another block of the same launch has left: past L1, which may not know of it. */
-template <class A, int N> static __device__ __forceinline__ void add_kept(const A *from, A *sums)
+/* Adds sums that another block of the same launch has left in memory. They are read past L1, which
+ * may hold what was there before. */
+template <class A, int N> static __device__ __forceinline__ void add_part(const A *from, A *sums)
 {
     enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
 #pragma unroll
@@ -112,11 +136,12 @@ template <class A, int N> static __device__ __forceinline__ void add_kept(const 
     }
 }
 
+/* SPREAD: the gradient of SCORES for each node, and the sums over nodes for the parameters. */
 template <class T, int VEC>
 static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constant__ node_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    enum { AT_ONCE = VEC > 1 ? 2 : 1 }; /* nodes */
+    enum { AT_ONCE = VEC > 1 ? 2 : 1 }; /* how many nodes a thread has under way */
     __shared__ bool last;
     const int lanes = 1 << s.lane_bits, turns = BLOCK >> s.lane_bits;
     const int turn = threadIdx.x >> s.lane_bits, lane = threadIdx.x & (lanes - 1);
@@ -126,8 +151,8 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     const bool live = column < width;
     const int64_t h = live ? column / s.feat : 0, c = live ? column - h * s.feat : 0;
     const int64_t end = live ? min((part + 1) * s.each, s.rows) : 0;
-    /* Where no sum of gout is asked for, x is read again: a load under a branch waits for others.
-     */
+    /* Where no sum of gout is asked for, x is read in its place: a load under a branch would wait
+     * for the loads before it. */
     const bool third = s.total[2].data;
     const int planes = third ? PLANES : PLANES - 1;
     const side<const T> added = third ? s.gout : s.x;
@@ -139,7 +164,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
         items_of<T, VEC> of_x[AT_ONCE], of_gv[AT_ONCE], of_gout[AT_ONCE];
         A gk[AT_ONCE], gq[AT_ONCE];
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) { /* past the end the last one again, for nothing */
+        for (int n = 0; n < AT_ONCE; n++) { /* past the end a thread reads the last node again */
             const int64_t i = min(first + n * turns, end - 1);
             of_x[n].fetch(at<VEC>(s.x, i, h) + c);
             of_gv[n].fetch(at<VEC>(s.value, i, h) + c);
@@ -167,6 +192,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     join<A, VEC>(sums, s.lane_bits, total);
     if (writes) keep<A, VEC>(at<VEC>(s.parts, part, plane) + c, total);
 
+    /* The part's sums are visible to all blocks before the block counts itself. */
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) last = atomicAdd(s.arrived + tile, 1) == s.count - 1;
@@ -177,14 +203,15 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     for (int p = 0; p < PLANES; p++)
 #pragma unroll
         for (int v = 0; v < VEC; v++) sums[p][v] = A(0);
+    /* The turns share the parts; no accumulator adds more than CHAIN of them. */
     for (int64_t from = turn; live && from < s.count; from += int64_t(turns) * CHAIN) {
         const int64_t until = min(s.count, from + int64_t(turns) * CHAIN);
         A some[PLANES][VEC] = {};
 #pragma unroll 4
         for (int64_t k = from; k < until; k += turns)
 #pragma unroll
-            for (int p = 0; p < PLANES; p++) /* a plane that is not there is another's */
-                add_kept<A, VEC>(
+            for (int p = 0; p < PLANES; p++) /* for an absent plane the first is read, and unused */
+                add_part<A, VEC>(
                     at<VEC>(s.parts, k, (p < planes ? p : 0) * int64_t(s.heads) + h) + c, some[p]);
 #pragma unroll
         for (int p = 0; p < PLANES; p++)
@@ -195,7 +222,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     if (writes) store<T, VEC>(at<VEC>(s.total[turn], 0, h) + c, total);
 }
 
-/* Single elements, or VEC at a time of operands that lie so; x may be out. */
+/* ADD. out may be x: a thread writes only what it has read itself. */
 template <class T, int VEC>
 static __global__ void __launch_bounds__(BLOCK) node_add(const __grid_constant__ node_args<T> s)
 {
@@ -217,8 +244,8 @@ static __global__ void __launch_bounds__(BLOCK) node_add(const __grid_constant__
     }
 }
 
-/* Whether rows and heads are found with 32 bits, and whether VEC elements may be read at once: what
- * is absent lies well. */
+/* lies_near says whether `at` finds rows and heads with 32 bits, aligned whether packs of 16 bytes
+ * may be read as well. An absent operand never stands in the way. */
 template <class T> static bool lies_near(const side<T> &d)
 {
     return !d.data || (d.row <= UINT32_MAX && d.head <= UINT32_MAX);
@@ -238,18 +265,23 @@ template <class T> static bool aligned(const node_args<T> &s)
            s.rows <= UINT32_MAX;
 }
 
+/* Chooses lanes, blocks and the kernel of a form. All launches are early: the kernel may start
+ * while the one before it still runs, and waits for it before it reads. */
 template <class T, int VEC>
 static void launch_form(const fmm_exec *exec, fmm_node_form form, node_args<T> s)
 {
     enum { MOST = 1 << 20, MOST_ADDING = 132 * 32, MANY = 1 << 20, SEVERAL = 2 };
     const cudaStream_t stream = stream_of(exec);
     const int64_t groups = s.rows * s.heads, width = s.heads * s.feat;
+    /* Threads of ADD loop, so its grid need not grow with the operands. */
     if (form == FMM_NODE_ADD) {
         const int64_t blocks = ceil_div(groups * (s.feat / VEC), BLOCK);
         launch_early(exec->index, stream, node_add<T, VEC>,
                      dim3((unsigned)smaller(blocks, MOST_ADDING)), s);
         return;
     }
+    /* As many lanes, a power of two, as have channels to own. SPREAD's tiles go on over the heads.
+     */
     const int64_t across = form == FMM_NODE_SPREAD ? width : s.feat;
     while (s.lane_bits < 5 && int64_t(VEC) << s.lane_bits < across) s.lane_bits++;
     if (form == FMM_NODE_SPREAD) {
@@ -257,7 +289,8 @@ static void launch_form(const fmm_exec *exec, fmm_node_form form, node_args<T> s
         launch_early(exec->index, stream, node_spread<T, VEC>, dim3((unsigned)blocks), s);
         return;
     }
-    /* Two items of a group are under way at once where there are enough groups without that. */
+    /* A group has SEVERAL items under way where groups of one item would make MANY threads. With
+     * fewer, half as many threads would not fill the card. */
     const int64_t threads = groups << s.lane_bits;
     const bool several = VEC > 1 && threads >= MANY;
     const int64_t blocks = ceil_div(ceil_div(threads, BLOCK), several ? SEVERAL : 1);
@@ -272,6 +305,8 @@ static void launch_form(const fmm_exec *exec, fmm_node_form form, node_args<T> s
                  dim3((unsigned)(blocks < 1 ? 1 : smaller(blocks, MOST))), s);
 }
 
+/* From the operands of the call to the kernels' arguments. What the grid cannot count is an error,
+ * not a wrong result. */
 template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node_call *call)
 {
     enum { VEC = 16 / sizeof(T) };

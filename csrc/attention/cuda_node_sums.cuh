@@ -1,5 +1,9 @@
-/* What the kernels of cuda_node_sums.cu read: operands by node and head, neighbouring items, and
- * dot products over a group of lanes. */
+/* What the kernels of cuda_node_sums.cu read with: operands by node and head, neighbouring items,
+ * and dot products over a group of lanes.
+ *
+ *     group of 2^lane_bits lanes    a node's head, or N of them at once
+ *     lane                          VEC channels, then the next VEC a group's width further on
+ */
 #ifndef FMM_CUDA_NODE_SUMS_CUH
 #define FMM_CUDA_NODE_SUMS_CUH
 
@@ -9,16 +13,19 @@ extern "C" {
 #include "node_sums.h"
 }
 
-enum { PLANES = 3 };
-enum { SCORES, DELTA, DELTA_POS }; /* what node_dots computes; POS: with q's gradient */
+enum { PLANES = 3 }; /* of SPREAD's totals: those of att_k, of att_q, and the sum of gout */
+/* What node_dots computes. DELTA_POS is DELTA that also makes q's gradient from pos and pos_w. */
+enum { SCORES, DELTA, DELTA_POS };
 static_assert(FMM_NODE_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
 
+/* A tensor of nodes and heads, with its strides in elements. */
 template <class T> struct side {
     T *data;
     int64_t row, head;
 };
-/* With VEC (`aligned` says when) a multiply-add of 32 bits each: in 64 these were near a third of
- * the instructions of kernels that only read and add. */
+/* Item i of head h. Operands that may be read in packs (`aligned` says which) have strides that fit
+ * 32 bits, so each product is one multiply-add. With products of 64 bits these addresses were near
+ * a third of the instructions of kernels that only read and add. */
 template <int VEC, class T>
 static __device__ __forceinline__ T *at(const side<T> &d, int64_t i, int64_t h)
 {
@@ -31,6 +38,7 @@ template <class T> static side<T> side_of(const fmm_dense &d)
     return side<T>{static_cast<T *>(d.data), d.row_stride, d.heads > 1 ? d.head_stride : 0};
 }
 
+/* The call of node_sums.h as the kernels get it, under the same names. */
 template <class T> struct node_args {
     typedef typename sum_of<T>::type A;
     side<const T> x, value, gout, att[2];
@@ -39,13 +47,15 @@ template <class T> struct node_args {
     side<A> delta, parts;
     A *packed;
     uint32_t *arrived;
-    int64_t rows, feat, each, count; /* nodes to a part, parts */
-    uint64_t per_head;
-    int32_t heads, lane_bits; /* lanes of a head, or of a tile's row */
+    int64_t rows, feat;
+    int64_t each, count; /* SPREAD: nodes of a part, and how many parts there are */
+    uint64_t per_head;   /* the reciprocal by which kernels divide by heads */
+    int32_t heads;
+    int32_t lane_bits; /* logarithm of the lanes of a head, in SPREAD of a tile's row */
     A slope;
 };
 
-/* N neighbouring items on their way. */
+/* N neighbouring items: fetch starts their loads, arrive waits for them. */
 template <class T, int N> struct items_of {
     enum { EACH = sizeof(T) * N < 16 ? N : 16 / sizeof(T) };
     PACK(T, EACH) packs[N / EACH];
@@ -68,12 +78,18 @@ static __device__ __forceinline__ void read(const T *from, typename sum_of<T>::t
     some.arrive(to);
 }
 
-/* < a, b > and, unless ONE, < a, c > of N items over the group's lanes, the same in all of them.
- * All are read before one is waited for: such a call lasts as long as its waits. What the lanes
- * reach at once stands outside the loop, in which the compiler waits for one item after another. */
+/* <a, b> and, unless ONE, <a, c> of N items. The lanes of a group share the channels, and all of
+ * them get the sums.
+ *
+ * All N items are read before the first is waited for, because such a kernel lasts as long as its
+ * waits. The channels that the lanes reach in their first turn are added outside the loop: inside
+ * it the compiler waits for one item after another. An accumulator adds at most CHAIN channels,
+ * then its sum goes to the total; the lanes' totals meet in a tree of shuffles. */
 template <class T, class U, int VEC, bool ONE, int N> struct dots {
     typedef typename sum_of<T>::type A;
     A with_b[N], with_c[N];
+    /* The channels from k on; `there` is false for lanes past the last channel, whose loads count
+     * for nothing. */
     __device__ __forceinline__ void add(const T *const *a, const T *const *b, const U *const *c,
                                         int64_t k, bool there, A *sum_b, A *sum_c)
     {

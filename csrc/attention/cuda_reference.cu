@@ -1,9 +1,23 @@
-/* Attention as fusedmm_attention.h defines it: one thread per output element, the terms in the
- * order of storage. Any shape, stride and type; no plan, no workspace, no shuffle. Each thread
- * computes the logits of its entries anew. */
+/* Attention as fusedmm_attention.h defines it, in plain loops: algorithm `reference`.
+ *
+ * One thread owns one output element and adds its terms in the order of storage. Any shape, stride
+ * and type will do; there is no plan, no workspace and no shuffle. Each thread computes the logits
+ * of its entries anew, so this is slow and hard to get wrong.
+ *
+ *     kernel               a thread owns              it loops over
+ *     forward_reference    out[i,h,c] (c = 0: lse)    the entries of row i, twice
+ *     sides_reference      gq[i,h,c], or gk and gv    the entries of a row of A, or its transpose
+ *     edges_reference      an entry p and head h      nothing
+ *     att_reference        gatt[part,h,c]             a part of the rows, their entries
+ *
+ * It follows the formulas in this order: the logit from score, bias and leaky; the softmax w from
+ * the row's statistics; u from w, dropout and the edge's weight; in the backward <gout, v>, then
+ * the logit's gradient w (u / w <gout, v> - delta), then its factors. Sums are long_sums, whose
+ * accumulators add at most CHAIN terms in a row. */
 #include "../core/philox.h"
 #include "../cuda/reference.cuh"
 
+/* The views of a call as the kernels get them; one whose data is NULL is absent. */
 template <class T> struct plain_args {
     typedef typename sum_of<T>::type A;
     csr_view a;
@@ -12,24 +26,32 @@ template <class T> struct plain_args {
         gweight, weights, pos, pos_w;
     const int64_t *seed;
     uint64_t keep_limit;
-    A scale, slope, kept; /* kept: 1 / (1 - dropout) */
+    A scale, slope;
+    A keep_scale; /* 1 / (1 - dropout) */
     int64_t heads, feat, feat_v, parts;
     int score;
-    bool drops, cols; /* cols: the matrix is the transpose, its rows have k and v */
+    bool drops; /* dropout is above 0 */
+    bool cols;  /* the matrix is the transpose: its rows have k and v, its columns q and gout */
 };
 
 template <class A> static __device__ A leaky(A t, A slope) { return t > A(0) ? t : t * slope; }
 
-/* An entry (i, j) of edge e at head h. */
+/* All about an entry of A in row i and column j, which is edge e, at head h. The steps are those of
+ * the fast kernels: find has the logit, use has u / w, back has the gradient of the logit. */
 template <class T> struct plain_entry {
     typedef typename sum_of<T>::type A;
     int64_t i, j, e, h;
-    bool there;
-    A logit, gain;      /* gain: leaky' of ADDITIVE's argument */
-    A above;            /* 1 where that is above 0 */
-    A w, drop, by, dot; /* by: u / w; dot: < gout, v > */
-    A slant;            /* the gradient of the logit */
+    bool there; /* column and edge are inside: else the entry counts for nothing */
+    A logit;
+    A gain;  /* ADDITIVE: the slope of leaky at its argument */
+    A above; /* ADDITIVE: 1 where that argument is above 0, else 0 */
+    A w;     /* the softmax */
+    A drop;  /* 0 or 1 / (1 - dropout) */
+    A by;    /* u / w: drop times the edge's weight */
+    A dot;   /* <gout, v> */
+    A slant; /* the gradient of the logit */
 
+    /* The operands of the score as numbers. */
     __device__ A q(const plain_args<T> &s, int64_t c) const
     {
         return widen(*element<T>(s.q, i, h, c));
@@ -38,6 +60,8 @@ template <class T> struct plain_entry {
     {
         return widen(*element<T>(s.k, j, h, c));
     }
+    /* Entry p of row `row` of the matrix walked over, which is A or its transpose. What idx and eid
+     * hold is read once and checked before it is used. */
     __device__ void find(const plain_args<T> &s, int64_t row, int64_t p, int64_t head)
     {
         const int32_t column = s.a.idx[p];
@@ -46,6 +70,7 @@ template <class T> struct plain_entry {
         if (!there) return;
         i = s.cols ? column : row, j = s.cols ? row : column, h = head;
         const A bias = s.bias.data ? widen(*element<T>(s.bias, e, h, 0)) : A(0);
+        /* ADDITIVE has the bias inside leaky, the other scores behind their sum. */
         gain = above = A(1);
         if (s.score == FMM_ADDITIVE) {
             const A t = q(s, 0) + k(s, 0) + bias;
@@ -62,19 +87,23 @@ template <class T> struct plain_entry {
                 sum.add(widen(*element<T>(s.att, 0, h, c)), leaky(q(s, c) + k(s, c), s.slope));
         logit = (s.score == FMM_DOT ? s.scale * sum.total() : sum.total()) + bias;
     }
-    /* u / w */
+    /* Dropout's decision comes from a counter-based generator, so that every pass makes the same
+     * one from seed, edge and head. */
     __device__ void use(const plain_args<T> &s)
     {
         const bool keeps = !s.drops || fmm_philox_keeps((uint64_t)*s.seed, e, h, s.keep_limit);
-        drop = !s.drops ? A(1) : keeps ? s.kept : A(0);
-        const int64_t head = s.weight.heads == 1 ? 0 : h;
+        drop = !s.drops ? A(1) : keeps ? s.keep_scale : A(0);
+        const int64_t head = s.weight.heads == 1 ? 0 : h; /* heads may share their weights */
         by = s.weight.data ? drop * widen(*element<T>(s.weight, e, head, 0)) : drop;
     }
+    /* The softmax again, from the statistics that FORWARD left. A row without weights has lse
+     * -infinity, from which exp would make NaN. */
     __device__ void back(const plain_args<T> &s)
     {
         use(s);
         const A lse = *element<A>(s.lse, i, h, 0);
         const A rest = s.rest.data ? *element<A>(s.rest, i, h, 0) : A(0);
+        /* In this order lse cancels the large part of the logit before its rest is taken off. */
         w = lse == -A(INFINITY) ? A(0) : exp(logit - lse - rest);
         long_sum<A> sum;
         sum.start();
@@ -84,7 +113,7 @@ template <class T> struct plain_entry {
         dot = sum.total();
         slant = s.delta.data ? w * (by * dot - *element<A>(s.delta, i, h, 0)) : A(0);
     }
-    /* What slant adds to the gradient of q or k, column c. */
+    /* The factor of slant in the gradient of q or k, column c. */
     __device__ A share(const plain_args<T> &s, int64_t c, bool to_q) const
     {
         if (s.score == FMM_ADDITIVE) return gain;
@@ -93,6 +122,8 @@ template <class T> struct plain_entry {
     }
 };
 
+/* The first loop finds the row's largest logit, the second adds up relative to it, so that no
+ * exponential is above 1. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     forward_reference(const __grid_constant__ plain_args<T> s)
@@ -110,6 +141,7 @@ static __global__ void __launch_bounds__(BLOCK)
             entry.find(s, i, p, h);
             if (entry.there) high = fmax(high, entry.logit);
         }
+        /* -infinity less -infinity would be NaN. */
         const A zero = high == -A(INFINITY) ? A(0) : high;
         long_sum<A> sum, values, pos, pos_w;
         sum.start(), values.start(), pos.start(), pos_w.start();
@@ -118,6 +150,7 @@ static __global__ void __launch_bounds__(BLOCK)
             if (!entry.there) continue;
             entry.use(s);
             const A w = exp(entry.logit - zero);
+            /* The denominator counts w alone: dropout and weights act on the softmax's result. */
             sum.add(w, A(1));
             pos_w.add(w, entry.above);
             if (s.feat_v <= 0) continue;
@@ -125,6 +158,7 @@ static __global__ void __launch_bounds__(BLOCK)
             values.add(w * entry.by, value);
             pos.add(w * entry.by * entry.above, value);
         }
+        /* A row without weights gives zeros and lse -infinity. */
         const A all = sum.total();
         if (s.feat_v > 0)
             *element<T>(s.out, i, h, c) = narrow<T>(all == A(0) ? A(0) : values.total() / all);
@@ -132,14 +166,15 @@ static __global__ void __launch_bounds__(BLOCK)
             *element<A>(s.pos, i, h, c) = all == A(0) ? A(0) : pos.total() / all;
         if (c == 0 && s.pos_w.data)
             *element<A>(s.pos_w, i, h, 0) = all == A(0) ? A(0) : pos_w.total() / all;
-        if (c) continue;
+        if (c) continue; /* what is one number a head belongs to the thread of column 0 */
         const A lse = all == A(0) ? -A(INFINITY) : high + log(all);
         *element<A>(s.lse, i, h, 0) = lse;
         if (s.rest.data) *element<A>(s.rest, i, h, 0) = isinf(lse) ? A(0) : high - lse + log(all);
     }
 }
 
-/* gq of the rows, or gk and gv of the transpose's. */
+/* gq of the rows of A, or gk and gv of the rows of its transpose: columns c below feat belong to gq
+ * or gk, those from feat on to gv. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     sides_reference(const __grid_constant__ plain_args<T> s)
@@ -149,6 +184,7 @@ static __global__ void __launch_bounds__(BLOCK)
     for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
          t += int64_t(gridDim.x) * BLOCK) {
         const int64_t c = t % across, h = t / across % s.heads, row = t / across / s.heads;
+        /* Who needs no gradient has given no tensor for it. */
         const dense_view &to = c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
         if (!to.data) continue;
         int64_t begin;
@@ -169,7 +205,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* weights, gweight and gbias. */
+/* weights, gweight and gbias. Each belongs to one entry and head. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     edges_reference(const __grid_constant__ plain_args<T> s)
@@ -189,7 +225,8 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* A part of gatt is the sum over an equal stretch of rows. */
+/* gatt is a sum over all entries of A. It comes in parts, each over an equal stretch of rows, which
+ * the caller adds up. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     att_reference(const __grid_constant__ plain_args<T> s)
@@ -256,13 +293,16 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
                        (int)t->score,
                        t->dropout > 0,
                        cols};
+    /* The pass WEIGHTS writes nothing but u, whatever else the caller has. */
     if (t->pass == FMM_ATTENTION_WEIGHTS)
         s.gout.data = s.delta.data = s.gbias.data = s.gweight.data = NULL;
+    /* A kernel is launched only where it has elements to own: a grid of no blocks is an error. */
     auto grid = [](int64_t count) {
         return (unsigned)smaller(blocks_for(count), REFERENCE_BLOCKS);
     };
     if (t->pass == FMM_ATTENTION_FORWARD && rows)
         forward_reference<T><<<grid(rows * heads * (s.feat_v + 1)), BLOCK, 0, stream>>>(s);
+    /* ROWS writes what belongs to rows and entries, COLS what belongs to columns. */
     if (((rows_pass && s.gq.data) || (cols && (s.gk.data || s.gv.data))) && rows &&
         s.feat + s.feat_v)
         sides_reference<T><<<grid(rows * heads * (s.feat + s.feat_v)), BLOCK, 0, stream>>>(s);
