@@ -111,6 +111,7 @@ warnings:
 	done
 
 include tests/sanitize.mk
+include tests/arm.mk
 
 clean:
 	rm -rf build $(LIBRARY)

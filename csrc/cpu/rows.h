@@ -60,4 +60,12 @@ static inline int64_t fmm_edge(const fmm_csr *a, int64_t p)
     return a->nnz <= INT32_MAX ? ((const int32_t *)a->eid)[p] : ((const int64_t *)a->eid)[p];
 }
 
+/* The row of entry p, where row i is p's or comes before it: rows without entries are passed over.
+ */
+static inline int64_t fmm_row_of(const fmm_csr *a, int64_t i, int64_t p)
+{
+    while (a->ptr[i + 1] <= p) i++;
+    return i;
+}
+
 #endif

@@ -1,117 +1,98 @@
 /* fused as the formula reads, and as SDDMM, edge function and SpMM after each other.
  *
- * The reference computes an output row in panels of channels whose sums are blocked doubles; scores
- * are computed anew for each panel. Entries out of range are skipped. */
+ * The reference is the specification that everything else is tested against: plain loops in double,
+ * entry by entry, with no care for speed. A row's channels pass in panels of PANEL blocked sums,
+ * and scores are computed anew for each panel:
+ *
+ *     for each row i, head h, panel of channels
+ *         for each entry p = (i, j)      score -> edge function -> weight -> term of each channel
+ *         out[i, h, panel] = the sums
+ *
+ * What an operation computes stands in formulas.def; here are the order and the sums. Entries out
+ * of range are skipped, so that rows which fail their check come here, too. */
 #include "../cpu/exp.h"
 #include "../cpu/reference.h"
 #include "cpu.h"
 
 #define ACC double
-#define EDGE_DOUBLE 1
 #define EDGE(name) FMM_JOIN(name, f64)
+#define SUMS(name) FMM_JOIN(f64, name)
 #include "cpu_edge.inc"
-#undef ACC
-#undef EDGE_DOUBLE
-#undef EDGE
+/* Activations take the C library's exp, so that the kernels' own is tested against another. */
+#undef exp_of
+#define exp_of(v) exp(v)
 
 enum { PANEL = 128 };
+
+/* A case of a switch over the operations of a list. */
+#define VALUE_CASE(id, value, gradient)                                                            \
+    case id:                                                                                       \
+        return value;
+#define GRADIENT_CASE(id, value, gradient)                                                         \
+    case id:                                                                                       \
+        return gradient;
+
+static double score_term(fmm_score score, double x, double y)
+{
+    switch (score) {
+        FUSED_SCORES(VALUE_CASE)
+    }
+    return 0;
+}
 
 static double score(const fmm_fusion *f, int64_t i, int64_t j, int64_t h)
 {
     blocked_sum sum = {0};
     if (f->score == FMM_SCORE_NONE) return 1;
-    for (int64_t c = 0; c < f->x->feat; c++) {
-        const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
-        add(&sum, f->score == FMM_SCORE_DOT      ? x * y
-                  : f->score == FMM_SCORE_SQDIST ? (x - y) * (x - y)
-                  : f->score == FMM_SCORE_L1     ? fabs(x - y)
-                                                 : x + y);
-    }
+    for (int64_t c = 0; c < f->x->feat; c++)
+        add(&sum, score_term(f->score, get(f->x, i, h, c), get(f->y, j, h, c)));
     return total(&sum);
+}
+
+/* What the score's gradient d is by `own`, one of its two sides. */
+static double score_slope(fmm_score score, double d, double own, double other)
+{
+    switch (score) {
+        FUSED_SCORES(GRADIENT_CASE)
+    }
+    return 0;
 }
 
 /* The message before its activation. */
 static double raw(const fmm_fusion *f, int64_t i, int64_t j, int64_t h, int64_t c)
 {
-    if (f->message == FMM_MESSAGE_SCALE) return get(f->z, j, h, c);
-    const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
+    const double x = f->z ? 0 : get(f->x, i, h, c), y = get(f->z ? f->z : f->y, j, h, c);
     switch (f->message) {
-    case FMM_MESSAGE_ADD:
-        return x + y;
-    case FMM_MESSAGE_SUB:
-        return x - y;
-    case FMM_MESSAGE_MUL:
-        return x * y;
-    case FMM_MESSAGE_MAX:
-        return x > y || isnan(x) ? x : y;
-    default:
-        return x < y || isnan(x) ? x : y;
+        FUSED_MESSAGES(VALUE_CASE)
     }
+    return y;
 }
 
 static double activated(fmm_activation activation, double m)
 {
     switch (activation) {
-    case FMM_ACT_RELU:
-        return m < 0 ? 0 : m;
-    case FMM_ACT_LEAKY_RELU:
-        return m < 0 ? 0.01 * m : m;
-    case FMM_ACT_SIGMOID:
-        return 1 / (1 + exp(-m));
-    case FMM_ACT_TANH:
-        return tanh(m);
-    default:
-        return m;
+        FUSED_ACTIVATIONS(VALUE_CASE)
     }
+    return m;
 }
 
-/* By what act gave. */
-static double activation_slope(fmm_activation activation, double m)
+/* What the gradient d of act(message) is by the message, from what act gave. */
+static double activation_slope(fmm_activation activation, double d, double m)
 {
     switch (activation) {
-    case FMM_ACT_RELU:
-        return m > 0;
-    case FMM_ACT_LEAKY_RELU:
-        return m > 0 ? 1 : 0.01;
-    case FMM_ACT_SIGMOID:
-        return m * (1 - m);
-    case FMM_ACT_TANH:
-        return 1 - m * m;
-    default:
-        return 1;
+        FUSED_ACTIVATIONS(GRADIENT_CASE)
     }
+    return d;
 }
 
-/* The raw message's derivative by x[i], or by y[j] (z[j] for SCALE). */
-static double message_slope(const fmm_fusion *f, bool by_y, double x, double y)
+/* What the gradient d of the message is by x[i], or by y[j] (z[j] for SCALE). */
+static double message_slope(fmm_message message, bool by_y, double d, double x, double y)
 {
     const double own = by_y ? y : x, other = by_y ? x : y;
-    switch (f->message) {
-    case FMM_MESSAGE_SUB:
-        return by_y ? -1 : 1;
-    case FMM_MESSAGE_MUL:
-        return other;
-    case FMM_MESSAGE_MAX:
-        return own > other ? 1 : own == other ? 0.5 : 0;
-    case FMM_MESSAGE_MIN:
-        return own < other ? 1 : own == other ? 0.5 : 0;
-    default:
-        return 1;
+    switch (message) {
+        FUSED_MESSAGES(GRADIENT_CASE)
     }
-}
-
-static double score_slope(const fmm_fusion *f, double own, double other)
-{
-    switch (f->score) {
-    case FMM_SCORE_DOT:
-        return other;
-    case FMM_SCORE_SQDIST:
-        return 2 * (own - other);
-    case FMM_SCORE_L1:
-        return own > other ? 1 : own < other ? -1 : own - other;
-    default:
-        return 1;
-    }
+    return d;
 }
 
 /* What entry (i, j) adds to out (or to out2, the gradient of z) in one channel, from the weight w
@@ -122,17 +103,18 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
     const bool by_y = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
     if (f->pass == FMM_FORWARD) return w * activated(f->activation, raw(f, i, j, h, c));
     if (f->pass == FMM_MIRRORED) return w * get(f->g, j, h, c) + ds * get(f->x, j, h, c);
+    /* x and y have other channels than z, so where z is the message they take the score's part. */
+    const bool both = f->out == f->out2;
     double sum = 0;
-    if (!scale || second || f->out == f->out2) {
-        const double slope =
-            activation_slope(f->activation, activated(f->activation, raw(f, i, j, h, c)));
-        const double by =
-            scale ? 1 : message_slope(f, by_y, get(f->x, i, h, c), get(f->y, j, h, c));
-        sum += w * get(f->g, i, h, c) * slope * by;
+    if (!scale || second || both) {
+        const double m = activated(f->activation, raw(f, i, j, h, c));
+        const double d = activation_slope(f->activation, w * get(f->g, i, h, c), m);
+        sum =
+            scale ? d : message_slope(f->message, by_y, d, get(f->x, i, h, c), get(f->y, j, h, c));
     }
     if (second || f->score == FMM_SCORE_NONE) return sum;
     const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
-    return sum + ds * score_slope(f, by_y ? y : x, by_y ? x : y);
+    return sum + score_slope(f->score, ds, by_y ? y : x, by_y ? x : y);
 }
 
 typedef struct row_sums {

@@ -15,6 +15,7 @@
 #include <float.h>
 
 #include "../cuda/common.cuh"
+#include "formulas.def"
 
 /* F of u = scale s + shift. */
 enum edge_kind {
@@ -148,81 +149,39 @@ template <class A> static inline edge_program<A> edge_of_fusion(const fmm_fusion
     return e;
 }
 
-static __device__ __forceinline__ float exp_of(float v) { return expf(v); }
-static __device__ __forceinline__ double exp_of(double v) { return exp(v); }
-static __device__ __forceinline__ float tanh_of(float v) { return tanhf(v); }
-static __device__ __forceinline__ double tanh_of(double v) { return tanh(v); }
+/* What formulas.def asks for, in either type of sums. */
+#define FUNCTION_OF(name)                                                                          \
+    static __device__ __forceinline__ float name##_of(float v) { return name##f(v); }              \
+    static __device__ __forceinline__ double name##_of(double v) { return name(v); }
+FUNCTION_OF(exp)
+FUNCTION_OF(tanh)
+FUNCTION_OF(log)
+FUNCTION_OF(sqrt)
+FUNCTION_OF(log1p)
+#undef FUNCTION_OF
 static __device__ __forceinline__ float pow_of(float v, float k) { return powf(v, k); }
 static __device__ __forceinline__ double pow_of(double v, double k) { return pow(v, k); }
-static __device__ __forceinline__ float log_of(float v) { return logf(v); }
-static __device__ __forceinline__ double log_of(double v) { return log(v); }
-static __device__ __forceinline__ float sqrt_of(float v) { return sqrtf(v); }
-static __device__ __forceinline__ double sqrt_of(double v) { return sqrt(v); }
-static __device__ __forceinline__ float log1p_of(float v) { return log1pf(v); }
-static __device__ __forceinline__ double log1p_of(double v) { return log1p(v); }
-
 template <class A> static __device__ __forceinline__ A absolute(A v) { return v < A(0) ? -v : v; }
-template <class A> static __device__ __forceinline__ A larger(A l, A r)
+template <class A> static __device__ __forceinline__ A soft_of(A v)
 {
-    return l > r || l != l ? l : r;
-}
-template <class A> static __device__ __forceinline__ A lesser(A l, A r)
-{
-    return l < r || l != l ? l : r;
-}
-template <class A> static __device__ __forceinline__ A sigmoid(A v)
-{
-    return A(1) / (A(1) + exp_of(-v));
+    return log1p_of(exp_of(-absolute(v)));
 }
 
-template <class A> static __device__ __forceinline__ A leaky(A v, A slope)
-{
-    return v > A(0) || v != v ? v : slope == A(0) ? A(0) : slope * v;
-}
+/* The cases of a switch over a list's operations. */
+#define NUM(c) A(c)
+#define VALUE_CASE(id, value, ...)                                                                 \
+    case id:                                                                                       \
+        return value;
+#define GRADIENT_CASE(id, value, gradient)                                                         \
+    case id:                                                                                       \
+        return gradient;
 
 template <class A> static __device__ A edge_step(int op, A l, A r, A k)
 {
     switch (op) {
-    case FMM_EDGE_CONST:
-        return k;
-    case FMM_EDGE_COPY:
-        return l;
-    case FMM_EDGE_ADD:
-        return l + r;
-    case FMM_EDGE_SUB:
-        return l - r;
-    case FMM_EDGE_MUL:
-        return l * r;
-    case FMM_EDGE_DIV:
-        return l / r;
-    case FMM_EDGE_NEG:
-        return -l;
-    case FMM_EDGE_POW:
-        return pow_of(l, k);
-    case FMM_EDGE_EXP:
-        return exp_of(l);
-    case FMM_EDGE_LOG:
-        return log_of(l);
-    case FMM_EDGE_SQRT:
-        return sqrt_of(l);
-    case FMM_EDGE_SIGMOID:
-        return sigmoid(l);
-    case FMM_EDGE_TANH:
-        return tanh_of(l);
-    case FMM_EDGE_SOFTPLUS:
-        return larger(l, A(0)) + log1p_of(exp_of(-absolute(l)));
-    case FMM_EDGE_ABS:
-        return absolute(l);
-    case FMM_EDGE_SIGN:
-        return l > A(0) ? A(1) : l < A(0) ? A(-1) : l;
-    case FMM_EDGE_MAX:
-        return larger(l, r);
-    case FMM_EDGE_MIN:
-        return lesser(l, r);
-    case FMM_EDGE_LEAKY:
-        return leaky(l, k);
+        FUSED_EDGES(VALUE_CASE)
     default:
-        return l > A(0) ? A(1) : k; /* FMM_EDGE_STEP */
+        return l; /* FMM_EDGE_COPY */
     }
 }
 
@@ -252,14 +211,14 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
     if (e.kind != EDGE_U) {
         switch (e.kind) {
         case EDGE_SIGMOID_U:
-            f = sigmoid(u);
+            f = SIGMOID(u);
             slope = f * (A(1) - f);
             break;
         case EDGE_EXP_U:
             slope = f = exp_of(u);
             break;
         case EDGE_LEAKY_U:
-            f = leaky(u, e.slope);
+            f = LEAKY(u, e.slope);
             slope = u > A(0) ? A(1) : e.slope;
             break;
         case EDGE_INVERSE_U:
@@ -285,16 +244,7 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
 template <class A> static __device__ __forceinline__ A message_raw(int message, A x, A y)
 {
     switch (message) {
-    case FMM_MESSAGE_ADD:
-        return x + y;
-    case FMM_MESSAGE_SUB:
-        return x - y;
-    case FMM_MESSAGE_MUL:
-        return x * y;
-    case FMM_MESSAGE_MAX:
-        return larger(x, y);
-    case FMM_MESSAGE_MIN:
-        return lesser(x, y);
+        FUSED_MESSAGES(VALUE_CASE)
     default:
         return y;
     }
@@ -303,69 +253,48 @@ template <class A> static __device__ __forceinline__ A message_raw(int message, 
 template <class A> static __device__ __forceinline__ A activated(int activation, A m)
 {
     switch (activation) {
-    case FMM_ACT_RELU:
-        return m < A(0) ? A(0) : m;
-    case FMM_ACT_LEAKY_RELU:
-        return m < A(0) ? m * A(0.01) : m;
-    case FMM_ACT_SIGMOID:
-        return sigmoid(m);
-    case FMM_ACT_TANH:
-        return tanh_of(m);
+        FUSED_ACTIVATIONS(VALUE_CASE)
     default:
         return m;
     }
 }
 
 /* ---- what gradients need: slopes of the activation by what it gave, of the message and of the
- * score by one side's channel. In a tie of max or min either side has half. ---- */
+ * score by one side's channel. A slope is the formula's gradient at d = 1. ---- */
 
 template <class A> static __device__ __forceinline__ A activation_slope(int activation, A m)
 {
+    const A d = A(1);
     switch (activation) {
-    case FMM_ACT_RELU:
-        return A(m > A(0));
-    case FMM_ACT_LEAKY_RELU:
-        return m > A(0) ? A(1) : A(0.01);
-    case FMM_ACT_SIGMOID:
-        return m * (A(1) - m);
-    case FMM_ACT_TANH:
-        return A(1) - m * m;
+        FUSED_ACTIVATIONS(GRADIENT_CASE)
     default:
-        return A(1);
+        return d;
     }
 }
 
 template <class A>
 static __device__ __forceinline__ A message_slope(int message, bool by_y, A own, A other)
 {
+    const A d = A(1);
     switch (message) {
-    case FMM_MESSAGE_SUB:
-        return by_y ? A(-1) : A(1);
-    case FMM_MESSAGE_MUL:
-        return other;
-    case FMM_MESSAGE_MAX:
-        return own > other ? A(1) : own == other ? A(0.5) : A(0);
-    case FMM_MESSAGE_MIN:
-        return own < other ? A(1) : own == other ? A(0.5) : A(0);
+        FUSED_MESSAGES(GRADIENT_CASE)
     default:
-        return A(1);
+        return d;
     }
 }
 
 template <class A> static __device__ __forceinline__ A score_slope(int score, A own, A other)
 {
+    const A d = A(1);
     switch (score) {
-    case FMM_SCORE_DOT:
-        return other;
-    case FMM_SCORE_SQDIST:
-        return A(2) * (own - other);
-    case FMM_SCORE_L1:
-        return own > other ? A(1) : own < other ? A(-1) : own - other;
-    case FMM_SCORE_ADDITIVE:
-        return A(1);
+        FUSED_SCORES(GRADIENT_CASE)
     default:
         return A(0);
     }
 }
+
+#undef NUM
+#undef VALUE_CASE
+#undef GRADIENT_CASE
 
 #endif
