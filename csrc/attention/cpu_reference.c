@@ -1,8 +1,14 @@
 /* Graph attention on the CPU: the specification.
  *
- * The specification computes every number in double as the formulas of attention.c read, with
- * blocked sums, and skips entries out of range, so any index content is safe; it also computes the
- * chunks whose indices are not sane. What it writes to an entry, row or part has one owner. */
+ * Every number is computed in double as the formulas of attention.c read, with blocked sums, and
+ * with no care for speed: what needs an entry's logit computes it again.
+ *
+ *     forward, row i     1. top = the largest logit       2. all = sum of exp(logit - top)
+ *                        3. out[f] = sum of weights times v[j, f], a walk for each channel f
+ *     gradients, row i   for each channel, a walk over the row's entries
+ *
+ * A walk over a row skips entries out of range, so any index content is safe; rows that fail their
+ * check in the kernels come here, too. What is written to an entry, row or part has one owner. */
 #include "../cpu/reference.h"
 #include "cpu.h"
 #include "../core/philox.h"
@@ -29,6 +35,7 @@ static bool inside(walk *w, int64_t p)
     return w->j >= 0 && w->edge >= 0;
 }
 
+/* max(t, 0) + slope min(t, 0) */
 static double leaky(double t, double slope) { return t > 0 ? t : slope * t; }
 
 /* The logit of the entry; turn is its derivative by bias (ADDITIVE: leaky'). */
@@ -54,7 +61,8 @@ static double logit(const walk *w, double *turn)
     return total(&sum) * (c->score == FMM_DOT ? c->scale : 1) + bias;
 }
 
-/* 1 where leaky's argument is above 0. */
+/* 1 where leaky's argument is above 0. With a slope of 1, leaky is the identity, and the logit is
+ * its own argument. */
 static double above(const walk *w)
 {
     walk identity = *w;
@@ -65,6 +73,7 @@ static double above(const walk *w)
     return logit(&identity, &turn) > 0;
 }
 
+/* 0 where dropout drops the entry, else what makes up for those that it drops. */
 static double keep(const walk *w)
 {
     const double dropout = w->call->dropout;
@@ -73,17 +82,21 @@ static double keep(const walk *w)
     return fmm_philox_keeps(seed, w->edge, w->h, limit) ? 1 / (1 - dropout) : 0;
 }
 
+/* The caller's own factor of the entry's weight. */
 static double weight(const walk *w)
 {
     const fmm_dense *d = &w->call->weight;
     return d->data ? get(d, w->edge, d->heads == 1 ? 0 : w->h, 0) : 1;
 }
 
-/* An entry in the passes that know lse. */
+/* An entry in the passes that know lse: its weight before dropout, dropout's keep, all that
+ * multiplies the weight, < gout, v >, and dL / d logit. */
 typedef struct entry {
     double w, keep, factor, t, glogit;
 } entry;
 
+/* A row without finite logits has lse = -inf and weights of 0: 0 is taken off instead, since -inf
+ * less -inf is NaN. */
 static entry entry_of(const walk *w)
 {
     const fmm_attention *c = w->call;
@@ -95,6 +108,7 @@ static entry entry_of(const walk *w)
                .keep = keep(w)};
     e.factor = e.keep * weight(w);
     if (c->pass == FMM_ATTENTION_WEIGHTS) return e;
+    /* dL / d weight, as out is the sum of weights times rows of v. */
     blocked_sum sum = {0};
     for (int64_t f = 0; f < c->v.feat; f++)
         add(&sum, get(&c->gout, row, w->h, f) * get(&c->v, col, w->h, f));
@@ -103,22 +117,26 @@ static entry entry_of(const walk *w)
     return e;
 }
 
+/* Row i of out, lse and, where they are wanted, what lse's rounding took off, pos and pos_w. */
 static void forward(walk *w)
 {
     const fmm_attention *c = w->call;
     const int64_t begin = row_begin(w->a, w->i), end = row_end(w->a, w->i);
+    /* The largest logit is taken off before exp, so that none of them overflows. */
     double top = -INFINITY, turn;
     for (int64_t p = begin; p < end; p++)
         if (inside(w, p)) {
             const double l = logit(w, &turn);
             if (l > top) top = l;
         }
+    /* Of a row whose logits are all -inf the weights are 0, not NaN. */
     const double zero = isinf(top) && top < 0 ? 0 : top;
     blocked_sum sum = {0};
     for (int64_t p = begin; p < end; p++)
         if (inside(w, p)) add(&sum, exp(logit(w, &turn) - zero));
     const double all = total(&sum);
     put(&c->lse, w->i, w->h, 0, all == 0 ? -INFINITY : top + log(all));
+    /* lse as it was stored, in the type of sums, and what is missing from it. */
     if (c->lse_rest.data) {
         const double lse = get(&c->lse, w->i, w->h, 0);
         put(&c->lse_rest, w->i, w->h, 0, isinf(lse) ? 0 : top - lse + log(all));
@@ -142,7 +160,8 @@ static void forward(walk *w)
     }
 }
 
-/* What belongs to entries, for WEIGHTS and ROWS. */
+/* What belongs to entries, for WEIGHTS and ROWS. An entry whose column is out of range has an edge
+ * all the same, and gets zeros: nothing that memory held before may show. */
 static void entries(walk *w)
 {
     const fmm_attention *c = w->call;
@@ -169,7 +188,8 @@ static double derivative(const walk *w, int64_t f, double *over)
     return get(&c->att, 0, w->h, f) * (q + k > 0 ? 1 : c->slope);
 }
 
-/* gq, or gk and gv, of row i; gatt adds the row's sums to a part. */
+/* gq, or gk and gv, of row i of the matrix given; gatt adds the row's sums to a part. A channel is
+ * one walk over the row, and each of its entries is computed anew. */
 static void gradients(walk *w, int64_t part)
 {
     const fmm_attention *c = w->call;
@@ -189,6 +209,7 @@ static void gradients(walk *w, int64_t part)
         if (c->gatt.data && !cols)
             put(&c->gatt, part, w->h, f, get(&c->gatt, part, w->h, f) + total(&gatt));
     }
+    /* v gets the sum of the gradients of out under the weights that it was multiplied by. */
     for (int64_t f = 0; f < c->v.feat && c->gv.data && cols; f++) {
         blocked_sum sum = {0};
         for (int64_t p = begin; p < end; p++)
@@ -200,6 +221,7 @@ static void gradients(walk *w, int64_t part)
     }
 }
 
+/* Rows [first, last) in the pass that is called; part: whose sums of gatt they belong to. */
 static void reference_rows(const fmm_call *call, int64_t first, int64_t last, int64_t part)
 {
     const fmm_attention *c = call->attention;
@@ -213,13 +235,15 @@ static void reference_rows(const fmm_call *call, int64_t first, int64_t last, in
         }
 }
 
-/* Each part of gatt belongs to as many rows as the others. */
+/* The first row of a part. Each part of gatt belongs to as many rows as the others, but for the
+ * last one, which has the rest. */
 static int64_t part_row(const fmm_call *call, int64_t part)
 {
     const int64_t parts = call->attention->gatt.rows, each = call->a->rows / parts;
     return part == parts ? call->a->rows : part * each;
 }
 
+/* Parts are added to, by whoever owns them, so they start at 0. */
 void fmm_attention_clear_gatt(const fmm_attention *c)
 {
     const fmm_dense *d = &c->gatt;
@@ -228,6 +252,7 @@ void fmm_attention_clear_gatt(const fmm_attention *c)
             for (int64_t f = 0; f < d->feat; f++) put(d, r, h, f, 0);
 }
 
+/* Rows [first, last) that a kernel could not take. */
 void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last)
 {
     /* The part of the chunk that a task gives to its first row, as far as ptr can be believed. */
@@ -237,17 +262,20 @@ void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last)
     reference_rows(call, first, last, part < parts ? part : parts - 1);
 }
 
+/* Parts [first, last) of gatt. */
 static void reference_parts(int64_t first, int64_t last, void *ctx)
 {
     for (int64_t part = first; part < last; part++)
         reference_rows(ctx, part_row(ctx, part), part_row(ctx, part + 1), part);
 }
 
+/* Rows [first, last), where nothing is a part. */
 static void reference_range(int64_t first, int64_t last, void *ctx)
 {
     reference_rows(ctx, first, last, 0);
 }
 
+/* An owner has whole parts where gatt is wanted, else rows. */
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call)
 {
     fmm_call copy = *call;

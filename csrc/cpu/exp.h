@@ -1,4 +1,5 @@
-/* exp and log in plain C without branches, which compilers turn into vectors over an array.
+/* exp and log in plain C without branches, which compilers turn into vectors over an array. The C
+ * library's take one number at a time.
  *
  * x = k ln 2 + r, |r| <= ln 2 / 2: adding and subtracting 1.5 * 2^(mantissa bits) rounds x / ln 2
  * to k; ln 2 is taken off in two parts, of which k times the first is exact; exp(r) is its Taylor
@@ -21,8 +22,10 @@
 #define FMM_FMA64(a, b, c) ((a) * (b) + (c))
 #endif
 
+/* exp of any float: beyond -105 it is 0 and beyond 89 infinite, so the argument is held between. */
 FMM_INLINE float f32_exp(float x)
 {
+    /* The last bits of what is this large are whole numbers, so adding it rounds to one. */
     const float big = 0x1.8p23f;
     const float up = x < -105.0f ? -105.0f : x, in = up > 89.0f ? 89.0f : up;
     const float shifted = FMM_FMA32(in, 0x1.715476p+0f, big), k = shifted - big;
@@ -34,17 +37,20 @@ FMM_INLINE float f32_exp(float x)
     sum = FMM_FMA32(sum, r, 1.0f / 6);
     sum = FMM_FMA32(sum, r, 0.5f);
     sum = FMM_FMA32(sum, r * r, r) + 1.0f;
-    const uint32_t power = f32_bits(shifted) - f32_bits(big) + 512; /* k + 512: positive */
-    const uint32_t half = power / 2;
-    const float low = f32_from((half - 256 + 127) << 23);
-    return sum * low * f32_from((power - half - 256 + 127) << 23);
+    /* k + 512, which is positive, is cut in two: 2^k in one factor might not be a normal number. */
+    const uint32_t power = f32_bits(shifted) - f32_bits(big) + 512;
+    const uint32_t first = power / 2;
+    const float low = f32_from((first - 256 + 127) << 23);
+    return sum * low * f32_from((power - first - 256 + 127) << 23);
 }
 
+/* log of a positive normal float: a sum of exponentials, of which the largest is 1, is no less. */
 FMM_INLINE float f32_log(float x)
 {
     const uint32_t power = (f32_bits(x) - 0x3f3504f3) & 0xff800000; /* k, in its place */
     const float k = (float)((int32_t)power / 0x800000), m = f32_from(f32_bits(x) - power);
     const float z = (m - 1) / (m + 1), y = z * z;
+    /* Terms from the smallest one on, so that their rounding is small against the first. */
     float sum = 2.0f / 9;
     sum = FMM_FMA32(sum, y, 2.0f / 7);
     sum = FMM_FMA32(sum, y, 2.0f / 5);
@@ -68,6 +74,7 @@ static inline double f64_from(uint64_t u)
     return f;
 }
 
+/* As f32_exp, with a longer sum and a finer ln 2. */
 FMM_INLINE double f64_exp(double x)
 {
     const double big = 0x1.8p52;
@@ -88,11 +95,12 @@ FMM_INLINE double f64_exp(double x)
     sum = FMM_FMA64(sum, r, 0.5);
     sum = FMM_FMA64(sum, r * r, r) + 1.0;
     const uint64_t power = f64_bits(shifted) - f64_bits(big) + 4096;
-    const uint64_t half = power / 2;
-    const double low = f64_from((half - 2048 + 1023) << 52);
-    return sum * low * f64_from((power - half - 2048 + 1023) << 52);
+    const uint64_t first = power / 2;
+    const double low = f64_from((first - 2048 + 1023) << 52);
+    return sum * low * f64_from((power - first - 2048 + 1023) << 52);
 }
 
+/* As f32_log. */
 FMM_INLINE double f64_log(double x)
 {
     const uint64_t power = (f64_bits(x) - 0x3fe6a09e667f3bcd) & 0xfff0000000000000;

@@ -1,6 +1,11 @@
 /* The copy of a chunk's ptr, idx and eid, and the check of it, once per instruction set: where rows
- * are narrow it takes a good part of the time. Signs are gathered by or and looked at once, so
- * every compiler vectorises the loops. */
+ * are narrow it takes a good part of the time.
+ *
+ *     idx in memory --- read once ---> seen |= sign of (j) | sign of (last - j)
+ *                              \-----> copy, which the kernel reads
+ *
+ * No index leads to a branch. The signs of all are gathered by or and looked at once, so every
+ * compiler makes vectors of the loops, and a chunk costs about what its copy costs. */
 #include "this_isa.h"
 
 #include "rows.h"

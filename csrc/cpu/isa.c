@@ -1,9 +1,16 @@
 /* Which instruction sets this machine runs, and which of them `auto` takes.
  *
+ *     cpuid, XCR0 -----> detected --\
+ *     FMM_PANEL known -> compiled ---+--> usable ----> the best of them ----> `auto`
+ *     FUSEDMM_ISA -------------------------------> cap --/
+ *
  * A set counts when cpuid lists it and XCR0 says that the system saves its registers (a kernel may
  * keep them off). FUSEDMM_ISA=scalar|avx2|avx512|neon caps what `auto` takes: tests and comparisons
  * run a lesser set on a better machine; a set asked for by name is not capped. It is read once, at
- * the first `auto`; any other word is an error, and not a wish that nobody heard. */
+ * the first `auto`; any other word is an error, and not a wish that nobody heard.
+ *
+ * Both answers are kept in atomic variables. Threads that race compute the same answer, so no lock
+ * is needed. */
 #include "isa.h"
 
 #include <stdatomic.h>
@@ -24,6 +31,7 @@ static uint64_t xgetbv(void)
     return (uint64_t)high << 32 | low;
 }
 
+/* A bit for each set. The flags are those that the build compiles a set with. */
 static unsigned detect(void)
 {
     const unsigned found = 1u << FMM_SCALAR;

@@ -1,5 +1,10 @@
-/* AVX2, FMA and F16C: 256-bit vectors. Parts of 32- and 64-bit vectors by mask, parts of 16-bit
- * ones put together from narrower loads. */
+/* AVX2, FMA and F16C: 256-bit vectors, 16 registers. simd.h says what each primitive does.
+ *
+ *     vf32    |0 |1 |2 |3 |4 |5 |6 |7 |     two halves of 128 bits, across which few
+ *     vf64    |0    |1    |2    |3    |     instructions reach: hadd does not, permute does
+ *
+ * Parts of 32- and 64-bit vectors are loaded and stored by mask. There are no masks for 16 bits:
+ * parts of those are put together from narrower loads, and stored one by one. */
 #ifndef FMM_ISA_AVX2_H
 #define FMM_ISA_AVX2_H
 
@@ -10,6 +15,8 @@ typedef __m256 vf32;
 typedef __m256d vf64;
 enum { LANES_vf32 = 8, LANES_vf64 = 4 };
 
+/* ---- numbers of 32 bits ---- */
+
 static inline vf32 vf32_set1(float s) { return _mm256_set1_ps(s); }
 static inline vf32 vf32_fma(vf32 a, vf32 b, vf32 c) { return _mm256_fmadd_ps(a, b, c); }
 /* The instruction returns its second operand when either is NaN: right unless b is the NaN. */
@@ -17,19 +24,23 @@ static inline vf32 vf32_max(vf32 a, vf32 b)
 {
     return _mm256_blendv_ps(_mm256_max_ps(b, a), b, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
 }
+/* A blend takes a where the comparison's bits are set. A NaN is not above 0. */
 static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
+/* Neighbours are added twice within the 128-bit halves of all four, then both halves. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     fmm_sum4_ps(v[0], v[1], v[2], v[3], out);
 }
+/* hadd gives a's and b's sums in turns of 64 bits: a0 b0 a1 b1, which 0xd8 makes a0 a1 b0 b1. */
 static inline vf32 vf32_pairs(vf32 a, vf32 b)
 {
-    const __m256d sums = _mm256_castps_pd(_mm256_hadd_ps(a, b)); /* a, b, a, b */
+    const __m256d sums = _mm256_castps_pd(_mm256_hadd_ps(a, b));
     return _mm256_castpd_ps(_mm256_permute4x64_pd(sums, 0xd8));
 }
+/* Where each lane of a vector that spans heads finds its weight, from the first one on. */
 typedef __m256i vf32_at, vf64_at;
 static inline __m256i vf32_lanes(const int32_t *index)
 {
@@ -40,8 +51,11 @@ static inline vf32 vf32_pick(const float *p, __m256i at)
     return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), at);
 }
 
+/* ---- numbers of 64 bits ---- */
+
 static inline vf64 vf64_set1(double s) { return _mm256_set1_pd(s); }
 static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return _mm256_fmadd_pd(a, b, c); }
+/* The same for doubles. */
 static inline vf64 vf64_max(vf64 a, vf64 b)
 {
     return _mm256_blendv_pd(_mm256_max_pd(b, a), b, _mm256_cmp_pd(b, b, _CMP_UNORD_Q));
@@ -58,7 +72,8 @@ static inline vf64 vf64_pairs(vf64 a, vf64 b)
 {
     return _mm256_permute4x64_pd(_mm256_hadd_pd(a, b), 0xd8);
 }
-/* A lane of 64 bits as its two of 32: 2 k and 2 k + 1. */
+/* AVX2 permutes 32-bit lanes by a vector of indices, but not 64-bit ones: lane k of 64 bits is its
+ * two of 32, 2 k and 2 k + 1. */
 static inline __m256i vf64_lanes(const int32_t *index)
 {
     const __m128i four = _mm_loadu_si128((const void *)index);
@@ -73,15 +88,18 @@ static inline vf64 vf64_pick(const double *p, __m256i at)
     return _mm256_castps_pd(_mm256_permutevar8x32_ps(all, at));
 }
 
-/* All ones in the first n 32-bit lanes. */
+/* All ones in the first n 32-bit lanes: eight numbers of a row of ones followed by zeros. */
 static inline __m256i mask32(int64_t n)
 {
     static const int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
     return _mm256_loadu_si256((const void *)(ones + 8 - n));
 }
 
+/* ---- loads and stores, at any address ---- */
+
 static inline vf32 f32_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void f32_store(float *p, vf32 v) { _mm256_storeu_ps(p, v); }
+/* A sanitizer does not see accesses by mask: fmm_reads and fmm_writes show it both ends. */
 static inline vf32 f32_load_part(const float *p, int64_t n)
 {
     fmm_reads(p, 4 * n);
@@ -95,6 +113,7 @@ static inline void f32_store_part(float *p, vf32 v, int64_t n)
 
 static inline vf64 f64_load(const double *p) { return _mm256_loadu_pd(p); }
 static inline void f64_store(double *p, vf64 v) { _mm256_storeu_pd(p, v); }
+/* A mask of 64-bit lanes is one of twice as many of 32. */
 static inline vf64 f64_load_part(const double *p, int64_t n)
 {
     fmm_reads(p, 8 * n);
@@ -106,13 +125,18 @@ static inline void f64_store_part(double *p, vf64 v, int64_t n)
     _mm256_maskstore_pd(p, mask32(2 * n), v);
 }
 
+/* ---- 16 bits in memory, 32 in registers ---- */
+
 static inline vf32 f16_wide(__m128i h) { return _mm256_cvtph_ps(h); }
 static inline __m128i f16_narrow(vf32 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+/* bf16 is the upper half of an f32. */
 static inline vf32 bf16_wide(__m128i h)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-/* As bf16_of of simd.h. */
+/* As bf16_of of simd.h, eight at a time: rounded to nearest, ties to even, except that a NaN is
+ * kept and made quiet. The conversion packs 32-bit lanes to 16 with saturation, which cannot
+ * happen. */
 static inline __m128i bf16_narrow(vf32 v)
 {
     const __m256i u = _mm256_castps_si256(v), even = _mm256_srli_epi32(u, 16);
@@ -127,11 +151,13 @@ static inline __m128i bf16_narrow(vf32 v)
 
 static inline __m128i load16(const uint16_t *p) { return _mm_loadu_si128((const void *)p); }
 static inline void store16(uint16_t *p, __m128i h) { _mm_storeu_si128((void *)p, h); }
+/* Two words hold the n numbers and zeros, without a read past them. */
 static inline __m128i load16_part(const uint16_t *p, int64_t n)
 {
     const fmm_halves parts = fmm_load_halves(p, n);
     return _mm_set_epi64x((int64_t)parts.high, (int64_t)parts.low);
 }
+/* At most seven numbers, once at the end of a row. */
 static inline void store16_part(uint16_t *p, __m128i h, int64_t n)
 {
     uint16_t all[8];
@@ -141,6 +167,7 @@ static inline void store16_part(uint16_t *p, __m128i h, int64_t n)
 
 #include "halves.inc"
 
+/* Of 16 registers, sums take 8, and the others hold what is loaded and the weights. */
 #define FMM_PANEL 8
 #endif
 

@@ -1,4 +1,10 @@
-/* NEON of AArch64: 128-bit vectors, 32 registers; parts of vectors lane by lane. */
+/* NEON of AArch64: 128-bit vectors, 32 registers. simd.h says what each primitive does.
+ *
+ *     vf32    |0   |1   |2   |3   |     a vector is 16 bytes; a table lookup (tbl)
+ *     vf64    |0        |1        |     takes any of them to any place
+ *
+ * NEON has no masks. Parts of vectors go through an array on the stack, which compilers turn to a
+ * few loads: at most three numbers are left over. `make test-arm` runs the C tests on this set. */
 #ifndef FMM_ISA_NEON_H
 #define FMM_ISA_NEON_H
 
@@ -11,16 +17,20 @@ typedef float32x4_t vf32;
 typedef float64x2_t vf64;
 enum { LANES_vf32 = 4, LANES_vf64 = 2 };
 
+/* ---- numbers of 32 bits ---- */
+
 static inline vf32 vf32_set1(float s) { return vdupq_n_f32(s); }
 static inline vf32 vf32_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 vf32_max(vf32 a, vf32 b) { return vmaxq_f32(a, b); } /* NaN if either is */
 static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b) { return vbslq_f32(vcgtzq_f32(t), a, b); }
+/* paddq adds neighbours of two vectors: three of them make the four sums. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
 }
 static inline vf32 vf32_pairs(vf32 a, vf32 b) { return vpaddq_f32(a, b); }
-/* Lane k of 32 bits is bytes 4 k to 4 k + 3. */
+/* Where each lane of a vector that spans heads finds its weight, from the first one on, as bytes
+ * for the table lookup: lane k of 32 bits is bytes 4 k to 4 k + 3. */
 typedef uint8x16_t vf32_at, vf64_at;
 static inline uint8x16_t vf32_lanes(const int32_t *index)
 {
@@ -33,8 +43,11 @@ static inline vf32 vf32_pick(const float *p, uint8x16_t at)
     return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(vld1q_f32(p)), at));
 }
 
+/* ---- numbers of 64 bits ---- */
+
 static inline vf64 vf64_set1(double s) { return vdupq_n_f64(s); }
 static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b); }
+/* The same for doubles. */
 static inline vf64 vf64_max(vf64 a, vf64 b) { return vmaxq_f64(a, b); }
 static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b) { return vbslq_f64(vcgtzq_f64(t), a, b); }
 static inline void vf64_sum4(const vf64 *v, double *out)
@@ -43,6 +56,8 @@ static inline void vf64_sum4(const vf64 *v, double *out)
     vst1q_f64(out + 2, vpaddq_f64(v[2], v[3]));
 }
 static inline vf64 vf64_pairs(vf64 a, vf64 b) { return vpaddq_f64(a, b); }
+/* Two lanes have one head or two: the second lane's bytes are the first eight or the other eight.
+ */
 static inline uint8x16_t vf64_lanes(const int32_t *index)
 {
     const uint64_t first = 0x0706050403020100, other = 0x0f0e0d0c0b0a0908;
@@ -52,6 +67,8 @@ static inline vf64 vf64_pick(const double *p, uint8x16_t at)
 {
     return vreinterpretq_f64_u8(vqtbl1q_u8(vreinterpretq_u8_f64(vld1q_f64(p)), at));
 }
+
+/* ---- loads and stores, at any address ---- */
 
 static inline vf32 f32_load(const float *p) { return vld1q_f32(p); }
 static inline void f32_store(float *p, vf32 v) { vst1q_f32(p, v); }
@@ -70,7 +87,7 @@ static inline void f32_store_part(float *p, vf32 v, int64_t n)
 
 static inline vf64 f64_load(const double *p) { return vld1q_f64(p); }
 static inline void f64_store(double *p, vf64 v) { vst1q_f64(p, v); }
-/* Half of two lanes: n is 1. */
+/* A part of two lanes is one: n is 1. */
 static inline vf64 f64_load_part(const double *p, int64_t n)
 {
     (void)n;
@@ -82,10 +99,13 @@ static inline void f64_store_part(double *p, vf64 v, int64_t n)
     vst1q_lane_f64(p, v, 0);
 }
 
+/* ---- 16 bits in memory, 32 in registers ---- */
+
 static inline vf32 f16_wide(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
 static inline uint16x4_t f16_narrow(vf32 v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
 static inline vf32 bf16_wide(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
-/* As bf16_of of simd.h. */
+/* As bf16_of of simd.h, four at a time: rounded to nearest, ties to even, except that a NaN is kept
+ * and made quiet. */
 static inline uint16x4_t bf16_narrow(vf32 v)
 {
     const uint32x4_t u = vreinterpretq_u32_f32(v), even = vshrq_n_u32(u, 16);
@@ -110,6 +130,7 @@ static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 
 #include "halves.inc"
 
+/* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16
 #endif
 

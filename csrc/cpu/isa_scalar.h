@@ -1,5 +1,8 @@
-/* Plain C, one number at a time: for every machine, and what the other sets are compared with. A
- * vector has one lane, so there are no parts of vectors: the part functions are never reached. */
+/* Plain C, one number at a time: for every machine, and what the other sets are compared with.
+ *
+ * A vector has one lane, so there are no parts of vectors: the part functions are named all over
+ * the loops, but never reached. a b + c is rounded twice here and once in the other sets, so
+ * results differ from theirs in the last bits, within the same bound. */
 #ifndef FMM_ISA_SCALAR_H
 #define FMM_ISA_SCALAR_H
 
@@ -11,16 +14,20 @@ enum { LANES_vf32 = 1, LANES_vf64 = 1 };
 
 static inline float vf32_set1(float s) { return s; }
 static inline float vf32_fma(float a, float b, float c) { return a * b + c; }
+/* NaN if either is: a NaN in a is chosen by itself, one in b because no comparison with it holds.
+ */
 static inline float vf32_max(float a, float b) { return a > b || a != a ? a : b; }
 static inline float vf32_above(float t, float a, float b) { return t > 0 ? a : b; }
 static inline void vf32_sum4(const float *v, float *out) { memcpy(out, v, 4 * sizeof *v); }
 
 static inline float vf32_pairs(float a, float b) { return a + b; }
 typedef int vf32_at, vf64_at;
+/* The one lane is the first, wherever it is picked from. */
 #define vf32_lanes(index) ((void)(index), 0)
 #define vf64_lanes(index) ((void)(index), 0)
 static inline float vf32_pick(const float *p, int at) { return p[at]; }
 
+/* The same for doubles. */
 static inline double vf64_set1(double s) { return s; }
 static inline double vf64_fma(double a, double b, double c) { return a * b + c; }
 static inline double vf64_max(double a, double b) { return a > b || a != a ? a : b; }
@@ -50,6 +57,7 @@ FMM_APART void bf16_store(uint16_t *p, float v) { *p = bf16_of(v); }
 #define f16_store_part(p, v, n) ((void)(n), f16_store(p, v))
 #define bf16_store_part(p, v, n) ((void)(n), bf16_store(p, v))
 
+/* Sums side by side hide the latency of additions here, too. */
 #define FMM_PANEL 8
 
 #endif

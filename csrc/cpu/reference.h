@@ -1,11 +1,16 @@
 /* What the specifications share: elements of any dtype as doubles, blocked sums, and indices that
- * are never believed. */
+ * are never believed.
+ *
+ * The kernels read a copy of a chunk's indices that was checked as a whole. Here each index is
+ * checked where it is used, which needs no memory and lets single entries be skipped, so these
+ * loops also serve the rows whose check failed. */
 #ifndef FMM_REFERENCE_H
 #define FMM_REFERENCE_H
 
 #include "rows.h"
 #include "simd.h"
 
+/* Element [r, h, c] of a view. */
 static inline double get(const fmm_dense *d, int64_t r, int64_t h, int64_t c)
 {
     const int64_t at = r * d->row_stride + h * d->head_stride + c;
@@ -21,6 +26,7 @@ static inline double get(const fmm_dense *d, int64_t r, int64_t h, int64_t c)
     }
 }
 
+/* The same, written: rounded once, to the view's dtype. */
 static inline void put(const fmm_dense *d, int64_t r, int64_t h, int64_t c, double value)
 {
     const int64_t at = r * d->row_stride + h * d->head_stride + c;
@@ -46,7 +52,8 @@ static inline double value_of(const fmm_dense *val, int64_t edge, int64_t h)
     return val->data ? get(val, edge, val->heads == 1 ? 0 : h, 0) : 1.0;
 }
 
-/* A sum whose level l + 1 takes what FMM_BLOCK terms of level l made. */
+/* A sum whose level l + 1 takes what FMM_BLOCK terms of level l made: five levels hold 128^5 terms,
+ * and none of them adds more than 128 in a row. */
 enum { LEVELS = 5 };
 typedef struct blocked_sum {
     int64_t terms;
@@ -63,6 +70,7 @@ static inline void add(blocked_sum *s, double term)
     }
 }
 
+/* What all levels hold. The sum can take further terms after it. */
 static inline double total(const blocked_sum *s)
 {
     double sum = 0;

@@ -32,6 +32,7 @@ enum { PANEL = 128 };
     case id:                                                                                       \
         return gradient;
 
+/* What a channel adds to the score. */
 static double score_term(fmm_score score, double x, double y)
 {
     switch (score) {
@@ -40,6 +41,8 @@ static double score_term(fmm_score score, double x, double y)
     return 0;
 }
 
+/* The score of x[i] and y[j]; 1 where there is none, so that the edge function is one of a alone.
+ */
 static double score(const fmm_fusion *f, int64_t i, int64_t j, int64_t h)
 {
     blocked_sum sum = {0};
@@ -68,6 +71,7 @@ static double raw(const fmm_fusion *f, int64_t i, int64_t j, int64_t h, int64_t 
     return y;
 }
 
+/* What the activation makes of a message. */
 static double activated(fmm_activation activation, double m)
 {
     switch (activation) {
@@ -96,7 +100,8 @@ static double message_slope(fmm_message message, bool by_y, double d, double x, 
 }
 
 /* What entry (i, j) adds to out (or to out2, the gradient of z) in one channel, from the weight w
- * and ds = dL/ds. */
+ * and ds = dL/ds. Forward that is w times the activated message. In gradients it is what flows back
+ * through the message, w g, and what flows back through the score, ds. */
 static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64_t h, int64_t c,
                    double w, double ds)
 {
@@ -117,13 +122,16 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
     return sum + score_slope(f->score, ds, by_y ? y : x, by_y ? x : y);
 }
 
+/* A row's panel: each channel's sum and extreme, of which the reduction takes one. */
 typedef struct row_sums {
     int64_t entries;
     double extreme[PANEL];
     blocked_sum sum[PANEL];
 } row_sums;
 
-/* Entry p of row `row` of the matrix at hand, channels [c, c + n) of out or out2. */
+/* Entry p of row `row` of the matrix at hand, channels [c, c + n) of out or out2. What belongs to
+ * the entry itself, the gradient of its value and what is kept for COLS, is written by the first
+ * panel. The matrix at hand is the transpose in COLS, so row and column change places there. */
 static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int64_t h, int64_t c,
                   int64_t n, row_sums *sums)
 {
@@ -140,7 +148,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     edge_prepare_f64(f, &plan);
     edge_tile_f64(&plan, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
     double ds = 0;
-    if (f->pass == FMM_MIRRORED) {
+    if (f->pass == FMM_MIRRORED) { /* both directions of a pair of neighbours, see cpu_mirror.inc */
         blocked_sum here = {0}, there = {0};
         for (int64_t k = 0; k < f->g->feat; k++) {
             add(&here, get(f->g, i, h, k) * get(f->x, j, h, k));
@@ -170,6 +178,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     sums->entries++;
 }
 
+/* Row `row` of out, or of out2, in panels of channels. */
 static void output(const fmm_call *call, bool second, int64_t row, int64_t h)
 {
     const fmm_fusion *f = call->fusion;
@@ -189,6 +198,7 @@ static void output(const fmm_call *call, bool second, int64_t row, int64_t h)
     }
 }
 
+/* Rows [first, last) of all that the call wants. */
 void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
 {
     const fmm_fusion *f = call->fusion;
@@ -211,7 +221,11 @@ fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call)
     return FMM_OK;
 }
 
-/* ---- two operators ---- */
+/* ---- back to back: what fused saves, as an algorithm to compare with ----
+ *
+ *     sddmm     e[p] = < x[i], y[j] >       nnz * heads numbers, in the workspace
+ *     edge      e[p] = edge(e[p], a[p])     in place, by chunks of 4096
+ *     spmm      out = reduce of e[p] z[j] */
 
 /* SDDMM writes scores in the type of x, and 16 bits of one are too few for its exponential. */
 bool fmm_back_to_back_supports(const fmm_call *call)
@@ -221,6 +235,7 @@ bool fmm_back_to_back_supports(const fmm_call *call)
            f->activation == FMM_ACT_NONE && fmm_dtype_bytes(f->x->dtype) > 2;
 }
 
+/* Where scores lie, in whole lines of 16 bytes so that what follows is aligned. */
 static size_t score_bytes(const fmm_call *call)
 {
     const fmm_dense *x = call->fusion->x;
@@ -257,6 +272,7 @@ static void weigh(int64_t first, int64_t last, void *ctx)
         }
 }
 
+/* Chunks [begin, end) of 4096 edges. */
 static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const edges *t = ctx;
@@ -264,6 +280,7 @@ static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
     weigh(begin * 4096, last < t->e->rows ? last : t->e->rows, ctx);
 }
 
+/* Each operator chooses its own algorithm, and gets the workspace behind the scores. */
 fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_fusion *f = call->fusion;

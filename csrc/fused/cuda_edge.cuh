@@ -8,7 +8,13 @@
  * that serves a gradient holds w's own derivatives, they follow from the form, too. Other programs
  * are interpreted, one entry per lane: a program travels as a kernel's argument, so it lives in
  * constant memory and every lane reads the same step at the same time; its registers are indexed by
- * the program and hence lie in local memory, which stays in L1. */
+ * the program and hence lie in local memory, which stays in L1.
+ *
+ *     host     steps --- edge_of_fusion ---> edge_program: kind, factor, scale, shift, and the
+ * steps device   kind known ---> edge_direct   registers alone EDGE_PROGRAM -> edge_run      at[16]
+ * in local memory, a step after the other
+ *
+ * What an operation computes stands in formulas.def, for the CPU, too. */
 #ifndef FMM_CUDA_FUSED_EDGE_CUH
 #define FMM_CUDA_FUSED_EDGE_CUH
 
@@ -29,12 +35,14 @@ enum edge_kind {
     EDGE_PROGRAM,
 };
 
+/* What is known of a register while the host walks over the program. */
 struct edge_form {
     int kind;
     bool valued; /* times a */
     double factor, scale, shift, slope;
 };
 
+/* The form and the steps as a kernel's argument, in the type of sums. */
 template <class A> struct edge_program {
     int32_t kind, count;
     bool valued;
@@ -48,10 +56,12 @@ template <class A> struct edge_program {
 static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_form r)
 {
     const edge_form none = {EDGE_PROGRAM, false, 1, 1, 0, 0};
+    /* A number is a constant; plain is scale s + shift and nothing else. */
     const auto is_number = [](const edge_form &f) { return f.kind == EDGE_ONE && !f.valued; };
     const auto is_plain = [](const edge_form &f) {
         return f.kind == EDGE_U && !f.valued && f.factor == 1;
     };
+    /* Multiplies by k where that loses nothing: a bare scale takes it, else the factor does. */
     const auto times = [](edge_form f, double k) {
         if (f.kind == EDGE_U && f.shift == 0)
             f.scale *= k;
@@ -70,6 +80,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
         return l;
     case FMM_EDGE_NEG:
         return l.kind == EDGE_PROGRAM ? none : times(l, -1);
+    /* Adding a number moves the shift of what is plain; number - plain turns the scale around. */
     case FMM_EDGE_ADD:
     case FMM_EDGE_SUB:
         if (s.op == FMM_EDGE_SUB && is_number(r)) r.factor = -r.factor;
@@ -84,6 +95,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
         if (!is_plain(l) || !is_number(r)) return none;
         l.shift += r.factor;
         return l;
+    /* A product has at most one factor that depends on s, and at most one that is a. */
     case FMM_EDGE_MUL:
         if (l.kind == EDGE_ONE) {
             const edge_form other = l;
@@ -92,6 +104,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
         if (l.kind == EDGE_PROGRAM || r.kind != EDGE_ONE || (l.valued && r.valued)) return none;
         l.valued |= r.valued;
         return times(l, r.factor);
+    /* number / plain is an inverse; a division by a number is a product. */
     case FMM_EDGE_DIV:
         if (l.kind == EDGE_ONE && is_plain(r)) {
             r.kind = EDGE_INVERSE_U, r.factor = l.factor, r.valued = l.valued;
@@ -115,6 +128,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
     }
 }
 
+/* The program of a call. Register 0 is s, register 1 is a at first. */
 template <class A> static inline edge_program<A> edge_of_fusion(const fmm_fusion *f)
 {
     edge_program<A> e;
@@ -176,6 +190,7 @@ template <class A> static __device__ __forceinline__ A soft_of(A v)
     case id:                                                                                       \
         return gradient;
 
+/* One step of a program. */
 template <class A> static __device__ A edge_step(int op, A l, A r, A k)
 {
     switch (op) {
@@ -185,7 +200,8 @@ template <class A> static __device__ A edge_step(int op, A l, A r, A k)
     }
 }
 
-/* w, and its derivatives by s and a where the program computes them. */
+/* w, and its derivatives by s and a where the program computes them. edge_run is not inlined, for
+ * its registers in local memory would cost every kernel that might call it. */
 template <class A> struct edge_result {
     A w, by_s, by_a;
 };
@@ -206,6 +222,7 @@ static __device__ __noinline__ edge_result<A> edge_run(const edge_program<A> &e,
 template <class A>
 static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<A> &e, A s, A a)
 {
+    /* The derivatives follow from F's: by s it is F'(u) scale, by a it is F itself. */
     const A u = s * e.scale + e.shift;
     A f = u, slope = A(1);
     if (e.kind != EDGE_U) {

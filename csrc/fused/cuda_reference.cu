@@ -3,8 +3,14 @@
  *
  * A warp has a row and a head. It walks over the row's entries one by one: lanes split the channels
  * of the score, meet in a butterfly, all run the edge program, and each adds the message of its own
- * channels, 256 channels at a time; wider outputs take the row again. Sums go through three levels
- * of at most 512 terms. One owner per output: the same bits every time. */
+ * channels, 256 channels at a time; wider outputs take the row again.
+ *
+ *     warp        one row and head; the next one is grid * BLOCK / 32 further on
+ *     score       lane l: channels l, l + 32, l + 64, ... of x and y, then the sum of all lanes
+ *     output      lane l: channels tile + l + 32 k, k < HELD, in registers
+ *
+ * Sums go through three levels of at most 512 terms. One owner per output: the same bits every
+ * time. */
 #include "cuda_edge.cuh"
 #include "../cuda/reference.cuh"
 
@@ -12,6 +18,7 @@
 
 enum { HELD = 8, TILE = HELD * WARP };
 
+/* The call as a kernel's argument. */
 template <class T> struct plain_args {
     typedef typename sum_of<T>::type A;
     csr_view a;
@@ -22,6 +29,7 @@ template <class T> struct plain_args {
     edge_program<A> edge;
 };
 
+/* The sum over the warp's lanes, in all of them, by a fixed tree. */
 template <class A> static __device__ A sum_of_warp(A v)
 {
     for (int d = WARP / 2; d; d /= 2) v += __shfl_xor_sync(ALL, v, d);
@@ -36,12 +44,14 @@ template <class T> struct pair_at {
     __device__ A x(int64_t c) const { return widen(*element<T>(s.x, i, h, c)); }
     __device__ A y(int64_t c) const { return widen(*element<T>(s.y, j, h, c)); }
     __device__ A g(int64_t c) const { return widen(*element<T>(s.g, i, h, c)); }
+    /* act(message) in channel c. */
     __device__ A message(int64_t c) const
     {
         const A m = s.message == FMM_MESSAGE_SCALE ? A(widen(*element<T>(s.z, j, h, c)))
                                                    : message_raw<A>(s.message, x(c), y(c));
         return activated<A>(s.activation, m);
     }
+    /* s, in every lane. Squares and magnitudes go through the same multiply-add as products. */
     __device__ A score(int lane) const
     {
         if (s.score == FMM_SCORE_NONE) return A(1);
@@ -58,7 +68,7 @@ template <class T> struct pair_at {
         }
         return sum_of_warp(sum.total());
     }
-    /* dL/dw */
+    /* dL/dw = < g, act(message) >, in every lane */
     __device__ A product(int lane) const
     {
         long_sum<A> sum;
@@ -82,7 +92,8 @@ template <class T> struct pair_at {
     }
 };
 
-/* Channels c + lane, c + lane + 32, ... of a row's output. */
+/* Channels tile + lane, tile + lane + 32, ... of a row's output. Gradients of values are written
+ * once, by the first tile's walk. A minimum is the negated maximum of negated terms. */
 template <class T>
 static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out, bool second,
                                   int64_t row, int64_t h, int64_t tile, int lane)
@@ -93,6 +104,8 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
     const A sign = A(s.reduce == FMM_MIN ? -1 : 1);
     int64_t begin;
     const int64_t entries = row_range(s.a, row, &begin);
+    /* Level 0 takes CHAIN terms, level 1 as many of those, level 2 the rest; extremes use level 0.
+     */
     A sum[3][HELD];
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
@@ -100,6 +113,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
         sum[1][k] = sum[2][k] = A(0);
     }
     for (int64_t n = 0; n < entries; n++) {
+        /* An index out of range is skipped: nothing outside of the operands is read. */
         const int32_t far = s.a.idx[begin + n];
         if ((uint32_t)far < (uint32_t)s.a.cols) {
             const bool cols = s.pass == FMM_COLS;
@@ -107,6 +121,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
             const int64_t edge = edge_of(s.val, begin + n);
             const edge_result<A> found =
                 edge_run<A>(s.edge, at.score(lane), edge_value<A>(s.val, edge, h));
+            /* The gradient of z needs no score's, so its products are not taken. */
             A ds = A(0);
             if (!forward && !(cols && second)) {
                 const A product = at.product(lane);
@@ -146,6 +161,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
     }
 }
 
+/* Warps go over rows and heads in turn, as many as the grid has at a time. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     fused_reference(const __grid_constant__ plain_args<T> s)
@@ -165,6 +181,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* A grid no larger than fills the device; a function in C cannot run there. */
 extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_fusion *f = call->fusion;

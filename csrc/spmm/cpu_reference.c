@@ -1,5 +1,9 @@
 /* SpMM as the formula reads: one sum per output, in double.
  *
+ *     for each row i, head h, channel c        one owner each
+ *         for each entry p of row i            in the order of storage
+ *             add val[p] * x[idx[p], h, c]
+ *
  * Every element is loaded to double, whatever its dtype, and sums are blocked: no accumulator adds
  * more than FMM_BLOCK terms in a row. Entries out of range are skipped, so any index content is
  * safe. */
