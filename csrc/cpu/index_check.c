@@ -4,7 +4,7 @@
  *     idx in memory --- read once ---> seen |= sign of (j) | sign of (last - j)
  *                              \-----> copy, which the kernel reads
  *
- * No index leads to a branch. The signs of all are gathered by or and looked at once, so every
+ * No index leads to a branch. The signs of all are gathered by or and tested once, so every
  * compiler makes vectors of the loops, and a chunk costs about what its copy costs. */
 #include "this_isa.h"
 

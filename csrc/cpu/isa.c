@@ -9,7 +9,7 @@
  * run a lesser set on a better machine; a set asked for by name is not capped. It is read once, at
  * the first `auto`; any other word is an error, and not a wish that nobody heard.
  *
- * Both answers are kept in atomic variables. Threads that race compute the same answer, so no lock
+ * Both answers stay in atomic variables. Threads that race compute the same answer, so no lock
  * is needed. */
 #include "isa.h"
 

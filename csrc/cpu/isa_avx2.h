@@ -1,6 +1,6 @@
 /* AVX2, FMA and F16C: 256-bit vectors, 16 registers. simd.h says what each primitive does.
  *
- *     vf32    |0 |1 |2 |3 |4 |5 |6 |7 |     two halves of 128 bits, across which few
+ *     vf32    |0 |1 |2 |3 |4 |5 |6 |7 |     two sides of 128 bits, across which few
  *     vf64    |0    |1    |2    |3    |     instructions reach: hadd does not, permute does
  *
  * Parts of 32- and 64-bit vectors are loaded and stored by mask. There are no masks for 16 bits:
@@ -29,7 +29,7 @@ static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
-/* Neighbours are added twice within the 128-bit halves of all four, then both halves. */
+/* Neighbours are added twice within the 128-bit sides of all four, then both sides. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     fmm_sum4_ps(v[0], v[1], v[2], v[3], out);
@@ -129,20 +129,20 @@ static inline void f64_store_part(double *p, vf64 v, int64_t n)
 
 static inline vf32 f16_wide(__m128i h) { return _mm256_cvtph_ps(h); }
 static inline __m128i f16_narrow(vf32 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
-/* bf16 is the upper half of an f32. */
+/* bf16 is the upper 16 bits of an f32. */
 static inline vf32 bf16_wide(__m128i h)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-/* As bf16_of of simd.h, eight at a time: rounded to nearest, ties to even, except that a NaN is
- * kept and made quiet. The conversion packs 32-bit lanes to 16 with saturation, which cannot
- * happen. */
+/* As bf16_of of simd.h, eight at a time: rounded to nearest, ties to even, except that a NaN
+ * stays one and becomes quiet. The conversion packs 32-bit lanes to 16 with saturation, which
+ * cannot happen. */
 static inline __m128i bf16_narrow(vf32 v)
 {
     const __m256i u = _mm256_castps_si256(v), even = _mm256_srli_epi32(u, 16);
-    const __m256i half =
+    const __m256i bias =
         _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(even, _mm256_set1_epi32(1)));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, bias), 16);
     const __m256i quiet = _mm256_or_si256(even, _mm256_set1_epi32(0x40));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     const __m256i bits = _mm256_blendv_epi8(rounded, quiet, nan);

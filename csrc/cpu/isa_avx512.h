@@ -33,14 +33,14 @@ static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
 {
     return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_GT_OQ), a);
 }
-/* The upper half is added to the lower one, and the rest goes as in AVX2. */
+/* The upper 256 bits are added to the lower ones, and the rest goes as in AVX2. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
-    __m256 half[4];
+    __m256 folded[4];
     FMM_UNROLL
     for (int g = 0; g < 4; g++)
-        half[g] = _mm256_add_ps(_mm512_castps512_ps256(v[g]), _mm512_extractf32x8_ps(v[g], 1));
-    fmm_sum4_ps(half[0], half[1], half[2], half[3], out);
+        folded[g] = _mm256_add_ps(_mm512_castps512_ps256(v[g]), _mm512_extractf32x8_ps(v[g], 1));
+    fmm_sum4_ps(folded[0], folded[1], folded[2], folded[3], out);
 }
 /* Even lanes of a and then of b, and odd ones, by one permutation of two vectors each: there is no
  * horizontal add of this width. */
@@ -79,11 +79,11 @@ static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 /* As for 32 bits. */
 static inline void vf64_sum4(const vf64 *v, double *out)
 {
-    __m256d half[4];
+    __m256d folded[4];
     FMM_UNROLL
     for (int g = 0; g < 4; g++)
-        half[g] = _mm256_add_pd(_mm512_castpd512_pd256(v[g]), _mm512_extractf64x4_pd(v[g], 1));
-    fmm_sum4_pd(half[0], half[1], half[2], half[3], out);
+        folded[g] = _mm256_add_pd(_mm512_castpd512_pd256(v[g]), _mm512_extractf64x4_pd(v[g], 1));
+    fmm_sum4_pd(folded[0], folded[1], folded[2], folded[3], out);
 }
 /* Even lanes and odd ones again. */
 static inline vf64 vf64_pairs(vf64 a, vf64 b)
@@ -136,19 +136,19 @@ static inline void f64_store_part(double *p, vf64 v, int64_t n)
 
 static inline vf32 f16_wide(__m256i h) { return _mm512_cvtph_ps(h); }
 static inline __m256i f16_narrow(vf32 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
-/* bf16 is the upper half of an f32. */
+/* bf16 is the upper 16 bits of an f32. */
 static inline vf32 bf16_wide(__m256i h)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* As bf16_of of simd.h, sixteen at a time: rounded to nearest, ties to even, except that a NaN is
- * kept and made quiet. */
+/* As bf16_of of simd.h, sixteen at a time: rounded to nearest, ties to even, except that a NaN
+ * stays one and becomes quiet. */
 static inline __m256i bf16_narrow(vf32 v)
 {
     const __m512i u = _mm512_castps_si512(v), even = _mm512_srli_epi32(u, 16);
-    const __m512i half =
+    const __m512i bias =
         _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(even, _mm512_set1_epi32(1)));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, half), 16);
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, bias), 16);
     const __m512i quiet = _mm512_or_si512(even, _mm512_set1_epi32(0x40));
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));

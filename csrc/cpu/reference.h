@@ -78,8 +78,8 @@ static inline double total(const blocked_sum *s)
     return sum;
 }
 
-/* ptr, idx and eid are each read once, and what was read is looked at and used: another thread may
- * write them meanwhile, so a second look could find another number. */
+/* ptr, idx and eid are each read once, and what was read is checked and used: another thread may
+ * write them meanwhile, so a second read could find another number. */
 
 /* The entries of row i, inside [0, nnz) whatever ptr holds. */
 static inline int64_t row_begin(const fmm_csr *a, int64_t i)

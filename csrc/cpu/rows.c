@@ -2,7 +2,7 @@
  *
  * Structures can be changed behind the check made at construction (.data writes, exported
  * programs), and by another thread while a call runs. So a chunk's ptr, idx and eid are copied, and
- * the copy is what is looked at and what the kernel reads, while it is in the first cache: kernels
+ * the copy is what is checked and what the kernel reads, while it is in the first cache: kernels
  * need no test per entry, and a chunk that is not sane goes to the reference loops, which skip what
  * is out of range. Nothing is read or written outside.
  *
@@ -73,7 +73,7 @@ static bool longer(const fmm_csr *a, int64_t first, int64_t last, int64_t most)
 }
 
 /* Only a long row makes a chunk that a stack does not hold. Rows that are short together are not
- * looked at one by one. */
+ * checked one by one. */
 size_t fmm_rows_workspace(const fmm_call *call)
 {
     enum { TOGETHER = 64 };

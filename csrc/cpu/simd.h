@@ -1,4 +1,4 @@
-/* What the kernels of every instruction set share: names, unrolling, and half precision in plain C.
+/* What the kernels of every instruction set share: names, unrolling, and 16-bit types in plain C.
  *
  * An instruction set is one file isa_<name>.h. It gives, for the accumulator types vf32 and vf64
  * (LANES_vf32 and LANES_vf64 numbers each; + - * / work on them as on scalars):
@@ -61,7 +61,7 @@ static inline float f32_from(uint32_t u)
 
 static inline float bf16_value(uint16_t b) { return f32_from((uint32_t)b << 16); }
 
-/* To nearest, ties to even: the carry of the added half runs into the exponent as it should. NaN
+/* To nearest, ties to even: the carry of what is added runs into the exponent as it should. NaN
  * keeps its upper bits and becomes quiet. */
 static inline uint16_t bf16_of(float f)
 {

@@ -130,7 +130,7 @@ typedef struct row_sums {
 } row_sums;
 
 /* Entry p of row `row` of the matrix at hand, channels [c, c + n) of out or out2. What belongs to
- * the entry itself, the gradient of its value and what is kept for COLS, is written by the first
+ * the entry itself, the gradient of its value and what COLS takes from `kept`, is written by the first
  * panel. The matrix at hand is the transpose in COLS, so row and column change places there. */
 static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int64_t h, int64_t c,
                   int64_t n, row_sums *sums)
