@@ -50,6 +50,7 @@ static double logit(const walk *w, double *turn)
         *turn = t > 0 ? 1 : c->slope;
         return leaky(t, c->slope);
     }
+    /* DOT multiplies channels, GATV2 adds them before leaky and weighs each by att. */
     blocked_sum sum = {0};
     for (int64_t f = 0; f < c->q.feat; f++) {
         const double q = get(&c->q, row, w->h, f), k = get(&c->k, col, w->h, f);
@@ -225,6 +226,7 @@ static void gradients(walk *w, int64_t part)
 static void reference_rows(const fmm_call *call, int64_t first, int64_t last, int64_t part)
 {
     const fmm_attention *c = call->attention;
+    /* The passes share no work: each computes what it writes from the operands. */
     const bool rows = c->pass == FMM_ATTENTION_ROWS, weights = c->pass == FMM_ATTENTION_WEIGHTS;
     for (int64_t i = first; i < last; i++)
         for (int64_t h = 0; h < c->q.heads; h++) {

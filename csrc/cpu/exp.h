@@ -30,6 +30,7 @@ FMM_INLINE float f32_exp(float x)
     const float up = x < -105.0f ? -105.0f : x, in = up > 89.0f ? 89.0f : up;
     const float shifted = FMM_FMA32(in, 0x1.715476p+0f, big), k = shifted - big;
     const float r = FMM_FMA32(k, -0x1.7f7d1cp-20f, FMM_FMA32(k, -0x1.62e4p-1f, in));
+    /* Taylor's sum from its last term on. */
     float sum = 1.0f / 5040;
     sum = FMM_FMA32(sum, r, 1.0f / 720);
     sum = FMM_FMA32(sum, r, 1.0f / 120);
@@ -81,6 +82,7 @@ FMM_INLINE double f64_exp(double x)
     const double up = x < -746.0 ? -746.0 : x, in = up > 710.0 ? 710.0 : up;
     const double shifted = FMM_FMA64(in, 0x1.71547652b82fep+0, big), k = shifted - big;
     const double r = FMM_FMA64(k, -0x1.3de6af278ece6p-42, FMM_FMA64(k, -0x1.62e42fefa3p-1, in));
+    /* The same up to 1 / 13!. */
     double sum = 1.0 / 6227020800.0;
     sum = FMM_FMA64(sum, r, 1.0 / 479001600);
     sum = FMM_FMA64(sum, r, 1.0 / 39916800);
@@ -106,6 +108,7 @@ FMM_INLINE double f64_log(double x)
     const uint64_t power = (f64_bits(x) - 0x3fe6a09e667f3bcd) & 0xfff0000000000000;
     const double k = (double)((int64_t)power / 0x10000000000000), m = f64_from(f64_bits(x) - power);
     const double z = (m - 1) / (m + 1), y = z * z;
+    /* Doubles need terms up to the 21st power. */
     double sum = 2.0 / 21;
     sum = FMM_FMA64(sum, y, 2.0 / 19);
     sum = FMM_FMA64(sum, y, 2.0 / 17);

@@ -130,8 +130,9 @@ typedef struct row_sums {
 } row_sums;
 
 /* Entry p of row `row` of the matrix at hand, channels [c, c + n) of out or out2. What belongs to
- * the entry itself, the gradient of its value and what COLS takes from `kept`, is written by the first
- * panel. The matrix at hand is the transpose in COLS, so row and column change places there. */
+ * the entry itself, the gradient of its value and what COLS takes from `kept`, is written by the
+ * first panel. The matrix at hand is the transpose in COLS, so row and column change places there.
+ */
 static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int64_t h, int64_t c,
                   int64_t n, row_sums *sums)
 {
@@ -144,6 +145,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
     double s = score(f, i, j, h), w, ws = 0, wa = 0;
     double a = call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
+    /* The program runs on a tile of one entry. */
     edge_plan_f64 plan;
     edge_prepare_f64(f, &plan);
     edge_tile_f64(&plan, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
@@ -159,7 +161,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
         edge_tile_f64(&plan, 1, &s, &a, &w, &ws, &wa);
         ds += total(&there) * ws;
     } else if (f->g && !(second && f->pass == FMM_COLS)) {
-        blocked_sum product = {0};
+        blocked_sum product = {0}; /* dL/dw */
         for (int64_t k = 0; k < f->g->feat; k++)
             add(&product, get(f->g, i, h, k) * activated(f->activation, raw(f, i, j, h, k)));
         ds = total(&product) * ws;
@@ -171,6 +173,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     }
     for (int64_t k = 0; k < n; k++) {
         const double t = term(f, second, i, j, h, c + k, w, ds);
+        /* NaN replaces whatever was there, and no comparison replaces a NaN. */
         const bool beyond = f->reduce == FMM_MAX ? t > sums->extreme[k] : t < sums->extreme[k];
         if (sums->entries == 0 || beyond || isnan(t)) sums->extreme[k] = t;
         add(&sums->sum[k], t);
@@ -209,6 +212,7 @@ void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
         }
 }
 
+/* Rows [first, last) as one thread's share. */
 static void reference_range(int64_t first, int64_t last, void *call)
 {
     fmm_reference_fused(call, first, last);
@@ -247,6 +251,7 @@ size_t fmm_back_to_back_workspace(const fmm_call *call)
     return score_bytes(call) + fmm_rows_workspace(call);
 }
 
+/* The call and its scores, for the threads that run the edge function. */
 typedef struct edges {
     const fmm_call *call;
     const fmm_dense *e;
@@ -284,6 +289,7 @@ static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
 fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_fusion *f = call->fusion;
+    /* SDDMM wants values, and ones where there are none: a view without data. */
     const fmm_dense ones = {.heads = 1, .feat = 1};
     const fmm_dense e = {.data = exec->workspace,
                          .dtype = f->x->dtype,

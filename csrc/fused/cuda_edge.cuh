@@ -23,7 +23,7 @@
 #include "../cuda/common.cuh"
 #include "formulas.def"
 
-/* F of u = scale s + shift. */
+/* F of u = scale s + shift; EDGE_PROGRAM stands for all that has no such form. */
 enum edge_kind {
     EDGE_ONE,
     EDGE_U,
@@ -69,6 +69,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
             f.factor *= k;
         return f;
     };
+    /* F of what is plain, in place of the identity. */
     const auto apply = [&](int kind, double slope) {
         l.kind = kind, l.slope = slope;
         return l;
@@ -132,6 +133,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
 template <class A> static inline edge_program<A> edge_of_fusion(const fmm_fusion *f)
 {
     edge_program<A> e;
+    /* A register that nothing has written yet is of no known form. */
     edge_form at[FMM_EDGE_REGISTERS];
     for (edge_form &form : at) form = edge_form{EDGE_PROGRAM, false, 1, 1, 0, 0};
     at[0] = edge_form{EDGE_U, false, 1, 1, 0, 0};
@@ -209,6 +211,7 @@ template <class A>
 static __device__ __noinline__ edge_result<A> edge_run(const edge_program<A> &e, A s, A a)
 {
     A at[FMM_EDGE_REGISTERS];
+    /* What a program reads it has written before, but for s and a. */
     at[0] = s, at[1] = a, at[2] = A(0);
     for (int k = 0; k < e.count; k++) {
         const uchar4 step = e.step[k];
@@ -255,7 +258,10 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
     return edge_result<A>{e.valued ? f * a : f, e.valued ? slope * a : slope, e.valued ? f : A(0)};
 }
 
-/* ---- messages ---- */
+/* ---- messages ----
+ *
+ * The operation is an argument of the kernel, the same for all lanes: the switches cost a branch
+ * that nobody takes apart. */
 
 /* One channel before its activation; y is z[j] for SCALE. */
 template <class A> static __device__ __forceinline__ A message_raw(int message, A x, A y)

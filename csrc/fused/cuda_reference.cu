@@ -41,6 +41,7 @@ template <class T> struct pair_at {
     typedef typename sum_of<T>::type A;
     const plain_args<T> &s;
     int64_t i, j, h;
+    /* Channels of either side, in the type of sums. */
     __device__ A x(int64_t c) const { return widen(*element<T>(s.x, i, h, c)); }
     __device__ A y(int64_t c) const { return widen(*element<T>(s.y, j, h, c)); }
     __device__ A g(int64_t c) const { return widen(*element<T>(s.g, i, h, c)); }
@@ -82,6 +83,7 @@ template <class T> struct pair_at {
         const bool by_y = s.pass == FMM_COLS, scale = s.message == FMM_MESSAGE_SCALE;
         if (s.pass == FMM_FORWARD) return w * message(c);
         if (second) return w * g(c) * activation_slope<A>(s.activation, message(c));
+        /* With z the message has no part in x and y, only the score has. */
         const A own = by_y ? y(c) : x(c), other = by_y ? x(c) : y(c);
         A sum = A(0);
         if (!scale)
@@ -140,6 +142,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
                     sum[0][k] = sign * t; /* NaN, once there, stays */
             }
         }
+        /* A full level moves up, in the same steps whatever the row holds. */
         if (extreme || (n + 1) % CHAIN) continue;
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
@@ -154,6 +157,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
     for (int k = 0; k < HELD; k++) {
         const int64_t c = tile + k * WARP + lane;
         if (c >= out.feat) continue;
+        /* A row without entries is 0, for extremes too. */
         A value = A(0);
         if (entries) value = extreme ? sign * sum[0][k] : sum[2][k] + (sum[1][k] + sum[0][k]);
         if (entries && forward && s.reduce == FMM_MEAN) value /= A(entries);
@@ -189,6 +193,7 @@ extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_c
     int before;
     REQUIRE(!f->function, FMM_UNSUPPORTED, "fused: a function in C runs on the CPU only");
     TRY(cuda_enter("fused", exec, &before));
+    /* The host turns the edge program to its form once, for all rows. */
     const int64_t warps = call->a->rows * f->x->heads;
     const unsigned grid = (unsigned)smaller(ceil_div(warps, BLOCK / WARP), REFERENCE_BLOCKS);
     if (grid)
