@@ -1,11 +1,16 @@
-/* The forms of node_sums.c on the CPU: a node, or for SPREAD a part's nodes, is one owner's; then
- * each head of SPREAD's totals. */
+/* The forms of node_sums.c on the CPU. One thread owns a node, or for SPREAD all nodes of a part.
+ * When all parts are done, one thread owns a head of SPREAD's totals:
+ *
+ *     nodes     0 .. 63 | 64 .. 127 | ...        a part, or FMM_NODE_ROWS nodes, is one chunk
+ *     SPREAD    part 0  | part 1    | ...        then each head adds up all parts in order
+ *
+ * Chunks are the same whatever the number of threads, and so are the results. */
 #include "node_sums.h"
 #include "../cpu/simd.h"
 
-enum { PANEL = 128 };
+enum { PANEL = 128 }; /* channels whose sums a loop keeps on the stack */
 
-/* NULL where there is no data: of no channels a view has none, and no address is counted. */
+/* Item i of head h. A view of no channels has no data, and NULL must not be added to. */
 #define AT(d, type, i, h)                                                                          \
     ((d)->data ? (const type *)(d)->data + (i) * (d)->row_stride + (h) * (d)->head_stride : NULL)
 #define LOOPS "../attention/cpu_node_sums.inc"
@@ -13,6 +18,7 @@ enum { PANEL = 128 };
 
 typedef void kernel(const fmm_node_call *call, int64_t first, int64_t last);
 
+/* Chunks [first, last). */
 static void run(int64_t first, int64_t last, void *ctx)
 {
     static kernel *const of[][FMM_DTYPES] = {
@@ -27,6 +33,7 @@ static void run(int64_t first, int64_t last, void *ctx)
     of[call->form][call->x.dtype](call, first, last);
 }
 
+/* Heads [first, last) of SPREAD's totals. */
 static void add_up(int64_t first, int64_t last, void *ctx)
 {
     static kernel *const of[] = {node_total_f32, node_total_f64, node_total_f16, node_total_bf16};
@@ -36,7 +43,7 @@ static void add_up(int64_t first, int64_t last, void *ctx)
 
 fmm_status fmm_node_sums_cpu(const fmm_exec *exec, const fmm_node_call *call)
 {
-    enum { WAKES = 1 << 16 }; /* numbers from which other threads are woken for the totals */
+    enum { WAKES = 1 << 16 }; /* fewer numbers to add up are not worth waking other threads */
     fmm_node_call copy = *call;
     fmm_parallel(exec, fmm_node_parts(FMM_CPU, call->x.rows), run, &copy);
     if (call->form != FMM_NODE_SPREAD) return FMM_OK;

@@ -1,5 +1,6 @@
-/* What attention `segments` can take and how much workspace it needs: host code, from the sizes of
- * the operands alone. */
+/* Which calls attention's `segments` can take, and how much workspace it needs. Both follow from
+ * the sizes of the operands alone, so this is host code, and the caller can ask before it
+ * allocates. */
 #include "cuda.cuh"
 #include "cuda.h"
 
@@ -8,6 +9,8 @@ bool fmm_attention_segments_supports(const fmm_call *call)
     const fmm_csr *a = call->a;
     const fmm_attention *t = call->attention;
     const bool cols = t->pass == FMM_ATTENTION_COLS;
+    /* Gathered rows need strides of 32 bits, and a head must fit a warp's registers. gridDim.y
+     * counts groups of heads and gridDim.x gatt's parts, hence the limits of a grid. */
     const int64_t feat = t->q.feat > t->v.feat ? t->q.feat : t->v.feat;
     return can_gather(cols ? &t->q : &t->k) && can_gather(cols ? &t->gout : &t->v) &&
            (a->cols || !a->nnz) && feat <= attention_widest(t) && t->q.heads <= UINT16_MAX &&
@@ -19,6 +22,7 @@ size_t fmm_attention_segments_workspace(const fmm_call *call)
     const fmm_csr *a = call->a;
     const fmm_attention *t = call->attention;
     const int64_t sum_bytes = t->q.dtype == FMM_F64 ? sizeof(double) : sizeof(float);
+    /* A size that no integer holds is more than any device has. */
     int64_t bytes;
     if (__builtin_mul_overflow(plan_slots(a) * sum_bytes, t->q.heads, &bytes) ||
         __builtin_mul_overflow(bytes, slot_width(t), &bytes))

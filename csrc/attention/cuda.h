@@ -1,4 +1,5 @@
-/* What cuda_algorithms.c needs of the CUDA files of attention. */
+/* What cuda_algorithms.c needs of the CUDA files of attention. cuda_f32.cu and its neighbours hold
+ * one element type each, so that they compile side by side. */
 #ifndef FMM_ATTENTION_CUDA_H
 #define FMM_ATTENTION_CUDA_H
 
@@ -10,7 +11,8 @@ extern "C" {
 
 fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 
-/* What the `segments` kernels can take, and the bytes they need, from sizes alone. */
+/* Whether the `segments` kernels can take a call, and the bytes of workspace that they need. Both
+ * depend on sizes alone. */
 bool fmm_attention_segments_supports(const fmm_call *call);
 size_t fmm_attention_segments_workspace(const fmm_call *call);
 fmm_status fmm_attention_segments_f32(const fmm_exec *exec, const fmm_call *call);

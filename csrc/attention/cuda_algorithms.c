@@ -1,6 +1,7 @@
 /* The algorithms of attention on CUDA, and which one number 0 stands for. */
 #include "cuda.h"
 
+/* A function for each element type, which only the linker ties to its file. */
 static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
 {
     static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
@@ -33,7 +34,8 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
-/* Wider heads than a warp's registers hold are left to `reference`. */
+/* Number 0 stands for `segments` wherever it can take the call. Wider heads than a warp's registers
+ * hold are left to `reference`. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     return fmm_attention_segments_supports(call) ? &algorithms[1] : &algorithms[0];

@@ -1,4 +1,5 @@
-/* Attention over f16: cuda_run.cuh. A file per type, so that they compile side by side. */
+/* Attention over f16. cuda_run.cuh has the code; each type has a file, so that they compile side by
+ * side. */
 #include "cuda_run.cuh"
 
 extern "C" fmm_status fmm_attention_segments_f16(const fmm_exec *exec, const fmm_call *call)

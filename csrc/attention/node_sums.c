@@ -1,20 +1,21 @@
-/* Sums over the channels of single nodes, which graph attention needs beside its passes over edges.
+/* Sums over the channels of single nodes, which graph attention needs beside its walks over
+ * entries.
  *
  *     SCORES  k[i,h] = < att_k[h,:], x[i,h,:] >,  q[i,h] = < att_q[h,:], x[i,h,:] >
- *     DELTA   delta[i,h] = < gout[i,h,:], out[i,h,:] > - glse[i,h], what a backward subtracts; and
- *             of additive scores gq[i,h] = (1 - slope) (< gout, pos > - delta pos_w) + slope glse
- *             (attention.c says why), 0 where the row has no weights (lse is -infinity)
- *     SPREAD  the gradient of SCORES, whose x is attention's v too:
- *             out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:]
- *             total[0][h,:] = sum of gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and
- *             where it is asked for total[2][h,:] = sum of gout[i,h,:], for a bias that was added
- *             to attention's result; parts of the nodes first, then the parts in their order
- *     ADD     out[i,h,:] = x[i,h,:] + value[i,h,:]; a bias is a value of row stride 0, without a
- *             value it is a copy
+ *     DELTA   delta[i,h] = < gout[i,h,:], out[i,h,:] > - glse[i,h], which attention's backward
+ *             subtracts; and for additive scores gq[i,h] = (1 - slope) (< gout, pos > - delta
+ * pos_w) + slope glse (attention.c says why), 0 where the row has no weights (lse is -infinity)
+ *     SPREAD  the gradients of SCORES, whose x is attention's v as well, so that x has one
+ * gradient: out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:] total[0][h,:] = sum of
+ * gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and if the caller wants it
+ * total[2][h,:] = sum of gout[i,h,:], the gradient of a bias that was added to attention's result.
+ * Each part of the nodes is summed first, then the parts are added in their order. ADD out[i,h,:] =
+ * x[i,h,:] + value[i,h,:]. A bias is a value of row stride 0. Without a value this is a copy.
  *
- * Each is one pass over operands of n heads feat numbers in the place of two to ten calls of torch,
- * whose host time is what small graphs wait for. Every result has one owner and terms in an order
- * that depends on sizes alone: the same numbers on every run and any number of threads.
+ * Each form is one pass over operands of n heads feat numbers. It replaces two to ten calls of
+ * torch, and the time that the host needs for those is what small graphs wait for. Every result has
+ * one owner and adds its terms in an order that depends on sizes alone. So every run gives the same
+ * numbers, with any number of threads.
  * Precision: products and sums in f32 (f64 for f64), no accumulator adds more than 512 terms. */
 #include "node_sums.h"
 #include "../core/checks.h"
@@ -23,6 +24,7 @@
 
 #define OP "gat"
 
+/* `sums` says that d has the type of sums, else it has x's dtype. */
 static fmm_status check_shape(const char *name, const fmm_dense *d, const fmm_dense *x,
                               int64_t rows, int64_t heads, int64_t feat, bool sums)
 {
@@ -37,6 +39,7 @@ static fmm_status check_shape(const char *name, const fmm_dense *d, const fmm_de
     return FMM_OK;
 }
 
+/* q, lse and lse_rest are needed for `packed`, pos and pos_w for the gradient of q. */
 static fmm_status check_delta(const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
@@ -56,6 +59,7 @@ static fmm_status check_delta(const fmm_node_call *c)
     return check_shape("lse", &c->lse, x, n, heads, 1, true);
 }
 
+/* Without nodes the totals are zeros, and the operands of nodes are not looked at. */
 static fmm_status check_spread(const fmm_exec *exec, const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
@@ -79,7 +83,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_node_call *c)
     REQUIRE((unsigned)c->form <= FMM_NODE_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
             (int)c->form);
     TRY(fmm_check_dense(OP, "x", x));
-    if (!heads) return FMM_OK; /* what has no elements is of any shape */
+    if (!heads) return FMM_OK; /* without heads nothing has elements, and any shape will do */
     if (c->form == FMM_NODE_SPREAD) TRY(check_spread(exec, c));
     if (!n) return FMM_OK;
     if (c->form == FMM_NODE_DELTA) return check_delta(c);
@@ -97,6 +101,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_node_call *c)
 fmm_status fmm_node_sums(const fmm_exec *exec, const fmm_node_call *call)
 {
     TRY(check(exec, call));
+    /* Without nodes SPREAD still writes zeros, and DELTA still clears counters. */
     if (!call->x.heads || (call->form >= FMM_NODE_SPREAD && !call->x.feat)) return FMM_OK;
     if (!call->x.rows && call->form != FMM_NODE_SPREAD && !call->arrived) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_node_sums_cuda(exec, call)

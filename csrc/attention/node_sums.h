@@ -1,5 +1,6 @@
-/* What additive attention asks of each node by itself; see node_sums.c. Internal: attention's
- * gradients and the layer that projects one tensor to q, k and v. */
+/* Sums over the channels of single nodes, and over nodes, which additive attention needs beside its
+ * walks over entries. node_sums.c has the equations. This interface is internal: the torch
+ * operators of attention use it. */
 #ifndef FMM_NODE_SUMS_H
 #define FMM_NODE_SUMS_H
 
@@ -12,10 +13,13 @@ typedef enum fmm_node_form {
     FMM_NODE_ADD,
 } fmm_node_form;
 
+/* FMM_NODE_ROWS is the fewest nodes that a part of SPREAD has. On a GPU a block of
+ * SPREAD owns at least FMM_NODE_COLUMNS channels, if there are as many. */
 enum { FMM_NODE_ROWS = 64, FMM_NODE_COLUMNS = 32 };
 
-/* Nodes to a part of FMM_NODE_SPREAD. On a GPU a part's sums are 8 side by side, so that there are
- * at most 1,024 parts for the last block to add up while they stay short; on a CPU they are one. */
+/* How many nodes a part of SPREAD has. A CPU adds up the nodes of a part one after the other, so a
+ * part has FMM_NODE_ROWS. A GPU block has at least 8 sums side by side for each channel. So it can
+ * take more nodes, up to MOST, and there are about PARTS parts for the last block to add up. */
 static inline int64_t fmm_node_rows(fmm_device device, int64_t n)
 {
     enum { PARTS = 1024, MOST = 4096 };
@@ -27,33 +31,39 @@ static inline int64_t fmm_node_parts(fmm_device device, int64_t n)
     const int64_t rows = fmm_node_rows(device, n);
     return n ? n / rows + (n % rows != 0) : 1;
 }
-/* What COLS of additive attention gathers of a row on a GPU, as DELTA leaves it: numbers a head. */
+/* COLS of additive attention gathers this many numbers of a row and head on a GPU. DELTA can leave
+ * them where COLS reads them. */
 enum { FMM_NODE_PACKED = 4 };
 
-/* Sums are of f32 (f64 for f64), everything else of x's dtype. */
+/* A call of one form; the forms that use an operand stand behind it. `sums` marks tensors of the
+ * type of sums, f32 (f64 for f64). All others have x's dtype. */
 typedef struct fmm_node_call {
     fmm_node_form form;
-    fmm_dense x;          /* [n, heads, feat]; DELTA: gout */
-    fmm_dense att[2];     /* [1, heads, feat]: of k, of q; SCORES, SPREAD */
-    fmm_dense score[2];   /* [n, heads]: k and q; SPREAD: their gradients; DELTA: q, and of it */
-    fmm_dense value;      /* [n, heads, feat]; DELTA: out; SPREAD: gv; ADD: or absent */
-    fmm_dense gout;       /* [n, heads, feat]; SPREAD, with total[2] */
-    fmm_dense pos;        /* [n, heads, feat] sums, with score[1]; DELTA */
-    fmm_dense lse, pos_w; /* [n, heads] sums; DELTA, pos_w with pos */
-    fmm_dense lse_rest;   /* the same, or absent: zeros; DELTA, with packed */
-    fmm_dense glse;       /* [n, heads] sums, or absent: zeros; DELTA */
-    fmm_dense delta;      /* [n, heads] sums, a result of DELTA */
-    fmm_dense out;        /* [n, heads, feat]; SPREAD; ADD, may be x */
-    fmm_dense total[3];   /* [1, heads, feat], the last may be absent; SPREAD */
-    fmm_dense parts;      /* [fmm_node_parts, 2 or 3 heads, feat] sums, scratch of SPREAD */
-    void *packed; /* a GPU's, [n, FMM_NODE_PACKED heads] sums; DELTA, score[0], lse, its rest */
-    uint32_t
-        *arrived; /* a GPU's, one per FMM_NODE_COLUMNS channels: DELTA clears them for SPREAD */
+    fmm_dense x;        /* [n, heads, feat]; of DELTA it is gout */
+    fmm_dense att[2];   /* [1, heads, feat] of k and of q: SCORES, SPREAD */
+    fmm_dense score[2]; /* [n, heads] k and q: SCORES; their gradients: SPREAD; q and its gradient,
+                         * either may be absent: DELTA */
+    fmm_dense value;    /* [n, heads, feat] out: DELTA; gv: SPREAD; what to add, or absent: ADD */
+    fmm_dense gout;     /* [n, heads, feat]: SPREAD, with total[2] */
+    fmm_dense pos;      /* [n, heads, feat] sums: DELTA, with score[1] */
+    fmm_dense lse, pos_w; /* [n, heads] sums: DELTA, pos_w with pos */
+    fmm_dense lse_rest;   /* [n, heads] sums, zeros if absent: DELTA, with packed */
+    fmm_dense glse;       /* [n, heads] sums, the gradient of lse, zeros if absent: DELTA */
+    fmm_dense delta;      /* [n, heads] sums, a result: DELTA */
+    fmm_dense out;        /* [n, heads, feat], a result: SPREAD; ADD, where it may be x */
+    fmm_dense total[3];   /* [1, heads, feat], results, the last may be absent: SPREAD */
+    fmm_dense parts;      /* [fmm_node_parts, 2 or 3 heads, feat] sums, scratch: SPREAD */
+    void *packed;      /* [n, FMM_NODE_PACKED heads] sums, a result on a GPU, or NULL: DELTA, with
+                        * score[0] and lse */
+    uint32_t *arrived; /* scratch on a GPU, a counter for FMM_NODE_COLUMNS channels each. DELTA sets
+                        * them to 0, SPREAD counts. */
     double slope;
 } fmm_node_call;
 
+/* Checks the operands of the call and runs it on exec's device. */
 fmm_status fmm_node_sums(const fmm_exec *exec, const fmm_node_call *call);
 
+/* The kernels of the two devices, which rely on these checks. */
 fmm_status fmm_node_sums_cpu(const fmm_exec *exec, const fmm_node_call *call);
 fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call);
 

@@ -1,13 +1,13 @@
-/* fusedmm::_gat_scores and _gat_delta: what additive attention asks of each node by itself; see
- * node_sums.c. x, out and their gradients are [n, H, C], att [1, H, C], k, q and theirs [n, H, 1],
- * what else is one number per node and head [n, H]; a tensor without elements is absent.
- */
+/* fusedmm::_gat_scores and _gat_delta: the sums that additive attention needs of each node by
+ * itself. node_sums.c has the equations. x, out and their gradients are [n, H, C], att is [1, H,
+ * C], k, q and their gradients are [n, H, 1]. Whatever else is one number per node and head is [n,
+ * H]. A tensor without elements is absent. */
 #include "../torch/frame.h"
 #include "node_sums.h"
 
 #include <inttypes.h>
 
-/* att, [1, H, C]. */
+/* Takes att, which is [1, H, C]. */
 static bool take(frame *f, int k, const char *name, fmm_dense *d)
 {
     tensor t;
@@ -16,7 +16,8 @@ static bool take(frame *f, int k, const char *name, fmm_dense *d)
                       : frame_fail(f, "%s must have 3 dimensions, not %" PRId64, name, t.dim);
 }
 
-/* A result [n, H, 1] like x's, or without the last dimension; of sums, or of x's dtype. */
+/* Allocates a result of `dim` dimensions, [n, H, 1] or [n, H], on the device of x. `sums` gives it
+ * the type of sums, else it has x's dtype. */
 static bool give(frame *f, fmm_dense *d, tensor *t, const tensor *x, const fmm_dense *like,
                  bool sums, int64_t dim)
 {
@@ -52,8 +53,8 @@ done:
     frame_finish(&f, "gat_scores", stack, out, 2);
 }
 
-/* (gout, out, lse, lse_rest, glse, pos, pos_w, q, float slope) -> delta, gq, packed; gq without
- * elements if pos is, packed if q is, and on the CPU. */
+/* (gout, out, lse, lse_rest, glse, pos, pos_w, q, float slope) -> delta, gq, packed. gq has no
+ * elements if pos has none. packed has none if q has none, and never any on the CPU. */
 static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { GOUT, OUT, LSE, LSE_REST, GLSE, POS, POS_W, Q, TENSORS, DELTA = 0, GQ, PACKED, RESULTS };
