@@ -47,6 +47,24 @@ read_own(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t 
     }
 }
 
+/* The same as numbers. lse and delta are those of ROWS; COLS gathers them. */
+template <class K> struct own_numbers {
+    typedef typename K::T T;
+    typedef typename K::A A;
+    A s[K::PS][K::VS], v[K::PER][K::VEC];
+    A lse, delta;
+    __device__ __forceinline__ void take(const own_row<K> &from)
+    {
+        lse = delta = A(0);
+#pragma unroll
+        for (int i = 0; i < K::PS; i++) unpack<T, K::VS>(from.s[i], s[i]);
+#pragma unroll
+        for (int i = 0; i < K::PER; i++)
+            if (K::BACK) unpack<T, K::VEC>(from.v[i], v[i]);
+        if (K::WALK == ROWS) lse = lse_of_weights(from.lse), delta = from.delta;
+    }
+};
+
 /* FLY entries of one row. */
 template <class K> struct batch {
     typedef typename K::A A;
@@ -111,12 +129,11 @@ read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
     for (int f = 0; f < K::FLY; f++) to[f] = widen(raw[f]);
 }
 
-/* Starts all loads of the batch. lse and delta are those of the row walked over, unless COLS
- * gathers them. */
+/* Starts all loads of the batch. */
 template <class K>
-static __device__ __forceinline__ void
-gather(const attend_lane<K> &me, const attend_args<typename K::T> &s, typename K::A own_lse,
-       typename K::A own_delta, batch<K> *b)
+static __device__ __forceinline__ void gather(const attend_lane<K> &me,
+                                              const attend_args<typename K::T> &s,
+                                              const own_numbers<K> &own, batch<K> *b)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -138,7 +155,7 @@ gather(const attend_lane<K> &me, const attend_args<typename K::T> &s, typename K
             if (K::LATE && !K::PAIR) b->q[f] = read_one<A>(me.stats_q, at, stats_row);
             if (K::PAIR) read_two(me.stats_q, at, stats_row, &b->q[f], &b->rest[f]);
         } else {
-            b->lse[f] = own_lse, b->delta[f] = own_delta;
+            b->lse[f] = own.lse, b->delta[f] = own.delta;
         }
 #pragma unroll
         for (int i = 0; i < K::PER; i++)

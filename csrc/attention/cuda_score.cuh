@@ -26,12 +26,6 @@ template <class K> struct scored {
     A leaned[K::FLY][K::PS][K::VS]; /* GATV2: leaky(t) */
 };
 
-/* What the row is scored with: its own operands as numbers, and att in GATV2. */
-template <class K> struct own_numbers {
-    typedef typename K::A A;
-    A s[K::PS][K::VS], v[K::PER][K::VEC];
-};
-
 /* The part of entry f's logit that this lane's columns make. */
 template <class K>
 static __device__ __forceinline__ void

@@ -31,9 +31,8 @@
 template <class K>
 static __device__ __forceinline__ void
 walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const span &mine,
-         const span &now, int r, const own_numbers<K> &own, typename K::A own_lse,
-         typename K::A own_delta, const typename K::A (&att)[K::PS][K::VS], entry<K::EDGES> *near,
-         row_sums<K> *sums)
+         const span &now, int r, const own_numbers<K> &own,
+         const typename K::A (&att)[K::PS][K::VS], entry<K::EDGES> *near, row_sums<K> *sums)
 {
     entry<K::EDGES> near_next;
     const int longest = max(me.most_of_groups(now.length), 1);
@@ -53,7 +52,7 @@ walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const sp
             batch<K> b;
             scored<K> of;
             deal(me, s, *near, c, &b);
-            gather(me, s, own_lse, own_delta, &b);
+            gather(me, s, own, &b);
             score(me, s, own, att, b, &of);
             if constexpr (K::BACK)
                 accumulate_back(me, s, now.row, b, of, sums);
@@ -116,19 +115,13 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
         for (int r = 0; r < rows; r++) {
             own_numbers<K> own;
             row_sums<K> sums;
-            A own_lse = A(0), own_delta = A(0);
             sums.start();
-#pragma unroll
-            for (int i = 0; i < K::PS; i++) unpack<T, K::VS>(packed.s[i], own.s[i]);
-#pragma unroll
-            for (int i = 0; i < K::PER; i++)
-                if (K::BACK) unpack<T, K::VEC>(packed.v[i], own.v[i]);
-            if (K::WALK == ROWS) own_lse = lse_of_weights(packed.lse), own_delta = packed.delta;
+            own.take(packed);
             if (K::AHEAD)
                 read_own(me, s, __shfl_sync(ALL, mine.row, base + ((r + 1) & (group - 1))),
                          &packed);
 
-            walk_row(me, s, mine, now, r, own, own_lse, own_delta, att, &near, &sums);
+            walk_row(me, s, mine, now, r, own, att, &near, &sums);
             finish(me, s, item, r, now.row, att, &sums);
             if constexpr (COLLECT)
                 if (now.length > 0) collect(sums, collected); /* else no row at all was read */
