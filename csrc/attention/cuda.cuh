@@ -92,8 +92,7 @@ template <class T> struct attend_args {
     int32_t heads, feat, feat_v;
     int32_t lane_bits, group_bits; /* logarithms of the lanes of a head and of a group of heads */
     int32_t shift;                 /* a bundle has at most 2^shift rows */
-    int64_t hub_width;             /* the join's threads share out a hub's slot as if it had as many
-                                    * QUADs */
+    int64_t hub_width;             /* the QUADs by which the join's threads divide a hub's slot */
     bool drops;                    /* dropout is above 0 */
     bool early;                    /* COLS may start while the kernel before it still runs */
 };

@@ -30,11 +30,11 @@ template <class K> struct row_sums {
 #pragma unroll
         for (int i = 0; i < K::PS; i++)
 #pragma unroll
-            for (int v_ = 0; v_ < K::VS; v_++) s[i][v_] = turned[i][v_] = A(0);
+            for (int c = 0; c < K::VS; c++) s[i][c] = turned[i][c] = A(0);
 #pragma unroll
         for (int i = 0; i < K::PER; i++)
 #pragma unroll
-            for (int v_ = 0; v_ < K::VEC; v_++) v[i][v_] = pos[i][v_] = A(0);
+            for (int c = 0; c < K::VEC; c++) v[i][c] = pos[i][c] = A(0);
     }
 };
 
@@ -71,9 +71,9 @@ template <class K> struct walk_aside {
 };
 
 /* FORWARD. An ABSENT entry gets the logit -infinity, so its weight is 0. Its value is not added at
- * all unless with POS, because 0 times an infinity would be NaN. */
+ * all, because 0 times an infinity would be NaN. With POS it is added: cuda_fetch.cuh says why. */
 template <class K>
-static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, scored<K> &of,
+static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, scored<K> &scores,
                                                           row_sums<K> *r)
 {
     typedef typename K::T T;
@@ -83,8 +83,8 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
     A higher = r->high;
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
-        if (b.j[f] & ABSENT) of.logit[f] = -A(INFINITY);
-        higher = most(higher, of.logit[f]);
+        if (b.j[f] & ABSENT) scores.logit[f] = -A(INFINITY);
+        higher = most(higher, scores.logit[f]);
     }
     /* All sums so far were relative to the old `high`. */
     const A zero = bounded(higher), shrink = exp_of(r->high - zero);
@@ -102,11 +102,11 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
     for (int f = 0; f < K::FLY; f++) {
         /* The denominator counts w, since dropout and the edges' weights act on the softmax's
          * result; the values count `use`. */
-        const A w = exp_of(of.logit[f] - zero), use = K::EDGES ? w * b.by[f] : w;
+        const A w = exp_of(scores.logit[f] - zero), use = K::EDGES ? w * b.by[f] : w;
         r->sum += w;
-        const A use_pos = K::POS && of.above[f] ? use : A(0);
+        const A use_pos = K::POS && scores.above[f] ? use : A(0);
         const bool counts = K::POS || !(b.j[f] & ABSENT);
-        if (K::POS && of.above[f]) r->pos_w += w;
+        if (K::POS && scores.above[f]) r->pos_w += w;
 #pragma unroll
         for (int i = 0; i < K::PER; i++) {
             A wide[VEC];
@@ -125,20 +125,20 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
 /* Logits less the logarithm of their row's sum, lse + lse_rest. lse_rest is read only where lse is
  * so large that its rounding shows, since a load under a branch is waited for at once. */
 template <class K>
-static __device__ __forceinline__ void subtract_lse(const attend_lane<K> &me,
-                                                    const attend_args<typename K::T> &s,
-                                                    int64_t row, const batch<K> &b, scored<K> &of)
+static __device__ __forceinline__ void
+subtract_lse(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
+             const batch<K> &b, scored<K> &scores)
 {
     typedef typename K::A A;
     /* lse_rest is asked about once a batch: a branch for each entry would wait for each load. */
     bool large = false;
 #pragma unroll
     for (int f = 0; f < K::FLY; f++)
-        large |= fabs(b.lse[f]) > A(LARGE_LSE), of.logit[f] -= b.lse[f];
+        large |= fabs(b.lse[f]) > A(LARGE_LSE), scores.logit[f] -= b.lse[f];
     if (large && s.lse_rest.data)
         for (int f = 0; f < K::FLY; f++) {
             const int64_t of_row = K::WALK == COLS ? int64_t(b.j[f] & ~ABSENT) : row;
-            of.logit[f] -= __ldg(s.lse_rest.at(of_row, me.head, 0));
+            scores.logit[f] -= __ldg(s.lse_rest.at(of_row, me.head, 0));
         }
 }
 
@@ -164,27 +164,27 @@ write_edge(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_
 template <class K>
 static __device__ __forceinline__ void
 accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
-                const batch<K> &b, scored<K> &of, row_sums<K> *r)
+                const batch<K> &b, scored<K> &scores, row_sums<K> *r)
 {
     typedef typename K::T T;
     typedef typename K::A A;
     A met = A(0), level = A(0); /* LATE: the batch's sums of dot, and of delta */
-    if (!K::PAIR) subtract_lse(me, s, row, b, of);
+    if (!K::PAIR) subtract_lse(me, s, row, b, scores);
 #pragma unroll
     for (int f = 0; f < K::FLY; f++) {
-        const A w = b.j[f] & ABSENT
-                        ? A(0)
-                        : exp_of(K::PAIR ? of.logit[f] - b.lse[f] - b.rest[f] : of.logit[f]);
+        const A w = b.j[f] & ABSENT ? A(0)
+                                    : exp_of(K::PAIR ? scores.logit[f] - b.lse[f] - b.rest[f]
+                                                     : scores.logit[f]);
         const A use = K::EDGES ? w * b.by[f] : w;
-        const A t = K::EDGES ? b.by[f] * of.dot[f] : of.dot[f];
+        const A t = K::EDGES ? b.by[f] * scores.dot[f] : scores.dot[f];
         const A slant = w * (t - b.delta[f]);
-        const A gain_s = slant * of.gain[f];
+        const A gain_s = slant * scores.gain[f];
         if (K::EDGES && K::WALK == ROWS && me.live && !me.sub && !(b.j[f] & ABSENT))
-            write_edge(me, s, b.edge[f], use, b.drop[f] * w * of.dot[f], gain_s);
+            write_edge(me, s, b.edge[f], use, b.drop[f] * w * scores.dot[f], gain_s);
         /* The side of the score: gq, or gk. */
         if constexpr (K::LATE) {
-            met = fma(use * of.gain[f], of.dot[f], met);
-            level = fma(w * of.gain[f], b.delta[f], level);
+            met = fma(use * scores.gain[f], scores.dot[f], met);
+            level = fma(w * scores.gain[f], b.delta[f], level);
         } else if constexpr (K::SCALAR) {
             r->s[0][0] += gain_s;
         } else {
@@ -194,10 +194,10 @@ accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, i
                 if (K::SCORE == FMM_DOT) unpack<T, K::VS>(b.far_s[f][i], wide);
 #pragma unroll
                 for (int v = 0; v < K::VS; v++) {
-                    const A by_v = K::SCORE == FMM_DOT ? wide[v] : of.tilt[f][i][v];
+                    const A by_v = K::SCORE == FMM_DOT ? wide[v] : scores.tilt[f][i][v];
                     r->s[i][v] = fma(slant, by_v, r->s[i][v]);
                     if (K::COLLECT)
-                        r->turned[i][v] = fma(slant, of.leaned[f][i][v], r->turned[i][v]);
+                        r->turned[i][v] = fma(slant, scores.leaned[f][i][v], r->turned[i][v]);
                 }
             }
         }

@@ -4,9 +4,8 @@
  * piece go to the piece's own slot of the workspace; the join (cuda_join.cuh) adds up the slots of
  * a row in the order of its pieces.
  *
- *     item.count > 0    rows of a bundle    -> out, gq, gk, gv at the row
- *     item.count == 0   piece item.from     -> partial[item.from][head][width_s sums, then the
- * rest]
+ *     item.count > 0     rows of a bundle   ->  out, gq, gk or gv at the row
+ *     item.count == 0    piece item.from    ->  partial[item.from][head][.. to_s .. | .. to_v ..]
  *
  * gatt is a sum over all rows, which no item owns. So each block takes a fixed share of the items,
  * sums theirs in shared memory and leaves one sum for the caller to add up. */

@@ -74,6 +74,7 @@ template <class A, int WALK, bool POS> struct quad {
     }
 };
 
+/* CREW threads, which take tasks a grid apart: first the rows of a few pieces, then the hubs. */
 template <class T, int WALK, bool POS>
 static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREWS)
     attend_join(const __grid_constant__ attend_args<T> s)
@@ -84,11 +85,11 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t stride = s.heads * s.width; /* from a slot to the next */
     /* The columns of a head in a slot, which FORWARD's last QUAD is not. With POS the second half
-     * of them are those of to_pos. */
+     * of them belong to to_pos. */
     const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
 
     /* How many columns the operand that owns column c still has there: the rest of its last QUAD is
-     * padding, which nobody wrote. */
+     * padding that no kernel has written. */
     auto columns_from = [&](int64_t c) {
         if (POS && c >= width / 2) return s.feat_v - (c - width / 2);
         return c < s.width_s ? s.feat - c : s.feat_v - (c - s.width_s);

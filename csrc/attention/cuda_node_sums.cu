@@ -29,6 +29,7 @@ template <class T, int FORM, int VEC, int N>
 static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant__ node_args<T> s)
 {
     typedef typename sum_of<T>::type A;
+    /* first is the group's first item, of_warp the group's place in its warp. */
     const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
     const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
     const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
@@ -143,6 +144,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     typedef typename sum_of<T>::type A;
     enum { AT_ONCE = VEC > 1 ? 2 : 1 }; /* how many nodes a thread has under way */
     __shared__ bool last;
+    /* A thread's place: which turn of the block, which channel, of which part and tile. */
     const int lanes = 1 << s.lane_bits, turns = BLOCK >> s.lane_bits;
     const int turn = threadIdx.x >> s.lane_bits, lane = threadIdx.x & (lanes - 1);
     const int64_t width = s.heads * s.feat, tiles = ceil_div(width, int64_t(lanes) * VEC);
@@ -187,6 +189,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
             store<T, VEC>(at<VEC>(s.out, first + n * turns, h) + c, gv);
         }
     }
+    /* The block's sums of this part. */
     const bool writes = live && turn < planes;
     const int64_t plane = turn * int64_t(s.heads) + h;
     join<A, VEC>(sums, s.lane_bits, total);
@@ -340,6 +343,8 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node
     return FMM_OK;
 }
 
+/* The element type decides on the kernels. They all are in this file, since they compile quickly.
+ */
 extern "C" fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call)
 {
     int before;

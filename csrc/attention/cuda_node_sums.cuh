@@ -13,7 +13,7 @@ extern "C" {
 #include "node_sums.h"
 }
 
-enum { PLANES = 3 }; /* of SPREAD's totals: those of att_k, of att_q, and the sum of gout */
+enum { PLANES = 3 }; /* SPREAD's totals: for att_k, for att_q, and the sum of gout */
 /* What node_dots computes. DELTA_POS is DELTA that also makes q's gradient from pos and pos_w. */
 enum { SCORES, DELTA, DELTA_POS };
 static_assert(FMM_NODE_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");

@@ -225,8 +225,8 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* gatt is a sum over all entries of A. It comes in parts, each over an equal stretch of rows, which
- * the caller adds up. */
+/* gatt is a sum over all entries of A, each with the factor leaky(q + k). It comes in parts, each
+ * over an equal stretch of rows, which the caller adds up. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     att_reference(const __grid_constant__ plain_args<T> s)
@@ -313,6 +313,7 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
         att_reference<T><<<grid(s.parts * heads * s.feat), BLOCK, 0, stream>>>(s);
 }
 
+/* The element type of q decides on the kernels; all operands but the sums have it. */
 extern "C" fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     int before;

@@ -40,6 +40,7 @@ walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const sp
     for (int done = 0; done < longest; done += me.group) {
         if (done && done % CHAIN == 0) aside.put(done == CHAIN, sums);
         arrive(me, s, done + me.lane < now.length, near);
+        /* The chunk ahead is this row's next one, or the first of the row after it. */
         span ahead = now;
         int at = done + me.group;
         if (at >= longest) {
@@ -50,20 +51,22 @@ walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const sp
         const int end = min(me.group, longest - done);
         for (int c = 0; c < end; c += K::FLY) {
             batch<K> b;
-            scored<K> of;
+            scored<K> scores;
             deal(me, s, *near, c, &b);
             gather(me, s, own, &b);
-            score(me, s, own, att, b, &of);
+            score(me, s, own, att, b, &scores);
             if constexpr (K::BACK)
-                accumulate_back(me, s, now.row, b, of, sums);
+                accumulate_back(me, s, now.row, b, scores, sums);
             else
-                accumulate_forward(b, of, sums);
+                accumulate_forward(b, scores, sums);
         }
         *near = near_next;
     }
     if (longest > CHAIN) aside.take(sums);
 }
 
+/* All warps of a block take the same number of turns (block_k), because a block that collects gatt
+ * meets at a barrier in the end. A matrix without items has one turn, for its empty rows. */
 template <class K>
 static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     attend_segments(const __grid_constant__ attend_args<typename K::T> s)
@@ -71,7 +74,7 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     typedef typename K::T T;
     typedef typename K::A A;
     constexpr bool COLLECT = K::COLLECT;
-    let_next_start();
+    let_next_start(); /* the join, if it is launched early */
 
     const attend_lane<K> me(s);
     /* Copies: through `me` the compiler shares more between rows, and spills. */
