@@ -72,9 +72,7 @@ template <class K> struct walk_aside {
 
 /* FORWARD. An ABSENT entry gets the logit -infinity, so its weight is 0. Its value is not added at
  * all, because 0 times an infinity would be NaN. With POS it is added: cuda_fetch.cuh says why. */
-template <class K>
-static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, scored<K> &scores,
-                                                          row_sums<K> *r)
+STEP void accumulate_forward(const batch<K> &b, scored<K> &scores, row_sums<K> *r)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -124,10 +122,8 @@ static __device__ __forceinline__ void accumulate_forward(const batch<K> &b, sco
 
 /* Logits less the logarithm of their row's sum, lse + lse_rest. lse_rest is read only where lse is
  * so large that its rounding shows, since a load under a branch is waited for at once. */
-template <class K>
-static __device__ __forceinline__ void
-subtract_lse(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
-             const batch<K> &b, scored<K> &scores)
+STEP void subtract_lse(const attend_lane<K> &me, const walk_args<K> &s, int64_t row,
+                       const batch<K> &b, scored<K> &scores)
 {
     typedef typename K::A A;
     /* lse_rest is asked about once a batch: a branch for each entry would wait for each load. */
@@ -143,10 +139,8 @@ subtract_lse(const attend_lane<K> &me, const attend_args<typename K::T> &s, int6
 }
 
 /* ROWS writes what belongs to single entries. The first lane of a head writes each once. */
-template <class K>
-static __device__ __forceinline__ void
-write_edge(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t edge,
-           typename K::A use, typename K::A weight, typename K::A bias)
+STEP void write_edge(const attend_lane<K> &me, const walk_args<K> &s, int64_t edge,
+                     typename K::A use, typename K::A weight, typename K::A bias)
 {
     typedef typename K::T T;
     if (s.to_use.data) *s.to_use.at(edge, me.head, 0) = narrow<T>(use);
@@ -161,10 +155,8 @@ write_edge(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_
  *     gain_s is the gradient of leaky's argument in ADDITIVE.
  * The operands of a logit get slant times their factor: in DOT the far operand, in GATV2 leaky's
  * slope at each column. The factor that all entries share (scale, att) waits for the row's end. */
-template <class K>
-static __device__ __forceinline__ void
-accumulate_back(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
-                const batch<K> &b, scored<K> &scores, row_sums<K> *r)
+STEP void accumulate_back(const attend_lane<K> &me, const walk_args<K> &s, int64_t row,
+                          const batch<K> &b, scored<K> &scores, row_sums<K> *r)
 {
     typedef typename K::T T;
     typedef typename K::A A;

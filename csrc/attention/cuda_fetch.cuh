@@ -51,10 +51,8 @@ static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, ui
 
 /* Starts the loads of entry `at` + this lane of a row. Nothing here waits for them, and none is
  * under a branch, at whose end it would be waited for. */
-template <class K>
-static __device__ __forceinline__ void fetch(const attend_lane<K> &me,
-                                             const attend_args<typename K::T> &s, const span &from,
-                                             int at, entry<K::EDGES> *to)
+STEP void fetch(const attend_lane<K> &me, const walk_args<K> &s, const span &from, int at,
+                entry<K::EDGES> *to)
 {
     const bool some = from.length > 0;
     const int64_t p = from.begin + min(at + me.lane, from.length - 1);
@@ -72,10 +70,7 @@ static __device__ __forceinline__ void fetch(const attend_lane<K> &me,
 
 /* Waits for the loads and checks what they brought. `there` says that the entry is not past the end
  * of its row. */
-template <class K>
-static __device__ __forceinline__ void arrive(const attend_lane<K> &me,
-                                              const attend_args<typename K::T> &s, bool there,
-                                              entry<K::EDGES> *it)
+STEP void arrive(const attend_lane<K> &me, const walk_args<K> &s, bool there, entry<K::EDGES> *it)
 {
     if (it->column >= (uint32_t)s.a.cols) it->column = ABSENT;
     if (!there) it->column |= ABSENT;

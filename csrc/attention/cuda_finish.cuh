@@ -17,9 +17,9 @@
 /* Writes the sums of row r of an item to the row, or to the piece's slot `offset` sums into it. */
 template <class K, class U>
 static __device__ __forceinline__ void
-write_sums(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item_view &item,
-           int r, int64_t row, const typename K::A (*sums)[K::VEC], const own_side<U> &to,
-           int64_t offset, const bool *in)
+write_sums(const attend_lane<K> &me, const walk_args<K> &s, const item_view &item, int r,
+           int64_t row, const typename K::A (*sums)[K::VEC], const own_side<U> &to, int64_t offset,
+           const bool *in)
 {
     typedef typename K::A A;
     constexpr int VEC = K::VEC;
@@ -42,9 +42,7 @@ write_sums(const attend_lane<K> &me, const attend_args<typename K::T> &s, const 
 
 /* The results of a row without entries are zeros, and its lse is -infinity. ROWS writes no zeros to
  * edges, because the row has none. */
-template <class K>
-static __device__ __forceinline__ void write_empty(const attend_lane<K> &me,
-                                                   const attend_args<typename K::T> &s, int64_t row)
+STEP void write_empty(const attend_lane<K> &me, const walk_args<K> &s, int64_t row)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -65,10 +63,8 @@ static __device__ __forceinline__ void write_empty(const attend_lane<K> &me,
 }
 
 /* FORWARD: a whole row's sums become shares of its softmax; a piece's stay relative to `high`. */
-template <class K>
-static __device__ __forceinline__ void
-finish_softmax(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row,
-               bool whole, bool piece, typename K::A *slot, row_sums<K> *sums)
+STEP void finish_softmax(const attend_lane<K> &me, const walk_args<K> &s, int64_t row, bool whole,
+                         bool piece, typename K::A *slot, row_sums<K> *sums)
 {
     typedef typename K::A A;
     constexpr bool POS = K::POS;
@@ -95,10 +91,8 @@ finish_softmax(const attend_lane<K> &me, const attend_args<typename K::T> &s, in
 
 /* Row r of an item. A piece is an item of a single row, which is neither whole nor part of a
  * bundle; in rows past the end of a shorter bundle of the warp both are false. */
-template <class K>
-static __device__ __forceinline__ void
-finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item_view &item, int r,
-       int64_t row, const typename K::A (&att)[K::PS][K::VS], row_sums<K> *sums)
+STEP void finish(const attend_lane<K> &me, const walk_args<K> &s, const item_view &item, int r,
+                 int64_t row, const typename K::A (&att)[K::PS][K::VS], row_sums<K> *sums)
 {
     typedef typename K::T T;
     typename K::A *const slot = s.partial + (int64_t(item.from) * s.heads + me.head) * s.width;
@@ -128,8 +122,7 @@ finish(const attend_lane<K> &me, const attend_args<typename K::T> &s, const item
  * registers, of which there are too few for both. */
 template <class K> using gatt_sums = typename K::A[K::PS * K::VS][K::THREADS];
 
-template <class K>
-static __device__ __forceinline__ void collect(const row_sums<K> &sums, gatt_sums<K> &collected)
+STEP void collect(const row_sums<K> &sums, gatt_sums<K> &collected)
 {
 #pragma unroll
     for (int i = 0; i < K::PS; i++)
@@ -138,10 +131,8 @@ static __device__ __forceinline__ void collect(const row_sums<K> &sums, gatt_sum
 }
 
 /* The first group adds up what the `in_block` groups of the block have, in their order. */
-template <class K>
-static __device__ __forceinline__ void write_collected(const attend_lane<K> &me,
-                                                       const attend_args<typename K::T> &s,
-                                                       const gatt_sums<K> &collected, int in_block)
+STEP void write_collected(const attend_lane<K> &me, const walk_args<K> &s,
+                          const gatt_sums<K> &collected, int in_block)
 {
     typedef typename K::A A;
     if (!s.to_att.data) return;

@@ -23,9 +23,7 @@ template <class K> struct own_row {
 
 /* A lane without columns has zeros; so has, on the side of the values, every lane of the pass
  * WEIGHTS, which has no gout. */
-template <class K>
-static __device__ __forceinline__ void
-read_own(const attend_lane<K> &me, const attend_args<typename K::T> &s, int64_t row, own_row<K> *to)
+STEP void read_own(const attend_lane<K> &me, const walk_args<K> &s, int64_t row, own_row<K> *to)
 {
     typedef typename K::T T;
     typedef typename K::A A;
@@ -79,10 +77,8 @@ template <class K> struct batch {
 };
 
 /* Takes the batch's entries, from the c-th of the chunk on, from the lanes that fetched them. */
-template <class K>
-static __device__ __forceinline__ void deal(const attend_lane<K> &me,
-                                            const attend_args<typename K::T> &s,
-                                            const entry<K::EDGES> &near, int c, batch<K> *b)
+STEP void deal(const attend_lane<K> &me, const walk_args<K> &s, const entry<K::EDGES> &near, int c,
+               batch<K> *b)
 {
     typedef typename K::A A;
 #pragma unroll
@@ -117,10 +113,8 @@ static __device__ __forceinline__ void read_two(const char *stats, uint32_t row,
 
 /* Reads one number of each entry's edge: bias or weight. They are all read before the first is
  * waited for. */
-template <class K>
-static __device__ __forceinline__ void
-read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
-           const int64_t (&edge)[K::FLY], typename K::A (&to)[K::FLY])
+STEP void read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
+                     const int64_t (&edge)[K::FLY], typename K::A (&to)[K::FLY])
 {
     typename K::T raw[K::FLY];
 #pragma unroll
@@ -130,10 +124,8 @@ read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
 }
 
 /* Starts all loads of the batch. */
-template <class K>
-static __device__ __forceinline__ void gather(const attend_lane<K> &me,
-                                              const attend_args<typename K::T> &s,
-                                              const own_numbers<K> &own, batch<K> *b)
+STEP void gather(const attend_lane<K> &me, const walk_args<K> &s, const own_numbers<K> &own,
+                 batch<K> *b)
 {
     typedef typename K::T T;
     typedef typename K::A A;

@@ -259,40 +259,21 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
     const fmm_attention *t = call->attention;
     const int64_t rows = call->a->rows, nnz = call->a->nnz, heads = t->q.heads;
     const bool cols = t->pass == FMM_ATTENTION_COLS, rows_pass = t->pass == FMM_ATTENTION_ROWS;
-    plain_args<T> s = {view_csr(call->a),
-                       view_edges(call->a, NULL),
-                       view_dense(&t->q),
-                       view_dense(&t->k),
-                       view_dense(&t->v),
-                       view_dense(&t->att),
-                       view_dense(&t->bias),
-                       view_dense(&t->weight),
-                       view_dense(&t->out),
-                       view_dense(&t->lse),
-                       view_dense(&t->lse_rest),
-                       view_dense(&t->gout),
-                       view_dense(&t->delta),
-                       view_dense(&t->gq),
-                       view_dense(&t->gk),
-                       view_dense(&t->gv),
-                       view_dense(&t->gatt),
-                       view_dense(&t->gbias),
-                       view_dense(&t->gweight),
-                       view_dense(&t->weights),
-                       view_dense(&t->pos),
-                       view_dense(&t->pos_w),
-                       t->seed,
-                       fmm_philox_limit(t->dropout),
-                       A(t->scale),
-                       A(t->slope),
-                       t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0),
-                       heads,
-                       t->q.feat,
-                       t->v.feat,
-                       t->gatt.rows,
-                       (int)t->score,
-                       t->dropout > 0,
-                       cols};
+    plain_args<T> s = {};
+    s.a = view_csr(call->a), s.edges = view_edges(call->a, NULL);
+    s.q = view_dense(&t->q), s.k = view_dense(&t->k), s.v = view_dense(&t->v);
+    s.att = view_dense(&t->att), s.bias = view_dense(&t->bias), s.weight = view_dense(&t->weight);
+    s.out = view_dense(&t->out), s.lse = view_dense(&t->lse), s.rest = view_dense(&t->lse_rest);
+    s.pos = view_dense(&t->pos), s.pos_w = view_dense(&t->pos_w);
+    s.gout = view_dense(&t->gout), s.delta = view_dense(&t->delta);
+    s.gq = view_dense(&t->gq), s.gk = view_dense(&t->gk), s.gv = view_dense(&t->gv);
+    s.gatt = view_dense(&t->gatt), s.gbias = view_dense(&t->gbias);
+    s.gweight = view_dense(&t->gweight), s.weights = view_dense(&t->weights);
+    s.seed = t->seed, s.keep_limit = fmm_philox_limit(t->dropout);
+    s.drops = t->dropout > 0, s.keep_scale = t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0);
+    s.scale = A(t->scale), s.slope = A(t->slope);
+    s.heads = heads, s.feat = t->q.feat, s.feat_v = t->v.feat, s.parts = t->gatt.rows;
+    s.score = (int)t->score, s.cols = cols;
     /* The pass WEIGHTS writes nothing but u, whatever else the caller has. */
     if (t->pass == FMM_ATTENTION_WEIGHTS)
         s.gout.data = s.delta.data = s.gbias.data = s.gweight.data = NULL;

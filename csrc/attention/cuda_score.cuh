@@ -27,11 +27,9 @@ template <class K> struct scored {
 };
 
 /* The part of entry f's logit that this lane's columns make. */
-template <class K>
-static __device__ __forceinline__ void
-score_columns(const attend_lane<K> &me, const attend_args<typename K::T> &s,
-              const own_numbers<K> &own, const typename K::A (&att)[K::PS][K::VS],
-              const batch<K> &b, int f, scored<K> *to)
+STEP void score_columns(const attend_lane<K> &me, const walk_args<K> &s, const own_numbers<K> &own,
+                        const typename K::A (&att)[K::PS][K::VS], const batch<K> &b, int f,
+                        scored<K> *to)
 {
     typedef typename K::A A;
 #pragma unroll
@@ -57,10 +55,8 @@ score_columns(const attend_lane<K> &me, const attend_args<typename K::T> &s,
 }
 
 /* The part of entry f's <gout, v> that this lane's columns make. */
-template <class K>
-static __device__ __forceinline__ void dot_columns(const attend_lane<K> &me,
-                                                   const own_numbers<K> &own, const batch<K> &b,
-                                                   int f, scored<K> *to)
+STEP void dot_columns(const attend_lane<K> &me, const own_numbers<K> &own, const batch<K> &b, int f,
+                      scored<K> *to)
 {
     typedef typename K::A A;
 #pragma unroll
@@ -74,10 +70,8 @@ static __device__ __forceinline__ void dot_columns(const attend_lane<K> &me,
     }
 }
 
-template <class K>
-static __device__ __forceinline__ void
-score(const attend_lane<K> &me, const attend_args<typename K::T> &s, const own_numbers<K> &own,
-      const typename K::A (&att)[K::PS][K::VS], batch<K> &b, scored<K> *to)
+STEP void score(const attend_lane<K> &me, const walk_args<K> &s, const own_numbers<K> &own,
+                const typename K::A (&att)[K::PS][K::VS], batch<K> &b, scored<K> *to)
 {
     typedef typename K::A A;
     constexpr bool SCALAR = K::SCALAR;

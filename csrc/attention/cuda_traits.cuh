@@ -60,4 +60,9 @@ template <class TASK, class SHAPE> struct walk_traits : TASK, SHAPE {
     typedef PACK(T, VS) pack_s;
 };
 
+/* The arguments of a walk's kernel, and what a step is: a function of K that the compiler inlines.
+ */
+template <class K> using walk_args = attend_args<typename K::T>;
+#define STEP template <class K> static __device__ __forceinline__
+
 #endif

@@ -28,11 +28,10 @@
 
 /* One row, or one piece of a row: all chunks, and all batches of each. `near` holds the row's first
  * chunk and is left with the first chunk of the next row, number r + 1 of `mine`. */
-template <class K>
-static __device__ __forceinline__ void
-walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const span &mine,
-         const span &now, int r, const own_numbers<K> &own,
-         const typename K::A (&att)[K::PS][K::VS], entry<K::EDGES> *near, row_sums<K> *sums)
+STEP void walk_row(const attend_lane<K> &me, const walk_args<K> &s, const span &mine,
+                   const span &now, int r, const own_numbers<K> &own,
+                   const typename K::A (&att)[K::PS][K::VS], entry<K::EDGES> *near,
+                   row_sums<K> *sums)
 {
     entry<K::EDGES> near_next;
     const int longest = max(me.most_of_groups(now.length), 1);
@@ -69,7 +68,7 @@ walk_row(const attend_lane<K> &me, const attend_args<typename K::T> &s, const sp
  * meets at a barrier in the end. A matrix without items has one turn, for its empty rows. */
 template <class K>
 static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
-    attend_segments(const __grid_constant__ attend_args<typename K::T> s)
+    attend_segments(const __grid_constant__ walk_args<K> s)
 {
     typedef typename K::T T;
     typedef typename K::A A;
