@@ -100,10 +100,10 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
 }
 
 /* Shapes with 8 columns a lane, in groups of at most 16 lanes, which gather 512 bytes of a row.
- * Compared with 4 columns a lane, half as many lanes do what each lane of a head does alike, and
- * sums over a head take one exchange less. There are also half as many groups in a warp's place,
- * which are too few for a small matrix of long rows if k and v are both read (measured on ogbl-ddi,
- * 2 M entries: 6 to 20 % slower; on 115 M entries of rows as long: 1 to 20 % faster). */
+ * Compared with 4 columns a lane, half as many lanes repeat what all lanes of a head do alike, and
+ * sums over a head take one exchange less. The walk then has half as many warps, which are too few
+ * for a small matrix of long rows if k and v are both read (measured on ogbl-ddi, 2 M entries: 6 to
+ * 20 % slower; on 115 M entries of rows as long: 1 to 20 % faster). */
 template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
 {
     enum { LONG_ROWS = 256, FEW = 1 << 23 };
@@ -174,7 +174,7 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
         return launch_walk<with_edges, V, MANY, 1, ONE>(exec, s, parts);
     launch_walk<with_edges, 1, PER_SINGLE, 1, BACK || sizeof(T) == 8 ? ONE : 4>(exec, s, parts);
 }
-/* Of scores, POS is a variant of ADDITIVE's FORWARD only. */
+/* Only FORWARD of ADDITIVE has POS. */
 template <class T, int WALK>
 static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int score, bool packs,
                          kind kind, int64_t parts)

@@ -70,6 +70,8 @@ STEP void dot_columns(const attend_lane<K> &me, const own_numbers<K> &own, const
     }
 }
 
+/* In ADDITIVE the bias is inside leaky, in the other scores behind it. `product` keeps the rounding
+ * of a logit the same in all kernels. */
 STEP void score(const attend_lane<K> &me, const walk_args<K> &s, const own_numbers<K> &own,
                 const typename K::A (&att)[K::PS][K::VS], batch<K> &b, scored<K> *to)
 {

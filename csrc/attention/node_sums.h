@@ -13,8 +13,8 @@ typedef enum fmm_node_form {
     FMM_NODE_ADD,
 } fmm_node_form;
 
-/* FMM_NODE_ROWS is the fewest nodes that a part of SPREAD has. On a GPU a block of
- * SPREAD owns at least FMM_NODE_COLUMNS channels, if there are as many. */
+/* FMM_NODE_ROWS is the fewest nodes that a part of SPREAD has. On a GPU a block of SPREAD owns at
+ * least FMM_NODE_COLUMNS channels, if there are as many. */
 enum { FMM_NODE_ROWS = 64, FMM_NODE_COLUMNS = 32 };
 
 /* How many nodes a part of SPREAD has. A CPU adds up the nodes of a part one after the other, so a
