@@ -55,7 +55,7 @@ gpu-test:
 # For c-test alone: what builds or tests more has built it by then, newer than all of this. BUILDER is a Python with
 # setuptools, that of the environment if it is not named.
 BUILDER ?= $(BIN)/python
-$(LIBRARY): setup.py $(wildcard $(foreach suffix,c h inc cu cuh,csrc/*/*.$(suffix) csrc/*/*/*.$(suffix))) \
+$(LIBRARY): setup.py $(wildcard $(foreach suffix,c h inc def cu cuh,csrc/*/*.$(suffix) csrc/*/*/*.$(suffix))) \
             | $(if $(filter $(BIN)/python,$(BUILDER)),$(VENV)/torch)
 	$(BUILDER) setup.py -q build_ext --inplace
 

@@ -7,6 +7,7 @@ only its path, the fake kernels that torch.compile traces with, and the translat
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,6 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import argument_names
-
-OPERATORS = {"spmm": 0, "sddmm": 1, "attention": 2, "fused": 3}
-DEVICES = {"cpu": 0, "cuda": 1}
-REDUCTIONS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
-SCORES = {"none": 0, "dot": 1, "sqdist": 2, "l1": 3, "additive": 4}
-MESSAGES = {"scale": 0, "add": 1, "sub": 2, "mul": 3, "max": 4, "min": 5}
-ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "sigmoid": 3, "tanh": 4}
 
 
 class _Algorithm(ctypes.Structure):
@@ -45,6 +39,8 @@ def _load() -> ctypes.CDLL:
     library.fmm_torch_register.restype = ctypes.c_char_p
     library.fmm_build_info.restype = ctypes.c_char_p
     library.fmm_algorithms.restype = ctypes.POINTER(_Algorithm)
+    library.fmm_operator_name.restype = ctypes.c_char_p
+    library.fmm_number.restype = ctypes.c_char_p
     problem = library.fmm_torch_register()
     if problem is not None:
         raise ImportError(f"fusedmm: {problem.decode()}")
@@ -52,7 +48,31 @@ def _load() -> ctypes.CDLL:
 
 
 library = _load()
+_names = itertools.takewhile(bool, map(library.fmm_operator_name, itertools.count()))
+OPERATORS = {name.decode(): number for number, name in enumerate(_names)}
 ops: Any = torch.ops.fusedmm
+
+
+def _read_numbers() -> dict[str, Any]:
+    """The numbers of the C code by their names there: counts and enums are ints, shares are floats."""
+    value = ctypes.c_double()
+    names = itertools.takewhile(bool, (library.fmm_number(k, ctypes.byref(value)) for k in itertools.count()))
+    return {name.decode(): int(value.value) if value.value.is_integer() else value.value for name in names}
+
+
+NUMBERS = _read_numbers()
+
+
+def numbers_of(prefix: str, *names: str) -> dict[str, int]:
+    """The numbers of an enum by its names in lower case."""
+    return {name: NUMBERS[prefix + name.upper()] for name in names}
+
+
+DEVICES = numbers_of("FMM_", "cpu", "cuda")
+REDUCTIONS = numbers_of("FMM_", "sum", "mean", "max", "min")
+SCORES = numbers_of("FMM_SCORE_", "none", "dot", "sqdist", "l1", "additive")
+MESSAGES = numbers_of("FMM_MESSAGE_", "scale", "add", "sub", "mul", "max", "min")
+ACTIVATIONS = {None: NUMBERS["FMM_ACT_NONE"]} | numbers_of("FMM_ACT_", "relu", "leaky_relu", "sigmoid", "tanh")
 
 
 @dataclass(frozen=True)
@@ -247,9 +267,9 @@ def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, acti
 
 @_fake("_select")
 def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-untyped-def]
-    if form == 3:  # counts
+    if form == NUMBERS["FMM_SELECT_COUNTS"]:
         return _fake_spmm(x, ptr).to(sums_dtype(x))
-    return _fake_sddmm(idx, x) if form == 2 else _fake_spmm(x, ptr)
+    return _fake_sddmm(idx, x) if form == NUMBERS["FMM_SELECT_EDGES"] else _fake_spmm(x, ptr)
 
 
 @_fake("_attention")
@@ -267,8 +287,8 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 def _gatt_parts(x: Tensor) -> int:
-    """Parts in which the gradient of att comes, as csrc/attention/torch.c gives it."""
-    return 1024 if x.is_cuda else 64
+    """Parts in which the gradient of att comes."""
+    return NUMBERS["FMM_GATT_PARTS_CUDA" if x.is_cuda else "FMM_GATT_PARTS_CPU"]
 
 
 @_fake("_attention_rows")
@@ -288,7 +308,7 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
     return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
 
 
-GAT_PACKED = 4  # as csrc/attention/node_sums.h
+GAT_PACKED: int = NUMBERS["FMM_NODE_PACKED"]
 
 
 @_fake("_gat_scores")
@@ -305,8 +325,9 @@ def _(gout, out, lse, lse_rest, glse, pos, pos_w, q, slope):  # type: ignore[no-
 
 
 def _kept_bytes(sizes: list[int]) -> int:
-    """Room for so many bytes each, which begin at multiples of 256."""
-    return sum((size + 255) // 256 * 256 for size in sizes)
+    """Room for views of so many bytes each, as far apart as the library lays them."""
+    apart = NUMBERS["FMM_ATTEND_APART"]
+    return sum((size + apart - 1) // apart * apart for size in sizes)
 
 
 @_fake("_attend_self")

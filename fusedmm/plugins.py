@@ -7,9 +7,9 @@ import os
 import struct
 from pathlib import Path
 
-from fusedmm._lib import DEVICES, OPERATORS, Algorithm, algorithms, library, read_numbers
+from fusedmm._lib import DEVICES, NUMBERS, OPERATORS, Algorithm, algorithms, library, read_numbers
 
-ABI = 2  # FMM_ABI of csrc/include/fusedmm_plugin.h
+ABI = NUMBERS["FMM_ABI"]
 
 # Elf64_Ehdr (where the tables of segments and sections begin, the sizes of their entries and how many there are)
 # and Elf64_Phdr (where a segment begins and how much of it lies in the file).

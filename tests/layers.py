@@ -1,7 +1,8 @@
 """Who may include whom in csrc: ``make lint`` runs this, and it names every include that breaks a rule.
 
-A folder may include itself and those named here. A room holds one operator. Only files whose name begins with torch,
-and csrc/torch, know torch; only those that begin with cuda, csrc/cuda and csrc/lessons know CUDA.
+A folder may include itself and those named here; a folder that is not named is a room, which holds one operator. Only
+files whose name begins with torch, and csrc/torch, know torch; only those that begin with cuda, csrc/cuda and
+csrc/lessons know CUDA.
 """
 
 import os
@@ -18,13 +19,9 @@ MAY = {
     "torch": {"core"},
     "matrix": {"core", "cuda", "torch"},
     "cuda": {"core", "matrix"},
-    "spmm": BASE,
-    "sddmm": BASE,
-    "attention": BASE,
     "fused": BASE | {"spmm", "sddmm"},  # it is both in one pass
     "lessons": BASE | {"fused"},
 }
-ABSENT = CSRC / "cuda" / "absent.c"  # stands for the CUDA files of every room
 
 
 def knows(path: Path, what: str) -> bool:
@@ -41,13 +38,13 @@ def broken(path: Path) -> list[str]:
         target = Path(os.path.normpath(path.parent / name))
         here, there = (p.relative_to(CSRC).parts[0] for p in (path, target))
         known = all(knows(path, what) or not knows(target, what) for what in ("torch", "cuda"))
-        if not known or (here != there and there not in MAY[here] and path != ABSENT):
+        if not known or (here != there and there not in MAY.get(here, BASE)):
             found.append(f"{path.relative_to(CSRC.parent)} may not include {name}")
     return found
 
 
 if __name__ == "__main__":
-    suffixes = (".c", ".h", ".inc", ".cu", ".cuh")
+    suffixes = (".c", ".h", ".inc", ".def", ".cu", ".cuh")
     faults = [fault for path in sorted(CSRC.rglob("*")) if path.suffix in suffixes for fault in broken(path)]
     print("\n".join(faults))
     sys.exit(bool(faults))

@@ -11,7 +11,7 @@ static bool is_product(const fmm_fusion *f)
 
 static bool supports(const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->message == FMM_MESSAGE_SCALE &&
            f->activation == FMM_ACT_NONE && f->reduce == FMM_SUM && !f->function &&
            (is_product(f) || !f->count) && f->x->dtype == FMM_F32 && !call->a->eid &&
@@ -25,7 +25,7 @@ static float *at(const fmm_dense *d, int64_t row, int64_t head)
 
 static void row_of_head(const fmm_call *call, int64_t i, int64_t h)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     float *out = at(f->out, i, h);
     for (int64_t c = 0; c < f->out->feat; c++) out[c] = 0;
     for (int64_t p = call->a->ptr[i]; p < call->a->ptr[i + 1]; p++) {
@@ -42,7 +42,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     (void)exec; /* serial, and no workspace */
     for (int64_t i = 0; i < call->a->rows; i++)
-        for (int64_t h = 0; h < call->fusion->x->heads; h++) row_of_head(call, i, h);
+        for (int64_t h = 0; h < fmm_fusion_of(call)->x->heads; h++) row_of_head(call, i, h);
     return FMM_OK;
 }
 

@@ -23,6 +23,7 @@
  * Precision: logits, statistics and sums in f32 (f64 for f64); one rounding to the output's dtype.
  * Cost: forward 2 nnz heads (feat + feat_v) flops and nnz heads exponentials; every entry gathers
  * one row of k and of v. */
+#include "attention.h"
 #include "../core/checks.h"
 
 #include <inttypes.h>
@@ -130,13 +131,14 @@ static const fmm_dense absent = {.heads = 1, .feat = 1};
 
 /* The shared fields stand for the widest operand that the pass gathers and what it is like. GATV2's
  * scores of no channels are DOT's, which need no att. */
-static fmm_call call_of(const fmm_csr *a, fmm_attention *call)
+static fmm_call call_of(const fmm_exec *exec, const fmm_csr *a, fmm_packed_attention *own)
 {
-    if (!call->q.feat) call->score = FMM_DOT;
-    const fmm_dense *far = call->pass == FMM_ATTENTION_COLS      ? &call->gout
-                           : call->pass == FMM_ATTENTION_WEIGHTS ? &call->k
-                                                                 : &call->v;
-    return (fmm_call){.a = a, .val = &absent, .x = far, .attention = call};
+    fmm_attention *c = &own->shown;
+    if (!c->q.feat) c->score = FMM_DOT;
+    const fmm_dense *far = c->pass == FMM_ATTENTION_COLS      ? &c->gout
+                           : c->pass == FMM_ATTENTION_WEIGHTS ? &c->k
+                                                              : &c->v;
+    return (fmm_call){.index = exec->index, .a = a, .val = &absent, .x = far, .own = own};
 }
 
 fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,
@@ -144,22 +146,22 @@ fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a, const fm
 {
     *bytes = 0;
     TRY(check(exec, a, call));
-    fmm_attention own = *call;
-    const fmm_call whole = call_of(a, &own);
-    const fmm_algorithm *chosen;
-    TRY(fmm_algorithm_find(FMM_ATTENTION, exec->device, algorithm, &whole, &chosen));
-    *bytes = chosen->workspace ? chosen->workspace(&whole) : 0;
-    return FMM_OK;
+    fmm_packed_attention own = {.shown = *call};
+    const fmm_call whole = call_of(exec, a, &own);
+    return fmm_workspace(FMM_ATTENTION, exec, algorithm, &whole, bytes);
+}
+
+fmm_status fmm_attend_packed(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,
+                             const void *packed, bool before, int algorithm)
+{
+    TRY(check(exec, a, call));
+    fmm_packed_attention own = {.shown = *call, .packed = packed, .before = before};
+    const fmm_call whole = call_of(exec, a, &own);
+    return fmm_run(FMM_ATTENTION, exec, algorithm, &whole, !call->q.heads);
 }
 
 fmm_status fmm_attend(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,
                       int algorithm)
 {
-    TRY(check(exec, a, call));
-    fmm_attention own = *call;
-    const fmm_call whole = call_of(a, &own);
-    const fmm_algorithm *chosen;
-    TRY(fmm_algorithm_find(FMM_ATTENTION, exec->device, algorithm, &whole, &chosen));
-    TRY(fmm_check_workspace(OP, exec, chosen->workspace ? chosen->workspace(&whole) : 0));
-    return call->q.heads ? fmm_algorithm_run(chosen, exec, &whole) : FMM_OK;
+    return fmm_attend_packed(exec, a, call, NULL, false, algorithm);
 }

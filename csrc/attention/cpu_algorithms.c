@@ -13,14 +13,14 @@ static size_t parts_bytes(const fmm_dense *d)
 
 static size_t workspace(const fmm_call *call)
 {
-    return parts_bytes(&call->attention->gatt) + fmm_rows_workspace(call);
+    return parts_bytes(&fmm_attention_of(call)->gatt) + fmm_rows_workspace(call);
 }
 
 FMM_ISA_KERNELS(attention)
 
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
-    const fmm_attention *c = call->attention;
+    const fmm_attention *c = fmm_attention_of(call);
     const bool reads_edges = c->bias.data || c->weight.data || c->dropout > 0;
     const bool writes_edges = c->weights.data || c->gbias.data || c->gweight.data;
     fmm_rows_task task = {.call = call,

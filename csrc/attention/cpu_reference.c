@@ -225,7 +225,7 @@ static void gradients(walk *w, int64_t part)
 /* Rows [first, last) in the pass that is called; part: whose sums of gatt they belong to. */
 static void reference_rows(const fmm_call *call, int64_t first, int64_t last, int64_t part)
 {
-    const fmm_attention *c = call->attention;
+    const fmm_attention *c = fmm_attention_of(call);
     /* The passes share no work: each computes what it writes from the operands. */
     const bool rows = c->pass == FMM_ATTENTION_ROWS, weights = c->pass == FMM_ATTENTION_WEIGHTS;
     for (int64_t i = first; i < last; i++)
@@ -241,7 +241,7 @@ static void reference_rows(const fmm_call *call, int64_t first, int64_t last, in
  * last one, which has the rest. */
 static int64_t part_row(const fmm_call *call, int64_t part)
 {
-    const int64_t parts = call->attention->gatt.rows, each = call->a->rows / parts;
+    const int64_t parts = fmm_attention_of(call)->gatt.rows, each = call->a->rows / parts;
     return part == parts ? call->a->rows : part * each;
 }
 
@@ -258,7 +258,7 @@ void fmm_attention_clear_gatt(const fmm_attention *c)
 void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last)
 {
     /* The part of the chunk that a task gives to its first row, as far as ptr can be believed. */
-    const int64_t parts = call->attention->gatt.rows;
+    const int64_t parts = fmm_attention_of(call)->gatt.rows;
     const int64_t each = parts ? (call->a->rows + call->a->nnz + parts - 1) / parts : 1;
     const int64_t part = (row_begin(call->a, first) + first) / (each ? each : 1);
     reference_rows(call, first, last, part < parts ? part : parts - 1);
@@ -281,9 +281,9 @@ static void reference_range(int64_t first, int64_t last, void *ctx)
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call)
 {
     fmm_call copy = *call;
-    fmm_attention_clear_gatt(call->attention);
-    if (call->attention->gatt.data)
-        fmm_parallel(exec, call->attention->gatt.rows, reference_parts, &copy);
+    fmm_attention_clear_gatt(fmm_attention_of(call));
+    if (fmm_attention_of(call)->gatt.data)
+        fmm_parallel(exec, fmm_attention_of(call)->gatt.rows, reference_parts, &copy);
     else
         fmm_parallel(exec, call->a->rows, reference_range, &copy);
     return FMM_OK;

@@ -7,7 +7,7 @@
 bool fmm_attention_segments_supports(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const fmm_attention *t = call->attention;
+    const fmm_attention *t = fmm_attention_of(call);
     const bool cols = t->pass == FMM_ATTENTION_COLS;
     /* Gathered rows need strides of 32 bits, and a head must fit a warp's registers. gridDim.y
      * counts groups of heads and gridDim.x gatt's parts, hence the limits of a grid. */
@@ -20,7 +20,7 @@ bool fmm_attention_segments_supports(const fmm_call *call)
 size_t fmm_attention_segments_workspace(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const fmm_attention *t = call->attention;
+    const fmm_attention *t = fmm_attention_of(call);
     const int64_t sum_bytes = t->q.dtype == FMM_F64 ? sizeof(double) : sizeof(float);
     /* A size that no integer holds is more than any device has. */
     int64_t bytes;

@@ -26,6 +26,7 @@
 #ifndef FMM_CUDA_ATTENTION_CUH
 #define FMM_CUDA_ATTENTION_CUH
 
+#include "attention.h"
 #include "../core/philox.h"
 #include "../cuda/segments.cuh"
 
@@ -184,8 +185,8 @@ static inline int64_t slot_width(const fmm_attention *t)
 /* The workspace of what stats_of packs, if the caller has not packed it already. */
 static inline int64_t stats_bytes(const fmm_call *call)
 {
-    const fmm_attention *t = call->attention;
-    if (t->pass != FMM_ATTENTION_COLS || t->packed) return 0;
+    const fmm_attention *t = fmm_attention_of(call);
+    if (t->pass != FMM_ATTENTION_COLS || fmm_packed_attention_of(call)->packed) return 0;
     return call->a->cols * t->q.heads * planes_of(t->score) * (t->q.dtype == FMM_F64 ? 8 : 4);
 }
 

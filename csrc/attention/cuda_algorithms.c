@@ -10,7 +10,7 @@ static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
         [FMM_F16] = fmm_attention_segments_f16,
         [FMM_BF16] = fmm_attention_segments_bf16,
     };
-    return of_dtype[call->attention->q.dtype](exec, call);
+    return of_dtype[fmm_attention_of(call)->q.dtype](exec, call);
 }
 
 static const fmm_algorithm algorithms[] = {

@@ -14,6 +14,7 @@
 
 #include "cuda_join.cuh"
 #include "cuda_walk.cuh"
+#include "../cuda/device.h"
 
 /* A head gets enough lanes for its columns, and more, each with fewer loads, as long as a warp
  * still holds every head; or 2^BITS lanes where the kernel is compiled for them. A group gets all
@@ -44,7 +45,6 @@ static void launch_join(const fmm_exec *exec, attend_args<typename TASK::T> &s)
     typedef typename TASK::T T;
     constexpr int WALK = TASK::WALK;
     constexpr bool POS = TASK::POS;
-    enum { CARD = 132, JOIN_MOST = CARD * (sizeof(T) == 8 ? CREWS / 2 : CREWS) };
     if (!s.plan.long_rows_max || !s.partial) return;
     const int64_t across = s.width / QUAD - (WALK == FORWARD);
     const int64_t threads = s.plan.long_rows_max * s.heads * across;
@@ -55,10 +55,11 @@ static void launch_join(const fmm_exec *exec, attend_args<typename TASK::T> &s)
     s.per_row = reciprocal(s.heads * across);
     s.per_head = reciprocal(s.heads);
     s.per_quad = reciprocal(across);
-    /* There are as many blocks as run at once on an H200, which has CARD multiprocessors. More
-     * would only look up their first rows after the walk has ended. */
+    /* There are as many blocks as run at once. More would only look up their first rows after the
+     * walk has ended. */
+    const int64_t at_once = fmm_cuda_processors(exec->index) * (sizeof(T) == 8 ? CREWS / 2 : CREWS);
     launch_early(exec->index, stream_of(exec), attend_join<T, WALK, POS>,
-                 dim3((unsigned)smaller(ceil_div(threads, CREW), JOIN_MOST)), s, CREW);
+                 dim3((unsigned)smaller(ceil_div(threads, CREW), at_once)), s, CREW);
 }
 
 /* The walk gets a group of lanes for each item. Where it sums gatt it gets as many blocks as gatt

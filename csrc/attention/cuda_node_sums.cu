@@ -22,6 +22,7 @@
  *
  * ADD   a thread owns VEC channels of a node's head. */
 #include "cuda_node_sums.cuh"
+#include "../cuda/device.h"
 
 /* SCORES, DELTA and DELTA_POS. Each group takes N items at once, which are as far apart as the grid
  * has groups. */
@@ -273,14 +274,14 @@ template <class T> static bool aligned(const node_args<T> &s)
 template <class T, int VEC>
 static void launch_form(const fmm_exec *exec, fmm_node_form form, node_args<T> s)
 {
-    enum { MOST = 1 << 20, MOST_ADDING = 132 * 32, MANY = 1 << 20, SEVERAL = 2 };
+    enum { MOST = 1 << 20, MANY = 1 << 20, SEVERAL = 2 };
     const cudaStream_t stream = stream_of(exec);
     const int64_t groups = s.rows * s.heads, width = s.heads * s.feat;
     /* Threads of ADD loop, so its grid need not grow with the operands. */
     if (form == FMM_NODE_ADD) {
         const int64_t blocks = ceil_div(groups * (s.feat / VEC), BLOCK);
         launch_early(exec->index, stream, node_add<T, VEC>,
-                     dim3((unsigned)smaller(blocks, MOST_ADDING)), s);
+                     dim3((unsigned)smaller(blocks, 32 * fmm_cuda_processors(exec->index))), s);
         return;
     }
     /* As many lanes, a power of two, as have channels to own. SPREAD's tiles go on over the heads.

@@ -256,7 +256,7 @@ static __global__ void __launch_bounds__(BLOCK)
 template <class T> static void launch_plain(cudaStream_t stream, const fmm_call *call)
 {
     typedef typename sum_of<T>::type A;
-    const fmm_attention *t = call->attention;
+    const fmm_attention *t = fmm_attention_of(call);
     const int64_t rows = call->a->rows, nnz = call->a->nnz, heads = t->q.heads;
     const bool cols = t->pass == FMM_ATTENTION_COLS, rows_pass = t->pass == FMM_ATTENTION_ROWS;
     plain_args<T> s = {};
@@ -299,7 +299,7 @@ extern "C" fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const f
 {
     int before;
     TRY(cuda_enter("attention", exec, &before));
-    for_dtype(call->attention->q.dtype,
+    for_dtype(fmm_attention_of(call)->q.dtype,
               [&](auto element_of) { launch_plain<decltype(element_of)>(stream_of(exec), call); });
     return cuda_leave("attention", exec, before);
 }

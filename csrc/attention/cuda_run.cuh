@@ -1,7 +1,7 @@
 /* A call of attention `segments` for one element type: from the operands of the C interface to the
  * arguments of the kernels.
  *
- *     call->attention  ->  attend_args  ->  [stats_of]  ->  the walk  ->  [attend_join]
+ *     fmm_attention  ->  attend_args  ->  [stats_of]  ->  the walk  ->  [attend_join]
  *                                           COLS only                    if a row is long
  *
  * The workspace of a call holds, one behind the other:
@@ -31,7 +31,7 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
 {
     typedef typename sum_of<T>::type A;
     const fmm_csr *a = call->a;
-    const fmm_attention *t = call->attention;
+    const fmm_attention *t = fmm_attention_of(call);
     const bool cols = t->pass == FMM_ATTENTION_COLS, forward = t->pass == FMM_ATTENTION_FORWARD;
     const bool weights = t->pass == FMM_ATTENTION_WEIGHTS;
     int before;
@@ -84,18 +84,20 @@ template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_
                       s.far_s.row == s.far_v.row && s.far_s.head == s.far_v.head;
     s.width_s = slot_width_s(t);
     s.width = slot_width(t);
+    const void *const packed = fmm_packed_attention_of(call)->packed;
     char *at = static_cast<char *>(exec->workspace) + plan_workspace(a);
-    s.stats = static_cast<const A *>(t->packed ? t->packed : at);
+    s.stats = static_cast<const A *>(packed ? packed : at);
     /* COLS may start while the kernel before it still runs. Until it waits for that kernel it reads
      * the matrix and its plan, and writes rows without entries. That is right only if the kernel
      * before is stats_of or DELTA (cuda_node_sums.cu) of the same operator. A kernel of another
      * operator may have made the matrix, or may still read freed memory in which results lie now.
      */
-    s.early = a->cols && s.plan.header != exec->workspace && (!t->packed || t->packed_before);
+    s.early = a->cols && s.plan.header != exec->workspace &&
+              (!packed || fmm_packed_attention_of(call)->before);
     at += plan_padded(stats_bytes(call));
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 
-    if (cols && !t->packed) {
+    if (cols && !packed) {
         const stats_args<T> stats = {
             s.lse,   s.lse_rest,          s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
             a->cols, reciprocal(s.heads), s.heads, planes_of(t->score)};

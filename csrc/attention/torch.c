@@ -4,21 +4,23 @@
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
  * `want` has one bit per result, in their order; a result not wanted has no elements. Of
  * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). The score
- * SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled code of any F cannot name
- * that number. */
+ * FMM_SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled code of any F cannot
+ * name that number. */
 #include "../torch/frame.h"
+#include "attention.h"
 #include "node_sums.h"
 
 #include <math.h>
 
 /* The tensors of every pass in this order; a pass takes as many of them as it needs. */
 enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, LSE_REST, DELTA, GOUT, PACKED, TENSORS };
-enum { CPU_PARTS = 64, CUDA_PARTS = 1024, RESULTS = 5, SCALED = 3 };
+enum { RESULTS = 5, FMM_SCALED = FMM_GATV2 + 1 };
 
 typedef struct attend {
     frame f;
     fmm_csr a;
     fmm_attention call;
+    const void *packed;
     int32_t dtype, sums; /* torch's numbers for that of q and of lse */
     int64_t want;
     int algorithm;
@@ -84,7 +86,7 @@ static bool begin(attend *s, StableIValue *stack, fmm_attention_pass pass, int t
     if (back && (!frame_numbers(&s->f, DELTA, "delta", &c->delta) ||
                  !take_dense(s, GOUT, "gout", &c->gout)))
         return false;
-    if ((int)c->score == SCALED) {
+    if ((int)c->score == FMM_SCALED) {
         c->score = FMM_DOT;
         c->scale = c->q.feat ? pow((double)c->q.feat, -0.5) : 1;
     }
@@ -115,10 +117,7 @@ static bool give(attend *s, fmm_dense *d, bool wanted, bool sums, int64_t rows, 
 
 static void run(attend *s)
 {
-    size_t bytes;
-    s->f.status = fmm_attend_workspace(&s->f.exec, &s->a, &s->call, s->algorithm, &bytes);
-    if (s->f.status == FMM_OK && frame_workspace(&s->f, bytes))
-        s->f.status = fmm_attend(&s->f.exec, &s->a, &s->call, s->algorithm);
+    s->f.status = fmm_attend_packed(&s->f.exec, &s->a, &s->call, s->packed, false, s->algorithm);
 }
 
 static void finish(attend *s, StableIValue *stack)
@@ -157,7 +156,8 @@ static void rows(StableIValue *stack, uint64_t inputs, uint64_t results)
     fmm_attention *c = &s.call;
     (void)inputs, (void)results;
     if (begin(&s, stack, FMM_ATTENTION_ROWS, PACKED)) {
-        const int64_t parts = s.f.exec.device == FMM_CUDA ? CUDA_PARTS : CPU_PARTS;
+        const int64_t parts =
+            s.f.exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
         if (give(&s, &c->gq, s.want & 1, false, s.a.rows, c->q.feat, false) &&
             give(&s, &c->gatt, s.want & 2, true, parts, c->q.feat, false) &&
             give(&s, &c->gbias, s.want & 4, false, s.a.nnz, 1, true) &&
@@ -180,7 +180,7 @@ static bool take_packed(attend *s)
         (uintptr_t)t.data % 16)
         return frame_fail(&s->f, "packed must be additive scores' [n, %d heads], aligned",
                           FMM_NODE_PACKED);
-    s->call.packed = t.data;
+    s->packed = t.data;
     return true;
 }
 
@@ -204,16 +204,20 @@ const fmm_torch_operator fmm_torch_attention[] = {
     {"_attention",
      "_attention(" OPERANDS NUMBERS "int want, int algorithm) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-     forward},
+     .kernel = forward},
     {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS "int algorithm) -> Tensor",
-     weights},
+     .kernel = weights},
     {"_attention_rows",
      "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
      "int want, int algorithm) -> (Tensor, Tensor, Tensor, Tensor)",
-     rows},
+     .kernel = rows},
     {"_attention_cols",
      "_attention_cols(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
      "int want, int algorithm) -> (Tensor, Tensor)",
-     cols},
-    {NULL, NULL, NULL},
+     .kernel = cols},
+    /* clang-format off */
+    FMM_NUMBER(FMM_DOT), FMM_NUMBER(FMM_ADDITIVE), FMM_NUMBER(FMM_GATV2), FMM_NUMBER(FMM_SCALED),
+    FMM_NUMBER(FMM_NODE_PACKED), FMM_NUMBER(FMM_GATT_PARTS_CPU), FMM_NUMBER(FMM_GATT_PARTS_CUDA),
+    /* clang-format on */
+    {0},
 };

@@ -4,8 +4,7 @@
 
 #include <inttypes.h>
 
-/* Bytes between views, and what the memory that they share is aligned to. */
-enum { APART = 256, KEPT_ALIGNED = 16 };
+enum { APART = FMM_ATTEND_APART, KEPT_ALIGNED = 16 };
 /* What a size that int64 does not hold becomes, which no allocation has. */
 static const int64_t TOO_MANY = INT64_MAX / 2 / APART * APART;
 
@@ -105,12 +104,9 @@ void attend_carve(unsigned char *base, int64_t *bytes, fmm_dense *d)
     *bytes = fits ? *bytes + (more + APART - 1) / APART * APART : TOO_MANY;
 }
 
-bool attend_pass(attending *s, const fmm_attention *call)
+bool attend_pass(attending *s, const fmm_attention *call, const void *packed)
 {
-    size_t bytes;
-    s->f.status = fmm_attend_workspace(&s->f.exec, &s->a, call, 0, &bytes);
-    if (s->f.status != FMM_OK || !frame_workspace(&s->f, bytes)) return false;
-    s->f.status = fmm_attend(&s->f.exec, &s->a, call, 0);
+    s->f.status = fmm_attend_packed(&s->f.exec, &s->a, call, packed, packed != NULL, 0);
     return s->f.status == FMM_OK;
 }
 

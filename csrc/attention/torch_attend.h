@@ -5,7 +5,11 @@
 #define FMM_TORCH_ATTEND_H
 
 #include "../torch/frame.h"
+#include "attention.h"
 #include "node_sums.h"
+
+/* Bytes between views that share memory. */
+enum { FMM_ATTEND_APART = 256 };
 
 typedef struct attending {
     frame f;
@@ -38,7 +42,8 @@ bool attend_bytes(attending *s, int64_t bytes, tensor *t);
 /* Places d behind the bytes so far, which it adds to, each view apart; without a base no data. */
 void attend_carve(unsigned char *base, int64_t *bytes, fmm_dense *d);
 
-bool attend_pass(attending *s, const fmm_attention *call);
+/* packed: what DELTA just packed, or NULL. */
+bool attend_pass(attending *s, const fmm_attention *call, const void *packed);
 bool attend_nodes(attending *s, const fmm_node_call *call);
 
 #endif

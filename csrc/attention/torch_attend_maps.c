@@ -14,7 +14,7 @@
 
 #include <inttypes.h>
 
-enum { PARAMETERS = 3, LEAST = 2, MOST = 4, RESULTS = 2, CPU_PARTS = 64, CUDA_PARTS = 1024 };
+enum { PARAMETERS = 3, LEAST = 2, MOST = 4, RESULTS = 2 };
 
 typedef struct maps {
     attending s;
@@ -116,7 +116,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.out = add.x = whole && added ? k.out : add.out;
     c.lse = k.lse;
     c.lse_rest = k.lse_rest;
-    if (attend_pass(s, &c) && added) attend_nodes(s, &add);
+    if (attend_pass(s, &c, NULL) && added) attend_nodes(s, &add);
 done:
     frame_finish(&s->f, "attend_maps", stack, out, RESULTS);
 }
@@ -144,7 +144,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (added) delta.value = k.out;
 
     const bool gatv2 = m.count == 2;
-    const int64_t parts = s->f.exec.device == FMM_CUDA ? CUDA_PARTS : CPU_PARTS;
+    const int64_t parts = s->f.exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
     fmm_dense gv = attend_view(s, NULL, false, s->n, s->heads, s->feat);
     int64_t bytes = 0;
     delta.delta = attend_view(s, NULL, true, s->n, s->heads, 1);
@@ -166,12 +166,12 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.pass = FMM_ATTENTION_ROWS;
     c.gq = query(&m, &out[0]);
     if (gatv2) c.gatt = gatt;
-    if (!attend_nodes(s, &delta) || !attend_pass(s, &c)) goto done;
+    if (!attend_nodes(s, &delta) || !attend_pass(s, &c, NULL)) goto done;
     c.pass = FMM_ATTENTION_COLS;
     c.gq = c.gatt = (fmm_dense){0};
     c.gk = key(&m, &out[0]);
     c.gv = gatv2 ? gv : value(&m, &out[0]);
-    if (!frame_half(&s->f, HALF, s->n, &s->a) || !attend_pass(s, &c)) goto done;
+    if (!frame_half(&s->f, HALF, s->n, &s->a) || !attend_pass(s, &c, NULL)) goto done;
     add.x = gatv2 ? c.gk : c.gout;
     add.out = gatv2 ? c.gk : map(&m, &out[0], MOST - 1);
     if (gatv2) add.value = gv;
@@ -186,10 +186,10 @@ const fmm_torch_operator fmm_torch_attend_maps[] = {
     {"_attend_maps",
      "_attend_maps(" FMM_HALF PARAMETERS_OF "Tensor bias, " NUMBERS
      ", int whole) -> (Tensor, Tensor)",
-     forward},
+     .kernel = forward},
     {"_attend_maps_back",
      "_attend_maps_back(" FMM_WHOLE PARAMETERS_OF "Tensor out, Tensor kept, Tensor gout, " NUMBERS
      ") -> (Tensor, Tensor)",
-     backward},
-    {NULL, NULL, NULL},
+     .kernel = backward},
+    {0},
 };

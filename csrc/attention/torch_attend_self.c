@@ -136,7 +136,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.lse_rest = k.lse_rest;
     c.pos = k.pos;
     c.pos_w = k.pos_w;
-    if (nodes(&o, &scores) && attend_pass(s, &c) && added) attend_nodes(s, &add);
+    if (nodes(&o, &scores) && attend_pass(s, &c, NULL) && added) attend_nodes(s, &add);
 done:
     frame_finish(&s->f, "attend_self", stack, out, RESULTS);
 }
@@ -176,8 +176,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.pass = FMM_ATTENTION_COLS;
     c.gout = spread.gout = delta.x;
     c.delta = delta.delta = w.delta;
-    c.packed = delta.packed = w.packed.data;
-    c.packed_before = true;
+    delta.packed = w.packed.data;
     delta.arrived = spread.arrived = w.arrived;
     delta.score[0] = c.q = k.q;
     delta.score[1] = spread.score[1] = w.gq;
@@ -190,7 +189,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     delta.lse_rest = c.lse_rest = k.lse_rest;
     delta.pos = k.pos;
     delta.pos_w = k.pos_w;
-    if (nodes(&o, &delta) && attend_pass(s, &c)) nodes(&o, &spread);
+    if (nodes(&o, &delta) && attend_pass(s, &c, delta.packed)) nodes(&o, &spread);
 done:
     frame_finish(&s->f, "attend_self_back", stack, out, GRADIENTS);
 }
@@ -200,11 +199,12 @@ const fmm_torch_operator fmm_torch_attend_self[] = {
     {"_attend_self",
      "_attend_self(" OPERANDS
      "Tensor bias, float slope, float dropout, int whole) -> (Tensor, Tensor)",
-     forward},
+     .kernel = forward},
     {"_attend_self_back",
      "_attend_self_back(" OPERANDS
      "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
      "(Tensor, Tensor, Tensor, Tensor)",
-     backward},
-    {NULL, NULL, NULL},
+     .kernel = backward},
+    FMM_NUMBER(FMM_ATTEND_APART),
+    {0},
 };

@@ -90,10 +90,10 @@ done:
 
 const fmm_torch_operator fmm_torch_gat[] = {
     {"_gat_scores", "_gat_scores(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)",
-     scores},
+     .kernel = scores},
     {"_gat_delta",
      "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
      "Tensor pos_w, Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
-     delta},
-    {NULL, NULL, NULL},
+     .kernel = delta},
+    {0},
 };

@@ -1,5 +1,5 @@
 /* Error texts, dtype facts, threads and the registry of algorithms. */
-#include "core.h"
+#include "checks.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -46,15 +46,19 @@ void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ct
 
 enum { USERS_MAX = 256, USER_NUMBERS = 1000 };
 
-static const char *const operators[FMM_OPERATORS] = {"spmm", "sddmm", "attention", "fused"};
+static const char *const operators[FMM_OPERATORS] = {
+#define OPERATOR(name, number) [number] = #name,
+#include "operators.def"
+};
+#define OPERATOR(name, number) extern const fmm_registry fmm_##name##_cpu, fmm_##name##_cuda;
+#include "operators.def"
+static const fmm_registry *const registries[FMM_OPERATORS][2] = {
+#define OPERATOR(name, number) [number] = {&fmm_##name##_cpu, &fmm_##name##_cuda},
+#include "operators.def"
+};
 static const char *const devices[] = {"cpu", "cuda"};
 
-static const fmm_registry *const registries[FMM_OPERATORS][2] = {
-    [FMM_SPMM] = {&fmm_spmm_cpu, &fmm_spmm_cuda},
-    [FMM_SDDMM] = {&fmm_sddmm_cpu, &fmm_sddmm_cuda},
-    [FMM_ATTENTION] = {&fmm_attention_cpu, &fmm_attention_cuda},
-    [FMM_FUSED] = {&fmm_fused_cpu, &fmm_fused_cuda},
-};
+const char *fmm_operator_name(int k) { return (unsigned)k < FMM_OPERATORS ? operators[k] : NULL; }
 
 /* A slot is published by its pointer, so readers need no lock: they stop at the first slot that is
  * still empty. Writers take one, so that a name is looked for and entered at once. */
@@ -69,7 +73,7 @@ const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
     if ((unsigned)op >= FMM_OPERATORS || (unsigned)device > FMM_CUDA || k < 0) return NULL;
     const fmm_algorithm *builtin = registries[op][device]->builtin;
     int count = 0;
-    for (; builtin[count].name; count++)
+    for (; builtin && builtin[count].name; count++)
         if (count == k) return &builtin[count];
     return k - count < USERS_MAX ? atomic_load(&users[op][device].slot[k - count]) : NULL;
 }
@@ -114,8 +118,8 @@ const fmm_host *fmm_plugin_host(void)
     return &host;
 }
 
-fmm_status fmm_algorithm_run(const fmm_algorithm *algorithm, const fmm_exec *exec,
-                             const fmm_call *call)
+/* An algorithm may be a plug-in's, which may fail without a message. */
+static fmm_status run(const fmm_algorithm *algorithm, const fmm_exec *exec, const fmm_call *call)
 {
     message[0] = 0;
     const fmm_status status = algorithm->run(exec, call);
@@ -133,7 +137,8 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
     const fmm_algorithm *a = NULL;
     if (number == 0) {
         message[0] = 0;
-        a = registries[op][device]->choose(call);
+        const fmm_registry *registry = registries[op][device];
+        a = registry->choose ? registry->choose(call) : NULL;
         if (!a && message[0]) return FMM_UNSUPPORTED; /* it said why */
         REQUIRE(a, FMM_UNSUPPORTED, "%s: no algorithm on %s for this call", operators[op],
                 devices[device]);
@@ -147,6 +152,40 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
     }
     *found = a;
     return FMM_OK;
+}
+
+static size_t bytes_of(const fmm_algorithm *algorithm, const fmm_call *call)
+{
+    return algorithm->workspace ? algorithm->workspace(call) : 0;
+}
+
+fmm_status fmm_workspace(fmm_operator op, const fmm_exec *exec, int number, const fmm_call *call,
+                         size_t *bytes)
+{
+    const fmm_algorithm *found;
+    TRY(fmm_algorithm_find(op, exec->device, number, call, &found));
+    *bytes = bytes_of(found, call);
+    return FMM_OK;
+}
+
+fmm_status fmm_run(fmm_operator op, const fmm_exec *exec, int number, const fmm_call *call,
+                   bool empty)
+{
+    const fmm_algorithm *found;
+    TRY(fmm_algorithm_find(op, exec->device, number, call, &found));
+    const size_t bytes = bytes_of(found, call);
+    fmm_exec own = *exec;
+    own.allocate = NULL; /* what the algorithm calls in turn has its part of this workspace */
+    if (exec->allocate && bytes) {
+        message[0] = 0;
+        const fmm_status status = exec->allocate(exec->owner, bytes, &own.workspace);
+        REQUIRE(status == FMM_OK || message[0], status, "%s: no workspace of %zu bytes",
+                operators[op], bytes);
+        TRY(status);
+        own.workspace_bytes = bytes;
+    }
+    TRY(fmm_check_workspace(operators[op], &own, bytes));
+    return empty ? FMM_OK : run(found, &own, call);
 }
 
 #ifndef FMM_CC

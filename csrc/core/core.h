@@ -24,29 +24,37 @@ extern "C" {
 fmm_status fmm_fail(fmm_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Large matrices that are this full, and have as many rows and columns, are asked how even their
+ * rows are: CUDA's choice between `segments` and `tiles` depends on that (cuda/heuristics.c). */
+enum { FMM_TILED_ROWS = 1024, FMM_TILED_COLS = 512 };
+#define FMM_TILED_SHARE 0.03
+
 size_t fmm_dtype_bytes(fmm_dtype dtype);
 const char *fmm_dtype_name(fmm_dtype dtype);
 
 /* Runs body over [0, count) with the caller's threads, or here. */
 void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ctx);
 
-/* A device's algorithms for one operator, ended by a NULL name, and what number 0 stands for. */
+/* A device's algorithms for one operator, ended by a NULL name, and what number 0 stands for; both
+ * NULL where the operator does not run on the device. choose may answer NULL, and say why. A room
+ * defines fmm_<name>_cpu and fmm_<name>_cuda in its cpu_algorithms.c and cuda_algorithms.c. */
 typedef struct fmm_registry {
     const fmm_algorithm *builtin;
     const fmm_algorithm *(*choose)(const fmm_call *);
 } fmm_registry;
-/* cpu_algorithms.c and cuda_algorithms.c of a room; of CUDA cuda/absent.c without nvcc */
-extern const fmm_registry fmm_spmm_cpu, fmm_sddmm_cpu, fmm_attention_cpu, fmm_fused_cpu;
-extern const fmm_registry fmm_spmm_cuda, fmm_sddmm_cuda, fmm_attention_cuda, fmm_fused_cuda;
 
 /* Finds number (0: chooses) for a call; fails by name if it does not exist or does not support it.
  */
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
                               const fmm_algorithm **found);
 
-/* Runs what was found. An algorithm may be a plug-in's, which may fail without a message. */
-fmm_status fmm_algorithm_run(const fmm_algorithm *algorithm, const fmm_exec *exec,
-                             const fmm_call *call);
+/* What every operator does with a call whose operands it has checked: finds the algorithm, gives it
+ * its workspace and, unless all outputs are empty, runs it. Or only says how large that workspace
+ * is. */
+fmm_status fmm_run(fmm_operator op, const fmm_exec *exec, int number, const fmm_call *call,
+                   bool empty);
+fmm_status fmm_workspace(fmm_operator op, const fmm_exec *exec, int number, const fmm_call *call,
+                         size_t *bytes);
 
 /* CUDA's side of what checks.c and plan need; in a build without nvcc they say how to get one. */
 fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);

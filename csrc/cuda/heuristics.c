@@ -17,13 +17,12 @@
 bool fmm_may_be_tiled(const fmm_csr *a)
 {
     const bool small = a->rows <= 1024 && a->cols <= 1024;
-    const size_t rows_are = a->plan ? a->plan_bytes % 16 : FMM_ROWS_UNKNOWN;
-    const bool even = rows_are == FMM_ROWS_EVEN;
-    const double share = small ? 0.04 : even ? 0.03 : a->rows == a->cols ? 0.15 : 0.08;
-    return a->rows >= (small ? 256 : 1024) &&
+    const bool even = a->rows_are == FMM_ROWS_EVEN;
+    const double share = small ? 0.04 : even ? FMM_TILED_SHARE : a->rows == a->cols ? 0.15 : 0.08;
+    return a->rows >= (small ? 256 : FMM_TILED_ROWS) &&
            a->cols >= (small  ? 256
-                       : even ? 512
+                       : even ? FMM_TILED_COLS
                               : 1024) &&
-           (small || rows_are != FMM_ROWS_UNEVEN) &&
+           (small || a->rows_are != FMM_ROWS_UNEVEN) &&
            (double)a->nnz >= share * (double)a->rows * (double)a->cols;
 }

@@ -11,6 +11,7 @@
 #include <cuda_awbarrier_primitives.h>
 #include <cuda_pipeline_primitives.h>
 
+#include "device.h"
 #include "segments.cuh"
 
 /* LANES lanes with PER loads of 16 bytes each span the strip. */
@@ -133,8 +134,7 @@ static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64
  * row more, for the copying, and one runs on each multiprocessor at a time. */
 static inline int tiles_rows(const fmm_exec *exec, int64_t count, int64_t strips)
 {
-    int at_once = 1;
-    (void)cudaDeviceGetAttribute(&at_once, cudaDevAttrMultiProcessorCount, exec->index);
+    const int at_once = fmm_cuda_processors(exec->index);
     int best = 0;
     int64_t least = 0;
     for (int rows = 4; rows > 0; rows--) {

@@ -8,7 +8,7 @@ FMM_ISA_KERNELS(fused)
 /* Gathered are y and z, in a column pass x and g: the widest of those that are read. */
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const bool cols = f->pass == FMM_COLS;
     const fmm_dense *narrow = cols ? f->x : f->y, *wide = cols ? f->g : f->z;
     if (!wide || (narrow && narrow->feat > wide->feat)) wide = narrow;

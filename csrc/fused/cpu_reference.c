@@ -136,7 +136,7 @@ typedef struct row_sums {
 static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int64_t h, int64_t c,
                   int64_t n, row_sums *sums)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const bool gval = f->pass == FMM_ROWS && f->out2 && c == 0;
     const bool keep = f->pass == FMM_ROWS && f->kept && c == 0;
     const int64_t edge = call->val->data || gval || keep ? edge_of(call->a, p) : 0,
@@ -184,7 +184,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
 /* Row `row` of out, or of out2, in panels of channels. */
 static void output(const fmm_call *call, bool second, int64_t row, int64_t h)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const fmm_dense *out = second ? f->out2 : f->out;
     const int64_t feat = out ? out->feat : 0; /* 0: the gradient of val alone, one round */
     for (int64_t c = 0; c == 0 || c < feat; c += PANEL) {
@@ -204,7 +204,7 @@ static void output(const fmm_call *call, bool second, int64_t row, int64_t h)
 /* Rows [first, last) of all that the call wants. */
 void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     for (int64_t row = first; row < last; row++)
         for (int64_t h = 0; h < f->x->heads; h++) {
             if (f->out || f->pass == FMM_ROWS) output(call, false, row, h);
@@ -234,7 +234,7 @@ fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call)
 /* SDDMM writes scores in the type of x, and 16 bits of one are too few for its exponential. */
 bool fmm_back_to_back_supports(const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
            f->activation == FMM_ACT_NONE && fmm_dtype_bytes(f->x->dtype) > 2;
 }
@@ -242,7 +242,7 @@ bool fmm_back_to_back_supports(const fmm_call *call)
 /* Where scores lie, in whole lines of 16 bytes so that what follows is aligned. */
 static size_t score_bytes(const fmm_call *call)
 {
-    const fmm_dense *x = call->fusion->x;
+    const fmm_dense *x = fmm_fusion_of(call)->x;
     return ((size_t)(call->a->nnz * x->heads) * fmm_dtype_bytes(x->dtype) + 15) / 16 * 16;
 }
 
@@ -264,7 +264,7 @@ static void weigh(int64_t first, int64_t last, void *ctx)
     const fmm_dense *e = t->e, *val = t->call->val;
     double s[FMM_EDGE_TILE], a[FMM_EDGE_TILE], w[FMM_EDGE_TILE];
     edge_plan_f64 plan;
-    edge_prepare_f64(t->call->fusion, &plan);
+    edge_prepare_f64(fmm_fusion_of(t->call), &plan);
     for (int64_t h = 0; h < e->heads; h++)
         for (int64_t p = first; p < last; p += FMM_EDGE_TILE) {
             const int64_t n = last - p < FMM_EDGE_TILE ? last - p : FMM_EDGE_TILE;
@@ -288,7 +288,7 @@ static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
 /* Each operator chooses its own algorithm, and gets the workspace behind the scores. */
 fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     /* SDDMM wants values, and ones where there are none: a view without data. */
     const fmm_dense ones = {.heads = 1, .feat = 1};
     const fmm_dense e = {.data = exec->workspace,

@@ -8,7 +8,7 @@
  * elements; in the gradients half as many. */
 bool fmm_fused_segments_supports(const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const bool forward = f->pass == FMM_FORWARD;
     if (f->function || !can_gather(f->y) || (f->z && !can_gather(f->z))) return false;
     if (!forward && (!can_gather(f->x) || !can_gather(f->g))) return false;
@@ -19,7 +19,7 @@ bool fmm_fused_segments_supports(const fmm_call *call)
 
 size_t fmm_fused_segments_workspace(const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     fmm_call spmm = *call;
     size_t bytes = plan_workspace(call->a);
     const fmm_dense *const outputs[] = {f->z ? f->z : f->x, f->pass == FMM_FORWARD ? NULL : f->x};

@@ -1,5 +1,6 @@
 /* The algorithms of fused on CUDA, and which one number 0 stands for. */
 #include "cuda.h"
+#include "../cuda/device.h"
 #include "../cuda/heuristics.h"
 #include "../cuda/vendor/vendor.h"
 
@@ -11,7 +12,7 @@ static fmm_status fused_segments(const fmm_exec *exec, const fmm_call *call)
         [FMM_F16] = fmm_fused_segments_f16,
         [FMM_BF16] = fmm_fused_segments_bf16,
     };
-    return of_dtype[call->fusion->x->dtype](exec, call);
+    return of_dtype[fmm_fusion_of(call)->x->dtype](exec, call);
 }
 
 static const fmm_algorithm algorithms[] = {
@@ -76,20 +77,21 @@ static const fmm_algorithm algorithms[] = {
  * to 1.05 of more. Below 1 are 6,144 and 12,288 rows, which no number of rows a block spreads
  * evenly over 132 multiprocessors, those of an H200, and 4,267, which are a few too many for one
  * wave. */
-enum { CARD = 132, BLOCK_ROWS = 64 };
-static bool fills_waves(int64_t rows)
+enum { BLOCK_ROWS = 64 };
+static bool fills_waves(int64_t rows, int64_t wave)
 {
-    const int64_t wave = CARD * BLOCK_ROWS, waves = (rows + wave - 1) / wave;
+    const int64_t waves = (rows + wave - 1) / wave;
     return (double)rows >= 0.9 * (double)(waves * wave);
 }
 static bool may_be_tiled(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const int64_t feat = call->fusion->x->feat;
+    const int64_t feat = fmm_fusion_of(call)->x->feat;
+    const int64_t wave = (int64_t)fmm_cuda_processors(call->index) * BLOCK_ROWS;
+    const bool fills = fills_waves(a->rows, wave);
     const double places = (double)a->rows * (double)a->cols, share = (double)a->nnz / places;
-    const bool wide = places > 1 << 20 && share >= (fills_waves(a->rows) ? 0.09 : 0.15);
-    const bool few =
-        a->rows <= CARD * BLOCK_ROWS / 2 || (a->rows <= CARD * BLOCK_ROWS && fills_waves(a->rows));
+    const bool wide = places > 1 << 20 && share >= (fills ? 0.09 : 0.15);
+    const bool few = a->rows <= wave / 2 || (a->rows <= wave && fills);
     const bool wins = feat > 32 ? wide : few && share >= 0.04;
     return feat >= 32 && wins && fmm_may_be_tiled(a) && fmm_fused_tiles_supports(call);
 }

@@ -4,6 +4,6 @@
 
 extern "C" fmm_status fmm_fused_segments_bf16(const fmm_exec *exec, const fmm_call *call)
 {
-    return call->fusion->g ? back_run<__nv_bfloat16>(exec, call)
-                           : fused_run<__nv_bfloat16>(exec, call);
+    return fmm_fusion_of(call)->g ? back_run<__nv_bfloat16>(exec, call)
+                                  : fused_run<__nv_bfloat16>(exec, call);
 }

@@ -4,5 +4,5 @@
 
 extern "C" fmm_status fmm_fused_segments_f16(const fmm_exec *exec, const fmm_call *call)
 {
-    return call->fusion->g ? back_run<__half>(exec, call) : fused_run<__half>(exec, call);
+    return fmm_fusion_of(call)->g ? back_run<__half>(exec, call) : fused_run<__half>(exec, call);
 }

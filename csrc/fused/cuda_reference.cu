@@ -188,7 +188,7 @@ static __global__ void __launch_bounds__(BLOCK)
 /* A grid no larger than fills the device; a function in C cannot run there. */
 extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const auto view = [](const fmm_dense *d) { return d ? view_dense(d) : dense_view{}; };
     int before;
     REQUIRE(!f->function, FMM_UNSUPPORTED, "fused: a function in C runs on the CPU only");

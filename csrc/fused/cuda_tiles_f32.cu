@@ -7,7 +7,7 @@
  * that the rows of y are in. A matrix without entries has nothing to load in their place. */
 bool fmm_fused_tiles_supports(const fmm_call *call)
 {
-    const fmm_fusion *const f = call->fusion;
+    const fmm_fusion *const f = fmm_fusion_of(call);
     const fmm_dense *const x = f->x, *const y = f->y, *const z = f->z;
     return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->message == FMM_MESSAGE_SCALE &&
            f->activation == FMM_ACT_NONE && (f->reduce == FMM_SUM || f->reduce == FMM_MEAN) &&
@@ -21,8 +21,7 @@ bool fmm_fused_tiles_supports(const fmm_call *call)
  * they take. */
 template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fused_tiles_args s)
 {
-    int at_once = 1;
-    (void)cudaDeviceGetAttribute(&at_once, cudaDevAttrMultiProcessorCount, exec->index);
+    const int at_once = fmm_cuda_processors(exec->index);
     int64_t least = INT64_MAX;
     for (int shift = 0; S::GROUPS >> shift; shift++) {
         const int64_t blocks = ceil_div(s.a.rows << shift, S::WARPS * S::GROUPS);
@@ -40,7 +39,7 @@ template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fu
  */
 extern "C" fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_fusion *const f = call->fusion;
+    const fmm_fusion *const f = fmm_fusion_of(call);
     int before;
     TRY(cuda_enter("fused", exec, &before));
     fused_tiles_args s;

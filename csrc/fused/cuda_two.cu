@@ -32,7 +32,7 @@ struct two_calls {
 /* `scores`: in the workspace, or any address as well aligned while only sizes are asked for. */
 static void split(const fmm_call *call, void *scores, two_calls *t)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const edge_program<double> edge = edge_of_fusion<double>(f);
     const int64_t heads = f->x->heads;
     t->direct = edge.kind == EDGE_U && edge.factor == 1 && edge.scale == 1 && edge.shift == 0;
@@ -41,6 +41,7 @@ static void split(const fmm_call *call, void *scores, two_calls *t)
     t->ones = fmm_dense{NULL, f->x->dtype, 0, 1, 1, 0, 0};
     t->e = fmm_dense{scores, f->x->dtype, t->a.nnz, heads, 1, heads, 1};
     t->sddmm = t->spmm = fmm_call{};
+    t->sddmm.index = t->spmm.index = call->index;
     t->sddmm.a = t->spmm.a = &t->a;
     t->sddmm.val = t->direct && edge.valued ? call->val : &t->ones;
     t->sddmm.x = f->x;
@@ -54,13 +55,13 @@ static void split(const fmm_call *call, void *scores, two_calls *t)
 
 static size_t score_bytes(const fmm_call *call)
 {
-    const fmm_dense *x = call->fusion->x;
+    const fmm_dense *x = fmm_fusion_of(call)->x;
     return fmm_vendor_part(call->a->nnz * x->heads, fmm_dtype_bytes(x->dtype));
 }
 
 static bool splits(const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
            f->activation == FMM_ACT_NONE && !f->function && fmm_dtype_bytes(f->x->dtype) > 2;
 }
@@ -112,19 +113,19 @@ static __global__ void __launch_bounds__(BLOCK)
 template <class T> static void launch_weigh(const fmm_exec *exec, const fmm_call *call, void *e)
 {
     enum { BLOCKS = 1 << 14 }; /* enough to fill any card */
-    const int64_t heads = call->fusion->x->heads, count = call->a->nnz * heads;
+    const int64_t heads = fmm_fusion_of(call)->x->heads, count = call->a->nnz * heads;
     const unsigned grid = (unsigned)smaller(blocks_for(count), BLOCKS);
     weigh<T><<<grid, BLOCK, 0, stream_of(exec)>>>(
-        edge_of_fusion<typename sum_of<T>::type>(call->fusion), view_edges(call->a, call->val),
-        count, heads, static_cast<T *>(e));
+        edge_of_fusion<typename sum_of<T>::type>(fmm_fusion_of(call)),
+        view_edges(call->a, call->val), count, heads, static_cast<T *>(e));
 }
 
 static fmm_status weigh_all(const fmm_exec *exec, const fmm_call *call, void *e)
 {
     int before;
-    if (!call->a->nnz || !call->fusion->x->heads) return FMM_OK;
+    if (!call->a->nnz || !fmm_fusion_of(call)->x->heads) return FMM_OK;
     TRY(cuda_enter("fused", exec, &before));
-    if (call->fusion->x->dtype == FMM_F64)
+    if (fmm_fusion_of(call)->x->dtype == FMM_F64)
         launch_weigh<double>(exec, call, e);
     else
         launch_weigh<float>(exec, call, e);

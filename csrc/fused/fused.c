@@ -168,28 +168,27 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
 
 static const fmm_dense absent = {.heads = 1, .feat = 1};
 
-static fmm_status find(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
-                       int algorithm, fmm_call *call, const fmm_algorithm **chosen)
+static fmm_status prepare(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
+                          fmm_call *call)
 {
     TRY(check(exec, a, fusion));
     TRY(check_kept(exec, a, fusion));
     if (fusion->pass == FMM_MIRRORED) TRY(check_mirrored(exec, a, fusion));
-    *call = (fmm_call){.a = a,
+    *call = (fmm_call){.index = exec->index,
+                       .a = a,
                        .val = fusion->val ? fusion->val : &absent,
                        .reduce = fusion->reduce,
-                       .fusion = fusion};
-    return fmm_algorithm_find(FMM_FUSED, exec->device, algorithm, call, chosen);
+                       .own = fusion};
+    return FMM_OK;
 }
 
 fmm_status fmm_fused_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                                int algorithm, size_t *bytes)
 {
     fmm_call call;
-    const fmm_algorithm *chosen;
     *bytes = 0;
-    TRY(find(exec, a, fusion, algorithm, &call, &chosen));
-    *bytes = chosen->workspace ? chosen->workspace(&call) : 0;
-    return FMM_OK;
+    TRY(prepare(exec, a, fusion, &call));
+    return fmm_workspace(FMM_FUSED, exec, algorithm, &call, bytes);
 }
 
 static bool holds(const fmm_dense *d) { return d && d->rows && d->heads && d->feat; }
@@ -198,10 +197,8 @@ fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f
                      int algorithm)
 {
     fmm_call call;
-    const fmm_algorithm *chosen;
-    TRY(find(exec, a, fusion, algorithm, &call, &chosen));
-    TRY(fmm_check_workspace("fused", exec, chosen->workspace ? chosen->workspace(&call) : 0));
+    TRY(prepare(exec, a, fusion, &call));
     const bool keeps = fusion->pass == FMM_ROWS && holds(fusion->kept);
-    if (!holds(fusion->out) && !holds(fusion->out2) && !keeps) return FMM_OK;
-    return fmm_algorithm_run(chosen, exec, &call);
+    return fmm_run(FMM_FUSED, exec, algorithm, &call,
+                   !holds(fusion->out) && !holds(fusion->out2) && !keeps);
 }

@@ -94,9 +94,6 @@ static bool allocate(frame *f, const operands *o, int64_t rows, int64_t feat, te
 
 static void compute(frame *f, operands *o, int algorithm)
 {
-    size_t bytes;
-    f->status = fmm_fused_workspace(&f->exec, &o->a, &o->fusion, algorithm, &bytes);
-    if (f->status != FMM_OK || !frame_workspace(f, bytes)) return;
     f->status = fmm_fused(&f->exec, &o->a, &o->fusion, algorithm);
 }
 
@@ -208,11 +205,24 @@ static void cols_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
 #define KINDS "Tensor program, int score, int message, int activation, "
 #define GRADIENT KINDS "int wanted, int algorithm) -> (Tensor, Tensor"
 const fmm_torch_operator fmm_torch_fused[] = {
-    {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", forward},
-    {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", rows_pass},
-    {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")", cols_pass},
+    {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", .kernel = forward},
+    {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", .kernel = rows_pass},
+    {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")",
+     .kernel = cols_pass},
     {"_fused_mirrored",
      "_fused_mirrored(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm) -> Tensor",
-     mirrored},
-    {NULL, NULL, NULL},
+     .kernel = mirrored},
+#define X(id, ...) FMM_NUMBER(id),
+    FMM_EDGE_LIST(X)
+#undef X
+    /* clang-format off */
+    FMM_NUMBER(FMM_SCORE_NONE), FMM_NUMBER(FMM_SCORE_DOT), FMM_NUMBER(FMM_SCORE_SQDIST),
+    FMM_NUMBER(FMM_SCORE_L1), FMM_NUMBER(FMM_SCORE_ADDITIVE), FMM_NUMBER(FMM_MESSAGE_SCALE),
+    FMM_NUMBER(FMM_MESSAGE_ADD), FMM_NUMBER(FMM_MESSAGE_SUB), FMM_NUMBER(FMM_MESSAGE_MUL),
+    FMM_NUMBER(FMM_MESSAGE_MAX), FMM_NUMBER(FMM_MESSAGE_MIN), FMM_NUMBER(FMM_ACT_NONE),
+    FMM_NUMBER(FMM_ACT_RELU), FMM_NUMBER(FMM_ACT_LEAKY_RELU), FMM_NUMBER(FMM_ACT_SIGMOID),
+    FMM_NUMBER(FMM_ACT_TANH), FMM_NUMBER(FMM_EDGE_REGISTERS), FMM_NUMBER(FMM_EDGE_STEPS),
+    FMM_NUMBER(FMM_KEPT_FEAT),
+    /* clang-format on */
+    {0},
 };

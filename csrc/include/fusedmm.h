@@ -50,17 +50,6 @@ typedef enum fmm_dtype {
 
 typedef enum fmm_reduce { FMM_SUM, FMM_MEAN, FMM_MAX, FMM_MIN } fmm_reduce;
 
-/* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */
-typedef struct fmm_csr {
-    int64_t rows, cols, nnz;
-    const int64_t *ptr; /* [rows + 1], ptr[0] = 0, never falling, ptr[rows] = nnz */
-    const int32_t *idx; /* [nnz], 0 <= idx < cols */
-    const void *eid;    /* [nnz] int32 while nnz < 2^31, else int64: the position of entry p in the
-                           caller's edge order, which val and e use; NULL is the identity */
-    const void *plan;   /* made by fmm_plan for this structure and device, or NULL */
-    size_t plan_bytes;  /* of it, plus the fmm_rows of the structure where that is known */
-} fmm_csr;
-
 /* What a call cannot ask the device: FMM_ROWS_EVEN if no row has more than twice the mean of
  * entries and columns rise within rows, FMM_ROWS_UNEVEN if one has more than four times the mean or
  * columns do not rise, FMM_ROWS_NEITHER if neither or where that does not count. Only algorithm 0
@@ -71,6 +60,18 @@ typedef enum fmm_rows {
     FMM_ROWS_UNEVEN,
     FMM_ROWS_NEITHER,
 } fmm_rows;
+
+/* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */
+typedef struct fmm_csr {
+    int64_t rows, cols, nnz;
+    const int64_t *ptr; /* [rows + 1], ptr[0] = 0, never falling, ptr[rows] = nnz */
+    const int32_t *idx; /* [nnz], 0 <= idx < cols */
+    const void *eid;    /* [nnz] int32 while nnz < 2^31, else int64: the position of entry p in the
+                           caller's edge order, which val and e use; NULL is the identity */
+    const void *plan;   /* made by fmm_plan for this structure and device, or NULL */
+    size_t plan_bytes;
+    fmm_rows rows_are;
+} fmm_csr;
 
 /* x[r, h, c] = data[r * row_stride + h * head_stride + c]; strides in elements. Without data and
  * without rows it is absent. Edge values are views with feat = 1: val[e, h], heads 1 serves every
@@ -93,6 +94,9 @@ typedef struct fmm_exec {
     fmm_parallel_for *parallel_for;
     void *workspace; /* at least what the operator's _workspace function says, 16-byte aligned */
     size_t workspace_bytes;
+    /* Where not NULL, the operator asks here for its workspace once it knows how large that is. */
+    fmm_status (*allocate)(void *owner, size_t bytes, void **workspace);
+    void *owner;
 } fmm_exec;
 
 /* The operators. Numbers of algorithms: 0 chooses (fmm_algorithms lists the others). */
@@ -142,14 +146,12 @@ typedef enum fmm_operator {
     FMM_FUSED,
     FMM_OPERATORS
 } fmm_operator;
-typedef struct fmm_attention fmm_attention; /* fusedmm_attention.h */
-typedef struct fmm_fusion fmm_fusion;       /* fusedmm_fused.h */
 typedef struct fmm_call { /* the operands of any operator; those it lacks are NULL */
+    int index;            /* CUDA device */
     const fmm_csr *a;
     const fmm_dense *val, *x, *b, *y; /* SpMM: y = A x. SDDMM: x is a, b is b, y is e */
     fmm_reduce reduce;
-    const fmm_attention *attention; /* ATTENTION: all but a */
-    const fmm_fusion *fusion;       /* FUSED: all but a and val, which is never NULL */
+    const void *own; /* what else the operator takes: fmm_attention_of, fmm_fusion_of */
 } fmm_call;
 typedef struct fmm_algorithm {
     int number;
@@ -162,6 +164,7 @@ typedef struct fmm_algorithm {
     fmm_status (*run)(const fmm_exec *, const fmm_call *);
 } fmm_algorithm;
 FMM_API const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k);
+FMM_API const char *fmm_operator_name(int op); /* "spmm"; NULL past the end */
 /* Adds a caller's own algorithm (number is assigned and returned through it, from 1000 up). The
  * struct must outlive the library's use. */
 FMM_API fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algorithm);
@@ -170,6 +173,10 @@ FMM_API const char *fmm_last_error(void);
 /* One line of JSON: version, compilers, ISA levels, CUDA architectures and runtime, needed driver.
  */
 FMM_API const char *fmm_build_info(void);
+
+/* The name and value of number k of the C code that Python needs, such as FMM_MEAN; NULL past the
+ * end. */
+FMM_API const char *fmm_number(int k, double *value);
 
 /* Registers the torch operators with the torch that this process has loaded; NULL, or what is
  * wrong. */

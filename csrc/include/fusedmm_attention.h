@@ -33,7 +33,7 @@ typedef enum fmm_attention_pass {
     FMM_ATTENTION_ROWS,
     FMM_ATTENTION_COLS,
 } fmm_attention_pass;
-struct fmm_attention {
+typedef struct fmm_attention {
     fmm_attention_pass pass;
     fmm_attention_score score;
     double scale, slope, dropout;
@@ -48,9 +48,13 @@ struct fmm_attention {
     fmm_dense gatt;         /* [parts, heads, feat] as lse: the caller adds up the parts */
     fmm_dense gbias, gweight, weights; /* [nnz, heads, 1] */
     fmm_dense pos, pos_w; /* as out and lse, both as lse's dtype: ADDITIVE, may be absent */
-    const void *packed;   /* internal, for COLS on a GPU: csrc/attention/node_sums.h */
-    int packed_before; /* internal: packed by the kernel before, in one operator with this call */
-};
+} fmm_attention;
+
+/* All operands of a call of FMM_ATTENTION but its matrix. */
+static inline const fmm_attention *fmm_attention_of(const fmm_call *call)
+{
+    return (const fmm_attention *)call->own;
+}
 
 /* Philox4x32-10 decides what dropout keeps: word h % 4 of the block with key (seed low, high) and
  * counter (e low, e high, h / 4, 0) is at least dropout * 2^32. */

@@ -90,7 +90,7 @@ typedef void fmm_edge_function(int64_t n, const double *s, const double *a, doub
  * the order of the transpose. */
 enum { FMM_KEPT_FEAT = 1024 };
 typedef enum fmm_pass { FMM_FORWARD, FMM_ROWS, FMM_COLS, FMM_MIRRORED } fmm_pass;
-struct fmm_fusion {
+typedef struct fmm_fusion {
     fmm_pass pass;
     fmm_score score;
     fmm_message message;
@@ -106,7 +106,14 @@ struct fmm_fusion {
     const fmm_dense *out, *out2;  /* NULL: not wanted */
     const fmm_dense *kept;        /* NULL: everything is computed anew */
     const fmm_dense *val_t;       /* MIRRORED with val: [nnz, heads or 1, 1], in rows' order */
-};
+} fmm_fusion;
+
+/* All operands of a call of FMM_FUSED but its matrix and its val, which is never NULL. */
+static inline const fmm_fusion *fmm_fusion_of(const fmm_call *call)
+{
+    return (const fmm_fusion *)call->own;
+}
+
 FMM_API fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                              int algorithm);
 FMM_API fmm_status fmm_fused_workspace(const fmm_exec *exec, const fmm_csr *a,

@@ -73,13 +73,13 @@ static int64_t blocks_of_row(const fmm_call *call, int b)
 
 template <int B> static bool supports(const fmm_call *call)
 {
-    return lesson_fused_supports(call) && call->fusion->out->feat <= HELD * B &&
+    return lesson_fused_supports(call) && fmm_fusion_of(call)->out->feat <= HELD * B &&
            call->a->rows * blocks_of_row(call, B) <= BLOCKS_MAX;
 }
 
 template <int B> static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_dense *out = call->fusion->out;
+    const fmm_dense *out = fmm_fusion_of(call)->out;
     return run_fused(exec, call, [&](auto s) {
         for (int64_t h = 0; h < out->heads; h++)
             cudaMemset2DAsync(s.out + h * s.out_head, (size_t)s.out_row * sizeof *s.out, 0,

@@ -80,14 +80,14 @@ static void launch(const fmm_exec *exec, const fused_args<T> &s, int64_t heads)
 
 static int64_t widest(const fmm_call *call)
 {
-    const int64_t in = call->fusion->x->feat, out = call->fusion->out->feat;
+    const int64_t in = fmm_fusion_of(call)->x->feat, out = fmm_fusion_of(call)->out->feat;
     return in > out ? in : out;
 }
 
 static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_fused(exec, call, [&](auto s) {
-        const int64_t heads = call->fusion->x->heads, loads = ceil_div(widest(call), WARP);
+        const int64_t heads = fmm_fusion_of(call)->x->heads, loads = ceil_div(widest(call), WARP);
         if (loads <= 1) return launch<1>(exec, s, heads);
         if (loads <= 2) return launch<2>(exec, s, heads);
         if (loads <= 4) return launch<4>(exec, s, heads);

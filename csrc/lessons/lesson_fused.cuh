@@ -35,7 +35,7 @@ static __device__ __forceinline__ int32_t column_of(const fused_args<T> &s, int6
 
 static inline bool lesson_fused_supports(const fmm_call *call)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     return (f->x->dtype == FMM_F32 || f->x->dtype == FMM_F64) && f->pass == FMM_FORWARD &&
            f->score == FMM_SCORE_DOT && f->z && f->activation == FMM_ACT_NONE &&
            f->reduce == FMM_SUM && !f->function && f->x->heads <= GRID_YZ &&
@@ -44,7 +44,7 @@ static inline bool lesson_fused_supports(const fmm_call *call)
 
 template <class T> static fused_args<T> fused_of(const fmm_call *call, T)
 {
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     return fused_args<T>{view_csr(call->a),
                          view_edges(call->a, call->val),
                          static_cast<const T *>(f->x->data),
@@ -71,7 +71,7 @@ static fmm_status run_fused(const fmm_exec *exec, const fmm_call *call, Launch l
     int before;
     if (!call->a->rows) return FMM_OK;
     TRY(cuda_enter("fused", exec, &before));
-    if (call->fusion->x->dtype == FMM_F32)
+    if (fmm_fusion_of(call)->x->dtype == FMM_F32)
         launch(fused_of(call, float()));
     else
         launch(fused_of(call, double()));

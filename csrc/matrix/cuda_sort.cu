@@ -9,6 +9,7 @@
  * (cuda_plan_steps.cuh) included. */
 #include "cuda_sort.cuh"
 #include "cuda_plan_steps.cuh"
+#include "../cuda/device.h"
 
 #include <cooperative_groups.h>
 
@@ -29,12 +30,7 @@ struct pairs {
 static size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
 
 /* A block to a multiprocessor at most, so that all are there at once on any card. */
-static int64_t blocks_max(int device)
-{
-    int processors = 1;
-    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    return smaller(processors, BLOCKS_MAX);
-}
+static int64_t blocks_max(int device) { return smaller(fmm_cuda_processors(device), BLOCKS_MAX); }
 
 size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
 {

@@ -211,17 +211,25 @@ done:
 }
 
 const fmm_torch_operator fmm_torch_csr[] = {
-    {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", check},
-    {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", plan},
+    {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
+    {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", .kernel = plan},
     {"_compress",
      "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int look) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-     compress},
-    {"_looked", "_looked(Tensor lines) -> ()", looked},
+     .kernel = compress},
+    {"_looked", "_looked(Tensor lines) -> ()", .kernel = looked},
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
-     transpose},
+     .kernel = transpose},
     {"_normalize",
-     "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)", normalize},
-    {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", mean_back},
-    {NULL, NULL, NULL},
+     "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)",
+     .kernel = normalize},
+    {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", .kernel = mean_back},
+    /* clang-format off */
+    FMM_NUMBER(FMM_CPU), FMM_NUMBER(FMM_CUDA), FMM_NUMBER(FMM_ABI), FMM_NUMBER(FMM_ROWS_EVEN),
+    FMM_NUMBER(FMM_ROWS_UNEVEN), FMM_NUMBER(FMM_ROWS_NEITHER), FMM_NUMBER(FMM_PLAN_USED),
+    FMM_NUMBER(FMM_TILED_SHARE), FMM_NUMBER(FMM_TILED_ROWS), FMM_NUMBER(FMM_TILED_COLS),
+    FMM_NUMBER(FMM_CSR_PTR_FIRST), FMM_NUMBER(FMM_CSR_PTR_FALLS), FMM_NUMBER(FMM_CSR_PTR_LAST),
+    FMM_NUMBER(FMM_CSR_IDX),
+    /* clang-format on */
+    {0},
 };

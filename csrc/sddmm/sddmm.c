@@ -48,21 +48,16 @@ fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, const fmm
 {
     *bytes = 0;
     TRY(check(exec, s, val, a, b, e));
-    const fmm_call call = {.a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
-    const fmm_algorithm *chosen;
-    TRY(fmm_algorithm_find(FMM_SDDMM, exec->device, algorithm, &call, &chosen));
-    *bytes = chosen->workspace ? chosen->workspace(&call) : 0;
-    return FMM_OK;
+    const fmm_call call = {
+        .index = exec->index, .a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    return fmm_workspace(FMM_SDDMM, exec, algorithm, &call, bytes);
 }
 
 fmm_status fmm_sddmm(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
                      const fmm_dense *a, const fmm_dense *b, const fmm_dense *e, int algorithm)
 {
     TRY(check(exec, s, val, a, b, e));
-    const fmm_call call = {.a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
-    const fmm_algorithm *chosen;
-    TRY(fmm_algorithm_find(FMM_SDDMM, exec->device, algorithm, &call, &chosen));
-    TRY(fmm_check_workspace("sddmm", exec, chosen->workspace ? chosen->workspace(&call) : 0));
-    if (!e->rows || !e->heads) return FMM_OK;
-    return fmm_algorithm_run(chosen, exec, &call);
+    const fmm_call call = {
+        .index = exec->index, .a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    return fmm_run(FMM_SDDMM, exec, algorithm, &call, !e->rows || !e->heads);
 }

@@ -8,7 +8,6 @@ static void sddmm(StableIValue *stack, int inputs)
     fmm_csr s;
     fmm_dense val, a, b, e;
     tensor given, out = {0};
-    size_t bytes;
     const int algorithm = frame_int(stack[inputs]);
     if (!frame_begin(&f, stack, inputs) || !frame_dense(&f, inputs - 1, "b", &b, &given) ||
         !frame_dense(&f, inputs - 2, "a", &a, &given) || !frame_values(&f, inputs - 3, &val) ||
@@ -23,8 +22,6 @@ static void sddmm(StableIValue *stack, int inputs)
                     .feat = 1,
                     .row_stride = a.heads,
                     .head_stride = 1};
-    f.status = fmm_sddmm_workspace(&f.exec, &s, &val, &a, &b, &e, algorithm, &bytes);
-    if (f.status != FMM_OK || !frame_workspace(&f, bytes)) goto done;
     f.status = fmm_sddmm(&f.exec, &s, &val, &a, &b, &e, algorithm);
 done:
     frame_finish(&f, "sddmm", stack, &out, 1);
@@ -46,7 +43,7 @@ static void sddmm_whole(StableIValue *stack, uint64_t inputs, uint64_t results)
 
 #define REST "Tensor val, Tensor a, Tensor b, int algorithm) -> Tensor"
 const fmm_torch_operator fmm_torch_sddmm[] = {
-    {"_sddmm", "_sddmm(" FMM_HALF REST, sddmm_half},
-    {"sddmm", "sddmm(" FMM_WHOLE REST, sddmm_whole},
-    {NULL, NULL, NULL},
+    {"_sddmm", "_sddmm(" FMM_HALF REST, .kernel = sddmm_half},
+    {"sddmm", "sddmm(" FMM_WHOLE REST, .kernel = sddmm_whole},
+    {0},
 };

@@ -42,21 +42,16 @@ fmm_status fmm_spmm_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_
 {
     *bytes = 0;
     TRY(check(exec, a, val, x, y, reduce));
-    const fmm_call call = {.a = a, .val = val ? val : &absent, .x = x, .y = y, .reduce = reduce};
-    const fmm_algorithm *chosen;
-    TRY(fmm_algorithm_find(FMM_SPMM, exec->device, algorithm, &call, &chosen));
-    *bytes = chosen->workspace ? chosen->workspace(&call) : 0;
-    return FMM_OK;
+    const fmm_call call = {
+        .index = exec->index, .a = a, .val = val ? val : &absent, .x = x, .y = y, .reduce = reduce};
+    return fmm_workspace(FMM_SPMM, exec, algorithm, &call, bytes);
 }
 
 fmm_status fmm_spmm(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                     const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce, int algorithm)
 {
     TRY(check(exec, a, val, x, y, reduce));
-    const fmm_call call = {.a = a, .val = val ? val : &absent, .x = x, .y = y, .reduce = reduce};
-    const fmm_algorithm *chosen;
-    TRY(fmm_algorithm_find(FMM_SPMM, exec->device, algorithm, &call, &chosen));
-    TRY(fmm_check_workspace("spmm", exec, chosen->workspace ? chosen->workspace(&call) : 0));
-    if (!y->rows || !y->heads || !y->feat) return FMM_OK;
-    return fmm_algorithm_run(chosen, exec, &call);
+    const fmm_call call = {
+        .index = exec->index, .a = a, .val = val ? val : &absent, .x = x, .y = y, .reduce = reduce};
+    return fmm_run(FMM_SPMM, exec, algorithm, &call, !y->rows || !y->heads || !y->feat);
 }

@@ -8,7 +8,6 @@ static void spmm(StableIValue *stack, int inputs)
     fmm_csr a;
     fmm_dense val, x, y;
     tensor given, out = {0};
-    size_t bytes;
     const fmm_reduce reduce = (fmm_reduce)frame_int(stack[inputs]);
     const int algorithm = frame_int(stack[inputs + 1]);
     if (!frame_begin(&f, stack, inputs) || !frame_dense(&f, inputs - 1, "x", &x, &given) ||
@@ -22,8 +21,6 @@ static void spmm(StableIValue *stack, int inputs)
     if (!frame_allocate(&f, given.dim, given.dim == 3 ? headed : flat, given.dtype, &out))
         goto done;
     y.data = out.data;
-    f.status = fmm_spmm_workspace(&f.exec, &a, &val, &x, &y, reduce, algorithm, &bytes);
-    if (f.status != FMM_OK || !frame_workspace(&f, bytes)) goto done;
     f.status = fmm_spmm(&f.exec, &a, &val, &x, &y, reduce, algorithm);
 done:
     frame_finish(&f, "spmm", stack, &out, 1);
@@ -45,7 +42,10 @@ static void spmm_whole(StableIValue *stack, uint64_t inputs, uint64_t results)
 
 #define REST "Tensor val, Tensor x, int reduce, int algorithm) -> Tensor"
 const fmm_torch_operator fmm_torch_spmm[] = {
-    {"_spmm", "_spmm(" FMM_HALF REST, spmm_half},
-    {"spmm", "spmm(" FMM_WHOLE REST, spmm_whole},
-    {NULL, NULL, NULL},
+    {"_spmm", "_spmm(" FMM_HALF REST, .kernel = spmm_half},
+    {"spmm", "spmm(" FMM_WHOLE REST, .kernel = spmm_whole},
+    /* clang-format off */
+    FMM_NUMBER(FMM_SUM), FMM_NUMBER(FMM_MEAN), FMM_NUMBER(FMM_MAX), FMM_NUMBER(FMM_MIN),
+    /* clang-format on */
+    {0},
 };

@@ -61,6 +61,10 @@ const fmm_torch_operator fmm_torch_select[] = {
     {"_select",
      "_select(" FMM_HALF
      "Tensor val, Tensor weight, Tensor x, Tensor y, Tensor z, Tensor g, int form) -> Tensor",
-     selected},
-    {NULL, NULL, NULL},
+     .kernel = selected},
+    /* clang-format off */
+    FMM_NUMBER(FMM_SELECT_ROWS), FMM_NUMBER(FMM_SELECT_COLS), FMM_NUMBER(FMM_SELECT_EDGES),
+    FMM_NUMBER(FMM_SELECT_COUNTS),
+    /* clang-format on */
+    {0},
 };

@@ -12,18 +12,25 @@
 
 fmm_shim fmm_torch;
 
-/* One line per operator: its table in the file of the same name. */
-#define OPERATOR_LIST(X)                                                                           \
-    X(spmm) X(sddmm) X(select) X(attention) X(gat) X(attend_self) X(attend_maps) X(fused) X(csr)
-#define X(name) extern const fmm_torch_operator fmm_torch_##name[];
-OPERATOR_LIST(X)
-#undef X
+#define BOXED(name) extern const fmm_torch_operator fmm_torch_##name[];
+#define SINGLE(name, cuda, operands) BOXED(name)
+#define OPERATOR(name, number) BOXED(name)
+#include "../core/operators.def"
 static const fmm_torch_operator *const operators[] = {
-#define X(name) fmm_torch_##name,
-    OPERATOR_LIST(X)
-#undef X
+#define BOXED(name) fmm_torch_##name,
+#define SINGLE(name, cuda, operands) BOXED(name)
+#define OPERATOR(name, number) BOXED(name)
+#include "../core/operators.def"
 };
 enum { OPERATORS = sizeof operators / sizeof *operators };
+
+const char *fmm_number(int k, double *value)
+{
+    for (int t = 0; t < OPERATORS; t++)
+        for (const fmm_torch_operator *line = operators[t]; line->name; line++)
+            if (!line->schema && k-- == 0) return *value = line->value, line->name;
+    return NULL;
+}
 
 /* The shim promises to translate calls made for this release: 2.10, one byte per number. */
 #define BUILT_FOR ((UINT64_C(2) << 56) | (UINT64_C(10) << 48))
@@ -71,7 +78,8 @@ static bool register_operators(void)
         return false;
     for (int k = 0; k < OPERATORS; k++)
         for (const fmm_torch_operator *op = operators[k]; op->name; op++)
-            if (fmm_torch.aoti_torch_library_def(definitions, op->schema)) return false;
+            if (op->schema && fmm_torch.aoti_torch_library_def(definitions, op->schema))
+                return false;
     const char *const keys[] = {"CPU", "CUDA"};
     for (int d = 0; d < 2; d++) {
         if (fmm_torch.aoti_torch_library_init_impl("fusedmm", keys[d], __FILE__, __LINE__,
@@ -79,7 +87,8 @@ static bool register_operators(void)
             return false;
         for (int k = 0; k < OPERATORS; k++)
             for (const fmm_torch_operator *op = operators[k]; op->name; op++)
-                if (fmm_torch.torch_library_impl(kernels, op->name, op->kernel, BUILT_FOR))
+                if (op->schema &&
+                    fmm_torch.torch_library_impl(kernels, op->name, op->kernel, BUILT_FOR))
                     return false;
     }
     return true;

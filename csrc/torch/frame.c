@@ -50,9 +50,19 @@ double frame_float(StableIValue slot)
     return value;
 }
 
+static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace)
+{
+    frame *f = owner;
+    if (!frame_workspace(f, bytes)) return f->status;
+    *workspace = f->exec.workspace;
+    return FMM_OK;
+}
+
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)
 {
-    *f = (frame){.count = inputs, .exec = {.parallel_for = run_parallel}};
+    *f =
+        (frame){.count = inputs,
+                .exec = {.parallel_for = run_parallel, .allocate = allocate_workspace, .owner = f}};
     for (int k = 0; k < inputs; k++) memcpy(&f->held[k], &stack[k], sizeof f->held[k]);
     fmm_torch.aoti_torch_get_device_type(f->held[0], &f->device_type);
     fmm_torch.aoti_torch_get_device_index(f->held[0], &f->device_index);
@@ -217,7 +227,8 @@ bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
     if (plan.numel) {
         if (!is_list(f, names[3], &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
         a->plan = plan.data;
-        a->plan_bytes = (size_t)plan.numel;
+        a->plan_bytes = (size_t)(plan.numel - plan.numel % 16);
+        a->rows_are = (fmm_rows)(plan.numel % 16); /* Python's plan_of */
     }
     return true;
 }

@@ -56,7 +56,8 @@ bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
 bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val);
 bool frame_values(frame *f, int k, fmm_dense *val);
 
-/* A new contiguous tensor of up to 3 dimensions; the call's workspace. */
+/* A new contiguous tensor of up to 3 dimensions; the workspace of what needs one before it is
+ * called: the operators ask for theirs by exec.allocate. */
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t);
 bool frame_workspace(frame *f, size_t bytes);
 
@@ -64,11 +65,18 @@ bool frame_workspace(frame *f, size_t bytes);
 void frame_finish(frame *f, const char *function, StableIValue *stack, const tensor *out,
                   int count);
 
-/* An operator of the library, as its file in this folder defines it; bind.c lists them all. */
+/* An operator of the library, or a number that Python needs to know of it: a line of a table of its
+ * folder, ended by a NULL name. core/operators.def lists the tables. */
 typedef struct fmm_torch_operator {
-    const char *name, *schema;
-    fmm_boxed kernel;
+    const char *name, *schema; /* without a schema it is a number */
+    union {
+        fmm_boxed kernel;
+        double value;
+    };
 } fmm_torch_operator;
+/* clang-format off */
+#define FMM_NUMBER(id) {.name = #id, .value = (double)(id)}
+/* clang-format on */
 
 #define FMM_HALF "Tensor ptr, Tensor idx, Tensor eid, Tensor plan, "
 #define FMM_WHOLE FMM_HALF "Tensor ptr_t, Tensor idx_t, Tensor eid_t, Tensor plan_t, "

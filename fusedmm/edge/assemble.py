@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from fusedmm._lib import NUMBERS
 from fusedmm.edge.derive import Graph
 
-MAX_STEPS, REGISTERS = 96, 16
-
-# Numbers of csrc/include/fusedmm_fused.h's fmm_edge_op, in its order.
-OPS = (
-    "const", "copy", "add", "sub", "mul", "div", "neg", "pow", "exp", "log", "sqrt", "sigmoid", "tanh",
-    "softplus", "abs", "sign", "max", "min", "leaky", "step",
-)  # fmt: skip
+MAX_STEPS, REGISTERS = NUMBERS["FMM_EDGE_STEPS"], NUMBERS["FMM_EDGE_REGISTERS"]
+# The operations of a program, each at the place that is its number.
+OPS = tuple(
+    name.removeprefix("FMM_EDGE_").lower()
+    for name in NUMBERS
+    if name.startswith("FMM_EDGE_") and name not in ("FMM_EDGE_STEPS", "FMM_EDGE_REGISTERS")
+)
 
 
 def assemble(graph: Graph, roots: list[int]) -> list[tuple[float, ...]]:

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from fusedmm._lib import DEVICES, ops
+from fusedmm._lib import DEVICES, NUMBERS, numbers_of, ops
 from fusedmm._torch_compat import (
     are_transforms_active,
     graph_break,
@@ -30,9 +30,10 @@ Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix 
 P = ParamSpec("P")
 T = TypeVar("T")
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
-TILED = 0.03, 1024, 512  # share of entries, rows and columns from which the choice of a kernel asks how even rows are
-EVEN, UNEVEN, NEITHER = 1, 2, 3  # fmm_rows
-USED = 56  # FMM_PLAN_USED
+# The share of entries, rows and columns from which the choice of a kernel asks how even rows are.
+TILED = tuple(NUMBERS["FMM_TILED_" + name] for name in ("SHARE", "ROWS", "COLS"))
+EVEN, UNEVEN, NEITHER = numbers_of("FMM_ROWS_", "even", "uneven", "neither").values()
+USED: int = NUMBERS["FMM_PLAN_USED"]
 LARGE = 1 << 22  # entries from which a plan is cut to what it holds: calls then take room for fewer partial sums
 LATER = 2  # a check whose answer is waited for later, by ``convert.settle``
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
@@ -222,12 +223,12 @@ def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
         return
     code, where = word & 7, (word >> 3) & (2**60 - 1)
     rows, nnz = ptr.numel() - 1, idx.numel()
-    if code == 4:
+    if code == NUMBERS["FMM_CSR_IDX"]:
         raise ValueError(f"idx[{where}] = {int(idx[where])} is outside [0, {cols})")
     value = int(ptr[where])
-    if code == 1:
+    if code == NUMBERS["FMM_CSR_PTR_FIRST"]:
         raise ValueError(f"ptr[0] = {value} must be 0")
-    if code == 2:
+    if code == NUMBERS["FMM_CSR_PTR_FALLS"]:
         raise ValueError(f"ptr[{where}] = {value} is less than ptr[{where - 1}] = {int(ptr[where - 1])}")
     raise ValueError(f"ptr[{rows}] = {value} must be nnz = {nnz}")
 

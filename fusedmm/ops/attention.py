@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from fusedmm._lib import algorithm_number, ops, sums_dtype
+from fusedmm._lib import algorithm_number, numbers_of, ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
@@ -26,9 +26,9 @@ from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weigh
 from fusedmm.ops.sddmm import elementwise
 from fusedmm.ops.spmm_sddmm import gradients, half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
 
-SCORES = {"dot": 0, "additive": 1, "gatv2": 2, "cosine": 0}
 # SCALED is DOT by 1 / sqrt(F), which the library computes: to compiled code that is another number for each F.
-DOT, ADDITIVE, GATV2, SCALED = 0, 1, 2, 3
+DOT, ADDITIVE, GATV2, SCALED = numbers_of("FMM_", "dot", "additive", "gatv2", "scaled").values()
+SCORES = {"dot": DOT, "additive": ADDITIVE, "gatv2": GATV2, "cosine": DOT}
 Optional = Tensor | None
 
 _forward: Any = ops._attention.default

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops, sums_dtype
+from fusedmm._lib import NUMBERS, ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, require_strided
@@ -21,7 +21,7 @@ from fusedmm.ops.autograd import Formula, Needs, Operands, Values, differentiabl
 from fusedmm.ops.checks import autocast, require_pattern
 from fusedmm.ops.spmm_sddmm import half, kept, run, sddmm_half, spmm_half
 
-ADDITIVE = 1
+ADDITIVE = NUMBERS["FMM_ADDITIVE"]
 
 
 def edge_softmax(adj: Any, logits: Tensor) -> Tensor:

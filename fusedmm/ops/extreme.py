@@ -19,12 +19,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedmm._lib import ops
+from fusedmm._lib import numbers_of, ops
 from fusedmm.matrix.base import Matrix
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_operand, flat_values
 from fusedmm.ops.spmm_sddmm import SpMM, as_channels, half, kind_of, like_values, run, serves_all
 
-ROWS, COLS, EDGES, COUNTS = 0, 1, 2, 3
+ROWS, COLS, EDGES, COUNTS = numbers_of("FMM_SELECT_", "rows", "cols", "edges", "counts").values()
 
 
 Reached = tuple[Matrix, bool, Values, Tensor, Tensor]  # adj, transposed, val, x, y: what M is made of

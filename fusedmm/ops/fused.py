@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fusedmm import reference
-from fusedmm._lib import ACTIVATIONS, MESSAGES, REDUCTIONS, SCORES, algorithm_number, ops
+from fusedmm._lib import ACTIVATIONS, MESSAGES, NUMBERS, REDUCTIONS, SCORES, algorithm_number, ops
 from fusedmm._torch_compat import graph_break
 from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
@@ -319,7 +319,7 @@ def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
     return a.add_(b) if fresh else a + b
 
 
-KEPT_FEAT = 1024  # FMM_KEPT_FEAT of csrc/include/fusedmm_fused.h
+KEPT_FEAT = NUMBERS["FMM_KEPT_FEAT"]
 Grads = tuple[Tensor | None, ...]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops, raise_translated, sums_dtype
+from fusedmm._lib import REDUCTIONS, ops, raise_translated, sums_dtype
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import Half, lasting, shared_by
 from fusedmm.ops.autograd import (
@@ -34,7 +34,7 @@ from fusedmm.ops.autograd import (
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_values
 
 Kind = tuple[int | None, torch.dtype]
-SUM, MEAN = 0, 1
+SUM, MEAN = REDUCTIONS["sum"], REDUCTIONS["mean"]
 
 _spmm: Any = ops._spmm.default
 _sddmm: Any = ops._sddmm.default

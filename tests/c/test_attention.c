@@ -266,7 +266,7 @@ static void run_all(subject *s)
     const fmm_dense rest = c->lse_rest, left = view(sums, t->rows, t->heads, 1, t->gap, t->where);
     fmm_dense out = view(FMM_F64, t->rows, t->heads, t->feat_v, 0, t->where);
     fmm_dense outs = view(FMM_F64, t->rows, t->heads, t->feat_v, 0, t->where);
-    const fmm_call asked = {.a = &s->a, .x = &c->v, .attention = c};
+    const fmm_call asked = {.a = &s->a, .x = &c->v, .own = c};
     const fmm_algorithm *algorithm;
     statistics(s, &out, &outs);
     for (int k = 0; (algorithm = next_algorithm(FMM_ATTENTION, &k, &asked));) {

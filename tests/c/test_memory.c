@@ -140,9 +140,9 @@ int main(void)
         [FMM_SPMM] = spmm, [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend, [FMM_FUSED] = fused};
     const fmm_attention attention = {.q = o.q, .k = o.x, .v = o.x};
     const fmm_fusion fusion = {.score = FMM_SCORE_DOT, .x = &o.q, .y = &o.x, .z = &o.x};
-    const fmm_call asked = {
-        .a = &o.a, .val = &o.val, .x = &o.x, .attention = &attention, .fusion = &fusion};
+    const void *const own[FMM_OPERATORS] = {[FMM_ATTENTION] = &attention, [FMM_FUSED] = &fusion};
     for (int op = 0; op < FMM_OPERATORS; op++) {
+        const fmm_call asked = {.a = &o.a, .val = &o.val, .x = &o.x, .own = own[op]};
         const fmm_algorithm *a;
         for (int k = 0; (a = next_algorithm((fmm_operator)op, &k, &asked));)
             if (a->number < 1000) run(&o, a->name, a->number, calls[op]);
