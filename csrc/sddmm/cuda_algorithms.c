@@ -1,7 +1,7 @@
 /* The algorithms of SDDMM on CUDA, and which one number 0 stands for. */
 #include "cuda.h"
+#include "cuda_vendor.h"
 #include "../cuda/heuristics.h"
-#include "../cuda/vendor/vendor.h"
 
 static fmm_status sddmm_segments(const fmm_exec *exec, const fmm_call *call)
 {

@@ -1,21 +1,16 @@
-/* cuBLAS as an algorithm of SpMM and SDDMM: the sparse matrix as a dense one, in f32 or f64.
- *
- *   SpMM   A is scattered into zeros [rows, cols] (duplicates add, in any order), then y = A x
- *   SDDMM  a b^T is computed whole, then its entries are taken
+/* cuBLAS as an algorithm of an operator: the sparse matrix as a dense one, in f32 or f64.
  *
  * What sparsity must beat: it costs rows * cols whatever nnz is, so it is limited to DENSE_MAX
  * elements. A zero of A times a NaN or infinity of x is NaN here, where a sparse product skips it.
  * cuBLAS is column-major, in which our row-major operands are their transposes: y^T = x^T A^T.
  * Its scratch memory is part of our workspace; single precision stays that, without TF32. */
 #include "vendor.h"
-#include "vendor_api.h"
 
 #include <pthread.h>
 
-enum { PLAIN = 0, TRANSPOSED = 1, SCRATCH = 32 << 20 /* what it asks for on 9.0 */ };
+enum { SCRATCH = 32 << 20 /* what it asks for on 9.0 */ };
 static const int64_t DENSE_MAX = INT64_C(1) << 30;
 
-/* X(name, type): our prototypes of cublas_api.h, releases 12 and 13, enumerations as int. */
 static struct {
 #define X(result, name, arguments) result(*name) arguments;
     FMM_CUBLAS_API(X)
@@ -88,54 +83,32 @@ size_t fmm_cublas_workspace(const fmm_call *call)
     return SCRATCH + (size_t)(call->a->rows * call->a->cols) * fmm_dtype_bytes(call->x->dtype);
 }
 
-/* The leading dimension; of a single row any will do that spans it. */
-static int ld_of(const fmm_dense *d)
+/* Of a single row any leading dimension will do that spans it. */
+fmm_cublas_matrix fmm_cublas_view(const fmm_dense *d, int64_t head)
 {
-    return (int)(d->row_stride > d->feat ? d->row_stride : d->feat);
+    return (fmm_cublas_matrix){.data = (char *)d->data +
+                                       (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype),
+                               .ld = (int)(d->row_stride > d->feat ? d->row_stride : d->feat)};
 }
 
-static void *at_head(const fmm_dense *d, int64_t head)
-{
-    return (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
-}
-
-/* c[m, n] = op(a) b, column-major, with n columns. */
-static fmm_status multiply(const char *op, void *handle, fmm_dtype dtype, int op_a, int64_t m,
-                           int64_t n, int64_t k, const void *a, int lda, const void *b, int ldb,
-                           void *c, int ldc)
+fmm_status fmm_cublas_multiply(const char *op, void *handle, fmm_dtype dtype, int op_a, int64_t m,
+                               int64_t n, int64_t k, fmm_cublas_matrix a, fmm_cublas_matrix b,
+                               fmm_cublas_matrix c)
 {
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     if (dtype == FMM_F64)
-        TRY_CUBLAS(op, api.cublasDgemm_v2(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one, a, lda,
-                                          b, ldb, &zero, c, ldc));
+        TRY_CUBLAS(op, api.cublasDgemm_v2(handle, op_a, VENDOR_PLAIN, (int)m, (int)n, (int)k, &one,
+                                          a.data, a.ld, b.data, b.ld, &zero, c.data, c.ld));
     else
-        TRY_CUBLAS(op, api.cublasSgemm_v2(handle, op_a, PLAIN, (int)m, (int)n, (int)k, &one_f32, a,
-                                          lda, b, ldb, &zero_f32, c, ldc));
+        TRY_CUBLAS(op,
+                   api.cublasSgemm_v2(handle, op_a, VENDOR_PLAIN, (int)m, (int)n, (int)k, &one_f32,
+                                      a.data, a.ld, b.data, b.ld, &zero_f32, c.data, c.ld));
     return FMM_OK;
 }
 
-static fmm_status one_head(const fmm_exec *exec, const fmm_call *call, void *handle, int64_t head)
-{
-    const fmm_csr *a = call->a;
-    const fmm_dense *x = call->x, *y = call->y;
-    void *dense = (char *)exec->workspace + SCRATCH;
-    const int cols = (int)a->cols;
-    if (call->b) {
-        TRY(multiply("sddmm", handle, x->dtype, TRANSPOSED, cols, a->rows, x->feat,
-                     at_head(call->b, head), ld_of(call->b), at_head(x, head), ld_of(x), dense,
-                     cols));
-        fmm_vendor_sample(exec, call, head, dense);
-        return FMM_OK;
-    }
-    /* Heads with the same values share the dense matrix. */
-    if (head == 0 || (call->val->data && call->val->heads > 1))
-        fmm_vendor_densify(exec, call, head, dense);
-    return multiply("spmm", handle, x->dtype, PLAIN, x->feat, a->rows, cols, at_head(x, head),
-                    ld_of(x), dense, cols, at_head(y, head), ld_of(y));
-}
-
-static fmm_status run(const char *op, const fmm_exec *exec, const fmm_call *call)
+fmm_status fmm_cublas_run(const char *op, const fmm_exec *exec, const fmm_call *call,
+                          fmm_cublas_head *one)
 {
     int before;
     void *handle = NULL;
@@ -146,17 +119,7 @@ static fmm_status run(const char *op, const fmm_exec *exec, const fmm_call *call
     else
         status = handle_of(op, exec, &handle);
     for (int64_t h = 0; status == FMM_OK && !is_empty(call) && h < call->x->heads; h++)
-        status = one_head(exec, call, handle, h);
+        status = one(exec, call, handle, h, (char *)exec->workspace + SCRATCH);
     const fmm_status left = fmm_vendor_leave(op, exec, before);
     return status != FMM_OK ? status : left;
-}
-
-fmm_status fmm_spmm_cublas(const fmm_exec *exec, const fmm_call *call)
-{
-    return run("spmm", exec, call);
-}
-
-fmm_status fmm_sddmm_cublas(const fmm_exec *exec, const fmm_call *call)
-{
-    return run("sddmm", exec, call);
 }

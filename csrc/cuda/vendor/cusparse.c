@@ -1,4 +1,4 @@
-/* cuSPARSE as algorithms of SpMM and SDDMM: every algorithm it has for CSR and COO.
+/* cuSPARSE as algorithms of an operator: descriptors of its operands, the workspace, the products.
  *
  * Its indices are of one type, so ptr is narrowed to int32 in the workspace, COO gets the row of
  * every entry, and values that are not already as it wants them (absent, of another type, in
@@ -11,23 +11,14 @@
  *
  * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
 #include "vendor.h"
-#include "vendor_api.h"
 
 #include <pthread.h>
 
 /* Values of cusparse.h and library_types.h. */
-enum { NOT_TRANSPOSED = 0, TRANSPOSED = 1, BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
+enum { BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
 static const int cuda_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
 
-typedef int multiply(void *handle, int op_a, int op_b, const void *alpha, const void *a,
-                     const void *b, const void *beta, void *c, int compute, int algorithm,
-                     void *buffer);
-
-static struct {
-#define X(result, name, arguments) result(*name) arguments;
-    FMM_CUSPARSE_API(X)
-#undef X
-} api;
+fmm_cusparse_functions fmm_cusparse;
 static const char *const names[] = {
 #define X(result, name, arguments) #name,
     FMM_CUSPARSE_API(X)
@@ -41,19 +32,21 @@ static bool bound(const char *op)
     static const char *const files[] = {"libcusparse.so.12", "libcusparse.so", NULL};
     static bool done;
     pthread_mutex_lock(&lock);
-    if (!done) done = fmm_vendor_bind(op, "cuSPARSE", "nvidia-cusparse", files, names, &api);
+    if (!done)
+        done = fmm_vendor_bind(op, "cuSPARSE", "nvidia-cusparse", files, names, &fmm_cusparse);
     const bool result = done;
     pthread_mutex_unlock(&lock);
     return result;
 }
 
 /* Fails with cuSPARSE's own words. */
-#define TRY_CUSPARSE(op, call)                                                                     \
-    do {                                                                                           \
-        const int try_status = (call);                                                             \
-        REQUIRE(try_status == 0, FMM_DEVICE_ERROR, "%s: cuSPARSE: %s", op,                         \
-                api.cusparseGetErrorString(try_status));                                           \
-    } while (0)
+static fmm_status said(const char *op, int status)
+{
+    REQUIRE(status == 0, FMM_DEVICE_ERROR, "%s: cuSPARSE: %s", op,
+            fmm_cusparse.cusparseGetErrorString(status));
+    return FMM_OK;
+}
+#define TRY_CUSPARSE(op, call) TRY(said(op, call))
 
 static fmm_status handle_of(const char *op, int device, void **handle)
 {
@@ -61,23 +54,17 @@ static fmm_status handle_of(const char *op, int device, void **handle)
     REQUIRE(device >= 0 && device < VENDOR_DEVICES, FMM_UNSUPPORTED,
             "%s: cuSPARSE on CUDA device %d; at most %d", op, device, VENDOR_DEVICES);
     if (!bound(op)) return FMM_UNSUPPORTED;
-    if (!handles[device]) TRY_CUSPARSE(op, api.cusparseCreate(&handles[device]));
+    if (!handles[device]) TRY_CUSPARSE(op, fmm_cusparse.cusparseCreate(&handles[device]));
     *handle = handles[device];
     return FMM_OK;
 }
 
-/* An entry of the registry: which algorithm, and in which format. */
-typedef struct variant {
-    int algorithm;
-    bool coo, preprocess;
-} variant;
-
 /* One product: heads that share values and lie side by side are columns of it. */
 typedef struct shape {
+    const fmm_cusparse_calls *calls;
     const char *op;
-    bool sddmm;
     int64_t products, width;
-    bool direct;                /* values (SDDMM: results) lie as cuSPARSE takes them */
+    bool direct;                /* values (or results) lie as cuSPARSE takes them */
     size_t value_at, buffer_at; /* parts of the workspace; the index is the first */
 } shape;
 
@@ -88,24 +75,24 @@ static bool is_plain(const fmm_csr *a, const fmm_dense *v, const fmm_dense *x)
            (v->rows <= 1 || v->row_stride == 1) && (uintptr_t)v->data % 16 == 0;
 }
 
-static shape shape_of(const fmm_call *call, variant v)
+static shape shape_of(const fmm_cusparse_calls *calls, const fmm_call *call, fmm_cusparse_variant v)
 {
     const fmm_dense *x = call->x, *y = call->y, *val = call->val;
-    shape s = {.op = call->b ? "sddmm" : "spmm", .sddmm = call->b != NULL};
+    shape s = {.calls = calls, .op = calls->op};
     const bool side = x->heads == 1 || (x->head_stride == x->feat && y->head_stride == y->feat);
-    const bool wide = !s.sddmm && side && (!val->data || val->heads == 1);
+    const bool wide = !calls->edges && side && (!val->data || val->heads == 1);
     s.products = wide ? 1 : x->heads;
     s.width = wide ? x->heads * x->feat : x->feat;
-    s.direct = s.sddmm ? !val->data && is_plain(call->a, y, x) : is_plain(call->a, val, x);
+    s.direct = calls->edges ? !val->data && is_plain(call->a, y, x) : is_plain(call->a, val, x);
     s.value_at = fmm_vendor_part(v.coo ? call->a->nnz : call->a->rows + 1, sizeof(int32_t));
     s.buffer_at = s.value_at;
     if (!s.direct) s.buffer_at += fmm_vendor_part(call->a->nnz, fmm_dtype_bytes(x->dtype));
     return s;
 }
 
-/* Descriptors and scalars of one product. */
+/* Descriptors and scalars of one product: left is x; right is b where the call has one, else y. */
 typedef struct product {
-    void *handle, *sparse, *left, *right; /* left: x, or a; right: y, or b */
+    void *handle, *sparse, *left, *right;
     double wide[2];
     float narrow[2];
     const void *alpha, *beta;
@@ -114,22 +101,22 @@ typedef struct product {
 
 static void destroy(product *p)
 {
-    if (p->sparse) api.cusparseDestroySpMat(p->sparse);
-    if (p->left) api.cusparseDestroyDnMat(p->left);
-    if (p->right) api.cusparseDestroyDnMat(p->right);
+    if (p->sparse) fmm_cusparse.cusparseDestroySpMat(p->sparse);
+    if (p->left) fmm_cusparse.cusparseDestroyDnMat(p->left);
+    if (p->right) fmm_cusparse.cusparseDestroyDnMat(p->right);
 }
 
 static fmm_status describe_dense(const shape *s, const fmm_dense *d, int64_t head, void **matrix)
 {
     char *at = (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
     const int64_t ld = d->row_stride > s->width ? d->row_stride : s->width; /* of one row: any */
-    TRY_CUSPARSE(s->op, api.cusparseCreateDnMat(matrix, d->rows, s->width, ld, at,
-                                                cuda_type[d->dtype], ROW_MAJOR));
+    TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateDnMat(matrix, d->rows, s->width, ld, at,
+                                                         cuda_type[d->dtype], ROW_MAJOR));
     return FMM_OK;
 }
 
 /* index and values: in the workspace, or any address while only sizes are asked for. */
-static fmm_status describe(product *p, const shape *s, variant v, const fmm_call *call,
+static fmm_status describe(product *p, const shape *s, fmm_cusparse_variant v, const fmm_call *call,
                            int64_t head, void *index, void *values)
 {
     const fmm_csr *a = call->a;
@@ -140,38 +127,15 @@ static fmm_status describe(product *p, const shape *s, variant v, const fmm_call
     p->beta = dtype == FMM_F64 ? (void *)&p->wide[1] : (void *)&p->narrow[1];
     p->compute = cuda_type[dtype == FMM_F64 ? FMM_F64 : FMM_F32];
     if (v.coo)
-        TRY_CUSPARSE(s->op, api.cusparseCreateCoo(&p->sparse, a->rows, a->cols, a->nnz, index, idx,
-                                                  values, INDEX_32, BASE_ZERO, cuda_type[dtype]));
+        TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateCoo(&p->sparse, a->rows, a->cols, a->nnz,
+                                                           index, idx, values, INDEX_32, BASE_ZERO,
+                                                           cuda_type[dtype]));
     else
-        TRY_CUSPARSE(s->op,
-                     api.cusparseCreateCsr(&p->sparse, a->rows, a->cols, a->nnz, index, idx, values,
-                                           INDEX_32, INDEX_32, BASE_ZERO, cuda_type[dtype]));
+        TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateCsr(&p->sparse, a->rows, a->cols, a->nnz,
+                                                           index, idx, values, INDEX_32, INDEX_32,
+                                                           BASE_ZERO, cuda_type[dtype]));
     TRY(describe_dense(s, call->x, head, &p->left));
-    return describe_dense(s, s->sddmm ? call->b : call->y, head, &p->right);
-}
-
-static fmm_status buffer_bytes(product *p, const shape *s, variant v, size_t *bytes)
-{
-    if (s->sddmm)
-        TRY_CUSPARSE(s->op, api.cusparseSDDMM_bufferSize(
-                                p->handle, NOT_TRANSPOSED, TRANSPOSED, p->alpha, p->left, p->right,
-                                p->beta, p->sparse, p->compute, v.algorithm, bytes));
-    else
-        TRY_CUSPARSE(s->op, api.cusparseSpMM_bufferSize(p->handle, NOT_TRANSPOSED, NOT_TRANSPOSED,
-                                                        p->alpha, p->sparse, p->left, p->beta,
-                                                        p->right, p->compute, v.algorithm, bytes));
-    return FMM_OK;
-}
-
-static fmm_status apply(product *p, const shape *s, variant v, multiply *how, void *buffer)
-{
-    if (s->sddmm)
-        TRY_CUSPARSE(s->op, how(p->handle, NOT_TRANSPOSED, TRANSPOSED, p->alpha, p->left, p->right,
-                                p->beta, p->sparse, p->compute, v.algorithm, buffer));
-    else
-        TRY_CUSPARSE(s->op, how(p->handle, NOT_TRANSPOSED, NOT_TRANSPOSED, p->alpha, p->sparse,
-                                p->left, p->beta, p->right, p->compute, v.algorithm, buffer));
-    return FMM_OK;
+    return describe_dense(s, call->b ? call->b : call->y, head, &p->right);
 }
 
 static bool is_empty(const fmm_call *call)
@@ -179,11 +143,19 @@ static bool is_empty(const fmm_call *call)
     return !call->a->nnz || !call->x->heads || !call->x->feat;
 }
 
+/* c = a b of the sparse matrix and x, or of x and b's transpose where it is sparse. */
+#define APPLY(calls, step, p, v, last)                                                             \
+    (*(calls)->step)((p)->handle, VENDOR_PLAIN, (calls)->edges ? VENDOR_TRANSPOSED : VENDOR_PLAIN, \
+                     (p)->alpha, (calls)->edges ? (p)->left : (p)->sparse,                         \
+                     (calls)->edges ? (p)->right : (p)->left, (p)->beta,                           \
+                     (calls)->edges ? (p)->sparse : (p)->right, (p)->compute, (v).algorithm, last)
+
 /* The library missing is run's error to give: here it only has no needs. */
-static size_t workspace(const fmm_call *call, variant v)
+size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *call,
+                              fmm_cusparse_variant v)
 {
     if (is_empty(call)) return 0;
-    const shape s = shape_of(call, v);
+    const shape s = shape_of(calls, call, v);
     product p = {0};
     size_t buffer = 0;
     int device, before;
@@ -191,41 +163,40 @@ static size_t workspace(const fmm_call *call, variant v)
     void *any = (void *)(uintptr_t)call->a->ptr;
     if (handle_of(s.op, device, &p.handle) == FMM_OK &&
         describe(&p, &s, v, call, 0, any, any) == FMM_OK &&
-        buffer_bytes(&p, &s, v, &buffer) != FMM_OK)
+        APPLY(calls, bytes, &p, v, &buffer) != 0)
         buffer = 0;
     destroy(&p);
     fmm_vendor_return(before);
     return s.buffer_at + buffer;
 }
 
-static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const shape *s, variant v,
-                              void *handle, int64_t head)
+static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const shape *s,
+                              fmm_cusparse_variant v, void *handle, int64_t head)
 {
     char *base = exec->workspace;
-    const fmm_dense *plain = s->sddmm ? call->y : call->val;
+    const fmm_cusparse_calls *calls = s->calls;
+    const fmm_dense *plain = calls->edges ? call->y : call->val;
     void *values = s->direct ? plain->data : base + s->value_at;
     void *buffer = base + s->buffer_at;
-    if (!s->direct && !s->sddmm)
+    if (!s->direct && !calls->edges)
         fmm_vendor_values(exec, call->a, call->val, head, call->x->dtype, values);
     product p = {.handle = handle};
     fmm_status status = describe(&p, s, v, call, head, base, values);
     if (status == FMM_OK && v.preprocess)
-        status =
-            apply(&p, s, v, s->sddmm ? api.cusparseSDDMM_preprocess : api.cusparseSpMM_preprocess,
-                  buffer);
-    if (status == FMM_OK)
-        status = apply(&p, s, v, s->sddmm ? api.cusparseSDDMM : api.cusparseSpMM, buffer);
+        status = said(s->op, APPLY(calls, preprocess, &p, v, buffer));
+    if (status == FMM_OK) status = said(s->op, APPLY(calls, multiply, &p, v, buffer));
     destroy(&p);
-    if (status == FMM_OK && s->sddmm && !s->direct) fmm_vendor_edges(exec, call, head, values);
+    if (status == FMM_OK && calls->edges && !s->direct) fmm_vendor_edges(exec, call, head, values);
     return status;
 }
 
-static fmm_status products(const fmm_exec *exec, const fmm_call *call, variant v)
+static fmm_status products(const fmm_cusparse_calls *calls, const fmm_exec *exec,
+                           const fmm_call *call, fmm_cusparse_variant v)
 {
-    const shape s = shape_of(call, v);
+    const shape s = shape_of(calls, call, v);
     void *handle;
     TRY(handle_of(s.op, exec->index, &handle));
-    TRY_CUSPARSE(s.op, api.cusparseSetStream(handle, exec->stream));
+    TRY_CUSPARSE(s.op, fmm_cusparse.cusparseSetStream(handle, exec->stream));
     if (v.coo)
         fmm_vendor_rows(exec, call->a, exec->workspace);
     else
@@ -235,17 +206,17 @@ static fmm_status products(const fmm_exec *exec, const fmm_call *call, variant v
     return FMM_OK;
 }
 
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, variant v)
+fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exec,
+                            const fmm_call *call, fmm_cusparse_variant v)
 {
-    const char *op = call->b ? "sddmm" : "spmm";
     int before;
-    TRY(fmm_vendor_enter(op, exec, &before));
+    TRY(fmm_vendor_enter(calls->op, exec, &before));
     fmm_status status = FMM_OK;
     if (is_empty(call))
         fmm_vendor_zero(exec, call->y);
     else
-        status = products(exec, call, v);
-    const fmm_status left = fmm_vendor_leave(op, exec, before);
+        status = products(calls, exec, call, v);
+    const fmm_status left = fmm_vendor_leave(calls->op, exec, before);
     return status != FMM_OK ? status : left;
 }
 
@@ -256,28 +227,15 @@ static bool takes(const fmm_dense *d, int64_t width, bool apart)
            (!apart || d->heads == 1 || (size_t)d->head_stride * each % 16 == 0);
 }
 
-/* Sums; 32-bit sizes; rows that do not overlap, at 16 bytes as its vector loads want them. It has
- * no SDDMM in half precision that rounds as ours does, and refuses more entries than places. */
-bool fmm_cusparse_supports(const fmm_call *call)
+/* Sums; 32-bit sizes; rows that do not overlap, at 16 bytes as its vector loads want them. Results
+ * of edges are not rounded as ours are in half precision, and more entries than places refused. */
+bool fmm_cusparse_supports(const fmm_cusparse_calls *calls, const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const fmm_dense *x = call->x, *other = call->b ? call->b : call->y;
-    const shape s = shape_of(call, (variant){0});
+    const shape s = shape_of(calls, call, (fmm_cusparse_variant){0});
     const bool half = x->dtype != FMM_F32 && x->dtype != FMM_F64;
-    return call->reduce == FMM_SUM && !(half && call->b) && a->rows < INT32_MAX &&
+    return call->reduce == FMM_SUM && !(half && calls->edges) && a->rows < INT32_MAX &&
            a->cols < INT32_MAX && a->nnz < INT32_MAX && a->nnz <= a->rows * a->cols &&
            takes(x, s.width, s.products > 1) && takes(other, s.width, s.products > 1);
 }
-
-#define X(op, number, name, algorithm, coo, preprocess, deterministic)                             \
-    size_t fmm_##op##_cusparse_##name##_workspace(const fmm_call *call)                            \
-    {                                                                                              \
-        return workspace(call, (variant){algorithm, coo, preprocess});                             \
-    }                                                                                              \
-    fmm_status fmm_##op##_cusparse_##name(const fmm_exec *exec, const fmm_call *call)              \
-    {                                                                                              \
-        return run(exec, call, (variant){algorithm, coo, preprocess});                             \
-    }
-FMM_CUSPARSE_SPMM_LIST(X)
-FMM_CUSPARSE_SDDMM_LIST(X)
-#undef X

@@ -1,5 +1,6 @@
-/* What cusparse.c and cublas.c share: how a vendor's library is found, its handles, and the kernels
- * that turn our operands into what it takes (vendor.cu).
+/* cuSPARSE and cuBLAS as algorithms: how a vendor's library is found, its handles and descriptors,
+ * and the kernels that turn our operands into what it takes (vendor.cu). What an operator calls of
+ * them is in its room's cuda_vendor.c.
  *
  * The libraries are bound at run time, with prototypes of our own, so that the package neither
  * links nor ships them: torch has usually loaded them already, and a machine without them only
@@ -13,12 +14,14 @@
 #define FMM_CUDA_VENDOR_H
 
 #include "../../core/core.h"
+#include "vendor_api.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 enum { VENDOR_DEVICES = 64, VENDOR_ALIGN = 256 };
+enum { VENDOR_PLAIN = 0, VENDOR_TRANSPOSED = 1 }; /* both libraries' operand kinds */
 
 /* Finds `names[k]` (ended by NULL) in the first of `files` that loads, and writes the addresses to
  * slots[k]. False: fmm_last_error says what to install. */
@@ -49,46 +52,87 @@ void fmm_vendor_sample(const fmm_exec *exec, const fmm_call *call, int64_t head,
 void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, int64_t head, void *dense);
 void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y);
 
-/* cusparse.c. X(operator, number, name, algorithm as cusparse.h counts, COO, preprocess, whether it
- * is documented to repeat its bits) */
-#define FMM_CUSPARSE_SPMM_LIST(X)                                                                  \
-    X(spmm, 10, csr_default, 0, false, false, false)                                               \
-    X(spmm, 11, csr_alg1, 4, false, false, false)                                                  \
-    X(spmm, 12, csr_alg2, 6, false, false, false)                                                  \
-    X(spmm, 13, csr_alg3, 12, false, false, true)                                                  \
-    X(spmm, 14, csr_alg1_preprocess, 4, false, true, false)                                        \
-    X(spmm, 16, coo_alg1, 1, true, false, false)                                                   \
-    X(spmm, 17, coo_alg2, 2, true, false, true)                                                    \
-    X(spmm, 18, coo_alg3, 3, true, false, false)                                                   \
-    X(spmm, 19, coo_alg4, 5, true, false, false)
-#define FMM_CUSPARSE_SDDMM_LIST(X)                                                                 \
-    X(sddmm, 10, csr_default, 0, false, false, false)                                              \
-    X(sddmm, 11, csr_default_preprocess, 0, false, true, false)
-#define X(op, number, name, algorithm, coo, preprocess, deterministic)                             \
-    size_t fmm_##op##_cusparse_##name##_workspace(const fmm_call *call);                           \
-    fmm_status fmm_##op##_cusparse_##name(const fmm_exec *exec, const fmm_call *call);
-FMM_CUSPARSE_SPMM_LIST(X)
-FMM_CUSPARSE_SDDMM_LIST(X)
+/* ---- cusparse.c ---- */
+
+/* Its functions, bound before a room's are called. */
+typedef struct fmm_cusparse_functions {
+#define X(result, name, arguments) result(*name) arguments;
+    FMM_CUSPARSE_API(X)
 #undef X
-/* Its line in an operator's table. */
+} fmm_cusparse_functions;
+extern fmm_cusparse_functions fmm_cusparse;
+
+/* An entry of a room's table: the algorithm as cusparse.h counts, and the format. */
+typedef struct fmm_cusparse_variant {
+    int algorithm;
+    bool coo, preprocess;
+} fmm_cusparse_variant;
+
+/* What an operator calls: places in fmm_cusparse, which SpMM and SDDMM fill with functions of one
+ * kind. */
+#define OPERANDS                                                                                   \
+    void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,             \
+        const void *beta, void *c, int compute, int algorithm
+typedef struct fmm_cusparse_calls {
+    const char *op;
+    bool edges; /* c is the sparse matrix, with y as its values; else a is, with val */
+    int (*const *bytes)(OPERANDS, size_t *bytes);
+    int (*const *preprocess)(OPERANDS, void *buffer);
+    int (*const *multiply)(OPERANDS, void *buffer);
+} fmm_cusparse_calls;
+#undef OPERANDS
+bool fmm_cusparse_supports(const fmm_cusparse_calls *calls, const fmm_call *call);
+size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *call,
+                              fmm_cusparse_variant v);
+fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exec,
+                            const fmm_call *call, fmm_cusparse_variant v);
+
+/* A room lists its entries: X(operator, number, name, algorithm, COO, preprocess, whether it is
+ * documented to repeat its bits). Of each follow the prototypes, the functions and the line. */
+#define FMM_CUSPARSE_DECLARE(op, id, what, algorithm, coo, preprocess, bits)                       \
+    size_t fmm_##op##_cusparse_##what##_workspace(const fmm_call *call);                           \
+    fmm_status fmm_##op##_cusparse_##what(const fmm_exec *exec, const fmm_call *call);
+#define FMM_CUSPARSE_DEFINE(op, id, what, algorithm, coo, preprocess, bits)                        \
+    size_t fmm_##op##_cusparse_##what##_workspace(const fmm_call *call)                            \
+    {                                                                                              \
+        return fmm_cusparse_workspace(&calls, call,                                                \
+                                      (fmm_cusparse_variant){algorithm, coo, preprocess});         \
+    }                                                                                              \
+    fmm_status fmm_##op##_cusparse_##what(const fmm_exec *exec, const fmm_call *call)              \
+    {                                                                                              \
+        return fmm_cusparse_run(&calls, exec, call,                                                \
+                                (fmm_cusparse_variant){algorithm, coo, preprocess});               \
+    }
 #define FMM_CUSPARSE_ALGORITHM(op, id, what, algorithm, coo, preprocess, bits)                     \
     {.number = id,                                                                                 \
      .name = "cusparse:" #what,                                                                    \
      .about = "cuSPARSE, bound at run time",                                                       \
      .source = "NVIDIA",                                                                           \
      .deterministic = bits,                                                                        \
-     .supports = fmm_cusparse_supports,                                                            \
+     .supports = fmm_##op##_cusparse_supports,                                                     \
      .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
      .run = fmm_##op##_cusparse_##what},
-enum { FMM_CUSPARSE_DEFAULT = 10 }; /* csr_default, of both */
-bool fmm_cusparse_supports(const fmm_call *call);
+enum { FMM_CUSPARSE_DEFAULT = 10 }; /* csr_default, in every room */
 
-/* cublas.c */
+/* ---- cublas.c ---- */
+
 enum { FMM_CUBLAS_NUMBER = 30 };
 bool fmm_cublas_supports(const fmm_call *call);
 size_t fmm_cublas_workspace(const fmm_call *call);
-fmm_status fmm_spmm_cublas(const fmm_exec *exec, const fmm_call *call);
-fmm_status fmm_sddmm_cublas(const fmm_exec *exec, const fmm_call *call);
+/* One head of an operator, whose matrix is `dense` [rows, cols], in the workspace. */
+typedef fmm_status fmm_cublas_head(const fmm_exec *exec, const fmm_call *call, void *handle,
+                                   int64_t head, void *dense);
+fmm_status fmm_cublas_run(const char *op, const fmm_exec *exec, const fmm_call *call,
+                          fmm_cublas_head *one);
+/* c[m, n] = op(a) b, column-major, of the operands' dtype. */
+typedef struct fmm_cublas_matrix {
+    void *data;
+    int ld;
+} fmm_cublas_matrix;
+fmm_cublas_matrix fmm_cublas_view(const fmm_dense *d, int64_t head);
+fmm_status fmm_cublas_multiply(const char *op, void *handle, fmm_dtype dtype, int op_a, int64_t m,
+                               int64_t n, int64_t k, fmm_cublas_matrix a, fmm_cublas_matrix b,
+                               fmm_cublas_matrix c);
 
 #ifdef __cplusplus
 }
