@@ -7,7 +7,7 @@ PER_ISA := $(foreach isa,scalar avx2 avx512,$(LOOPS:csrc/%.c=%.$(isa).o) $(LOOPS
 ONCE := $(filter-out csrc/cuda/% csrc/lessons/% $(wildcard csrc/*/cuda*.c) $(LOOPS) csrc/cpu/index_check.c,\
     $(wildcard csrc/*/*.c)) csrc/cuda/absent.c
 OBJECTS := $(PER_ISA) $(ONCE:csrc/%.c=%.o)
-HEADERS := $(wildcard csrc/*/*.h csrc/*/*.inc)
+HEADERS := $(wildcard csrc/*/*.h csrc/*/*.inc csrc/*/*.def)
 CHECKED := -std=c11 -g1 -fPIC -fexceptions -fvisibility=hidden -Icsrc/include -fno-omit-frame-pointer
 UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=all
 # The kernels' loops are inlined and unrolled many times over, which takes a compiler minutes to watch in full: there

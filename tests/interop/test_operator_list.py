@@ -3,7 +3,7 @@
 import re
 
 import torch
-from conftest import ROOT
+from support.machine import ROOT
 
 import fusedmm  # noqa: F401  registers the operators
 from fusedmm import _lib
