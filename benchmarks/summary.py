@@ -67,7 +67,7 @@ CUDA = [
     _fused("`fused`", "real graph", "fused-cuda"),
     _fused("`fused`", "large twin", "fused-cuda-twins"),
     _fused("`fused`", "pruned layer", "fused-cuda-pruned"),
-    Line("edges to a `CSR`", "twin", ("construction-cuda",), "^edges", "^[^,]*"),
+    Line("making a `CSR` of edges", "twin", ("construction-cuda",), "^edges", "^[^,]*"),
     *(
         Line(f"`{name}`, fresh edges", "sampled twin", ("construction-cuda",), f"{name} 32 .*{SAMPLED}", "of .* nodes")
         for name in ("GATConv", "GCNConv", "SAGEConv")
@@ -125,7 +125,7 @@ MORE_CPU = [
         Line(f"`spmm` sums, means, maxima, minima, {dtype}", "graph", (f"forms-cpu{stem}",), split=r"^\w+")
         for stem, dtype in (("", "float32"), ("-f64", "float64"), ("-f16", "float16"), ("-bf16", "bfloat16"))
     ),
-    Line("edges to a `CSR`", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
+    Line("making a `CSR` of edges", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
     Line("layers, fresh edges", "twin", ("construction-cpu",), "fresh edges", r"^\w+"),
 ]
 

@@ -35,7 +35,7 @@ def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ImportError(f"fusedmm: {error}; in a checkout `pip install .` builds it") from error
+        raise ImportError(f"fusedmm: {error}; in a checkout `pip install -e .` builds it") from error
     library.fmm_torch_register.restype = ctypes.c_char_p
     library.fmm_build_info.restype = ctypes.c_char_p
     library.fmm_algorithms.restype = ctypes.POINTER(_Algorithm)

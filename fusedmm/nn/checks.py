@@ -64,9 +64,10 @@ def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[i
     return pair[0], pair[1]
 
 
-def require_attention(layer: str, heads: Any, dropout: Any, edge_dim: Any) -> None:
+def require_attention(layer: str, out_channels: Any, heads: Any, dropout: Any, edge_dim: Any) -> None:
     """The options that the attention layers share."""
     require_size(layer, "heads", heads)
+    require_size(layer, "heads * out_channels", operator.index(heads) * operator.index(out_channels))
     require_number(layer, "dropout", dropout)
     if not 0 <= dropout <= 1:
         raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")

@@ -86,7 +86,7 @@ class GATConv(Layer):
         super().__init__(node_dim=0)
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
-        require_attention("GATConv", heads, dropout, edge_dim)
+        require_attention("GATConv", out_channels, heads, dropout, edge_dim)
         require_fill("GATConv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels

@@ -88,7 +88,7 @@ class GATv2Conv(Layer):
         super().__init__("sum", node_dim=0)  # as PyG's
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
-        require_attention("GATv2Conv", heads, dropout, edge_dim)
+        require_attention("GATv2Conv", out_channels, heads, dropout, edge_dim)
         require_fill("GATv2Conv", fill_value, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels

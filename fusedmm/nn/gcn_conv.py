@@ -131,7 +131,7 @@ class GCNConv(Layer):
     def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         if torch.compiler.is_dynamo_compiling() and isinstance(edge_index, Tensor):
             return outside(CONVERTED, self._with_transpose, x, edge_index, edge_weight)  # at one place, not at several
-        if edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
+        if self.normalize and edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
             return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
         adj = adjacency(edge_index, x.size(-2), x.size(-2))
         if edge_weight is not None:

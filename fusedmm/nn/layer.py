@@ -34,7 +34,16 @@ FIXED = ("aggr", "aggr_module", "flow", "node_dim", "decomposed_layers")
 HOOKS: list[str] = []  # where PyG's class keeps the hooks of its methods; none before it is loaded
 
 
-class Layer(torch.nn.Module):
+class _Guarded(type):
+    """The class of layers' classes: it refuses a method of messages that is set on one after it was made."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name in METHODS and cls is not Layer:
+            raise TypeError(f"{cls.__name__}: {_no_messages(cls, name)}")
+        super().__setattr__(name, value)
+
+
+class Layer(torch.nn.Module, metaclass=_Guarded):
     """The base of all layers.
 
     Args:
@@ -44,6 +53,7 @@ class Layer(torch.nn.Module):
     """
 
     decomposed_layers = 1
+    fuse = True  # as PyG's attribute, for those who read it
 
     def __init__(self, aggr: Any = "add", aggr_module: torch.nn.Module | None = None, node_dim: int = -2) -> None:
         torch.nn.Module.__init__(self)  # PyG's constructor sets up messages
@@ -57,6 +67,9 @@ class Layer(torch.nn.Module):
         for name in (*METHODS, "explain_message"):
             if getattr(cls, name, None) is not getattr(Layer, name, None):
                 raise TypeError(f"{cls.__name__}: {_no_messages(cls, name)}")
+        for name in FIXED:
+            if hasattr(vars(cls).get(name), "__set__"):
+                raise TypeError(f"{cls.__name__}: {name} is chosen when a layer is made, and can be no property")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in METHODS:

@@ -113,10 +113,10 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
     the copy reads and writes once, and each sum of two thrice. ``attend_maps`` copies nothing and keeps the limit:
     beyond it calls no longer decide.
     """
+    if not all(goes_unseen(x, lin) for lin in maps):
+        return None
     numbers = sum(lin.out_channels for lin in maps)
     if x.shape[0] * numbers > JOINED and 2 * numbers > 3 * (len(maps) - 1) * x.shape[-1]:
-        return None
-    if not all(goes_unseen(x, lin) for lin in maps):
         return None
     biases = [lin.bias for lin in maps]  # each look costs, of a module's parts
     given: list[Tensor] = [b for b in biases if b is not None]

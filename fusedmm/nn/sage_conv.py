@@ -90,7 +90,7 @@ class SAGEConv(Layer):
     def reset_parameters(self) -> None:
         """Draws new parameters."""
         self.aggr_module.reset_parameters()
-        if self.project:
+        if "lin" in self._modules:
             self.lin.reset_parameters()
         self.lin_l.reset_parameters()
         if self.root_weight:
@@ -119,13 +119,14 @@ class SAGEConv(Layer):
 
         Gradient: reaches x, the parameters, and a matrix's values; equal maxima share it evenly.
         """
-        first, times = (self.lin, 1) if self.project else (self.lin_l, self.aggr_module.times)
+        project = self.project and "lin" in self._modules  # which is made with the layer, or never
+        first, times = (self.lin, 1) if project else (self.lin_l, self.aggr_module.times)
         require_nodes("SAGEConv", x, first, self.lin_r if self.root_weight else None, batch=True, times=times)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, size)
         later = self.reduce is not None  # the products that follow believe no index, and none waits for the device
         adj, (source, target) = bipartite(edge_index, x, size, LATER if later else True)
-        if self.project:
+        if project:
             source = self.lin(source).relu()
         out = self._in_one_step(adj, source, target)
         if out is None:

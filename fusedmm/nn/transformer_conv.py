@@ -72,7 +72,7 @@ class TransformerConv(Layer):
         super().__init__(node_dim=0)
         require_sum("TransformerConv", kwargs)
         source, target = require_channels("TransformerConv", in_channels, out_channels)
-        require_attention("TransformerConv", heads, dropout, edge_dim)
+        require_attention("TransformerConv", out_channels, heads, dropout, edge_dim)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.heads = heads
@@ -137,10 +137,10 @@ class TransformerConv(Layer):
             raise ValueError(f"TransformerConv: edge_dim={self.edge_dim} needs edge_attr")
         dropout, scale = self.dropout if self.training else 0.0, self.out_channels**-0.5
         of_targets, of_sources = [self.lin_query, self.lin_skip][: 1 + self.root_weight], [self.lin_key, self.lin_value]
-        if of_targets[0].in_channels <= 0:  # open sizes are drawn in PyG's order
+        if getattr(of_targets[0], "in_channels", 1) <= 0:  # open sizes are drawn in PyG's order
             maps = (self.lin_query, x_dst), (self.lin_key, x_src), (self.lin_value, x_src), (self.lin_edge, attr)
             for lin, given in maps:
-                if lin is not None and given is not None:
+                if isinstance(lin, Linear) and given is not None:
                     lin.weight_for(given)
         alone = x_src is x_dst and attr is None and return_attention_weights is None
         every = None

@@ -28,6 +28,7 @@ from fusedmm.ops.spmm_sddmm import gradients, half, kept, kind_of, like_values, 
 
 # SCALED is DOT by 1 / sqrt(F), which the library computes: to compiled code that is another number for each F.
 DOT, ADDITIVE, GATV2, SCALED = numbers_of("FMM_", "dot", "additive", "gatv2", "scaled").values()
+LARGEST = torch.finfo(torch.float32).max
 SCORES = {"dot": DOT, "additive": ADDITIVE, "gatv2": GATV2, "cosine": DOT}
 Optional = Tensor | None
 
@@ -149,6 +150,8 @@ def attention(
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
+    if scale is not None and abs(scale) > LARGEST and v.dtype != torch.float64:
+        require_number("attention: scale", float(scale), torch.float32)
     kind = SCALED if score == "dot" and scale is None else SCORES[score]
     scale = 1.0 if scale is None else scale
     if torch.compiler.is_compiling():  # which refuses an autograd function that is given one tensor twice
