@@ -59,6 +59,9 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
 
 
+# Whether torch.jit.trace records; torch.jit does not list the name among its own.
+is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
+
 # ---- tensors ----
 
 

@@ -152,7 +152,7 @@ class _Reader:
         self.text, self.graph = text, Graph()
 
     def refuse(self, node: ast.AST, why: str) -> NoReturn:
-        piece = ast.get_source_segment(self.text, node) or self.text  # type: ignore[arg-type]
+        piece = ast.get_source_segment(self.text, node) or self.text
         piece = piece if len(piece) <= 60 else piece[:57] + "..."
         raise ValueError(f"edge: {piece!r} {why}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
-from fusedmm._torch_compat import are_transforms_active, raw_indices, raw_values, storage_number, writes_to
+from fusedmm._torch_compat import are_transforms_active, is_tracing, raw_indices, raw_values, storage_number, writes_to
 from fusedmm.matrix.compress import EDGE_PLACES, as_eid, is_outside, require_inside
 from fusedmm.matrix.constructors import from_edges
 from fusedmm.matrix.csr import CSR
@@ -153,7 +153,7 @@ def lent(adj: Any, x: Any, size: Size) -> CSR:
 
 def _is_free(*operands: Any) -> bool:
     """Whether a product of these leaves nothing behind for a gradient, for compiled code or for a trace."""
-    if torch.compiler.is_compiling() or are_transforms_active() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or are_transforms_active() or is_tracing():
         return False
     return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
 
@@ -184,7 +184,7 @@ def _from_parts(
     return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False, check)
 
 
-def looped(adj: Any, size: tuple[int, int]) -> Looped:
+def looped(adj: Any, size: tuple[int, int]) -> Looped[CSR]:
     """``with_loops(as_csr(adj, size=size))``; a fresh edge_index goes there at once."""
     if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
         return outside(CONVERTED, looped, adj, size)
@@ -193,7 +193,7 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped:
     if type(adj) is not Tensor or torch.compiler.is_compiling():
         return with_loops(as_csr(adj, size=size))
     mark = _mark(adj)
-    known: Looped | None = _recall(_looped, adj, mark, size, True)
+    known: Looped[CSR] | None = _recall(_looped, adj, mark, size, True)
     if known is None:
         if not is_edge_index(adj):
             return with_loops(as_csr(adj, size=size))

@@ -19,6 +19,7 @@ from fusedmm._torch_compat import (
     graph_break,
     is_batched,
     is_exporting,
+    is_tracing,
     is_wrapper,
     unwrapped,
     without_transforms,
@@ -65,7 +66,7 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
             return outside(CONVERTED, made, *args, **kwargs) if apart else make(*args, **kwargs)
         if are_transforms_active():
             with without_transforms():
-                return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})  # type: ignore
+                return made(*map(plain, args), **{name: plain(a) for name, a in kwargs.items()})
         if not torch.is_inference_mode_enabled():
             return make(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
@@ -89,7 +90,7 @@ def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 def require_untraced() -> None:
     """Raises where torch.jit.trace would keep what was found in one graph, such as the order of its edges."""
-    if torch.jit.is_tracing():
+    if is_tracing():
         raise RuntimeError(
             "fusedmm: torch.jit.trace does not take the conversion of a graph: make a fusedmm.CSR beforehand, or use "
             "torch.export or torch.compile"

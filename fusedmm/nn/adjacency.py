@@ -30,7 +30,7 @@ def require_shape(adj: CSR, sources: int, targets: int) -> None:
         raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
 
 
-def with_one_loop(graph: Any, sources: int, targets: int) -> Looped:
+def with_one_loop(graph: Any, sources: int, targets: int) -> Looped[CSR]:
     """The structure of an edge_index with one self loop per node."""
     made = looped(graph, (sources, targets))
     require_shape(made.pattern, sources, targets)

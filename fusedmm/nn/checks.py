@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.jit import is_tracing
 
+from fusedmm._torch_compat import is_tracing
 from fusedmm.matrix import structure
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, require_data, require_strided, require_tensor, require_values

@@ -300,7 +300,7 @@ class Attention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, gout: Optional, glse: Optional) -> tuple[Optional, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gout: Optional, glse: Optional) -> tuple[Optional, ...]:
         *operands, out, lse, rest, pos, pos_w = ctx.saved_tensors
         o, x, needs = ctx.o, Operands(*operands), ctx.needs_input_grad[1:]
         gout = torch.zeros_like(out) if gout is None else gout

@@ -76,7 +76,7 @@ def differentiable(formula: type[Formula]) -> Callable[..., Tensor]:
             return output
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        def backward(ctx: Any, g: Tensor) -> Any:
             return None, *gradients(ctx.call, ctx.saved_tensors, ctx.note, ctx.needs_input_grad[1:], g)
 
     class Functional(torch.autograd.Function):
@@ -100,7 +100,7 @@ def differentiable(formula: type[Formula]) -> Callable[..., Tensor]:
             return formula.jvp(ctx.call, operands, output, tangents[1:])
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, held: Held, *operands: Any) -> tuple[Tensor, int]:  # type: ignore[override]
+        def vmap(info: Any, in_dims: Any, held: Held, *operands: Any) -> tuple[Tensor, int]:
             return formula.vmap(held.call, info.batch_size, in_dims[1:], *operands)
 
     def apply(call: Any, *operands: Any) -> Tensor:

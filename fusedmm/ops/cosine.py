@@ -74,7 +74,7 @@ class CosineAttention(torch.autograd.Function):
         return found[0].view(x.shape)
 
     @staticmethod
-    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
         saved = (*ctx.saved_tensors, gout)  # asked for once, as checkpoints want it
         x, beta, *_ = saved
         o, needs = ctx.o, ctx.needs_input_grad[1:]
@@ -88,7 +88,7 @@ class CosineAttention(torch.autograd.Function):
 
         def along(a: Tensor, b: Tensor) -> Tensor:
             """<a, b> of each node, [n, 1]."""
-            return run(base.row_sums, a, a, b, none, none, none, none, none, none, o.slope)[0]  # type: ignore[no-any-return]
+            return run(base.row_sums, a, a, b, none, none, none, none, none, none, o.slope)[0]
 
         delta = along(gout, out)
         gq = base.backward_rows(o, operands, lses, delta, gout, 1)[0]

@@ -104,7 +104,7 @@ class EdgeAttention(torch.autograd.Function):
         return out, summed
 
     @staticmethod
-    def backward(ctx: Any, gout: Tensor, gsum: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gout: Tensor, gsum: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, projected, attr, seed, out, summed, *lses, u, bias = ctx.saved_tensors
         o, needs = ctx.o, ctx.needs_input_grad[1:6]
         if torch.is_grad_enabled():

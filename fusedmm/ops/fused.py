@@ -157,7 +157,7 @@ def fused(
     return _forward(adj, adj.val, x, y, z, spec)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _names_values(edge: str) -> bool:
     return parse(edge).uses("a")
 
@@ -292,7 +292,7 @@ class Fused(torch.autograd.Function):
         return _forward(adj, val, x, y, y if z is None else z, spec)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         val, x, y, z = ctx.saved_tensors
         of_val, of_x, of_y, of_z = ctx.needs_input_grad[1:5]
         of_y = of_x if y is None else of_y
@@ -387,7 +387,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         if not transposed and needed[0] and serves_all(kind_of(val), x):
             given = kept(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
         *dense, up = given
-        operands = _operands(adj, here[1], *dense, spec)  # type: ignore[call-arg, arg-type]
+        operands = _operands(adj, here[1], *dense, spec)
         found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0)
         # A value's gradient is added up over its heads first.
         second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None

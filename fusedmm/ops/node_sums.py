@@ -96,7 +96,7 @@ class Scores(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, gk: Tensor, gq: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gk: Tensor, gq: Tensor) -> tuple[Tensor, ...]:
         x, att_k, att_q = ctx.saved_tensors
         return gk * att_k + gq * att_q, (gk * x).sum(0, keepdim=True), (gq * x).sum(0, keepdim=True)
 
@@ -136,7 +136,7 @@ class SelfAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, att_k, att_q, seed, projected, out, kept = ctx.saved_tensors
         o: Call = ctx.o
         adj, slope, dropout = o

@@ -118,7 +118,7 @@ class MapsAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gout: Tensor) -> tuple[Optional, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gout: Tensor) -> tuple[Optional, ...]:
         x, weight, bias, att, seed, p, out, kept = ctx.saved_tensors
         o: Call = ctx.o
         adj, *numbers = o

@@ -85,7 +85,7 @@ class Convolution(torch.autograd.Function):
         return out, s
 
     @staticmethod
-    def backward(ctx: Any, g: Optional, gs: Optional) -> tuple[Optional, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Optional, gs: Optional) -> tuple[Optional, ...]:
         features, weight, own, s = ctx.saved_tensors
         adj, reduce, is_one = ctx.call
         *_, of_x, of_target, of_weight, of_bias, of_own = ctx.needs_input_grad
