@@ -17,7 +17,7 @@ CUDA_ARCH ?= sm_90
 LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc/lessons/*.cu))
 C_TESTS := $(patsubst tests/c/%.c,build/c/%,$(wildcard tests/c/test_*.c))
 
-.PHONY: demo test lint warnings c-test abi-check gpu-test lessons clean distclean
+.PHONY: demo test quick slow mutants lint warnings c-test abi-check gpu-test lessons clean distclean
 
 # Each step leaves a stamp when all of it is done, so that what was interrupted is done again.
 $(VENV)/torch: Makefile
@@ -41,8 +41,26 @@ demo: $(VENV)/demo
 
 test: $(VENV)/dev
 	$(BIN)/python setup.py -q build_ext --inplace
-	$(MAKE) c-test abi-check
+	$(MAKE) -O -j2 c-test abi-check
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# Of every folder what finds most in little time: the answers, the contract and the layers, of small sizes.
+QUICK := $(foreach name,construction csr spmm sddmm fused attention gradients attention_rules huge_logits determinism \
+    contract forged layouts_raw layers attention_layers sage,$(wildcard tests/*/test_$(name).py))
+SEEN := not (million or many_rows or power_law or presets or compiles or opcheck or repeats or gradcheck or narrow_features)
+quick: $(VENV)/dev
+	$(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python -m pytest -q -x -n 2 --dist worksteal $(QUICK) -k "$(SEEN)"
+
+# What make test leaves out; FUSEDMM_SLOW=0.1 make test takes a tenth of it in.
+slow: export FUSEDMM_SLOW := 1
+slow: $(VENV)/dev
+	$(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+
+# Faults made by hand, which the tests have to find; on a machine with a GPU `python tests/mutants.py cuda`.
+mutants: $(VENV)/dev
+	$(BIN)/python tests/mutants.py
 
 # The same suite on a machine with a GPU, whose Python has torch and pytest: no environment, no network.
 gpu-test: export FUSEDMM_CUDA := 1

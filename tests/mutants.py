@@ -1,0 +1,188 @@
+"""Faults made by hand in the kernels: the tests named beside each must find it.
+
+    python tests/mutants.py          # make mutants
+    python tests/mutants.py cuda     # on a machine with a GPU, whose Python has torch and pytest
+
+All happens in a copy of the checkout under build/mutants: the tests pass first, then with one fault at a time, for
+which what it changed is compiled anew, they have to fail. The loops of the CPU are compiled without optimisation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / "build" / "mutants"
+FAILED = 1  # what pytest returns where a test fails; a signal that ends the process is negative
+SPMM = "tests/ops/test_spmm.py::test_covering_array"
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str  # under csrc
+    before: str  # once in it
+    after: str
+    tests: str
+
+
+CPU = [
+    Mutant(
+        "the last entry of a row is dropped",
+        "spmm/cpu.inc",
+        "end = a->ptr[i + 1];\n        V acc",
+        "end = a->ptr[i + 1] - (a->ptr[i + 1] > begin);\n        V acc",
+        SPMM,
+    ),
+    Mutant("a mean is a sum", "spmm/cpu.inc", "if (reduce == FMM_MEAN)", "if (reduce == FMM_MIN && !max)", SPMM),
+    Mutant(
+        "an empty row keeps what a maximum starts from", "spmm/cpu.inc", "if (begin == end) sum", "if (0) sum", SPMM
+    ),
+    Mutant("heads are taken for neighbours", "spmm/cpu.inc", "h * x->head_stride + c,", "h * x->feat + c,", SPMM),
+    Mutant(
+        "NaN does not win a maximum",
+        "cpu/isa_scalar.h",
+        "vf32_max(float a, float b) { return a > b || a != a ? a : b; }",
+        "vf32_max(float a, float b) { return a > b ? a : b; }",
+        "tests/ops/test_spmm.py::test_nan_and_infinity_stay_in_the_rows_that_touch_them",
+    ),
+    Mutant("a row is lost where chunks meet", "cpu/rows.c", "first = last;\n    }", "first = last + 1;\n    }", SPMM),
+    Mutant(
+        "a round of dropout's generator is missing",
+        "core/philox.h",
+        "FMM_ROUND(9);",
+        "",
+        "tests/ops/test_attention_rules.py::test_dropout_is_philox_of_the_seed",
+    ),
+    Mutant(
+        "lse_rest is left out",
+        "attention/cpu_back.inc",
+        "if (s->call->lse_rest.data) {",
+        "if (0) {",
+        "tests/ops/test_huge_logits.py",
+    ),
+    Mutant(
+        "the softmax's gradient forgets its mean",
+        "attention/cpu_back.inc",
+        "b->t[k] - b->glogit[k])",
+        "b->t[k] - 0 * b->glogit[k])",
+        "tests/ops/test_attention_rules.py::test_derivatives",
+    ),
+    Mutant(
+        "columns are not checked",
+        "core/checks.c",
+        "for (int64_t p = begin; bad && p < end; p++)",
+        "for (int64_t p = end; bad && p < end; p++)",
+        "tests/robustness/test_contract.py",
+    ),
+    Mutant(
+        "bfloat16 is cut instead of rounded",
+        "cpu/isa_scalar.h",
+        "bf16_store(uint16_t *p, float v) { *p = bf16_of(v); }",
+        "bf16_store(uint16_t *p, float v) { *p = (uint16_t)(f32_bits(v) >> 16); }",
+        SPMM,
+    ),
+]
+CUDA = [
+    Mutant("a mean is a sum", "spmm/cuda_terms.cuh", "reduce == FMM_MEAN && terms ?", "reduce == 99 ?", SPMM),
+    Mutant("heads are taken for neighbours", "spmm/cuda.cuh", "head * s.x_head : 0", "head * s.feat : 0", SPMM),
+    Mutant(
+        "empty rows are not written",
+        "spmm/cuda.cuh",
+        "store<T, VEC>(y + row * s.y_row + i * LANES * VEC, zeros);",
+        "(void)zeros;",
+        SPMM,
+    ),
+    Mutant(
+        "one sum takes a row of any length",
+        "spmm/cuda.cuh",
+        "if (ADDS && done && done % CHAIN == 0)",
+        "if (ADDS && done < 0)",
+        "tests/ops/test_long_pieces.py",
+    ),
+    Mutant(
+        "columns are trusted",
+        "sddmm/cuda.cuh",
+        "there[e] = (uint32_t)near_next[e] < (uint32_t)s.s.cols;",
+        "there[e] = true;",
+        "tests/robustness/test_forged.py",
+    ),
+    Mutant(
+        "lse_rest is left out",
+        "attention/cuda_lanes.cuh",
+        "if (large && s.lse_rest.data)",
+        "if (false)",
+        "tests/ops/test_huge_logits.py",
+    ),
+]
+
+
+def run(*command: str, cuda: bool) -> subprocess.CompletedProcess[str]:
+    chosen = {"FUSEDMM_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"} if cuda else {"FUSEDMM_CUDA": "0", "CFLAGS": "-O0"}
+    environment = os.environ | chosen | {"PYTHONPATH": str(PLACE / "checkout")}
+    return subprocess.run(
+        [sys.executable, *command], cwd=PLACE / "checkout", env=environment, capture_output=True, text=True
+    )
+
+
+def build(cuda: bool) -> None:
+    made = run("setup.py", "-q", "build_ext", "--inplace", cuda=cuda)
+    if made.returncode:
+        sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
+
+
+def tested(tests: str, cuda: bool) -> int:
+    return run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split(), cuda=cuda).returncode
+
+
+def copy_checkout() -> Path:
+    """What is under git, with its times, so that what is compiled stays so."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        target = PLACE / "checkout" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    return PLACE / "checkout"
+
+
+def found(mutant: Mutant, checkout: Path, cuda: bool) -> bool:
+    """Whether the tests see the fault, after which nothing of it is left."""
+    path, objects = checkout / "csrc" / mutant.file, checkout / "build" / "objects"
+    text, times = path.read_text(), path.stat()
+    if text.count(mutant.before) != 1:
+        sys.exit(f"{mutant.name}: {mutant.file} has {text.count(mutant.before)} times {mutant.before!r}")
+    shutil.rmtree(PLACE / "objects", ignore_errors=True)
+    shutil.copytree(objects, PLACE / "objects")
+    path.write_text(text.replace(mutant.before, mutant.after))
+    try:
+        build(cuda)
+        code = tested(mutant.tests, cuda)
+    finally:
+        path.write_text(text)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        shutil.rmtree(objects)
+        shutil.move(PLACE / "objects", objects)
+    return code == FAILED or code < 0
+
+
+def main() -> int:
+    cuda = sys.argv[1:] == ["cuda"]
+    mutants, checkout = CUDA if cuda else CPU, copy_checkout()
+    build(cuda)
+    for tests in sorted({mutant.tests for mutant in mutants}):
+        if tested(tests, cuda):
+            sys.exit(f"without any fault {tests} does not pass")
+    missed = 0
+    for mutant in mutants:
+        seen = found(mutant, checkout, cuda)
+        missed += not seen
+        print(f"{'found ' if seen else 'MISSED'}  {mutant.name} ({mutant.file}): {mutant.tests}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
