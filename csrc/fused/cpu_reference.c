@@ -144,7 +144,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     if (col < 0 || edge < 0) return;
     const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
     double s = score(f, i, j, h), w, ws = 0, wa = 0;
-    double a = call->val->data ? get(call->val, edge, call->val->heads == 1 ? 0 : h, 0) : 1.0;
+    double a = value_of(call->val, edge, h);
     /* The program runs on a tile of one entry. */
     edge_plan_f64 plan;
     edge_prepare_f64(f, &plan);
@@ -157,7 +157,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
             add(&there, get(f->g, j, h, k) * get(f->x, i, h, k));
         }
         ds = total(&here) * ws;
-        if (call->val->data) a = get(f->val_t, p, f->val_t->heads == 1 ? 0 : h, 0);
+        if (call->val->data) a = value_of(f->val_t, p, h);
         edge_tile_f64(&plan, 1, &s, &a, &w, &ws, &wa);
         ds += total(&there) * ws;
     } else if (f->g && !(second && f->pass == FMM_COLS)) {
@@ -270,7 +270,7 @@ static void weigh(int64_t first, int64_t last, void *ctx)
             const int64_t n = last - p < FMM_EDGE_TILE ? last - p : FMM_EDGE_TILE;
             for (int64_t k = 0; k < n; k++) {
                 s[k] = get(e, p + k, h, 0);
-                a[k] = val->data ? get(val, p + k, val->heads == 1 ? 0 : h, 0) : 1;
+                a[k] = value_of(val, p + k, h);
             }
             edge_tile_f64(&plan, n, s, a, w, NULL, NULL);
             for (int64_t k = 0; k < n; k++) put(e, p + k, h, 0, w[k]);
