@@ -1,4 +1,4 @@
-"""Programs of the kernels from graphs of operations: registers are given out and freed in one walk."""
+"""Turns a graph of operations into a program of the kernels; one walk gives out registers and frees them."""
 
 from __future__ import annotations
 

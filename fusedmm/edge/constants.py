@@ -1,6 +1,6 @@
-"""Edge functions of numbers: what constants in an expression amount to, by the rules of IEEE arithmetic.
+"""Computes the constant parts of an edge function, by the rules of IEEE arithmetic.
 
-Python's own floats and not tensors, so that an expression can be read while torch traces.
+It uses Python's floats and no tensors, so that an expression can be read while torch traces.
 """
 
 from __future__ import annotations

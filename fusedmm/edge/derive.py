@@ -43,7 +43,7 @@ class Graph:
         return self.nodes[k].value if self.nodes[k].op == "const" else None
 
     def make(self, op: str, *args: int, value: float = 0.0) -> int:
-        """A node, or what it plainly is: constants are computed, 0 and 1 left out."""
+        """A node for the operation, or a simpler one: constants are computed, and a 0 or 1 that does nothing is left out."""
         numbers = [self.value(k) for k in args]
         known = [n for n in numbers if n is not None]
         if len(known) == len(numbers):
@@ -82,7 +82,7 @@ class Graph:
         return sorted(seen)
 
     def derivative(self, root: int, name: str) -> int:
-        """Node of the derivative of root by variable name; those of its parts are kept."""
+        """The node of root's derivative by the variable of that name; those of its parts are remembered too."""
         for k in self.reachable([root]):
             if (k, name) not in self.derived:
                 self.derived[k, name] = self._rule(k, name)

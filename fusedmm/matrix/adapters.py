@@ -1,4 +1,4 @@
-"""Whatever people hold their graph in, as a CSR: by duck type, without importing the others."""
+"""A CSR of whatever people hold their graph in: other libraries' types are known by their attributes, not imported."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import Looped, looped_edges, with_loops
 from fusedmm.matrix.structure import (
     CONVERTED,
+    DEFERRED,
     INTEGERS,
-    LATER,
     is_captured,
     is_strided,
     outside,
@@ -40,7 +40,7 @@ HINTS = {  # what others hold a graph in, and what to give of it
     "networkx": "; networkx.to_scipy_sparse_array(graph).T gathers sources into targets",
     "torch_geometric": "; give its edge_index or adj_t",
 }
-FEW = 2**17  # edges up to which host time decides: more are first looked at, since those in order need no sort
+FEW = 2**17  # edges up to which host time decides; more are checked at once, since edges in order need no sort
 
 SIZES = 4  # structures that are remembered of one tensor, which operators may take for several numbers of nodes
 
@@ -63,7 +63,7 @@ _lock = threading.Lock()
 
 
 def _unlock() -> None:
-    """In the child of a fork: a thread that held the lock is not there to let it go."""
+    """Makes a new lock in the child of a fork, where the thread that held the old one does not exist."""
     global _lock
     _lock = threading.Lock()
 
@@ -185,7 +185,7 @@ def _from_parts(
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped[CSR]:
-    """``with_loops(as_csr(adj, size=size))``; a fresh edge_index goes there at once."""
+    """``with_loops(as_csr(adj, size=size))``, in one call of the library for an edge_index that was not seen before."""
     if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
         return outside(CONVERTED, looped, adj, size)
     if are_transforms_active():
@@ -213,19 +213,19 @@ def is_edge_index(adj: Any) -> bool:
 
 
 def settle(csr: CSR, edge_index: Any) -> None:
-    """Waits for the answer of a check that was LATER.
+    """Waits for the answer of a check that was DEFERRED, if there is one.
 
     Raises:
         ValueError: an index outside; the text has it.
     """
     shared = csr._shared
-    if shared is None or shared.looked is None:
+    if shared is None or shared.answer is None:
         return
-    if is_outside(shared.looked):
+    if is_outside(shared.answer):
         col, row = edge_index.long().unbind()
         require_inside(row, col, *csr.shape, EDGE_PLACES)
         raise ValueError("edge_index had an index outside when the layer read it, and was written to since")
-    shared.looked = None
+    shared.answer = None
 
 
 def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
@@ -252,7 +252,7 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
             return csr
         return csr.with_values(own_values(raw_values(adj) if uncoalesced else adj.values()))
     if strided and size is not None and is_edge_index(adj):
-        waits = check != LATER or adj.shape[1] > FEW or not adj.is_cuda or is_captured(adj)
+        waits = check != DEFERRED or adj.shape[1] > FEW or not adj.is_cuda or is_captured(adj)
         csr = from_edges(CSR, adj, None, *size, bool(check) if waits else check)
     else:
         csr = _convert(adj, size, bool(check))
@@ -261,13 +261,13 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
 
 
 def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
-    """For compiled code, whose gradients need it beforehand."""
+    """A CSR with its transpose, which gradients in compiled code need beforehand."""
     csr = _from_tensor(adj, size, check)
     return csr.cache_transpose() if torch.is_grad_enabled() else csr
 
 
 def _mark(t: Tensor) -> Mark | None:
-    """What tells of a change; None where torch counts no writes, as in inference mode, and of traced tensors."""
+    """A value that changes when the tensor does; None for traced tensors, and where torch counts no writes."""
     try:
         if t.layout == torch.strided:
             return writes_to(t), storage_number(t), t.data_ptr(), t.shape, t.stride(), t.dtype
@@ -286,13 +286,13 @@ def _recall(known: dict[int, Remembered], adj: Tensor, mark: Mark | None, size: 
     checked, made = found.made.get(size, (False, None))
     if check and not checked:
         return None
-    return None if isinstance(made, CSR) and shared_by(made).looked is not None else made
+    return None if isinstance(made, CSR) and shared_by(made).answer is not None else made
 
 
 def _remember(
     known: dict[int, Remembered], adj: Tensor, mark: Mark | None, size: Any, check: int, made: Any, *others: Tensor
 ) -> None:
-    """others: tensors that the mark is of too."""
+    """Remembers a structure for a tensor and a size; others are further tensors that the mark was made of."""
     if mark is None:
         return
     key = id(adj)
@@ -300,13 +300,13 @@ def _remember(
     storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
     with _lock:
         found = known.get(key)
-        kept = {} if found is None or found.of() is not adj or found.mark != mark else dict(found.made)
-        kept.pop(size, None)
-        while len(kept) >= SIZES:
-            del kept[next(iter(kept))]
+        sizes = {} if found is None or found.of() is not adj or found.mark != mark else dict(found.made)
+        sizes.pop(size, None)
+        while len(sizes) >= SIZES:
+            del sizes[next(iter(sizes))]
         # The callback takes no lock: it may come while this thread holds it.
         of = weakref.ref(adj, lambda _: known.pop(key, None))
-        known[key] = Remembered(of, mark, storages, kept | {size: (check, made)})
+        known[key] = Remembered(of, mark, storages, sizes | {size: (check, made)})
 
 
 def _convert(adj: Tensor, size: Size, check: bool) -> CSR:

@@ -46,12 +46,12 @@ class Matrix:
     idx_t: Tensor | None = None
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
-    # Set on each object, but no arguments: what copies and ``dataclasses.replace`` must make anew.
-    val_here: ClassVar[Tensor | None] = None  # constant values in the order of this half, and of the transpose
-    val_there: ClassVar[Tensor | None] = None
+    # These are set on each object and are no arguments, since a copy and ``dataclasses.replace`` must make them anew.
+    val_here: ClassVar[Tensor | None] = None  # constant values in the order of the matrix's own entries
+    val_there: ClassVar[Tensor | None] = None  # the same in the order of the transpose's
     _shared: ClassVar[Shared | None] = None
-    _written: ClassVar[int] = -2  # how often val had been written to by then; never what ``written`` gives
-    _fixed: ClassVar[bool] = False  # nobody else holds val, so nobody writes to it
+    _written: ClassVar[int] = -2  # ``written(val)`` when val_here was made; -2 is none of its results
+    _fixed: ClassVar[bool] = False  # whether val belongs to this matrix alone, so that nobody writes to it
 
     @classmethod
     @lasting
@@ -65,7 +65,10 @@ class Matrix:
         check: bool,
         plan: Tensor | bool = False,
     ) -> M:
-        """From tensors of a CSR's own dtypes, contiguous and nobody else's; plan: it, or the look of ``plan_of``."""
+        """A matrix of contiguous tensors that have the right dtypes and belong to nobody else.
+
+        plan: the plan, or whether ``plan_of`` may measure rows to make one.
+        """
         none = ptr.new_empty(0, dtype=torch.uint8)
         require_values(val, idx.numel(), ptr.device)
         if check:
@@ -133,7 +136,7 @@ class Matrix:
         return other
 
     def constant_values(self, transposed: bool) -> Tensor:
-        """Values in a half's own order, current ones, where they are constant and it is not the caller's; else none."""
+        """Current values in the order of the matrix or of its transpose; ``none`` where kernels read val by eid."""
         here = self.val_there if transposed else self.val_here
         if here is None:
             return self.none
@@ -193,9 +196,9 @@ class Matrix:
             object.__setattr__(self, name, value)
 
     def _refresh(self) -> None:
-        """For those who hand on what is kept of the values."""
-        kept = self.val_here is not None or self.val_there is not None
-        if kept and not torch.compiler.is_compiling() and written(self.val) != self._written:
+        """Renews val_here and val_there if val was written to, for those who hand the two on."""
+        permuted = self.val_here is not None or self.val_there is not None
+        if permuted and not torch.compiler.is_compiling() and written(self.val) != self._written:
             self._permute_values()
 
     def _permute_values(self) -> None:

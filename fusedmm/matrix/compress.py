@@ -1,5 +1,7 @@
-"""Coordinates as compressed rows, and the transpose: counts in one call, sorts and searches, each where it is the
-quickest."""
+"""Coordinates into compressed rows, and a matrix into its transpose.
+
+The library counts and places entries in one call where that is quickest (``in_one_call``); elsewhere torch sorts.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
-from fusedmm.matrix.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_looked_at
+from fusedmm.matrix.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_measured
 
 OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default
@@ -33,7 +35,7 @@ def as_eid(order: Tensor) -> Tensor:
 def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
     """Where each row begins among entries that order, or none, sorts by row."""
     if row.is_cpu:
-        row = row.clone()  # torch counts where it has looked before, and another thread may write the caller's
+        row = row.clone()  # torch reads it twice, and another thread may write to the caller's between
     if row.is_cpu and inside(row, rows):
         ptr = torch.zeros(rows + 1, dtype=torch.int64, device="cpu")  # counting is quicker than a search for each row
         torch.cumsum(torch.bincount(row, minlength=rows), 0, out=ptr[1:])
@@ -79,11 +81,12 @@ def in_one_call(where: Tensor, nnz: int, rows: int, cols: int) -> bool:
 def made_of(
     row: Tensor, col: Tensor, rows: int, cols: int, loops: bool, check: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
-    """(ptr, idx, eid, plan, kept) of coordinates that one call takes.
+    """(ptr, idx, eid, plan, rest) of coordinates, in one call of the library.
 
-    Without elements are eid where it is the identity, and kept where loops leave no entry out. Coordinates outside
-    raise, or without a check give None on the CPU and some matrix on a GPU; so does one LATER, whose kept is what
-    ``is_outside`` asks.
+    eid has no elements where it would be the identity. With loops, rest begins with the numbers of the entries that are
+    no self loops; it has no elements where all of them stay. Coordinates outside raise. Without a check they give None
+    on the CPU and some matrix on a GPU; so they do with a check that is DEFERRED, whose answer ``is_outside`` reads
+    from rest.
     """
     try:
         made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, check)
@@ -105,14 +108,14 @@ def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
     require_range(places[1], col, cols)
 
 
-def is_outside(looked: Tensor) -> bool:
-    """What a look found, which is waited for."""
+def is_outside(answer: Tensor) -> bool:
+    """Whether a deferred check found a coordinate outside; waits for the GPU."""
     try:
-        _looked(looked)
+        _looked(answer)
     except RuntimeError as error:
         if OUTSIDE in str(error):
             return True
-        raise_translated(error, looked.device)
+        raise_translated(error, answer.device)
     return False
 
 
@@ -124,20 +127,20 @@ def _is_refused(error: RuntimeError) -> bool:
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """(ptr, idx, eid, plan, looked) of int64 coordinates in any order; places are what errors call a row and a column.
+    """(ptr, idx, eid, plan, answer) of int64 coordinates in any order; places are what errors call a row and a column.
 
-    What a check LATER found is looked, None where it was waited for.
+    answer is that of a check that was DEFERRED, or None.
     """
     nnz = row.shape[0]
     if in_one_call(row, nnz, rows, cols):
         made = made_of(row, col, rows, cols, False, check, places)
         if made is not None:
-            ptr, idx, eid, plan, looked = made
+            ptr, idx, eid, plan, answer = made
             if not eid.shape[0] and nnz:
                 eid = (
                     row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
                 )
-            return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check), plan), looked if looked.shape[0] else None
+            return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check), plan), answer if answer.shape[0] else None
     ptr, idx, eid = _sorted(row, col, rows, cols, bool(check), places)
     return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check)), None
 
@@ -145,7 +148,7 @@ def compress(
 def _sorted(
     row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``compress`` of what no call takes."""
+    """``compress`` by sorting, of sizes and contents that the library does not take."""
     if check and row.numel():
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):
@@ -163,15 +166,16 @@ def _sorted(
 def compress_with_loops(
     row: Tensor, col: Tensor, rows: int, cols: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """(ptr, idx, eid, plan, kept) of entries that one call takes, less their self loops, and a loop at each row's end.
+    """(ptr, idx, eid, plan, others) of entries without their self loops, and with one loop at the end of each row.
 
-    The loops are numbered behind the other entries; kept, int64, is which those are, or None for all.
+    The loops are numbered after the other entries. others, int64, says which of the entries given those are; None
+    stands for all of them.
     """
     made = made_of(row, col, rows, cols, True, True, places)
     assert made is not None
-    ptr, idx, eid, plan, kept = made
-    others = idx.shape[0] - min(rows, cols)
-    return ptr, idx, eid, plan, None if others == row.shape[0] else kept[:others]
+    ptr, idx, eid, plan, rest = made
+    count = idx.shape[0] - min(rows, cols)
+    return ptr, idx, eid, plan, None if count == row.shape[0] else rest[:count]
 
 
 @lasting
@@ -181,12 +185,12 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int) ->
     if in_one_call(idx, nnz, rows, cols):
         try:
             ptr_t, idx_t, eid_t, plan_t = _transpose(ptr, idx, eid, plan, cols)
-            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_looked_at(plan), plan_t)
-        except RuntimeError as error:  # one that was not checked is sorted, whatever it holds
+            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_measured(plan), plan_t)
+        except RuntimeError as error:  # an unchecked matrix may hold anything; it is sorted below
             if not _is_refused(error):
                 raise_translated(error, idx.device)
     col, order = torch.sort(idx, stable=True)
     ptr_t = pointers(col, cols)
     idx_t = rows_of(ptr, nnz).index_select(0, order)
     other = eid.index_select(0, order) if eid.numel() else as_eid(order)
-    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, rows, was_looked_at(plan))
+    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, rows, was_measured(plan))

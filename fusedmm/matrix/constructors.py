@@ -1,4 +1,7 @@
-"""Coordinates, torch's own sparse and dense tensors and scipy's matrices, to and from a CSR."""
+"""How a CSR is made of coordinates, of torch's own tensors and of scipy's matrices, and turned into such again.
+
+``kind`` is the class to make, CSR: this file stands below it, since its methods call what is here.
+"""
 
 from __future__ import annotations
 
@@ -74,16 +77,16 @@ def _from_pairs(
     check: int,
     places: Places,
 ) -> M:
-    """A CSR of coordinates whose form is right; places are what errors call an element of row and of col."""
+    """A CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of col."""
     require_untraced()
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
     rows, cols = shape
-    ptr, idx, eid, plan, looked = compress(row, col, rows, cols, check, places)
+    ptr, idx, eid, plan, answer = compress(row, col, rows, cols, check, places)
     made = kind.make(ptr, idx, eid, val, cols, False, plan)
-    if looked is not None:
-        shared_by(made).looked = looked
+    if answer is not None:
+        shared_by(made).answer = answer
     return made
 
 
@@ -103,7 +106,7 @@ def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | Non
 def from_edges(
     kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int
 ) -> M:
-    """``from_edge_index`` of what is known to be one, and of sizes."""
+    """``from_edge_index`` for callers who have checked edge_index and sizes."""
     col, row = edge_index.unbind()
     return _from_pairs(kind, row, col, edge_weight, (targets, sources), check, EDGE_PLACES)
 

@@ -23,8 +23,8 @@ class CSR(Matrix):
     which torch does not count). Where another thread writes what a call reads, be it these or an ``edge_index``,
     results are unspecified and memory is safe. Values made in inference mode serve no gradient: take
     ``with_values(val.clone())`` outside of it. The transpose, which every gradient needs, is made on first use and
-    kept (for compiled code ``cache_transpose`` makes it beforehand). Constant values are kept in the order of the rows
-    too, but compiled code, which cannot ask whether they were written to, reads ``val``: best if it is in that order.
+    stays (for compiled code ``cache_transpose`` makes it beforehand). A copy of constant values lies in the order of
+    the rows. Compiled code cannot ask whether they were written to, so it reads ``val``: best if it is in that order.
 
     Attributes:
         ptr: int64 [rows + 1].
@@ -65,7 +65,7 @@ class CSR(Matrix):
             idx: [nnz], integers in [0, cols).
             val: [nnz] or [nnz, heads], floating, or None for ones.
             shape: (rows, cols); without it cols is the largest column + 1.
-            check: False skips validation and the look at how long rows are, the only synchronisations
+            check: False skips validation and measuring how long rows are, the only synchronisations
                 with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
                 indices give wrong results, though never a read outside the operands.
 

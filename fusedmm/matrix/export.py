@@ -19,8 +19,8 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_wrapped, plain
 
 # The guards of an exported program are made by replacing paths as text: adj.ptr_t goes before adj.ptr.
-KEPT = ("val_here", "val_there")
-NAMES = sorted((*(f.name for f in fields(CSR) if f.name != "n_cols"), *KEPT), key=len, reverse=True)
+IN_ORDER = ("val_here", "val_there")  # the constant values, in the orders of the two halves
+NAMES = sorted((*(f.name for f in fields(CSR) if f.name != "n_cols"), *IN_ORDER), key=len, reverse=True)
 
 
 def _cols(adj: CSR) -> int | None:
@@ -33,7 +33,7 @@ def _parts(adj: CSR) -> list[Any]:
     parts = {name: getattr(adj, name) for name in NAMES}
     if isinstance(adj.ptr, torch.Tensor):
         adj._refresh()
-        parts.update({name: getattr(adj, name) for name in KEPT})
+        parts.update({name: getattr(adj, name) for name in IN_ORDER})
         if adj.val is None:
             parts["val"] = adj.none
     return [parts[name] for name in NAMES]
@@ -60,10 +60,10 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
     if are_transforms_active():  # they wrap every tensor of an argument
         parts = {name: plain(t) for name, t in parts.items()}
         if is_wrapped(parts["val"]):
-            parts.update(dict.fromkeys(KEPT))
-    kept = {name: parts.pop(name) for name in KEPT}
+            parts.update(dict.fromkeys(IN_ORDER))
+    in_order = {name: parts.pop(name) for name in IN_ORDER}
     adj = CSR(**parts, n_cols=-1 if cols is None else cols)
-    adj._set(**kept)
+    adj._set(**in_order)
     if not torch.compiler.is_compiling():
         adj.settle()
     return adj

@@ -27,7 +27,7 @@ from fusedmm.matrix.structure import (
     plan_of,
     require_number,
     require_values,
-    was_looked_at,
+    was_measured,
 )
 from fusedmm.ops.spmm_sddmm import run, sddmm_half, spmm_half
 
@@ -54,7 +54,7 @@ class Looped(Generic[M]):
     """
 
     pattern: M
-    kept: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
+    others: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
 
 
 def add_self_loops(adj: M, fill: float = 1.0) -> M:
@@ -132,7 +132,7 @@ def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dty
 def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> M:
     """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops.
 
-    That of a pattern is the one that is kept: nobody may write to its values.
+    The result for a pattern is cached and shared: nobody may write to its values.
     """
     _require_square(adj)
     if val is not None:
@@ -145,14 +145,14 @@ def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtyp
 
 
 def with_loops(adj: M, why: str = NO_LOOPS) -> Looped[M]:
-    """The structure of adj with self loops, made once and kept beside it; why: see ``structure.outside``."""
+    """The structure of adj with self loops, made once per structure; why: see ``structure.outside``."""
     looped = derived(adj, "loops", why, _make_looped)
     _turned(adj, looped.pattern)
     return looped
 
 
 def _turned(adj: M, made: M) -> M:
-    """made, with its transpose where adj has one by now."""
+    """made, which gets its transpose as soon as adj has one: then gradients are wanted."""
     if adj.ptr_t is not None and made.ptr_t is None and not torch.compiler.is_compiling():
         made.cache_transpose()
     return made
@@ -168,13 +168,13 @@ def looped_edges(kind: type[M], edge_index: Tensor, sources: int, targets: int) 
     col, row = edge_index.long().unbind()
     if not in_one_call(row, row.numel() + targets, targets, sources):
         return None
-    ptr, idx, eid, plan, kept = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
-    return Looped(kind.make(ptr, idx, eid, None, sources, False, plan_of(ptr, idx, sources, True, plan)), kept)
+    ptr, idx, eid, plan, others = compress_with_loops(row, col, targets, sources, EDGE_PLACES)
+    return Looped(kind.make(ptr, idx, eid, None, sources, False, plan_of(ptr, idx, sources, True, plan)), others)
 
 
 def without_loops(adj: M) -> M:
     """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
-    if with_loops(adj).kept is None:
+    if with_loops(adj).others is None:
         return into_rows(adj)
     return _turned(adj, derived(adj, "others", NO_LOOPS, _without_loops))
 
@@ -191,16 +191,16 @@ def _without_loops(adj: M) -> M:
 @lasting
 def _make_looped(adj: M) -> Looped[M]:
     nodes, nnz, device = min(adj.shape), adj.nnz, adj.device
-    row, ptr, idx, kept = rows_of(adj.ptr, nnz), adj.ptr, adj.idx, None
+    row, ptr, idx, others = rows_of(adj.ptr, nnz), adj.ptr, adj.idx, None
     number = adj.eid if adj.eid.numel() else torch.arange(nnz, dtype=eid_dtype(nnz), device=device)
     loop = idx == row
     if nnz and bool(loop.any()):
         stays = ~loop  # in the order of the rows; its running sum is where an entry goes
         ptr = torch.nn.functional.pad(stays.cumsum(0), (1, 0))[ptr.clamp(0, nnz)]
         mine = torch.empty_like(stays).scatter_(0, number.long(), stays)
-        kept = mine.nonzero()[:, 0]
+        others = mine.nonzero()[:, 0]
         number = (mine.cumsum(0) - 1).to(number.dtype)[number[stays].long()]
-        row, idx, nnz = row[stays], idx[stays], kept.numel()
+        row, idx, nnz = row[stays], idx[stays], others.numel()
     # Each row with a loop moves the entries behind it by one, and its loop is the last of its own.
     node = torch.arange(nodes, dtype=torch.int32, device=device)
     ptr = ptr + torch.arange(ptr.numel(), device=device).clamp_(max=nodes)
@@ -209,7 +209,7 @@ def _make_looped(adj: M) -> Looped[M]:
     loops = torch.arange(nnz, total, dtype=eid_dtype(total), device=device)
     new_idx = torch.empty_like(place, dtype=torch.int32).scatter_(0, place, torch.cat([idx, node]))
     eid = torch.empty_like(place, dtype=loops.dtype).scatter_(0, place, torch.cat([number.to(loops.dtype), loops]))
-    return Looped(type(adj).make(ptr, new_idx, eid, None, adj.n_cols, False, was_looked_at(adj.plan)), kept)
+    return Looped(type(adj).make(ptr, new_idx, eid, None, adj.n_cols, False, was_measured(adj.plan)), others)
 
 
 @lasting
@@ -225,11 +225,11 @@ def _old_loops(adj: Matrix) -> tuple[Tensor, Tensor]:
 
 def _looped_values(adj: M, looped: Looped[M], val: Tensor, fill: float) -> Tensor:
     loops = val.new_full((looped.pattern.n_cols, *val.shape[1:]), fill)
-    if looped.kept is None:
+    if looped.others is None:
         return torch.cat([val, loops])
     nodes, last = derived(adj, "old loops", NO_LOOPS, _old_loops)
     loops = loops.index_copy(0, nodes, val.index_select(0, last))
-    return torch.cat([val.index_select(0, looped.kept), loops])
+    return torch.cat([val.index_select(0, looped.others), loops])
 
 
 def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> M:
@@ -237,7 +237,7 @@ def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.d
     val, matrix = given, adj if looped is None else looped.pattern
     if looped is not None and fill is not None and (val is not None or fill != 1):
         val = _looped_values(adj, looped, _ones(adj, dtype) if val is None else val, fill)
-    with torch.autocast(adj.device.type, enabled=False):  # half precision would round the degrees
+    with torch.autocast(adj.device.type, enabled=False):  # 16 bits would round the degrees
         if val is None:  # a loop weighs as much as an edge, whichever were there
             degree = matrix.degree()[:, None].to(torch.float64 if dtype == torch.float64 else torch.float32)
             scale = degree.rsqrt().masked_fill_(degree == 0, 0)
@@ -254,7 +254,7 @@ def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.d
 @lasting
 @torch.no_grad()
 def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
-    """The normalised pattern, its values permuted into the order of its rows; it owns its cache."""
+    """The normalised pattern, whose values belong to it alone and are put in the order of its rows at once."""
     here = None
     if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):
         val, here = run(_normalize, adj.ptr, adj.ptr, adj.idx, adj.eid, adj.plan)

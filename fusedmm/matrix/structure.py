@@ -26,7 +26,8 @@ from fusedmm._torch_compat import (
     writes_to,
 )
 
-Half = tuple[Tensor, Tensor, Tensor, Tensor]  # ptr, idx, eid, plan of a matrix or of its transpose
+# A half of a CSR is the matrix itself or its transpose: the tensors ptr, idx, eid and plan of one of the two.
+Half = tuple[Tensor, Tensor, Tensor, Tensor]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +37,7 @@ TILED = tuple(NUMBERS["FMM_TILED_" + name] for name in ("SHARE", "ROWS", "COLS")
 EVEN, UNEVEN, NEITHER = numbers_of("FMM_ROWS_", "even", "uneven", "neither").values()
 USED: int = NUMBERS["FMM_PLAN_USED"]
 LARGE = 1 << 22  # entries from which a plan is cut to what it holds: calls then take room for fewer partial sums
-LATER = 2  # a check whose answer is waited for later, by ``convert.settle``
+DEFERRED = 2  # a check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -44,19 +45,20 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # o
 
 
 class Shared:
-    """What matrices of one structure share: what is made of it is built once for all of them."""
+    """What all matrices of one structure share, so that it is made once: the transpose, and whatever is derived."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.half: Half | None = None
-        self.looked: Tensor | None = None  # what a check LATER found, until it is waited for
+        self.answer: Tensor | None = None  # of a check that was DEFERRED, until somebody waits for it
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 
 def lasting(make: Callable[P, T]) -> Callable[P, T]:
-    """What make makes is kept for later calls: neither compiled code nor torch.func nor inference mode marks it.
+    """Decorates a function whose result outlives the call, such as a structure that is cached.
 
-    Compiled code breaks its graph there, and refuses it by name where it must be one graph.
+    It runs outside of torch.func's transforms and of inference mode, which would mark the tensors that it makes and
+    forbid them to other calls. Compiled code breaks its graph there; where it must be one graph, an error says so.
     """
 
     @functools.wraps(make)
@@ -76,10 +78,10 @@ def lasting(make: Callable[P, T]) -> Callable[P, T]:
 
 
 def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Calls from compiled code what is no part of its graph.
+    """Calls a function from compiled code without making it a part of the graph.
 
     Raises:
-        RuntimeError: why not, where there can be but one graph.
+        RuntimeError: with the text ``why``, where the code must be one graph.
     """
     if not torch.compiler.is_dynamo_compiling():
         raise RuntimeError(why)
@@ -89,7 +91,7 @@ def outside(why: str, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def require_untraced() -> None:
-    """Raises where torch.jit.trace would keep what was found in one graph, such as the order of its edges."""
+    """Raises under torch.jit.trace, which would make one graph's content, such as its order of edges, a constant."""
     if is_tracing():
         raise RuntimeError(
             "fusedmm: torch.jit.trace does not take the conversion of a graph: make a fusedmm.CSR beforehand, or use "
@@ -98,7 +100,7 @@ def require_untraced() -> None:
 
 
 def shared_by(adj: Any) -> Shared:
-    """What the matrices of adj's structure share; one that compiled code made begins anew."""
+    """What the matrices of adj's structure share; a matrix that compiled code made gets its own here."""
     if adj._shared is None:
         adj._set(_shared=Shared())
     shared: Shared = adj._shared
@@ -106,7 +108,7 @@ def shared_by(adj: Any) -> Shared:
 
 
 def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) -> T:
-    """What make makes of a matrix's structure, once for all matrices that share it; why: see ``outside``."""
+    """The result of ``make(adj, *args)``, computed once for all matrices of adj's structure; why: see ``outside``."""
     known: T | None = None if adj._shared is None else adj._shared.derived.get(key)
     if known is None:
         if torch.compiler.is_compiling():
@@ -116,10 +118,10 @@ def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) ->
 
 
 def plain(t: Any) -> Any:
-    """A tensor of integers without the marks of torch.func's gradients, which it cannot have.
+    """The tensor inside of torch.func's wrappers, where it holds integers, which have no gradients; others as they are.
 
     Raises:
-        TypeError: it is another one for each sample of a vmap.
+        TypeError: a vmap has another such tensor for each of its samples.
     """
     if isinstance(t, Tensor) and not t.dtype.is_floating_point:
         while is_wrapper(t):
@@ -130,29 +132,29 @@ def plain(t: Any) -> Any:
 
 
 def is_wrapped(t: Any) -> bool:
-    """Whether a tensor is one of torch.func's, which ends with the transform that made it."""
+    """Whether a tensor is a wrapper of torch.func's, which must not outlive the transform that made it."""
     return isinstance(t, Tensor) and is_wrapper(t)
 
 
 @lasting
 def own(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """A contiguous tensor of its own: index tensors of sparse tensors are views that torch.compile rejects."""
+    """A contiguous copy. The index tensors of torch's sparse tensors are views, which torch.compile rejects."""
     return t.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 def own_values(values: Tensor) -> Tensor:
-    """Values are cloned, with their gradient: those of a sparse tensor are views on it, which torch.compile rejects."""
+    """A copy of values that gradients pass through. Those of a sparse tensor are views, which torch.compile rejects."""
     if not values.dtype.is_floating_point:
         raise TypeError(f"values must be floating-point, not {values.dtype}")
     return values.clone()
 
 
-def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool, made: Tensor | None = None) -> Tensor:
-    """The plan, or the one that was made with the structure.
+def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None) -> Tensor:
+    """The plan of a structure: ``made`` where the library made one already, else a new one.
 
-    look: large matrices, and those as full as layers of pruned networks, may cost one more synchronisation with a
-    GPU each. What was seen is the length of the plan: the bytes that count, and in the last four bits fmm_rows. Calls
-    know that without a look at the device.
+    Where ``measure`` is true, large matrices, and those as full as layers of pruned networks, are measured, which waits
+    for the GPU once. The result is written into the plan's length, which the host can read without waiting again: its
+    last four bits are fmm_rows, and the rest is the number of bytes in use.
     """
     if ptr.is_cpu:  # which needs none
         return ptr.new_empty(0, dtype=torch.uint8) if made is None else made
@@ -160,14 +162,15 @@ def plan_of(ptr: Tensor, idx: Tensor, cols: int, look: bool, made: Tensor | None
     rows, (share, tall, wide) = ptr.numel() - 1, TILED
     full = rows >= tall and cols >= wide and idx.numel() >= share * rows * cols
     large = idx.numel() >= LARGE
-    if not look or not plan.numel() or not (full or large):
+    if not measure or not plan.numel() or not (full or large):
         return plan
     used = numbers(plan[USED : USED + 8].view(torch.int64)[0])[0] if large else plan.numel()
     return torch.nn.functional.pad(plan, (0, used + (evenness(ptr, idx) if full else NEITHER) - plan.numel()))
 
 
 def evenness(ptr: Tensor, idx: Tensor) -> int:
-    """EVEN: no row above twice the mean, columns rise. UNEVEN: one above four times, or they do not. Else NEITHER."""
+    """EVEN where columns rise in each row and no row is longer than twice the mean; UNEVEN where columns do not rise or
+    a row is longer than four times the mean; else NEITHER."""
     rows, nnz = ptr.numel() - 1, idx.numel()
     longest, falls = numbers((ptr[1:] - ptr[:-1]).amax(), (idx[1:] < idx[:-1]).sum())
     if falls > rows or longest * rows > 4 * nnz:  # columns that rise fall once from row to row
@@ -175,8 +178,11 @@ def evenness(ptr: Tensor, idx: Tensor) -> int:
     return EVEN if longest * rows <= 2 * nnz else NEITHER
 
 
-def was_looked_at(plan: Tensor) -> bool:
-    """Whether the transpose may be too: not without the caller's consent, and not while calls are only recorded."""
+def was_measured(plan: Tensor) -> bool:
+    """Whether ``plan_of`` measured a matrix, so that its transpose may be measured too.
+
+    That waits for the GPU: the caller agreed to it once, and while a CUDA graph records it is impossible.
+    """
     return plan.numel() % 16 != 0 and not is_captured(plan)
 
 
@@ -195,10 +201,10 @@ def inside(t: Tensor, end: int) -> bool:
 
 @lasting
 def constant(val: Tensor | None, eid: Tensor, old: Tensor | None = None) -> Tensor | None:
-    """Constant values in the order of a half, so that kernels read them in a row; None where a gradient
-    is wanted, where the order is the caller's already, and where writes to val would go unseen.
+    """Constant values in the order of a half's entries, so that kernels read them one after the other.
 
-    The place of the old ones is written over: a captured CUDA graph reads there.
+    None where a gradient is wanted, where the caller's order is that of the half, and where torch would not count
+    writes to val. The result is written into ``old`` where there is one, since a captured CUDA graph reads there.
     """
     if val is None or val.requires_grad or not eid.numel() or is_wrapped(val):
         return None
@@ -208,12 +214,12 @@ def constant(val: Tensor | None, eid: Tensor, old: Tensor | None = None) -> Tens
 
 
 def is_captured(t: Tensor) -> bool:
-    """Whether calls on t's device are only recorded, in a CUDA graph."""
+    """Whether a CUDA graph records the calls on t's device instead of running them."""
     return t.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def written(val: Tensor | None) -> int:
-    """How often val was written to; torch does not count it for inference tensors."""
+    """How often val was written to in place; -1 without values, and in inference mode, where torch does not count."""
     return -1 if val is None or val.is_inference() else writes_to(val)
 
 

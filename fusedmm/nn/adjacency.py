@@ -40,7 +40,7 @@ def with_one_loop(graph: Any, sources: int, targets: int) -> Looped[CSR]:
 def bipartite(graph: Any, x: Tensor | OptPair, size: Size, check: int = True) -> tuple[CSR, OptPair]:
     """The graph as a CSR, and the features of sources and of targets (None where there are none).
 
-    check: LATER by those who ``settle`` it before they return.
+    check: DEFERRED is for callers who ``settle`` it before they return.
     """
     adj, pair = with_edge_values(graph, x, size, check)
     return (adj if isinstance(graph, Tensor) or not hasattr(graph, "sparse_sizes") else adj.pattern()), pair

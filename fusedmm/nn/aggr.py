@@ -26,7 +26,7 @@ from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_number, require_size
 from fusedmm.ops.attention import attention
 from fusedmm.ops.checks import autocast
-from fusedmm.ops.spmm_sddmm import kept_entries
+from fusedmm.ops.spmm_sddmm import cached_entries
 
 FUSED = {"add": "sum", **{name: name for name in REDUCTIONS}}  # what PyG has no messages for, by these names alone
 PEER = "torch_geometric.nn.aggr."
@@ -88,7 +88,7 @@ class Neighbours:
 
     def entries(self) -> Tensor:
         """Neighbours of each node, at least 1."""
-        return kept_entries(self.adj, False, self.x)
+        return cached_entries(self.adj, False, self.x)
 
     def shared_by(self, number: Tensor) -> Tensor:
         """The sum divided by a number per node, in the dtype of sums."""

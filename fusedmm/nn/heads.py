@@ -145,8 +145,8 @@ def _add_loops(given: Edges, fill: Fill) -> Edges:
     else:
         number = 1.0 if fill is None else structure.require_number("fill_value", fill, attr.dtype)
         loops = attr.new_full((nodes, attr.size(1)), number)
-    kept = attr if looped.kept is None else attr.index_select(0, looped.kept)
-    return Edges(looped.pattern, torch.cat([kept, loops]))
+    others = attr if looped.others is None else attr.index_select(0, looped.others)
+    return Edges(looped.pattern, torch.cat([others, loops]))
 
 
 def merged(out: Tensor, concat: bool) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusedmm.matrix.adapters import settle
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import LATER
+from fusedmm.matrix.structure import DEFERRED
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Aggregation, Aggregations, Neighbours, resolve
 from fusedmm.nn.checks import require_channels, require_nodes, require_options
@@ -124,8 +124,9 @@ class SAGEConv(Layer):
         require_nodes("SAGEConv", x, first, self.lin_r if self.root_weight else None, batch=True, times=times)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, size)
-        later = self.reduce is not None  # the products that follow believe no index, and none waits for the device
-        adj, (source, target) = bipartite(edge_index, x, size, LATER if later else True)
+        # The product that follows checks each index by itself, so that the host need not wait for an answer first.
+        defer = self.reduce is not None
+        adj, (source, target) = bipartite(edge_index, x, size, DEFERRED if defer else True)
         if project:
             source = self.lin(source).relu()
         out = self._in_one_step(adj, source, target)

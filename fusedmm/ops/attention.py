@@ -24,7 +24,17 @@ from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require
 from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, rows_of
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
 from fusedmm.ops.sddmm import elementwise
-from fusedmm.ops.spmm_sddmm import gradients, half, kept, kind_of, like_values, run, sddmm_half, serves_all, spmm_half
+from fusedmm.ops.spmm_sddmm import (
+    gradients,
+    half,
+    kind_of,
+    like_values,
+    run,
+    sddmm_half,
+    serves_all,
+    spmm_half,
+    widened,
+)
 
 # SCALED is DOT by 1 / sqrt(F), which the library computes: to compiled code that is another number for each F.
 DOT, ADDITIVE, GATV2, SCALED = numbers_of("FMM_", "dot", "additive", "gatv2", "scaled").values()
@@ -316,7 +326,7 @@ class Attention(torch.autograd.Function):
             kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]
             shared = any(kind is not None and serves_all(kind, x.q) for kind in kinds)
             # A number of all heads gets the sum of their gradients, which is to be rounded once.
-            of, g = (in_sums(x), kept(gout)[0]) if shared else (x, gout)
+            of, g = (in_sums(x), widened(gout)[0]) if shared else (x, gout)
             rows = backward_rows(o, of, (lse, rest), delta, g, want)
             gq, gatt = rows[0].to(x.q.dtype), rows[1].sum(0).to(x.q.dtype) if needs[3] else None
             gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows[2:], kinds, strict=True))

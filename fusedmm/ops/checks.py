@@ -1,4 +1,4 @@
-"""What every operator asks of its operands before it calls the library."""
+"""What every operator checks of its operands before it calls the library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Size = int | tuple[int, int] | None
 
 
 def rows_of(*operands: Any) -> Size:
-    """What ``as_csr`` is to know of an edge_index: the operands' rows; None where one has none, to be refused later."""
+    """The size that an edge_index must have for these operands: their rows. None where an operand is none, which the
+    checks that follow refuse by name."""
     if not all(isinstance(t, Tensor) and t.dim() and not t.is_nested for t in operands):
         return None
     return operands[0].shape[0] if len(operands) == 1 else (operands[0].shape[0], operands[1].shape[0])
@@ -85,8 +86,8 @@ def is_mixed(x: Tensor, *others: Tensor | None) -> bool:
 
 
 def normalize(x: Tensor) -> Tensor:
-    """x [..., F] by the lengths of its rows, which are kept in the dtype of sums: float16 has neither torch's
-    eps nor the length of 64 numbers of 10,000."""
+    """x [..., F] divided by the lengths of its rows, which are computed in the dtype of sums: float16 can hold neither
+    torch's eps nor the length of 64 numbers of 10,000."""
     return torch.nn.functional.normalize(x.to(sums_dtype(x)), dim=-1).to(x.dtype)
 
 
@@ -100,9 +101,7 @@ def needs_rules(*operands: Any) -> bool:
         return False
     try:
         return any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in operands)
-    except (
-        RuntimeError
-    ):  # torch.autograd.functional's vectorized forward mode: a batch of tangents, which hides its own
+    except RuntimeError:  # in torch.autograd.functional's vectorized forward mode a batch of tangents hides them
         return True
 
 

@@ -22,7 +22,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
 from fusedmm.ops.checks import needs_rules, normalize, require_dense
-from fusedmm.ops.spmm_sddmm import gradients, kept, run
+from fusedmm.ops.spmm_sddmm import gradients, run, widened
 
 EPS = 1e-12  # as torch's normalize has it
 
@@ -82,7 +82,7 @@ class CosineAttention(torch.autograd.Function):
             return None, *_differentiable(o, x, beta, needs, gout)
         dtype = x.dtype
         # The gradient of u may be no number of 16 bits where that of x, by its length, is one.
-        x, beta, out, *lses, q, unit, length, gout = saved if dtype == sums_dtype(x) else kept(*saved)
+        x, beta, out, *lses, q, unit, length, gout = saved if dtype == sums_dtype(x) else widened(*saved)
         gout, none = gout[:, None], o.adj.none
         operands = Operands(q, unit, x[:, None], None, None, None, None)
 

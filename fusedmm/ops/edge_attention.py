@@ -25,7 +25,7 @@ from fusedmm.ops.checks import needs_rules, require_dense
 from fusedmm.ops.edge_softmax import softmax
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
-from fusedmm.ops.spmm_sddmm import gradients, half, kept, run, sddmm_half, spmm_half
+from fusedmm.ops.spmm_sddmm import gradients, half, run, sddmm_half, spmm_half, widened
 
 
 def attend_edges(
@@ -112,7 +112,7 @@ class EdgeAttention(torch.autograd.Function):
         dtype, x = q.dtype, Operands(q, k, v, None, bias, None, seed)
         if dtype != sums_dtype(q):  # parts of a logit's gradient may cancel: they are not rounded before
             x = base.in_sums(x)
-            projected, attr, out, summed, gout, gsum = kept(projected, attr, out, summed, gout, gsum)
+            projected, attr, out, summed, gout, gsum = widened(projected, attr, out, summed, gout, gsum)
             u = _weights(o, x, lses)
         each, features, none = into_rows(o.adj), expanded(attr, q), o.adj.none
         delta = run(base.row_sums, gout, gout, out, none, none, none, none, none, none, 0.0)[0]

@@ -19,7 +19,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, differentiable
 from fusedmm.ops.checks import autocast, require_pattern
-from fusedmm.ops.spmm_sddmm import half, kept, run, sddmm_half, spmm_half
+from fusedmm.ops.spmm_sddmm import half, run, sddmm_half, spmm_half, widened
 
 ADDITIVE = NUMBERS["FMM_ADDITIVE"]
 
@@ -76,7 +76,7 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
 
 
 def _columns(adj: CSR) -> int:
-    """How many; in compiled code by a tensor's size, since dynamo loses a number that a step of autograd keeps."""
+    """The number of columns. Compiled code reads it off a tensor's size, since dynamo loses the number."""
     if adj.ptr_t is not None and torch.compiler.is_compiling():
         return adj.ptr_t.shape[0] - 1
     return adj.n_cols
@@ -93,13 +93,13 @@ def to_entries(adj: CSR, x: Tensor) -> Tensor:
 
 
 def _nothing(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k of zeros, which take no memory."""
+    """q and k for a score of nothing but the bias: zeros, expanded so that they take no memory."""
     zero, heads = logits.new_zeros(1, 1, 1), logits.shape[1]
     return zero.expand(adj.shape[0], heads, 1), zero.expand(_columns(adj), heads, 1)
 
 
 def lse_and_rest(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """lse [rows, heads], and what its rounding took from it, in the dtype of sums."""
+    """lse [rows, heads] and its rest, the part that rounding removed from lse, in the dtype of sums."""
     (q, k), none = _nothing(adj, logits), adj.none
     operands = (*half(adj, False), q, k, k, none, logits, none, none)
     out: Any = run(ops._attention.default, q, *operands, 1.0, 1.0, 0.0, ADDITIVE, 0, 0)
@@ -135,8 +135,8 @@ class Softmax(Formula):
         (w,) = saved
         assert w is not None
         dtype = w.dtype
-        w = w if dtype == sums_dtype(w) else softmax(adj, *kept(w))
-        (g,) = kept(g)
+        w = w if dtype == sums_dtype(w) else softmax(adj, *widened(w))
+        (g,) = widened(g)
         return ((w * (g - to_entries(adj, over_rows(adj, w * g)))).to(dtype),)
 
     @staticmethod
@@ -165,11 +165,11 @@ class LogSumExp(Formula):
     def backward(adj: CSR, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
         (logits,) = saved
         assert logits is not None
-        return ((softmax(adj, *kept(logits)) * to_entries(adj, g)).to(logits.dtype),)
+        return ((softmax(adj, *widened(logits)) * to_entries(adj, g)).to(logits.dtype),)
 
     @staticmethod
     def jvp(adj: CSR, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
-        logits, t = kept(operands[0], tangents[0])  # type: ignore[arg-type]
+        logits, t = widened(operands[0], tangents[0])  # type: ignore[arg-type]
         return over_rows(adj, softmax(adj, logits) * t)
 
     @staticmethod

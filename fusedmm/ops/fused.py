@@ -28,10 +28,9 @@ from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pat
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
 from fusedmm.ops.spmm_sddmm import (
+    cached_entries,
     gradients,
     half,
-    kept,
-    kept_entries,
     kind_of,
     like_values,
     per_entry,
@@ -39,6 +38,7 @@ from fusedmm.ops.spmm_sddmm import (
     sddmm_half,
     serves_all,
     spmm_half,
+    widened,
 )  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def _(like, edge, gradients):  # type: ignore[no-untyped-def]
 
 
 def _ordered(adj: CSR, transposed: bool, val: Values) -> tuple[Half, Values]:
-    """A half and the values to go with it: constant ones lie in its order and need no positions."""
+    """A half, and values that fit it: constant ones lie in its own order, so that it needs no eid."""
     structure = half(adj, transposed)
     if val is not None and val is adj.val:
         here = adj.constant_values(transposed)
@@ -258,7 +258,7 @@ edge_function = differentiable(Edge)
 
 def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
     """The same by differentiable operations, with one score per edge in memory; in the dtype of sums throughout."""
-    first, second, third = kept(x, y, z)
+    first, second, third = widened(x, y, z)
     return _composite(adj, val, first, second, third, spec).to(x.dtype)
 
 
@@ -313,7 +313,7 @@ class Fused(torch.autograd.Function):
 
 
 def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
-    """a + b, in the memory of a where nobody else has it."""
+    """a + b where both are there; written into a where it is fresh, which means that nobody else has it."""
     if a is None or b is None:
         return b if a is None else a
     return a.add_(b) if fresh else a + b
@@ -358,21 +358,21 @@ def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, 
 
 
 def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor, joined: bool) -> Grads:
-    """Joined: those of y and z may come as one sum, as y's."""
+    """The gradients by recomputation. Where ``joined``, those of y and z may come as one sum in y's place."""
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     dtype = x.dtype
     if spec.reduce == "mean":
-        x, y, z, g = *kept(x, y, z), per_entry(kept_entries(adj, False, g), g)
+        x, y, z, g = *widened(x, y, z), per_entry(cached_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
     rows, cols = (needed[1] and reaches) | needed[0] << 1, (needed[2] and reaches) | (needed[3] and scale) << 1
     # On a CPU two numbers per edge cost less than the two dot products that make them.
     plain = spec.score == "dot" and scale and spec.activation is None
     few = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
-    keeps = 4 if few else 0  # of wanted; chosen, since in compiled code few may be symbolic, which has no bits
+    hands_on = 4 if few else 0  # a bit of wanted; in compiled code few may be symbolic, and such have no bits
 
-    if keeps and cols == 3 and x is y and y is z and not needed[0]:
+    if hands_on and cols == 3 and x is y and y is z and not needed[0]:
         found = _by_one_pass(adj, val, x, spec, program, g)
         if found is not None:
             return None, found, None, None
@@ -380,12 +380,12 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
     def compute(op: Any, transposed: bool, wanted: int, *behind: Tensor) -> Any:
         if not wanted:
             return None, None, adj.none
-        # What is kept and the gradient of val are in the caller's order, so their passes need positions.
-        positions = keeps or (not transposed and needed[0])
+        # What one pass hands to the next, and the gradient of val, are in the caller's order: these passes need eid.
+        positions = hands_on or (not transposed and needed[0])
         here = (half(adj, transposed), val) if positions else _ordered(adj, transposed, val)
         given: Any = (x, y, z, g)
         if not transposed and needed[0] and serves_all(kind_of(val), x):
-            given = kept(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
+            given = widened(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
         *dense, up = given
         operands = _operands(adj, here[1], *dense, spec)
         found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0)
@@ -393,6 +393,6 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None
         return found[0].to(dtype) if wanted & 1 else None, second, *found[2:]
 
-    gx, gval, edges = compute(ops._fused_rows.default, False, rows | keeps)
-    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if keeps and joined and cols == 3 else cols, edges)
+    gx, gval, edges = compute(ops._fused_rows.default, False, rows | hands_on)
+    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if hands_on and joined and cols == 3 else cols, edges)
     return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

@@ -20,7 +20,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_captured
 from fusedmm.ops.autograd import Values
 from fusedmm.ops.checks import needs_rules
-from fusedmm.ops.spmm_sddmm import gradients, kept
+from fusedmm.ops.spmm_sddmm import gradients, widened
 
 # Numbers per gathered operand of a part; a row alone may have more. Larger ones took a CPU twice the time, since
 # their memory comes from the system anew at each step. The GPU's number is a guess: nobody timed others.
@@ -71,7 +71,7 @@ def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, 
         given = [Gathered(t, n) for t, n in zip((xi, yj, zj), needed[1:], strict=True)]
         with torch.enable_grad():
             out = composite(part, a, *given, spec)
-        found = gradients((out,), kept(g[rows]), (a, *(t.rows for t in given)), needed, False)
+        found = gradients((out,), widened(g[rows]), (a, *(t.rows for t in given)), needed, False)
         for k, (of, index) in enumerate(((val, place), (x, row + rows.start), (y, col), (z, col))):
             term, total = found[k], sums[k]
             if term is None:

@@ -41,7 +41,7 @@ def attend_self(
     slope: float,
     dropout: float,
 ) -> Tensor:
-    """What each row gathers of x, all heads side by side.
+    """Attends from each row to the columns of its entries, with scores computed from x; heads lie side by side.
 
     Args:
         adj: [n, n], without values.
@@ -79,7 +79,7 @@ def attend_self(
 
 
 def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
-    """k and q of x [n, H, C], [n, H], in the bits that ``attend_self`` has; of any order."""
+    """The scores k and q [n, H] of x [n, H, C], bit by bit those of ``attend_self``; differentiable to any order."""
     if needs_rules(x, att_k, att_q) or is_mixed(x, att_k, att_q):
         return (x * att_k).sum(-1), (x * att_q).sum(-1)
     k, q = Scores.apply(x, att_k, att_q)
@@ -104,7 +104,8 @@ class Scores(torch.autograd.Function):
 def _forward(
     o: Call, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """out, and what the gradient needs beside it where it is whole; with a bias the sum without it too."""
+    """out, and bytes that the gradient reads beside it. These are complete where ``whole``; with a bias they hold out
+    without the bias too."""
     adj, slope, dropout = o
     none = adj.none
     found: tuple[Tensor, Tensor] = run(
@@ -130,14 +131,14 @@ class SelfAttention(torch.autograd.Function):
         seed: Tensor | None,
     ) -> Tensor:
         projected = x if weight is None else x.mm(weight.t())
-        out, kept = _forward(o, projected, att_k, att_q, bias, seed, whole)
-        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out if bias is None else None, kept)
+        out, saved = _forward(o, projected, att_k, att_q, bias, seed, whole)
+        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out if bias is None else None, saved)
         ctx.o = o
         return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, att_k, att_q, seed, projected, out, kept = ctx.saved_tensors
+        x, weight, att_k, att_q, seed, projected, out, saved = ctx.saved_tensors
         o: Call = ctx.o
         adj, slope, dropout = o
         _, _, *needs, needs_bias, _ = ctx.needs_input_grad
@@ -149,7 +150,7 @@ class SelfAttention(torch.autograd.Function):
         none = adj.none
         gx, gatt_k, gatt_q, gbias = run(
             _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, none if seed is None else seed,
-            none if out is None else out, kept, gout, slope, dropout, needs_bias,
+            none if out is None else out, saved, gout, slope, dropout, needs_bias,
         )  # fmt: skip
         gweight = None
         if weight is not None:

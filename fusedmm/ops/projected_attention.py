@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 
 def attend_maps(call: Call, x: Tensor, weight: Tensor, bias: Optional, att: Optional, added: Optional) -> Tensor:
-    """What each row gathers, all heads side by side.
+    """Attends from each row to the columns of its entries, with linear maps of x as q, k and v; heads lie side by side.
 
     Args:
         call: adj is [n, n], without values; slope is of the scores of two maps, scale of those of three or four.
@@ -86,7 +86,8 @@ def _sum(out: Tensor, *others: Optional) -> Tensor:
 
 
 def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional, whole: bool) -> tuple[Tensor, Tensor]:
-    """out, and what the gradient needs beside it where it is whole; where something is added the sum without it too."""
+    """out, and bytes that the gradient reads beside it: complete where ``whole``, and with the out before
+    anything was added to it."""
     adj, *numbers = o
     none = adj.none
     found: tuple[Tensor, Tensor] = run(
@@ -111,15 +112,15 @@ class MapsAttention(torch.autograd.Function):
         seed: Optional,
     ) -> Tensor:
         p = linear(x, weight, bias)
-        out, kept = _forward(o, p, att, seed, added, True)
+        out, saved = _forward(o, p, att, seed, added, True)
         plain = added is None and o.maps < 4
-        ctx.save_for_backward(x, weight, bias, att, seed, p, out if plain else None, kept)
+        ctx.save_for_backward(x, weight, bias, att, seed, p, out if plain else None, saved)
         ctx.o = o
         return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Optional, ...]:
-        x, weight, bias, att, seed, p, out, kept = ctx.saved_tensors
+        x, weight, bias, att, seed, p, out, saved = ctx.saved_tensors
         o: Call = ctx.o
         adj, *numbers = o
         _, *needs, needs_added, _ = ctx.needs_input_grad
@@ -131,7 +132,7 @@ class MapsAttention(torch.autograd.Function):
         none = adj.none
         gp, gatt = run(
             _attend_back, p, adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half(), p,
-            none if att is None else att, none if seed is None else seed, none if out is None else out, kept, gout,
+            none if att is None else att, none if seed is None else seed, none if out is None else out, saved, gout,
             *numbers,
         )  # fmt: skip
         return (

@@ -13,7 +13,7 @@ from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, from_rows
 from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
-from fusedmm.ops.spmm_sddmm import kept, sddmm_half, spmm_half
+from fusedmm.ops.spmm_sddmm import sddmm_half, spmm_half, widened
 
 ELEMENTWISE: dict[str, Any] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
 
@@ -80,7 +80,7 @@ def elementwise(adj: CSR, a: Tensor, b: Tensor, op: str) -> Tensor:
     """
     # The product with the value may be one that a's dtype has, where neither factor is; and what an entry adds to
     # a gradient is not rounded before the sum.
-    dtype, (a, b) = a.dtype, kept(a, b)
+    dtype, (a, b) = a.dtype, widened(a, b)
     if is_exporting():
         row, col, _ = adj.coo()
         a, b = a.index_select(0, row), b.index_select(0, col)

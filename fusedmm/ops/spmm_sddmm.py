@@ -4,7 +4,7 @@
     sddmm(A, a, b): e = val * <a_i, b_j>             ga = spmm(A with ge * val, b)
                     gval = sddmm(A with ge, a, b)    gb = spmm(its transpose, a)
 
-Everything runs on one half of a CSR: A itself or its transpose, which share values in the caller's
+Everything runs on one half of a CSR, which is A itself or its transpose; both have their values in the caller's
 edge order. A backward calls the same two functions on the other half; nothing is sorted, added
 atomically or synchronised.
 """
@@ -61,7 +61,7 @@ def gradients(
     needs: Iterable[bool],
     create_graph: bool = True,
 ) -> tuple[Values, ...]:
-    """Of what is needed of ``given``, as a graph of their own; None of what no output follows from."""
+    """The gradients of those ``given`` tensors that need one, differentiable too; None where no output depends on one."""
     pairs = list(zip(given, needs, strict=True))
     wanted = [t for t, need in pairs if need and t is not None]
     reached = [(out, g) for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
@@ -116,7 +116,7 @@ def sddmm_half(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor,
 
 
 def kind_of(val: Tensor) -> Kind:
-    """What a gradient of values must know of them: heads (None: no such axis) and dtype."""
+    """The number of heads (None where values have no such axis) and the dtype, which a gradient of values has too."""
     return val.shape[1] if val.dim() == 2 else None, val.dtype
 
 
@@ -126,7 +126,7 @@ def serves_all(kind: Kind, x: Tensor) -> bool:
 
 
 def like_values(g: Tensor, kind: Kind) -> Tensor:
-    """The gradient per entry and head, for values that may have one per entry only."""
+    """A gradient per entry and head in the shape and dtype of the values: summed over the heads that share a value."""
     heads, dtype = kind
     if g.dim() == 2 and g.shape[1] != heads:
         g = g.sum(1)
@@ -136,11 +136,11 @@ def like_values(g: Tensor, kind: Kind) -> Tensor:
 
 
 def times_values(ge: Tensor, val: Values) -> Tensor:
-    """ge * val per entry, with which SDDMM's gradients multiply: in the dtype of sums, since a product of
-    two numbers of float16 may be none of its own."""
+    """ge * val per entry, by which SDDMM's gradients multiply; in the dtype of sums, since the product of two float16
+    numbers may be too large for float16."""
     if val is None or not val.numel():
         return ge
-    ge, val = kept(ge, val)
+    ge, val = widened(ge, val)
     return ge * (val[:, None] if ge.dim() > val.dim() else val)
 
 
@@ -152,43 +152,43 @@ def as_channels(*operands: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.reshape(t.shape[0], t.shape[1] * t.shape[2]) for t in operands)  # flatten has no rule in vmap
 
 
-def kept(*operands: Tensor) -> tuple[Tensor, ...]:
-    """Operands in the dtype of sums: what is made of them is rounded once, by whom it is for."""
+def widened(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Operands in the dtype of sums, so that what is computed of them is rounded once, at the end."""
     return tuple(t.to(sums_dtype(t)) for t in operands)
 
 
 def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
-    """Entries of each row, at least one; in the dtype of sums, since float16 has no number for 65,520."""
+    """How many entries each row has, but at least one; in the dtype of sums, since float16 ends at 65,504."""
     return (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(like))
 
 
 def per_entry(entries: Tensor, g: Tensor) -> Tensor:
-    """The gradient of each row's mean, for one of its entries, in the dtype of sums."""
+    """The gradient of each row's mean by one of the row's entries, in the dtype of sums."""
     return g / entries.view(-1, *[1] * (g.dim() - 1))
 
 
 def times_share(share: Values, val: Values) -> Values:
-    """val times its row's share [nnz] of a mean's gradient, if it is one's."""
+    """val times the share [nnz] that each entry has of its row's mean; val itself where no mean is taken."""
     if share is None or val is None or not val.numel():
         return val if share is None else share
     return share.view(-1, *[1] * (val.dim() - 1)) * val
 
 
 def shares_of(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, n_cols: int, like: Tensor) -> Tensor:
-    """1 / entries of its row for each entry, [nnz], in the dtype of sums."""
+    """For each entry 1 / the number of entries in its row, [nnz], in the dtype of sums."""
     shares = entries_of(ptr, like).reciprocal()[:, None]
     given = shares.new_empty(0), shares, shares.new_ones(1, 1).expand(n_cols, 1)
     result: Tensor = run(_sddmm, like, ptr, idx, eid, plan, *given, 0)
     return result
 
 
-def kept_entries(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
-    """``entries_of`` a matrix or its transpose, made once per structure."""
+def cached_entries(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
+    """``entries_of`` a matrix or its transpose, computed once per structure."""
     return _once(adj, ("entries", transposed, sums_dtype(like)), entries_of, half(adj, transposed)[0], like)
 
 
-def kept_shares(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
-    """``shares_of`` a matrix or its transpose, made once per structure."""
+def cached_shares(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
+    """``shares_of`` a matrix or its transpose, computed once per structure."""
     n_cols = adj.shape[0] if transposed else adj.n_cols
     return _once(adj, ("shares", transposed), shares_of, *half(adj, transposed), n_cols, like)
 
@@ -201,7 +201,7 @@ def _once(adj: Matrix, key: Any, make: Any, *args: Any) -> Tensor:
     known: Tensor | None = known_of.get(key)
     if known is None:
         known = _made(make, *args)
-        # No traced tensor is kept, and none in a CUDA graph's own memory.
+        # A traced tensor must not be cached, nor one in the memory of a CUDA graph.
         if type(known) is Tensor and not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
             known_of[key] = known
     return known
@@ -215,21 +215,21 @@ def _made(make: Any, *args: Any) -> Tensor:
 
 
 def _mean_back(adj: Matrix, transposed: bool, gy: Tensor) -> tuple[Tensor, Values]:
-    """A mean's gradient as a sum's: of what, and with what values in the place of ones.
+    """Turns the gradient of a mean into that of a sum: returns the sum's gradient, and values to replace its ones.
 
-    It is ``per_entry`` with the entries of each row; one call where no gradient of it is wanted.
+    The first is ``per_entry``, in one call of the library where it need not be differentiable.
     """
     if gy.dtype != sums_dtype(gy):  # 16 bits may have no number for the quotient
-        return gy, kept_shares(adj, transposed, gy)
+        return gy, cached_shares(adj, transposed, gy)
     wide = gy.dtype == torch.float32
     if wide and not (torch.is_grad_enabled() or torch.compiler.is_compiling() or needs_rules(gy)):
         found: Tensor = run(_divide, gy, half(adj, transposed)[0], gy)
         return found, None
-    return per_entry(kept_entries(adj, transposed, gy), gy), None
+    return per_entry(cached_entries(adj, transposed, gy), gy), None
 
 
 def spmm_back(adj: Matrix, gy: Tensor, reduce: int) -> Tensor:
-    """The gradient of x that a product with adj without values has; differentiable."""
+    """The gradient by x of the product of a pattern and x; differentiable."""
     gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
     return spmm_half(adj, True, share, gy)
 
@@ -271,9 +271,9 @@ class SpMM(Formula):
         (val, x), (dval, dx), parts = operands, tangents, []
         assert x is not None
         if dx is not None:
-            parts.append(spmm_half(adj, transposed, val, kept(dx)[0], reduce))
+            parts.append(spmm_half(adj, transposed, val, widened(dx)[0], reduce))
         if dval is not None:
-            parts.append(spmm_half(adj, transposed, dval, kept(x)[0], reduce))
+            parts.append(spmm_half(adj, transposed, dval, widened(x)[0], reduce))
         return added(parts).to(x.dtype)
 
     @staticmethod
@@ -313,20 +313,20 @@ class SDDMM(Formula):
             gb = spmm_half(adj, not transposed, weight, a)  # type: ignore[arg-type]
         if needs[0]:
             if serves_all(note, a):  # type: ignore[arg-type]
-                g, a, b = kept(g, a, b)  # type: ignore[arg-type]
+                g, a, b = widened(g, a, b)  # type: ignore[arg-type]
             gval = like_values(sddmm_half(adj, transposed, g, a, b), note)  # type: ignore[arg-type]
         return gval, ga, gb
 
     @staticmethod
     def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
         (val, *factors), (dval, da, db), parts = operands, tangents, []
-        a, b = kept(*factors)  # type: ignore[arg-type]
+        a, b = widened(*factors)  # type: ignore[arg-type]
         if dval is not None:
             parts.append(sddmm(call, dval, a, b))
         if da is not None:
-            parts.append(sddmm(call, val, *kept(da), b))
+            parts.append(sddmm(call, val, *widened(da), b))
         if db is not None:
-            parts.append(sddmm(call, val, a, *kept(db)))
+            parts.append(sddmm(call, val, a, *widened(db)))
         return added(parts).to(output.dtype)
 
     @staticmethod

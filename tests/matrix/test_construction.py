@@ -77,7 +77,7 @@ def test_a_gpu_makes_what_the_cpu_makes(name, dtype, few, monkeypatch):
             adj = fusedmm.CSR.from_edge_index(torch.tensor(content, dtype=dtype), size=(sources, targets), check=check)
             tensors += [adj.ptr, adj.idx, adj.eid, *adj.transpose_half()]
             for loops in (adapters.looped(torch.tensor(content, dtype=dtype), (sources, targets)), with_loops(adj)):
-                kept = nowhere if loops.kept is None else loops.kept
+                kept = nowhere if loops.others is None else loops.others
                 tensors += [loops.pattern.ptr, loops.pattern.idx, loops.pattern.eid, kept]
                 tensors += loops.pattern.transpose_half()
             if square:
@@ -127,7 +127,7 @@ def test_self_loops_at_once_are_one_call(loops, monkeypatch):
         monkeypatch.setattr(module, "numbers", lambda *s, wait=structure.numbers: asked.append(1) or wait(*s))
     with Counts() as ran:
         made = adapters.looped(edge_index, (40, 40))
-    assert (made.kept is not None) == loops
+    assert (made.others is not None) == loops
     assert not asked and ran.of["fusedmm::_compress"] == 1
     waits = ("nonzero", "sort", "index", "_local_scalar_dense")
     assert not any(ran.of[f"aten::{name}"] for name in waits)
@@ -192,7 +192,7 @@ def test_a_gpu_makes_the_structure_that_a_cpu_makes(nnz, nodes, order, cuda):
                 assert torch.equal(m.plan[:64], again[:64])  # the header: what the plan was made for, its classes
                 y = ops._spmm(m.ptr, m.idx, m.eid, again, adj.none, x, 0, 0)
                 assert torch.equal(ops._spmm(m.ptr, m.idx, m.eid, m.plan, adj.none, x, 0, 0), y)
-        made[-1].append(adapters.looped(edge_index.to(device), (nodes, nodes)).kept)
+        made[-1].append(adapters.looped(edge_index.to(device), (nodes, nodes)).others)
     kept = made[1].pop(), made[3].pop()
     assert (kept[0] is None) == (kept[1] is None) and (kept[0] is None or torch.equal(kept[0], kept[1].cpu()))
     for on_cpu, on_gpu in ((made[0], made[2]), (made[1], made[3])):
@@ -215,7 +215,7 @@ def test_a_check_whose_answer_comes_later(bad, which, cuda):
         fusedmm.as_csr(wrong, size=20)
     out = layer(x, good)
     kept = fusedmm.as_csr(good, size=(20, 20))
-    assert kept is fusedmm.as_csr(good, size=(20, 20)) and kept._shared.looked is None
+    assert kept is fusedmm.as_csr(good, size=(20, 20)) and kept._shared.answer is None
     torch.testing.assert_close(out, layer(x, fusedmm.CSR.from_edge_index(good, size=20)))
     wrong[which, 41] = 0
     assert layer(x, wrong).shape == (20, 8)
@@ -225,16 +225,16 @@ def test_who_has_not_waited_is_not_believed(cuda):
     """A structure whose check has no answer yet is no known one, and the answer names the index."""
     edge_index = torch.stack(edges(60, 20, 20, cuda))
     adj = fusedmm.as_csr(edge_index, size=(20, 20))
-    adj._shared.looked = torch.tensor([7, 0, 0, 1 << 32], device=cuda)  # self loops and falls are no harm
+    adj._shared.answer = torch.tensor([7, 0, 0, 1 << 32], device=cuda)  # self loops and falls are no harm
     assert fusedmm.as_csr(edge_index, size=(20, 20)) is not adj
     adapters.settle(adj, edge_index)
-    assert adj._shared.looked is None
+    assert adj._shared.answer is None
     wrong = edge_index.clone()
     wrong[0, 3] = 20
-    adj._shared.looked = torch.tensor([0, 0, 0, 1 << 32 | 1], device=cuda)
+    adj._shared.answer = torch.tensor([0, 0, 0, 1 << 32 | 1], device=cuda)
     with pytest.raises(ValueError, match=r"edge_index\[0, 3\] = 20 is outside \[0, 20\)"):
         adapters.settle(adj, wrong)
-    assert adj._shared.looked is not None
+    assert adj._shared.answer is not None
 
 
 def test_a_wait_refuses_what_no_look_left(device):
@@ -296,7 +296,7 @@ def test_edges_that_were_bad_when_they_were_read_stay_refused(cuda):
     """Though they were mended before the answer of the check was waited for."""
     edge_index = torch.tensor([[0, 1], [1, 2]], device=cuda)
     adj = fusedmm.as_csr(edge_index, size=(3, 3))
-    adj._shared.looked = torch.tensor([0, 1], device=cuda)  # one entry outside
+    adj._shared.answer = torch.tensor([0, 1], device=cuda)  # one entry outside
     for _ in range(2):
         with pytest.raises(ValueError, match="written to since"):
             adapters.settle(adj, edge_index)
