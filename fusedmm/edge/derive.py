@@ -43,7 +43,7 @@ class Graph:
         return self.nodes[k].value if self.nodes[k].op == "const" else None
 
     def make(self, op: str, *args: int, value: float = 0.0) -> int:
-        """A node for the operation, or a simpler one: constants are computed, and a 0 or 1 that does nothing is left out."""
+        """A node for the operation, or a simpler one: constants are computed, a 0 or 1 without effect is left out."""
         numbers = [self.value(k) for k in args]
         known = [n for n in numbers if n is not None]
         if len(known) == len(numbers):

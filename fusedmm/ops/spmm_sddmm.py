@@ -61,7 +61,7 @@ def gradients(
     needs: Iterable[bool],
     create_graph: bool = True,
 ) -> tuple[Values, ...]:
-    """The gradients of those ``given`` tensors that need one, differentiable too; None where no output depends on one."""
+    """The gradients of the ``given`` tensors that need one, differentiable too; None where no output depends on one."""
     pairs = list(zip(given, needs, strict=True))
     wanted = [t for t, need in pairs if need and t is not None]
     reached = [(out, g) for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
