@@ -1,4 +1,4 @@
-"""What the layers ask of a graph and of the options that PyG's layers hand to their base class."""
+"""How layers read a graph in any form, check it against the features, and sum over neighbours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def adjacency(graph: Any, sources: int, targets: int, check: int = True) -> CSR:
 
 
 def require_shape(adj: CSR, sources: int, targets: int) -> None:
-    """A graph of as many sources and targets as there are features of."""
+    """Requires that a graph has a source and a target for each row of features."""
     if adj.shape != (targets, sources):
         raise ValueError(f"the graph has shape {adj.shape} for {targets} targets and {sources} sources")
 
@@ -53,7 +53,7 @@ def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size, check: int = T
 
 
 def features_of(adj: CSR) -> Tensor | None:
-    """The values that PyG's layers take for edge features where none are given: rows [nnz, D]; one number is none."""
+    """A graph's values if they are rows [nnz, D], which PyG's layers take for edge features; None for single numbers."""
     return None if adj.val is None or adj.val.dim() == 1 else adj.val
 
 

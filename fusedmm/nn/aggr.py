@@ -68,7 +68,7 @@ class Neighbours:
         return self._made[key]
 
     def wide(self) -> Tensor:
-        """x in the dtype of sums, once: what it is used for adds to one gradient, which is rounded at its end."""
+        """x in the dtype of sums, made once, so that the gradients of its uses are added before they are rounded."""
         if "wide" not in self._made:
             self._made["wide"] = self.x.to(sums_dtype(self.x))
         return self._made["wide"]

@@ -19,7 +19,7 @@ BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2,
 
 
 def require_options(layer: str, options: dict[str, Any]) -> None:
-    """Of the options of PyG's base class only the default values are supported."""
+    """Refuses options of PyG's base class whose values are not the defaults."""
     for name, value in options.items():
         if name not in BASE_OPTIONS:
             raise ValueError(f"{layer}: the option {name} is not supported")
@@ -65,7 +65,7 @@ def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[i
 
 
 def require_attention(layer: str, out_channels: Any, heads: Any, dropout: Any, edge_dim: Any) -> None:
-    """The options that the attention layers share."""
+    """Checks the options that the attention layers share."""
     require_size(layer, "heads", heads)
     require_size(layer, "heads * out_channels", operator.index(heads) * operator.index(out_channels))
     require_number(layer, "dropout", dropout)

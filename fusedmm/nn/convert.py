@@ -175,7 +175,7 @@ def convert(model: Module) -> Conversion:
 
 
 def _swapped(module: Module, name: str, done: Conversion) -> Module:
-    """Ours in the place of module, or module."""
+    """Our layer for module, or module itself where there is none."""
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(module).__mro__]
     if isinstance(module, Layer) or not any(kind.startswith(BASE) for kind in kinds):
         return module
@@ -198,7 +198,7 @@ def _swapped(module: Module, name: str, done: Conversion) -> Module:
 
 
 def _require_plain(peer: Any) -> None:
-    """Nobody watches or has changed the layer."""
+    """Refuses a layer that has hooks or was changed by hand."""
     if getattr(peer, "explain", None):
         raise ValueError("an explainer is at work on it")
     if getattr(peer, "decomposed_layers", 1) > 1:
@@ -225,7 +225,7 @@ def _require_plain(peer: Any) -> None:
 
 
 def _watched(linear: Any) -> bool:
-    """Whether there are hooks before the map, but for the one that waits for the first input."""
+    """Whether a map has hooks that run before it, other than the one that waits for the first input."""
     lazy = getattr(getattr(linear, "_hook", None), "id", None)
     return any(key != lazy for key in hooks_of(linear, "forward_pre"))
 

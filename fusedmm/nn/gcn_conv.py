@@ -156,7 +156,7 @@ class GCNConv(Layer):
     _cached_adj_t = _cached_edge_index
 
     def _with_transpose(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
-        """For compiled code, whose gradients need it beforehand."""
+        """The graph with its transpose, which gradients in compiled code need beforehand."""
         adj = self._graph(x, edge_index, edge_weight)
         return adj.cache_transpose() if torch.is_grad_enabled() else adj
 

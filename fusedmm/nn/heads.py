@@ -45,7 +45,7 @@ def glorot_linear(in_channels: int, out_channels: int, bias: bool = False) -> Li
 
 
 def require_sum(layer: str, options: dict[str, Any]) -> None:
-    """Attention adds; other options of PyG's base class only with their defaults, which PyG has two of for node_dim."""
+    """Refuses an aggr other than the sum, and options of PyG's base class with other values than PyG's defaults."""
     aggr = options.pop("aggr", "add")
     if reduction(layer, aggr) != "sum":
         raise ValueError(f"{layer}: aggr must be 'add' or 'sum', not {aggr!r}")
@@ -55,7 +55,7 @@ def require_sum(layer: str, options: dict[str, Any]) -> None:
 
 
 def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
-    """What features of self loops can be made of."""
+    """Checks that features of self loops can be made of ``fill``."""
     if isinstance(fill, str):
         reduction(layer, fill, "fill_value")
     elif fill is not None and not isinstance(fill, (int, float, Tensor)):
@@ -71,7 +71,7 @@ def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
 
 
 def require_width(fill: Tensor, edge_dim: int, layer: str = "") -> None:
-    """Features of self loops that are given are [D], [1, D] or one number."""
+    """Requires that features given for self loops are [D], [1, D] or one number."""
     if fill.numel() != 1 and tuple(fill.shape) not in ((edge_dim,), (1, edge_dim)):
         raise ValueError(f"{layer}fill_value must be [{edge_dim}], as edge_attr's features, not {list(fill.shape)}")
 
@@ -123,7 +123,7 @@ def _refuse_features(layer: str, adj: CSR, graph: Any) -> None:
 
 
 def _with_transpose(*args: Any) -> tuple[Edges, OptPair]:
-    """``edges`` for compiled code, whose gradients need it beforehand."""
+    """``edges`` for compiled code, with the transpose that its gradients need beforehand."""
     found = edges(*args)
     if torch.is_grad_enabled():
         found[0].adj.cache_transpose()

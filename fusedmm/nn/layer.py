@@ -1,4 +1,4 @@
-"""What our layers are to PyG's tools, and what PyG reads of a layer when it is called.
+"""The base of all layers, which makes PyG's tools take them for layers of PyG.
 
 PyG's tools look for layers by ``isinstance(module, MessagePassing)``. So that class becomes the base of ``Layer``,
 which is ours: at once where torch_geometric is loaded already, else when it is loaded, which a finder on
@@ -178,7 +178,7 @@ def _watching(register: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _join(module: ModuleType) -> None:
-    """Layer is a MessagePassing from here on, and so are the layers that are there."""
+    """Makes PyG's MessagePassing the base of Layer, and so of the layers that exist already."""
     base = module.MessagePassing
     Layer.__bases__ = (base,)
     for name, register in vars(base).items():
@@ -188,7 +188,7 @@ def _join(module: ModuleType) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds what the others find, and has ``_join`` called behind the one module."""
+    """A finder that finds nothing itself; it has ``_join`` called once PyG's module of MessagePassing is loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -129,10 +129,10 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
 
 
 def goes_unseen(x: Tensor, lin: Linear | None) -> bool:
-    """Whether nobody sees that the map was not called."""
+    """Whether the map may be replaced by a product with its weight, without anybody noticing that it was not called."""
     return not torch.compiler.is_compiling() and x.layout == torch.strided and is_plain(lin)
 
 
 def is_plain(lin: Linear | None) -> bool:
-    """Whether the map is what its weight says: no hooks, no other class or ``forward`` in its place."""
+    """Whether the map is a product with its weight and nothing else: it has no hooks and no other forward."""
     return type(lin) is Linear and "forward" not in lin.__dict__ and not is_hooked(lin)

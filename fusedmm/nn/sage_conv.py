@@ -136,7 +136,7 @@ class SAGEConv(Layer):
         return normalize(out) if self.normalize else out
 
     def _in_one_step(self, adj: CSR, source: Tensor, target: Tensor | None) -> Tensor | None:
-        """The sum or mean and its maps as one step of autograd; None where something is to see the parts."""
+        """The sum or mean and its maps as one step of autograd; None where something has to see the parts."""
         if self.reduce not in ONE_STEP or adj.val is not None or source.dim() != 2:
             return None
         lin_l, lin_r = self.lin_l, self.lin_r if self.root_weight and target is not None else None
@@ -150,7 +150,7 @@ class SAGEConv(Layer):
         return convolve(adj, self.reduce, source, None if target is source else target, weight, lin_l.bias, own)
 
     def _in_parts(self, adj: CSR, source: Tensor, target: Tensor | None) -> Tensor:
-        """Any aggregation, and its maps, a step each."""
+        """Any aggregation, and then its maps, each as a step of autograd of its own."""
         if self.reduce is None:
             out = self.aggr_module(Neighbours(adj.pattern(), source, self.aggr_module.kinds))
         else:

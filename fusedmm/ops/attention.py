@@ -10,7 +10,6 @@ differentiated, it is taken through the same formula written with edge_softmax a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +19,8 @@ from torch.nn.functional import leaky_relu
 from fusedmm._lib import algorithm_number, numbers_of, ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
-from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, rows_of
+from fusedmm.matrix.structure import FLOATS, is_strided, require_strided
+from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, require_scalar, rows_of
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
 from fusedmm.ops.sddmm import elementwise
 from fusedmm.ops.spmm_sddmm import (
@@ -51,7 +50,7 @@ row_sums: Any = ops._gat_delta.default
 
 
 class Options(NamedTuple):
-    """What is not a tensor of a call."""
+    """The part of a call that is no tensor."""
 
     adj: CSR
     score: int
@@ -150,7 +149,7 @@ def attention(
         raise ValueError(f"attention: score must be one of {', '.join(SCORES)}, not {score!r}")
     for name, number in (("scale", 0.0 if scale is None else scale), ("slope", slope), ("dropout", dropout)):
         if type(number) is not float:
-            _require_number(name, number)
+            require_scalar("attention", name, number)
     if scale is not None and score not in ("dot", "cosine"):
         raise ValueError(f"attention: scale is of dot and cosine scores, not of {score}")
     if not 0.0 <= dropout <= 1.0:
@@ -190,23 +189,10 @@ def attention(
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _require_number(name: str, number: Any) -> None:
-    """A number, or a tensor of one that wants no gradient, since none would reach it."""
-    if isinstance(number, Tensor) and number.requires_grad:
-        raise TypeError(f"attention: {name} gets no gradient; multiply an operand by it, or give {name}.item()")
-    if isinstance(number, Real):
-        require_number(f"attention: {name}", number, torch.float64)
-        return
-    try:
-        float("none" if isinstance(number, str) else number)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"attention: {name} must be a number, not {number!r}") from None
-
-
 def _operands(
     adj: CSR, q: Tensor, k: Tensor, v: Tensor, score: str, att: Optional, bias: Optional, weight: Optional
 ) -> tuple[Operands, bool]:
-    """The operands with a heads axis and of one dtype, and whether v had none."""
+    """The operands in one dtype and with an axis of heads, and whether v came without that axis."""
     require_dense("attention", "v", v, adj, adj.n_cols, "columns")
     flat = v.dim() == 2
     v = autocast(v[:, None] if flat else v)
@@ -272,7 +258,7 @@ def _numbers(o: Options) -> tuple[float, float, float, int]:
 
 
 def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """out, lse, what its rounding took from it, and the parts of out and of the sum of weights from positive arguments.
+    """out, lse, its rest that rounding removed, and the parts of out and of the weights' sum from positive arguments.
 
     The parts are empty unless o.pos.
     """
@@ -369,7 +355,7 @@ def _logits(o: Options, x: Operands) -> Tensor:
 
 
 def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
-    """u of w: with edge weights and dropout, whose mask is the weights of logits 0 and lse 0."""
+    """The weights w times edge weights and dropout's mask, which are the kernel's weights for logits and lse 0."""
     if x.weight is not None:
         w = w * (x.weight[:, None] if x.weight.dim() == 1 else x.weight)
     if x.seed is None:
@@ -380,7 +366,7 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
 
 
 def _weights(o: Options, x: Operands, lses: Sequence[Tensor] | None) -> Tensor:
-    """u, by the kernel where there is what forward gave, because nobody wants a gradient."""
+    """u, from the kernel where ``lses`` of a forward are given; that is the case where nobody wants a gradient."""
     if lses is None:
         y = in_sums(x)
         return _thinned(o, y, softmax(o.adj, _logits(o, y))).to(x.v.dtype)
@@ -391,7 +377,7 @@ def _weights(o: Options, x: Operands, lses: Sequence[Tensor] | None) -> Tensor:
 
 
 def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
-    """out and lse by operations that torch differentiates, with the weights in memory; in the dtype of sums."""
+    """out and lse, computed in the dtype of sums by operations that torch differentiates; the weights are in memory."""
     dtype, x = x.v.dtype, in_sums(x)
     logits = _logits(o, x)
     out = spmm_half(o.adj, False, _thinned(o, x, softmax(o.adj, logits)), x.v)
@@ -401,7 +387,7 @@ def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
 def _differentiable(
     o: Options, x: Operands, needs: tuple[bool, ...], gout: Tensor, glse: Tensor
 ) -> tuple[Optional, ...]:
-    """The gradients as a graph of their own."""
+    """The gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
         copy = Operands(*copies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.autograd import forward_ad
 from fusedmm._lib import sums_dtype
 from fusedmm._torch_compat import are_transforms_active, graph_break, in_forward_mode
 from fusedmm.matrix.base import Matrix
-from fusedmm.matrix.structure import FLOATS, require_strided
+from fusedmm.matrix.structure import FLOATS, require_number, require_strided
 
 Size = int | tuple[int, int] | None
 
@@ -74,6 +75,24 @@ def autocast(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(kind))
     return x
+
+
+def require_scalar(op: str, name: str, number: Any) -> None:
+    """Requires a number; a tensor of one is a number if it wants no gradient, since no gradient would reach it.
+
+    Raises:
+        TypeError: no number, or a tensor that wants a gradient.
+        ValueError: a number beyond float64.
+    """
+    if isinstance(number, Tensor) and number.requires_grad:
+        raise TypeError(f"{op}: {name} gets no gradient; multiply an operand by it, or give {name}.item()")
+    if isinstance(number, Real):
+        require_number(f"{op}: {name}", number, torch.float64)
+        return
+    try:
+        float("none" if isinstance(number, str) else number)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{op}: {name} must be a number, not {number!r}") from None
 
 
 def is_mixed(x: Tensor, *others: Tensor | None) -> bool:

@@ -28,7 +28,7 @@ EPS = 1e-12  # as torch's normalize has it
 
 
 def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
-    """What each row gathers of x.
+    """Attends from each row to the columns of its entries, with beta times cosines of x as scores.
 
     Args:
         adj: [n, n], without values.
@@ -64,7 +64,7 @@ def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
 
 
 class CosineAttention(torch.autograd.Function):
-    """``attend_cosine``."""
+    """``attend_cosine`` as a step of autograd."""
 
     @staticmethod
     def forward(ctx: Any, o: Options, x: Tensor, beta: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class CosineAttention(torch.autograd.Function):
 def _differentiable(
     o: Options, x: Tensor, beta: Tensor, needs: tuple[bool, ...], gout: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients as a graph of their own."""
+    """The gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         given = [t.view_as(t) if need else t for t, need in zip((x, beta), needs, strict=True)]
         wide = given[0][:, None]

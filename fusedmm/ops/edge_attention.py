@@ -1,4 +1,4 @@
-"""Attention to whose logits and values edge features add, as a single step of autograd.
+"""Attention with edge features, which add to its logits and its values, as a single step of autograd.
 
     bias[p] = <projected[i], e[p]>    out, u = attention(adj, q, k, v, bias)    summed[i] = sum over p of u[p] e[p]
 
@@ -31,7 +31,7 @@ from fusedmm.ops.spmm_sddmm import gradients, half, run, sddmm_half, spmm_half, 
 def attend_edges(
     adj: CSR, q: Tensor, k: Tensor, v: Tensor, projected: Tensor, attr: Tensor, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
-    """What each row gathers of v, and of its entries' features.
+    """Attends from each row to the columns of its entries, and to the features of the entries themselves.
 
     Args:
         adj: [rows, cols], without values.
@@ -68,7 +68,7 @@ def attend_edges(
 
 
 def expanded(attr: Tensor, q: Tensor) -> Tensor:
-    """attr [nnz, D] for every head of q, [nnz, H, D], without taking memory."""
+    """attr [nnz, D] repeated for every head of q, [nnz, H, D], by a view that takes no memory."""
     return attr[:, None].expand(-1, q.shape[1], -1)
 
 
@@ -92,7 +92,7 @@ def _weights(o: Options, x: Operands, lses: list[Tensor]) -> Tensor:
 
 
 class EdgeAttention(torch.autograd.Function):
-    """``attend_edges``."""
+    """``attend_edges`` as a step of autograd."""
 
     @staticmethod
     def forward(
@@ -135,7 +135,7 @@ class EdgeAttention(torch.autograd.Function):
 def _differentiable(
     o: Options, given: tuple[Tensor, ...], seed: Tensor | None, needs: tuple[bool, ...], gout: Tensor, gsum: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients as a graph of their own."""
+    """The gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         copies = [t.view_as(t) if need else t for t, need in zip(given, needs, strict=True)]
         q, k, v, projected, attr = copies

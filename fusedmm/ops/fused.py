@@ -387,7 +387,7 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         if not transposed and needed[0] and serves_all(kind_of(val), x):
             given = widened(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
         *dense, up = given
-        operands = _operands(adj, here[1], *dense, spec)
+        operands = _operands(adj, here[1], *dense, spec)  # type: ignore[call-arg]
         found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0)
         # A value's gradient is added up over its heads first.
         second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None

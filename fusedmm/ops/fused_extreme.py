@@ -30,12 +30,12 @@ Needed = tuple[bool, bool, bool, bool]
 
 
 class Gathered:
-    """An operand with a row for each entry already: whatever entries are asked for, it is all of them."""
+    """An operand that was gathered already: it has a row per entry, and gathering it again gives it as it is."""
 
     def __init__(self, rows: Tensor, needed: bool) -> None:
         self.rows = rows.detach().requires_grad_(needed)
 
-    is_cuda = False  # so that it is asked in one way alone
+    is_cuda = False  # so that ``reference`` gathers by index_select alone
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
         return self.rows
@@ -54,7 +54,7 @@ def is_too_large(adj: CSR, x: Tensor, z: Tensor, g: Tensor) -> bool:
 
 
 def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, needed: Needed, g: Tensor) -> Any:
-    """The gradients of val, x, y and z by the composite of each part; None of what is not needed or not reached."""
+    """The gradients of val, x, y and z, from the composite of each part; None where one is not needed."""
     val, x, y, z = saved
     dtype = sums_dtype(x)
     sums: list[Values] = [None, None, None, None]  # val's, in its own dtype and the caller's order; x's, y's and z's
@@ -91,12 +91,12 @@ def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, 
 
 
 def _numbers(x: Tensor, z: Tensor) -> int:
-    """Per entry, of a gathered operand; at least one."""
+    """How many numbers a gathered operand has per entry, but at least one."""
     return max(x.shape[1:].numel(), z.shape[1:].numel(), 1)
 
 
 def _parts(adj: CSR, most: int) -> Iterator[tuple[slice, slice]]:
-    """Rows, and their entries, at most so many unless it is one row; none without entries."""
+    """Ranges of rows and of their entries: at most so many entries each, unless a single row has more."""
     # One copy and one wait for all parts. Pointers that nobody checked must not lead outside, or backwards.
     ptr = adj.ptr.cpu().clamp(0, adj.nnz).cummax(0).values
     first, rows = 0, adj.shape[0]

@@ -87,7 +87,7 @@ def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor
 
 
 class Scores(torch.autograd.Function):
-    """``self_scores``, [n, H, 1]."""
+    """``self_scores`` as a step of autograd; its results are [n, H, 1]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,7 +116,7 @@ def _forward(
 
 
 class SelfAttention(torch.autograd.Function):
-    """``attend_self``."""
+    """``attend_self`` as a step of autograd."""
 
     @staticmethod
     def forward(
@@ -162,7 +162,7 @@ class SelfAttention(torch.autograd.Function):
 def _differentiable(
     o: Call, operands: tuple[Tensor | None, ...], seed: Tensor | None, needs: list[bool], gout: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients as a graph of their own."""
+    """The gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         given = [t.view_as(t) if t is not None and need else t for t, need in zip(operands, needs, strict=True)]
         x, weight, att_k, att_q = given

@@ -30,7 +30,7 @@ _attend_back: Any = ops._attend_maps_back.default
 
 
 class Call(NamedTuple):
-    """What is not a tensor of a call."""
+    """The part of a call that is no tensor."""
 
     adj: CSR
     scale: float
@@ -98,7 +98,7 @@ def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional,
 
 
 class MapsAttention(torch.autograd.Function):
-    """``attend_maps``."""
+    """``attend_maps`` as a step of autograd."""
 
     @staticmethod
     def forward(
@@ -149,7 +149,7 @@ class MapsAttention(torch.autograd.Function):
 def _differentiable(
     o: Call, operands: tuple[Optional, ...], seed: Optional, needs: list[bool], gout: Tensor
 ) -> tuple[Optional, ...]:
-    """The gradients as a graph of their own."""
+    """The gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         given = [t.view_as(t) if t is not None and need else t for t, need in zip(operands, needs, strict=True)]
         x, weight, bias, att = given

@@ -1,4 +1,6 @@
-"""Neighbours' sums or means, mapped, beside a map of each row's own features, as a single step of autograd.
+"""GraphSAGE's step: a map of the sum or mean of each row's neighbours, plus a map of the row's own features.
+
+Both are a single step of autograd:
 
     s = A x    out = s W^T + b + t V^T        A without values, or its mean over each row's entries
 
@@ -29,7 +31,7 @@ ONE_STEP = ("sum", "mean")
 def convolve(
     adj: CSR, reduce: str, x: Tensor, target: Optional, weight: Tensor, bias: Optional, own: Optional
 ) -> Tensor:
-    """The result above.
+    """Computes ``out`` of the formula above.
 
     Args:
         adj: A, [rows, cols], without values.
@@ -62,14 +64,14 @@ def convolve(
 def _forward(
     adj: CSR, reduce: str, x: Tensor, target: Optional, weight: Tensor, bias: Optional, own: Optional
 ) -> tuple[Tensor, Tensor]:
-    """out and s."""
+    """out and s of the formula above, without a gradient."""
     s = spmm_run(adj, False, None, x, REDUCTIONS[reduce], 0)
     out = linear(s, weight, bias)
     return out if own is None else out.addmm_(x if target is None else target, own.t()), s
 
 
 class Convolution(torch.autograd.Function):
-    """``convolve``, and s: as a result it needs no x for gradients of gradients, and x may be written to."""
+    """``convolve`` as a step of autograd. It returns s too: gradients of gradients need no x, which may change."""
 
     @staticmethod
     def forward(
