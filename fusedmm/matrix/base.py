@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import is_exporting
-from fusedmm.matrix.compress import rows_of, transpose
+from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.structure import (
     NO_TRANSPOSE,
     Half,
@@ -27,6 +27,7 @@ from fusedmm.matrix.structure import (
     validate,
     written,
 )
+from fusedmm.matrix.transpose import transpose
 
 M = TypeVar("M", bound="Matrix")
 

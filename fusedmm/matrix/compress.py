@@ -1,4 +1,4 @@
-"""Coordinates into compressed rows, and a matrix into its transpose.
+"""Coordinates into compressed rows.
 
 The library counts and places entries in one call where that is quickest (``in_one_call``); elsewhere torch sorts.
 """
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
-from fusedmm.matrix.structure import Half, inside, lasting, numbers, own, plan_of, require_range, was_measured
+from fusedmm.matrix.structure import inside, numbers, own, plan_of, require_range
 
 OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default
 _looked: Any = ops._looked.default
-_transpose: Any = ops._transpose.default
 
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
@@ -93,7 +92,7 @@ def made_of(
     except RuntimeError as error:
         if row.device.type == "meta":
             raise TypeError("edge_index must be on cpu or cuda: on meta it has no edges that could be read") from None
-        if not _is_refused(error):
+        if not is_refused(error):
             raise_translated(error, row.device)
         if not check:
             return None
@@ -119,7 +118,7 @@ def is_outside(answer: Tensor) -> bool:
     return False
 
 
-def _is_refused(error: RuntimeError) -> bool:
+def is_refused(error: RuntimeError) -> bool:
     """Whether the library found that content is malformed, and not that memory is short."""
     return str(error).startswith("invalid: ")
 
@@ -176,21 +175,3 @@ def compress_with_loops(
     ptr, idx, eid, plan, rest = made
     count = idx.shape[0] - min(rows, cols)
     return ptr, idx, eid, plan, None if count == row.shape[0] else rest[:count]
-
-
-@lasting
-def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int) -> Half:
-    """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
-    rows, nnz = ptr.shape[0] - 1, idx.shape[0]
-    if in_one_call(idx, nnz, rows, cols):
-        try:
-            ptr_t, idx_t, eid_t, plan_t = _transpose(ptr, idx, eid, plan, cols)
-            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_measured(plan), plan_t)
-        except RuntimeError as error:  # an unchecked matrix may hold anything; it is sorted below
-            if not _is_refused(error):
-                raise_translated(error, idx.device)
-    col, order = torch.sort(idx, stable=True)
-    ptr_t = pointers(col, cols)
-    idx_t = rows_of(ptr, nnz).index_select(0, order)
-    other = eid.index_select(0, order) if eid.numel() else as_eid(order)
-    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, rows, was_measured(plan))

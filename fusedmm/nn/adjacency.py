@@ -53,7 +53,7 @@ def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size, check: int = T
 
 
 def features_of(adj: CSR) -> Tensor | None:
-    """A graph's values if they are rows [nnz, D], which PyG's layers take for edge features; None for single numbers."""
+    """A graph's values if they are rows [nnz, D], which PyG's layers take for edge features, and not numbers."""
     return None if adj.val is None or adj.val.dim() == 1 else adj.val
 
 

@@ -1,9 +1,11 @@
 """How the package is laid out: who imports whom, what it shows, and where it leans on what torch keeps to itself."""
 
 import ast
+import pickle
 import re
 
 import pytest
+import torch
 from support.machine import ROOT
 
 import fusedmm
@@ -72,3 +74,11 @@ def test_private_names_of_torch_are_in_one_file():
     assert not PRIVATE.search("torch.float32; x.__dict__; fusedmm._lib")
     found = {name for name, path in FILES.items() if PRIVATE.search(path.read_text())}
     assert found == {"fusedmm._torch_compat"}
+
+
+def test_pickles_name_the_class_that_users_know():
+    """Pickles and exported programs then load whichever file the class is in."""
+    adj = fusedmm.CSR.from_coo(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1.0, 2.0]), (2, 3))
+    stored = pickle.dumps(adj)
+    assert b"fusedmm.matrix" not in stored
+    assert torch.equal(pickle.loads(stored).to_dense(), adj.to_dense())

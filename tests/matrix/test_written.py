@@ -125,7 +125,7 @@ def test_another_thread_waits_for_both_halves(monkeypatch):
             assert go.wait(60)
         return real(val, eid, old)
 
-    monkeypatch.setattr("fusedmm.matrix.csr.constant", slow)
+    monkeypatch.setattr("fusedmm.matrix.base.constant", slow)
     thread = threading.Thread(target=product, args=(adj,))
     thread.start()
     assert stopped.wait(60)
