@@ -84,8 +84,12 @@ def attention_oracle(
     slope: float,
     gout: Tensor,
     dtype: torch.dtype,
+    exact_logits: Tensor | None = None,
 ) -> dict[str, Result]:
-    """out, lse, u and the gradients of all operands for gout, by their names."""
+    """out, lse, u and the gradients of all operands for gout, by their names.
+
+    exact_logits [nnz] marks entries whose logits have no error; those of -infinity never have one.
+    """
     row, col, _ = (None if t is None else t.cpu() for t in adj.coo())
     n, u = adj.shape[0], UNIT[accumulator(dtype)]
     g = Given(*(None if t is None else t.detach().double().cpu().requires_grad_() for t in given))
@@ -104,6 +108,8 @@ def attention_oracle(
         one = 2 if dtype == torch.float64 else 1  # the oracle is of the same precision
         noise, of_v = 4 * one * u, 4 * one * u * feat_v**0.5
         d = noise * (max(feat, 1) ** 0.5 * size + logit.abs())
+        d = torch.where(logit == -torch.inf, 0.0, d)
+        d = d if exact_logits is None else d.masked_fill(exact_logits[:, None], 0.0)
         d_row = row_max(row, n, d, 0.0)
         rel = torch.expm1(2 * d_row + 4 * noise + noise * degree.sqrt())[row]  # of w
         e_w = w * rel + torch.finfo(accumulator(dtype)).smallest_normal
