@@ -3,12 +3,15 @@
 
 #include <stdio.h>
 
-/* A static runtime of a major release runs on that release's first driver and newer ones. */
+/* A CUDA runtime that is linked statically, of a major release, runs on that release's first driver
+ * and newer ones. */
 static const char *needed_driver(void)
 {
     return CUDART_VERSION >= 13000 ? "580" : CUDART_VERSION >= 12000 ? "525" : "450";
 }
 
+/* A JSON object. Each thread has its own copy of the text, so it stays as it is until the thread's
+ * next call. The list of architectures is cut where it would leave no room for the rest. */
 extern "C" const char *fmm_cuda_info(void)
 {
     static const int architectures[] = {__CUDA_ARCH_LIST__}; /* 900 is 9.0 */

@@ -1,12 +1,20 @@
-/* What the plain forms of the operators share: strided views, long sums, the row of an entry. */
+/* What the plain forms of the operators share: strided views and long sums. They say what an
+ * operator means, for any shape, stride and type, and are what the fast kernels are tested against;
+ * nothing in them depends on a plan or on how warps work together.
+ *
+ * A thread, or a warp, owns an output. Its terms come in the order of storage and go through three
+ * accumulators, so that the error stays that of short sums up to 512^3 terms:
+ *
+ *     terms  ->  part[0]  -- every 512 terms -->  part[1]  -- every 512 of those -->  part[2]
+ */
 #ifndef FMM_CUDA_REFERENCE_CUH
 #define FMM_CUDA_REFERENCE_CUH
 
-#include "common.cuh"
+#include "search.cuh"
 
-enum { REFERENCE_BLOCKS = 1 << 16 };
+enum { REFERENCE_BLOCKS = 1 << 16 }; /* at most, in a launch; kernels walk on from there */
 
-/* A sum of many terms, none of whose accumulators adds more than CHAIN in a row. */
+/* A sum of many terms w * x. */
 template <class A> struct long_sum {
     A part[3];
     int count[2];
@@ -28,6 +36,7 @@ template <class A> struct long_sum {
     __device__ A total(void) { return part[2] + (part[1] + part[0]); }
 };
 
+/* A dense operand [rows, heads, feat], of a type that the kernel knows. */
 struct dense_view {
     void *data;
     int64_t heads, feat, row_stride, head_stride;
@@ -40,35 +49,6 @@ template <class T>
 static __device__ T *element(const dense_view &d, int64_t row, int64_t head, int64_t c)
 {
     return static_cast<T *>(d.data) + row * d.row_stride + head * d.head_stride + c;
-}
-
-/* The row of entry p: the last whose first entry is not past it. */
-static __device__ int64_t row_of(const csr_view &a, int64_t p)
-{
-    int64_t low = 0, high = a.rows - 1;
-    while (low < high) {
-        const int64_t middle = high - (high - low) / 2;
-        if (a.ptr[middle] <= p)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
-/* Calls run(T()) for the type of a dense operand. */
-template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
-{
-    switch (dtype) {
-    case FMM_F32:
-        return run(float());
-    case FMM_F64:
-        return run(double());
-    case FMM_F16:
-        return run(__half());
-    default:
-        return run(__nv_bfloat16());
-    }
 }
 
 #endif

@@ -1,10 +1,17 @@
-/* Searches in what rises: where a group begins, and the row of an entry. */
+/* Searches in arrays that rise: where a group of equal keys begins, and the row of an entry.
+ *
+ * Both are bisections without branches: each step loads one element and moves either bound by a
+ * select, so that the lanes of a warp, which search for different things, stay together.
+ *
+ *     keys     0 0 1 1 1 3 3 4      the first that is at least 1: place 2
+ *     ptr    0 4 4 9                entry 4 lies in row 2, since row 1 is empty
+ */
 #ifndef FMM_CUDA_SEARCH_CUH
 #define FMM_CUDA_SEARCH_CUH
 
 #include "common.cuh"
 
-/* The first of n rising keys that is at least k. */
+/* The first of n rising keys that is at least k; n if there is none. */
 template <class K>
 static __device__ __forceinline__ int64_t first_at_least(const K *keys, int64_t stride, int64_t n,
                                                          int64_t k)
@@ -19,10 +26,10 @@ static __device__ __forceinline__ int64_t first_at_least(const K *keys, int64_t 
     return low;
 }
 
-/* The row of entry p: the last that begins at or before it. */
-static __device__ __forceinline__ int64_t row_of_entry(const int64_t *ptr, int64_t rows, int64_t p)
+/* The row of entry p: the first that ends behind p, or the last one. */
+static __device__ __forceinline__ int64_t row_of(const csr_view &a, int64_t p)
 {
-    return clamp(first_at_least(ptr + 1, 1, rows, p + 1), 0, rows - 1);
+    return first_at_least(a.ptr + 1, 1, a.rows - 1, p + 1);
 }
 
 #endif

@@ -1,22 +1,47 @@
-/* What the `segments` kernels of all operators share: how the plan's work comes to groups of lanes.
+/* What the `segments` kernels of all operators share: how work comes to groups of lanes.
  *
- * An item is a piece of a long row, or a bundle of short rows that one group takes one after the
- * other. Each lane looks up one row of the bundle, so that the waits for order and ptr are paid
- * once per bundle, and entries of the next row are fetched while the current one is summed: short
- * rows cost about what their entries cost. */
+ * The plan (matrix/cuda_plan.cuh) orders the rows of a matrix by length and cuts long rows into
+ * pieces. What a group of lanes takes at once is an item: a piece of a long row, or a bundle of
+ * short rows, which the group takes one after the other.
+ *
+ *     plan's order    | long rows, cut in pieces | one by one | 2 | 4 | 8 at a time | empty |
+ *     items           | p p p p p p p p p p p p  | b b b b b b | b b | b b | b b b   |
+ *                       |                              |
+ *     warp 0          | group 0 | group 1 | ...    LANES lanes each, one item and one head
+ *
+ * Lane k of a group looks up the k-th row of the bundle, so that the group waits for `order` and
+ * `ptr` once per bundle and not once per row. While a row is summed, the entries of the next one
+ * are already on their way. So a short row costs about what its entries cost.
+ *
+ * The groups of a warp run the same loop, as often as the longest of them needs. So every shuffle
+ * has all lanes, and entries behind a group's own end are column -1, which loads nothing. */
 #ifndef FMM_CUDA_SEGMENTS_CUH
 #define FMM_CUDA_SEGMENTS_CUH
 
 #include "../matrix/cuda_plan.cuh"
 
-/* Whether rows of d can be gathered: their distance in bytes is a 32-bit factor in the kernels'
- * address arithmetic. */
-static inline bool can_gather(const fmm_dense *d)
-{
-    return d->rows < 2 || d->row_stride <= int64_t(UINT32_MAX / fmm_dtype_bytes(d->dtype));
-}
+/* How a group of lanes is made for a row of the far operand, whose rows it gathers: LANES lanes
+ * span it with PER packs of VEC elements each, and the packs of a lane are STEP columns apart. FLY
+ * rows are in flight at a time, and a multiprocessor must have registers for BLOCKS blocks. */
+template <class T_, int VEC_, int LANES_, int PER_, int FLY_, int BLOCKS_> struct group_shape {
+    typedef T_ T;
+    typedef typename sum_of<T>::type A;
+    static constexpr int VEC = VEC_, LANES = LANES_, PER = PER_, FLY = FLY_, BLOCKS = BLOCKS_;
+    static constexpr int STEP = LANES * VEC;
+    template <int N> using flying = group_shape<T_, VEC_, LANES_, PER_, N, BLOCKS_>;
+};
 
-/* What the header says, clamped to what there is room for. */
+/* The part of every kernel's arguments that says how its work is dealt out. */
+struct dealt {
+    csr_view a;
+    edge_view val;
+    plan_view plan;
+    uint64_t per_head;    /* 2^64 / heads, rounded up: item_of */
+    int32_t heads, shift; /* bundles have at most 2^shift rows */
+};
+
+/* ---- what the plan says, clamped to what there is room for ---- */
+
 struct plan_counts {
     int32_t hubs, long_rows, segments, ends[BUNDLES + 1];
 };
@@ -36,25 +61,15 @@ static __device__ __forceinline__ plan_counts read_counts(const csr_view &a, con
     return n;
 }
 
-/* Bundles of at most 2^shift rows: the fewer rows, the smaller, so that small matrices still fill
- * the card. */
-static inline int bundle_shift(int64_t rows)
-{
-    return rows < 65536 ? 0 : rows < 131072 ? 1 : rows < 262144 ? 2 : BUNDLES;
-}
+/* ---- items ---- */
 
-/* No matrix has more items: a row in a bundle of less than 2^shift has at least 32 entries for each
- * part of a bundle that it is, and a piece at least half a segment on the average over its row. */
-static inline int64_t items_max(const plan_view &plan, int64_t rows, int64_t nnz, int shift)
-{
-    const int64_t least = smaller(plan.segment / 2, SINGLE);
-    return smaller(nnz / least, rows + plan.segments_max) + (rows >> shift) + BUNDLES + 1;
-}
-
-/* An item: rows order[from .. from + count), or segment `from` if count is 0. */
+/* An item: rows order[from .. from + count), or the piece `from` of a long row if count is 0. */
 struct item_view {
     int32_t from, count;
 };
+
+/* Pieces come first, which take longest, then the classes of rows in the plan's order. A class of
+ * short rows has bundles of 2^size of them; its last one may have fewer. */
 static __device__ __forceinline__ item_view find_item(const plan_counts &n, int64_t item, int shift)
 {
     item_view found = {0, -1};
@@ -87,11 +102,13 @@ static __device__ __forceinline__ int64_t count_items(const plan_counts &n, int 
     return items;
 }
 
-/* Entries of a row, or of a piece of one. */
+/* The entries of a row, or of a piece of one. */
 struct span {
     int64_t begin;
     int32_t length, row;
 };
+
+/* Those of the k-th row of an item; none behind its last row. */
 static __device__ __forceinline__ span find_span(const csr_view &a, const plan_view &plan,
                                                  const item_view &item, int k)
 {
@@ -102,6 +119,7 @@ static __device__ __forceinline__ span find_span(const csr_view &a, const plan_v
         const uint2 piece = __ldg(plan.segments + item.from);
         s.row = (int32_t)min(int64_t(piece.x), a.rows - 1);
         length = row_range(a, s.row, &s.begin);
+        /* piece_code in matrix/cuda_plan.cuh wrote this word. */
         const int64_t each = (piece.y & 511) * 8 + 8, skip = min((piece.y >> 9) * each, length);
         s.begin += skip;
         length = min(length - skip, each);
@@ -112,6 +130,8 @@ static __device__ __forceinline__ span find_span(const csr_view &a, const plan_v
     s.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
     return s;
 }
+
+/* The row that lane k of the group looked up. */
 template <int LANES> static __device__ __forceinline__ span span_of_lane(const span &s, int k)
 {
     span other;
@@ -121,8 +141,7 @@ template <int LANES> static __device__ __forceinline__ span span_of_lane(const s
     return other;
 }
 
-/* The largest over the groups of a warp: they then run one loop, so that shuffles need no masks;
- * entries past a group's own end are column -1, which loads nothing. */
+/* The largest over the groups of a warp. */
 template <int LANES> static __device__ __forceinline__ int most_in_warp(int v)
 {
 #pragma unroll
@@ -130,9 +149,87 @@ template <int LANES> static __device__ __forceinline__ int most_in_warp(int v)
     return v;
 }
 
-/* Where sums of more than CHAIN entries are put at each CHAIN-th of them; `by` scales what is
- * there. Rarely used, hence in local memory, which the compiler leaves it in as long as it cannot
- * tell where it is (blockDim.z is 1): in registers it would be as many again as the sums. */
+/* item / heads, by heads' reciprocal: exact while item * heads < 2^64. */
+static inline uint64_t reciprocal(int64_t heads) { return UINT64_MAX / (uint64_t)heads + 1; }
+static __device__ __forceinline__ int64_t item_of(int64_t item, int32_t heads, uint64_t per_head)
+{
+    return heads == 1 ? item : (int64_t)__umul64hi((uint64_t)item, per_head);
+}
+
+/* ---- what one group has to do ---- */
+
+template <int LANES> struct task {
+    plan_counts counts;
+    int64_t number; /* of the item */
+    item_view item;
+    span mine; /* the lane's row of the item */
+    int32_t head;
+    int lane, rows; /* rows: as many as the longest item of the warp has */
+};
+
+/* Where heads are taken one by one, groups that are neighbours have the same item and different
+ * heads, so that their loads of idx, and of a row of all heads, fall together. */
+template <int LANES, bool BY_HEAD = true>
+static __device__ __forceinline__ task<LANES> find_task(const dealt &s)
+{
+    task<LANES> t;
+    t.lane = threadIdx.x % LANES;
+    const int64_t group = this_thread() / LANES;
+    t.counts = read_counts(s.a, s.plan);
+    t.number = BY_HEAD ? item_of(group, s.heads, s.per_head) : group;
+    t.head = BY_HEAD ? int32_t(group - t.number * s.heads) : 0;
+    t.item = find_item(t.counts, t.number, s.shift);
+    t.mine = find_span(s.a, s.plan, t.item, t.lane);
+    t.rows = most_in_warp<LANES>(max(t.item.count, t.item.count == 0));
+    return t;
+}
+
+/* Rows without entries are no part of any item. Every group writes an even share of them, while its
+ * first loads are under way; where there are no items at all, the first group writes them all. */
+template <int LANES, class Write>
+static __device__ __forceinline__ void for_empty_rows(const dealt &s, const task<LANES> &t,
+                                                      Write write)
+{
+    for (int64_t e = t.number, items = count_items(t.counts, s.shift);
+         e < s.a.rows - t.counts.ends[BUNDLES]; e += max(items, int64_t(1))) {
+        if (t.number >= items && t.number) break;
+        write((int32_t)clamp(__ldg(s.plan.order + t.counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
+    }
+}
+
+/* Where a lane fetches next: its entry, and how many entries its group's row has from there on. */
+template <int LANES, class Index = int64_t> struct cursor {
+    Index from;
+    int32_t left;
+
+    /* To the entry `own` of the r-th row. Behind the group's last row there is nothing. */
+    __device__ __forceinline__ void go_to(const span &mine, int r, int own)
+    {
+        from = Index(__shfl_sync(ALL, Index(mine.begin), r, LANES)) + own;
+        left = __shfl_sync(ALL, mine.length, r, LANES);
+        left = (r < LANES ? left : 0) - own; /* shuffles count lanes modulo LANES */
+    }
+};
+
+/* What becomes of a pack of sums of the r-th row: those of a piece go to slot(), from which the
+ * join adds them up; those of a whole row are finished and written. */
+template <class T, int VEC, int LANES, class A, class Slot, class Finish>
+static __device__ __forceinline__ void hand_over(const task<LANES> &t, int r, A *sums, T *to,
+                                                 Slot slot, Finish finish)
+{
+    if (t.item.count == 0 && r == 0) {
+        keep<A, VEC>(slot(), sums);
+    } else if (r < t.item.count) {
+#pragma unroll
+        for (int v = 0; v < VEC; v++) sums[v] = finish(sums[v]);
+        store<T, VEC>(to, sums);
+    }
+}
+
+/* Where sums of more than CHAIN entries are put aside, at each CHAIN-th of them; `by` scales what
+ * is there. This is rarely used, so it should take no registers, of which it would need as many
+ * again as the sums do. The compiler leaves an array in local memory if it cannot tell where an
+ * access goes, and it does not know that blockDim.z is 1. */
 template <class A, int N> struct sums_aside {
     A sums[N];
     __device__ __forceinline__ A *hidden(void) { return sums + (blockDim.z - 1); }
@@ -153,11 +250,57 @@ template <class A, int N> struct sums_aside {
     }
 };
 
-/* item / heads, by heads' reciprocal: exact while item * heads < 2^64. */
-static inline uint64_t reciprocal(int64_t heads) { return UINT64_MAX / (uint64_t)heads + 1; }
-static __device__ __forceinline__ int64_t item_of(int64_t item, int32_t heads, uint64_t per_head)
+/* ---- on the host: how a call is dealt out ---- */
+
+static inline dealt deal(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
+                         int64_t heads)
 {
-    return heads == 1 ? item : (int64_t)__umul64hi((uint64_t)item, per_head);
+    return dealt{view_csr(a),       view_edges(a, val), plan_for_call(exec, a),
+                 reciprocal(heads), (int32_t)heads,     0};
+}
+
+/* Bundles of at most 2^shift rows: the fewer rows, the smaller, so that small matrices still fill
+ * the card. */
+static inline int bundle_shift(int64_t rows)
+{
+    return rows < 65536 ? 0 : rows < 131072 ? 1 : rows < 262144 ? 2 : BUNDLES;
+}
+
+/* No matrix has more items: a row in a bundle of less than 2^shift has at least 32 entries for each
+ * part of a bundle that it is, and a piece at least half a segment on the average over its row. */
+static inline int64_t items_max(const plan_view &plan, int64_t rows, int64_t nnz, int shift)
+{
+    const int64_t least = smaller(plan.segment / 2, SINGLE);
+    return smaller(nnz / least, rows + plan.segments_max) + (rows >> shift) + BUNDLES + 1;
+}
+
+/* Settles the size of bundles, which have a lane for each row, and says how many blocks a launch of
+ * groups of LANES lanes takes. */
+static inline unsigned deal_blocks(dealt *s, int lanes)
+{
+    s->shift = bundle_shift(s->a.rows);
+    while (1 << s->shift > lanes) s->shift--;
+    const int64_t items = items_max(s->plan, s->a.rows, s->a.nnz, s->shift) * int64_t(s->heads);
+    return blocks_for(items * lanes);
+}
+
+/* Whether the kernels' grids reach over a matrix: one group of at most a warp for each piece, row
+ * and head, and tiles of at least 8 columns along the grid's other axis. */
+static inline bool segments_reach(const fmm_csr *a, int64_t heads, int64_t feat)
+{
+    if (!plan_possible(a->rows, a->nnz) || heads > INT32_MAX || feat > 65535 * INT64_C(8))
+        return false;
+    const int64_t items = plan_segments_max(a->rows, a->nnz) + a->rows + BUNDLES + 1;
+    return items <= int64_t(INT32_MAX) * (BLOCK / WARP) / (heads ? heads : 1);
+}
+
+/* ---- on the host: how an operand lies ---- */
+
+/* Whether rows of d can be gathered: their distance in bytes is a 32-bit factor in the kernels'
+ * address arithmetic. */
+static inline bool can_gather(const fmm_dense *d)
+{
+    return d->rows < 2 || d->row_stride <= int64_t(UINT32_MAX / fmm_dtype_bytes(d->dtype));
 }
 
 /* Whether a view can be accessed `vec` elements at a time. */
@@ -179,16 +322,6 @@ static inline fmm_dense flat_heads(const fmm_dense *d)
 static inline bool can_be_flat(const fmm_dense *d)
 {
     return d->heads == 1 || d->head_stride == d->feat;
-}
-
-/* Whether the kernels' grids reach over a matrix: one group of at most a warp for each piece, row
- * and head, and tiles of at least 8 columns along the grid's other axis. */
-static inline bool segments_reach(const fmm_csr *a, int64_t heads, int64_t feat)
-{
-    if (!plan_possible(a->rows, a->nnz) || heads > INT32_MAX || feat > 65535 * INT64_C(8))
-        return false;
-    const int64_t items = plan_segments_max(a->rows, a->nnz) + a->rows + BUNDLES + 1;
-    return items <= int64_t(INT32_MAX) * (BLOCK / WARP) / (heads ? heads : 1);
 }
 
 #endif

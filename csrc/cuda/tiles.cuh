@@ -1,10 +1,19 @@
-/* What the `tiles` kernels share: windows of a dense operand in shared memory, which every row of a
- * block gathers from.
+/* What the `tiles` kernels share: windows of a dense operand in shared memory, from which every row
+ * of a block gathers. They are for matrices whose rows share many columns, as those of pruned
+ * networks do.
  *
- * A block of WARPS warps, ROWS rows of the matrix each, walks over the rows of the operand in
- * windows of W, and over STRIP of their columns. A ring of STAGES windows is guarded by two
- * barriers each (full, empty), not by the block's: a warp whose rows hold more of a window lags
- * behind by a window, and no one waits at every window's end. */
+ * A block has WARPS warps, each of which owns ROWS rows of the matrix. It walks over the rows of
+ * the operand in windows of W, and takes STRIP of their columns:
+ *
+ *     operand         | W rows | W rows | W rows | W rows | ...
+ *     ring            [ stage 0 ][ stage 1 ][ stage 2 ]           window w lies in stage w % STAGES
+ *                       all threads copy window w + 1 while warps gather from window w
+ *     each stage      full:  all copies of the window have arrived, so warps may gather
+ *                     empty: all warps are through with it, so the next window may be copied
+ *
+ * These two barriers for each stage guard the ring, and not the block's one barrier. A warp whose
+ * rows have more entries in a window may lag behind by a window, and nobody waits at every window's
+ * end. */
 #ifndef FMM_CUDA_TILES_CUH
 #define FMM_CUDA_TILES_CUH
 
@@ -14,7 +23,8 @@
 #include "device.h"
 #include "segments.cuh"
 
-/* LANES lanes with PER loads of 16 bytes each span the strip. */
+/* A row of the strip is spanned by a group of LANES lanes with PER loads of 16 bytes each. A warp
+ * has GROUPS groups. *_AT are places in the block's shared memory, in bytes. */
 template <class T, int LANES_, int PER_, int W_, int ROWS_, int STAGES_ = 3> struct tiles_base {
     enum {
         LANES = LANES_,
@@ -32,16 +42,19 @@ template <class T, int LANES_, int PER_, int W_, int ROWS_, int STAGES_ = 3> str
     static_assert(W * LANES * PER % (WARPS * WARP) == 0, "each thread copies as much");
 };
 
-/* Cards with this much shared memory a block: code for others would only lengthen the build. */
+/* Whether an architecture has as much shared memory for a block as the shapes need. For others the
+ * kernels are compiled without a body, since code that never runs would lengthen the build. */
 #define TILES_POSSIBLE(arch) ((arch) >= 900 && (arch) < 1200)
 
+/* Waits until a barrier has ended its round; odd and even rounds are told apart. */
 static __device__ __forceinline__ void wait_for(__mbarrier_t *barrier, int round)
 {
     while (!__mbarrier_test_wait_parity(barrier, round & 1))
         ;
 }
 
-/* The thread's arrival, as soon as all its copies are there. */
+/* The thread arrives at the barrier as soon as all copies that it started are there. It does not
+ * wait for them. */
 static __device__ __forceinline__ void arrive_when_copied(__mbarrier_t *barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
@@ -59,6 +72,7 @@ template <class T, class S> struct tiles_ring {
     int rows, windows;      /* of the operand, from the first that this thread copies on */
     bool packs;
 
+    /* Starts the copies of window w, once all warps are through with what its stage held before. */
     __device__ __forceinline__ void copy_window(int w) const
     {
         if (w >= windows) return;
@@ -66,7 +80,7 @@ template <class T, class S> struct tiles_ring {
         if (w >= S::STAGES) wait_for(empty + stage, w / S::STAGES - 1);
         const T *source = from + int64_t(w) * S::W * stride;
         T *target = to + stage * S::WINDOW;
-        if (packs) {
+        if (packs) { /* 16 bytes at a time */
 #pragma unroll
             for (int i = 0; i < S::W; i += STEP, source += STEP * stride)
                 if (wanted > 0 && i < left)
@@ -81,12 +95,13 @@ template <class T, class S> struct tiles_ring {
     }
 };
 
-/* The ring in `memory`, for columns from `strip` on of x [cols, feat]; all threads must meet before
- * they use it. */
+/* Lays the ring out in `memory`, for the columns from `strip` on of x [cols, feat]. Every thread of
+ * the block calls this. Columns that x lacks are never copied. Who multiplies them all the same has
+ * them blanked, since they must not be NaN. */
 template <class T, class S>
 static __device__ __forceinline__ tiles_ring<T, S>
 make_ring(char *memory, const T *x, int64_t stride, int32_t cols, int64_t strip, int64_t feat,
-          bool packs)
+          bool packs, bool blanks)
 {
     typedef tiles_ring<T, S> R;
     T *const windows = reinterpret_cast<T *>(memory);
@@ -105,10 +120,36 @@ make_ring(char *memory, const T *x, int64_t stride, int32_t cols, int64_t strip,
         __mbarrier_init(ring.full + threadIdx.x, R::THREADS);
         __mbarrier_init(ring.empty + threadIdx.x, R::THREADS);
     }
+    /* The last row of each stage stays 0. */
     for (int k = threadIdx.x; k < S::STAGES * S::STRIP; k += R::THREADS)
         windows[k / S::STRIP * S::WINDOW + S::W * S::STRIP + k % S::STRIP] = T(0);
+    if (blanks && feat < S::STRIP)
+        for (int k = threadIdx.x; k < S::STAGES * S::WINDOW; k += R::THREADS)
+            if (k % S::STRIP >= feat) windows[k] = T(0);
+    __syncthreads();
     return ring;
 }
+
+/* ---- what warps do that own ROWS rows each ---- */
+
+/* Lane r knows how far row r of the warp is: the next entry and the end. */
+static __device__ __forceinline__ int2 progress_of(const csr_view &a, int64_t row, bool is_row)
+{
+    if (!is_row || row >= a.rows) return make_int2(0, 0);
+    int64_t begin;
+    const int64_t length = row_range(a, row, &begin);
+    return make_int2((int)begin, (int)(begin + length));
+}
+
+/* How many of the lanes' entries, from lane 0 on, lie in the window of `here` columns that begins
+ * at `base`: where columns rise, those in the window come first. */
+static __device__ __forceinline__ int count_in_window(int32_t near, uint32_t base, uint32_t here)
+{
+    const unsigned out = ~__ballot_sync(ALL, uint32_t(near) - base < here);
+    return out ? __ffs(out) - 1 : WARP;
+}
+
+/* ---- on the host ---- */
 
 /* Fails with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared
  * memory. */
@@ -130,8 +171,8 @@ static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64
     return FMM_OK;
 }
 
-/* Rows a warp, up to 4: fewer make more blocks. A block takes about the time of its rows and one
- * row more, for the copying, and one runs on each multiprocessor at a time. */
+/* How many rows a warp owns, up to 4. Fewer of them make more blocks. A block takes about the time
+ * of its rows and one row more, for the copying, and each multiprocessor runs one at a time. */
 static inline int tiles_rows(const fmm_exec *exec, int64_t count, int64_t strips)
 {
     const int at_once = fmm_cuda_processors(exec->index);

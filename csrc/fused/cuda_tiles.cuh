@@ -1,19 +1,25 @@
 /* fused `tiles`: out[i,:] = sum_p w(<x[i,:], y[idx[p],:]>, val[p]) y[idx[p],:] for rows that share
  * many columns, as those of pruned networks do.
  *
- * Windows of y go through shared memory (tiles.cuh), where the rows of a block find what `segments`
- * gathers from L2. A group of LANES lanes has a row, or shares it with neighbours that take its
- * chunks in turn, and keeps its slices of x and of the sum in registers. Each lane holds one entry
- * of a chunk of LANES, read a chunk ahead. BATCH rows of y at a time come from shared memory, once
- * for both uses: a transposing butterfly (sddmm/cuda.cuh) leaves the scores spread over the group,
- * the lanes turn them into weights side by side, and the rows, still in registers, are added under
- * them.
+ *     windows of y    [ w - 3 ][ w - 2 ][ w - 1 ][  w  ]  | w + 1     READY windows to gather from,
+ *                       leaves next                         copied    one on its way
+ *     group 0         row 0: p p p p   LANES entries of a chunk, one to a lane
+ *     group 1         row 1: p p p p   its channels of x and of the sum in registers
+ *     a step          BATCH rows of y -> scores by a butterfly -> weights -> added to the sums
  *
- * KEEP windows can be read at once. A warp takes a step, a chunk of each of its groups, when all of
- * their entries are there, or when one lies in the window that leaves next. So groups may be some
- * windows apart, and their steps are full where rows are about equally dense (98 % of the places at
- * 8,192 columns and 30 % entries, 93 % at 10 %). What a group meets too late, because columns do
- * not rise, comes from global memory: right for any content, fast for sorted rows.
+ * Windows of y go through shared memory (cuda/tiles.cuh), where the rows of a block find what
+ * `segments` gathers from L2. A group of LANES lanes has a row, or shares it with neighbours that
+ * take its chunks in turn, and keeps its slices of x and of the sum in registers. Each lane holds
+ * one entry of a chunk of LANES, read a chunk ahead. BATCH rows of y at a time come from shared
+ * memory, once for both uses: a transposing butterfly (sddmm/cuda.cuh) leaves the scores spread
+ * over the group, the lanes turn them into weights side by side, and the rows, still in registers,
+ * are added under them.
+ *
+ * READY windows can be read at once. A warp takes a step, a chunk of each of its groups, when all
+ * of their entries are there, or when one lies in the window that leaves next. So groups may be
+ * some windows apart, and their steps are full where rows are about equally dense (98 % of the
+ * places at 8,192 columns and 30 % entries, 93 % at 10 %). What a group meets too late, because
+ * columns do not rise, comes from global memory: right for any content, fast for sorted rows.
  *
  * At 128 columns an entry costs shared memory 4 cycles for y, 0.8 for shuffles (13 for 16 entries:
  * addresses, butterfly, value, weights) and 0.2 to 1.3 for copying, where it is 30 or 10 % full and
@@ -21,8 +27,8 @@
  * 4 cycles for its 16 instructions, 8 of them multiply-adds, and L2 hands over 27 to 160 bytes.
  *
  * A row has an order of addition that depends on the matrix and, through the groups that share a
- * row, on the number of multiprocessors. Before an accumulator has more
- * than CHAIN terms, the groups' sums meet in a fixed tree and are added to out. */
+ * row, on the number of multiprocessors. Before an accumulator has more than CHAIN terms, the
+ * groups' sums meet in a fixed tree and are added to out. */
 #ifndef FMM_CUDA_FUSED_TILES_CUH
 #define FMM_CUDA_FUSED_TILES_CUH
 
@@ -47,11 +53,11 @@ struct fused_shape : tiles_base<float, LANES_, PER_, W_, 1, 6> {
     typedef tiles_base<float, LANES_, PER_, W_, 1, 6> B;
     enum {
         BATCH = BATCH_,
-        KEEP = 4,
+        READY = 4,
         BARRIERS_AT = B::LISTS_AT,
         BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
     };
-    static_assert(int(KEEP) < int(B::STAGES), "one window is on its way");
+    static_assert(int(READY) < int(B::STAGES), "one window is on its way");
 };
 
 /* By a 32-bit address, which the compiler would else put together anew before each use. */
@@ -65,6 +71,7 @@ static __device__ __forceinline__ uint4 load_shared(uint32_t from)
     return v;
 }
 
+/* PLAIN: values are float, in the matrix's own order. */
 template <class S, bool PLAIN>
 static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     fused_tiles(const __grid_constant__ fused_tiles_args s)
@@ -85,13 +92,9 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int member = int(team & ((1 << s.shift) - 1)), stride = LANES << s.shift;
 
     const tiles_ring<float, S> windows =
-        make_ring<float, S>(memory, s.y, s.y_row, s.a.cols, 0, s.feat, s.packs);
-    /* Columns that y lacks are never copied; they must not be NaN. */
-    if (s.feat < S::STRIP)
-        for (int k = threadIdx.x; k < S::STAGES * S::WINDOW; k += S::WARPS * WARP)
-            if (k % S::STRIP >= s.feat) reinterpret_cast<float *>(memory)[k] = 0;
-    __syncthreads();
+        make_ring<float, S>(memory, s.y, s.y_row, s.a.cols, 0, s.feat, s.packs, true);
 
+    /* The lane's channels of a row in global memory. */
     auto read = [&](const float *from, bool there, float(&part)[PER][VEC]) {
 #pragma unroll
         for (int k = 0; k < PER * VEC; k++) {
@@ -132,6 +135,8 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     float sum[PER][VEC] = {}, mine[PER][VEC];
     int terms = 0; /* at most, in each accumulator since it was empty */
     bool added = false;
+    /* The sums of groups that share a row meet in a tree; the first of them adds to what it wrote
+     * before, and the last time it divides a mean. */
     auto flush = [&](bool last) {
         const float share = last && s.mean && length ? float(length) : 1.f;
         float *const to = s.out + row * s.out_row;
@@ -214,7 +219,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     windows.copy_window(0);
     read(s.x + (row < s.a.rows ? row : 0) * s.x_row, true, mine);
     for (int w = 0; w < windows.windows; w++) {
-        const int leaving = w - S::KEEP + 1;
+        const int leaving = w - S::READY + 1;
         const uint32_t base = uint32_t(max(leaving, 0)) * S::W;
         const uint32_t top = min(uint32_t(s.a.cols), uint32_t(w + 1) * S::W);
         const uint32_t until = w + 1 == windows.windows ? top : leaving < 0 ? 0 : base + S::W;

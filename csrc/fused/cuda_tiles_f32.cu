@@ -1,10 +1,13 @@
-/* fused `tiles` over f32: what it can take, and the shape of its blocks: cuda_tiles.cuh. */
+/* fused `tiles` over f32: what it can take, and the shape of its blocks; the kernel is in
+ * cuda_tiles.cuh. */
 #include "cuda_tiles.cuh"
 
 #include "cuda.h"
 
-/* Functions without direct code are declined: the interpreter is a call, which needs the registers
- * that the rows of y are in. A matrix without entries has nothing to load in their place. */
+/* The score is a dot product, and the message is y itself. Functions without direct code are
+ * declined: the interpreter is a call, which needs the registers that the rows of y are in. A
+ * matrix without entries is declined too, because it has nothing to load where an entry is missing.
+ */
 bool fmm_fused_tiles_supports(const fmm_call *call)
 {
     const fmm_fusion *const f = fmm_fusion_of(call);
@@ -17,8 +20,9 @@ bool fmm_fused_tiles_supports(const fmm_call *call)
            fmm_fused_segments_supports(call) && edge_of_fusion<float>(f).kind != EDGE_PROGRAM;
 }
 
-/* How many groups share a row, as a power of 2: the more, the more blocks; `tiles_rows` says what
- * they take. */
+/* Chooses how many groups share a row, as a power of 2. The more of them do, the more blocks there
+ * are; tiles_rows (cuda/tiles.cuh) says what time blocks take. Plain values are read without the
+ * caller's order of edges and without a branch on their type. */
 template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fused_tiles_args s)
 {
     const int at_once = fmm_cuda_processors(exec->index);
@@ -28,6 +32,7 @@ template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fu
         const int64_t time = ceil_div(blocks, at_once) * ((S::GROUPS >> shift) + 1);
         if (time < least) least = time, s.shift = shift;
     }
+    /* launch_tiles counts a block's rows as if each warp had one; here each group has one. */
     const bool plain = s.edge.valued && s.val.data && !s.val.eid && s.val.dtype == FMM_F32 &&
                        s.val.row_stride == 1;
     return launch_tiles<S, fused_tiles_args>(exec,
@@ -55,6 +60,7 @@ extern "C" fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *
     s.packs = lies_in_packs(f->y, sizeof(float), 4);
     s.mean = f->reduce == FMM_MEAN;
     s.edge = edge_of_fusion<float>(f);
+    /* What most calls ask for: the score itself, scaled and shifted. */
     s.linear = s.edge.kind == EDGE_U;
     const fmm_status status = s.feat <= 32 ? launch_fused_tiles<fused_shape<8, 1, 8, 256>>(exec, s)
                               : s.feat <= 64

@@ -1,9 +1,12 @@
 /* The check of a CSR's content: one pass over ptr and idx, one word out.
  *
- * The word holds a fault's code in the low 3 bits, its index above and bit 63 for faults of idx
- * (core/checks.c decodes it), so the smallest word is the first culprit, faults of ptr before those
- * of idx, and an atomic minimum over all threads gives the same answer in any order. idx is read at
- * any rate, since its length comes from nnz and not from ptr. All ones: nothing is wrong. */
+ *     bit      63               62 ... 3        2 1 0
+ *     word     fault of idx     its index       code of the fault         all ones: nothing is
+ * wrong
+ *
+ * The smallest word is therefore the first culprit, faults of ptr before those of idx, and an
+ * atomic minimum over all threads gives the same answer in any order. core/checks.c decodes it. idx
+ * is read at any rate, since its length comes from nnz and not from ptr. */
 #include "../cuda/common.cuh"
 
 static __device__ __forceinline__ unsigned long long fault(fmm_csr_code code, int64_t where)
@@ -15,8 +18,7 @@ static __device__ __forceinline__ unsigned long long fault(fmm_csr_code code, in
 static __global__ void __launch_bounds__(BLOCK)
     csr_check(const csr_view a, unsigned long long *report)
 {
-    const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
+    const int64_t first = this_thread(), step = all_threads();
     unsigned long long worst = ~0ull;
     if (first == 0) {
         if (__ldg(a.ptr) != 0) worst = fault(FMM_CSR_PTR_FIRST, 0);
@@ -25,6 +27,7 @@ static __global__ void __launch_bounds__(BLOCK)
     for (int64_t i = first + 1; i <= a.rows; i += step)
         if (__ldg(a.ptr + i) < __ldg(a.ptr + i - 1))
             worst = min(worst, fault(FMM_CSR_PTR_FALLS, i));
+    /* idx is read past the caches, since nothing reads it again. */
     for (int64_t p = first; p < a.nnz; p += step)
         if ((uint32_t)__ldcs(a.idx + p) >= (uint32_t)a.cols)
             worst = min(worst, fault(FMM_CSR_IDX, p));

@@ -1,13 +1,17 @@
-/* The calls of compress.c on CUDA, for any content: what was not looked at is put where it does no
+/* The calls of compress.c on CUDA, for any content: what was not checked is put where it does no
  * harm.
+ *
+ *     coordinates --> keys: columns --> sort --> keys: rows --> sort --> ptr, idx, eid --> plan
+ *     CSR         --> keys: columns --> sort                         --> ptr, idx, eid --> plan
  *
  * Two stable radix sorts (CUB) of 32-bit keys, by column and then by row, each over the bits that
  * the sizes need; what travels with a key is the entry's number. Four arrays of 4 bytes, two of
  * which become idx and eid, are all that a sort of 2^31 entries takes. Self loops follow the other
  * entries and have a column beyond all others, which makes them the last of their rows. Then a
- * search per row finds ptr, and a gather idx. Sorts are the only launches whose number depends on
- * the sizes; nothing waits for the device but the look at the coordinates. What is small enough is
- * sorted in one launch instead, with the same result: cuda_sort.cu. */
+ * search per row finds ptr, and a gather idx.
+ *
+ * Sorts are the only launches whose number depends on the sizes, and nothing waits for the device.
+ * What is small enough is sorted in one launch instead, with the same result: cuda_sort.cu. */
 #include "cuda_sort.cuh"
 #include "cuda_plan.cuh"
 
@@ -22,109 +26,9 @@
 
 typedef cub::DoubleBuffer<uint32_t> pair; /* of arrays, between which a sort goes to and fro */
 
-/* ---- what the coordinates are ---- */
-
-struct facts {
-    unsigned long long loops;
-    unsigned outside, falls;
-};
-static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
-enum { LOOKS = FMM_COO_LOOK_BYTES / sizeof(facts) };
-
-/* A line of facts for each block, so that nothing need be zero before. */
-static __global__ void __launch_bounds__(BLOCK) coo_look(const fmm_coo a, facts *found)
-{
-    __shared__ unsigned of_warp[BLOCK / WARP];
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    unsigned loops = 0;
-    bool outside = false, falls = false;
-    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < a.nnz; p += step) {
-        const int64_t r = row_of(a, p), c = col_of(a, p), before = p ? p - 1 : 0;
-        const int64_t last = row_of(a, before);
-        outside |= uint64_t(r) >= uint64_t(a.rows) || uint64_t(c) >= uint64_t(a.cols);
-        loops += r == c;
-        falls |= r < last || (r == last && c < col_of(a, before));
-    }
-    for (int d = WARP / 2; d; d /= 2) loops += __shfl_xor_sync(ALL, loops, d);
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = loops;
-    const unsigned any_outside = __syncthreads_or(outside), any_falls = __syncthreads_or(falls);
-    if (threadIdx.x) return;
-    facts here = {0, any_outside, any_falls};
-    for (int w = 0; w < BLOCK / WARP; w++) here.loops += of_warp[w];
-    found[blockIdx.x] = here;
-}
-
-extern "C" int64_t fmm_cuda_coo_lines(int64_t nnz)
-{
-    enum { EASY = 4 * BLOCK }; /* entries that a block looks at before another is worth its line */
-    return smaller(ceil_div(nnz, EASY), LOOKS);
-}
-
-extern "C" fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines)
-{
-    int before;
-    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
-    TRY(cuda_enter("compress", exec, &before));
-    if (blocks)
-        coo_look<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(*a,
-                                                                  reinterpret_cast<facts *>(lines));
-    return cuda_leave("compress", exec, before);
-}
-
-static fmm_status may_wait(const fmm_exec *exec)
-{
-    int before;
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    TRY(cuda_enter("compress", exec, &before));
-    cudaStreamIsCapturing(stream_of(exec), &capture);
-    cuda_leave("compress", exec, before);
-    REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
-            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
-            "cannot: make the CSR before the capture");
-    return FMM_OK;
-}
-
-static fmm_status read_looks(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                             fmm_coo_facts *facts_of)
-{
-    facts here[LOOKS], all = {};
-    int before;
-    const cudaStream_t stream = stream_of(exec);
-    TRY(cuda_enter("compress", exec, &before));
-    if (count) {
-        cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
-        cudaStreamSynchronize(stream);
-    }
-    TRY(cuda_leave("compress", exec, before));
-    for (int64_t k = 0; k < count; k++) {
-        all.loops += here[k].loops;
-        all.outside |= here[k].outside;
-        all.falls |= here[k].falls;
-    }
-    REQUIRE(!all.outside, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
-    *facts_of = fmm_coo_facts{(int64_t)all.loops, !all.falls};
-    return FMM_OK;
-}
-
-extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                                        fmm_coo_facts *facts_of)
-{
-    REQUIRE(count <= LOOKS, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
-    TRY(may_wait(exec));
-    return read_looks(exec, lines, count, facts_of);
-}
-
-extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
-                                        fmm_coo_facts *facts_of)
-{
-    int64_t *const lines = static_cast<int64_t *>(exec->workspace);
-    TRY(may_wait(exec)); /* before a kernel is captured for nothing */
-    TRY(fmm_cuda_coo_start(exec, a, lines));
-    return read_looks(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
-}
-
 /* ---- sorts ---- */
 
+/* What CUB needs beside the arrays. */
 static size_t sort_bytes(int64_t n)
 {
     size_t bytes = 0;
@@ -133,14 +37,14 @@ static size_t sort_bytes(int64_t n)
     return bytes;
 }
 
+/* The workspace of a sort. */
 struct scratch {
     void *sort;
     size_t sort_bytes;
     uint32_t *keys, *values, *rows; /* [n] each; rows of a transpose */
 };
 
-static size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
-
+/* The first `arrays` of the workspace's arrays hold keys, values and rows; CUB has what follows. */
 static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
 {
     char *const at = static_cast<char *>(exec->workspace);
@@ -150,6 +54,7 @@ static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
                    reinterpret_cast<uint32_t *>(at + 2 * size)};
 }
 
+/* Sorts by keys of 0 .. most. */
 static cudaError_t sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
                         cudaStream_t stream)
 {
@@ -167,57 +72,66 @@ static fmm_status leave(const char *op, const fmm_exec *exec, int before, cudaEr
     return status;
 }
 
+/* ptr: a thread finds where its group begins among the sorted keys. */
 template <class K>
 static __global__ void __launch_bounds__(BLOCK)
     find_groups(const K *keys, int64_t stride, int64_t n, int64_t groups, int64_t *ptr)
 {
-    const int64_t g = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t g = this_thread();
     if (g <= groups) ptr[g] = first_at_least(keys, stride, n, g);
 }
 
-/* ---- coordinates to a CSR ---- */
+/* ---- coordinates to a CSR: a thread owns an entry in each of these kernels ---- */
 
+/* Before the first sort. */
 static __global__ void __launch_bounds__(BLOCK)
     fill_columns(const coordinates c, uint32_t *key, uint32_t *value)
 {
-    const int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t k = this_thread();
     if (k >= c.total) return;
     key[k] = col_key(c, k);
     value[k] = (uint32_t)k;
 }
 
+/* Between the two: the entries are in order of column. */
 static __global__ void __launch_bounds__(BLOCK)
     fill_rows(const coordinates c, uint32_t *key, const uint32_t *value)
 {
-    const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t q = this_thread();
     if (q < c.total) key[q] = row_key(c, value[q]);
 }
 
+/* After both. The numbers may already lie where eid is wanted. */
 static __global__ void __launch_bounds__(BLOCK)
     finish_rows(const coordinates c, const uint32_t *value, int32_t *idx, int32_t *eid)
 {
-    const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t q = this_thread();
     if (q >= c.total) return;
     const int64_t k = value[q];
     idx[q] = (int32_t)(k < c.others ? col_of(c.a, source(c, k)) : k - c.others);
     if (reinterpret_cast<uint32_t *>(eid) != value) eid[q] = (int32_t)k;
 }
 
+/* For coordinates that are in order: nothing is sorted, and entry p is edge p. */
 static __global__ void __launch_bounds__(BLOCK) take_columns(const fmm_coo a, int32_t *idx)
 {
-    const int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t p = this_thread();
     if (p < a.nnz) idx[p] = (int32_t)col_of(a, p);
 }
 
+/* What CUB selects by. */
 struct is_no_loop {
     fmm_coo a;
     __device__ bool operator()(int64_t p) const { return row_of(a, p) != col_of(a, p); }
 };
 
+/* The numbers 0, 1, 2, ... without an array of them. */
 typedef thrust::counting_iterator<int64_t> numbers_from;
 
+/* A selection's part of the workspace begins with the number of those that it found. */
 enum { COUNT = 256 }; /* bytes before what a selection needs, for how many it found */
 
+/* What CUB needs for a selection among the coordinates. */
 static size_t select_bytes(const fmm_coo *a)
 {
     size_t bytes = 0;
@@ -226,19 +140,22 @@ static size_t select_bytes(const fmm_coo *a)
     return bytes;
 }
 
+/* How many entries the CSR has: with `loops` each node has one loop, in place of those it had. */
 static int64_t entries_of(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
 {
     return loops ? a->nnz - f->loops + smaller(a->rows, a->cols) : a->nnz;
 }
 
+/* Steps that follow each other in time share memory: */
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* What CUB needs depends on the card; where it cannot say, its call will. */
+/* What CUB needs depends on the card. Where it cannot say so now, its call will. */
 extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
                                               const fmm_coo_facts *f, bool loops, bool identity)
 {
     int before;
     const int64_t n = entries_of(a, f, loops);
+    /* Coordinates in order only need a plan. */
     const size_t few = few_bytes(exec, n, a->rows, a->cols);
     if (identity) return plan_scratch(a->rows);
     if (few && !(loops && f->loops)) return few;
@@ -249,18 +166,21 @@ extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_co
     return larger(sorts, selects);
 }
 
-/* Coordinates that another stream writes meanwhile may have more or fewer entries left than the
- * look found, so kept has room for all, and zeros where nothing was selected. */
-static cudaError_t select_others(const fmm_exec *exec, const fmm_coo *a, int64_t *kept)
+/* Numbers of the coordinates that are no loops. Another stream may write the coordinates meanwhile,
+ * and then there are more or fewer of them than the facts say. So `selected` has room for all, and
+ * zeros where nothing was selected. */
+static cudaError_t select_others(const fmm_exec *exec, const fmm_coo *a, int64_t *selected)
 {
     char *const at = static_cast<char *>(exec->workspace);
     size_t bytes = exec->workspace_bytes - COUNT;
-    cudaMemsetAsync(kept, 0, (size_t)a->nnz * sizeof *kept, stream_of(exec));
-    return cub::DeviceSelect::If(at + COUNT, bytes, numbers_from(0), kept,
+    cudaMemsetAsync(selected, 0, (size_t)a->nnz * sizeof *selected, stream_of(exec));
+    return cub::DeviceSelect::If(at + COUNT, bytes, numbers_from(0), selected,
                                  reinterpret_cast<int64_t *>(at), (int)a->nnz, is_no_loop{*a},
                                  stream_of(exec));
 }
 
+/* Many coordinates into ptr, idx and eid. The sorts go to and fro between idx, eid and the
+ * workspace; where they end depends on their number of passes. */
 static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
                              int32_t *eid)
 {
@@ -269,6 +189,7 @@ static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t
     const unsigned blocks = blocks_for(n);
     const scratch s = share_out(exec, n, 2);
     cudaError_t said = cudaSuccess;
+    /* idx and eid are the second array of each pair until the sort is over. */
     pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
     pair values(reinterpret_cast<uint32_t *>(eid), s.values);
     if (n) {
@@ -283,6 +204,8 @@ static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t
     return said;
 }
 
+/* Coordinates in order (no eid is wanted) are only searched; few are sorted in one launch, which
+ * makes the plan too; many go through CUB's sorts. */
 extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
                                         const fmm_coo_facts *f, bool loops, int64_t *ptr,
                                         int32_t *idx, int32_t *eid, void *plan, int64_t *kept)
@@ -291,6 +214,7 @@ extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
     const cudaStream_t stream = stream_of(exec);
     const int64_t n = entries_of(a, f, loops);
     const coordinates c = {*a, kept, loops ? a->nnz - f->loops : a->nnz, n};
+    /* What the plan is made for. */
     const fmm_csr made = {a->rows, a->cols, n, ptr, idx};
     cudaError_t said = cudaSuccess;
     TRY(cuda_enter("compress", exec, &before));
@@ -311,27 +235,30 @@ extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
 
 /* ---- a CSR to its transpose ---- */
 
+/* Before the sort by column. */
 static __global__ void __launch_bounds__(BLOCK)
     fill_entries(const csr_view a, uint32_t *key, uint32_t *value, uint32_t *row)
 {
-    const int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t p = this_thread();
     if (p >= a.nnz) return;
     key[p] = bounded(__ldg(a.idx + p), a.cols);
     value[p] = (uint32_t)p;
-    row[p] = (uint32_t)row_of_entry(a.ptr, a.rows, p);
+    row[p] = (uint32_t)row_of(a, p);
 }
 
+/* After it: the row of an entry is its column in the transpose, and its edge stays what it was. */
 static __global__ void __launch_bounds__(BLOCK)
     finish_columns(int64_t nnz, const uint32_t *value, const uint32_t *row, const int32_t *given,
                    int32_t *idx, int32_t *eid)
 {
-    const int64_t q = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t q = this_thread();
     if (q >= nnz) return;
     const uint32_t p = value[q];
     idx[q] = (int32_t)row[p];
     eid[q] = given ? given[p] : (int32_t)p;
 }
 
+/* The sort's arrays and the plan's scratch follow each other in time, so they share memory. */
 extern "C" size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
 {
     int before;
@@ -343,6 +270,7 @@ extern "C" size_t fmm_cuda_transpose_workspace(const fmm_exec *exec, const fmm_c
     return larger(3 * padded(a->nnz) + bytes, plan_scratch(a->cols));
 }
 
+/* The sort is stable, so entries of one column stay in order of row. */
 extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr,
                                          int32_t *idx, int32_t *eid, void *plan)
 {

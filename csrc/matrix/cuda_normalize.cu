@@ -1,5 +1,10 @@
-/* What a step with a graph of its own asks beside the structure (compress.c): the weights of a
- * graph convolution, a thread per entry, and the gradient of a mean, a warp per row. */
+/* What a training step that makes a graph of its own asks for beside the structure (compress.c):
+ * the weights of a graph convolution, and the gradient of a mean.
+ *
+ *     normalize    a thread owns entry p and searches for its row i:  1 / sqrt(degree i * degree j)
+ *     mean_back    a warp owns row i, its lanes the channels:         g[i] / degree i
+ *
+ * Each output has one owner and one product, so the bits are the same every time. */
 #include "../cuda/search.cuh"
 
 extern "C" {
@@ -8,6 +13,7 @@ extern "C" {
 
 /* ---- the weights of a graph convolution ---- */
 
+/* A node without edges has weight 0, not infinity. */
 static __device__ __forceinline__ float root_of(const csr_view &a, int64_t i)
 {
     int64_t begin;
@@ -15,15 +21,15 @@ static __device__ __forceinline__ float root_of(const csr_view &a, int64_t i)
     return degree ? rsqrtf((float)degree) : 0.0f;
 }
 
+/* Writes each weight twice: at its edge in the caller's order, and at its entry in the matrix's. */
 static __global__ void __launch_bounds__(BLOCK)
     normalize(const csr_view a, const int32_t *eid, float *val, float *here)
 {
-    const int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x;
+    const int64_t p = this_thread();
     if (p >= a.nnz) return;
     const int64_t j = __ldg(a.idx + p), e = eid ? __ldg(eid + p) : p;
-    const float weight = uint64_t(j) < uint64_t(a.rows)
-                             ? root_of(a, row_of_entry(a.ptr, a.rows, p)) * root_of(a, j)
-                             : 0.0f;
+    const float weight =
+        uint64_t(j) < uint64_t(a.rows) ? root_of(a, row_of(a, p)) * root_of(a, j) : 0.0f;
     here[p] = weight;
     if (uint64_t(e) < uint64_t(a.nnz)) val[e] = weight;
 }
@@ -41,12 +47,14 @@ extern "C" fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a,
 
 /* ---- the gradient of a mean ---- */
 
-/* A warp to a row. */
+/* Rows of out are dense, [rows, heads * feat]; those of g have strides. Channels are counted in 32
+ * bits, since a division of 64 takes longer than the rest. A row without entries is divided by 1,
+ * as its mean was 0 for any x. */
 static __global__ void __launch_bounds__(BLOCK)
     mean_back(const int64_t *ptr, const float *g, int64_t rows, uint32_t feat, uint32_t width,
               int64_t row_stride, int64_t head_stride, float *out)
 {
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP;
+    const int64_t i = this_thread() / WARP;
     if (i >= rows) return;
     const int64_t entries = __ldg(ptr + i + 1) - __ldg(ptr + i);
     const float share = float(entries > 1 ? entries : 1);

@@ -1,6 +1,10 @@
 /* Making a plan (cuda_plan.cuh): a stable counting sort of the rows by length class, and the list
  * of the pieces of long rows.
  *
+ *     plan_count    all blocks   ptr                       --> a number for each class and block
+ *     plan_scan     one block    those numbers             --> first positions, header
+ *     plan_place    all blocks   ptr and first positions   --> order, first, segments
+ *
  * Classes fall: hubs, long, 8 per octave down to 33 entries, then up to 32, 16, 8, and empty. A
  * block owns neighbouring rows, each of its warps a stretch of them. `count` leaves one number per
  * class and block (and one line for the pieces), `scan` turns them into first positions, `place`

@@ -1,17 +1,21 @@
-/* The plan: how the rows of a matrix are dealt to lanes. Made once per structure by cuda_plan.cu,
- * read by the `segments` kernels.
+/* The plan: how the rows of a matrix are dealt to groups of lanes. cuda_plan.cu makes it once for a
+ * structure, and the `segments` kernels read it (cuda/segments.cuh).
  *
- *   header    64 bytes: what the plan was made for, and where the classes of rows begin
- *   order     rows by falling length class, stable: rows that share a warp are about equally long,
- *             the longest start first, and neighbours in memory stay neighbours
- *   first     for the k-th row of `order`, while it is long: its first segment
- *   segments  the pieces of the long rows, in row order: equal pieces of at most `segment` entries
+ *     header    64 bytes: what the plan was made for, and where the classes of rows begin
+ *     order     the rows by falling length class
+ *                 | hubs | long | 8 classes an octave | up to 32 | up to 16 | up to 8 | empty |
+ *     first     for the k-th row of `order`, while it is long: its first segment
+ *     segments  the pieces of the long rows, in row order: equal pieces of at most `segment`
+ * entries
  *
- * 4 bytes per row and 20 per `segment` entries at most. The bound of every count follows from
- * (rows, nnz) alone, so that a call can be sized without asking the device; who has asked it cuts
- * the plan behind its last segment, and calls take room for no more partial sums. A plan that was
- * never made, or for another matrix, gives wrong results, but nothing read from it is used before
- * it is clamped. */
+ * A row is long if it has more than `segment` entries. The sort is stable. So rows that share a
+ * warp are about equally long, the longest start first, and neighbours in memory stay neighbours.
+ *
+ * A plan has at most 4 bytes for each row and 20 for each `segment` entries. The bound of every
+ * count follows from (rows, nnz) alone, so that a call can be sized without asking the device. Who
+ * has asked it cuts the plan behind its last segment, and calls take room for no more partial sums.
+ * A plan that was never made, or made for another matrix, gives wrong results, but nothing read
+ * from it is used before it is clamped. */
 #ifndef FMM_CUDA_PLAN_CUH
 #define FMM_CUDA_PLAN_CUH
 
@@ -19,7 +23,7 @@
 #include <stddef.h>
 
 /* Rows of up to 8, 16 and 32 entries have a class each and are taken 8, 4 and 2 at a time. */
-enum { BUNDLES = 3, BUNDLE_MOST = 1 << BUNDLES, SINGLE = 32, HUB_PIECES = 32 };
+enum { BUNDLES = 3, SINGLE = 32, HUB_PIECES = 32 };
 
 struct plan_header {
     int64_t rows, nnz;
@@ -58,8 +62,8 @@ static inline int32_t plan_segment(int64_t nnz)
                             : LONGEST;
 }
 
-/* So few that a group of lanes has an SM nearly to itself: what counts is how long its own chain of
- * loads is. */
+/* Whether a matrix has so few entries that a group of lanes has an SM nearly to itself: what counts
+ * is how long its own chain of loads is. */
 static inline bool is_small(int64_t nnz) { return nnz < 131072; }
 
 /* A row is long if it has more than `segment` entries, hence these bounds. */

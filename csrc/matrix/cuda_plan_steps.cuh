@@ -1,11 +1,22 @@
-/* The steps of making a plan (cuda_plan.cu), each by all blocks of a launch, with all blocks
- * between them: a launch each, or one whose blocks wait for each other (cuda_sort.cu). Of ptr
- * nothing is read past the caches, since that launch wrote it. */
+/* The steps of making a plan: a stable counting sort of the rows by their length class. Each step
+ * is taken by all blocks, and all blocks must have ended it before the next begins. So a step is a
+ * launch of its own (cuda_plan.cu), or the blocks of one launch wait for each other (cuda_sort.cu).
+ *
+ *     rows          | warp 0 | warp 1 | ... | warp 7 | warp 0 | ...     a stretch of rows each
+ *                   |             block 0            |  block 1
+ *     count_rows    lines[class][block]: how many rows of the class the block has
+ *     scan_classes  lines[class][block]: where the first of them goes; the header
+ *     place_rows    order, first and segments
+ *
+ * `lines` has a line for each class, and one for the pieces of long rows. ptr is read through the
+ * caches, not past them, since the launch of cuda_sort.cu has just written it. */
 #ifndef FMM_CUDA_PLAN_STEPS_CUH
 #define FMM_CUDA_PLAN_STEPS_CUH
 
 #include "cuda_plan.cuh"
 
+/* Classes, in the plan's order. Rows of more than 32 entries that are not long have 8 classes for
+ * each octave of lengths. */
 enum {
     WARPS = BLOCK / WARP,
     HUBS = 0,
@@ -24,11 +35,12 @@ static __device__ __forceinline__ int class_of(int64_t length, int32_t segment)
     if (length > segment) return length > int64_t(segment) * HUB_PIECES ? HUBS : LONG;
     if (length <= SINGLE)
         return length > 16 ? ABOVE_16 : length > 8 ? ABOVE_8 : length ? ABOVE_0 : EMPTY;
-    /* The octave of n and the three bits below its leading one. */
+    /* The octave of n, and in it the three bits below its leading one. */
     const int n = (int)length - 1, octave = 31 - __clz(n);
     return ABOVE_16 - 1 - ((octave - 5) * 8 + ((n >> (octave - 3)) & 7));
 }
 
+/* How many pieces a row has in the list of pieces; a row that is not long has none there. */
 static __device__ __forceinline__ int long_pieces(int64_t length, int32_t segment)
 {
     return length > segment ? (int)pieces_of(length, segment) : 0;
@@ -40,6 +52,7 @@ struct rows_view {
     int32_t *lines;                   /* [LINES][blocks] */
 };
 
+/* Entries of a row, for any ptr. */
 static __device__ __forceinline__ int64_t length_of(const csr_view &a, int64_t row)
 {
     const int64_t begin = clamp(a.ptr[row], 0, a.nnz), end = clamp(a.ptr[row + 1], 0, a.nnz);
@@ -64,11 +77,13 @@ static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES]
         __syncwarp();
         pieces += long_pieces(length, v.segment);
     }
+    /* The pieces need no order among the lanes yet, only their number. */
     for (int d = WARP / 2; d; d /= 2) pieces += __shfl_xor_sync(ALL, pieces, d);
     if (lane == 0) counter[warp][CLASSES] = pieces;
     __syncthreads();
 }
 
+/* The first step. */
 static __device__ void count_rows(const rows_view &v)
 {
     __shared__ int counter[WARPS][LINES];
@@ -80,7 +95,19 @@ static __device__ void count_rows(const rows_view &v)
     }
 }
 
-/* Exclusive sums of `count` numbers in place by one block, which carries the total on. */
+/* The sum of the numbers of the warp's lanes up to this one. */
+static __device__ __forceinline__ int sum_to_lane(int v)
+{
+    for (int d = 1; d < WARP; d *= 2) {
+        const int below = __shfl_up_sync(ALL, v, d);
+        if (int(threadIdx.x) % WARP >= d) v += below;
+    }
+    return v;
+}
+
+/* Makes each of `count` numbers the sum of `carry` and of those before it, by one block. Each
+ * thread takes EACH neighbours at a time, each warp scans the sums of its lanes by shuffles, and
+ * the warps' sums meet in `sums`. Returns the sum of all, for whoever goes on from there. */
 static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *sums)
 {
     enum { EACH = 4 };
@@ -92,11 +119,7 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
             v[k] = mine + k < count ? line[mine + k] : 0;
             sum += v[k];
         }
-        int inclusive = sum;
-        for (int d = 1; d < WARP; d *= 2) {
-            const int below = __shfl_up_sync(ALL, inclusive, d);
-            if (lane >= d) inclusive += below;
-        }
+        const int inclusive = sum_to_lane(sum);
         if (lane == WARP - 1) sums[warp] = inclusive;
         __syncthreads();
         int before = carry + inclusive - sum, total = 0;
@@ -114,8 +137,9 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
     return carry;
 }
 
-/* One block: there are some 60 numbers per block of rows. Classes follow each other in one running
- * sum; the pieces start anew. */
+/* The second step, by one block, since there are only some 60 numbers for each block of rows.
+ * Classes follow each other in one running sum; the pieces start anew. The first of a class's
+ * numbers is then where the class begins. */
 static __device__ void scan_classes(const rows_view &v, const plan_view &p)
 {
     __shared__ int sums[1024 / WARP];
@@ -124,6 +148,7 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
     __syncthreads();
     if (threadIdx.x == 0) {
         const int32_t *const begins = v.lines;
+        /* What is used of the plan ends behind the last piece, in whole groups of 16 bytes. */
         const int64_t n = v.blocks, room = p.segments_max;
         const int64_t pairs = (clamp(segments, 0, room) + 1) / 2; /* 16 bytes */
         const int64_t used = reinterpret_cast<const char *>(p.segments + 2 * pairs) -
@@ -142,6 +167,7 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
     }
 }
 
+/* Writes one piece of a row, if there is room for it. */
 static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_max, int at,
                                             int64_t row, int64_t length, int pieces, int piece)
 {
@@ -149,6 +175,8 @@ static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_ma
         segments[at] = make_uint2((uint32_t)row, piece_code(length, pieces, piece));
 }
 
+/* The third step: a warp walks over its rows again, 32 at a time, in the same order as it counted
+ * them. A row goes behind those of its class in blocks, warps and lanes before. */
 static __device__ void place_rows(const rows_view &v, const plan_view &p)
 {
     int32_t *const order = const_cast<int32_t *>(p.order);
@@ -171,6 +199,7 @@ static __device__ void place_rows(const rows_view &v, const plan_view &p)
     for (int k = 0; k < v.stretch; k += WARP) {
         const int64_t row = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch + k + lane;
         const int64_t length = row < v.a.rows ? length_of(v.a, row) : 0;
+        /* Lanes of one class take neighbouring places, in the order of lanes. */
         const int c = row < v.a.rows ? class_of(length, v.segment) : CLASSES;
         const unsigned same = __match_any_sync(ALL, c);
         const int position = c < CLASSES ? counter[warp][c] + __popc(same & below) : 0;
@@ -183,11 +212,7 @@ static __device__ void place_rows(const rows_view &v, const plan_view &p)
         /* The pieces of the 32 rows, in row order: a lane lists those of its own row, the warp
          * together those of a hub. */
         const int pieces = long_pieces(length, v.segment);
-        int next = pieces;
-        for (int d = 1; d < WARP; d *= 2) {
-            const int other = __shfl_up_sync(ALL, next, d);
-            if (lane >= d) next += other;
-        }
+        int next = sum_to_lane(pieces);
         const int all = __shfl_sync(ALL, next, WARP - 1);
         next += counter[warp][CLASSES] - pieces;
         if (pieces && position >= 0 && position < p.long_rows_max) first[position] = next;

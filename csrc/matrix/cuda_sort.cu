@@ -1,12 +1,17 @@
-/* The sorts of cuda_compress.cu for few entries, a launch each: a small graph waits for launches,
+/* The sorts of cuda_compress.cu for few entries, a launch each. A small graph waits for launches,
  * of which two radix sorts with what stands around them take a dozen.
  *
- * A radix sort of 32-bit keys, row and column side by side, by digits of 8 bits from the lowest. A
- * warp owns a stretch of neighbouring entries, which stays in its registers, and ranks them by a
- * ballot among equal digits; what the warps and blocks before it have of a digit, and what all have
- * of lower ones, is where its own begin. Stable, and the same every time: no atomics on memory. The
- * blocks are there all at once and wait for each other between the steps, those of the plan
- * (cuda_plan_steps.cuh) included. */
+ * A radix sort of 32-bit keys, row and column side by side, by digits of 8 bits from the lowest:
+ *
+ *     keys        | warp 0: a stretch | warp 1 | ... | warp 7 |   block 0, block 1, ...
+ *     rank        by a ballot among equal digits, in the warp's registers
+ *     place       = what all have of lower digits                 counted by all blocks
+ *                 + what blocks and warps before this one have of the digit
+ *                 + the rank
+ *
+ * Each warp owns a stretch of neighbouring entries, so equal keys stay in order: the sort is
+ * stable, and the same every time, with no atomics on memory. All blocks are there at once and wait
+ * for each other between the steps, those of the plan (cuda_plan_steps.cuh) included. */
 #include "cuda_sort.cuh"
 #include "cuda_plan_steps.cuh"
 #include "../cuda/device.h"
@@ -32,6 +37,8 @@ static size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
 /* A block to a multiprocessor at most, so that all are there at once on any card. */
 static int64_t blocks_max(int device) { return smaller(fmm_cuda_processors(device), BLOCKS_MAX); }
 
+/* Four arrays of n words, and the counts of all blocks. A matrix is small enough if a thread's
+ * registers hold its share of the entries and if row and column fit one key. */
 size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
 {
     const int64_t most = blocks_max(exec->index) * BLOCK * EACH;
@@ -41,15 +48,11 @@ size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
 
 /* ---- a step: a stable sort by one digit ---- */
 
-/* Exclusive sum of one number per thread. */
+/* The sum of the numbers of all threads before this one; `sums` is scratch of the block. */
 static __device__ int sum_before(int number, int *sums)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    int inclusive = number;
-    for (int d = 1; d < WARP; d *= 2) {
-        const int below = __shfl_up_sync(ALL, inclusive, d);
-        if (lane >= d) inclusive += below;
-    }
+    const int inclusive = sum_to_lane(number);
     if (lane == WARP - 1) sums[warp] = inclusive;
     __syncthreads();
     int before = inclusive - number;
@@ -57,11 +60,13 @@ static __device__ int sum_before(int number, int *sums)
     return before;
 }
 
+/* One digit of a key. */
 static __device__ __forceinline__ int digit_of(uint32_t key, int shift)
 {
     return (int)((key >> shift) % DIGITS);
 }
 
+/* Puts n pairs in order of the digit of their keys at `shift`. */
 static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int shift, int *counts)
 {
     __shared__ int counter[WARPS][DIGITS], sums[WARPS];
@@ -70,6 +75,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
     const unsigned below = (1u << lane) - 1;
     const int warps = gridDim.x * WARPS, each = (n + warps * WARP - 1) / (warps * WARP);
     const int first = (int(blockIdx.x) * WARPS + warp) * each * WARP + lane;
+    /* The warp's stretch: every WARP-th entry to a lane, so that loads are runs of memory. */
     uint32_t key[EACH], value[EACH];
     int rank[EACH]; /* among those of the warp with the same digit; -1: no entry */
 #pragma unroll
@@ -79,6 +85,8 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
         key[i] = rank[i] < 0 ? 0 : in.key[q];
         value[i] = rank[i] < 0 ? 0 : in.value[q];
     }
+    /* Rank: what the warp had of the digit before, and the lanes before this one. The lowest lane
+     * of each digit adds for all of them. */
     for (int w = 0; w < WARPS; w++) counter[w][digit] = 0;
     __syncthreads();
 #pragma unroll
@@ -92,6 +100,8 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
         __syncwarp();
     }
     __syncthreads();
+    /* From here on a thread owns a digit. What the warps have of it becomes what those before each
+     * warp have, and then what comes before the block is added. */
     int mine = 0;
     for (int w = 0; w < WARPS; w++) {
         const int here = counter[w][digit];
@@ -109,6 +119,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
     before += sum_before(all, sums);
     for (int w = 0; w < WARPS; w++) counter[w][digit] += before;
     __syncthreads();
+    /* And a thread owns its entries again. */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         if (rank[i] < 0) continue;
@@ -127,8 +138,8 @@ struct share {
     int first, step;
 };
 
-/* Coordinates: by row, then by column. */
-struct by_row {
+/* Coordinates: by row, then by column. Row and column stand in one key side by side. */
+struct by_row { /* fill makes the keys; index and number say what idx and eid hold */
     coordinates c;
     int low; /* bits of a column */
     __device__ void fill(const share &t, int n, uint32_t *key) const
@@ -146,7 +157,8 @@ struct by_row {
     __device__ int32_t number(int64_t k) const { return (int32_t)k; }
 };
 
-/* A CSR's entries, which are in order of row: by column. */
+/* A CSR's entries, which are in order of row: by column. Only the column's digits are sorted by;
+ * the row travels in the key, because it becomes idx. */
 struct by_column {
     csr_view a;
     const int32_t *eid;
@@ -170,7 +182,8 @@ struct by_column {
     __device__ int32_t number(int64_t p) const { return eid ? __ldg(eid + p) : (int32_t)p; }
 };
 
-/* Where each of the groups begins, and their end: as many keys are below. */
+/* Where each of the groups begins, and where the last ends: as many keys are below it. A thread
+ * searches for its EACH groups side by side. */
 static __device__ void find_groups(const share &t, const uint32_t *key, int n, int groups, int low,
                                    int64_t *ptr)
 {
@@ -188,19 +201,22 @@ static __device__ void find_groups(const share &t, const uint32_t *key, int n, i
     }
 }
 
+/* What a sort makes. */
 struct target {
     int64_t *ptr;
     int32_t *idx, *eid;
     plan_view plan;
 };
 
+/* The whole sort, and what becomes of it: ptr, idx, eid and the plan of the result. Every step
+ * waits for all blocks before the next begins. */
 template <class Source>
 static __global__ void __launch_bounds__(BLOCK)
     arrange(const Source s, pairs here, pairs there, int *counts, int n, int groups, int bit,
             int end_bit, const target out)
 {
     const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
-    const share t = {int(blockIdx.x * BLOCK + threadIdx.x), int(gridDim.x * BLOCK)};
+    const share t = {int(this_thread()), int(all_threads())};
     s.fill(t, n, here.key);
     for (int k = t.first; k < n; k += t.step) here.value[k] = (uint32_t)k;
     grid.sync();
@@ -215,6 +231,7 @@ static __global__ void __launch_bounds__(BLOCK)
         out.idx[q] = s.index(here.key[q], k);
         out.eid[q] = s.number(k);
     }
+    /* The plan of what was made, with the same blocks; its lines lie where the counts did. */
     const int stretch = (groups + t.step - 1) / t.step * WARP;
     const rows_view rows = {
         {out.ptr, out.idx, groups, n, 0}, out.plan.segment, int(gridDim.x), stretch, counts};
@@ -226,6 +243,7 @@ static __global__ void __launch_bounds__(BLOCK)
     place_rows(rows, out.plan);
 }
 
+/* Sorts by the bits [bit, end_bit) of the keys. */
 template <class Source>
 static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, int end_bit,
                    int64_t *ptr, int32_t *idx, int32_t *eid, void *plan)
@@ -236,6 +254,7 @@ static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, i
     char *const at = static_cast<char *>(exec->workspace);
     uint32_t *array[4];
     for (int k = 0; k < 4; k++) array[k] = reinterpret_cast<uint32_t *>(at + k * padded(n));
+    /* The sort goes to and fro between two pairs of arrays. */
     pairs here = {array[0], array[1]}, there = {array[2], array[3]};
     int *counts = reinterpret_cast<int *>(at + 4 * padded(n));
     target out = {ptr, idx, eid, view_plan(plan, groups, n, plan_segments_max(groups, n))};

@@ -1,5 +1,12 @@
 /* Coordinates, and what puts few of them in order in one launch (cuda_sort.cu); cuda_compress.cu
- * has the sorts of many. */
+ * has the sorts of many.
+ *
+ * What is sorted are total entries: first the caller's coordinates, or those of them that are not
+ * loops, then one loop for each node, if loops are wanted:
+ *
+ *     entry k      0 .. others - 1                others .. total - 1
+ *     stands for   coordinate k, or selected[k]   the loop of node k - others
+ */
 #ifndef FMM_CUDA_ARRANGE_CUH
 #define FMM_CUDA_ARRANGE_CUH
 
@@ -11,7 +18,7 @@ extern "C" {
 
 struct coordinates {
     fmm_coo a;
-    const int64_t *kept; /* NULL: all */
+    const int64_t *selected; /* numbers of the coordinates that are no loops; NULL: all */
     int64_t others, total;
 };
 
@@ -24,16 +31,17 @@ static __device__ __forceinline__ int64_t col_of(const fmm_coo &a, int64_t p)
     return __ldg(a.col + p * a.col_stride);
 }
 
+/* A key: a number outside [0, n) becomes n, behind all others. */
 static __device__ __forceinline__ uint32_t bounded(int64_t v, int64_t n)
 {
     return (uint32_t)(uint64_t(v) < uint64_t(n) ? v : n);
 }
 
-/* Entry k of those that are sorted: a coordinate, or behind them the loop of a node. A loop's
- * column is beyond all others, which makes it the last of its row. */
+/* The coordinate of entry k, and the keys of entry k. A loop's column is beyond all others, which
+ * makes it the last of its row. */
 static __device__ __forceinline__ int64_t source(const coordinates &c, int64_t k)
 {
-    return c.kept ? __ldg(c.kept + k) : k; /* inside, since select_others left zeros */
+    return c.selected ? __ldg(c.selected + k) : k; /* inside, since select_others left zeros */
 }
 static __device__ __forceinline__ uint32_t row_key(const coordinates &c, int64_t k)
 {
@@ -51,6 +59,9 @@ static inline int bits_for(int64_t most)
     while (most >> bits) bits++;
     return bits;
 }
+
+/* Bytes of n words in the workspace, so that what follows lies well for any load. */
+static inline size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
 
 /* The workspace with which one launch sorts n entries of a matrix of that shape; 0: it cannot. */
 size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols);

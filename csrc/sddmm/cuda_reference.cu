@@ -1,8 +1,11 @@
-/* The plain form of SDDMM, which says what it means: one thread per output element, the terms in
- * the order of storage. Any shape, stride and type; no plan, no workspace, no shuffle.
+/* The plain form of SDDMM, which says what it means: e[p,h] = val[p,h] * <a[i,h,:], b[idx[p],h,:]>
+ * for any shape, stride and type. There is no plan, no workspace and no shuffle.
  *
- * Sums go through three accumulators, each of which hands over to the next after 512 terms, so that
- * the error stays that of short sums up to 512^3 terms. */
+ *     thread k        owns e[p,h], and finds the row of p by a search in ptr
+ *     channels        0, 1, 2, ...             from the first to the last
+ *
+ * Sums go through three accumulators (cuda/reference.cuh). An entry whose column lies outside the
+ * matrix gets 0; an edge that does not exist is not written. */
 #include "../cuda/reference.cuh"
 
 template <class T>
@@ -11,8 +14,8 @@ static __global__ void __launch_bounds__(BLOCK)
                     const dense_view e)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t count = s.nnz * e.heads, step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count && s.rows; k += step) {
+    const int64_t count = s.nnz * e.heads;
+    for (int64_t k = this_thread(); k < count && s.rows; k += all_threads()) {
         const int64_t p = k / e.heads, h = k % e.heads, i = row_of(s, p);
         const int64_t edge = edge_at(val, p);
         const int32_t j = s.idx[p];

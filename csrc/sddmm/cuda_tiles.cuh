@@ -1,13 +1,21 @@
 /* SDDMM `tiles`: e[p] = <a[i,:], b[idx[p],:]> for rows that share many columns, as those of pruned
  * networks do.
  *
- * Windows of b go through shared memory (tiles.cuh), where the rows of a block find what `segments`
- * gathers from L2. A warp keeps its ROWS rows of a in registers. Each lane holds some of their next
- * entries' columns, read a pass ahead; those in the window (a prefix of them, if columns rise)
- * become addresses in the warp's list, dealt to the groups in turn: the first of GROUPS groups
- * takes every GROUPS-th entry from the first on, BATCH of them at a time, four to an element of the
- * list. The butterfly of cuda.cuh sums their products and leaves the dot products one to a lane,
- * where those of a batch are written side by side.
+ * Windows of b go through shared memory (cuda/tiles.cuh), where the rows of a block find what
+ * `segments` gathers from L2. A warp owns ROWS rows of a, which stay in its registers.
+ *
+ *     warp's row r    p p p p p p p p | p p p ...    entries, in rising order of columns
+ *     window w        <------------->                a prefix of those that the lanes hold
+ *     list            0 2 4 6 ..  1 3 5 7 ..         their addresses in the window, dealt to GROUPS
+ *     groups          group 0     group 1            groups of LANES lanes in turn
+ *     a batch         8 entries of a group           each lane multiplies its columns
+ *     butterfly       8 dot products, one to a lane, written side by side
+ *
+ * The steps of a pass over a window:
+ *   fetch     Each lane asks for the columns of the next entries of the warp's rows, a pass ahead.
+ *   list      Those in the window go to the warp's list, four addresses to an element.
+ *   multiply  A group takes BATCH entries at a time and multiplies their rows with its own.
+ *   join      The butterfly of cuda.cuh adds up what the lanes have, and they write it.
  *
  * What no window took, because columns do not rise or lie outside the matrix, is computed at the
  * end from global memory: right for any content, fast for sorted rows. Every entry has one owner
@@ -26,6 +34,7 @@ struct sddmm_tiles_args {
     bool packs; /* rows of a and b can be read 16 bytes at a time */
 };
 
+/* Behind the windows lie the warps' lists, an address for each lane. */
 template <int LANES_, int PER_, int W_, int ROWS_>
 struct sddmm_shape : tiles_base<float, LANES_, PER_, W_, ROWS_> {
     typedef tiles_base<float, LANES_, PER_, W_, ROWS_> B;
@@ -52,6 +61,7 @@ static __device__ __forceinline__ void read_part(const float *row, int64_t left,
     }
 }
 
+/* A block's shared memory: the ring of windows, the warps' lists, the barriers. */
 template <class S>
 static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     sddmm_tiles(const __grid_constant__ sddmm_tiles_args s)
@@ -61,26 +71,18 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     enum { BATCH = 8, SHARE = LANES / BATCH, STRIDE = WARP / GROUPS };
     extern __shared__ __align__(16) char memory[];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / LANES;
-    const int place = lane % LANES;
+    const int place = lane % LANES; /* in the group */
     uint32_t *const list = reinterpret_cast<uint32_t *>(memory + S::LISTS_AT) + warp * WARP;
     const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
     const int64_t column = place * VEC, left_of_row = s.feat - column;
 
     const tiles_ring<float, S> windows =
-        make_ring<float, S>(memory, s.b, s.b_row, s.s.cols, 0, s.feat, s.packs);
-    /* Columns that b lacks are never copied; they must not be NaN. */
-    if (s.feat < S::STRIP)
-        for (int k = threadIdx.x; k < S::STAGES * S::WINDOW; k += S::WARPS * WARP)
-            if (k % S::STRIP >= s.feat) reinterpret_cast<float *>(memory)[k] = 0;
-    __syncthreads();
+        make_ring<float, S>(memory, s.b, s.b_row, s.s.cols, 0, s.feat, s.packs, true);
 
-    /* Lane r knows how far row r is. */
-    int at = 0, end = 0;
-    if (lane < ROWS && first_row + lane < s.s.rows) {
-        int64_t begin;
-        const int64_t length = row_range(s.s, first_row + lane, &begin);
-        at = (int)begin, end = (int)(begin + length);
-    }
+    const int2 progress = progress_of(s.s, first_row + lane, lane < ROWS);
+    int at = progress.x;
+    const int end = progress.y;
+    /* The columns of the next WARP entries of each row, one to a lane. */
     auto fetch = [&](int32_t(&near)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -92,7 +94,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     int32_t near[ROWS], near_next[ROWS];
     fetch(near);
     windows.copy_window(0);
-    float mine[ROWS][PER][VEC];
+    float mine[ROWS][PER][VEC]; /* the warp's rows of a */
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int64_t row = min(first_row + r, s.s.rows - 1);
@@ -105,13 +107,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             memory + stage * S::WINDOW * int(sizeof(float)) + place * VEC * int(sizeof(float));
         windows.copy_window(w + 1);
         wait_for(windows.full + stage, w / S::STAGES);
+        /* Another pass as long as a row may have more entries in the window than the lanes held. */
         for (int most = WARP; most == WARP;) {
             int count[ROWS], start[ROWS];
             most = 0;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                const unsigned out = ~__ballot_sync(ALL, uint32_t(near[r]) - base < here);
-                count[r] = out ? __ffs(out) - 1 : WARP;
+                count[r] = count_in_window(near[r], base, here);
                 start[r] = __shfl_sync(ALL, at, r);
                 most = max(most, count[r]);
             }
@@ -121,6 +123,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             fetch(near_next);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
+                /* Places behind the last entry name the window's row of zeros. */
                 const uint32_t row = lane < count[r] ? uint32_t(near[r]) - base : uint32_t(S::W);
                 list[lane % GROUPS * STRIDE + lane / GROUPS] =
                     row * uint32_t(S::STRIP * sizeof(float));
@@ -128,6 +131,8 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #pragma unroll 1
                 for (int k = 0; k < count[r]; k += BATCH * GROUPS) {
                     float dot[BATCH];
+                    /* Four entries at a time: their addresses are one load, and four rows are in
+                     * flight. */
 #pragma unroll
                     for (int f = 0; f < BATCH; f += 4) {
 #pragma unroll

@@ -1,9 +1,11 @@
-/* SDDMM `tiles` over f32: what it can take, and the shape of its blocks: cuda_tiles.cuh. */
+/* SDDMM `tiles` over f32: what it can take, and the shape of its blocks; the kernel is in
+ * cuda_tiles.cuh. */
 #include "cuda_tiles.cuh"
 
 #include "cuda.h"
 
-/* Values and another order of edges would be read through while all lanes wait. */
+/* Values and another order of edges are declined: they would be read while all lanes wait. A row of
+ * a is at most 1,024 bytes long, as much as the registers of a warp's lanes hold. */
 bool fmm_sddmm_tiles_supports(const fmm_call *call)
 {
     const fmm_dense *const a = call->x, *const b = call->b;
@@ -13,6 +15,7 @@ bool fmm_sddmm_tiles_supports(const fmm_call *call)
            b->rows > 0 && fmm_sddmm_segments_supports(call);
 }
 
+/* The number of rows is a part of the shape, since a warp's rows of a are registers. */
 template <int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const sddmm_tiles_args &s)
 {
@@ -24,8 +27,9 @@ static fmm_status choose_rows(const fmm_exec *exec, const sddmm_tiles_args &s)
 #undef LAUNCH
 }
 
-/* Rows of up to 128, 256, 512 or 1,024 bytes, in windows of 64 KB. Runs `segments` where the card
- * cannot. */
+/* Chooses the shape by the width of a row. Rows of up to 128, 256, 512 or 1,024 bytes go through
+ * windows of 64 KB, which hold fewer rows where rows are wider. Where the card cannot hold them,
+ * `segments` runs. */
 extern "C" fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_dense *const a = call->x, *const b = call->b;
@@ -40,7 +44,9 @@ extern "C" fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *
     s.b_row = b->row_stride;
     s.e_row = call->y->row_stride;
     s.feat = a->feat;
+    /* Both operands, since a's rows are read 16 bytes at a time, too. */
     s.packs = lies_in_packs(a, sizeof(float), 4) && lies_in_packs(b, sizeof(float), 4);
+    /* LANES, PER and W: the more columns, the more lanes span a row, and the fewer rows fit. */
     const fmm_status status = s.feat <= 32    ? choose_rows<8, 1, 512>(exec, s)
                               : s.feat <= 64  ? choose_rows<8, 2, 256>(exec, s)
                               : s.feat <= 128 ? choose_rows<16, 2, 128>(exec, s)

@@ -1,21 +1,29 @@
-/* The three forms of extreme.c on CUDA.
+/* The gradients of max and min on CUDA: the forms of extreme.c.
  *
- * ROWS and COLS: a thread owns one channel of one row of the matrix at hand; a warp's lanes take
- * neighbouring channels, so every read of x, y, z, g is a run of memory. EDGES: a warp owns an
- * entry and its lanes share the channels, which meet in a fixed tree of shuffles; the entry's row
- * is found by bisection. Terms are added in storage order, at most CHAIN to an accumulator. */
-#include "../cuda/common.cuh"
+ * An entry (i, j) is chosen in channel c if val * x[j,h,c] gives y[i,h,c]. Each form sums something
+ * over the chosen entries:
+ *
+ *     ROWS, COUNTS  out[i,h,c] = sum over the entries of row i      a thread owns (row, h, c)
+ *     COLS          out[j,h,c] = the same over the transpose        a thread owns (row, h, c)
+ *     EDGES         out[p,h]   = sum over the channels of entry p   a warp owns (p, h)
+ *
+ * For rows and columns the lanes of a warp take neighbouring channels, so every read of x, y, z and
+ * g is a run of memory. For edges the lanes share the channels, and their sums meet in a fixed tree
+ * of shuffles. Terms are added in the order of storage and in double, so that long sums of shorter
+ * types lose nothing that the output could hold. */
+#include "../cuda/search.cuh"
 
 extern "C" {
 #include "extreme.h"
 }
 
+/* A dense operand of the caller; the kernels know its type. */
 struct operand {
     const void *data; /* NULL: ones */
     int64_t row_stride, head_stride;
 };
 
-template <class T> struct select_args {
+template <class T> struct select_args { /* names as in extreme.h */
     csr_view a;
     edge_view val, weight;
     operand x, y, z, g;
@@ -34,7 +42,7 @@ static __device__ __forceinline__ typename sum_of<T>::type at(const operand &d, 
     return widen(static_cast<const T *>(d.data)[row * d.row_stride + h * d.head_stride + c]);
 }
 
-/* M[p,h,c] of entry (i, j): the product is rounded as y was. */
+/* Whether entry (i, j) is chosen. The product is rounded as y was, so that equal means equal. */
 template <class T>
 static __device__ __forceinline__ bool chosen(const select_args<T> &s, typename sum_of<T>::type val,
                                               int64_t i, int64_t j, int64_t h, int64_t c)
@@ -42,14 +50,15 @@ static __device__ __forceinline__ bool chosen(const select_args<T> &s, typename 
     return widen(narrow<T>(val * at<T>(s.x, j, h, c))) == at<T>(s.y, i, h, c);
 }
 
+/* ROWS, COUNTS and COLS. For COLS the matrix at hand is the transpose, so its rows are j. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     select_rows(const __grid_constant__ select_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const bool cols = s.form == FMM_SELECT_COLS;
-    const int64_t count = s.a.rows * s.heads * s.feat, step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count; k += step) {
+    const int64_t count = s.a.rows * s.heads * s.feat;
+    for (int64_t k = this_thread(); k < count; k += all_threads()) {
         const int64_t c = k % s.feat, h = k / s.feat % s.heads, row = k / s.feat / s.heads;
         int64_t begin;
         const int64_t terms = row_range(s.a, row, &begin);
@@ -70,43 +79,42 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* EDGES. An entry whose column lies outside gets 0. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     select_edges(const __grid_constant__ select_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const int lane = threadIdx.x % WARP;
-    const int64_t count = s.a.nnz * s.heads, step = int64_t(gridDim.x) * (BLOCK / WARP);
-    for (int64_t k = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP; k < count; k += step) {
+    const int64_t count = s.a.nnz * s.heads;
+    for (int64_t k = this_thread() / WARP; k < count; k += all_threads() / WARP) {
         const int64_t p = k / s.heads, h = k % s.heads, edge = edge_at(s.val, p);
         if (!is_edge(s.val, edge)) continue;
+        const int64_t i = row_of(s.a, p);
         const int32_t j = __ldg(s.a.idx + p);
-        int64_t low = 0, high = s.a.rows - 1; /* the last row that begins at or before p */
-        while (low < high) {
-            const int64_t middle = (low + high + 1) / 2;
-            if (__ldg(s.a.ptr + middle) <= p)
-                low = middle;
-            else
-                high = middle - 1;
-        }
-        double sum = 0;
+        double sum = 0; /* of the lane's channels */
         if ((uint32_t)j < (uint32_t)s.a.cols) {
             const A val = edge_value<A>(s.val, edge, h);
             for (int64_t c = lane; c < s.feat; c += WARP)
-                if (chosen<T>(s, val, low, j, h, c))
-                    sum += double(at<T>(s.z, j, h, c)) * double(at<T>(s.g, low, h, c));
+                if (chosen<T>(s, val, i, j, h, c))
+                    sum += double(at<T>(s.z, j, h, c)) * double(at<T>(s.g, i, h, c));
         }
 #pragma unroll
-        for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+        for (int d = WARP / 2; d; d /= 2) sum += __shfl_xor_sync(ALL, sum, d);
         if (!lane) s.out[edge * s.out_row + h * s.out_head] = narrow<T>(A(sum));
     }
 }
 
+/* ---- on the host ---- */
+
 static operand view(const fmm_dense *d) { return operand{d->data, d->row_stride, d->head_stride}; }
 
+/* A thread for each output of rows and columns, a warp for each of edges; both walk on from there.
+ */
 template <class T> static void launch(const fmm_exec *exec, const fmm_select_call *call)
 {
     enum { BLOCKS_MAX = 1 << 20 };
+    /* COUNTS writes numbers of entries, in the type of sums. */
     select_args<T> s;
     s.a = view_csr(call->a);
     s.val = view_edges(call->a, call->val);
@@ -130,23 +138,11 @@ template <class T> static void launch(const fmm_exec *exec, const fmm_select_cal
         select_rows<T><<<blocks, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
+/* One launch, whatever the form. */
 extern "C" fmm_status fmm_cuda_select(const fmm_exec *exec, const fmm_select_call *call)
 {
     int before;
     TRY(cuda_enter("select", exec, &before));
-    switch (call->x->dtype) {
-    case FMM_F64:
-        launch<double>(exec, call);
-        break;
-    case FMM_F16:
-        launch<__half>(exec, call);
-        break;
-    case FMM_BF16:
-        launch<__nv_bfloat16>(exec, call);
-        break;
-    default:
-        launch<float>(exec, call);
-        break;
-    }
+    for_dtype(call->x->dtype, [&](auto element) { launch<decltype(element)>(exec, call); });
     return cuda_leave("select", exec, before);
 }

@@ -1,21 +1,25 @@
-/* The plain form of SpMM, which says what it means: one thread per output element, the terms in
- * the order of storage. Any shape, stride and type; no plan, no workspace, no shuffle.
+/* The plain form of SpMM, which says what it means: y[i,h,c] = reduce_p val[eid[p],h] *
+ * x[idx[p],h,c] for any shape, stride and type. There is no plan, no workspace and no shuffle.
  *
- * Sums go through three accumulators, each of which hands over to the next after 512 terms, so that
- * the error stays that of short sums up to 512^3 terms. */
+ *     thread k        owns y[i,h,c]; threads of a warp own neighbouring channels c
+ *     entries of i    p, p + 1, p + 2, ...     in the order of storage
+ *
+ * Sums go through three accumulators (cuda/reference.cuh). */
 #include "../cuda/reference.cuh"
 
+/* An entry whose column lies outside the matrix is skipped. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     spmm_reference(const csr_view a, const edge_view val, const dense_view x, const dense_view y,
                    int reduce)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t count = a.rows * y.heads * y.feat, step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count; k += step) {
+    const int64_t count = a.rows * y.heads * y.feat;
+    for (int64_t k = this_thread(); k < count; k += all_threads()) {
         const int64_t c = k % y.feat, h = k / y.feat % y.heads, i = k / y.feat / y.heads;
         int64_t begin;
         const int64_t terms = row_range(a, i, &begin);
+        /* A minimum is the maximum of negated terms. */
         const A sign = A(reduce == FMM_MIN ? -1 : 1);
         long_sum<A> sum;
         sum.start();
@@ -39,6 +43,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* Rows without entries give 0 for every reduction. */
 extern "C" fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_dense *y = call->y;

@@ -1,21 +1,31 @@
 /* SpMM `tiles`: y[i,:] = sum_p val[p] * x[idx[p],:] for rows that share many columns, as those of
  * pruned networks do.
  *
- * A block owns WARPS * ROWS rows of y and a strip of columns of x, and walks over x in windows of
- * W rows, each copied once into shared memory (tiles.cuh), where every row of the block finds what
- * it needs: gathering from L2, which bounds `segments`, becomes gathering from shared memory.
+ * A block owns WARPS * ROWS rows of y and a strip of columns of x. It walks over x in windows of W
+ * rows, each copied once into shared memory (cuda/tiles.cuh), where every row of the block finds
+ * what it needs. So gathering from L2, which bounds `segments`, becomes gathering from shared
+ * memory.
  *
- * A warp owns ROWS rows. Each lane holds some of their next entries, read a pass ahead; those in
- * the window (a prefix of them, if columns rise) go to the warp's list as (value, address), and
- * groups of LANES lanes take one each: PER loads of 16 bytes per lane span the strip. Shared memory
- * hands an SM 128 bytes of registers a cycle, also where lanes read the same: four cycles for the
- * 512 bytes of a row, two for an element of the list that all lanes read, one where two groups read
- * two.
+ *     warp's row r    p p p p | p p p p p | p p p ...    entries, in rising order of columns
+ *     window w        <-----> |                          a prefix of those that the lanes hold
+ *     list of r       (value, address) (value, address) ...          in shared memory
+ *     group 0           takes one        |                           LANES lanes span the strip,
+ *     group 1                              takes one                 PER loads of 16 bytes each
+ *     sums            of ROWS rows, in registers of each group
+ *
+ * The steps of a pass over a window:
+ *   fetch       Each lane asks for the next entries of the warp's rows, a pass ahead.
+ *   list        Those in the window go to the row's list.
+ *   accumulate  The groups of the warp take the entries of the list in turn.
+ *   flush       Before an accumulator has more than CHAIN terms, the groups' sums meet in a fixed
+ *               tree and are added to y.
+ * Shared memory hands a multiprocessor 128 bytes of registers a cycle, also where lanes read the
+ * same: four cycles for the 512 bytes of a row, two for an element of the list that all lanes read,
+ * one where two groups read two.
  *
  * What no window took, because columns do not rise or lie outside the matrix, is added at the end
  * from global memory: right for any content, fast for sorted rows. A row has one owner and an order
- * that depends on the matrix alone. Before an accumulator has more than CHAIN terms, the groups'
- * sums meet in a fixed tree and are added to y. */
+ * that depends on the matrix alone. */
 #ifndef FMM_CUDA_SPMM_TILES_CUH
 #define FMM_CUDA_SPMM_TILES_CUH
 
@@ -30,11 +40,13 @@ template <class T> struct tiles_args {
     bool packs, mean; /* packs: rows of x and y can be accessed 16 bytes at a time */
 };
 
+/* An element of a list. */
 template <class T> struct tiles_entry {
     T by;
     uint32_t at; /* where the row of x lies in its window, in bytes */
 };
 
+/* Behind the windows lie the lists, one for each row, with room for an entry of each group more. */
 template <class T, int LANES_, int PER_, int W_, int ROWS_>
 struct tiles_shape : tiles_base<T, LANES_, PER_, W_, ROWS_> {
     typedef tiles_base<T, LANES_, PER_, W_, ROWS_> B;
@@ -45,6 +57,7 @@ struct tiles_shape : tiles_base<T, LANES_, PER_, W_, ROWS_> {
     };
 };
 
+/* PLAIN: values are of type T, in the matrix's own order. */
 template <class T, class S, bool PLAIN>
 static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     spmm_tiles(const __grid_constant__ tiles_args<T> s)
@@ -60,21 +73,17 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
     const tiles_ring<T, S> windows =
-        make_ring<T, S>(memory, s.x, s.x_row, s.a.cols, strip, s.feat, s.packs);
-    __syncthreads();
+        make_ring<T, S>(memory, s.x, s.x_row, s.a.cols, strip, s.feat, s.packs, false);
 
-    /* Lane r knows how far row r is. */
-    int at = 0, end = 0;
-    if (lane < ROWS && first_row + lane < s.a.rows) {
-        int64_t begin;
-        const int64_t length = row_range(s.a, first_row + lane, &begin);
-        at = (int)begin, end = (int)(begin + length);
-    }
+    const int2 progress = progress_of(s.a, first_row + lane, lane < ROWS);
+    int at = progress.x;
+    const int end = progress.y;
     const int length = end - at;
     auto value = [&](int64_t p) {
         if (PLAIN) return __ldg(static_cast<const T *>(s.val.data) + p);
         return edge_value<T>(s.val, edge_of(s.val, p), 0);
     };
+    /* The next WARP entries of each row, one to a lane. */
     auto fetch = [&](int32_t(&near)[ROWS], T(&by)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -88,6 +97,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     T sum[ROWS][PER][VEC] = {};
     int terms = 0; /* at most, in each accumulator since it was empty */
     bool added = false;
+    /* The last time it divides a mean. Group 0 adds to what it wrote before. */
     auto flush = [&](bool last) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -130,13 +140,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             reinterpret_cast<const char *>(ring + stage * S::WINDOW) + lane % S::LANES * 16;
         windows.copy_window(w + 1);
         wait_for(windows.full + stage, w / S::STAGES);
+        /* Another pass as long as a row may have more entries in the window than the lanes held. */
         for (int most = WARP; most == WARP;) {
             int count[ROWS];
             most = 0;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                const unsigned out = ~__ballot_sync(ALL, uint32_t(near[r]) - base < here);
-                count[r] = out ? __ffs(out) - 1 : WARP;
+                count[r] = count_in_window(near[r], base, here);
                 if (lane == r) at += count[r];
                 most = max(most, count[r]);
             }
@@ -148,6 +158,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 if (lane < count[r])
                     list[lane] = {by[r],
                                   (uint32_t(near[r]) - base) * uint32_t(S::STRIP * sizeof(T))};
+                /* Groups that find no entry at the list's end take the window's row of zeros. */
                 if (lane < S::GROUPS)
                     list[count[r] + lane] = {T(0), uint32_t(S::W * S::STRIP * sizeof(T))};
                 __syncwarp();

@@ -1,8 +1,10 @@
-/* SpMM `tiles` over f32, and what `tiles` can take in any type: cuda_tiles.cuh. */
+/* SpMM `tiles` over f32, and what `tiles` can take in any type: the kernel of cuda_tiles.cuh. */
 #include "cuda_tiles_run.cuh"
 
 #include "cuda.h"
 
+/* Entries are counted in 32 bits, the last of them a block early. The grid's second axis has 65,535
+ * strips. What `segments` cannot take is declined too, since it stands in where the card cannot. */
 bool fmm_spmm_tiles_supports(const fmm_call *call)
 {
     const fmm_dense *const x = call->x, *const val = call->val;
@@ -13,6 +15,7 @@ bool fmm_spmm_tiles_supports(const fmm_call *call)
            x->heads * x->feat <= 65535 * INT64_C(16) && fmm_spmm_segments_supports(call);
 }
 
+/* Where the card cannot hold the windows, `segments` runs. */
 extern "C" fmm_status fmm_spmm_tiles_f32(const fmm_exec *exec, const fmm_call *call)
 {
     return tiles_run<float>(exec, call, fmm_spmm_segments_f32);

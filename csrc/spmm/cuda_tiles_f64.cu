@@ -1,4 +1,5 @@
-/* SpMM `tiles` over f64: cuda_tiles.cuh. */
+/* SpMM `tiles` over f64: the kernel of cuda_tiles.cuh. f32 has a file of its own, so that they
+ * compile side by side. */
 #include "cuda_tiles_run.cuh"
 
 #include "cuda.h"

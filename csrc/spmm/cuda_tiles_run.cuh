@@ -1,10 +1,15 @@
 /* How SpMM `tiles` is launched: the shape of its blocks, and what happens on cards that cannot hold
- * them. */
+ * them.
+ *
+ *     columns of x    | strip | strip | strip |      a block takes one strip of them ...
+ *     rows of y       16 warps, 1 to 4 rows each     ... and so many rows
+ */
 #ifndef FMM_CUDA_SPMM_TILES_RUN_CUH
 #define FMM_CUDA_SPMM_TILES_RUN_CUH
 
 #include "cuda_tiles.cuh"
 
+/* Plain values are read without the caller's order of edges and without a branch on their type. */
 template <class T, class S> static fmm_status launch(const fmm_exec *exec, const tiles_args<T> &s)
 {
     const bool plain =
@@ -14,6 +19,7 @@ template <class T, class S> static fmm_status launch(const fmm_exec *exec, const
                                           s.a.rows, ceil_div(s.feat, S::STRIP), s);
 }
 
+/* The number of rows is a part of the shape, since a warp's sums are registers. */
 template <class T, int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
 {
@@ -24,7 +30,8 @@ static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
     return launch<T, tiles_shape<T, LANES, PER, W, 4>>(exec, s);
 }
 
-/* Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists need more. */
+/* Chooses the strip. Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists
+ * need more. */
 template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s)
 {
     enum { W = sizeof(T) == 4 ? 128 : 112 };
@@ -34,7 +41,7 @@ template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const ti
     return choose_rows<T, 16, 2, W>(exec, s);
 }
 
-/* Runs `otherwise` where the card cannot. */
+/* Runs `otherwise` where the card cannot, or the code that this build has for it. */
 template <class T>
 static fmm_status tiles_run(const fmm_exec *exec, const fmm_call *call,
                             fmm_status (*otherwise)(const fmm_exec *, const fmm_call *))

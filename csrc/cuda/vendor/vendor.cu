@@ -1,54 +1,52 @@
-/* Our operands as a vendor's library takes them: 32-bit pointers, the row of every entry, values in
- * the order of storage, a dense matrix; and its results in the caller's edge order.
+/* Our operands as a vendor's library takes them, and its results as our callers take them.
  *
- * One thread per row or entry, each output written once; only `densify` adds, since duplicates meet
- * in one element there. */
-#include "../common.cuh"
+ *     ours                             the vendor's
+ *     ptr [rows + 1], int64     -->    ptr, int32                   narrow_ptr
+ *     ptr                       -->    row [nnz] of every entry     rows_of
+ *     val [edge, head]          -->    val [nnz] of one head,       gather_values
+ *                                      in the order of storage
+ *     matrix                    -->    dense [rows, cols]           densify
+ *     e [edge, head]            <--    dot [nnz]                    scatter_edges
+ *     e [edge, head]            <--    dense [rows, cols]           sample
+ *
+ * A thread owns a row or an entry and writes its output once. Only `densify` adds, since entries of
+ * one row and column meet in one element there. */
+#include "../search.cuh"
 #include "vendor.h"
+
+/* ---- operands ---- */
 
 static __global__ void __launch_bounds__(BLOCK) narrow_ptr(const csr_view a, int32_t *to)
 {
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t i = int64_t(blockIdx.x) * BLOCK + threadIdx.x; i <= a.rows; i += step)
+    for (int64_t i = this_thread(); i <= a.rows; i += all_threads())
         to[i] = (int32_t)clamp(__ldg(a.ptr + i), 0, a.nnz);
 }
 
-/* The row of entry p: the last whose first entry is not past it. */
-static __device__ __forceinline__ int64_t row_of(const csr_view &a, int64_t p)
-{
-    int64_t low = 0, high = a.rows - 1;
-    while (low < high) {
-        const int64_t middle = high - (high - low) / 2;
-        if (__ldg(a.ptr + middle) <= p)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
+/* Each thread searches for the row of its entry. */
 static __global__ void __launch_bounds__(BLOCK) rows_of(const csr_view a, int32_t *to)
 {
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < a.nnz; p += step)
-        to[p] = (int32_t)row_of(a, p);
+    for (int64_t p = this_thread(); p < a.nnz; p += all_threads()) to[p] = (int32_t)row_of(a, p);
 }
 
+/* Rounds values to T, if they are of a wider type. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     gather_values(const edge_view val, int64_t nnz, int64_t head, T *to)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < nnz; p += step)
+    for (int64_t p = this_thread(); p < nnz; p += all_threads())
         to[p] = narrow<T>(edge_value<A>(val, edge_of(val, p), head));
 }
 
+/* ---- results ---- */
+
+/* One head of the output, in the caller's order. */
 template <class T> struct edges_out {
     T *data;
     int64_t row_stride;
 };
 
+/* What SDDMM does with the dot product of entry p. */
 template <class T>
 static __device__ __forceinline__ void finish(const edge_view &val, const edges_out<T> &e,
                                               int64_t p, int64_t head, typename sum_of<T>::type dot)
@@ -59,58 +57,47 @@ static __device__ __forceinline__ void finish(const edge_view &val, const edges_
         e.data[edge * e.row_stride] = narrow<T>(dot * edge_value<A>(val, edge, head));
 }
 
+/* From dot products in the order of storage. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     scatter_edges(const edge_view val, const edges_out<T> e, int64_t nnz, int64_t head,
                   const T *dot)
 {
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < nnz; p += step)
+    for (int64_t p = this_thread(); p < nnz; p += all_threads())
         finish<T>(val, e, p, head, widen(dot[p]));
 }
 
+/* From the product of the dense operands, of which the entries are a few elements. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     sample(const csr_view s, const edge_view val, const edges_out<T> e, int64_t head,
            const T *dense)
 {
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < s.nnz; p += step) {
+    for (int64_t p = this_thread(); p < s.nnz; p += all_threads()) {
         const int32_t j = __ldg(s.idx + p);
         const bool inside = (uint32_t)j < (uint32_t)s.cols;
         finish<T>(val, e, p, head, inside ? widen(dense[row_of(s, p) * s.cols + j]) : 0);
     }
 }
 
+/* An entry whose column lies outside has no element. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     densify(const csr_view a, const edge_view val, int64_t head, T *dense)
 {
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t p = int64_t(blockIdx.x) * BLOCK + threadIdx.x; p < a.nnz; p += step) {
+    for (int64_t p = this_thread(); p < a.nnz; p += all_threads()) {
         const int32_t j = __ldg(a.idx + p);
         if ((uint32_t)j < (uint32_t)a.cols)
             atomicAdd(dense + row_of(a, p) * a.cols + j, edge_value<T>(val, edge_of(val, p), head));
     }
 }
 
-/* Enough blocks to fill any card. */
+/* ---- what cusparse.c and cublas.c call; vendor.h says what each does ---- */
+
+/* Enough blocks to fill any card; threads walk on from there. */
 static unsigned grid_for(int64_t count) { return (unsigned)smaller(blocks_for(count), 1 << 14); }
 
-template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
-{
-    switch (dtype) {
-    case FMM_F32:
-        return run(float());
-    case FMM_F64:
-        return run(double());
-    case FMM_F16:
-        return run(__half());
-    default:
-        return run(__nv_bfloat16());
-    }
-}
-
+/* The third argument only says the type. */
 template <class T> static edges_out<T> edges_of(const fmm_dense *e, int64_t head, T)
 {
     return edges_out<T>{static_cast<T *>(e->data) + head * e->head_stride, e->row_stride};
@@ -121,6 +108,7 @@ extern "C" fmm_status fmm_vendor_enter(const char *op, const fmm_exec *exec, int
     return cuda_enter(op, exec, before);
 }
 
+/* The device follows from where the data lies, since a handle is asked for without an fmm_exec. */
 extern "C" fmm_status fmm_vendor_enter_at(const char *op, const void *data, int *device,
                                           int *before)
 {
@@ -140,6 +128,7 @@ extern "C" fmm_status fmm_vendor_leave(const char *op, const fmm_exec *exec, int
 
 extern "C" void fmm_vendor_return(int before) { cudaSetDevice(before); }
 
+/* The parts of a matrix. */
 extern "C" void fmm_vendor_ptr(const fmm_exec *exec, const fmm_csr *a, int32_t *ptr)
 {
     narrow_ptr<<<grid_for(a->rows + 1), BLOCK, 0, stream_of(exec)>>>(view_csr(a), ptr);
@@ -150,6 +139,7 @@ extern "C" void fmm_vendor_rows(const fmm_exec *exec, const fmm_csr *a, int32_t 
     rows_of<<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(view_csr(a), row);
 }
 
+/* The values of one head as a vector. */
 extern "C" void fmm_vendor_values(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                                   int64_t head, fmm_dtype dtype, void *to)
 {
@@ -160,6 +150,7 @@ extern "C" void fmm_vendor_values(const fmm_exec *exec, const fmm_csr *a, const 
     });
 }
 
+/* The results of SDDMM: one dot product for each entry, or the whole product of the operands. */
 extern "C" void fmm_vendor_edges(const fmm_exec *exec, const fmm_call *call, int64_t head,
                                  const void *dot)
 {
@@ -182,16 +173,19 @@ extern "C" void fmm_vendor_sample(const fmm_exec *exec, const fmm_call *call, in
     });
 }
 
+/* T is the type that the vendor multiplies in. */
 template <class T>
 static void densify_as(const fmm_exec *exec, const fmm_call *call, int64_t head, void *dense)
 {
     const fmm_csr *a = call->a;
+    /* What no entry names is 0. */
     cudaMemsetAsync(dense, 0, (size_t)(a->rows * a->cols) * sizeof(T), stream_of(exec));
     if (a->nnz)
         densify<T><<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
             view_csr(a), view_edges(a, call->val), head, static_cast<T *>(dense));
 }
 
+/* cuBLAS multiplies dense matrices of f32 or f64 only (cublas.c). */
 extern "C" void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, int64_t head,
                                    void *dense)
 {
@@ -201,6 +195,7 @@ extern "C" void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, i
         densify_as<float>(exec, call, head, dense);
 }
 
+/* Rows may lie apart, so each head is a rectangle of memory. */
 extern "C" void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y)
 {
     const size_t each = fmm_dtype_bytes(y->dtype);
