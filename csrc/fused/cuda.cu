@@ -1,7 +1,7 @@
-/* What fused's `segments` kernel can take and how much workspace it needs: host code, from the
- * sizes of the operands alone. */
+/* What the `segments` kernels of fused can take and how much workspace they need. This is host code
+ * and looks at the sizes of the operands alone, so that a call never waits for the device. */
 #include "../spmm/cuda.h"
-#include "cuda.cuh"
+#include "cuda_run.cuh"
 #include "cuda.h"
 
 /* A group spans all channels of a row: forward 32 lanes with 4 packs of 16 bytes, or 8 single
@@ -10,6 +10,8 @@ bool fmm_fused_segments_supports(const fmm_call *call)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
     const bool forward = f->pass == FMM_FORWARD;
+    /* A function in C cannot run on the card; far operands must be gatherable, in either direction.
+     */
     if (f->function || !can_gather(f->y) || (f->z && !can_gather(f->z))) return false;
     if (!forward && (!can_gather(f->x) || !can_gather(f->g))) return false;
     const int64_t feat = f->z && f->z->feat > f->x->feat ? f->z->feat : f->x->feat;
@@ -17,6 +19,7 @@ bool fmm_fused_segments_supports(const fmm_call *call)
     return feat <= (forward ? most : most / 2) && segments_reach(call->a, f->x->heads, feat);
 }
 
+/* The plan once, and slots for each output as wide as SpMM's would be. */
 size_t fmm_fused_segments_workspace(const fmm_call *call)
 {
     const fmm_fusion *f = fmm_fusion_of(call);

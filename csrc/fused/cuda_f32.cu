@@ -1,6 +1,6 @@
-/* fused over f32: cuda.cuh and cuda_back.cuh. A file per type, so that they compile side by side.
- */
-#include "cuda_back.cuh"
+/* fused `segments` over f32: the kernels of cuda.cuh and cuda_back.cuh for one element type. Each
+ * type has a file of its own, so that they compile side by side. */
+#include "cuda_back_run.cuh"
 
 extern "C" fmm_status fmm_fused_segments_f32(const fmm_exec *exec, const fmm_call *call)
 {

@@ -1,15 +1,24 @@
-/* The gradients of fused for every score, message and activation: what one entry adds, for a pack
- * of VEC channels of which both sides are in registers.
+/* The gradients of fused: what one entry has to do with a pack of VEC channels of which both sides
+ * are in registers.
  *
- * The kinds are the same for a whole launch, so every lane branches alike, once for each pack.
- * Terms are those of the definition, added one by one: a gradient of distances collects x[i] - y[j]
- * and not both of their sums, which would cancel. */
+ *     own side of the row      own_s   own_m     one operand of the score, one of the message
+ *     far side of the entry    there_s there_m   the other two
+ *                                |       |
+ *     pack_dots                  score   product       before the edge function is known
+ *     pack_add                   sum_s   sum_m         under ds and w, which it gave
+ *
+ * Without ANY the score is a dot product and the message is z, which takes one multiply-add each.
+ * With ANY all kinds of score, message and activation are served. They are the same for a whole
+ * launch, so every lane branches alike, once for each pack. Terms are those of the definition,
+ * added one by one: a gradient of distances collects x[i] - y[j] and not both of their sums, which
+ * would cancel. */
 #ifndef FMM_CUDA_FUSED_PACK_CUH
 #define FMM_CUDA_FUSED_PACK_CUH
 
 #include "cuda_edge.cuh"
+#include "../spmm/cuda_terms.cuh"
 
-/* What they add to the score. */
+/* What the pack adds to a score of any kind. The branch on the kind stands outside the loop. */
 template <class A, int VEC>
 static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, const A *there)
 {
@@ -31,7 +40,7 @@ static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, c
     }
 }
 
-/* What they add to the gradient through the score, ds s'. */
+/* What the pack adds to the gradient through the score, ds s', one term for each channel. */
 template <class A, int VEC>
 static __device__ __forceinline__ void pack_slopes(int score, A ds, const A *own, const A *there,
                                                    A *to)
@@ -51,7 +60,7 @@ static __device__ __forceinline__ void pack_slopes(int score, A ds, const A *own
     }
 }
 
-/* Their messages; x and y are the sides of the score, z is SCALE's. */
+/* The messages of the pack; x and y are the sides of the score, z is that of the message SCALE. */
 template <class A, int VEC>
 static __device__ __forceinline__ void pack_messages(int message, int activation, const A *x,
                                                      const A *y, const A *z, A *to)
@@ -65,17 +74,45 @@ static __device__ __forceinline__ void pack_messages(int message, int activation
     }
 }
 
-/* All that an entry adds to the sums of a pack; one addition for each. */
-template <class A, bool COLS, int VEC, class S>
+/* What the pack adds to the score and to the product of the message with the gradient of the
+ * output. */
+template <class A, bool ANY, bool COLS, int VEC, class S>
+static __device__ __forceinline__ void pack_dots(const S &s, const A *own_s, const A *there_s,
+                                                 const A *own_m, const A *there_m, A *score,
+                                                 A *product)
+{
+    A m[VEC];
+    if (ANY) {
+        if (s.score != FMM_SCORE_NONE) *score = pack_score<A, VEC>(s.score, *score, own_s, there_s);
+        pack_messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s,
+                              COLS ? own_s : there_s, COLS ? own_m : there_m, m);
+    }
+#pragma unroll
+    for (int v = 0; v < VEC; v++) {
+        if (!ANY) *score += own_s[v] * there_s[v];
+        *product += (ANY && COLS ? m[v] : own_m[v]) * (ANY && !COLS ? m[v] : there_m[v]);
+    }
+}
+
+/* What the entry adds to the sums of the pack, one addition for each sum. */
+template <class A, bool ANY, bool COLS, int VEC, class S>
 static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *own_s,
                                                 const A *there_s, const A *own_m, const A *there_m,
                                                 A *sum_s, A *sum_m)
 {
+    if (!ANY) {
+#pragma unroll
+        for (int v = 0; v < VEC; v++) {
+            sum_s[v] = reduce_sum::add(sum_s[v], ds, there_s[v]);
+            if (COLS) sum_m[v] = reduce_sum::add(sum_m[v], w, there_m[v]);
+        }
+        return;
+    }
     const bool scale = s.message == FMM_MESSAGE_SCALE;
     const A *const g = COLS ? there_m : own_m;
     A term[VEC];
     pack_slopes<A, VEC>(s.score, ds, own_s, there_s, term);
-    if (scale && s.activation == FMM_ACT_NONE) {
+    if (scale && s.activation == FMM_ACT_NONE) { /* the message is z itself */
 #pragma unroll
         for (int v = 0; v < VEC; v++) {
             sum_s[v] += term[v];
@@ -83,11 +120,14 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
         }
         return;
     }
+    /* Else the gradient of the message goes through the activation's slope, and from there to gz,
+     * or to the side that the message shares with the score. */
     A m[VEC];
     pack_messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s, COLS ? own_s : there_s,
                           COLS ? own_m : there_m, m);
 #pragma unroll
     for (int v = 0; v < VEC; v++) {
+        /* dm: the gradient of the message before its activation. */
         const A dm = w * g[v] * activation_slope<A>(s.activation, m[v]);
         if (scale && COLS) sum_m[v] += dm;
         if (!scale) term[v] += dm * message_slope<A>(s.message, COLS, own_s[v], there_s[v]);

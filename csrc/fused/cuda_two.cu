@@ -1,13 +1,16 @@
 /* fused in two calls: SDDMM into the workspace, the edge function over what it wrote, and SpMM with
- * the result as values. `back_to_back` takes our kernels, `cusparse` and `cublas` the vendors':
- * what one pass is compared with.
+ * the result as values. `back_to_back` takes our kernels, `cusparse` and `cublas` the vendors'. It
+ * is what one pass is compared with.
  *
- * Scores lie [nnz, heads] in the operands' type, so they are rounded to it on their way: 16 bits of
- * a score are too few for its exponential, and such operands are declined. Scores lie in the order
- * of storage, whatever the order of val: the matrix goes on without its eid, and every
- * pass runs over them from front to back. Where the function is s or s * a, SDDMM multiplies by val
- * as it goes, and the pass between is left out, as a user would; then they lie as val does. A score
- * is turned into its weight by one thread, so the bits are those of the two calls. */
+ *     x, y    -- SDDMM -->  scores   -- weigh -->   weights   -- SpMM with z -->  out
+ *                           [nnz, heads], in the workspace, weighed in place
+ *
+ * Scores have the operands' type and are rounded to it. 16 bits of a score are too few for its
+ * exponential, so such operands are declined. Scores lie in the order of storage, whatever the
+ * order of val: the matrix goes on without its eid, and every pass runs over them from front to
+ * back. Where the function is s or s * a, SDDMM multiplies by val itself and the pass between is
+ * left out, as a user would do; then scores lie as val does. A score is turned into its weight by
+ * one thread, so the bits are those of the two calls. */
 #include "cuda_edge.cuh"
 
 #include "cuda.h"
@@ -17,6 +20,7 @@
 struct two_numbers {
     int sddmm, spmm;
 };
+/* What each of the three names takes for its calls. */
 static const two_numbers OURS = {0, 0};
 static const two_numbers CUSPARSE = {FMM_CUSPARSE_DEFAULT, FMM_CUSPARSE_DEFAULT};
 static const two_numbers CUBLAS = {FMM_CUBLAS_NUMBER, FMM_CUBLAS_NUMBER};
@@ -38,6 +42,7 @@ static void split(const fmm_call *call, void *scores, two_calls *t)
     t->direct = edge.kind == EDGE_U && edge.factor == 1 && edge.scale == 1 && edge.shift == 0;
     t->a = *call->a;
     if (!t->direct) t->a.eid = NULL;
+    /* No values, for an SDDMM that leaves val to the edge function. */
     t->ones = fmm_dense{NULL, f->x->dtype, 0, 1, 1, 0, 0};
     t->e = fmm_dense{scores, f->x->dtype, t->a.nnz, heads, 1, heads, 1};
     t->sddmm = t->spmm = fmm_call{};
@@ -53,12 +58,14 @@ static void split(const fmm_call *call, void *scores, two_calls *t)
     t->spmm.reduce = f->reduce;
 }
 
+/* The part of the workspace that holds the scores; the two calls share the rest. */
 static size_t score_bytes(const fmm_call *call)
 {
     const fmm_dense *x = fmm_fusion_of(call)->x;
     return fmm_vendor_part(call->a->nnz * x->heads, fmm_dtype_bytes(x->dtype));
 }
 
+/* Whether a call of fused is one of SDDMM and one of SpMM. */
 static bool splits(const fmm_call *call)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
@@ -66,6 +73,7 @@ static bool splits(const fmm_call *call)
            f->activation == FMM_ACT_NONE && !f->function && fmm_dtype_bytes(f->x->dtype) > 2;
 }
 
+/* Both calls must be possible for the algorithms that the name says. */
 static bool supports(const fmm_call *call, two_numbers with)
 {
     two_calls t;
@@ -76,6 +84,7 @@ static bool supports(const fmm_call *call, two_numbers with)
            fmm_algorithm_find(FMM_SPMM, FMM_CUDA, with.spmm, &t.spmm, &found) == FMM_OK;
 }
 
+/* The workspace that one of the calls needs. */
 static size_t bytes_of(fmm_operator op, int number, const fmm_call *call)
 {
     const fmm_algorithm *found;
@@ -95,14 +104,14 @@ static size_t workspace(const fmm_call *call, two_numbers with)
                                                                                   : bytes;
 }
 
+/* A thread owns a score, and neighbouring threads neighbouring scores. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     weigh(const __grid_constant__ edge_program<typename sum_of<T>::type> edge, const edge_view val,
           int64_t count, int64_t heads, T *e)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t step = int64_t(gridDim.x) * BLOCK;
-    for (int64_t k = int64_t(blockIdx.x) * BLOCK + threadIdx.x; k < count; k += step) {
+    for (int64_t k = this_thread(); k < count; k += all_threads()) {
         const int64_t p = heads == 1 ? k : k / heads;
         const A s = widen(e[k]), a = edge_value<A>(val, edge_of(val, p), k - p * heads);
         e[k] = narrow<T>(edge.kind == EDGE_PROGRAM ? edge_run(edge, s, a).w
@@ -110,6 +119,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* The edge function travels as an argument, so that it lies in constant memory. */
 template <class T> static void launch_weigh(const fmm_exec *exec, const fmm_call *call, void *e)
 {
     enum { BLOCKS = 1 << 14 }; /* enough to fill any card */
@@ -120,6 +130,7 @@ template <class T> static void launch_weigh(const fmm_exec *exec, const fmm_call
         view_edges(call->a, call->val), count, heads, static_cast<T *>(e));
 }
 
+/* The pass between the two calls, over f32 or f64. */
 static fmm_status weigh_all(const fmm_exec *exec, const fmm_call *call, void *e)
 {
     int before;
@@ -132,6 +143,7 @@ static fmm_status weigh_all(const fmm_exec *exec, const fmm_call *call, void *e)
     return cuda_leave("fused", exec, before);
 }
 
+/* An exec for both calls: the same stream, and what the scores leave of the workspace. */
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, two_numbers with)
 {
     two_calls t;
@@ -145,6 +157,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, two_numbers wi
     return fmm_spmm(&rest, &t.a, &t.e, t.spmm.x, t.spmm.y, t.spmm.reduce, with.spmm);
 }
 
+/* The three functions that the registry names for each pair of algorithms. */
 #define TWO_CALLS(name, with)                                                                      \
     extern "C" bool fmm_fused_##name##_supports(const fmm_call *call)                              \
     {                                                                                              \

@@ -1,5 +1,5 @@
-/* What the `segments` kernels of SDDMM can take and how much workspace they need: host code, from
- * the sizes of the operands alone, so that a call never waits for the device. */
+/* What the `segments` kernels of SDDMM can take and how much workspace they need. This is host code
+ * and looks at the sizes of the operands alone, so that a call never waits for the device. */
 #include "../cuda/segments.cuh"
 #include "cuda.h"
 

@@ -1,35 +1,50 @@
 /* SDDMM `segments`: e[eid[p],h] = val[eid[p],h] * <a[i,h,:], b[idx[p],h,:]>, for one element type
  * T.
  *
- * Work is dealt as for SpMM (spmm/cuda.cuh): a piece of a long row, or a bundle of short ones, and
- * a head go to a group of LANES lanes. The group keeps its slice of a's row in registers and
- * gathers BATCH rows of b, FLY of them in flight; each lane has its share of BATCH dot products. A
- * transposing butterfly sums them: at each step a lane keeps half of the products and hands over
- * the other half, so that 8 products over 8 lanes take 7 shuffles instead of 24, and end one in
- * each lane, which fetched that entry and writes it. Every entry has one owner and one order of
- * addition: the same bits every time.
+ * Work is dealt as for SpMM (cuda/segments.cuh): a piece of a long row, or a bundle of short ones,
+ * and a head go to a group of LANES lanes. The group keeps its slice of the own row, a[i], in
+ * registers and gathers far rows, b[j], BATCH of them for a batch of entries. Each lane multiplies
+ * its columns, and so has a share of BATCH dot products; the butterfly (transpose_sum) adds up the
+ * shares and leaves each sum in one lane.
  *
- * Rows of more than a tile are taken tile by tile (WIDE): a's slice is read again for each batch,
- * from L1. No accumulator adds more than 512 terms: after CHAIN of them it goes to a second one. */
+ *     columns     | VEC | VEC | VEC | VEC |     one pack a lane, PER such stretches a group
+ *     own row     | l 0 | l 1 | l 2 | l 3 |     in registers for all entries of the row
+ *     far row 0   | * + | * + | * + | * + | --> lane 0 writes entry 0
+ *     far row 1   | * + | * + | * + | * + | --> lane 1 writes entry 1
+ *        ...                                    BATCH of them, FLY in flight at a time
+ *
+ * The steps of a chunk of CHUNK entries:
+ *   fetch     Each lane asks for idx and eid of the entries that it will write, a chunk ahead.
+ *   arrive    It makes them columns, and asks for val.
+ *   multiply  The lanes gather a batch of far rows and multiply them with the own row.
+ *   join      The butterfly adds up what the lanes have.
+ *   write     The lane that fetched an entry multiplies by its value and writes it.
+ * Every entry has one owner and one order of addition: the same bits every time.
+ *
+ * A row that is wider than the group's tile is taken tile by tile (WIDE), and then a's slice is
+ * read again for each batch, from L1. No accumulator adds more than 512 terms: after CHAIN of them
+ * it is added to a second one. */
 #ifndef FMM_CUDA_SDDMM_CUH
 #define FMM_CUDA_SDDMM_CUH
 
 #include "../cuda/segments.cuh"
 
-template <class T> struct sddmm_args {
-    csr_view s;
-    edge_view val;
-    plan_view plan;
-    const T *a, *b;
+template <class T> struct sddmm_args : dealt {
+    const T *own, *far; /* a and b */
     T *e;
-    int64_t a_row, a_head, b_head, e_row, e_head, feat;
-    uint64_t per_head;
-    uint32_t b_row;       /* in bytes */
-    int32_t heads, shift; /* bundles of at most 2^shift rows */
+    int64_t own_row, own_head, far_head, e_row, e_head, feat;
+    uint32_t far_row; /* in bytes */
 };
 
 /* Sums `dot` over the group. Afterwards lane l holds, in its first BATCH / LANES elements (at least
- * one), the sums of the entries from l * BATCH / LANES on. */
+ * one), the sums of the entries from l * BATCH / LANES on.
+ *
+ * At each step a lane keeps half of the products and hands the other half to the lane that keeps
+ * those, so that 8 products over 8 lanes take 7 shuffles instead of 24. Two lanes and two products:
+ *
+ *     lane 0: p q  --- q --->  lane 0: p + p'
+ *     lane 1: p' q' <-- p' --- lane 1: q + q'
+ */
 template <class A, int LANES, int BATCH>
 static __device__ __forceinline__ void transpose_sum(A *dot, int lane)
 {
@@ -42,8 +57,8 @@ static __device__ __forceinline__ void transpose_sum(A *dot, int lane)
 #pragma unroll
             for (int k = 0; k < left; k++) {
                 const A give = upper ? dot[k] : dot[k + left];
-                const A keep = upper ? dot[k + left] : dot[k];
-                dot[k] = keep + __shfl_xor_sync(ALL, give, d);
+                const A stay = upper ? dot[k + left] : dot[k];
+                dot[k] = stay + __shfl_xor_sync(ALL, give, d);
             }
         } else {
             dot[0] += __shfl_xor_sync(ALL, dot[0], d);
@@ -51,89 +66,89 @@ static __device__ __forceinline__ void transpose_sum(A *dot, int lane)
     }
 }
 
-template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, bool ANY, bool WIDE>
-static __global__ void __launch_bounds__(BLOCK, BLOCKS)
-    sddmm_segments(const __grid_constant__ sddmm_args<T> s)
+/* ANY: there are values, or another order of edges. Else entries are written in the matrix's order.
+ */
+template <class S, bool ANY, bool WIDE>
+static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
+    sddmm_segments(const __grid_constant__ sddmm_args<typename S::T> s)
 {
-    typedef typename sum_of<T>::type A;
-    enum {
-        BATCH = 8,
-        EACH = LANES < BATCH ? BATCH / LANES : 1, /* entries of a chunk in a lane */
-        CHUNK = LANES * EACH,
-        TILE = LANES * PER * VEC,
-        SHARE = LANES < BATCH ? 1 : LANES / BATCH, /* lanes with the same sum */
-    };
-    const int lane = threadIdx.x % LANES;
-    const int64_t group = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+    typedef typename S::T T;
+    typedef typename S::A A;
+    constexpr int VEC = S::VEC, LANES = S::LANES, PER = S::PER, FLY = S::FLY, STEP = S::STEP;
+    constexpr int BATCH = 8, TILE = PER * STEP;
+    constexpr int EACH = LANES < BATCH ? BATCH / LANES : 1; /* entries of a chunk in a lane */
+    constexpr int CHUNK = LANES * EACH;
+    constexpr int SHARE = LANES < BATCH ? 1 : LANES / BATCH; /* lanes with the same sum */
+    const task<LANES> t = find_task<LANES>(s);
+    const int lane = t.lane;
+    const int32_t head = t.head;
 
-    const plan_counts counts = read_counts(s.s, s.plan);
-    const int64_t k = item_of(group, s.heads, s.per_head);
-    const int32_t head = int32_t(group - k * s.heads);
-    const item_view item = find_item(counts, k, s.shift);
-    const span mine = find_span(s.s, s.plan, item, lane);
-    const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
-
-    /* The lane's slice of a tile of a's row, packed: whoever unpacks it waits for it, so that is
-     * done behind the gathers. And where it gathers b's: channels past the end are the same
-     * zeros for every row. */
-    PACK(T, VEC) left[PER];
+    /* The lane's slice of a tile of the own row, packed: whoever unpacks it waits for it, so that
+     * is done behind the gathers. */
+    PACK(T, VEC) own[PER];
     auto is_in = [&](int64_t tile, int i) { return tile + (i * LANES + lane) * VEC < s.feat; };
-    auto read_left = [&](int32_t row, int64_t tile) {
-        const T *const a = s.a + row * s.a_row + head * s.a_head + lane * VEC + tile;
+    auto read_own = [&](int32_t row, int64_t tile) {
+        const T *const from = s.own + row * s.own_row + head * s.own_head + lane * VEC + tile;
 #pragma unroll
-        for (int i = 0; i < PER; i++)
-            left[i] = load_if<T, VEC>(is_in(tile, i), a + i * LANES * VEC);
+        for (int i = 0; i < PER; i++) own[i] = load_if<T, VEC>(is_in(tile, i), from + i * STEP);
     };
-    const char *b[PER];
-    uint32_t b_row[PER];
-    auto find_right = [&](int64_t tile) {
-        const T *const at = s.b + head * s.b_head + lane * VEC + tile;
+    /* Where it gathers far rows. Channels past the end are the same zeros for every row. */
+    const char *far[PER];
+    uint32_t far_row[PER];
+    auto find_far = [&](int64_t tile) {
+        const T *const at = s.far + head * s.far_head + lane * VEC + tile;
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            const bool there = s.s.cols > 0 && is_in(tile, i);
-            b[i] = there ? reinterpret_cast<const char *>(at + i * LANES * VEC)
-                         : reinterpret_cast<const char *>(&no_row);
-            b_row[i] = there ? s.b_row : 0;
+            const bool there = s.a.cols > 0 && is_in(tile, i);
+            far[i] = there ? reinterpret_cast<const char *>(at + i * STEP)
+                           : reinterpret_cast<const char *>(&no_row);
+            far_row[i] = there ? s.far_row : 0;
         }
     };
 
     /* Each lane fetches the entries of a chunk whose sums it will write: EACH in a row, or one of
-     * each SHARE-th batch. Columns and edges come a chunk ahead and are looked at only where their
-     * chunk begins; values, which are asked for there, behind the gathers. */
-    const int own = SHARE > 1 ? lane % SHARE * BATCH + lane / SHARE : lane * EACH;
+     * each SHARE-th batch. Columns and edges come a chunk ahead, and values are asked for where
+     * their chunk begins; each is used as late as it can be, since a warp waits where it uses
+     * them. */
+    const int place = SHARE > 1 ? lane % SHARE * BATCH + lane / SHARE : lane * EACH;
     int32_t near[EACH], near_next[EACH];
     uint32_t edge_next[EACH];
-    int64_t from; /* where the lane fetches next, and how far its group's row goes on from there */
-    int32_t rest;
-    auto go_to = [&](int r) {
-        from = __shfl_sync(ALL, mine.begin, r, LANES) + own;
-        rest = __shfl_sync(ALL, mine.length, r, LANES);
-        rest = (r < LANES ? rest : 0) - own;
-    };
+    cursor<LANES> next = {};
     auto fetch = [&] {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             near_next[e] = -1;
             if (ANY) edge_next[e] = 0;
-            if (e >= rest) continue;
-            near_next[e] = __ldg(s.s.idx + (from + e));
-            if (ANY) edge_next[e] = edge_asked(s.val, from + e);
+            if (e >= next.left) continue;
+            near_next[e] = __ldg(s.a.idx + (next.from + e));
+            if (ANY) edge_next[e] = edge_asked(s.val, next.from + e);
         }
     };
+    bool there[EACH];
+    int64_t edge[EACH];
+    WORD(A) value[EACH];
     /* Entries that are not there take the column of the group's first, whose lines are near: no
      * select stands between a column and its load, and what they give is not written. */
-    auto arrive = [&](bool *there) {
+    auto arrive = [&] {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            there[e] = (uint32_t)near_next[e] < (uint32_t)s.s.cols;
+            there[e] = (uint32_t)near_next[e] < (uint32_t)s.a.cols;
             near[e] = there[e] ? near_next[e] : 0;
         }
         const int32_t first = __shfl_sync(ALL, near[0], 0, LANES);
 #pragma unroll
         for (int e = 0; e < EACH; e++)
             if (!there[e]) near[e] = first;
+#pragma unroll
+        for (int e = 0; ANY && e < EACH; e++) {
+            edge[e] = -1, value[e] = 0;
+            if (e >= next.left) continue;
+            edge[e] = edge_said(s.val, next.from + e, edge_next[e]);
+            if (s.val.data)
+                value[e] = edge_bits<WORD(A)>(s.val, clamp(edge[e], 0, s.val.nnz - 1), head);
+        }
     };
-    /* Adds the products of one tile of BATCH rows of b, or of half as many, from entry c of the
+    /* Adds the products of one tile of BATCH far rows, or of half as many, from entry c of the
      * chunk. */
     auto multiply = [&](int c, bool few, A *dot) {
 #pragma unroll
@@ -149,49 +164,53 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
 #pragma unroll
                 for (int i = 0; i < PER; i++)
                     row[f][i] = load<T, VEC>(
-                        reinterpret_cast<const T *>(row_at(b[i], (uint32_t)j, b_row[i])));
+                        reinterpret_cast<const T *>(row_at(far[i], (uint32_t)j, far_row[i])));
             }
 #pragma unroll
             for (int i = 0; i < PER; i++) {
-                A of_a[VEC];
-                unpack_here<T, VEC>(left[i], of_a);
+                A of_own[VEC];
+                unpack_here<T, VEC>(own[i], of_own);
 #pragma unroll
                 for (int f = 0; f < FLY; f++) {
-                    A of_b[VEC];
-                    unpack<T, VEC>(row[f][i], of_b);
+                    A of_far[VEC];
+                    unpack<T, VEC>(row[f][i], of_far);
 #pragma unroll
-                    for (int v = 0; v < VEC; v++) dot[g + f] += of_a[v] * of_b[v];
+                    for (int v = 0; v < VEC; v++) dot[g + f] += of_own[v] * of_far[v];
                 }
             }
         }
     };
-
-    if (!WIDE) find_right(0);
-    go_to(0);
-    fetch();
-    for (int r = 0; r < rows; r++) {
-        const int32_t row = __shfl_sync(ALL, mine.row, r, LANES);
-        if (!WIDE) read_left(row, 0);
-        const int longest = max(most_in_warp<LANES>(rest + own), 1);
-        for (int done = 0; done < longest; done += CHUNK) {
-            const int64_t here = from;
-            const int32_t here_rest = rest;
-            bool there[EACH];
-            int64_t edge[EACH];
-            WORD(A) value[EACH];
-            arrive(there);
+    /* The same for rows of any width, at most CHAIN terms in one accumulator. */
+    auto multiply_tiles = [&](int32_t row, int c, bool few, A *dot) {
+        for (int64_t tile = 0; tile < s.feat;) {
+            A part[BATCH];
 #pragma unroll
-            for (int e = 0; ANY && e < EACH; e++) {
-                edge[e] = -1, value[e] = 0;
-                if (e >= rest) continue;
-                edge[e] = edge_said(s.val, from + e, edge_next[e]);
-                if (s.val.data)
-                    value[e] = edge_bits<WORD(A)>(s.val, clamp(edge[e], 0, s.val.nnz - 1), head);
+            for (int f = 0; f < BATCH; f++) part[f] = A(0);
+            const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
+            for (; tile < end; tile += TILE) {
+                read_own(row, tile);
+                find_far(tile);
+                multiply(c, few, part);
             }
+#pragma unroll
+            for (int f = 0; f < BATCH; f++) dot[f] += part[f];
+        }
+    };
+
+    if (!WIDE) find_far(0);
+    next.go_to(t.mine, 0, place);
+    fetch();
+    for (int r = 0; r < t.rows; r++) {
+        const int32_t row = __shfl_sync(ALL, t.mine.row, r, LANES);
+        if (!WIDE) read_own(row, 0);
+        const int longest = max(most_in_warp<LANES>(next.left + place), 1);
+        for (int done = 0; done < longest; done += CHUNK) {
+            const cursor<LANES> here = next;
+            arrive();
             if (done + CHUNK < longest)
-                from += CHUNK, rest -= CHUNK;
+                next.from += CHUNK, next.left -= CHUNK;
             else
-                go_to(r + 1);
+                next.go_to(t.mine, r + 1, place);
             fetch();
 
             A total[EACH];
@@ -202,23 +221,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
                 A dot[BATCH];
 #pragma unroll
                 for (int f = 0; f < BATCH; f++) dot[f] = A(0);
-                if (!WIDE) {
+                if (WIDE)
+                    multiply_tiles(row, c, few, dot);
+                else
                     multiply(c, few, dot);
-                } else {
-                    for (int64_t tile = 0; tile < s.feat;) {
-                        A part[BATCH];
-#pragma unroll
-                        for (int f = 0; f < BATCH; f++) part[f] = A(0);
-                        const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
-                        for (; tile < end; tile += TILE) {
-                            read_left(row, tile);
-                            find_right(tile);
-                            multiply(c, few, part);
-                        }
-#pragma unroll
-                        for (int f = 0; f < BATCH; f++) dot[f] += part[f];
-                    }
-                }
                 transpose_sum<A, LANES, BATCH>(dot, lane);
 #pragma unroll
                 for (int e = 0; e < EACH; e++)
@@ -228,77 +234,67 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS)
             for (int e = 0; e < EACH; e++) {
                 if (!there[e]) total[e] = A(0);
                 if (ANY && s.val.data) total[e] *= edge_number<A>(s.val, value[e]);
-                if (ANY ? !is_edge(s.val, edge[e]) : e >= here_rest) continue;
-                store<T, 1>(s.e + (ANY ? edge[e] : here + e) * s.e_row + head * s.e_head,
+                if (ANY ? !is_edge(s.val, edge[e]) : e >= here.left) continue;
+                store<T, 1>(s.e + (ANY ? edge[e] : here.from + e) * s.e_row + head * s.e_head,
                             &total[e]);
             }
         }
     }
 }
 
-template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS, bool WIDE>
-static void launch_segments(cudaStream_t stream, sddmm_args<T> s)
+template <class S, bool WIDE> static void launch(const fmm_exec *exec, sddmm_args<typename S::T> s)
 {
-    s.shift = bundle_shift(s.s.rows);
-    while (1 << s.shift > LANES) s.shift--;
-    const int64_t items = items_max(s.plan, s.s.rows, s.s.nnz, s.shift) * int64_t(s.heads);
-    const unsigned grid = blocks_for(items * LANES);
-    if (s.val.eid || s.val.data)
-        sddmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, true, WIDE><<<grid, BLOCK, 0, stream>>>(s);
-    else
-        sddmm_segments<T, VEC, LANES, PER, FLY, BLOCKS, false, WIDE><<<grid, BLOCK, 0, stream>>>(s);
+    const unsigned grid = deal_blocks(&s, S::LANES);
+    const auto kernel =
+        s.val.eid || s.val.data ? sddmm_segments<S, true, WIDE> : sddmm_segments<S, false, WIDE>;
+    kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
-/* Lanes and loads for a row of b; fewer lanes mean fewer steps of the butterfly. Small matrices
- * leave the card half empty: there all eight rows of a batch are in flight (K 128 on the smallest
- * graphs: 12 instead of 15 us). Packs of 16 bits unpack into twice the registers, which four blocks
- * do not have. */
-template <class T> static void choose_lanes(cudaStream_t stream, const sddmm_args<T> &s, int vec)
+/* Chooses lanes and loads for a row of b. Fewer lanes mean fewer steps of the butterfly. A small
+ * matrix leaves the card half empty, so there all eight rows of a batch are in flight (K 128 on the
+ * smallest graphs: 12 instead of 15 us). Packs of 16 bits unpack into twice the registers, which
+ * four blocks do not have. */
+template <class T> static void choose_lanes(const fmm_exec *exec, const sddmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T), BLOCKS = V > 4 ? 3 : 4 };
     const int64_t n = ceil_div(s.feat, vec);
-    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 8, BLOCKS, false>(stream, s);
-    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 8, BLOCKS, false>(stream, s);
-    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 8, 4, false>(stream, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 8, 2, 2, BLOCKS, false>(stream, s);
-    if (vec == V && n > 16 && n <= 32 && is_small(s.s.nnz))
-        return launch_segments<T, V, 16, 2, 8, 2, false>(stream, s);
-    if (vec == V && n <= 32) return launch_segments<T, V, 16, 2, 2, BLOCKS, false>(stream, s);
-    if (vec == V && n <= 64) return launch_segments<T, V, 32, 2, 2, BLOCKS, false>(stream, s);
-    if (vec == V) return launch_segments<T, V, 32, 2, 4, 2, true>(stream, s);
-    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4, false>(stream, s);
-    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4, false>(stream, s);
-    if (n <= 128) return launch_segments<T, 1, 32, 4, 4, 3, false>(stream, s);
-    return launch_segments<T, 1, 32, 4, 4, 2, true>(stream, s);
+    if (vec == V && n <= 2) return launch<group_shape<T, V, 2, 1, 8, BLOCKS>, false>(exec, s);
+    if (vec == V && n <= 4) return launch<group_shape<T, V, 4, 1, 8, BLOCKS>, false>(exec, s);
+    if (vec == V && n <= 8) return launch<group_shape<T, V, 8, 1, 8, 4>, false>(exec, s);
+    if (vec == V && n <= 16) return launch<group_shape<T, V, 8, 2, 2, BLOCKS>, false>(exec, s);
+    if (vec == V && n > 16 && n <= 32 && is_small(s.a.nnz))
+        return launch<group_shape<T, V, 16, 2, 8, 2>, false>(exec, s);
+    if (vec == V && n <= 32) return launch<group_shape<T, V, 16, 2, 2, BLOCKS>, false>(exec, s);
+    if (vec == V && n <= 64) return launch<group_shape<T, V, 32, 2, 2, BLOCKS>, false>(exec, s);
+    if (vec == V) return launch<group_shape<T, V, 32, 2, 4, 2>, true>(exec, s);
+    if (n <= 8) return launch<group_shape<T, 1, 8, 1, 8, 4>, false>(exec, s);
+    if (n <= 32) return launch<group_shape<T, 1, 32, 1, 8, 4>, false>(exec, s);
+    if (n <= 128) return launch<group_shape<T, 1, 32, 4, 4, 3>, false>(exec, s);
+    return launch<group_shape<T, 1, 32, 4, 4, 2>, true>(exec, s);
 }
 
 template <class T> static fmm_status sddmm_run(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_csr *m = call->a;
     const fmm_dense *a = call->x, *b = call->b, *e = call->y;
     int before;
     TRY(cuda_enter("sddmm", exec, &before));
 
     sddmm_args<T> s;
-    s.s = view_csr(m);
-    s.val = view_edges(m, call->val);
-    s.plan = plan_for_call(exec, m);
-    s.a = static_cast<const T *>(a->data);
-    s.b = static_cast<const T *>(b->data);
+    static_cast<dealt &>(s) = deal(exec, call->a, call->val, a->heads);
+    s.own = static_cast<const T *>(a->data);
+    s.far = static_cast<const T *>(b->data);
     s.e = static_cast<T *>(e->data);
-    s.a_row = a->row_stride;
-    s.a_head = a->head_stride;
-    s.b_row = uint32_t(b->row_stride * int64_t(sizeof(T)));
-    s.b_head = b->head_stride;
+    s.own_row = a->row_stride;
+    s.own_head = a->head_stride;
+    s.far_row = uint32_t(b->row_stride * int64_t(sizeof(T)));
+    s.far_head = b->head_stride;
     s.e_row = e->row_stride;
     s.e_head = e->head_stride;
     s.feat = a->feat;
-    s.heads = (int32_t)a->heads;
-    s.per_head = reciprocal(a->heads);
 
     const int full = 16 / sizeof(T);
     const bool packs = lies_in_packs(a, sizeof(T), full) && lies_in_packs(b, sizeof(T), full);
-    choose_lanes(stream_of(exec), s, packs ? full : 1);
+    choose_lanes(exec, s, packs ? full : 1);
     return cuda_leave("sddmm", exec, before);
 }
 

@@ -1,5 +1,5 @@
-/* What the `segments` kernels of SpMM can take and how much workspace they need: host code, from
- * the sizes of the operands alone, so that a call never waits for the device. */
+/* What the `segments` kernels of SpMM can take and how much workspace they need. This is host code
+ * and looks at the sizes of the operands alone, so that a call never waits for the device. */
 #include "../cuda/segments.cuh"
 #include "cuda.h"
 
@@ -8,6 +8,7 @@ bool fmm_spmm_segments_supports(const fmm_call *call)
     return can_gather(call->x) && segments_reach(call->a, call->x->heads, call->x->feat);
 }
 
+/* A slot for each piece and head, behind the plan. */
 size_t fmm_spmm_segments_workspace(const fmm_call *call)
 {
     const fmm_csr *a = call->a;

@@ -1,4 +1,5 @@
-/* SpMM over bf16: cuda.cuh. A file per type, so that they compile side by side. */
+/* SpMM `segments` over bf16: the kernels of cuda.cuh for one element type. Each type has a file of
+ * its own, so that they compile side by side. */
 #include "cuda.cuh"
 
 extern "C" fmm_status fmm_spmm_segments_bf16(const fmm_exec *exec, const fmm_call *call)

@@ -1,24 +1,29 @@
 /* What SpMM `segments` adds up and how: its arguments, the reductions, and the values of entries as
- * they are fetched. */
+ * they are fetched.
+ *
+ *     y[i,h,:] = finish( add over p ( weight(val[p,h]) , x[idx[p],h,:] ) )
+ *
+ * Two reductions are compiled. Sums and means add products; a mean is divided once at the end.
+ * Maxima and minima compare products, and a minimum is the maximum of negated terms. */
 #ifndef FMM_CUDA_SPMM_TERMS_CUH
 #define FMM_CUDA_SPMM_TERMS_CUH
 
 #include "../cuda/segments.cuh"
 
-template <class T> struct spmm_args {
-    csr_view a;
-    edge_view val;
-    plan_view plan;
-    const T *x;
-    T *y;
+/* The output and the slots of its long rows: what the join needs, whoever filled the slots. */
+template <class T> struct join_args : dealt {
+    T *out;
     typename sum_of<T>::type *partial; /* [segments][heads][width], width: feat in whole vectors */
-    int64_t x_head, y_row, y_head, feat, width;
-    uint64_t per_head;    /* 2^64 / heads, rounded up */
-    uint32_t x_row;       /* in bytes */
-    int32_t heads, shift; /* bundles of at most 2^shift rows */
-    int32_t head_feat;    /* of HEADS */
-    uint32_t val_row;     /* of HEADS, in bytes */
+    int64_t out_row, out_head, feat_out, width;
     int reduce;
+};
+
+template <class T> struct spmm_args : join_args<T> {
+    const T *x;
+    int64_t x_head;
+    uint32_t x_row;    /* in bytes */
+    int32_t head_feat; /* of HEADS */
+    uint32_t val_row;  /* of HEADS, in bytes */
 };
 
 /* Lines of -infinity in each type. */
@@ -34,8 +39,9 @@ LEAST_OF(__half, 0xfc00fc00, 0xfc00fc00, 0xfc00fc00, 0xfc00fc00)
 LEAST_OF(__nv_bfloat16, 0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80)
 #undef LEAST_OF
 
-/* How terms meet. max and min are one: a minimum is the maximum of negated terms. A term that is
- * not there (past the end, or its column outside the matrix) is absent() times the line blank(). */
+/* How terms meet: `add` takes a term, `join` another sum of the same row. An entry that is not
+ * there (past the row's end, or with a column outside the matrix) counts as absent() times the line
+ * blank(), which changes nothing. So no lane branches on whether its entry is there. */
 struct reduce_sum {
     template <class A> static __device__ A start(void) { return A(0); }
     template <class A> static __device__ A absent(void) { return A(0); }
@@ -57,7 +63,7 @@ struct reduce_extreme {
     {
         return reduce == FMM_MIN ? -w : w;
     }
-    /* NaN, once there, stays. */
+    /* NaN, once there, stays. From 8.0 on one instruction does it. */
     static __device__ double join(double a, double b) { return b > a || b != b ? b : a; }
     static __device__ float join(float a, float b)
     {
@@ -75,12 +81,16 @@ struct reduce_extreme {
     }
 };
 
-/* What the kernel is compiled for: values absent; [nnz] of type T in the matrix's own order;
- * [nnz, heads] of type T in that order, for heads that lie side by side: they are columns of one
- * row, and each lane reads the values of its own head; or any, per head, of any type, through eid,
- * where each head is gathered for itself. */
+/* What the kernel is compiled for:
+ *   ONES   There are no values.
+ *   PLAIN  Values are [nnz], of type T, in the matrix's own order.
+ *   HEADS  Values are [nnz, heads], of type T, in that order, and heads lie side by side. They are
+ *          columns of one row then, and each lane reads the values of its own head.
+ *   ANY    Values are of any type and stand in the caller's order. Each head is gathered for
+ * itself. */
 enum values { ONES, PLAIN, HEADS, ANY };
 
+/* The value of entry p as it lies in memory, and later as a number (edge_bits and edge_number). */
 template <class T, int VALUES, class Word>
 static __device__ __forceinline__ Word value_at(const spmm_args<T> &s, int64_t p, int64_t head)
 {
