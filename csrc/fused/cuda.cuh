@@ -38,10 +38,21 @@
 
 enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 
+/* An operand, or the gradient of one: rows, with strides in elements. data is NULL where there is
+ * no operand, or a gradient is not wanted. */
+template <class P> struct fused_side {
+    P data;
+    int64_t row, head;
+    __device__ __forceinline__ P at(int64_t i, int64_t h, int64_t c) const
+    {
+        return data + i * row + h * head + c;
+    }
+};
+
 /* The output is joined as SpMM's is. */
 template <class T> struct fused_args : join_args<T> {
-    const T *x, *y, *z; /* z NULL: the message is made of x and y */
-    int64_t x_row, x_head, y_head, z_head, feat;
+    fused_side<const T *> x, y, z; /* without z the message is made of x and y */
+    int64_t feat;
     uint32_t y_row, z_row; /* in bytes */
     int score, message, activation;
     edge_program<typename sum_of<T>::type> edge;
@@ -91,12 +102,12 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
     const task<LANES> t = find_task<LANES>(s);
     const int lane = t.lane, column = lane * VEC;
     const int32_t head = t.head;
-    const char *const y = reinterpret_cast<const char *>(s.y + head * s.y_head + column);
+    const char *const y = reinterpret_cast<const char *>(s.y.at(0, head, column));
     const char *const z =
-        OTHER && s.z ? reinterpret_cast<const char *>(s.z + head * s.z_head + column) : NULL;
+        OTHER && s.z.data ? reinterpret_cast<const char *>(s.z.at(0, head, column)) : NULL;
     const bool extreme = ANY && s.reduce >= FMM_MAX;
     const bool scored = !ANY || s.score != FMM_SCORE_NONE;
-    const bool reads_y = !ANY || scored || !s.z;
+    const bool reads_y = !ANY || scored || !s.z.data;
 
     for_empty_rows(s, t, [&](int32_t row) {
         const A zeros[VEC] = {};
@@ -227,7 +238,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
     span now = span_of_lane<LANES>(t.mine, 0);
     fetch(now, 0);
     for (int r = 0; r < t.rows; r++) {
-        const T *const x = s.x + now.row * s.x_row + head * s.x_head + column;
+        const T *const x = s.x.at(now.row, head, column);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), own[i]);

@@ -36,17 +36,6 @@
 
 enum back_form { BACK_SAME, BACK_OTHER, BACK_ANY };
 
-/* One operand of a side, or the gradient of one: rows, with strides in elements. data is NULL where
- * a gradient is not wanted. */
-template <class P> struct fused_side {
-    P data;
-    int64_t row, head;
-    __device__ __forceinline__ P at(int64_t i, int64_t h, int64_t c) const
-    {
-        return data + i * row + h * head + c;
-    }
-};
-
 /* Names that end in _s belong to the score's operand, those that end in _m to the message's. */
 template <class T> struct back_args : dealt {
     typedef typename sum_of<T>::type A;

@@ -34,10 +34,6 @@ static void launch_back(const fmm_exec *exec, back_args<typename S::T> s)
     constexpr int BATCH = S::FLY, BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2;
     constexpr int FEW = BOTH > 4 || (S::VEC > 4 && BOTH > 2) ? BOTH / 2 : BOTH;
     const unsigned grid = deal_blocks(&s, S::LANES);
-    /* Whether both operands of a side are the same rows. */
-    const auto alike = [](const auto &l, const auto &r) {
-        return l.data == r.data && l.row == r.row && l.head == r.head;
-    };
     const bool same =
         s.feat_s == s.feat_m && (COLS ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
     /* The kinds that only ANY serves. */
@@ -68,13 +64,6 @@ static void choose_back(const fmm_exec *exec, const back_args<T> &s, int vec)
     if (vec == V) return launch_back<group_shape<T, V, 32, 2, 2, 2>, COLS>(exec, s);
     if (n <= 32) return launch_back<group_shape<T, 1, 32, 1, 8, 3>, COLS>(exec, s);
     return launch_back<group_shape<T, 1, 32, 4, 4, 2>, COLS>(exec, s);
-}
-
-/* An operand of the call as the kernel sees it; NULL: there is none. */
-template <class P> static fused_side<P> side_of(const fmm_dense *d)
-{
-    return d ? fused_side<P>{static_cast<P>(d->data), d->row_stride, d->head_stride}
-             : fused_side<P>{NULL, 0, 0};
 }
 
 /* One pass, ROWS or COLS. The call names its operands for rows; COLS swaps the sides of both.

@@ -13,6 +13,19 @@
 
 #include "cuda.cuh"
 
+/* An operand of the call as the kernel sees it; NULL: there is none. */
+template <class P> static fused_side<P> side_of(const fmm_dense *d)
+{
+    return d ? fused_side<P>{static_cast<P>(d->data), d->row_stride, d->head_stride}
+             : fused_side<P>{NULL, 0, 0};
+}
+
+/* Whether two operands are the same rows. */
+template <class P> static bool alike(const fused_side<P> &l, const fused_side<P> &r)
+{
+    return l.data == r.data && l.row == r.row && l.head == r.head;
+}
+
 /* Chooses the form. Where the message is y itself, z is left out, which saves gathering it. */
 template <class T, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
 static void launch_fused(const fmm_exec *exec, fused_args<T> s)
@@ -24,9 +37,8 @@ static void launch_fused(const fmm_exec *exec, fused_args<T> s)
     const bool run = s.edge.kind == EDGE_PROGRAM;
     const bool dot = plain && s.score == FMM_SCORE_DOT && s.message == FMM_MESSAGE_SCALE;
     const bool sqdist = plain && s.score == FMM_SCORE_SQDIST && s.message == FMM_MESSAGE_SUB;
-    const bool same =
-        s.z == s.y && s.z_row == s.y_row && s.z_head == s.y_head && s.feat == s.feat_out;
-    if (same) s.z = NULL;
+    const bool same = alike(s.z, s.y) && s.feat == s.feat_out;
+    if (same) s.z.data = NULL;
     auto kernel = fused_segments<S, ANY_FORM>;
     if (dot && same)
         kernel = run ? fused_segments<S, DOT_RUN> : fused_segments<S, DOT_SAME>;
@@ -85,18 +97,14 @@ template <class T> static fmm_status fused_run(const fmm_exec *exec, const fmm_c
 
     fused_args<T> s;
     static_cast<dealt &>(s) = deal(exec, a, call->val, f->x->heads);
-    s.x = static_cast<const T *>(f->x->data);
-    s.y = static_cast<const T *>(f->y->data);
-    s.z = f->z ? static_cast<const T *>(f->z->data) : NULL;
+    s.x = side_of<const T *>(f->x);
+    s.y = side_of<const T *>(f->y);
+    s.z = side_of<const T *>(f->z);
     s.out = static_cast<T *>(f->out->data);
     s.partial = reinterpret_cast<typename sum_of<T>::type *>(static_cast<char *>(exec->workspace) +
                                                              plan_workspace(a));
-    s.x_row = f->x->row_stride;
-    s.x_head = f->x->head_stride;
-    s.y_row = uint32_t(f->y->row_stride * int64_t(sizeof(T)));
-    s.y_head = f->y->head_stride;
-    s.z_row = f->z ? uint32_t(f->z->row_stride * int64_t(sizeof(T))) : 0;
-    s.z_head = f->z ? f->z->head_stride : 0;
+    s.y_row = uint32_t(s.y.row * int64_t(sizeof(T)));
+    s.z_row = uint32_t(s.z.row * int64_t(sizeof(T)));
     s.out_row = f->out->row_stride;
     s.out_head = f->out->head_stride;
     s.feat = f->x->feat;
