@@ -92,14 +92,14 @@ template <class Kernel> static inline bool starts_early(int device, Kernel kerne
 {
     enum { CARDS = 64 };
     static signed char known[CARDS]; /* 0: not yet asked */
-    int major = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (major < 9 || device >= CARDS) return false;
+    if (device >= CARDS) return false;
     int says = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
     if (!says) {
+        int major = 0;
         cudaFuncAttributes has = {};
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
         if (cudaFuncGetAttributes(&has, kernel) != cudaSuccess) return false;
-        says = has.ptxVersion >= 90 ? 1 : -1;
+        says = major >= 9 && has.ptxVersion >= 90 ? 1 : -1;
         __atomic_store_n(&known[device], (signed char)says, __ATOMIC_RELAXED);
     }
     return says > 0;

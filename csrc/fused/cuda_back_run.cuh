@@ -74,7 +74,7 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
 {
     typedef typename sum_of<T>::type A;
     const fmm_csr *a = call->a;
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     const bool cols = f->pass == FMM_COLS;
     int before;
     TRY(cuda_enter("fused", exec, &before));

@@ -91,7 +91,7 @@ static inline int fused_vec(const fmm_fusion *f)
 template <class T> static fmm_status fused_run(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const fmm_fusion *f = call->fusion;
+    const fmm_fusion *f = fmm_fusion_of(call);
     int before;
     TRY(cuda_enter("fused", exec, &before));
 
