@@ -32,8 +32,6 @@ struct pairs {
     uint32_t *key, *value;
 };
 
-static size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
-
 /* A block to a multiprocessor at most, so that all are there at once on any card. */
 static int64_t blocks_max(int device) { return smaller(fmm_cuda_processors(device), BLOCKS_MAX); }
 
