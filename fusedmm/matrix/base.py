@@ -183,7 +183,7 @@ class Matrix:
             self._set(ptr_t=ptr)  # last: it is what others test, without the lock
         return shared.half
 
-    def settle(self, stored: bool = False) -> None:
+    def _settle(self, stored: bool = False) -> None:
         """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one.
 
         stored: they may have been made by another version of the library.
@@ -226,7 +226,7 @@ class Matrix:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
         self.__post_init__()
-        self.settle(stored=True)
+        self._settle(stored=True)
         self._permute_values()
 
 

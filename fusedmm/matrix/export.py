@@ -65,7 +65,7 @@ def _unflatten(children: Any, cols: int | None) -> CSR:
     adj = CSR(**parts, n_cols=-1 if cols is None else cols)
     adj._set(**in_order)
     if not torch.compiler.is_compiling():
-        adj.settle()
+        adj._settle()
     return adj
 
 

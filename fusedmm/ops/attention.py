@@ -19,7 +19,7 @@ from torch.nn.functional import leaky_relu
 from fusedmm._lib import algorithm_number, numbers_of, ops, sums_dtype
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import FLOATS, is_strided, require_strided
+from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
 from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, require_scalar, rows_of
 from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
 from fusedmm.ops.sddmm import elementwise
