@@ -10,9 +10,9 @@
  * constant memory and every lane reads the same step at the same time; its registers are indexed by
  * the program and hence lie in local memory, which stays in L1.
  *
- *     host     steps --- edge_of_fusion ---> edge_program: kind, factor, scale, shift, and the
- * steps device   kind known ---> edge_direct   registers alone EDGE_PROGRAM -> edge_run      at[16]
- * in local memory, a step after the other
+ *     host     steps ----- edge_of_fusion -----> edge_program: form and steps
+ *     device   form known ----> edge_direct      in registers
+ *              EDGE_PROGRAM --> edge_run         in local memory, a step after the other
  *
  * What an operation computes stands in formulas.def, for the CPU, too. */
 #ifndef FMM_CUDA_FUSED_EDGE_CUH
