@@ -116,6 +116,7 @@ static inline edge_form edge_form_of(const fmm_edge_step &s, edge_form l, edge_f
         if (l.kind == EDGE_PROGRAM || !is_number(r) || !(fabs(1 / r.factor) <= FLT_MAX))
             return none;
         return times(l, 1 / r.factor);
+    /* Functions apply to what is plain; of anything else the form is not known. */
     case FMM_EDGE_SIGMOID:
         return is_plain(l) ? apply(EDGE_SIGMOID_U, 0) : none;
     case FMM_EDGE_EXP:
@@ -141,6 +142,7 @@ template <class A> static inline edge_program<A> edge_of_fusion(const fmm_fusion
     for (int64_t k = 0; k < f->count; k++)
         at[f->steps[k].out] =
             edge_form_of(f->steps[k], at[f->steps[k].left], at[f->steps[k].right]);
+    /* What register 0 holds in the end is w. */
     e.kind = at[0].kind;
     e.valued = at[0].valued;
     e.factor = (A)at[0].factor;
@@ -227,6 +229,7 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
 {
     /* The derivatives follow from F's: by s it is F'(u) scale, by a it is F itself. */
     const A u = s * e.scale + e.shift;
+    /* The identity needs no switch. */
     A f = u, slope = A(1);
     if (e.kind != EDGE_U) {
         switch (e.kind) {
@@ -253,6 +256,7 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
             f = A(1), slope = A(0);
         }
     }
+    /* val multiplies last, as a program would do it. */
     f *= e.factor;
     slope *= e.factor * e.scale;
     return edge_result<A>{e.valued ? f * a : f, e.valued ? slope * a : slope, e.valued ? f : A(0)};
@@ -273,6 +277,7 @@ template <class A> static __device__ __forceinline__ A message_raw(int message, 
     }
 }
 
+/* A channel's activation. */
 template <class A> static __device__ __forceinline__ A activated(int activation, A m)
 {
     switch (activation) {

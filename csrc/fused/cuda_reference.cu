@@ -101,6 +101,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
                                   int64_t row, int64_t h, int64_t tile, int lane)
 {
     typedef typename sum_of<T>::type A;
+    /* Extremes belong to the forward pass; gradients are sums. */
     const bool forward = s.pass == FMM_FORWARD, extreme = forward && s.reduce >= FMM_MAX;
     const bool values = s.pass == FMM_ROWS && s.out2.data && tile == 0;
     const A sign = A(s.reduce == FMM_MIN ? -1 : 1);
@@ -118,6 +119,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out,
         /* An index out of range is skipped: nothing outside of the operands is read. */
         const int32_t far = s.a.idx[begin + n];
         if ((uint32_t)far < (uint32_t)s.a.cols) {
+            /* In COLS the matrix is the transpose, and x belongs to its columns. */
             const bool cols = s.pass == FMM_COLS;
             const pair_at<T> at = {s, cols ? far : row, cols ? row : far, h};
             const int64_t edge = edge_of(s.val, begin + n);
@@ -189,6 +191,7 @@ static __global__ void __launch_bounds__(BLOCK)
 extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
+    /* Absent operands become views without data. */
     const auto view = [](const fmm_dense *d) { return d ? view_dense(d) : dense_view{}; };
     int before;
     REQUIRE(!f->function, FMM_UNSUPPORTED, "fused: a function in C runs on the CPU only");
