@@ -1,8 +1,9 @@
-"""Every private name of torch that fusedmm uses: what it is for, and in which versions of torch it was tried.
+"""Every private name of torch that fusedmm uses: what it is for, and in which versions of torch it is there.
 
-torch may change these without notice, so nothing else in the package names one (tests/test_structure.py looks).
-All of them were tried with torch 2.10, 2.11 and 2.13; a line says where a version differs. An alias costs a call
-nothing, and torch.compile knows the function behind it; a function is where torch's own name must be looked up late.
+torch may change these without notice, so nothing else in the package names one, which a test checks. Each of them is
+in torch 2.10, 2.11 and 2.13, with which the package was tested, and means the same there unless a comment says more.
+An alias costs a call nothing, and torch.compile knows the function behind it. Functions are written where torch's name
+is an attribute, or must not be looked up before it is needed.
 """
 
 from __future__ import annotations

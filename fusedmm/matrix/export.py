@@ -1,10 +1,10 @@
 """A CSR as an argument of exported programs: torch.export sees its tensors.
 
-The number of columns is no tensor and would be a constant of the program, so it stays behind and is read
-off the transpose. Hence an exported program runs on graphs of other sizes, and wants matrices with
-``cache_transpose()``. What it does not take is a matrix of another form than that of its example, and says so: values
-where there were none, and edges in another order than that of the rows where they were in it. A pattern may stand
-where there were values: operators take it as one, and a program that reads ``adj.val`` itself sees no elements.
+The number of columns is no tensor, and would become a constant of the program. So it is left out, and read off the
+transpose: an exported program runs on graphs of other sizes, and needs matrices with ``cache_transpose()``. It refuses
+a matrix of another form than its example had: values where there were none, or edges in another order than that of the
+rows where the example's were in it. A pattern may be given where there were values. Operators take it as a pattern, and
+a program that reads ``adj.val`` itself sees a tensor without elements.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Self loops and the symmetric normalisation of graph convolutions.
 
-Both leave a graph's structure alone once it is made: the structure with self loops is built once per
-structure (kept beside it, in ``derived``), and without a sort, since each row merely gains one entry at
-its end. What remains per step is arithmetic on values: row sums are an SpMM with ones, the scaling by
-``D^-1/2`` on both sides is an SDDMM with that vector, so that gradients of any order are theirs:
-deterministic, without atomics.
+The structure with self loops is made once per structure and cached with it (``structure.derived``). That needs no sort,
+since each row merely gains one entry at its end. What remains for each step is arithmetic on values: row sums are an
+SpMM with ones, and the scaling by ``D^-1/2`` on both sides is an SDDMM with that vector. Gradients of any order are
+therefore those of SpMM and SDDMM, which are deterministic and use no atomics.
 """
 
 from __future__ import annotations

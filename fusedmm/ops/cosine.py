@@ -6,8 +6,8 @@ With gq, gk and gv the gradients of attention's operands,
 
     gu = gk + beta gq    gbeta = sum of gq u    gx = gv + (gu - u <u, gu>) / |x|, without <u, gu> below EPS
 
-Left to torch, the norm's derivative and the three ways to x are two dozen operations on nodes. Where a
-gradient is itself differentiated, it is taken through the formula above.
+In torch, the derivative of the norm and the three paths by which gradients reach x would be two dozen operations on
+nodes. Where a gradient is itself differentiated, it is computed by the formula above.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ gradients of any order exist (csrc/spmm/extreme.c):
 
 y = max_p val[p] x[j]:  share = gy / rows(1, 1), which "counts" keeps in the dtype of sums;
                         gx = cols(val, share);  gval = edges(x, share).
-M itself has no derivative (the extreme is not smooth where it changes hands).
+M itself counts as constant: the extreme has no derivative where another entry becomes the largest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """SDDMM, a function of each edge, and SpMM in one pass.
 
-The gradients of a sum or mean recompute scores in two passes of the library (csrc/fused/fused.c); on a CPU
-plain ones hand two numbers per edge from the first pass to the second, or are one pass where the
-pattern is symmetric and one x serves as all operands. Everything else (maxima's gradients, second
-derivatives, torch.func) goes through ``composite``: the same function of differentiable operations,
-which does store one score per edge, or several numbers per edge and channel where it is not sddmm and
-spmm. Those of large maxima are made in parts of rows (fused_extreme.py), with the memory of one part.
+The gradients of a sum or mean compute scores again, in two passes of the library (csrc/fused/fused.c). On a CPU the
+first pass of a plain dot product hands two numbers per edge to the second; where the pattern is symmetric and one x
+serves as all operands, one pass is enough. Gradients of maxima, second derivatives and torch.func go through
+``composite``: the same function made of differentiable operations. It stores one score per edge, or several numbers per
+edge and channel where it is more than sddmm and spmm. Gradients of large maxima are made some rows at a time
+(fused_extreme.py), which takes the memory of those rows alone.
 """
 
 from __future__ import annotations

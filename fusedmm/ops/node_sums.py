@@ -2,11 +2,11 @@
 
     k[j,h] = <att_k[h], x[j,h]>   q[i,h] = <att_q[h], x[i,h]>   out = attention(adj, q, k, x, score="additive")
 
-Written with torch this is a dozen small products and sums per step beside attention itself: their host time
-is most of what a small graph costs, and each passes over x once more. Here they are three passes over nodes
-(csrc/attention/node_sums.c), and one call of the library forward and one backward, attention included. The
-projection that makes x is taken into the step too: torch's own would be two more steps of autograd. Where a gradient is
-itself differentiated, it is taken through the formula above.
+Written with torch this is a dozen small products and sums per step beside attention itself. Their host time is most of
+what a small graph costs, and each reads x once more. Here they are three passes over the nodes
+(csrc/attention/node_sums.c), in one call of the library forward and one backward, which compute attention as well. The
+projection that makes x belongs to the step too, since torch's own would be two more steps of autograd. Where a gradient
+is itself differentiated, it is computed by the formula above.
 """
 
 from __future__ import annotations

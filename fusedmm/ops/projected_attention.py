@@ -4,10 +4,10 @@
                      k, v, q = p     out = attention(adj, q, k, v, scale=scale) + added
                      k, v, q, skip = p                                  the same + skip
 
-One product gives all maps side by side, and what attends reads them there and leaves their gradients so, for
-the product's own two: one call of the library forward and one backward (csrc/attention/torch_attend_maps.c), where
-parts would be a dozen of torch's, whose host time is most of what a small graph costs. Where a gradient is itself
-differentiated, it is taken through the formula above.
+One product gives all maps side by side. Attention reads them there, and leaves their gradients in the same layout for
+the product's own gradients. That is one call of the library forward and one backward
+(csrc/attention/torch_attend_maps.c). In parts it would be a dozen calls of torch, whose host time is most of what a
+small graph costs. Where a gradient is itself differentiated, it is computed by the formula above.
 """
 
 from __future__ import annotations
