@@ -60,11 +60,15 @@ def test_second_derivatives(name, edge_dim):
     assert torch.autograd.gradgradcheck(lambda x, *e: layer(x, edge_index, *e), x)
 
 
-@pytest.mark.parametrize("name", layers())
-@pytest.mark.parametrize("edge_dim", [None, D])
-def test_compiles(name, edge_dim):
-    if name == "AGNNConv" and edge_dim is not None:
-        pytest.skip("AGNNConv takes no edge features")
+@pytest.mark.parametrize(
+    "edge_dim, name",
+    [
+        *((None, "GATConv"), (D, "GATv2Conv"), (D, "TransformerConv"), (None, "AGNNConv")),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in ((D, "GATConv"), (None, "GATv2Conv"))),
+        pytest.param(None, "TransformerConv", marks=pytest.mark.slow),
+    ],
+)
+def test_compiles(edge_dim, name):
     torch._dynamo.reset()
     layer = make(ours, name) if name == "AGNNConv" else make(ours, name, F_IN, F_OUT, heads=2, edge_dim=edge_dim)
     given = [features(NODES, F_IN), fusedmm.as_csr(graph(), size=NODES).cache_transpose()]
