@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.bounds import assert_within
 from support.fused_oracle import for_edge
 
 import fusedmm
@@ -187,4 +188,14 @@ def test_peak_memory_is_that_of_a_part(device, part):
     # As many threads as there are, and the same bits.
     again = torch.autograd.grad(out, (x, y), g, retain_graph=True)
     assert all(torch.equal(a, b) for a, b in zip(found[1], again, strict=True))
-    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-4) for a, b in zip(*found, strict=True))
+    # The winners of each row, which share its gradient of 1, are those of messages rounded to float32.
+    messages = (x.detach()[:, None] + y.detach()[adj.idx.long()].view(rows, degree, feat)).relu()
+    top = messages.amax(1, keepdim=True)
+    shares = ((messages == top) & (top > 0)).cpu().double()
+    shares /= shares.sum(1, keepdim=True).clamp(min=1)
+    col = adj.idx.cpu().long()
+    exact = shares.sum(1), torch.zeros(rows, feat, dtype=torch.float64).index_add(0, col, shares.flatten(0, 1))
+    counts = torch.tensor(degree), torch.bincount(col, minlength=rows)[:, None]
+    for pair in found:
+        for got, right, count in zip(pair, exact, counts, strict=True):
+            assert_within(got, right, right, count, torch.float32)
