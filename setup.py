@@ -173,7 +173,10 @@ class BuildLibrary(build_ext):
         return fullname.replace(".", os.sep) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        build(Path(self.get_ext_fullpath(ext.name)), ROOT / "build" / "objects")
+        library = Path(self.get_ext_fullpath(ext.name))
+        build(library, ROOT / "build" / "objects")
+        if not self.inplace:  # a wheel brings what plug-ins are compiled with
+            shutil.copytree(CSRC / "include", library.parent / "include", dirs_exist_ok=True)
 
 
 class Wheel(bdist_wheel):

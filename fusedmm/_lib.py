@@ -149,7 +149,8 @@ def build_info() -> dict[str, Any]:
 
     Returns:
         ``version``, ``compiler``, ``isa`` (levels this machine runs), ``cuda`` (None without nvcc, else
-        its version, architectures, runtime and the driver it needs) and ``torch``.
+        its version, architectures, runtime and the driver it needs), ``torch``, and ``include``, the
+        folder of ``fusedmm.h``, for who compiles a plug-in or a program in C.
 
     Example:
         >>> fusedmm.build_info()["version"]
@@ -158,6 +159,9 @@ def build_info() -> dict[str, Any]:
     info: dict[str, Any] = json.loads(library.fmm_build_info())
     info["isa"] = info["isa"].split(",")
     info["torch"] = torch.__version__
+    package = Path(__file__).resolve().parent
+    places = package / "include", package.parent / "csrc" / "include"  # of a wheel, of a checkout
+    info["include"] = str(next(place for place in places if place.is_dir()))
     return info
 
 

@@ -86,10 +86,12 @@ def test_a_wheel_is_whole(tmp_path):
     (wheel,) = tmp_path.glob("fusedmm-*-py3-none-linux_*.whl")
     assert built(wheel, *pip, "install", "--no-deps", "--no-index", "--target", str(tmp_path / "there")) == ""
     code = (
-        "import fusedmm, fusedmm.nn, fusedmm.data, fusedmm.train, pathlib, torch\n"
+        "import os, fusedmm, fusedmm.nn, fusedmm.data, fusedmm.train, pathlib, torch\n"
         "adj = fusedmm.CSR.from_coo(torch.arange(3), torch.arange(3), shape=(3, 3))\n"
         "assert torch.equal(fusedmm.spmm(adj, torch.ones(3, 2)), torch.ones(3, 2))\n"
         "root = pathlib.Path(fusedmm.__file__).parent\n"
+        "assert fusedmm.build_info()['include'] == str(root / 'include')\n"
+        "print(*os.listdir(root / 'include'))\n"
         "print(*(path.relative_to(root) for path in root.rglob('*') if path.suffix in ('.py', '.so', '.typed')))"
     )
     there = {**os.environ, "PYTHONPATH": str(tmp_path / "there"), "FUSEDMM_GRAPHS": ""}
@@ -97,7 +99,8 @@ def test_a_wheel_is_whole(tmp_path):
     assert ran.returncode == 0, ran.stderr
     package = ROOT / "fusedmm"
     wanted = {str(p.relative_to(package)) for p in package.rglob("*") if p.suffix in (".py", ".so", ".typed")}
-    assert set(ran.stdout.split()) == wanted
+    headers = {path.name for path in (ROOT / "csrc" / "include").iterdir()}
+    assert set(ran.stdout.split()) == wanted | headers
 
 
 def planned(*options: str) -> str:
@@ -123,6 +126,7 @@ def test_build_info():
     assert info["compiler"] and info["isa"][0] == "scalar"
     assert set(info["isa"]) <= {"scalar", "avx2", "avx512", "neon"}
     json.dumps(info)
+    assert Path(info["include"], "fusedmm.h").exists()
     assert info["cuda"] is None or isinstance(info["cuda"], dict)
 
 
