@@ -14,29 +14,21 @@
 
 /* Copies index[0, n), n > 0, and whether all of it is in [0, count): a negative number or count - 1
  * - index < 0 sets the sign bit. Plain or and subtract, which every compiler vectorises. */
-static bool copy32(const int32_t *restrict index, int64_t n, int64_t count, int32_t *restrict to)
-{
-    const uint32_t last = (uint32_t)(count - 1);
-    uint32_t seen = 0;
-    for (int64_t p = 0; p < n; p++) {
-        const uint32_t here = (uint32_t)index[p];
-        to[p] = (int32_t)here;
-        seen |= here | (last - here);
+#define COPY(bits)                                                                                 \
+    static bool copy##bits(const int##bits##_t *restrict index, int64_t n, int64_t count,          \
+                           int##bits##_t *restrict to)                                             \
+    {                                                                                              \
+        const uint##bits##_t last = (uint##bits##_t)(count - 1);                                   \
+        uint##bits##_t seen = 0;                                                                   \
+        for (int64_t p = 0; p < n; p++) {                                                          \
+            const uint##bits##_t here = (uint##bits##_t)index[p];                                  \
+            to[p] = (int##bits##_t)here;                                                           \
+            seen |= here | (last - here);                                                          \
+        }                                                                                          \
+        return seen >> (bits - 1) == 0 && count > 0;                                               \
     }
-    return seen >> 31 == 0 && count > 0;
-}
-
-static bool copy64(const int64_t *restrict index, int64_t n, int64_t count, int64_t *restrict to)
-{
-    const uint64_t last = (uint64_t)count - 1;
-    uint64_t seen = 0;
-    for (int64_t p = 0; p < n; p++) {
-        const uint64_t here = (uint64_t)index[p];
-        to[p] = (int64_t)here;
-        seen |= here | (last - here);
-    }
-    return seen >> 63 == 0 && count > 0;
-}
+COPY(32)
+COPY(64)
 
 /* Of a chunk whose ptr is copied already, its ends inside [0, nnz]. Differences of what is not
  * negative do not overflow. */
