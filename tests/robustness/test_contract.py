@@ -5,10 +5,10 @@ One table; every line is tried on every operator and device that it concerns.
 
 import pytest
 import torch
+from fusedmm.normalize import add_self_loops, gcn_norm
 from support.generate import small, works
 
 import fusedmm
-from fusedmm.edge.parse import parse
 from fusedmm.matrix.normalize import add_self_loops, gcn_norm
 
 I64 = 2**63 - 1
@@ -292,83 +292,6 @@ def test_tensors_on_two_devices(cuda):
     with pytest.raises(TypeError, match="ptr on cpu, idx on cuda"):
         fusedmm.CSR.from_csr(vector(0, 1), vector(0).to(cuda))
     works(cuda)
-
-
-# ---- the operators below, called without the wrappers ----
-
-
-def raw(adj, x, val=None, **changed):
-    parts = {"ptr": adj.ptr, "idx": adj.idx, "eid": adj.eid, "plan": adj.plan, **changed}
-    return torch.ops.fusedmm._spmm(*parts.values(), adj.none if val is None else val, x, 0, 0)
-
-
-RAW = [
-    (lambda m, x: raw(m, x, ptr=m.ptr.int()), "ptr must be a vector of int64"),
-    (lambda m, x: raw(m, x, ptr=m.ptr[:0]), r"ptr must have rows \+ 1 elements, not 0"),
-    (lambda m, x: raw(m, x, idx=m.idx.long()), "idx must be a vector of int32"),
-    (lambda m, x: raw(m, x, idx=m.idx[::2]), "idx must be contiguous"),
-    (lambda m, x: raw(m, x, idx=m.idx[None]), "idx must be a vector of int32"),
-    (lambda m, x: raw(m, x, eid=m.eid[:-1].clone()), "eid has 59 elements for 60 entries"),
-    (lambda m, x: raw(m, x, eid=m.eid.long()), "eid must be a vector of int32"),
-    (lambda m, x: raw(m, x, plan=m.idx), "plan must be a vector of uint8"),
-    (lambda m, x: raw(m, x, val=torch.ones(59, device=x.device)), "val has 59 values for 60 entries"),
-    (lambda m, x: raw(m, x, val=torch.ones(60, 2, device=x.device)), "val has 2 heads"),
-    (lambda m, x: raw(m, x, val=m.idx), "val must be float32, float64, float16 or bfloat16"),
-    (lambda m, x: raw(m, x.long()), "x must be float32, float64, float16 or bfloat16"),
-    (lambda m, x: raw(m, x[0]), "x must have 2 or 3 dimensions, not 1"),
-    (
-        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 9, 0),
-        "spmm: no reduction number 9",
-    ),
-    (lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, 99), "99"),
-    (
-        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 2**32, 0),
-        "spmm: no reduction number 2147483647",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, 2**32 + 2),
-        "spmm has no algorithm number 2147483647",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._spmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, 0, -(2**32)),
-        "spmm has no algorithm number -2147483648",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._sddmm(m.ptr, m.idx, m.eid, m.plan, m.none, x[:12], x, 2**32),
-        "sddmm has no algorithm number 2147483647",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._select(
-            m.ptr, m.idx, m.eid, m.plan, m.none, m.none, x, x[:12], m.none, m.none, 2**32
-        ),
-        "select: no form 2147483647",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._fused(
-            m.ptr, m.idx, m.eid, m.plan, m.none, x[:12], x, x, parse("s").program(), 1, 0, 0, 2**32, 0
-        ),
-        "2147483647",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._attention(
-            m.ptr, m.idx, m.eid, m.plan, x[:12, None], x[:, None], x[:, None], *[m.none] * 4, 1.0, 0.2, 0.0, 2**32, 0, 0
-        ),
-        "2147483647",
-    ),
-    (
-        lambda m, x: torch.ops.fusedmm._sddmm(m.ptr, m.idx, m.eid, m.plan, m.none, x, x, 0),
-        "sddmm: a has 15 rows, the matrix 12",
-    ),
-]
-
-
-@pytest.mark.parametrize("call, text", RAW, ids=[r[1] for r in RAW])
-def test_private_operators_check_again(call, text, device):
-    """Exported programs call them with what they have, so they trust nothing either."""
-    adj = small(device=device)
-    with pytest.raises(RuntimeError, match=text):
-        call(adj, torch.ones(15, 3, device=device))
-    works(device)
 
 
 def test_results_beyond_any_memory_are_refused_as_such(device):

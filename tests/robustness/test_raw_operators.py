@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from support.generate import small
+from fusedmm.expression import parse
+from support.generate import small, works
 
 import fusedmm
 
@@ -26,6 +27,7 @@ def sddmm(ptr, idx, eid, plan, val, a, x):
 WRONG = {
     "ptr of int32": (lambda g: {"ptr": g["ptr"].int()}, "ptr must be a vector of int64"),
     "ptr of nothing": (lambda g: {"ptr": g["ptr"][:0]}, "ptr must have rows \\+ 1 elements, not 0"),
+    "idx of int64": (lambda g: {"idx": g["idx"].long()}, "idx must be a vector of int32"),
     "idx of two dimensions": (lambda g: {"idx": g["idx"][None]}, "idx must be a vector of int32"),
     "idx with gaps": (lambda g: {"idx": g["idx"].repeat(2)[::2]}, "idx must be contiguous"),
     "eid of int64": (lambda g: {"eid": g["eid"].long()}, "eid must be a vector of int32"),
@@ -33,6 +35,8 @@ WRONG = {
     "plan of int32": (lambda g: {"plan": g["eid"]}, "plan must be a vector of uint8"),
     "x of one dimension": (lambda g: {"x": g["x"][0]}, "x must have 2 or 3 dimensions, not 1"),
     "x of integers": (lambda g: {"x": g["x"].int()}, "x must be float32, float64, float16 or bfloat16"),
+    "val too short": (lambda g: {"val": g["val"][1:]}, "val has 59 values for 60 entries"),
+    "val of heads": (lambda g: {"val": g["val"][:, None].repeat(1, 2)}, "val has 2 heads"),
     "val of three dimensions": (lambda g: {"val": g["val"][:, None, None]}, "val must have 1 or 2 dimensions, not 3"),
     "val of integers": (lambda g: {"val": g["val"].int()}, "val must be float32, float64, float16 or bfloat16"),
 }
@@ -48,6 +52,43 @@ def test_refused_by_name(name, call, device):
     with pytest.raises(RuntimeError, match="^invalid: .*" + text):
         call(**{**good, **change(good)})
     assert call(**good).isfinite().all()
+
+
+def parts(m):
+    return m.ptr, m.idx, m.eid, m.plan
+
+
+NUMBERS = [
+    (lambda m, x: ops._spmm(*parts(m), m.none, x, 9, 0), "spmm: no reduction number 9"),
+    (lambda m, x: ops._spmm(*parts(m), m.none, x, 0, 99), "spmm has no algorithm number 99"),
+    (lambda m, x: ops._spmm(*parts(m), m.none, x, 2**32, 0), "spmm: no reduction number 2147483647"),
+    (lambda m, x: ops._spmm(*parts(m), m.none, x, 0, 2**32 + 2), "spmm has no algorithm number 2147483647"),
+    (lambda m, x: ops._spmm(*parts(m), m.none, x, 0, -(2**32)), "spmm has no algorithm number -2147483648"),
+    (lambda m, x: ops._sddmm(*parts(m), m.none, x[:12], x, 2**32), "sddmm has no algorithm number 2147483647"),
+    (lambda m, x: ops._sddmm(*parts(m), m.none, x, x, 0), "sddmm: a has 15 rows, the matrix 12"),
+    (
+        lambda m, x: ops._select(*parts(m), m.none, m.none, x, x[:12], m.none, m.none, 2**32),
+        "select: no form 2147483647",
+    ),
+    (
+        lambda m, x: ops._fused(*parts(m), m.none, x[:12], x, x, parse("s").program(), 1, 0, 0, 2**32, 0),
+        "2147483647",
+    ),
+    (
+        lambda m, x: ops._attention(
+            *parts(m), x[:12, None], x[:, None], x[:, None], *[m.none] * 4, 1.0, 0.2, 0.0, 2**32, 0, 0
+        ),
+        "2147483647",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, text", NUMBERS, ids=[f"{k} {n[1]}" for k, n in enumerate(NUMBERS)])
+def test_numbers_of_nothing(call, text, device):
+    """Exported programs call the operators with what they have: numbers are not cut to 32 bits either."""
+    with pytest.raises(RuntimeError, match=text):
+        call(small(device=device), torch.ones(15, 3, device=device))
+    works(device)
 
 
 def test_operands_of_two_dtypes(device):
