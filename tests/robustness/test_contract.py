@@ -5,7 +5,6 @@ One table; every line is tried on every operator and device that it concerns.
 
 import pytest
 import torch
-from fusedmm.normalize import add_self_loops, gcn_norm
 from support.generate import small, works
 
 import fusedmm
