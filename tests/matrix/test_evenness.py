@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from bounds import assert_within, sddmm_oracle, spmm_oracle
+from support.bounds import assert_within, sddmm_oracle, spmm_oracle
 
 import fusedmm
 from fusedmm.matrix.structure import EVEN, NEITHER, TILED, UNEVEN, evenness
