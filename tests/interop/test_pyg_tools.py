@@ -5,133 +5,46 @@ import pickle
 import subprocess
 import sys
 import types
-import warnings
 from unittest import mock
 
 import pytest
 import torch
+from pyg_nets import (
+    EDGES,
+    LAYERS,
+    METADATA,
+    D,
+    F,
+    Plain,
+    hetero_inputs,
+    inputs,
+    metadata,
+    net,
+    pyg,
+    quiet,
+    same,
+    swapped,
+    with_gradients,
+)
+from pyg_watchers import (
+    check_attention_explainer,
+    check_gnn_explainer,
+    check_graph_mask_explainer,
+    check_hooks,
+    check_pg_explainer,
+    check_set_masks,
+    check_to_captum_model,
+)
 from support.machine import ROOT
-from support.parity import on
-from support.small_graph import NODES, features, graph
+from support.small_graph import NODES, features
+from torch_geometric import utils
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
 
 import fusedmm
 from fusedmm import nn as ours
 
-pyg = pytest.importorskip("torch_geometric.nn")
-from torch_geometric import explain, utils  # noqa: E402
-from torch_geometric.data import Data  # noqa: E402
-from torch_geometric.explain.algorithm.utils import clear_masks, set_masks  # noqa: E402
-from torch_geometric.loader import NeighborLoader  # noqa: E402
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-F, D = 6, 3  # of nodes, and of edges
-EDGES = [("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "by", "author")]
-METADATA = ["paper", "author"], EDGES
-
-
-def mlp():
-    return torch.nn.Sequential(torch.nn.Linear(F, F), torch.nn.ReLU(), torch.nn.Linear(F, F))
-
-
-LAYERS = {  # each gives F features, and takes pairs of nodes where PyG's does
-    "GCN": lambda m: m.GCNConv(F, F, add_self_loops=False),
-    "GCN loops": lambda m: m.GCNConv(F, F),
-    "SAGE": lambda m: m.SAGEConv(F, F, project=True),
-    "SAGE learnt": lambda m: m.SAGEConv(F, F, aggr=["max", "softmax"], aggr_kwargs={"aggrs_kwargs": [{}, LEARNT]}),
-    "GIN": lambda m: m.GINConv(mlp(), 0.3, True),
-    "GINE": lambda m: m.GINEConv(mlp(), edge_dim=D),
-    "GAT": lambda m: m.GATConv((F, F), 2, heads=3, edge_dim=D, add_self_loops=False),
-    "GAT loops": lambda m: m.GATConv(F, F, heads=2, concat=False, residual=True),
-    "GATv2": lambda m: m.GATv2Conv(F, 2, heads=3, edge_dim=D, add_self_loops=False),
-    "Transformer": lambda m: m.TransformerConv(F, 2, heads=3, beta=True, edge_dim=D),
-    "AGNN": lambda m: m.AGNNConv(add_self_loops=False),
-}
-LEARNT = {"t": 0.7, "learn": True, "channels": F}
-EDGED = ("GINE", "GAT", "GATv2", "Transformer")
-ALONE = ("GCN", "GCN loops", "AGNN")  # one kind of nodes
-LOOPED = ("GCN loops", "GAT loops")
-
-
-class Net(torch.nn.Module):
-    """Two layers, with what their edges carry."""
-
-    def __init__(self, name):
-        super().__init__()
-        self.conv1, self.conv2, self.lin = LAYERS[name](pyg), LAYERS[name](pyg), pyg.Linear(F, 4)
-
-    def forward(self, x, edge_index, *edge_attr):
-        return self.lin(self.conv2(self.conv1(x, edge_index, *edge_attr).relu(), edge_index, *edge_attr))
-
-
-class Edged(Net):
-    """The same with a named argument, as torch.fx needs it."""
-
-    def forward(self, x, edge_index, edge_attr):
-        return self.lin(self.conv2(self.conv1(x, edge_index, edge_attr).relu(), edge_index, edge_attr))
-
-
-class Plain(Net):
-    def forward(self, x, edge_index):
-        return self.lin(self.conv2(self.conv1(x, edge_index).relu(), edge_index))
-
-
-def net(name, device="cpu"):
-    torch.manual_seed(5)
-    model = (Edged if name in EDGED else Plain)(name).double()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1)  # biases and eps start at zero, which would hide them
-    return model.to(device)
-
-
-def swapped(model):
-    """A copy with our layers."""
-    done = ours.convert(copy.deepcopy(model))
-    assert done.swapped and not done.left
-    return done.model
-
-
-def inputs(name, device="cpu"):
-    attr = [features(40, D, seed=6)] if name in EDGED else []
-    return on(device, [features(NODES, F), graph(loops=name != "AGNN"), *attr])
-
-
-def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
-
-
-def alike(found, expected):
-    """Masks that were trained: on CUDA PyG adds messages up in any order, and training makes more of that."""
-    close = {"rtol": 1e-9, "atol": 1e-11} if found.device.type == "cpu" else {"rtol": 1e-3, "atol": 1e-3}
-    torch.testing.assert_close(found, expected, **close)
-
-
-def with_gradients(model, args):
-    """The result, and the gradients of all parameters that have one."""
-    out = model(*args)
-    total = sum(o.square().sum() for o in out.values()) if isinstance(out, dict) else out.square().sum()
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    return out, [g for g in torch.autograd.grad(total, wanted, allow_unused=True) if g is not None]
-
-
-def hetero_inputs(name, kinds, device="cpu"):
-    attr = [{k: features(40, D, seed=7 + s) for s, k in enumerate(kinds)}] if name in EDGED else []
-    x = {"paper": features(NODES, F), "author": features(NODES, F, seed=8)}
-    nodes = {t for k in kinds for t in (k[0], k[2])}
-    edges = {k: graph(loops=name != "AGNN", seed=s) for s, k in enumerate(kinds)}
-    return on(device, [{t: x[t] for t in nodes}, edges, *attr])
-
-
-def metadata(name):
-    kinds = [("paper", "cites", "paper"), ("paper", "likes", "paper")] if name in (*ALONE, *LOOPED) else EDGES
-    return ([t for t in METADATA[0] if any(t in k for k in kinds)], kinds)
-
-
-def quiet(f, *args, **kwargs):
-    torch.manual_seed(9)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return f(*args, **kwargs)
 
 
 # ---- what each line of the table says ----
@@ -291,118 +204,6 @@ def check_get_embeddings_hetero(device):
     found = utils.get_embeddings_hetero(swapped(model), None, *args)
     assert found
     same(found, utils.get_embeddings_hetero(model, None, *args))
-
-
-def explainer(model, algorithm, edge_mask_type="object", **options):
-    config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
-    return explain.Explainer(
-        model, algorithm, explanation_type="model", edge_mask_type=edge_mask_type, model_config=config, **options
-    )
-
-
-def explained(device, make, names=tuple(LAYERS), **options):
-    """Each explanation is PyG's, and behind it our layers compute as before."""
-    for name in names:
-        model, (x, edge_index, *attr) = net(name, device), inputs(name, device)
-        named = {"edge_attr": attr[0]} if attr else {}
-        mine, found = swapped(model), []
-        before = mine(x, edge_index, *attr)
-        for one in (mine, model):
-            run = quiet(explainer, one, make(), **options)
-            found.append(quiet(run, x, edge_index, index=2, **named))
-        for key in ("edge_mask", "node_mask"):
-            if key in found[1]:
-                alike(found[0][key], found[1][key])
-                assert found[0][key].any()
-        assert torch.equal(mine(x, edge_index, *attr), before) and not mine.conv1._watched
-
-
-def check_gnn_explainer(device):
-    explained(device, lambda: explain.GNNExplainer(epochs=3), node_mask_type="attributes")
-
-
-def check_attention_explainer(device):
-    explained(device, explain.AttentionExplainer, ("GAT", "GAT loops", "GATv2", "Transformer"))
-
-
-def check_pg_explainer(device):
-    for name in ("GCN loops", "GAT"):
-        model, (x, edge_index, *attr) = net(name, device), inputs(name, device)
-        found, named = [], {"edge_attr": attr[0]} if attr else {}
-        config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
-        for one in (swapped(model), model):
-            torch.manual_seed(1)
-            algorithm = explain.PGExplainer(epochs=2).to(device).double()
-            run = explain.Explainer(
-                one, algorithm, explanation_type="phenomenon", edge_mask_type="object", model_config=config
-            )
-            target = torch.zeros(NODES, dtype=torch.long, device=device)
-            for epoch in range(2):
-                quiet(algorithm.train, epoch, one, x, edge_index, target=target, index=2, **named)
-            found.append(quiet(run, x, edge_index, target=target, index=2, **named).edge_mask)
-        assert found[0].any()
-        alike(*found)
-
-
-def check_graph_mask_explainer(device):
-    for name in ("GCN", "SAGE"):
-        model, (x, edge_index) = net(name, device).float(), inputs(name, device)
-        found = []
-        for one in (swapped(model), model):
-            algorithm = explain.GraphMaskExplainer(2, epochs=2, log=False).to(device)
-            found.append(quiet(explainer(one, algorithm), x.float(), edge_index, index=2).edge_mask)
-        alike(*found)
-
-
-def check_to_captum_model(device):
-    for name in LAYERS:
-        model, (x, edge_index, *attr) = net(name, device), inputs(name, device)
-        mask = torch.rand(1, 40, dtype=torch.float64, device=device, requires_grad=True)
-        found = []
-        for one in (swapped(model), model):
-            of_edges = pyg.to_captum_model(one, "edge", 2)(mask, x, edge_index, *attr)
-            of_both = pyg.to_captum_model(one, "node_and_edge", 2)(x[None], mask, edge_index, *attr)
-            of_nodes = pyg.to_captum_model(one, "node", 2)(x[None], edge_index, *attr)
-            found.append([of_edges, of_both, of_nodes, *torch.autograd.grad(of_edges.sum(), mask)])
-        same(*found)
-
-
-def floats(t):
-    return isinstance(t, torch.Tensor) and t.is_floating_point()
-
-
-def check_hooks(device):
-    """Each of PyG's hooks, which all change what they see."""
-    changes = {
-        "register_propagate_forward_pre_hook": lambda m, i: (i[0].flip(1), *i[1:]),
-        "register_propagate_forward_hook": lambda m, i, out: 2 * out,
-        "register_message_forward_pre_hook": lambda m, i: ({k: 2 * t if floats(t) else t for k, t in i[0].items()},),
-        "register_message_forward_hook": lambda m, i, out: out.cos(),
-        "register_aggregate_forward_pre_hook": lambda m, i: ({**i[0], "index": i[0]["index"].roll(1)},),
-        "register_aggregate_forward_hook": lambda m, i, out: out - 1,
-    }
-    for name in LAYERS:
-        layer, args = LAYERS[name](pyg).double().to(device), inputs(name, device)
-        mine = swapped(layer)
-        plain = mine(*args)
-        for register, change in changes.items():
-            handles = [getattr(one, register)(change) for one in (mine, layer)]
-            same(with_gradients(mine, args), with_gradients(layer, args))
-            for handle in handles:
-                handle.remove()
-        assert torch.equal(mine(*args), plain) and not mine._watched
-
-
-def check_set_masks(device):
-    for name in LAYERS:
-        model, args = net(name, device), inputs(name, device)
-        mine, found, mask = swapped(model), [], features(40, seed=4).to(device).requires_grad_()
-        for one in (mine, model):
-            set_masks(one, mask, args[1])
-            found.append([with_gradients(one, args), *torch.autograd.grad(one(*args).sum(), mask)])
-            clear_masks(one)
-        same(*found)
-        same(mine(*args), model(*args))
 
 
 def check_deepcopy(device):
