@@ -257,6 +257,11 @@ static bool run_pass(subject *s, fmm_attention_pass pass, int algorithm)
     return status == FMM_OK;
 }
 
+static void expect_none(const subject *s, int64_t wrong, const char *results)
+{
+    CHECK(wrong == 0, "%s: %" PRId64 " of %s", s->name, wrong, results);
+}
+
 static void run_all(subject *s)
 {
     const setting *t = s->set;
@@ -288,22 +293,16 @@ static void run_all(subject *s)
         c->lse = lse;
         c->lse_rest = rest;
         if (!ran) continue;
-        int64_t wrong = wrong_outputs(s, &out, &outs, &written, &left);
-        CHECK(wrong == 0, "%s: %" PRId64 " of out and lse", text, wrong);
-        wrong = t->score == FMM_ADDITIVE ? wrong_pos(s) : 0;
-        CHECK(wrong == 0, "%s: %" PRId64 " of pos and pos_w", text, wrong);
-        if (run_pass(s, FMM_ATTENTION_WEIGHTS, algorithm->number)) wrong = wrong_edges(s);
-        CHECK(wrong == 0, "%s: %" PRId64 " weights", text, wrong);
+        expect_none(s, wrong_outputs(s, &out, &outs, &written, &left), "out and lse");
+        if (t->score == FMM_ADDITIVE) expect_none(s, wrong_pos(s), "pos and pos_w");
+        if (run_pass(s, FMM_ATTENTION_WEIGHTS, algorithm->number))
+            expect_none(s, wrong_edges(s), "weights");
         if (!run_pass(s, FMM_ATTENTION_ROWS, algorithm->number)) continue;
-        wrong = wrong_edges(s);
-        CHECK(wrong == 0, "%s: %" PRId64 " of gbias, gweight and weights", text, wrong);
-        wrong = wrong_sides(s);
-        CHECK(wrong == 0, "%s: %" PRId64 " of gq", text, wrong);
-        wrong = t->score == FMM_GATV2 ? wrong_att(s) : 0;
-        CHECK(wrong == 0, "%s: %" PRId64 " of gatt", text, wrong);
+        expect_none(s, wrong_edges(s), "gbias, gweight and weights");
+        expect_none(s, wrong_sides(s), "gq");
+        if (t->score == FMM_GATV2) expect_none(s, wrong_att(s), "gatt");
         if (!run_pass(s, FMM_ATTENTION_COLS, algorithm->number)) continue;
-        wrong = wrong_sides(s);
-        CHECK(wrong == 0, "%s: %" PRId64 " of gk and gv", text, wrong);
+        expect_none(s, wrong_sides(s), "gk and gv");
         for (size_t r = 0; r < sizeof results / sizeof *results; r++)
             CHECK(gaps_kept(results[r]), "%s: wrote between elements of result %zu", text, r);
     }
