@@ -22,7 +22,7 @@ from fusedmm._lib import REDUCTIONS
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
 from fusedmm.ops.spmm import spmm
-from fusedmm.ops.spmm_sddmm import spmm_back, spmm_run
+from fusedmm.ops.spmm_sddmm import SpMM, spmm_back
 
 Optional = Tensor | None
 ONE_STEP = ("sum", "mean")
@@ -65,7 +65,7 @@ def _forward(
     adj: CSR, reduce: str, x: Tensor, target: Optional, weight: Tensor, bias: Optional, own: Optional
 ) -> tuple[Tensor, Tensor]:
     """out and s of the formula above, without a gradient."""
-    s = spmm_run(adj, False, None, x, REDUCTIONS[reduce], 0)
+    s = SpMM.run((adj, False, REDUCTIONS[reduce], 0), None, x)
     out = linear(s, weight, bias)
     return out if own is None else out.addmm_(x if target is None else target, own.t()), s
 

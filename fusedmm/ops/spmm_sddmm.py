@@ -95,19 +95,6 @@ def right_side(adj: Matrix, x: Tensor) -> Tensor:
     return autocast(x)
 
 
-def spmm_run(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-    """The kernel, without a gradient."""
-    ptr, idx, eid, plan = half(adj, transposed)
-    if val is None:
-        val = adj.none
-    elif val is adj.val:
-        here = adj.constant_values(transposed)
-        if here.numel():
-            val, eid = here, adj.none
-    result: Tensor = run(_spmm, x, ptr, idx, eid, plan, val, x, reduce, algorithm)
-    return result
-
-
 def sddmm_half(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
     """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
     if a is b and torch.compiler.is_compiling():
@@ -240,7 +227,15 @@ class SpMM(Formula):
     @staticmethod
     def run(call: Any, val: Values, x: Tensor) -> Tensor:
         adj, transposed, reduce, algorithm = call
-        return spmm_run(adj, transposed, val, x, reduce, algorithm)
+        ptr, idx, eid, plan = half(adj, transposed)
+        if val is None:
+            val = adj.none
+        elif val is adj.val:
+            here = adj.constant_values(transposed)
+            if here.numel():
+                val, eid = here, adj.none
+        result: Tensor = run(_spmm, x, ptr, idx, eid, plan, val, x, reduce, algorithm)
+        return result
 
     @staticmethod
     def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
