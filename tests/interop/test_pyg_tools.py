@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 import torch
-from pyg_nets import (
+from support.machine import ROOT
+from support.pyg_nets import (
     EDGES,
     LAYERS,
     METADATA,
@@ -26,7 +27,7 @@ from pyg_nets import (
     swapped,
     with_gradients,
 )
-from pyg_watchers import (
+from support.pyg_watchers import (
     check_attention_explainer,
     check_gnn_explainer,
     check_graph_mask_explainer,
@@ -35,7 +36,6 @@ from pyg_watchers import (
     check_set_masks,
     check_to_captum_model,
 )
-from support.machine import ROOT
 from support.small_graph import NODES, features
 from torch_geometric import utils
 from torch_geometric.data import Data

@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 import torch
-from parity import on
-from small_graph import NODES, features, graph
 
 from fusedmm import nn as ours
+from support.parity import on
+from support.small_graph import NODES, features, graph
 
 pyg = pytest.importorskip("torch_geometric.nn")
 

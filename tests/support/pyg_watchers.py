@@ -1,10 +1,11 @@
 """PyG's tools that watch messages, on our layers: explainers, Captum, hooks and masks. Checks of test_pyg_tools.py."""
 
 import torch
-from pyg_nets import LAYERS, alike, inputs, net, pyg, quiet, same, swapped, with_gradients
-from small_graph import NODES, features
 from torch_geometric import explain
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
+
+from support.pyg_nets import LAYERS, alike, inputs, net, pyg, quiet, same, swapped, with_gradients
+from support.small_graph import NODES, features
 
 
 def explainer(model, algorithm, edge_mask_type="object", **options):
