@@ -4,11 +4,10 @@ From the second size on torch compiles for every size but 1 and 0, of which it m
 makes a constant of a size, the third one shows it by one more compilation.
 """
 
-import itertools
-
 import pytest
 import torch
 import torch._dynamo.testing
+from support.turns import in_turn
 
 import fusedmm
 from fusedmm import nn, presets
@@ -20,12 +19,6 @@ AXES = {
     "heads": [(9, 2, 4), (9, 3, 4), (9, 5, 4)],
     "features": [(9, 2, 4), (9, 2, 6), (9, 2, 3)],
 }
-
-
-def in_turn(names, ways):
-    """Of every name one way, so that neighbours, which share code, have different ones; the others are slow."""
-    for (k, name), (w, way) in itertools.product(enumerate(names), enumerate(ways)):
-        yield pytest.param(name, way, marks=[pytest.mark.slow] if (k - w) % len(ways) else [], id=f"{name}-{way}")
 
 
 @pytest.fixture(autouse=True)

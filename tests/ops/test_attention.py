@@ -9,6 +9,7 @@ import torch.utils._python_dispatch
 from support.attention_oracle import Given, algorithms, assert_close, attention_oracle, keeps
 from support.bounds import UNIT, accumulator
 from support.generate import Case, cases, run_or_decline
+from support.turns import in_turn
 
 import fusedmm
 
@@ -162,11 +163,14 @@ def test_wide_and_many_heads(score, heads, feat, device):
             check(algorithm, name, got, expected, torch.float32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("heads, feat", [(2, 8), (3, 8), (8, 8), (33, 8), (1, 64), (5, 64), (2, 128)])
-@pytest.mark.parametrize("score", ["dot", "additive", "gatv2", "gatv2, k is v"])
-def test_heads_that_lanes_fill(score, heads, feat, dtype, device):
+SIZES = [(2, 8), (3, 8), (8, 8), (33, 8), (1, 64), (5, 64), (2, 128)]
+KINDS = ["dot", "additive", "gatv2", "gatv2, k is v"]
+
+
+@pytest.mark.parametrize("score, size, dtype", in_turn(KINDS, SIZES, [torch.float32, torch.bfloat16]), ids=str)
+def test_heads_that_lanes_fill(score, size, dtype, device):
     """Sizes that have kernels of their own on a GPU: rows of no, few and 3,000 entries."""
+    heads, feat = size
     call, g = long_rows(dtype, device, heads, feat), torch.Generator().manual_seed(1)
     score, same = score.partition(",")[0], "is" in score
     width = () if score == "additive" else (feat,)

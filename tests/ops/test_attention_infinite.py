@@ -6,6 +6,7 @@ import torch
 from support.attention_oracle import Given, Result, algorithms, assert_close, attention_oracle, softmax_of
 from support.bounds import assert_within
 from support.generate import run_or_decline
+from support.turns import in_turn
 from torch.nn.functional import leaky_relu
 
 import fusedmm
@@ -71,11 +72,15 @@ def operands(score, rows, cols, heads, feat, dtype, device):
     return [None if t is None else t.to(dtype) for t in ((q / feat**0.5 if score == "dot" else q), k, v, att)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("heads,feat", SHAPES, ids=str)
-@pytest.mark.parametrize("where", ["v", "k", "k is v", "q", "bias"])
-@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
-def test_forward(score, where, heads, feat, dtype, device):
+SCORES = ["dot", "additive", "gatv2"]
+WHERE = ["v", "k", "k is v", "q", "bias"]
+
+
+@pytest.mark.parametrize(
+    "score, where, shape, dtype", in_turn(SCORES, WHERE, SHAPES, [torch.float32, torch.bfloat16]), ids=str
+)
+def test_forward(score, where, shape, dtype, device):
+    heads, feat = shape
     if score == "additive" and where == "k is v":
         pytest.skip("k is one number a head")
     adj, at, what = rows_with_one(device)

@@ -1,11 +1,11 @@
 """Derivatives of fused by differences, of every score, message and reduction."""
 
-import itertools
 import random
 
 import pytest
 import torch
 from support.fused_oracle import for_edge
+from support.turns import in_turn
 
 import fusedmm
 from fusedmm._lib import MESSAGES, REDUCTIONS, SCORES
@@ -13,17 +13,8 @@ from fusedmm._lib import MESSAGES, REDUCTIONS, SCORES
 SMOOTH = ["s*a", "sigmoid(s)", "a/(1+s**2)", "exp(-s/2)*a", "softplus(s + a)", "tanh(s)*a - s"]
 
 
-CHOICES = list(itertools.product((s for s in SCORES if s != "additive"), MESSAGES, REDUCTIONS))
-
-
-def in_turn(score, message, reduce):
-    """Of the reductions one for each score and message, so that all pairs of the three choices are there."""
-    places = (list(choices).index(c) for choices, c in ((SCORES, score), (MESSAGES, message), (REDUCTIONS, reduce)))
-    return sum(places) % len(REDUCTIONS) == 0
-
-
 @pytest.mark.parametrize(
-    "score, message, reduce", [c if in_turn(*c) else pytest.param(*c, marks=pytest.mark.slow) for c in CHOICES]
+    "score, message, reduce", in_turn([s for s in SCORES if s != "additive"], MESSAGES, REDUCTIONS)
 )
 def test_gradcheck(score, message, reduce):
     """First and second derivatives by differences, with and without heads."""
