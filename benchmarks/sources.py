@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".py", ".cpp"}
+SUFFIXES = {".c", ".h", ".inc", ".def", ".cu", ".cuh", ".py", ".cpp"}
 LIBRARY = ("csrc", "fusedmm")  # what decides a result
 TESTED = (*LIBRARY, "tests")
 

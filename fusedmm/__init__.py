@@ -1,5 +1,6 @@
 """Sparse kernels for graph neural networks: SpMM and SDDMM that are each other's gradient, on CPU and CUDA."""
 
+from fusedmm import _fakes as _fakes  # registers with torch what makes results without numbers
 from fusedmm import data as data
 from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info

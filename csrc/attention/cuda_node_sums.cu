@@ -333,10 +333,10 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node
     s.each = fmm_node_rows(FMM_CUDA, s.rows), s.count = fmm_node_parts(FMM_CUDA, s.rows);
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
-    REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "gat: more heads than int counts");
+    REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "node_sums: more heads than int counts");
     REQUIRE(call->form != FMM_NODE_SPREAD ||
                 s.count * ceil_div(s.heads * s.feat, FMM_NODE_COLUMNS) <= INT32_MAX,
-            FMM_UNSUPPORTED, "gat: more nodes and channels than a grid");
+            FMM_UNSUPPORTED, "node_sums: more nodes and channels than a grid");
     if (s.feat % VEC == 0 && aligned(s))
         launch_form<T, VEC>(exec, call->form, s);
     else
@@ -349,11 +349,11 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node
 extern "C" fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call)
 {
     int before;
-    TRY(cuda_enter("gat", exec, &before));
+    TRY(cuda_enter("node_sums", exec, &before));
     const fmm_status status = call->x.dtype == FMM_F64    ? launch<double>(exec, call)
                               : call->x.dtype == FMM_F16  ? launch<__half>(exec, call)
                               : call->x.dtype == FMM_BF16 ? launch<__nv_bfloat16>(exec, call)
                                                           : launch<float>(exec, call);
-    const fmm_status left = cuda_leave("gat", exec, before);
+    const fmm_status left = cuda_leave("node_sums", exec, before);
     return status == FMM_OK ? left : status;
 }

@@ -22,7 +22,7 @@
 
 #include <inttypes.h>
 
-#define OP "gat"
+#define OP "node_sums"
 
 /* `sums` says that d has the type of sums, else it has x's dtype. */
 static fmm_status check_shape(const char *name, const fmm_dense *d, const fmm_dense *x,

@@ -167,7 +167,7 @@ static void rows(StableIValue *stack, uint64_t inputs, uint64_t results)
     finish(&s, stack);
 }
 
-/* What _gat_delta may have packed of lse, its rest, delta and q; without elements the pass does
+/* What _node_delta may have packed of lse, its rest, delta and q; without elements the pass does
  * that. */
 static bool take_packed(attend *s)
 {

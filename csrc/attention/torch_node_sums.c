@@ -1,4 +1,4 @@
-/* fusedmm::_gat_scores and _gat_delta: the sums that additive attention needs of each node by
+/* fusedmm::_node_scores and _node_delta: the sums that additive attention needs of each node by
  * itself. node_sums.c has the equations. x, out and their gradients are [n, H, C], att is [1, H,
  * C], k, q and their gradients are [n, H, 1]. Whatever else is one number per node and head is [n,
  * H]. A tensor without elements is absent. */
@@ -50,7 +50,7 @@ static void scores(StableIValue *stack, uint64_t inputs, uint64_t results)
         if (!give(&f, &c.score[t], &out[t], &x, &c.x, false, 3)) goto done;
     f.status = fmm_node_sums(&f.exec, &c);
 done:
-    frame_finish(&f, "gat_scores", stack, out, 2);
+    frame_finish(&f, "node_scores", stack, out, 2);
 }
 
 /* (gout, out, lse, lse_rest, glse, pos, pos_w, q, float slope) -> delta, gq, packed. gq has no
@@ -85,14 +85,14 @@ static void delta(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.packed = packs ? out[PACKED].data : NULL;
     f.status = fmm_node_sums(&f.exec, &c);
 done:
-    frame_finish(&f, "gat_delta", stack, out, RESULTS);
+    frame_finish(&f, "node_delta", stack, out, RESULTS);
 }
 
-const fmm_torch_operator fmm_torch_gat[] = {
-    {"_gat_scores", "_gat_scores(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)",
+const fmm_torch_operator fmm_torch_node_sums[] = {
+    {"_node_scores", "_node_scores(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)",
      .kernel = scores},
-    {"_gat_delta",
-     "_gat_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
+    {"_node_delta",
+     "_node_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
      "Tensor pos_w, Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
      .kernel = delta},
     {0},

@@ -13,19 +13,19 @@ enum { PANEL = 128 };
 
 static void run(int64_t first, int64_t last, void *ctx)
 {
-    const fmm_select_call *call = ctx;
-    static void (*const of_dtype[])(const fmm_select_call *, int64_t, int64_t) = {
-        [FMM_F32] = select_rows_f32,
-        [FMM_F64] = select_rows_f64,
-        [FMM_F16] = select_rows_f16,
-        [FMM_BF16] = select_rows_bf16,
+    const fmm_extreme_call *call = ctx;
+    static void (*const of_dtype[])(const fmm_extreme_call *, int64_t, int64_t) = {
+        [FMM_F32] = extreme_rows_f32,
+        [FMM_F64] = extreme_rows_f64,
+        [FMM_F16] = extreme_rows_f16,
+        [FMM_BF16] = extreme_rows_bf16,
     };
     of_dtype[call->x->dtype](call, first, last);
 }
 
-fmm_status fmm_cpu_select(const fmm_exec *exec, const fmm_select_call *call)
+fmm_status fmm_extreme_cpu(const fmm_exec *exec, const fmm_extreme_call *call)
 {
-    fmm_select_call copy = *call;
+    fmm_extreme_call copy = *call;
     fmm_parallel(exec, call->a->rows, run, &copy);
     return FMM_OK;
 }

@@ -23,7 +23,7 @@ struct operand {
     int64_t row_stride, head_stride;
 };
 
-template <class T> struct select_args { /* names as in extreme.h */
+template <class T> struct extreme_args { /* names as in extreme.h */
     csr_view a;
     edge_view val, weight;
     operand x, y, z, g;
@@ -44,8 +44,9 @@ static __device__ __forceinline__ typename sum_of<T>::type at(const operand &d, 
 
 /* Whether entry (i, j) is chosen. The product is rounded as y was, so that equal means equal. */
 template <class T>
-static __device__ __forceinline__ bool chosen(const select_args<T> &s, typename sum_of<T>::type val,
-                                              int64_t i, int64_t j, int64_t h, int64_t c)
+static __device__ __forceinline__ bool chosen(const extreme_args<T> &s,
+                                              typename sum_of<T>::type val, int64_t i, int64_t j,
+                                              int64_t h, int64_t c)
 {
     return widen(narrow<T>(val * at<T>(s.x, j, h, c))) == at<T>(s.y, i, h, c);
 }
@@ -53,10 +54,10 @@ static __device__ __forceinline__ bool chosen(const select_args<T> &s, typename 
 /* ROWS, COUNTS and COLS. For COLS the matrix at hand is the transpose, so its rows are j. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    select_rows(const __grid_constant__ select_args<T> s)
+    extreme_rows(const __grid_constant__ extreme_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    const bool cols = s.form == FMM_SELECT_COLS;
+    const bool cols = s.form == FMM_EXTREME_COLS;
     const int64_t count = s.a.rows * s.heads * s.feat;
     for (int64_t k = this_thread(); k < count; k += all_threads()) {
         const int64_t c = k % s.feat, h = k / s.feat % s.heads, row = k / s.feat / s.heads;
@@ -82,7 +83,7 @@ static __global__ void __launch_bounds__(BLOCK)
 /* EDGES. An entry whose column lies outside gets 0. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    select_edges(const __grid_constant__ select_args<T> s)
+    extreme_edges(const __grid_constant__ extreme_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     const int lane = threadIdx.x % WARP;
@@ -111,38 +112,38 @@ static operand view(const fmm_dense *d) { return operand{d->data, d->row_stride,
 
 /* A thread for each output of rows and columns, a warp for each of edges; both walk on from there.
  */
-template <class T> static void launch(const fmm_exec *exec, const fmm_select_call *call)
+template <class T> static void launch(const fmm_exec *exec, const fmm_extreme_call *call)
 {
     enum { BLOCKS_MAX = 1 << 20 };
     /* COUNTS writes numbers of entries, in the type of sums. */
-    select_args<T> s;
+    extreme_args<T> s;
     s.a = view_csr(call->a);
     s.val = view_edges(call->a, call->val);
     s.weight = view_edges(call->a, call->weight);
     s.x = view(call->x), s.y = view(call->y), s.z = view(call->z), s.g = view(call->g);
     s.out = static_cast<T *>(call->out->data);
-    s.counts = call->form == FMM_SELECT_COUNTS
+    s.counts = call->form == FMM_EXTREME_COUNTS
                    ? static_cast<typename sum_of<T>::type *>(call->out->data)
                    : NULL;
     s.out_row = call->out->row_stride, s.out_head = call->out->head_stride;
     s.heads = call->x->heads, s.feat = call->x->feat;
     s.form = call->form;
-    const bool edges = call->form == FMM_SELECT_EDGES;
+    const bool edges = call->form == FMM_EXTREME_EDGES;
     const int64_t threads =
         edges ? call->a->nnz * s.heads * WARP : call->a->rows * s.heads * s.feat;
     const unsigned blocks = (unsigned)smaller(ceil_div(threads, BLOCK), BLOCKS_MAX);
     if (!blocks) return;
     if (edges)
-        select_edges<T><<<blocks, BLOCK, 0, stream_of(exec)>>>(s);
+        extreme_edges<T><<<blocks, BLOCK, 0, stream_of(exec)>>>(s);
     else
-        select_rows<T><<<blocks, BLOCK, 0, stream_of(exec)>>>(s);
+        extreme_rows<T><<<blocks, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
 /* One launch, whatever the form. */
-extern "C" fmm_status fmm_cuda_select(const fmm_exec *exec, const fmm_select_call *call)
+extern "C" fmm_status fmm_extreme_cuda(const fmm_exec *exec, const fmm_extreme_call *call)
 {
     int before;
-    TRY(cuda_enter("select", exec, &before));
+    TRY(cuda_enter("extreme", exec, &before));
     for_dtype(call->x->dtype, [&](auto element) { launch<decltype(element)>(exec, call); });
-    return cuda_leave("select", exec, before);
+    return cuda_leave("extreme", exec, before);
 }

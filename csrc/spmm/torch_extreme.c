@@ -1,4 +1,4 @@
-/* fusedmm::_select: products over the entries that a max or min chose; see extreme.c. */
+/* fusedmm::_extreme: products over the entries that a max or min chose; see extreme.c. */
 #include "../torch/frame.h"
 #include "extreme.h"
 
@@ -12,15 +12,15 @@ static bool take_optional(frame *f, int k, const char *name, fmm_dense *d)
 }
 
 /* (ptr, idx, eid, plan, val, weight, x, y, z, g, int form) -> out */
-static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
+static void extreme(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     enum { VAL = 4, WEIGHT, X, Y, Z, G, TENSORS };
     frame f;
     fmm_csr a;
     fmm_dense val, weight, x, y, z, g, out_view;
     tensor x_given, y_given, out = {0};
-    const fmm_select_form form = (fmm_select_form)frame_int(stack[TENSORS]);
-    const bool cols = form == FMM_SELECT_COLS, edges = form == FMM_SELECT_EDGES;
+    const fmm_extreme_form form = (fmm_extreme_form)frame_int(stack[TENSORS]);
+    const bool cols = form == FMM_EXTREME_COLS, edges = form == FMM_EXTREME_EDGES;
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, TENSORS) || !frame_dense(&f, X, "x", &x, &x_given) ||
         !frame_dense(&f, Y, "y", &y, &y_given) || !take_optional(&f, Z, "z", &z) ||
@@ -30,7 +30,7 @@ static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
         goto done;
     const int64_t edge_size[2] = {a.nnz, x.heads};
     const int64_t flat[2] = {a.rows, x.feat}, headed[3] = {a.rows, x.heads, x.feat};
-    const bool heads = x_given.dim == 3, wide = form == FMM_SELECT_COUNTS && x.dtype != FMM_F64;
+    const bool heads = x_given.dim == 3, wide = form == FMM_EXTREME_COUNTS && x.dtype != FMM_F64;
     if (!frame_allocate(&f, x_given.dim - edges,
                         edges   ? edge_size
                         : heads ? headed
@@ -44,27 +44,27 @@ static void selected(StableIValue *stack, uint64_t inputs, uint64_t results)
     out_view.feat = edges ? 1 : x.feat;
     out_view.head_stride = out_view.feat;
     out_view.row_stride = x.heads * out_view.feat;
-    f.status = fmm_select(&f.exec, &(fmm_select_call){.form = form,
-                                                      .a = &a,
-                                                      .val = &val,
-                                                      .weight = &weight,
-                                                      .x = &x,
-                                                      .y = &y,
-                                                      .z = &z,
-                                                      .g = &g,
-                                                      .out = &out_view});
+    f.status = fmm_extreme(&f.exec, &(fmm_extreme_call){.form = form,
+                                                        .a = &a,
+                                                        .val = &val,
+                                                        .weight = &weight,
+                                                        .x = &x,
+                                                        .y = &y,
+                                                        .z = &z,
+                                                        .g = &g,
+                                                        .out = &out_view});
 done:
-    frame_finish(&f, "select", stack, &out, 1);
+    frame_finish(&f, "extreme", stack, &out, 1);
 }
 
-const fmm_torch_operator fmm_torch_select[] = {
-    {"_select",
-     "_select(" FMM_HALF
+const fmm_torch_operator fmm_torch_extreme[] = {
+    {"_extreme",
+     "_extreme(" FMM_HALF
      "Tensor val, Tensor weight, Tensor x, Tensor y, Tensor z, Tensor g, int form) -> Tensor",
-     .kernel = selected},
+     .kernel = extreme},
     /* clang-format off */
-    FMM_NUMBER(FMM_SELECT_ROWS), FMM_NUMBER(FMM_SELECT_COLS), FMM_NUMBER(FMM_SELECT_EDGES),
-    FMM_NUMBER(FMM_SELECT_COUNTS),
+    FMM_NUMBER(FMM_EXTREME_ROWS), FMM_NUMBER(FMM_EXTREME_COLS), FMM_NUMBER(FMM_EXTREME_EDGES),
+    FMM_NUMBER(FMM_EXTREME_COUNTS),
     /* clang-format on */
     {0},
 };

@@ -46,7 +46,7 @@ _rows: Any = ops._attention_rows.default
 _cols: Any = ops._attention_cols.default
 # (gout, out, lse, its rest, glse or none, pos, pos_w, q or none, slope) -> delta, gq where pos is there, and what
 # backward_cols of additive scores takes as packed: csrc/attention/node_sums.c
-row_sums: Any = ops._gat_delta.default
+row_sums: Any = ops._node_delta.default
 
 
 class Options(NamedTuple):

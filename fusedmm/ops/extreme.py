@@ -24,7 +24,7 @@ from fusedmm.matrix.base import Matrix
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_operand, flat_values
 from fusedmm.ops.spmm_sddmm import SpMM, as_channels, half, kind_of, like_values, run, serves_all
 
-ROWS, COLS, EDGES, COUNTS = numbers_of("FMM_SELECT_", "rows", "cols", "edges", "counts").values()
+ROWS, COLS, EDGES, COUNTS = numbers_of("FMM_EXTREME_", "rows", "cols", "edges", "counts").values()
 
 
 Reached = tuple[Matrix, bool, Values, Tensor, Tensor]  # adj, transposed, val, x, y: what M is made of
@@ -110,7 +110,7 @@ class ExtremeSums(Formula):
         adj, transposed, form = call
         ptr, idx, eid, plan = half(adj, not transposed if form == COLS else transposed)
         val, weight, z, g = (adj.none if t is None else t for t in (val, weight, z, g))
-        result: Tensor = run(ops._select.default, x, ptr, idx, eid, plan, val, weight, x, y, z, g, form)
+        result: Tensor = run(ops._extreme.default, x, ptr, idx, eid, plan, val, weight, x, y, z, g, form)
         return result
 
     @staticmethod

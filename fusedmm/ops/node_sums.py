@@ -26,7 +26,7 @@ from fusedmm.ops.spmm_sddmm import gradients, run
 
 Call = tuple[CSR, float, float]  # the matrix, slope and dropout
 
-_scores: Any = ops._gat_scores.default
+_scores: Any = ops._node_scores.default
 _attend: Any = ops._attend_self.default
 _attend_back: Any = ops._attend_self_back.default
 

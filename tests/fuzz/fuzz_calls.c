@@ -57,10 +57,10 @@ static void sddmm(input *in, shared *s)
     fmm_sddmm(&s->exec, &s->a, &val, &x, &b, &e, s->algorithm);
 }
 
-static void selected(input *in, shared *s)
+static void extreme(input *in, shared *s)
 {
-    const fmm_select_form form = (fmm_select_form)below(in, 4);
-    const bool cols = form == FMM_SELECT_COLS, edges = form == FMM_SELECT_EDGES;
+    const fmm_extreme_form form = (fmm_extreme_form)below(in, 4);
+    const bool cols = form == FMM_EXTREME_COLS, edges = form == FMM_EXTREME_EDGES;
     const int64_t n = cols ? s->a.cols : s->a.rows, m = cols ? s->a.rows : s->a.cols;
     const fmm_dense none = {.heads = 1, .feat = 1};
     const fmm_dense val = values(in, s), weight = values(in, s);
@@ -70,15 +70,15 @@ static void selected(input *in, shared *s)
     const fmm_dense g = byte(in) & 1 ? view(in, s->dtype, n, s->heads, s->feat) : none;
     const fmm_dense out =
         view(in, s->dtype, edges ? s->a.nnz : s->a.rows, s->heads, edges ? 1 : s->feat);
-    fmm_select(&s->exec, &(fmm_select_call){.form = form,
-                                            .a = &s->a,
-                                            .val = &val,
-                                            .weight = &weight,
-                                            .x = &x,
-                                            .y = &y,
-                                            .z = &z,
-                                            .g = &g,
-                                            .out = &out});
+    fmm_extreme(&s->exec, &(fmm_extreme_call){.form = form,
+                                              .a = &s->a,
+                                              .val = &val,
+                                              .weight = &weight,
+                                              .x = &x,
+                                              .y = &y,
+                                              .z = &z,
+                                              .g = &g,
+                                              .out = &out});
 }
 
 static fmm_dense maybe(input *in, fmm_dtype dtype, int64_t rows, int64_t heads, int64_t feat)
@@ -270,8 +270,8 @@ static void structure(input *in, shared *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static void (*const calls[])(input *, shared *) = {spmm,  sddmm,    attention,
-                                                       fused, selected, structure};
+    static void (*const calls[])(input *, shared *) = {spmm,  sddmm,   attention,
+                                                       fused, extreme, structure};
     input in = {.bytes = bytes, .left = size, .state = 88172645463325252u};
     release_slots();
     in.state += (uint64_t)byte(&in) << 32;

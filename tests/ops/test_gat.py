@@ -42,7 +42,7 @@ def draw(size, dtype, device):
 @pytest.mark.parametrize("size", [*SIZES, NO_CHANNELS], ids=str)
 def test_scores(size, dtype, device):
     x, _, *att = draw(size, dtype, device)
-    for found, a in zip(ops._gat_scores(x, *att), att, strict=True):
+    for found, a in zip(ops._node_scores(x, *att), att, strict=True):
         terms = x.double() * a.double()
         close(found, terms.sum(-1, keepdim=True), terms.abs().sum(-1, keepdim=True), size[2], dtype)
 
@@ -55,7 +55,7 @@ def test_delta(size, dtype, device):
     lse, glse, pos_w = (torch.randn(size[:2], device=device, dtype=sums(dtype)) for _ in range(3))
     lse[0, 0] = -torch.inf
     none = out.new_empty(0)
-    delta, gq, _ = ops._gat_delta(gout, out, lse, none, glse, pos, pos_w, none, SLOPE)
+    delta, gq, _ = ops._node_delta(gout, out, lse, none, glse, pos, pos_w, none, SLOPE)
     g, terms, above = gout.double(), gout.double() * out.double(), gout.double() * pos.double()
     exact = terms.sum(-1) - glse.double()
     size_of = terms.abs().sum(-1) + glse.double().abs()
@@ -64,7 +64,7 @@ def test_delta(size, dtype, device):
     size_of = above.abs().sum(-1) + size_of * pos_w.double().abs() + glse.double().abs()
     assert gq.flatten()[0] == 0
     close(gq.flatten()[1:], exact_gq.flatten()[1:], size_of.flatten()[1:], size[2] + 3, dtype)
-    delta, gq, _ = ops._gat_delta(gout, out, none, none, none, none, none, none, SLOPE)
+    delta, gq, _ = ops._node_delta(gout, out, none, none, none, none, none, none, SLOPE)
     close(delta, terms.sum(-1), terms.abs().sum(-1), size[2], dtype)
     assert gq.numel() == 0 and g.shape == size
 
@@ -85,11 +85,11 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     assert torch.equal(other, gx) and all(map(torch.equal, without[:2], totals[:2])) and not without[2].numel()
     assert [t.shape for t in totals] == [(1, heads, feat), (1, heads, feat), (heads * feat,)]
 
-    k, q = ops._gat_scores(x, *att)
+    k, q = ops._node_scores(x, *att)
     o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
     same, *lses, pos, pos_w = attention.forward(o, operands)
     assert torch.equal(same.flatten(1), out)
-    delta, gq, packed = ops._gat_delta(gout, same, *lses, none, pos, pos_w, q, SLOPE)
+    delta, gq, packed = ops._node_delta(gout, same, *lses, none, pos, pos_w, q, SLOPE)
     gk, gv = attention.backward_cols(o, operands, lses, delta, gout, 3)
     assert (packed.numel() > 0) == (device == "cuda")
     assert all(map(torch.equal, attention.backward_cols(o, operands, lses, delta, gout, 3, packed), (gk, gv)))
@@ -103,7 +103,7 @@ def test_gradients_spread_over_nodes(size, dtype, device):
 @pytest.mark.parametrize("size", [(0, 3, 4), (5, 0, 4), (5, 3, 0)], ids=str)
 def test_nothing(size, device):
     x, gv, *att = draw(size, torch.float32, device)
-    k, q = ops._gat_scores(x, *att)
+    k, q = ops._node_scores(x, *att)
     assert k.shape == q.shape == (*size[:2], 1) and not k.any() and not q.any()
     if size[1]:
         half = (x.new_zeros(size[0] + 1, dtype=torch.int64), x.new_empty(0, dtype=torch.int32))
@@ -122,26 +122,26 @@ def test_strides(device):
     """Views of larger tensors, and gradients that are one number everywhere."""
     x, other, *att = draw((70, 3, 9), torch.float32, device)
     wide = torch.cat([x, other], -1)
-    for found, expected in zip(ops._gat_scores(wide[..., :9], *att), ops._gat_scores(x, *att), strict=True):
+    for found, expected in zip(ops._node_scores(wide[..., :9], *att), ops._node_scores(x, *att), strict=True):
         assert torch.equal(found, expected)
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
     one, none = torch.ones((), device=device).expand(70, 3, 9), x.new_empty(0)
-    found = ops._gat_delta(one, turned, none, none, none, none, none, none, SLOPE)[0]
-    assert torch.equal(found, ops._gat_delta(one.contiguous(), x, none, none, none, none, none, none, SLOPE)[0])
+    found = ops._node_delta(one, turned, none, none, none, none, none, none, SLOPE)[0]
+    assert torch.equal(found, ops._node_delta(one.contiguous(), x, none, none, none, none, none, none, SLOPE)[0])
 
 
 def test_wrong_shapes_are_refused(device):
     x, gv, *att = draw((10, 3, 4), torch.float32, device)
     wrong = [
-        lambda: ops._gat_scores(x, att[0], att[1][:, :2]),
-        lambda: ops._gat_scores(x, att[0][0], att[1]),
-        lambda: ops._gat_scores(x, att[0].double(), att[1]),
-        lambda: ops._gat_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 5, SLOPE),
+        lambda: ops._node_scores(x, att[0], att[1][:, :2]),
+        lambda: ops._node_scores(x, att[0][0], att[1]),
+        lambda: ops._node_scores(x, att[0].double(), att[1]),
+        lambda: ops._node_delta(x, gv[:5], x.new_empty(0), *[x.new_empty(0)] * 5, SLOPE),
     ]
     for call in wrong:
         with pytest.raises(RuntimeError, match="invalid"):
             call()
-        assert ops._gat_scores(x, *att)[0].shape == (10, 3, 1)
+        assert ops._node_scores(x, *att)[0].shape == (10, 3, 1)
 
 
 def graph(device, n=40):
@@ -225,11 +225,11 @@ def test_operators_pass_opcheck(dtype, device):
     none = x.new_empty(0)
     numbers = [torch.randn(70, 2, device=device) for _ in range(4)]
     pos = torch.randn(70, 2, 5, device=device)
-    check_operator(ops._gat_scores.default, (x, *att))
+    check_operator(ops._node_scores.default, (x, *att))
     call = (x, other, *numbers[:3], pos, numbers[3], x[..., :1], SLOPE)
-    check_operator(ops._gat_delta.default, call)
-    check_operator(ops._gat_delta.default, (*call[:7], none, SLOPE))
-    check_operator(ops._gat_delta.default, (x, other, none, none, none, none, none, none, SLOPE))
+    check_operator(ops._node_delta.default, call)
+    check_operator(ops._node_delta.default, (*call[:7], none, SLOPE))
+    check_operator(ops._node_delta.default, (x, other, none, none, none, none, none, none, SLOPE))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

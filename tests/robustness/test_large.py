@@ -115,5 +115,5 @@ def test_nodes_farther_apart_than_uint32_counts(apart, room):
     values = torch.randint(-4, 5, (2, heads, feat)).bfloat16()
     x.copy_(values)
     att = torch.randint(-4, 5, (2, 1, heads, feat)).bfloat16()
-    for score, a in zip(torch.ops.fusedmm._gat_scores(x, *att.to(x.device)), att, strict=True):
+    for score, a in zip(torch.ops.fusedmm._node_scores(x, *att.to(x.device)), att, strict=True):
         assert torch.equal(score.cpu(), (values * a).sum(-1, keepdim=True))

@@ -67,8 +67,8 @@ NUMBERS = [
     (lambda m, x: ops._sddmm(*parts(m), m.none, x[:12], x, 2**32), "sddmm has no algorithm number 2147483647"),
     (lambda m, x: ops._sddmm(*parts(m), m.none, x, x, 0), "sddmm: a has 15 rows, the matrix 12"),
     (
-        lambda m, x: ops._select(*parts(m), m.none, m.none, x, x[:12], m.none, m.none, 2**32),
-        "select: no form 2147483647",
+        lambda m, x: ops._extreme(*parts(m), m.none, m.none, x, x[:12], m.none, m.none, 2**32),
+        "extreme: no form 2147483647",
     ),
     (
         lambda m, x: ops._fused(*parts(m), m.none, x[:12], x, x, parse("s").program(), 1, 0, 0, 2**32, 0),

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import _fake, algorithm_number, ops, raise_translated
+from fusedmm._fakes import fake
+from fusedmm._lib import algorithm_number, ops, raise_translated
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.sddmm import sddmm
 
 
-@_fake("_rowsum")
+@fake("_rowsum")
 def _(ptr, idx, eid, plan, val, algorithm):  # type: ignore[no-untyped-def]
     return val.new_empty((ptr.size(0) - 1, *val.shape[1:]))
 
