@@ -156,7 +156,7 @@ def test_a_build_without_cuda_says_what_to_do():
 def test_an_unbuilt_checkout_says_how_to_build_it(tmp_path):
     shutil.copytree(Path(fusedmm.__file__).parent, tmp_path / "fusedmm", ignore=shutil.ignore_patterns("*.so", "__py*"))
     ran = subprocess.run([sys.executable, "-c", "import fusedmm"], cwd=tmp_path, capture_output=True, text=True)
-    assert "libfusedmm.so" in ran.stderr and "in a checkout `pip install .` builds it" in ran.stderr, ran.stderr
+    assert "libfusedmm.so" in ran.stderr and "in a checkout `pip install -e .` builds it" in ran.stderr, ran.stderr
 
 
 def test_it_needs_torch_in_the_process():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.fused_oracle import Stages, assert_near, for_edge, forward
-from support.machine import COLS, KINDS, ROWS, matrix
+from test_sddmm_tiles import COLS, KINDS, ROWS, matrix
 
 import fusedmm
 

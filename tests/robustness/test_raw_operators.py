@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from fusedmm.expression import parse
 from support.generate import small, works
 
 import fusedmm
+from fusedmm.edge.parse import parse
 
 ops = torch.ops.fusedmm
 

@@ -56,7 +56,7 @@ def flicker(t, good, bad):
 
 MAKE = {
     "plain": lambda edges, nodes: fusedmm.CSR.from_edge_index(edges, size=nodes),
-    "with loops": lambda edges, nodes: looped_edges(edges, nodes, nodes),
+    "with loops": lambda edges, nodes: looped_edges(fusedmm.CSR, edges, nodes, nodes),
 }
 
 

@@ -52,8 +52,8 @@ def _made(dtypes: Sequence[torch.dtype]) -> Iterator[tuple[torch.Tensor, ...]]:
             yield from _of_operators(dtype, heads)
         for make, edge_shape in LAYERS.values():
             edge = () if edge_shape is None else (torch.rand(edge_shape, dtype=dtype),)
-            yield (make().to(dtype)(torch.randn(NODES, 4, dtype=dtype, requires_grad=True), EDGES, *edge),)
-    adj = fusedmm.CSR.from_edge_index(EDGES, size=NODES)
+            yield (make().to(dtype)(torch.randn(NODES, 4, dtype=dtype, requires_grad=True), EDGES.clone(), *edge),)
+    adj = fusedmm.CSR.from_edge_index(EDGES.clone(), size=NODES)
     fusedmm.CSR.from_csr(adj.ptr, adj.idx)
     for loops in (False, True):
         torch.ops.fusedmm._compress(*EDGES, NODES, NODES, loops, 1)
