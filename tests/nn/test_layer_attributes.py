@@ -61,10 +61,57 @@ def test_methods_that_are_never_called_are_refused(name, method, device):
         return
     mine, args = layer(name, device=device), inputs(name, device)
     before = mine(*args)
-    for act in (lambda: getattr(mine, method)(*args), lambda: setattr(mine, method, print)):
+    later = lambda: setattr(kind, method, print)  # noqa: E731
+    for act in (lambda: getattr(mine, method)(*args), lambda: setattr(mine, method, print), later):
         with pytest.raises(TypeError, match=f"^{name}: {text}"):
             act()
     assert torch.equal(mine(*args), before)
+
+
+@pytest.mark.parametrize("attribute", FIXED)
+def test_what_is_fixed_can_be_no_property(attribute):
+    with pytest.raises(TypeError, match=f"^Mine: {attribute} is chosen when a layer is made, and can be no property"):
+        type("Mine", (ours.SAGEConv,), {attribute: property(lambda self: "target_to_source")})
+
+
+MAPS = [("GATv2Conv", "lin_l"), ("GATv2Conv", "lin_r"), ("TransformerConv", "lin_key"), ("TransformerConv", "lin_query")]
+MAPS += [("GATConv", "lin"), ("GCNConv", "lin"), ("SAGEConv", "lin_l")]
+
+
+@pytest.mark.parametrize("name, where", MAPS)
+def test_a_map_of_another_class_takes_the_place_of_ours(name, where, device):
+    """A plain linear map, and one that knows no sizes, as adapters of large models are."""
+    mine, peer, args = layer(name, device=device), layer(name, theirs, device), inputs(name, device)
+    bias = getattr(peer, where).bias is not None
+    for make_map in (torch.nn.Linear, lambda *size, bias: torch.nn.Sequential(torch.nn.Linear(*size, bias=bias))):
+        put = make_map(F, F, bias=bias).double().to(device)
+        for one in (mine, peer):
+            setattr(one, where, copy.deepcopy(put))
+        torch.testing.assert_close(mine(*args), peer(*args), rtol=1e-10, atol=1e-12)
+
+
+def test_a_projection_that_was_not_made_is_none(device):
+    """PyG's layer asks for the map before it uses it, whatever project says later."""
+    mine, peer, args = layer("SAGEConv", device=device), layer("SAGEConv", theirs, device), inputs("SAGEConv", device)
+    mine.project = peer.project = True
+    torch.testing.assert_close(mine(*args), peer(*args), rtol=1e-10, atol=1e-12)
+    mine.reset_parameters()
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_more_columns_than_there_are_numbers_for(name):
+    with pytest.raises(ValueError, match=rf"^{name}: heads \* out_channels must be positive and below 2\^31, not"):
+        getattr(ours, name)(4, 2**30, heads=2**30)
+
+
+def test_entries_that_a_torch_matrix_repeats_are_as_many_edges(device):
+    """docs/pyg.md says so; PyG adds them up, which coalesce does here too."""
+    where = torch.tensor([[0, 0, 1], [1, 1, 0]], device=device)
+    twice = torch.sparse_coo_tensor(where, torch.ones(3, device=device, dtype=torch.float64), (2, 2))
+    mine, peer = layer("SAGEConv", device=device), layer("SAGEConv", theirs, device)
+    x = torch.randn(2, F, dtype=torch.float64, device=device)
+    torch.testing.assert_close(mine(x, twice.coalesce()), peer(x, twice), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(mine(x, twice), mine(x, where.flip(0)), rtol=1e-10, atol=1e-12)
 
 
 def test_a_subclass_may_replace_what_is_called(device):

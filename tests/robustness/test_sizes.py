@@ -89,6 +89,14 @@ def test_huge_numbers(what):
             assert re.search(f"{name}|shape" if "of stencil" in what else name, str(error)), f"{error} of {what}"
 
 
+def test_a_scale_is_a_number_of_the_sums():
+    q = X.new_tensor([[1e-20], [1e-20]])
+    adj = fusedmm.CSR.from_edge_index(torch.tensor([[0, 1], [0, 0]]), size=2)
+    with pytest.raises(ValueError, match=r"^attention: scale must be within 3\.40282e\+38, .* not 1e\+40"):
+        fusedmm.attention(adj, q, q, q, scale=1e40)
+    assert fusedmm.attention(adj, q.double(), q.double(), q.double(), scale=1e40).isfinite().all()
+
+
 def test_numbers_that_a_dtype_has_are_taken():
     adj = pattern().with_values(ATTR[:, 0])
     for fill in (3.0, float("inf"), 3, True, Fraction(1, 4), 2**64):
