@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from fusedmm._lib import sums_dtype
 from fusedmm._torch_compat import are_transforms_active, graph_break, in_forward_mode
 from fusedmm.matrix.base import Matrix
-from fusedmm.matrix.structure import FLOATS, require_number, require_strided
+from fusedmm.matrix.structure import FLOATS, INTEGERS, require_number, require_strided
 
 Size = int | tuple[int, int] | None
 
@@ -86,6 +86,8 @@ def require_scalar(op: str, name: str, number: Any) -> None:
     """
     if isinstance(number, Tensor) and number.requires_grad:
         raise TypeError(f"{op}: {name} gets no gradient; multiply an operand by it, or give {name}.item()")
+    if isinstance(number, Tensor) and (number.layout != torch.strided or number.dtype not in (*FLOATS, *INTEGERS)):
+        raise TypeError(f"{op}: {name} must be a number, not a tensor of {number.dtype}, {number.layout}")
     if isinstance(number, Real):
         require_number(f"{op}: {name}", number, torch.float64)
         return

@@ -74,8 +74,13 @@ def test_what_is_fixed_can_be_no_property(attribute):
         type("Mine", (ours.SAGEConv,), {attribute: property(lambda self: "target_to_source")})
 
 
-MAPS = [("GATv2Conv", "lin_l"), ("GATv2Conv", "lin_r"), ("TransformerConv", "lin_key"), ("TransformerConv", "lin_query")]
-MAPS += [("GATConv", "lin"), ("GCNConv", "lin"), ("SAGEConv", "lin_l")]
+MAPS = [
+    ("GATv2Conv", "lin_l"),
+    ("GATv2Conv", "lin_r"),
+    ("TransformerConv", "lin_key"),
+    ("TransformerConv", "lin_query"),
+]
+MAPS += [("TransformerConv", "lin_query"), ("GATConv", "lin"), ("GCNConv", "lin"), ("SAGEConv", "lin_l")]
 
 
 @pytest.mark.parametrize("name, where", MAPS)

@@ -97,6 +97,15 @@ def test_a_scale_is_a_number_of_the_sums():
     assert fusedmm.attention(adj, q.double(), q.double(), q.double(), scale=1e40).isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["scale", "slope", "dropout"])
+def test_a_number_may_be_a_plain_tensor_of_one(name):
+    half = torch.tensor(0.5)
+    assert attend(**{name: half}).shape == X.shape
+    for odd in (half.to_sparse(), half.to(torch.complex64), half.to(torch.float8_e4m3fn), half.to(torch.uint16)):
+        with pytest.raises(TypeError, match=f"^attention: {name} must be a number, not a tensor of {odd.dtype}, "):
+            attend(**{name: odd})
+
+
 def test_numbers_that_a_dtype_has_are_taken():
     adj = pattern().with_values(ATTR[:, 0])
     for fill in (3.0, float("inf"), 3, True, Fraction(1, 4), 2**64):
