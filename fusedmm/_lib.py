@@ -147,7 +147,7 @@ def build_info() -> dict[str, Any]:
     Returns:
         ``version``, ``compiler``, ``isa`` (levels this machine runs), ``cuda`` (None without nvcc, else
         its version, architectures, runtime and the driver it needs), ``torch``, and ``include``, the
-        folder of ``fusedmm.h``, for who compiles a plug-in or a program in C.
+        folder of ``fusedmm.h``, for who compiles a plug-in or a program in C (None where it was left out).
 
     Example:
         >>> fusedmm.build_info()["version"]
@@ -158,7 +158,7 @@ def build_info() -> dict[str, Any]:
     info["torch"] = torch.__version__
     package = Path(__file__).resolve().parent
     places = package / "include", package.parent / "csrc" / "include"  # of a wheel, of a checkout
-    info["include"] = str(next(place for place in places if place.is_dir()))
+    info["include"] = next((str(place) for place in places if place.is_dir()), None)
     return info
 
 
