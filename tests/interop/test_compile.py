@@ -9,7 +9,7 @@ import torch
 import torch._dynamo.testing
 import torch.utils.checkpoint
 from support.generate import small
-from support.machine import ROOT
+from support.machine import ROOT, capture
 from torch.library import opcheck
 
 import fusedmm
@@ -248,15 +248,7 @@ def test_cuda_graph_capture(cuda):
         y = layer(adj, x)
         return y, torch.autograd.grad(y.sum(), x)[0]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        y, gx = step()
+    captured, (y, gx) = capture(step)
     for _ in range(3):
         with torch.no_grad():
             x.copy_(torch.randn_like(x))

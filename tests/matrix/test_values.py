@@ -270,19 +270,12 @@ def graphs(device, val, features):
     return ours, {"A": torch_adj, "E": torch_edges, "T": ours["T"]}
 
 
-def layer_and_arguments(call):
-    return re.fullmatch(r"(\w+Conv\(.*\))\((x, .*)\)", call).groups()
-
-
 def both(call, device):
-    """How a layer runs on a line's operands; ours, converted, on the device; PyG's on the CPU; the operands there.
-
-    torch has no maximum of a sparse tensor on CUDA, which PyG's layers ask it for.
-    """
-    made, arguments = layer_and_arguments(call)
+    """How a layer runs on a line's operands; our layer, converted; PyG's, on the CPU; the operands on the device."""
+    made, arguments = re.fullmatch(r"(\w+Conv\(.*\))\((x, .*)\)", call).groups()
     given = {place: names(place, values(0).to(place)) for place in {device, "cpu"}}
     torch.manual_seed(7)
-    peer = eval(made, vars(theirs) | given["cpu"]).double()
+    peer = eval(made, vars(theirs) | given["cpu"]).double()  # on CUDA torch has no maximum of a sparse tensor
     mine = nn.convert(copy.deepcopy(peer)).model.to(device)
     assert type(mine) is getattr(nn, type(peer).__name__)
 
