@@ -20,7 +20,8 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
         task.feat *= task.heads;
         task.heads = 1;
     }
-    /* Short rows are on their way side by side as it is. */
+    /* The kernel loads several short rows of x at once, and so the processor overlaps their waits
+     * by itself: fetching ahead pays from a larger x on. */
     const int64_t bytes = task.feat * (int64_t)fmm_dtype_bytes(x->dtype);
     return fmm_rows_run(exec, &task, x, bytes > 256 ? 1 << 20 : 1 << 23);
 }
