@@ -18,7 +18,7 @@ def fake(name: str) -> Callable[[Callable[..., Any]], None]:
 
     def tensors(args: tuple[Any, ...]) -> list[tuple[str, Tensor]]:
         names = argument_names(getattr(ops, name))
-        return [(a, t) for a, t in zip(names, args, strict=True) if isinstance(t, Tensor)]
+        return [(a, t) for a, t in zip(names, args, strict=False) if isinstance(t, Tensor)]  # torch omits defaults
 
     def refuse(*args: Any) -> NoReturn:
         for argument, t in tensors(args):
@@ -55,45 +55,45 @@ def _sddmm_like(idx: Tensor, a: Tensor) -> Tensor:
 
 
 @fake("_spmm")
-def _(ptr, idx, eid, plan, val, x, reduce, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, reduce, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 
 @fake("spmm")
-def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 
 @fake("_sddmm")
-def _(ptr, idx, eid, plan, val, a, b, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, a, b, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _sddmm_like(idx, a)
 
 
 @fake("sddmm")
-def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _sddmm_like(idx, a)
 
 
 @fake("_fused")
-def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, reduce, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, reduce, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _spmm_like(z if message == MESSAGES["scale"] else x, ptr)
 
 
 @fake("_fused_rows")
-def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     kept = x.new_empty((idx.size(0), *x.shape[1:-1], 2) if wanted & 4 else 0, dtype=sums_dtype(x))
     return _spmm_like(x, ptr) if wanted & 1 else none, _sddmm_like(idx, x) if wanted & 2 else none.clone(), kept
 
 
 @fake("_fused_cols")
-def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     return _spmm_like(y, ptr) if wanted & 1 else none, _spmm_like(z, ptr) if wanted & 2 else none.clone()
 
 
 @fake("_fused_mirrored")
-def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, activation, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, activation, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 

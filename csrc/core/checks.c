@@ -18,6 +18,8 @@ fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr 
             "%s: matrix of %" PRId64 " rows and %" PRId64 " entries", op, a->rows, a->nnz);
     REQUIRE(a->cols >= 0 && a->cols <= INT32_MAX, FMM_INVALID_ARGUMENT,
             "%s: %" PRId64 " columns are outside [0, 2^31)", op, a->cols);
+    REQUIRE((unsigned)a->rows_are <= FMM_ROWS_NEITHER, FMM_INVALID_ARGUMENT,
+            "%s: rows_are is %d, which says nothing of rows", op, (int)a->rows_are);
     REQUIRE(a->ptr, FMM_INVALID_ARGUMENT, "%s: matrix without ptr", op);
     REQUIRE(a->idx || a->nnz == 0, FMM_INVALID_ARGUMENT, "%s: matrix without idx", op);
     return FMM_OK;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* Tensors ptr, idx, eid, plan, val, x, y, z, [g, [kept,]] program, then numbers score, message,
- * activation and either reduce or `wanted`, then algorithm. Wanted are out (1), out2 (2) and of the
- * row pass kept (4), of the column pass the sum of both in out (4). */
+ * activation and either reduce or `wanted`, then algorithm and rows_are. Wanted are out (1), out2
+ * (2) and of the row pass kept (4), of the column pass the sum of both in out (4). */
 enum { VAL = 4, X, Y, Z, G, KEPT };
 
 /* The program [n, 5] float64 on the CPU, whatever the device of the others. */
@@ -92,9 +92,11 @@ static bool allocate(frame *f, const operands *o, int64_t rows, int64_t feat, te
     return true;
 }
 
-static void compute(frame *f, operands *o, int algorithm)
+/* last: algorithm and rows_are. */
+static void compute(frame *f, operands *o, const StableIValue *last)
 {
-    f->status = fmm_fused(&f->exec, &o->a, &o->fusion, algorithm);
+    o->a.rows_are = (fmm_rows)frame_int(last[1]);
+    f->status = fmm_fused(&f->exec, &o->a, &o->fusion, frame_int(last[0]));
 }
 
 static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
@@ -109,8 +111,7 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
         o.fusion.reduce = (fmm_reduce)frame_int(stack[TENSORS + 3]);
         o.fusion.out = &out_view;
         const int64_t feat = o.fusion.z ? o.z.feat : o.x.feat;
-        if (allocate(&f, &o, o.a.rows, feat, &out, &out_view))
-            compute(&f, &o, frame_int(stack[TENSORS + 4]));
+        if (allocate(&f, &o, o.a.rows, feat, &out, &out_view)) compute(&f, &o, &stack[TENSORS + 4]);
     }
     frame_finish(&f, "fused", stack, &out, 1);
 }
@@ -165,7 +166,7 @@ static void backward(StableIValue *stack, fmm_pass pass)
     o.fusion.out = wanted & 1 ? &view[0] : NULL;
     o.fusion.out2 = wanted & 2 ? &view[1] : !rows && wanted & 4 ? &view[0] : NULL;
     if (!take_kept(&f, &o, rows, wanted & 4, &out[2])) goto done;
-    compute(&f, &o, frame_int(stack[tensors + 4]));
+    compute(&f, &o, &stack[tensors + 4]);
 done:
     frame_finish(&f, "fused", stack, out, pass == FMM_ROWS ? 3 : 2);
 }
@@ -184,7 +185,7 @@ static void mirrored(StableIValue *stack, uint64_t inputs, uint64_t results)
         o.fusion.val_t = &o.kept;
         o.fusion.out = &out_view;
         if (allocate(&f, &o, o.a.rows, o.x.feat, &out, &out_view))
-            compute(&f, &o, frame_int(stack[TENSORS + 3]));
+            compute(&f, &o, &stack[TENSORS + 3]);
     }
     frame_finish(&f, "fused", stack, &out, 1);
 }
@@ -203,14 +204,16 @@ static void cols_pass(StableIValue *stack, uint64_t inputs, uint64_t results)
 
 #define OPERANDS FMM_HALF "Tensor val, Tensor x, Tensor y, Tensor z, "
 #define KINDS "Tensor program, int score, int message, int activation, "
-#define GRADIENT KINDS "int wanted, int algorithm) -> (Tensor, Tensor"
+#define GRADIENT KINDS "int wanted, int algorithm" FMM_HALF_ROWS ") -> (Tensor, Tensor"
 const fmm_torch_operator fmm_torch_fused[] = {
-    {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm) -> Tensor", .kernel = forward},
+    {"_fused", "_fused(" OPERANDS KINDS "int reduce, int algorithm" FMM_HALF_ROWS ") -> Tensor",
+     .kernel = forward},
     {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", .kernel = rows_pass},
     {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")",
      .kernel = cols_pass},
     {"_fused_mirrored",
-     "_fused_mirrored(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm) -> Tensor",
+     "_fused_mirrored(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm" FMM_HALF_ROWS
+     ") -> Tensor",
      .kernel = mirrored},
 #define X(id, ...) FMM_NUMBER(id),
     FMM_EDGE_LIST(X)

@@ -1,7 +1,8 @@
 /* fusedmm::_sddmm and fusedmm::sddmm. */
 #include "../torch/frame.h"
 
-/* (ptr, idx, eid, plan, [the same of the transpose,] val, a, b, int algorithm) -> e */
+/* (ptr, idx, eid, plan, [the same of the transpose,] val, a, b, int algorithm, int rows_are[, that
+ * of the transpose]) -> e */
 static void sddmm(StableIValue *stack, int inputs)
 {
     frame f;
@@ -13,6 +14,7 @@ static void sddmm(StableIValue *stack, int inputs)
         !frame_dense(&f, inputs - 2, "a", &a, &given) || !frame_values(&f, inputs - 3, &val) ||
         !frame_matrix(&f, b.rows, &s))
         goto done;
+    s.rows_are = (fmm_rows)frame_int(stack[inputs + 1]);
     const int64_t size[2] = {s.nnz, a.heads};
     if (!frame_allocate(&f, given.dim - 1, size, given.dtype, &out)) goto done;
     e = (fmm_dense){.data = out.data,
@@ -41,9 +43,9 @@ static void sddmm_whole(StableIValue *stack, uint64_t inputs, uint64_t results)
     sddmm(stack, 11);
 }
 
-#define REST "Tensor val, Tensor a, Tensor b, int algorithm) -> Tensor"
+#define REST "Tensor val, Tensor a, Tensor b, int algorithm"
 const fmm_torch_operator fmm_torch_sddmm[] = {
-    {"_sddmm", "_sddmm(" FMM_HALF REST, .kernel = sddmm_half},
-    {"sddmm", "sddmm(" FMM_WHOLE REST, .kernel = sddmm_whole},
+    {"_sddmm", "_sddmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = sddmm_half},
+    {"sddmm", "sddmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = sddmm_whole},
     {0},
 };

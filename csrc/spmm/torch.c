@@ -1,7 +1,8 @@
 /* fusedmm::_spmm and fusedmm::spmm. */
 #include "../torch/frame.h"
 
-/* (ptr, idx, eid, plan, [the same of the transpose,] val, x, int reduce, int algorithm) -> y */
+/* (ptr, idx, eid, plan, [the same of the transpose,] val, x, int reduce, int algorithm, int
+ * rows_are[, that of the transpose]) -> y */
 static void spmm(StableIValue *stack, int inputs)
 {
     frame f;
@@ -13,6 +14,7 @@ static void spmm(StableIValue *stack, int inputs)
     if (!frame_begin(&f, stack, inputs) || !frame_dense(&f, inputs - 1, "x", &x, &given) ||
         !frame_values(&f, inputs - 2, &val) || !frame_matrix(&f, x.rows, &a))
         goto done;
+    a.rows_are = (fmm_rows)frame_int(stack[inputs + 2]);
     y = x;
     y.rows = a.rows;
     y.row_stride = x.heads * x.feat;
@@ -40,10 +42,10 @@ static void spmm_whole(StableIValue *stack, uint64_t inputs, uint64_t results)
     spmm(stack, 10);
 }
 
-#define REST "Tensor val, Tensor x, int reduce, int algorithm) -> Tensor"
+#define REST "Tensor val, Tensor x, int reduce, int algorithm"
 const fmm_torch_operator fmm_torch_spmm[] = {
-    {"_spmm", "_spmm(" FMM_HALF REST, .kernel = spmm_half},
-    {"spmm", "spmm(" FMM_WHOLE REST, .kernel = spmm_whole},
+    {"_spmm", "_spmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = spmm_half},
+    {"spmm", "spmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = spmm_whole},
     /* clang-format off */
     FMM_NUMBER(FMM_SUM), FMM_NUMBER(FMM_MEAN), FMM_NUMBER(FMM_MAX), FMM_NUMBER(FMM_MIN),
     /* clang-format on */

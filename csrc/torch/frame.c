@@ -143,12 +143,13 @@ bool frame_copy(frame *f, const char *name, tensor *t)
 bool frame_take(frame *f, int k, const char *name, tensor *t)
 {
     if (!look(f, f->held[k], t)) return false;
+    if (!t->numel) return true;
     int32_t type, index;
     fmm_torch.aoti_torch_get_device_type(f->held[k], &type);
     fmm_torch.aoti_torch_get_device_index(f->held[k], &index);
-    if (t->numel && (type != f->device_type || index != f->device_index))
+    if (type != f->device_type || index != f->device_index)
         return frame_fail(f, "%s is on another device than the first tensor", name);
-    if (!t->numel || (uintptr_t)t->data % LARGEST_ELEMENT == 0) return true;
+    if ((uintptr_t)t->data % LARGEST_ELEMENT == 0) return true;
     const uintptr_t bytes = element_bytes(t->dtype);
     if ((uintptr_t)t->data % bytes == 0) return true;
     if (f->exec.device == FMM_CPU) return frame_copy(f, name, t);
@@ -227,8 +228,7 @@ bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
     if (plan.numel) {
         if (!is_list(f, names[3], &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
         a->plan = plan.data;
-        a->plan_bytes = (size_t)(plan.numel - plan.numel % 16);
-        a->rows_are = (fmm_rows)(plan.numel % 16); /* Python's plan_of */
+        a->plan_bytes = (size_t)plan.numel;
     }
     return true;
 }

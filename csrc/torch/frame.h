@@ -80,5 +80,9 @@ typedef struct fmm_torch_operator {
 
 #define FMM_HALF "Tensor ptr, Tensor idx, Tensor eid, Tensor plan, "
 #define FMM_WHOLE FMM_HALF "Tensor ptr_t, Tensor idx_t, Tensor eid_t, Tensor plan_t, "
+/* The last arguments of operators whose choice of an algorithm follows from fmm_csr.rows_are, of
+ * either half. Who leaves them out says FMM_ROWS_UNKNOWN. */
+#define FMM_HALF_ROWS ", int rows_are=0"
+#define FMM_WHOLE_ROWS FMM_HALF_ROWS ", int rows_are_t=0"
 
 #endif

@@ -15,7 +15,9 @@ from fusedmm._torch_compat import is_exporting
 from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.structure import (
     NO_TRANSPOSE,
+    UNKNOWN,
     Half,
+    Plan,
     Shared,
     constant,
     is_captured,
@@ -25,6 +27,7 @@ from fusedmm.matrix.structure import (
     require_values,
     shared_by,
     validate,
+    was_measured,
     written,
 )
 from fusedmm.matrix.transpose import transpose
@@ -47,6 +50,8 @@ class Matrix:
     idx_t: Tensor | None = None
     eid_t: Tensor | None = None
     plan_t: Tensor | None = None
+    rows_are: int = UNKNOWN
+    rows_are_t: int = UNKNOWN
     # These are set on each object and are no arguments, since a copy and ``dataclasses.replace`` must make them anew.
     val_here: ClassVar[Tensor | None] = None  # constant values in the order of the matrix's own entries
     val_there: ClassVar[Tensor | None] = None  # the same in the order of the transpose's
@@ -64,17 +69,18 @@ class Matrix:
         val: Tensor | None,
         cols: int,
         check: bool,
-        plan: Tensor | bool = False,
+        plan: Plan | bool = False,
     ) -> M:
         """A matrix of contiguous tensors that have the right dtypes and belong to nobody else.
 
-        plan: the plan, or whether ``plan_of`` may measure rows to make one.
+        plan: what ``plan_of`` answered, or whether it may measure rows.
         """
         none = ptr.new_empty(0, dtype=torch.uint8)
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        adj = cls(ptr, idx, val, eid, plan if isinstance(plan, Tensor) else plan_of(ptr, idx, cols, plan), none, cols)
+        made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan)
+        adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
         if val is not None:
             adj._permute_values()
         return adj
@@ -115,8 +121,9 @@ class Matrix:
         ptr, idx, eid, plan = self.transpose_half()
         self._refresh()
         other = type(self)(
-            ptr, idx, self.val, eid, plan, self.none, self.ptr.shape[0] - 1, self.ptr, self.idx, self.eid, self.plan
-        )
+            ptr, idx, self.val, eid, plan, self.none, self.ptr.shape[0] - 1,
+            self.ptr, self.idx, self.eid, self.plan, self.rows_are_t, self.rows_are,
+        )  # fmt: skip
         other._set(val_here=self.val_there, val_there=self.val_here, _fixed=self._fixed)
         return other
 
@@ -131,22 +138,22 @@ class Matrix:
         require_values(val, self.nnz, self.device)
         other = type(self)(
             self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
-            self.ptr_t, self.idx_t, self.eid_t, self.plan_t,
+            self.ptr_t, self.idx_t, self.eid_t, self.plan_t, self.rows_are, self.rows_are_t,
         )  # fmt: skip
         other._set(_shared=self._shared)
         return other
 
-    def constant_values(self, transposed: bool) -> Tensor:
-        """Current values in the order of the matrix or of its transpose; ``none`` where kernels read val by eid."""
+    def constant_values(self, transposed: bool) -> Tensor | None:
+        """Current values in the order of the matrix or of its transpose; None where kernels read val by eid."""
         here = self.val_there if transposed else self.val_here
         if here is None:
-            return self.none
+            return None
         if torch.compiler.is_compiling():  # an exported program is given values that may be no constants
-            return here if self._fixed and not is_exporting() else self.none
+            return here if self._fixed and not is_exporting() else None
         if written(self.val) != self._written:
             self._permute_values()
-            here = self.val_there if transposed else self.val_here
-        return self.none if here is None else here
+            return self.val_there if transposed else self.val_here
+        return here
 
     def pattern(self: M) -> M:
         """The same structure without values: every entry counts as one."""
@@ -174,23 +181,29 @@ class Matrix:
             return outside(NO_TRANSPOSE, self.transpose_half)
         shared = shared_by(self)
         with shared.lock:
-            if shared.half is None:
-                shared.half = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols)
-            ptr, idx, eid, plan = shared.half
-            self._set(idx_t=idx, eid_t=eid, plan_t=plan)
+            if shared.transpose is None:
+                measure = was_measured(self)
+                shared.transpose = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols, measure)
+            half, rows_are = shared.transpose
+            ptr, idx, eid, plan = half
+            self._set(idx_t=idx, eid_t=eid, plan_t=plan, rows_are_t=rows_are)
             if self.val is not None:
                 self._permute_values()
             self._set(ptr_t=ptr)  # last: it is what others test, without the lock
-        return shared.half
+        return half
 
     def _settle(self, stored: bool = False) -> None:
         """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one.
 
         stored: they may have been made by another version of the library.
         """
-        self._set(plan=_settled(self.plan, self.ptr, self.idx, self.n_cols, stored))
+        here = (self.plan, self.rows_are)
+        plan, rows_are = _settled(here, self.ptr, self.idx, self.n_cols, stored)
+        self._set(plan=plan, rows_are=rows_are)
         if self.ptr_t is not None:
-            self._set(plan_t=_settled(self.plan_t, self.ptr_t, self.idx_t, self.shape[0], stored))  # type: ignore[arg-type]
+            there: Any = (self.plan_t, self.rows_are_t)
+            plan, rows_are = _settled(there, self.ptr_t, self.idx_t, self.shape[0], stored)  # type: ignore[arg-type]
+            self._set(plan_t=plan, rows_are_t=rows_are)
 
     def _set(self, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -230,7 +243,8 @@ class Matrix:
         self._permute_values()
 
 
-def _settled(plan: Tensor, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Tensor:
+def _settled(known: Plan, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Plan:
+    plan, rows_are = known
     if ptr.is_cuda:
-        return plan if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr))
-    return plan.new_empty(0) if plan.numel() else plan  # a CPU needs none
+        return known if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr))
+    return plan.new_empty(0) if plan.numel() else plan, rows_are  # a CPU needs no plan

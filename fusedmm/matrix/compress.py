@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
-from fusedmm.matrix.structure import inside, numbers, own, plan_of, require_range
+from fusedmm.matrix.structure import Plan, inside, numbers, own, plan_of, require_range
 
 OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default
@@ -125,7 +125,7 @@ def is_refused(error: RuntimeError) -> bool:
 
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: int, places: Places
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Plan, Tensor | None]:
     """(ptr, idx, eid, plan, answer) of int64 coordinates in any order; places are what errors call a row and a column.
 
     answer is that of a check that was DEFERRED, or None.

@@ -34,6 +34,7 @@ class CSR(Matrix):
         plan: opaque, what the kernels of this device want to know of the structure.
         n_cols: number of columns.
         ptr_t, idx_t, eid_t, plan_t: the same of the transpose, or None.
+        rows_are, rows_are_t: what is known of the rows' lengths, of A and of its transpose; 0 is nothing.
         none: a tensor without elements on this device, which stands for an absent operand.
 
     Example:

@@ -208,7 +208,7 @@ def _make_looped(adj: M) -> Looped[M]:
     loops = torch.arange(nnz, total, dtype=eid_dtype(total), device=device)
     new_idx = torch.empty_like(place, dtype=torch.int32).scatter_(0, place, torch.cat([idx, node]))
     eid = torch.empty_like(place, dtype=loops.dtype).scatter_(0, place, torch.cat([number.to(loops.dtype), loops]))
-    return Looped(type(adj).make(ptr, new_idx, eid, None, adj.n_cols, False, was_measured(adj.plan)), others)
+    return Looped(type(adj).make(ptr, new_idx, eid, None, adj.n_cols, False, was_measured(adj)), others)
 
 
 @lasting
@@ -261,8 +261,9 @@ def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
         adj = _normalized(adj, None, fill, dtype)
         val = adj.val
     made = type(adj)(
-        adj.ptr, adj.idx, val, adj.eid, adj.plan, adj.none, adj.n_cols, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t
-    )
+        adj.ptr, adj.idx, val, adj.eid, adj.plan, adj.none, adj.n_cols,
+        adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t, adj.rows_are, adj.rows_are_t,
+    )  # fmt: skip
     if here is not None and adj.eid_t is None and adj.eid.shape[0]:
         made._set(val_here=here)
     else:

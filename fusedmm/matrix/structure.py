@@ -28,13 +28,15 @@ from fusedmm._torch_compat import (
 
 # A half of a CSR is the matrix itself or its transpose: the tensors ptr, idx, eid and plan of one of the two.
 Half = tuple[Tensor, Tensor, Tensor, Tensor]
+# The plan of a half, and what its rows are like: UNKNOWN, EVEN, UNEVEN or NEITHER.
+Plan = tuple[Tensor, int]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_transpose() before the compiled code"
 # The share of entries, rows and columns from which the choice of a kernel asks how even rows are.
 TILED = tuple(NUMBERS["FMM_TILED_" + name] for name in ("SHARE", "ROWS", "COLS"))
-EVEN, UNEVEN, NEITHER = numbers_of("FMM_ROWS_", "even", "uneven", "neither").values()
+UNKNOWN, EVEN, UNEVEN, NEITHER = numbers_of("FMM_ROWS_", "unknown", "even", "uneven", "neither").values()
 USED: int = NUMBERS["FMM_PLAN_USED"]
 LARGE = 1 << 22  # entries from which a plan is cut to what it holds: calls then take room for fewer partial sums
 DEFERRED = 2  # a check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer
@@ -49,7 +51,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.half: Half | None = None
+        self.transpose: tuple[Half, int] | None = None  # the half, and what its rows are like
         self.answer: Tensor | None = None  # of a check that was DEFERRED, until somebody waits for it
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
@@ -149,23 +151,23 @@ def own_values(values: Tensor) -> Tensor:
     return values.clone()
 
 
-def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None) -> Tensor:
-    """The plan of a structure: ``made`` where the library made one already, else a new one.
+def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None) -> Plan:
+    """The plan of a structure, ``made`` where the library made one already, and what its rows are like.
 
     Where ``measure`` is true, large matrices, and those as full as layers of pruned networks, are measured, which waits
-    for the GPU once. The result is written into the plan's length, which the host can read without waiting again: its
-    last four bits are fmm_rows, and the rest is the number of bytes in use.
+    for the GPU once. The plans of large ones are cut to the bytes in use.
     """
     if ptr.is_cpu:  # which needs none
-        return ptr.new_empty(0, dtype=torch.uint8) if made is None else made
+        return ptr.new_empty(0, dtype=torch.uint8) if made is None else made, UNKNOWN
     plan: Tensor = ops._plan(ptr, idx) if made is None else made
     rows, (share, tall, wide) = ptr.numel() - 1, TILED
     full = rows >= tall and cols >= wide and idx.numel() >= share * rows * cols
     large = idx.numel() >= LARGE
     if not measure or not plan.numel() or not (full or large):
-        return plan
-    used = numbers(plan[USED : USED + 8].view(torch.int64)[0])[0] if large else plan.numel()
-    return torch.nn.functional.pad(plan, (0, used + (evenness(ptr, idx) if full else NEITHER) - plan.numel()))
+        return plan, UNKNOWN
+    if large:
+        plan = plan[: numbers(plan[USED : USED + 8].view(torch.int64)[0])[0]].clone()
+    return plan, evenness(ptr, idx) if full else NEITHER
 
 
 def evenness(ptr: Tensor, idx: Tensor) -> int:
@@ -178,12 +180,12 @@ def evenness(ptr: Tensor, idx: Tensor) -> int:
     return EVEN if longest * rows <= 2 * nnz else NEITHER
 
 
-def was_measured(plan: Tensor) -> bool:
+def was_measured(adj: Any) -> bool:
     """Whether ``plan_of`` measured a matrix, so that its transpose may be measured too.
 
     That waits for the GPU: the caller agreed to it once, and while a CUDA graph records it is impossible.
     """
-    return plan.numel() % 16 != 0 and not is_captured(plan)
+    return adj.rows_are != UNKNOWN and not is_captured(adj.plan)
 
 
 def numbers(*scalars: Tensor) -> list[int]:

@@ -9,19 +9,20 @@ from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
 from fusedmm.matrix.compress import as_eid, in_one_call, is_refused, pointers, rows_of
-from fusedmm.matrix.structure import Half, lasting, plan_of, was_measured
+from fusedmm.matrix.structure import Half, lasting, plan_of
 
 _transpose: Any = ops._transpose.default
 
 
 @lasting
-def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int) -> Half:
-    """(ptr, idx, eid, plan) of the transpose: entries sorted by column, each column's rows in order."""
+def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int, measure: bool) -> tuple[Half, int]:
+    """The transpose, whose entries are sorted by column, each column's rows in order, and what its rows are like."""
     rows, nnz = ptr.shape[0] - 1, idx.shape[0]
     if in_one_call(idx, nnz, rows, cols):
         try:
             ptr_t, idx_t, eid_t, plan_t = _transpose(ptr, idx, eid, plan, cols)
-            return ptr_t, idx_t, eid_t, plan_of(ptr_t, idx_t, rows, was_measured(plan), plan_t)
+            plan_t, rows_are = plan_of(ptr_t, idx_t, rows, measure, plan_t)
+            return (ptr_t, idx_t, eid_t, plan_t), rows_are
         except RuntimeError as error:  # an unchecked matrix may hold anything; it is sorted below
             if not is_refused(error):
                 raise_translated(error, idx.device)
@@ -29,4 +30,5 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int) ->
     ptr_t = pointers(col, cols)
     idx_t = rows_of(ptr, nnz).index_select(0, order)
     other = eid.index_select(0, order) if eid.numel() else as_eid(order)
-    return ptr_t, idx_t, other, plan_of(ptr_t, idx_t, rows, was_measured(plan))
+    plan_t, rows_are = plan_of(ptr_t, idx_t, rows, measure)
+    return (ptr_t, idx_t, other, plan_t), rows_are

@@ -133,23 +133,25 @@ def register(name: str, formula: type[Formula], operands: int) -> None:
     """Registers a formula's gradients for ``torch.ops.fusedmm``'s operator of that name.
 
     Its arguments are ptr, idx, eid and plan of a matrix and of its transpose, then so many operands, then the numbers
-    that end the formula's ``call``. The last operand has a row for each column of the matrix.
+    that end the formula's ``call``, then what the rows of the two are like. The last operand has a row for each column
+    of the matrix.
     """
     behind = 8 + operands
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         tensors, ctx.note = formula.saved(ctx.needs_input_grad[8:behind], inputs[8:behind], output)
         ctx.save_for_backward(*inputs[:8], *tensors)
-        ctx.numbers = inputs[behind:]
+        *ctx.numbers, rows_are, rows_are_t = inputs[behind:]
+        ctx.rows_are = rows_are, rows_are_t
 
     def backward(ctx: Any, g: Tensor) -> Operands:
         ptr, idx, eid, plan, *transposed = ctx.saved_tensors[:8]
         tensors = ctx.saved_tensors[8:]
         cols = transposed[0].shape[0] - 1 if tensors[-1] is None else tensors[-1].shape[0]
-        adj = Given(ptr, idx, None, eid, plan, ptr.new_empty(0, dtype=torch.uint8), cols, *transposed)
+        adj = Given(ptr, idx, None, eid, plan, ptr.new_empty(0, dtype=torch.uint8), cols, *transposed, *ctx.rows_are)
         needs = ctx.needs_input_grad[8:behind]
         found = formula.backward((adj, False, *ctx.numbers), tensors, ctx.note, needs, g)
-        return *[None] * 8, *found, *[None] * len(ctx.numbers)
+        return *[None] * 8, *found, *[None] * len((*ctx.numbers, *ctx.rows_are))
 
     torch.library.register_autograd(f"fusedmm::{name}", backward, setup_context=setup_context)
 

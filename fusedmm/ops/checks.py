@@ -43,7 +43,7 @@ def require_dense(op: str, name: str, x: Tensor, adj: Matrix, rows: int, axis: s
     except RuntimeError:  # asking for x.is_nested would cost every call
         require_strided(f"{op}: {name}", x)
         raise
-    if x.device != adj.ptr.device:
+    if not (x.is_cpu and adj.ptr.is_cpu) and x.device != adj.ptr.device:  # devices are objects, made to be compared
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
     if len(shape) != 2 and len(shape) != 3:
         raise ValueError(f"{op}: {name} must be [{axis}, F] or [{axis}, heads, F], not {list(shape)}")

@@ -200,7 +200,7 @@ def _ordered(adj: CSR, transposed: bool, val: Values) -> tuple[Half, Values]:
     structure = half(adj, transposed)
     if val is not None and val is adj.val:
         here = adj.constant_values(transposed)
-        if here.numel():
+        if here is not None:
             ptr, idx, _, plan = structure
             return (ptr, idx, adj.none, plan), here
     return structure, val
@@ -211,7 +211,7 @@ def _operands(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec
 
 
 def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
-    kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm)
+    kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm, adj.rows_are)
     structure, val = _ordered(adj, False, val)
     operands = _operands(adj, val, x, y, z, spec)
     return run(ops._fused.default, x, *structure, *operands, _program(spec.edge, False, x), *kinds)
@@ -353,7 +353,7 @@ def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, 
     mirrored = adj.none if there is None else there.index_select(0, eid) if eid.numel() else there
     values, none = adj.none if here is None else here, adj.none
     numbers = (values, x, none, none, g, mirrored)
-    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *numbers, program, *spec.kinds(), 0)
+    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *numbers, program, *spec.kinds(), 0, adj.rows_are)
     return found
 
 
@@ -388,7 +388,8 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
             given = widened(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
         *dense, up = given
         operands = _operands(adj, here[1], *dense, spec)  # type: ignore[call-arg]
-        found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0)
+        rows_are = adj.rows_are_t if transposed else adj.rows_are
+        found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0, rows_are)
         # A value's gradient is added up over its heads first.
         second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None
         return found[0].to(dtype) if wanted & 1 else None, second, *found[2:]

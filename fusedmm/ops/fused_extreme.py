@@ -17,7 +17,7 @@ from torch import Tensor
 from fusedmm._lib import sums_dtype
 from fusedmm._torch_compat import is_batch_of_gradients
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import is_captured
+from fusedmm.matrix.structure import UNKNOWN, is_captured
 from fusedmm.ops.autograd import Values
 from fusedmm.ops.checks import needs_rules
 from fusedmm.ops.spmm_sddmm import gradients, widened
@@ -61,7 +61,7 @@ def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, 
 
     def add(rows: slice, entries: slice) -> None:
         ptr, idx = adj.ptr[rows.start : rows.stop + 1] - entries.start, adj.idx[entries]
-        part = CSR.make(ptr, idx, adj.none, None, adj.n_cols, False, adj.none)
+        part = CSR.make(ptr, idx, adj.none, None, adj.n_cols, False, (adj.none, UNKNOWN))
         row, col, _ = part.coo()
         place = adj.eid[entries].long() if adj.eid.numel() else None
         a = val if val is None else (val[entries] if place is None else val.index_select(0, place)).detach()

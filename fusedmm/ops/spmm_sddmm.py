@@ -232,9 +232,10 @@ class SpMM(Formula):
             val = adj.none
         elif val is adj.val:
             here = adj.constant_values(transposed)
-            if here.numel():
+            if here is not None:
                 val, eid = here, adj.none
-        result: Tensor = run(_spmm, x, ptr, idx, eid, plan, val, x, reduce, algorithm)
+        rows_are = adj.rows_are_t if transposed else adj.rows_are
+        result: Tensor = run(_spmm, x, ptr, idx, eid, plan, val, x, reduce, algorithm, rows_are)
         return result
 
     @staticmethod
@@ -286,7 +287,8 @@ class SDDMM(Formula):
     def run(call: Any, val: Values, a: Tensor, b: Tensor) -> Tensor:
         adj, transposed, algorithm = call
         ptr, idx, eid, plan = half(adj, transposed)
-        result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, adj.none if val is None else val, a, b, algorithm)
+        val, rows_are = adj.none if val is None else val, adj.rows_are_t if transposed else adj.rows_are
+        result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, val, a, b, algorithm, rows_are)
         return result
 
     @staticmethod

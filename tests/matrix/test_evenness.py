@@ -8,9 +8,9 @@ import torch
 from support.bounds import assert_within, sddmm_oracle, spmm_oracle
 
 import fusedmm
-from fusedmm.matrix.structure import EVEN, NEITHER, TILED, UNEVEN, evenness
+from fusedmm.matrix.structure import EVEN, NEITHER, TILED, UNEVEN, UNKNOWN, evenness
 
-UNKNOWN, N = 0, TILED[1]
+N = TILED[1]
 
 
 def pattern(share: float = 0.08, hub: int = 0, shuffled: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,25 +34,25 @@ def test_evenness(kind, expected, device):
     ptr, idx = (t.to(device) for t in pattern(**kind))
     assert evenness(ptr, idx) == expected
     adj = fusedmm.CSR.from_csr(ptr, idx, shape=(N, N))
-    assert adj.plan.numel() % 16 == (expected if device == "cuda" else 0)
+    assert adj.rows_are == (known := expected if device == "cuda" else UNKNOWN)
     # The way of making it does not matter; from coordinates columns rise in any case.
     if not kind.get("shuffled"):
         row, col, _ = adj.coo()
-        assert fusedmm.CSR.from_coo(row.flip(0), col.flip(0), shape=(N, N)).plan.numel() == adj.plan.numel()
-        assert fusedmm.CSR.from_csr(ptr.cpu(), idx.cpu(), shape=(N, N)).to(device).plan.numel() == adj.plan.numel()
+        assert fusedmm.CSR.from_coo(row.flip(0), col.flip(0), shape=(N, N)).rows_are == known
+        assert fusedmm.CSR.from_csr(ptr.cpu(), idx.cpu(), shape=(N, N)).to(device).rows_are == known
 
 
 def test_nobody_looks_where_it_would_not_count_or_was_not_wanted(cuda):
     """Nothing is known of sparse matrices; unchecked ones are made without a synchronisation, transposes too."""
     ptr, idx = (t.to(cuda) for t in pattern(0.02))
-    assert fusedmm.CSR.from_csr(ptr, idx, shape=(N, N)).plan.numel() % 16 == UNKNOWN
+    assert fusedmm.CSR.from_csr(ptr, idx, shape=(N, N)).rows_are == UNKNOWN
     ptr, idx = (t.to(cuda) for t in pattern())
     torch.cuda.set_sync_debug_mode("error")
     try:
         adj = fusedmm.CSR.from_csr(ptr, idx, shape=(N, N), check=False).cache_transpose()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert adj.plan.numel() % 16 == adj.plan_t.numel() % 16 == UNKNOWN
+    assert adj.rows_are == adj.rows_are_t == UNKNOWN
     assert torch.equal(fusedmm.spmm(adj, torch.ones(N, 4, device=cuda)).sum(), torch.tensor(4.0 * idx.numel()).to(cuda))
 
 
@@ -61,10 +61,10 @@ def test_what_is_known_stays(cuda):
     ptr, idx = (t.to(cuda) for t in pattern())
     adj = fusedmm.CSR.from_csr(ptr, idx, torch.randn(idx.numel(), device=cuda), shape=(N, N)).cache_transpose()
     for known in (adj, adj.t().t(), adj.pattern(), copy.deepcopy(adj), pickle.loads(pickle.dumps(adj))):
-        assert known.plan.numel() % 16 == EVEN and known.plan_t.numel() % 16 == EVEN
+        assert known.rows_are == EVEN and known.rows_are_t == EVEN
     hub, idx = (t.to(cuda) for t in pattern(hub=6))
     adj = fusedmm.CSR.from_csr(hub, idx, shape=(N, N)).cache_transpose()
-    assert adj.plan.numel() % 16 == UNEVEN and adj.plan_t.numel() % 16 == EVEN
+    assert adj.rows_are == UNEVEN and adj.rows_are_t == EVEN and adj.t().rows_are_t == UNEVEN
 
 
 def wide(share: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,23 +76,22 @@ def wide(share: float) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     ("share", "said", "chosen"),
     [
-        (0.10, UNKNOWN, "tiles"), (0.10, EVEN, "tiles"), (0.10, UNEVEN, "segments"), (0.10, 15, "tiles"),
-        (0.06, UNKNOWN, "segments"), (0.06, EVEN, "tiles"), (0.06, UNEVEN, "segments"), (0.06, 7, "segments"),
+        (0.10, UNKNOWN, "tiles"), (0.10, EVEN, "tiles"), (0.10, UNEVEN, "segments"), (0.10, NEITHER, "tiles"),
+        (0.06, UNKNOWN, "segments"), (0.06, EVEN, "tiles"), (0.06, UNEVEN, "segments"), (0.06, NEITHER, "segments"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_the_choice_follows_and_results_do_not_depend_on_it(share, said, chosen, reduce, cuda):
-    """Whatever a plan says, and it may be wrong: a result within the bound."""
+    """Whatever is said of the rows, and it may be wrong: a result within the bound."""
     ptr, idx = (t.to(cuda) for t in wide(share))
     val, x = torch.randn(idx.numel(), device=cuda), torch.randn(2 * N, 20, device=cuda)
     adj = fusedmm.CSR.from_csr(ptr, idx, val, shape=(N, 2 * N))
-    assert adj.plan.numel() % 16 == EVEN
-    plan = torch.nn.functional.pad(adj.plan[: adj.plan.numel() // 16 * 16], (0, said))
+    assert adj.rows_are == EVEN
 
     def run(name: str) -> torch.Tensor:
         number = next((a.number for a in fusedmm.algorithms("spmm", cuda) if a.name == name), 0)
         kind = ["sum", "mean"].index(reduce)
-        return torch.ops.fusedmm._spmm(ptr, adj.idx, adj.eid, plan, val, x, kind, number)
+        return torch.ops.fusedmm._spmm(ptr, adj.idx, adj.eid, adj.plan, val, x, kind, number, said)
 
     found, tiles, segments = run("auto"), run("tiles"), run("segments")
     assert torch.equal(found, {"tiles": tiles, "segments": segments}[chosen])
@@ -109,11 +108,10 @@ def test_sddmm_follows_too(said, feat, chosen, cuda):
     ptr, idx = (t.to(cuda) for t in wide(0.06))
     a, b = torch.randn(N, feat, device=cuda), torch.randn(2 * N, feat, device=cuda)
     adj = fusedmm.CSR.from_csr(ptr, idx, shape=(N, 2 * N))
-    plan = torch.nn.functional.pad(adj.plan[: adj.plan.numel() // 16 * 16], (0, said))
 
     def run(name: str) -> torch.Tensor:
         number = next((a.number for a in fusedmm.algorithms("sddmm", cuda) if a.name == name), 0)
-        return torch.ops.fusedmm._sddmm(ptr, adj.idx, adj.eid, plan, adj.none, a, b, number)
+        return torch.ops.fusedmm._sddmm(ptr, adj.idx, adj.eid, adj.plan, adj.none, a, b, number, said)
 
     assert torch.equal(run("auto"), run(chosen))
     exact = sddmm_oracle(adj, a, b)

@@ -114,7 +114,7 @@ def test_operators(name, device):
             CALLS[device] = recorded(device)
     assert name in CALLS[device], f"{name} needs a call in exercise()"
     args, op = CALLS[device][name], getattr(torch.ops.fusedmm, name).default
-    named = {a.name: value for a, value in zip(op._schema.arguments, args, strict=True)}
+    named = {a.name: value for a, value in zip(op._schema.arguments, args, strict=False)}
     given = {a: t for a, t in named.items() if isinstance(t, torch.Tensor) and t.numel()}
     tried, wrong = 0, []
 

@@ -83,6 +83,8 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         halves = [adj.ptr, adj.idx, adj.eid, adj.plan, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t]
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0)
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0)
+        torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0, 1, 2)  # on a CPU nobody says what rows are
+        torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0, 1, 2)
     ends = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])
     square = fusedmm.CSR.from_edge_index(torch.cat([ends, ends.flip(0)], 1), torch.ones(10, dtype=dtype), size=4)
     yield (fusedmm.fused(square, dense(4, 5)),)
