@@ -71,11 +71,16 @@ static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
 const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
 {
     if ((unsigned)op >= FMM_OPERATORS || (unsigned)device > FMM_CUDA || k < 0) return NULL;
-    const fmm_algorithm *builtin = registries[op][device]->builtin;
-    int count = 0;
-    for (; builtin && builtin[count].name; count++)
-        if (count == k) return &builtin[count];
-    return k - count < USERS_MAX ? atomic_load(&users[op][device].slot[k - count]) : NULL;
+    for (const fmm_algorithm *a = registries[op][device]->builtin; a && a->name; a++)
+        if (a->run && k-- == 0) return a;
+    return k < USERS_MAX ? atomic_load(&users[op][device].slot[k]) : NULL;
+}
+
+static bool is_reserved(fmm_operator op, fmm_device device, int number)
+{
+    const fmm_algorithm *a = registries[op][device]->builtin;
+    while (a && a->name && (a->run || a->number != number)) a++;
+    return a && a->name;
 }
 
 static fmm_status enter(fmm_operator op, fmm_device device, fmm_algorithm *algorithm)
@@ -135,7 +140,7 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
                               const fmm_algorithm **found)
 {
     const fmm_algorithm *a = NULL;
-    if (number == 0) {
+    if (number == 0 || is_reserved(op, device, number)) {
         message[0] = 0;
         const fmm_registry *registry = registries[op][device];
         a = registry->choose ? registry->choose(call) : NULL;
@@ -144,6 +149,10 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
                 devices[device]);
     } else {
         for (int k = 0; (a = fmm_algorithms(op, device, k)) && a->number != number; k++) continue;
+        REQUIRE(a || number < USER_NUMBERS, FMM_INVALID_ARGUMENT,
+                "%s has no algorithm number %d on %s: numbers from %d on are those of plug-ins, "
+                "which must be loaded first",
+                operators[op], number, devices[device], USER_NUMBERS);
         REQUIRE(a, FMM_INVALID_ARGUMENT, "%s has no algorithm number %d on %s", operators[op],
                 number, devices[device]);
         REQUIRE(!a->supports || a->supports(call), FMM_UNSUPPORTED,

@@ -43,8 +43,14 @@ typedef struct fmm_registry {
     const fmm_algorithm *(*choose)(const fmm_call *);
 } fmm_registry;
 
-/* Finds number (0: chooses) for a call; fails by name if it does not exist or does not support it.
- */
+/* The line that an algorithm leaves in its table, behind the others, when it is removed: programs
+ * that hold its number run what number 0 stands for. Nothing lists it, and its name is free. */
+/* clang-format off */
+#define FMM_RESERVED(id, was) {.number = id, .name = was}
+/* clang-format on */
+
+/* Finds number (0 and reserved ones: chooses) for a call; fails by name if it does not exist or
+ * does not support it. */
 fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, const fmm_call *call,
                               const fmm_algorithm **found);
 

@@ -27,6 +27,7 @@ static fmm_status reference(const fmm_exec *exec, const fmm_call *call)
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
      reference},
+    FMM_RESERVED(2, "pairs"), /* was removed; programs that hold number 2 run the default */
     {0},
 };
 
