@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from fusedmm._lib import DEVICES, MESSAGES, NUMBERS, ops, sums_dtype
+from fusedmm._lib import DEVICES, MESSAGES, NUMBERS, numbers_of, ops, sums_dtype
 from fusedmm._torch_compat import argument_names
 
 
@@ -156,20 +156,24 @@ def _(gout, out, lse, lse_rest, glse, pos, pos_w, q, slope):  # type: ignore[no-
     return delta, gq, delta.new_empty(rows, NODE_PACKED * gout.size(1))
 
 
-def _kept_bytes(sizes: list[int]) -> int:
-    """Room for views of so many bytes each, as far apart as the library lays them."""
-    apart = NUMBERS["FMM_ATTEND_APART"]
-    return sum((size + apart - 1) // apart * apart for size in sizes)
+SUMS, WIDE, WHOLE, ADDED = numbers_of("FMM_KEPT_", "sums", "wide", "whole", "added").values()
+
+
+def _kept(operator: str, x: Tensor, heads: int, feat: int, wanted: int) -> Tensor:
+    """Room for the views that the library lists as kept by the operator, as far apart as it lays them."""
+    size, apart = 0, NUMBERS["FMM_ATTEND_APART"]
+    for name, holds in NUMBERS.items():
+        if name.startswith(f"FMM_KEPT_{operator}_") and not holds & (WHOLE | ADDED) & ~wanted:
+            dtype = sums_dtype(x) if holds & SUMS else x.dtype
+            needed = x.size(0) * heads * (feat if holds & WIDE else 1) * dtype.itemsize
+            size += (needed + apart - 1) // apart * apart
+    return x.new_empty(size, dtype=torch.uint8)
 
 
 @fake("_attend_self")
 def _(ptr, idx, eid, plan, x, att_k, att_q, seed, bias, slope, dropout, whole):  # type: ignore[no-untyped-def]
-    sums, numbers, wide = sums_dtype(x).itemsize, x.size(0) * att_k.size(1), att_k.size(2)
-    sizes = [numbers * size for size in (sums, sums, x.dtype.itemsize, x.dtype.itemsize)]
-    if whole:
-        sizes += [numbers * sums, numbers * wide * sums]
-        sizes += [numbers * wide * x.dtype.itemsize] if bias.size(0) else []
-    return x.new_empty(x.shape), x.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
+    wanted = 0 if not whole else WHOLE | ADDED if bias.size(0) else WHOLE
+    return x.new_empty(x.shape), _kept("self", x, att_k.size(1), att_k.size(2), wanted)
 
 
 @fake("_attend_self_back")
@@ -188,10 +192,9 @@ def _channels(p: Tensor, heads: int, maps: int) -> int:
 
 @fake("_attend_maps")
 def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, maps, whole):  # type: ignore[no-untyped-def]
-    rows, width = p.size(0), heads * _channels(p, heads, maps)
-    sizes = [rows * heads * sums_dtype(p).itemsize] * 2
-    sizes += [rows * width * p.dtype.itemsize] if whole and (maps == 4 or bias.size(0)) else []
-    return p.new_empty(rows, width), p.new_empty(_kept_bytes(sizes), dtype=torch.uint8)
+    feat = _channels(p, heads, maps)
+    wanted = ADDED if whole and (maps == 4 or bias.size(0)) else 0
+    return p.new_empty(p.size(0), heads * feat), _kept("maps", p, heads, feat, wanted)
 
 
 @fake("_attend_maps_back")

@@ -93,15 +93,23 @@ bool attend_bytes(attending *s, int64_t bytes, tensor *t)
     return frame_allocate(&s->f, 1, &bytes, fmm_torch.aoti_torch_dtype_uint8(), t);
 }
 
-void attend_carve(unsigned char *base, int64_t *bytes, fmm_dense *d)
+fmm_dense attend_carve(carving *c, bool sums, int64_t rows, int64_t heads, int64_t feat)
 {
-    d->data = base ? base + *bytes : NULL;
-    int64_t more = (int64_t)fmm_dtype_bytes(d->dtype);
-    const bool fits = !__builtin_mul_overflow(more, d->rows, &more) &&
-                      !__builtin_mul_overflow(more, d->heads, &more) &&
-                      !__builtin_mul_overflow(more, d->feat, &more) &&
-                      more < TOO_MANY - *bytes - APART;
-    *bytes = fits ? *bytes + (more + APART - 1) / APART * APART : TOO_MANY;
+    void *data = c->base ? c->base + c->bytes : NULL;
+    const fmm_dense d = attend_view(c->s, data, sums, rows, heads, feat);
+    int64_t more = (int64_t)fmm_dtype_bytes(d.dtype);
+    const bool fits =
+        !__builtin_mul_overflow(more, rows, &more) && !__builtin_mul_overflow(more, heads, &more) &&
+        !__builtin_mul_overflow(more, feat, &more) && more < TOO_MANY - c->bytes - APART;
+    c->bytes = fits ? c->bytes + (more + APART - 1) / APART * APART : TOO_MANY;
+    return d;
+}
+
+fmm_dense attend_carve_kept(carving *c, int holds, int wanted)
+{
+    if (holds & (FMM_KEPT_WHOLE | FMM_KEPT_ADDED) & ~wanted) return (fmm_dense){0};
+    return attend_carve(c, holds & FMM_KEPT_SUMS, c->s->n, c->s->heads,
+                        holds & FMM_KEPT_WIDE ? c->s->feat : 1);
 }
 
 bool attend_pass(attending *s, const fmm_attention *call, const void *packed)

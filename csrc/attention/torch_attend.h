@@ -8,8 +8,23 @@
 #include "attention.h"
 #include "node_sums.h"
 
-/* Bytes between views that share memory. */
+/* Views that share memory begin at multiples of so many bytes. */
 enum { FMM_ATTEND_APART = 256 };
+
+/* A view among what forward keeps for backward, as the sum of what holds of it; else it is one
+ * number per node and head, of the dtype given, and always kept. Each operator lists its views by
+ * FMM_KEPT_NUMBER, from which Python's fakes compute how many bytes those take. */
+enum {
+    FMM_KEPT_SUMS = 1, /* of the dtype of sums */
+    FMM_KEPT_WIDE = 2, /* feat numbers */
+    /* kept only where this is wanted: what gradients take, and out where something is added to it
+     */
+    FMM_KEPT_WHOLE = 4,
+    FMM_KEPT_ADDED = 8,
+};
+/* clang-format off */
+#define FMM_KEPT_NUMBER(operator, view, holds) {.name = "FMM_KEPT_" #operator "_" #view, .value = holds}
+/* clang-format on */
 
 typedef struct attending {
     frame f;
@@ -39,8 +54,16 @@ fmm_dense attend_view(const attending *s, void *data, bool sums, int64_t rows, i
 bool attend_give(attending *s, fmm_dense *d, tensor *t, int64_t dim, bool sums, int64_t rows,
                  int64_t heads, int64_t feat);
 bool attend_bytes(attending *s, int64_t bytes, tensor *t);
-/* Places d behind the bytes so far, which it adds to, each view apart; without a base no data. */
-void attend_carve(unsigned char *base, int64_t *bytes, fmm_dense *d);
+/* Views that share memory from `base` on, and how much of it they take so far. Without a base they
+ * have no data, and only the bytes are counted. */
+typedef struct carving {
+    const attending *s;
+    unsigned char *base;
+    int64_t bytes;
+} carving;
+fmm_dense attend_carve(carving *c, bool sums, int64_t rows, int64_t heads, int64_t feat);
+/* The next view of what is kept; one without data if it is not among what is wanted. */
+fmm_dense attend_carve_kept(carving *c, int holds, int wanted);
 
 /* packed: what DELTA just packed, or NULL. */
 bool attend_pass(attending *s, const fmm_attention *call, const void *packed);

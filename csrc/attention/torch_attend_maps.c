@@ -73,20 +73,22 @@ static bool begin(maps *m, const StableIValue *stack, int first, int tensors)
     return attend_seed(s, first + 2) && attend_matrix(s, "p");
 }
 
-/* What forward keeps; out where something is added to it. */
+/* What forward keeps. X(view, what holds of it) */
+#define KEPT_LIST(X)                                                                               \
+    X(lse, FMM_KEPT_SUMS) X(lse_rest, FMM_KEPT_SUMS) X(out, FMM_KEPT_WIDE | FMM_KEPT_ADDED)
 typedef struct kept {
-    fmm_dense lse, lse_rest, out;
+#define X(view, holds) fmm_dense view;
+    KEPT_LIST(X)
+#undef X
 } kept;
 
-static int64_t kept_in(const attending *s, bool added, unsigned char *base, kept *k)
+static int64_t kept_in(const attending *s, int wanted, unsigned char *base, kept *k)
 {
-    int64_t bytes = 0;
-    k->lse = k->lse_rest = attend_view(s, NULL, true, s->n, s->heads, 1);
-    k->out = attend_view(s, NULL, false, s->n, s->heads, s->feat);
-    attend_carve(base, &bytes, &k->lse);
-    attend_carve(base, &bytes, &k->lse_rest);
-    if (added) attend_carve(base, &bytes, &k->out);
-    return bytes;
+    carving c = {s, base, 0};
+#define X(view, holds) k->view = attend_carve_kept(&c, holds, wanted);
+    KEPT_LIST(X)
+#undef X
+    return c.bytes;
 }
 
 /* (half, p, att, seed, bias, scale, slope, dropout, heads, maps, whole) -> out, kept */
@@ -109,8 +111,9 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     }
     if (m.count == MOST) add.value = map(&m, &m.p, MOST - 1);
     const bool added = add.value.data != NULL;
-    if (!attend_bytes(s, kept_in(s, whole && added, NULL, &k), &out[1])) goto done;
-    kept_in(s, whole && added, out[1].data, &k);
+    const int wanted = whole && added ? FMM_KEPT_ADDED : 0;
+    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) goto done;
+    kept_in(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_FORWARD;
     c.out = add.x = whole && added ? k.out : add.out;
@@ -139,21 +142,20 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
         goto done;
     const bool added = t.numel == 0;
     if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(&s->f, KEPT, "kept", &t) ||
-        !attend_kept(s, kept_in(s, added, t.data, &k), &t))
+        !attend_kept(s, kept_in(s, added ? FMM_KEPT_ADDED : 0, t.data, &k), &t))
         goto done;
     if (added) delta.value = k.out;
 
     const bool gatv2 = m.count == 2;
     const int64_t parts = s->f.exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
-    fmm_dense gv = attend_view(s, NULL, false, s->n, s->heads, s->feat);
-    int64_t bytes = 0;
-    delta.delta = attend_view(s, NULL, true, s->n, s->heads, 1);
-    attend_carve(NULL, &bytes, &delta.delta);
-    const int64_t from = bytes;
-    if (gatv2) attend_carve(NULL, &bytes, &gv);
+    carving sizes = {.s = s};
+    delta.delta = attend_carve(&sizes, true, s->n, s->heads, 1);
+    const int64_t from = sizes.bytes;
+    fmm_dense gv = {0};
+    if (gatv2) gv = attend_carve(&sizes, false, s->n, s->heads, s->feat);
     if (!attend_give(s, &whole, &out[0], 2, false, s->n, m.count * s->heads, s->feat) ||
         !attend_give(s, &gatt, &out[1], 3, true, gatv2 ? parts : 0, s->heads, s->feat) ||
-        !attend_bytes(s, bytes, &t))
+        !attend_bytes(s, sizes.bytes, &t))
         goto done;
     delta.delta.data = t.data;
     if (gatv2) gv.data = (char *)t.data + from;
@@ -191,5 +193,8 @@ const fmm_torch_operator fmm_torch_attend_maps[] = {
      "_attend_maps_back(" FMM_WHOLE PARAMETERS_OF "Tensor out, Tensor kept, Tensor gout, " NUMBERS
      ") -> (Tensor, Tensor)",
      .kernel = backward},
-    {0},
+#define X(view, holds) FMM_KEPT_NUMBER(maps, view, holds),
+    KEPT_LIST(X)
+#undef X
+        {0},
 };

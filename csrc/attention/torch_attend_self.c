@@ -46,33 +46,28 @@ static bool begin(self *o, const StableIValue *stack, int tensors)
     return attend_matrix(s, "x");
 }
 
-/* What forward keeps; pos and pos_w, which the gradient of q follows from, where `whole`; out, to
- * which a bias was then added. */
+/* What forward keeps; the gradient of q follows from pos and pos_w. X(view, what holds of it) */
+#define KEPT_LIST(X)                                                                               \
+    X(pos, FMM_KEPT_SUMS | FMM_KEPT_WIDE | FMM_KEPT_WHOLE)                                         \
+    X(pos_w, FMM_KEPT_SUMS | FMM_KEPT_WHOLE)                                                       \
+    X(out, FMM_KEPT_WIDE | FMM_KEPT_ADDED)                                                         \
+    X(lse, FMM_KEPT_SUMS)                                                                          \
+    X(lse_rest, FMM_KEPT_SUMS)                                                                     \
+    X(k, 0)                                                                                        \
+    X(q, 0)
 typedef struct kept {
-    fmm_dense out, pos, lse, lse_rest, pos_w, k, q;
+#define X(view, holds) fmm_dense view;
+    KEPT_LIST(X)
+#undef X
 } kept;
 
-static int64_t kept_in(const attending *s, bool whole, bool added, unsigned char *base, kept *k)
+static int64_t kept_in(const attending *s, int wanted, unsigned char *base, kept *k)
 {
-    int64_t bytes = 0;
-    *k = (kept){.lse = attend_view(s, NULL, true, s->n, s->heads, 1)};
-    k->lse_rest = k->lse;
-    k->k = k->q = attend_view(s, NULL, false, s->n, s->heads, 1);
-    if (whole) {
-        k->pos = attend_view(s, NULL, true, s->n, s->heads, s->feat);
-        k->pos_w = k->lse;
-        attend_carve(base, &bytes, &k->pos);
-        attend_carve(base, &bytes, &k->pos_w);
-    }
-    if (added) {
-        k->out = attend_view(s, NULL, false, s->n, s->heads, s->feat);
-        attend_carve(base, &bytes, &k->out);
-    }
-    attend_carve(base, &bytes, &k->lse);
-    attend_carve(base, &bytes, &k->lse_rest);
-    attend_carve(base, &bytes, &k->k);
-    attend_carve(base, &bytes, &k->q);
-    return bytes;
+    carving c = {s, base, 0};
+#define X(view, holds) k->view = attend_carve_kept(&c, holds, wanted);
+    KEPT_LIST(X)
+#undef X
+    return c.bytes;
 }
 
 /* What backward needs while it runs, in one allocation. */
@@ -84,22 +79,17 @@ typedef struct scratch {
 static int64_t scratch_in(const attending *s, int planes, unsigned char *base, scratch *w)
 {
     const fmm_device device = s->f.exec.device;
-    int64_t bytes = 0;
-    *w = (scratch){
-        .delta = attend_view(s, NULL, true, s->n, s->heads, 1),
-        .gq = attend_view(s, NULL, false, s->n, s->heads, 1),
-        .gv = attend_view(s, NULL, false, s->n, s->heads, s->feat),
-        .parts =
-            attend_view(s, NULL, true, fmm_node_parts(device, s->n), planes * s->heads, s->feat),
-    };
-    w->gk = w->gq;
-    fmm_dense *const all[] = {&w->delta, &w->gq, &w->gk, &w->gv, &w->parts};
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++) attend_carve(base, &bytes, all[k]);
-    if (device == FMM_CPU) return bytes;
-    w->packed = attend_view(s, NULL, true, s->n, s->heads, FMM_NODE_PACKED);
-    attend_carve(base, &bytes, &w->packed);
-    w->arrived = base ? (uint32_t *)(base + bytes) : NULL;
-    return bytes + (s->heads * s->feat / FMM_NODE_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
+    const int64_t n = s->n, heads = s->heads, feat = s->feat, parts = fmm_node_parts(device, n);
+    carving c = {s, base, 0};
+    *w = (scratch){.delta = attend_carve(&c, true, n, heads, 1)};
+    w->gq = attend_carve(&c, false, n, heads, 1);
+    w->gk = attend_carve(&c, false, n, heads, 1);
+    w->gv = attend_carve(&c, false, n, heads, feat);
+    w->parts = attend_carve(&c, true, parts, planes * heads, feat);
+    if (device == FMM_CPU) return c.bytes;
+    w->packed = attend_carve(&c, true, n, heads, FMM_NODE_PACKED);
+    w->arrived = base ? (uint32_t *)(base + c.bytes) : NULL;
+    return c.bytes + (heads * feat / FMM_NODE_COLUMNS + 1) * (int64_t)sizeof *w->arrived;
 }
 
 static bool nodes(self *o, fmm_node_call *c)
@@ -124,8 +114,9 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
         !attend_bias(s, BIAS, &add.value))
         goto done;
     const bool added = add.value.data != NULL;
-    if (!attend_bytes(s, kept_in(s, whole, whole && added, NULL, &k), &out[1])) goto done;
-    kept_in(s, whole, whole && added, out[1].data, &k);
+    const int wanted = !whole ? 0 : added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
+    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) goto done;
+    kept_in(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_FORWARD;
     c.out = add.x = whole && added ? k.out : add.out;
@@ -160,8 +151,9 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
         (t.numel && !attend_flat(s, OUT, "out", &delta.value, &t)))
         goto done;
     const bool added = t.numel == 0;
+    const int kept_are = added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
     if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(&s->f, KEPT, "kept", &t) ||
-        !attend_kept(s, kept_in(s, true, added, t.data, &k), &t))
+        !attend_kept(s, kept_in(s, kept_are, t.data, &k), &t))
         goto done;
     if (added) delta.value = k.out;
     const int64_t needed = scratch_in(s, planes, NULL, &w), width = bias ? s->heads * s->feat : 0;
@@ -205,6 +197,12 @@ const fmm_torch_operator fmm_torch_attend_self[] = {
      "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
      "(Tensor, Tensor, Tensor, Tensor)",
      .kernel = backward},
-    FMM_NUMBER(FMM_ATTEND_APART),
-    {0},
+    /* clang-format off */
+    FMM_NUMBER(FMM_ATTEND_APART), FMM_NUMBER(FMM_KEPT_SUMS), FMM_NUMBER(FMM_KEPT_WIDE),
+    FMM_NUMBER(FMM_KEPT_WHOLE), FMM_NUMBER(FMM_KEPT_ADDED),
+/* clang-format on */
+#define X(view, holds) FMM_KEPT_NUMBER(self, view, holds),
+    KEPT_LIST(X)
+#undef X
+        {0},
 };
