@@ -119,7 +119,7 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 def _gatt_parts(x: Tensor) -> int:
-    """Parts in which the gradient of att comes."""
+    """The number of parts in which the gradient of att comes."""
     return NUMBERS["FMM_GATT_PARTS_CUDA" if x.is_cuda else "FMM_GATT_PARTS_CPU"]
 
 
@@ -160,7 +160,7 @@ SUMS, WIDE, WHOLE, ADDED = numbers_of("FMM_KEPT_", "sums", "wide", "whole", "add
 
 
 def _kept(operator: str, x: Tensor, heads: int, feat: int, wanted: int) -> Tensor:
-    """Room for the views that the library lists as kept by the operator, as far apart as it lays them."""
+    """A tensor with room for the views that the library lists as kept by the operator, as far apart as it lays them."""
     size, apart = 0, NUMBERS["FMM_ATTEND_APART"]
     for name, holds in NUMBERS.items():
         if name.startswith(f"FMM_KEPT_{operator}_") and not holds & (WHOLE | ADDED) & ~wanted:
@@ -184,7 +184,7 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
 
 
 def _channels(p: Tensor, heads: int, maps: int) -> int:
-    """Of one head, as csrc/attention/torch_attend_maps.c finds them."""
+    """The number of channels of one head, as csrc/attention/torch_attend_maps.c computes it."""
     if not 2 <= maps <= 4 or heads < 1:
         raise ValueError(f"there may be 2 to 4 maps of 1 head or more, not {maps} of {heads}")
     return p.size(1) // (maps * heads)
@@ -215,7 +215,7 @@ def _(ptr, idx):  # type: ignore[no-untyped-def]
 
 
 @fake("_compress")
-def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
+def _(row, col, rows, cols, loops, check):  # type: ignore[no-untyped-def]
     size = torch.library.get_ctx().new_dynamic_size  # what stays, and whether it is in order, the content decides
     entries = size() if loops else row.size(0)
     new = (row.new_empty(n, dtype=torch.int32) for n in (entries, size()))
@@ -223,7 +223,7 @@ def _(row, col, rows, cols, loops, look):  # type: ignore[no-untyped-def]
     return row.new_empty(rows + 1), *new, plan, row.new_empty(size())
 
 
-@fake("_looked")
+@fake("_check_wait")
 def _(lines):  # type: ignore[no-untyped-def]
     return None
 

@@ -140,7 +140,7 @@ def _sage(of: Any, features: int, classes: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _attentive(name: str, dropout: float) -> Callable[[Any, int, int], tuple[nn.Module, nn.Module]]:
-    """Eight heads of eight features, then the mean of heads of as many features as there are classes."""
+    """Makes a network of eight heads of eight features, then the mean of heads with one feature for each class."""
 
     def layers(of: Any, features: int, classes: int) -> tuple[nn.Module, nn.Module]:
         conv = getattr(of, name)

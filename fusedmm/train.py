@@ -128,7 +128,7 @@ def _to(graph: Graph, device: torch.device) -> Graph:
 
 
 def _forget_peak(device: torch.device) -> None:
-    """So that what comes next is not charged with what came before."""
+    """Starts the count of memory anew, so that what comes next is not charged with what came before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif os.access(CLEAR, os.W_OK):

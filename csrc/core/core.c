@@ -61,7 +61,7 @@ static const char *const devices[] = {"cpu", "cuda"};
 const char *fmm_operator_name(int k) { return (unsigned)k < FMM_OPERATORS ? operators[k] : NULL; }
 
 /* A slot is published by its pointer, so readers need no lock: they stop at the first slot that is
- * still empty. Writers take one, so that a name is looked for and entered at once. */
+ * still empty. Writers take one, so that a name is searched for and entered at once. */
 static struct {
     int claimed;
     _Atomic(const fmm_algorithm *) slot[USERS_MAX];

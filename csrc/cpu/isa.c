@@ -101,18 +101,18 @@ const char *fmm_isa_levels(void)
 
 /* The best usable set within FUSEDMM_ISA, FMM_ISAS for a word that is none; a name of another
  * architecture leaves only scalar. */
-static fmm_isa within_wish(void)
+static fmm_isa best_requested(void)
 {
-    const char *wish = getenv("FUSEDMM_ISA");
-    if (wish && !*wish) wish = NULL;
-    fmm_isa cap = wish ? FMM_ISAS : FMM_NEON;
-    for (fmm_isa level = FMM_SCALAR; wish && level < FMM_ISAS; level++)
-        if (!strcmp(wish, names[level])) cap = level;
+    const char *requested = getenv("FUSEDMM_ISA");
+    if (requested && !*requested) requested = NULL;
+    fmm_isa cap = requested ? FMM_ISAS : FMM_NEON;
+    for (fmm_isa level = FMM_SCALAR; requested && level < FMM_ISAS; level++)
+        if (!strcmp(requested, names[level])) cap = level;
     if (cap == FMM_ISAS) return FMM_ISAS;
     fmm_isa chosen = FMM_SCALAR;
     for (fmm_isa level = FMM_AVX2; level <= cap; level++)
         if (usable(level)) chosen = level;
-    return wish && cap == FMM_NEON && chosen != FMM_NEON ? FMM_SCALAR : chosen;
+    return requested && cap == FMM_NEON && chosen != FMM_NEON ? FMM_SCALAR : chosen;
 }
 
 /* Threads that race find the same. */
@@ -121,7 +121,7 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
     static _Atomic int known; /* 1 + the set */
     int found = atomic_load_explicit(&known, memory_order_relaxed);
     if (!found) {
-        found = 1 + (int)within_wish();
+        found = 1 + (int)best_requested();
         atomic_store_explicit(&known, found, memory_order_relaxed);
     }
     if (found <= FMM_ISAS) return &table[found];

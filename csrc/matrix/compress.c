@@ -20,8 +20,8 @@ typedef struct placed {
     int32_t row, number;
 } placed;
 
-/* Content that another thread may write meanwhile is read once, and what was read is looked at and
- * used: a second look could find another number. */
+/* Content that another thread may write meanwhile is read once, and what was read is checked and
+ * used: a second read could find another number. */
 static int64_t once32(const int32_t *at) { return *(const volatile int32_t *)at; }
 static int64_t once64(const int64_t *at) { return *(const volatile int64_t *)at; }
 
@@ -37,12 +37,12 @@ fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t n
     return FMM_OK;
 }
 
-fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)
+fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)
 {
     TRY(fmm_check_sizes("compress", a->rows, a->cols, a->nnz));
     if (exec->device == FMM_CUDA) {
-        TRY(fmm_check_workspace("compress", exec, FMM_COO_LOOK_BYTES));
-        return fmm_cuda_coo_look(exec, a, facts);
+        TRY(fmm_check_workspace("compress", exec, FMM_COO_CHECK_BYTES));
+        return fmm_cuda_coo_check(exec, a, facts);
     }
     int64_t last_row = -1, last_col = -1, loops = 0, falls = 0;
     for (int64_t p = 0; p < a->nnz; p++) {

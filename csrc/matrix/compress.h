@@ -14,7 +14,7 @@ typedef struct fmm_place {
     int32_t row, col;
 } fmm_place;
 
-/* Entry p is at row[p * row_stride], col[p * col_stride]. On the CPU the look copies it to
+/* Entry p is at row[p * row_stride], col[p * col_stride]. On the CPU the check copies it to
  * places[p], which is all that is read after it: another thread may write row and col meanwhile,
  * and what was counted must be what is placed. */
 typedef struct fmm_coo {
@@ -31,22 +31,23 @@ typedef struct fmm_coo_facts {
 
 /* Fails where a coordinate is outside, on the CPU at the first, and where there are more entries
  * than int32 counts. On CUDA it waits for the device, and needs a workspace of that many bytes. */
-enum { FMM_COO_LOOK_BYTES = 1 << 14 };
-fmm_status fmm_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
+enum { FMM_COO_CHECK_BYTES = 1 << 14 };
+fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
-/* On CUDA the look without the wait, which leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers,
- * and the wait, which fails where "a coordinate is outside". */
+/* On CUDA the check in two parts: one that leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers
+ * in device memory, and one that waits for them and fails where "a coordinate is outside". */
 enum { FMM_COO_LINE = 2 };
 int64_t fmm_cuda_coo_lines(int64_t nnz);
-fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
-fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                             fmm_coo_facts *facts);
+fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
+fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
+                                   fmm_coo_facts *facts);
 
-/* ptr [rows + 1], idx and eid [entries] of what fmm_coo_look found; on CUDA, of what nobody looked
- * at too, with no facts. With `loops` the self loops are left out, the other entries are numbered
- * anew (kept, where given, [nnz], says in its first nnz - facts.loops which those are), and
- * min(rows, cols) loops follow, each the last of its row. eid may be absent where the entries are
- * sorted and loops stay: it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA. */
+/* ptr [rows + 1], idx and eid [entries] of what fmm_coo_check found; on CUDA, of what nobody
+ * checked too, with no facts. With `loops` the self loops are left out, the other entries are
+ * numbered anew (kept, where given, [nnz], says in its first nnz - facts.loops which those are),
+ * and min(rows, cols) loops follow, each the last of its row. eid may be absent where the entries
+ * are sorted and loops stay: it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA.
+ */
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
                         int64_t *kept);
@@ -68,7 +69,7 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
 fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr, const fmm_dense *g,
                          float *out);
 
-fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
+fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                              bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
                              int64_t *kept);

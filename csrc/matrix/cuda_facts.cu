@@ -15,7 +15,7 @@ struct facts {
     unsigned outside, falls;
 };
 static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
-enum { LINES_MAX = FMM_COO_LOOK_BYTES / sizeof(facts) };
+enum { LINES_MAX = FMM_COO_CHECK_BYTES / sizeof(facts) };
 
 /* A line of facts for each block, so that nothing need be zero before. */
 static __global__ void __launch_bounds__(BLOCK) find_facts(const fmm_coo a, facts *found)
@@ -49,7 +49,8 @@ extern "C" int64_t fmm_cuda_coo_lines(int64_t nnz)
 }
 
 /* Launches the search for facts and waits for nothing. */
-extern "C" fmm_status fmm_cuda_coo_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines)
+extern "C" fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a,
+                                               int64_t *lines)
 {
     int before;
     const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
@@ -69,7 +70,7 @@ static fmm_status may_wait(const fmm_exec *exec)
     cudaStreamIsCapturing(stream_of(exec), &capture);
     cuda_leave("compress", exec, before);
     REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
-            "compress: a look at coordinates waits for the device, which a captured CUDA graph "
+            "compress: a check of coordinates waits for the device, which a captured CUDA graph "
             "cannot: make the CSR before the capture");
     return FMM_OK;
 }
@@ -98,20 +99,20 @@ static fmm_status read_facts(const fmm_exec *exec, const int64_t *lines, int64_t
 }
 
 /* Reads what a search left that was launched earlier. */
-extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                                        fmm_coo_facts *facts_of)
+extern "C" fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines,
+                                              int64_t count, fmm_coo_facts *facts_of)
 {
-    REQUIRE(count <= LINES_MAX, FMM_INVALID_ARGUMENT, "compress: no look leaves so many lines");
+    REQUIRE(count <= LINES_MAX, FMM_INVALID_ARGUMENT, "compress: no check leaves so many lines");
     TRY(may_wait(exec));
     return read_facts(exec, lines, count, facts_of);
 }
 
 /* Launches the search and waits for it. */
-extern "C" fmm_status fmm_cuda_coo_look(const fmm_exec *exec, const fmm_coo *a,
-                                        fmm_coo_facts *facts_of)
+extern "C" fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a,
+                                         fmm_coo_facts *facts_of)
 {
     int64_t *const lines = static_cast<int64_t *>(exec->workspace);
     TRY(may_wait(exec)); /* before a kernel is captured for nothing */
-    TRY(fmm_cuda_coo_start(exec, a, lines));
+    TRY(fmm_cuda_coo_check_start(exec, a, lines));
     return read_facts(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
 }

@@ -1,5 +1,5 @@
-/* fusedmm::_check, _plan, _compress, _looked, _transpose, _normalize and _mean_back: what making a
- * CSR asks of the library. Most stand for many calls of torch each. */
+/* fusedmm::_check, _plan, _compress, _check_wait, _transpose, _normalize and _mean_back: what
+ * making a CSR asks of the library. Most stand for many calls of torch each. */
 #include "../torch/frame.h"
 #include "compress.h"
 
@@ -56,25 +56,26 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
     return true;
 }
 
-/* (row, col, int rows, int cols, bool loops, int look) -> ptr, idx, eid, plan, kept; eid has no
- * elements where it is the identity. kept has none where no entry is left out, else one for each,
- * of which as many count as are left; the rest are zeros. Without a look, on CUDA, nothing waits
- * for the device; with one LATER, which leaves loops, kept is what it found. */
+/* (row, col, int rows, int cols, bool loops, int check) -> ptr, idx, eid, plan, others; eid has no
+ * elements where it is the identity. Without a check, or with one that is DEFERRED, CUDA waits for
+ * nothing. others has no elements where no entry is left out. Else it begins with the numbers of
+ * the entries that stay, and ends with zeros. Of a DEFERRED check, which leaves loops, it is what
+ * _check_wait reads. */
 static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { PTR, IDX, EID, PLAN, KEPT, RESULTS };
-    enum { NEVER, NOW, LATER };
+    enum { PTR, IDX, EID, PLAN, OTHERS, RESULTS };
+    enum { NO_CHECK, CHECK, DEFERRED };
     frame f;
     tensor row, col, out[RESULTS] = {{0}};
     fmm_coo_facts facts = {0};
     const bool loops = stack[4] != 0;
-    const int look = frame_int(stack[5]);
+    const int check = frame_int(stack[5]);
     (void)inputs, (void)results;
     if (!frame_begin(&f, stack, 2) || !take_coordinates(&f, 0, "row", &row) ||
         !take_coordinates(&f, 1, "col", &col))
         goto done;
-    if (look < NEVER || look > LATER) {
-        frame_fail(&f, "look must be 0, 1 or 2");
+    if (check < NO_CHECK || check > DEFERRED) {
+        frame_fail(&f, "check must be 0, 1 or 2");
         goto done;
     }
     if (row.numel != col.numel) {
@@ -90,41 +91,42 @@ static void compress(StableIValue *stack, uint64_t inputs, uint64_t results)
                  .col_stride = col.stride[0]};
     f.status = fmm_check_sizes("compress", a.rows, a.cols, a.nnz);
     if (f.status != FMM_OK) goto done;
-    const bool later = look == LATER && !loops && f.exec.device == FMM_CUDA;
-    if (f.exec.device == FMM_CPU || (look != NEVER && !later)) {
+    const bool deferred = check == DEFERRED && !loops && f.exec.device == FMM_CUDA;
+    if (f.exec.device == FMM_CPU || (check != NO_CHECK && !deferred)) {
         const size_t places = (size_t)a.nnz * sizeof *a.places;
-        if (!frame_workspace(&f, f.exec.device == FMM_CPU ? places : FMM_COO_LOOK_BYTES)) goto done;
+        if (!frame_workspace(&f, f.exec.device == FMM_CPU ? places : FMM_COO_CHECK_BYTES))
+            goto done;
         if (f.exec.device == FMM_CPU) a.places = f.exec.workspace;
-        f.status = fmm_coo_look(&f.exec, &a, &facts);
+        f.status = fmm_coo_check(&f.exec, &a, &facts);
         if (f.status != FMM_OK) goto done;
     }
-    const int64_t nodes = a.rows < a.cols ? a.rows : a.cols, others = a.nnz - facts.loops;
-    const int64_t bounds = a.rows + 1, entries = loops ? others + nodes : a.nnz;
+    const int64_t nodes = a.rows < a.cols ? a.rows : a.cols, stay = a.nnz - facts.loops;
+    const int64_t bounds = a.rows + 1, entries = loops ? stay + nodes : a.nnz;
     const bool identity = !loops && facts.sorted;
     const int64_t numbered = identity ? 0 : entries;
-    const int64_t kept = loops && facts.loops ? a.nnz
-                         : later              ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
-                                              : 0;
+    const int64_t others = loops && facts.loops ? a.nnz
+                           : deferred           ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
+                                                : 0;
     const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
     const int32_t int64 = fmm_torch.aoti_torch_dtype_int64();
     if (!frame_allocate(&f, 1, &bounds, int64, &out[PTR]) ||
         !frame_allocate(&f, 1, &entries, int32, &out[IDX]) ||
         !frame_allocate(&f, 1, &numbered, int32, &out[EID]) ||
         !allocate_plan(&f, a.rows, entries, &out[PLAN]) ||
-        !frame_allocate(&f, 1, &kept, int64, &out[KEPT]) ||
+        !frame_allocate(&f, 1, &others, int64, &out[OTHERS]) ||
         !frame_workspace(&f, fmm_compress_workspace(&f.exec, &a, &facts, loops, identity)))
         goto done;
-    if (later) f.status = fmm_cuda_coo_start(&f.exec, &a, out[KEPT].data);
+    if (deferred) f.status = fmm_cuda_coo_check_start(&f.exec, &a, out[OTHERS].data);
     if (f.status != FMM_OK) goto done;
     f.status = fmm_compress(&f.exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
                             identity ? NULL : out[EID].data, out[PLAN].data,
-                            kept && !later ? out[KEPT].data : NULL);
+                            others && !deferred ? out[OTHERS].data : NULL);
 done:
     frame_finish(&f, "compress", stack, out, RESULTS);
 }
 
-/* (kept of a look LATER): waits for the device, and fails where a coordinate was outside. */
-static void looked(StableIValue *stack, uint64_t inputs, uint64_t results)
+/* (what a DEFERRED check left): waits for the device, and fails where a coordinate was outside. */
+static void check_wait(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
     frame f;
     tensor lines;
@@ -134,12 +136,12 @@ static void looked(StableIValue *stack, uint64_t inputs, uint64_t results)
     if (f.exec.device != FMM_CUDA || lines.dim != 1 || lines.numel % FMM_COO_LINE ||
         (lines.numel && lines.stride[0] != 1) ||
         lines.dtype != fmm_torch.aoti_torch_dtype_int64()) {
-        frame_fail(&f, "lines must be what a look LATER left on CUDA");
+        frame_fail(&f, "lines must be what a deferred check left on CUDA");
         goto done;
     }
-    f.status = fmm_cuda_coo_wait(&f.exec, lines.data, lines.numel / FMM_COO_LINE, &facts);
+    f.status = fmm_cuda_coo_check_wait(&f.exec, lines.data, lines.numel / FMM_COO_LINE, &facts);
 done:
-    frame_finish(&f, "looked", stack, NULL, 0);
+    frame_finish(&f, "check_wait", stack, NULL, 0);
 }
 
 /* (ptr, idx, eid, plan, int cols) -> ptr, idx, eid and plan of the transpose */
@@ -214,10 +216,10 @@ const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
     {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", .kernel = plan},
     {"_compress",
-     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int look) -> "
+     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      .kernel = compress},
-    {"_looked", "_looked(Tensor lines) -> ()", .kernel = looked},
+    {"_check_wait", "_check_wait(Tensor lines) -> ()", .kernel = check_wait},
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
      .kernel = transpose},
     {"_normalize",

@@ -90,7 +90,8 @@ static uintptr_t element_bytes(int32_t dtype)
                : 1;
 }
 
-static bool look(frame *f, AtenTensorHandle handle, tensor *t)
+/* Fills t with what torch says of the handle. */
+static bool describe(frame *f, AtenTensorHandle handle, tensor *t)
 {
     t->handle = handle;
     fmm_torch.aoti_torch_get_dim(handle, &t->dim);
@@ -124,7 +125,7 @@ bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, t
         return false;
     }
     f->held[f->count++] = handle;
-    return look(f, handle, t);
+    return describe(f, handle, t);
 }
 
 bool frame_copy(frame *f, const char *name, tensor *t)
@@ -142,7 +143,7 @@ bool frame_copy(frame *f, const char *name, tensor *t)
 
 bool frame_take(frame *f, int k, const char *name, tensor *t)
 {
-    if (!look(f, f->held[k], t)) return false;
+    if (!describe(f, f->held[k], t)) return false;
     if (!t->numel) return true;
     int32_t type, index;
     fmm_torch.aoti_torch_get_device_type(f->held[k], &type);

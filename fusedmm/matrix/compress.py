@@ -15,7 +15,7 @@ from fusedmm.matrix.structure import Plan, inside, numbers, own, plan_of, requir
 
 OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default
-_looked: Any = ops._looked.default
+_check_wait: Any = ops._check_wait.default
 
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
@@ -110,7 +110,7 @@ def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
 def is_outside(answer: Tensor) -> bool:
     """Whether a deferred check found a coordinate outside; waits for the GPU."""
     try:
-        _looked(answer)
+        _check_wait(answer)
     except RuntimeError as error:
         if OUTSIDE in str(error):
             return True
@@ -147,7 +147,7 @@ def compress(
 def _sorted(
     row: Tensor, col: Tensor, rows: int, cols: int, check: bool, places: Places
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``compress`` by sorting, of sizes and contents that the library does not take."""
+    """Does what ``compress`` does by sorting, for sizes and contents that the library does not take."""
     if check and row.numel():
         keys = keys_of(row, col)
         if not count_in_range(row, col, rows, cols, places, keys[1:] < keys[:-1]):

@@ -39,7 +39,7 @@ def _untold(adj: CSR) -> Untold:
 
 
 def _parts(adj: CSR) -> list[Any]:
-    """No values are a tensor without elements, whose size an exported program asks for; None would go unseen."""
+    """Lists a matrix's tensors. No values are a tensor without elements, whose size an exported program asks for."""
     parts = {name: getattr(adj, name) for name in NAMES}
     if isinstance(adj.ptr, torch.Tensor):
         adj._refresh()

@@ -151,7 +151,7 @@ def with_loops(adj: M, why: str = NO_LOOPS) -> Looped[M]:
 
 
 def _turned(adj: M, made: M) -> M:
-    """made, which gets its transpose as soon as adj has one: then gradients are wanted."""
+    """Returns made, with its transpose if adj has one, since gradients are wanted then."""
     if adj.ptr_t is not None and made.ptr_t is None and not torch.compiler.is_compiling():
         made.cache_transpose()
     return made
@@ -213,7 +213,7 @@ def _make_looped(adj: M) -> Looped[M]:
 
 @lasting
 def _old_loops(adj: Matrix) -> tuple[Tensor, Tensor]:
-    """int64, the nodes that have self loops, and the last loop of each."""
+    """Finds the nodes that have self loops, and the number of the last loop of each; both int64."""
     row, col, _ = adj.coo()
     loop = (row == col).nonzero()[:, 0]
     newest = torch.full((min(adj.shape),), -1, device=adj.device)
@@ -273,7 +273,7 @@ def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
 
 
 def _copied(adj: M, val: Tensor) -> M:
-    """adj with a copy of its constant values val, which its new owner may write to."""
+    """Returns adj with a copy of its constant values val, which the new owner may write to."""
     if torch.compiler.is_compiling():
         return adj.with_values(val.clone())
     made = adj.with_values(own(val, val.dtype))

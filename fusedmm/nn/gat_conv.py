@@ -178,14 +178,14 @@ class GATConv(Layer):
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
     def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:
-        """[nodes, H * C], or without concat [nodes, C]."""
+        """Attends among nodes that are sources and targets; returns [nodes, H * C], or without concat [nodes, C]."""
         x, weight = (x, lin.weight_for(x)) if goes_unseen(x, lin) else (lin(x), None)
         dropout = self.dropout if self.training else 0.0
         out = attend_self(adj, x, weight, self.att_src, self.att_dst, bias, self.negative_slope, dropout)
         return out if self.concat else merged(self._by_head(out), False)
 
     def _projected(self, x_src: Tensor, x_dst: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Sources and targets, [n, H * C]."""
+        """Maps the features of sources and of targets to [n, H * C]."""
         if self.lin is not None and x_dst is x_src:
             source = self.lin(x_src)
             return source, source
@@ -199,7 +199,7 @@ class GATConv(Layer):
     def _attend(
         self, adj: CSR, attr: Tensor | None, source: Tensor, target: Tensor | None, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """[targets, H, C], and the weights where they are asked for."""
+        """Returns [targets, H, C], and the weights where they are asked for."""
         same, source = target is source, self._by_head(source)
         q: Tensor | None
         if same:
@@ -216,7 +216,7 @@ class GATConv(Layer):
         return (found[0], found[1]) if isinstance(found, tuple) else (found, None)
 
     def _edge_scores(self, attr: Tensor | None) -> Tensor | None:
-        """[edges, H]; the product with att_edge comes first, so that edges have no C features."""
+        """Scores the edges, [edges, H]; the product with att_edge comes first, so that edges have no C features."""
         if attr is None or self.lin_edge is None or self.att_edge is None:
             return None
         if not is_plain(self.lin_edge):

@@ -181,7 +181,7 @@ class GATv2Conv(Layer):
     def _attend(
         self, adj: CSR, attr: Tensor | None, x_src: Tensor, x_dst: Tensor, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """[targets, H, C], and the weights where they are asked for."""
+        """Returns [targets, H, C], and the weights where they are asked for."""
         if x_dst is not x_src:
             source, target = self._by_head(self.lin_l(x_src)), self._by_head(self.lin_r(x_dst))
         elif self.share_weights:
@@ -203,7 +203,7 @@ class GATv2Conv(Layer):
         return (found[0], found[1]) if isinstance(found, tuple) else (found, None)
 
     def _logits(self, adj: CSR, target: Tensor, source: Tensor, edge: Tensor) -> Tensor:
-        """[edges, H], of features [edges, H, C] that enter within the nonlinearity."""
+        """Computes logits [edges, H] of features [edges, H, C] that enter within the nonlinearity."""
         total = sddmm(adj, target, source, op="add") + edge
         return (leaky_relu(total, self.negative_slope) * self.att).sum(-1)
 

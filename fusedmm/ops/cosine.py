@@ -55,7 +55,7 @@ def attend_cosine(adj: CSR, x: Tensor, beta: Tensor) -> Tensor:
 
 
 def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
-    """out, lse and its rest, beta u, u and the lengths that x [n, 1, F] was divided by."""
+    """Computes out, lse and its rest, beta u, u and the lengths that x [n, 1, F] was divided by."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=sums_dtype(x)).clamp_min_(EPS)
     unit = (x / length).to(x.dtype)
     q = beta * unit

@@ -73,7 +73,7 @@ def expanded(attr: Tensor, q: Tensor) -> Tensor:
 
 
 def _forward(o: Options, x: Operands, projected: Tensor, attr: Tensor) -> tuple[Tensor, ...]:
-    """out, summed, lse and its rest, u and the bias."""
+    """Computes out, summed, lse and its rest, u and the bias."""
     each, features = into_rows(o.adj), expanded(attr, x.q)
     bias = sddmm_half(each, False, None, projected, features)
     x = x._replace(bias=bias)
@@ -83,7 +83,7 @@ def _forward(o: Options, x: Operands, projected: Tensor, attr: Tensor) -> tuple[
 
 
 def _weights(o: Options, x: Operands, lses: list[Tensor]) -> Tensor:
-    """u, of x's dtype."""
+    """Computes u, of x's dtype."""
     none = o.adj.none
     operands = (*(none if t is None else t for t in (None, x.bias, None, x.seed)), *lses)
     numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)

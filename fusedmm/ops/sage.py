@@ -64,7 +64,7 @@ def convolve(
 def _forward(
     adj: CSR, reduce: str, x: Tensor, target: Optional, weight: Tensor, bias: Optional, own: Optional
 ) -> tuple[Tensor, Tensor]:
-    """out and s of the formula above, without a gradient."""
+    """Computes out and s of the formula above, without a gradient."""
     s = SpMM.run((adj, False, REDUCTIONS[reduce], 0), None, x)
     out = linear(s, weight, bias)
     return out if own is None else out.addmm_(x if target is None else target, own.t()), s

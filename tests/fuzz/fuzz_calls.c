@@ -242,7 +242,7 @@ static void made(input *in, shared *s)
     int32_t *idx = array(in, (size_t)most * sizeof *idx, sizeof *idx);
     int32_t *eid = array(in, (size_t)most * sizeof *eid, sizeof *eid);
     coo.places = array(in, (size_t)rows * sizeof *coo.places, sizeof *coo.places);
-    if (fmm_coo_look(&s->exec, &coo, &facts) == FMM_OK) {
+    if (fmm_coo_check(&s->exec, &coo, &facts) == FMM_OK) {
         workspace(in, &s->exec, fmm_compress_workspace(&s->exec, &coo, &facts, loops, false));
         fmm_compress(&s->exec, &coo, &facts, loops, ptr, idx, eid, NULL, NULL);
     }

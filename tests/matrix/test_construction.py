@@ -237,8 +237,8 @@ def test_who_has_not_waited_is_not_believed(cuda):
     assert adj._shared.answer is not None
 
 
-def test_a_wait_refuses_what_no_look_left(device):
-    """On the CPU nothing is looked at later."""
+def test_a_wait_refuses_what_no_check_left(device):
+    """On the CPU no check is deferred."""
     good = torch.tensor([7, 0, 0, 1 << 32], device=device)
     cases = [
         good.int(),
@@ -249,14 +249,16 @@ def test_a_wait_refuses_what_no_look_left(device):
         *([] if device == "cuda" else [good]),
     ]
     for lines in cases:
-        with pytest.raises(RuntimeError, match=r"^invalid: .*(look LATER left on CUDA|no look leaves so many lines)"):
-            ops._looked(lines)
+        with pytest.raises(
+            RuntimeError, match=r"^invalid: .*(deferred check left on CUDA|no check leaves so many lines)"
+        ):
+            ops._check_wait(lines)
     if device == "cuda":
         with pytest.raises(RuntimeError, match="make the CSR before the capture"):
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                ops._looked(good)
-        ops._looked(good)
-        check_operator(ops._looked.default, (good,))
+                ops._check_wait(good)
+        ops._check_wait(good)
+        check_operator(ops._check_wait.default, (good,))
 
 
 def test_compress_and_transpose_refuse():
@@ -270,7 +272,7 @@ def test_compress_and_transpose_refuse():
         (lambda: ops._compress(v, col[None], 4, 4, False, True), "col must be a vector of int64"),
         (lambda: ops._compress(v, col, 2**31, 4, False, True), "is beyond int32"),
         (lambda: ops._compress(v, col, 4, -1, False, True), "is beyond int32"),
-        (lambda: ops._compress(v, col, 4, 4, False, 3), "look must be 0, 1 or 2"),
+        (lambda: ops._compress(v, col, 4, 4, False, 3), "check must be 0, 1 or 2"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, 3), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr + 1, i32, NONE, NONE, 4), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, -1), "is beyond int32"),

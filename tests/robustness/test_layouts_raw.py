@@ -21,7 +21,7 @@ from fusedmm.edge.parse import parse
 OPERATORS = sorted(
     {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith("fusedmm::")}
 )
-ELSEWHERE = {"cpu": {"_looked"}, "cuda": {"_fused_mirrored"}}  # what a device's calls do without
+ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": {"_fused_mirrored"}}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
 OPAQUE = ("plan", "program", "lines")
 NODES, NNZ, HEADS, FEAT = 6, 20, 2, 4
