@@ -80,7 +80,7 @@ $(LIBRARY): setup.py $(wildcard $(foreach suffix,c h inc def cu cuh,csrc/*/*.$(s
 c-test: $(C_TESTS)
 	set -e; for t in $(C_TESTS); do echo $$t; $$t; done
 
-build/c/%: tests/c/%.c tests/c/test.h $(INTERFACE) $(LIBRARY)
+build/c/%: tests/c/%.c $(wildcard tests/c/*.h) $(INTERFACE) $(LIBRARY)
 	mkdir -p build/c
 	$(CC) -std=c11 -O2 -Icsrc/include $< -o $@ -Lfusedmm -lfusedmm -lm -lpthread -Wl,-rpath,$(CURDIR)/fusedmm
 

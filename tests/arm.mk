@@ -40,5 +40,5 @@ $(foreach isa,neon scalar,$(eval $(call ARM_OF_ISA,$(isa))))
 build/arm/libfusedmm.so: $(ARM_OBJECTS)
 	$(ARM_CC) -shared -Wl,--no-undefined $^ -o $@ -ldl -lpthread -lm
 
-build/arm/%: tests/c/%.c tests/c/test.h $(INTERFACE) build/arm/libfusedmm.so
+build/arm/%: tests/c/%.c $(wildcard tests/c/*.h) $(INTERFACE) build/arm/libfusedmm.so
 	$(ARM_CC) -std=c11 -O2 -Icsrc/include $< -o $@ -Lbuild/arm -lfusedmm -lm -lpthread -Wl,-rpath,$(CURDIR)/build/arm

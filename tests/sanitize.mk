@@ -38,7 +38,7 @@ $(call build_isa,$(1),$(2),$(3) $(5),avx512,$(AVX512) $(AVX2))
 build/$(1)/fusedmm/libfusedmm.so: $(addprefix build/$(1)/,$(OBJECTS))
 	@mkdir -p $$(@D)
 	$(2) -shared $(3) $(4) $$^ -o $$@ -ldl -lpthread -lm
-build/$(1)/tests/%: tests/c/%.c tests/c/test.h build/$(1)/fusedmm/libfusedmm.so
+build/$(1)/tests/%: tests/c/%.c $(wildcard tests/c/*.h) build/$(1)/fusedmm/libfusedmm.so
 	@mkdir -p $$(@D)
 	$(2) $(CHECKED) $(3) $(4) $$< -o $$@ -Lbuild/$(1)/fusedmm -lfusedmm -lm -lpthread \
 	    -Wl,-rpath,$(CURDIR)/build/$(1)/fusedmm

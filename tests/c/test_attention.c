@@ -3,106 +3,7 @@
  * Weights of a row are off by a factor of at most 1 + rel, rel = 8 u (terms of a logit + 8 +
  * sqrt(entries)); what is made of them by as much of the sum of its terms' absolute values. The
  * backward passes are given lse, its rest and delta as rounded from the exact ones. */
-#include "test.h"
-
-typedef struct setting {
-    structure kind;
-    fmm_attention_score score;
-    fmm_dtype dtype;
-    int64_t rows, cols, heads, feat, feat_v, gap;
-    bool eid, edges, rest; /* rest: with lse_rest */
-    double dropout;
-    side where;
-} setting;
-
-/* What the checks of one setting share. */
-typedef struct subject {
-    const setting *set;
-    fmm_csr a, t; /* and its transpose */
-    fmm_attention call;
-    const int64_t *seed;
-    const char *name;
-} subject;
-
-/* keep / (1 - dropout) by Philox4x32-10, from its definition. */
-static long double kept(const subject *s, int64_t e, int64_t h)
-{
-    if (!(s->set->dropout > 0)) return 1;
-    uint32_t c[4] = {(uint32_t)e, (uint32_t)((uint64_t)e >> 32), (uint32_t)(h / 4), 0};
-    uint32_t k[2] = {(uint32_t)*s->seed, (uint32_t)((uint64_t)*s->seed >> 32)};
-    for (int round = 0; round < 10; round++, k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u) {
-        const uint64_t p0 = (uint64_t)c[0] * 0xD2511F53u, p1 = (uint64_t)c[2] * 0xCD9E8D57u;
-        const uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1,
-                                  (uint32_t)(p0 >> 32) ^ c[3] ^ k[1], (uint32_t)p0};
-        memcpy(c, next, sizeof c);
-    }
-    return c[h % 4] >= s->set->dropout * 0x1p32 ? 1 / (1 - (long double)s->set->dropout) : 0;
-}
-
-static long double leaky(long double t) { return t > 0 ? t : 0.2L * t; }
-
-/* The numbers of entry (i, j) of edge e. */
-typedef struct numbers {
-    long double logit, w, keep, by, dot, dots, slant, slants, gain;
-} numbers;
-
-static long double logit(const subject *s, int64_t i, int64_t j, int64_t e, int64_t h,
-                         long double *gain)
-{
-    const fmm_attention *c = &s->call;
-    const long double bias = c->bias.data ? get(&c->bias, e, h, 0) : 0;
-    long double sum = 0;
-    *gain = 1;
-    if (c->score == FMM_ADDITIVE) {
-        sum = (long double)get(&c->q, i, h, 0) + get(&c->k, j, h, 0) + bias;
-        *gain = sum > 0 ? 1 : 0.2L;
-        return leaky(sum);
-    }
-    for (int64_t f = 0; f < c->q.feat; f++) {
-        const long double q = get(&c->q, i, h, f), k = get(&c->k, j, h, f);
-        sum += c->score == FMM_DOT ? c->scale * q * k : get(&c->att, 0, h, f) * leaky(q + k);
-    }
-    return sum + bias;
-}
-
-static numbers of(const subject *s, int64_t i, int64_t j, int64_t e, int64_t h)
-{
-    const fmm_attention *c = &s->call;
-    numbers n = {.keep = kept(s, e, h)};
-    const double rest = s->set->rest ? get(&c->lse_rest, i, h, 0) : 0;
-    n.w = expl(logit(s, i, j, e, h, &n.gain) - (long double)get(&c->lse, i, h, 0) - rest);
-    n.by = n.keep * (c->weight.data ? get(&c->weight, e, c->weight.heads == 1 ? 0 : h, 0) : 1);
-    for (int64_t f = 0; f < c->v.feat; f++) {
-        const long double term = (long double)get(&c->gout, i, h, f) * get(&c->v, j, h, f);
-        n.dot += term;
-        n.dots += fabsl(term);
-    }
-    const long double delta = get(&c->delta, i, h, 0);
-    n.slant = n.w * (n.by * n.dot - delta) * n.gain;
-    n.slants = n.w * (fabsl(n.by) * n.dots + fabsl(delta));
-    return n;
-}
-
-static bool near(const subject *s, double computed, long double exact, long double magnitude,
-                 int64_t entries)
-{
-    const long double terms = (long double)(s->call.q.feat + s->call.v.feat + 8);
-    const long double rel = 8 * unit_sum[s->set->dtype] * (terms + sqrtl((long double)entries));
-    return isfinite(computed) &&
-           fabsl(computed - exact) <= rel * magnitude +
-                                          unit_out[s->set->dtype] * 1.01L * fabsl(exact) +
-                                          (s->set->dtype == FMM_F16 ? 0x1p-24L : 0x1p-120L);
-}
-
-/* d logit / d of what its row or column gave, channel f. */
-static long double toward(const subject *s, int64_t i, int64_t j, int64_t h, int64_t f, bool of_q)
-{
-    const fmm_attention *c = &s->call;
-    if (c->score == FMM_ADDITIVE) return 1; /* the gain is in slant */
-    const long double q = get(&c->q, i, h, f), k = get(&c->k, j, h, f);
-    if (c->score == FMM_DOT) return c->scale * (of_q ? k : q);
-    return get(&c->att, 0, h, f) * (q + k > 0 ? 1 : 0.2L);
-}
+#include "attention_exact.h"
 
 /* Exact lse and delta, which every pass then reads; out is checked against what they come from. */
 static void statistics(subject *s, fmm_dense *out, fmm_dense *outs)
@@ -119,18 +20,21 @@ static void statistics(subject *s, fmm_dense *out, fmm_dense *outs)
                 set(&c->lse_rest, i, h, 0,
                     begin == end ? 0 : (double)(logl(sum) - (long double)get(&c->lse, i, h, 0)));
             set(&c->delta, i, h, 0, 0);
+            row_of(s, i, h);
             for (int64_t f = 0; f < c->v.feat; f++) {
                 long double value = 0, size = 0;
                 for (int64_t p = begin; p < end; p++) {
-                    const numbers n = of(s, i, s->a.idx[p], edge(&s->a, p), h);
-                    value += n.w * n.by * get(&c->v, s->a.idx[p], h, f);
-                    size += fabsl(n.w * n.by * get(&c->v, s->a.idx[p], h, f));
+                    const numbers *n = of(s, edge(&s->a, p), h);
+                    const long double term = n->w * n->by * get(&c->v, s->a.idx[p], h, f);
+                    value += term;
+                    size += fabsl(term);
                 }
                 set(out, i, h, f, (double)value);
                 set(outs, i, h, f, (double)size);
                 delta += value * get(&c->gout, i, h, f);
             }
             set(&c->delta, i, h, 0, (double)delta);
+            row_of(s, i, h);
         }
 }
 
@@ -164,10 +68,10 @@ static int64_t wrong_pos(const subject *s)
                 const int64_t begin = s->a.ptr[i], end = s->a.ptr[i + 1];
                 long double exact = 0, size = 0;
                 for (int64_t p = begin; p < end; p++) {
-                    const int64_t j = s->a.idx[p];
-                    const numbers n = of(s, i, j, edge(&s->a, p), h);
-                    const long double term = f < 0 ? n.w : n.w * n.by * get(&c->v, j, h, f);
-                    exact += n.gain == 1 ? term : 0;
+                    const numbers *n = of(s, edge(&s->a, p), h);
+                    const long double by = f < 0 ? 1 : n->by * get(&c->v, s->a.idx[p], h, f);
+                    const long double term = n->w * by;
+                    exact += n->gain == 1 ? term : 0;
                     size += fabsl(term);
                 }
                 const double got = f < 0 ? get(&c->pos_w, i, h, 0) : get(&c->pos, i, h, f);
@@ -184,7 +88,7 @@ static int64_t wrong_edges(const subject *s)
         for (int64_t p = s->a.ptr[i]; p < s->a.ptr[i + 1]; p++)
             for (int64_t h = 0; h < c->q.heads; h++) {
                 const int64_t e = edge(&s->a, p), m = s->a.ptr[i + 1] - s->a.ptr[i];
-                const numbers n = of(s, i, s->a.idx[p], e, h);
+                const numbers n = *of(s, e, h);
                 const long double u = n.w * n.by, g = n.keep * n.w * n.dot;
                 wrong += !near(s, get(&c->weights, e, h, 0), u, fabsl(u), m);
                 if (c->pass == FMM_ATTENTION_WEIGHTS) continue;
@@ -209,11 +113,11 @@ static int64_t wrong_sides(const subject *s)
                 long double exact = 0, size = 0;
                 for (int64_t p = a->ptr[own]; p < a->ptr[own + 1]; p++) {
                     const int64_t i = cols ? a->idx[p] : own, j = cols ? own : a->idx[p];
-                    const numbers n = of(s, i, j, edge(a, p), h);
+                    const numbers *n = of(s, edge(a, p), h);
                     const long double by =
                         score ? toward(s, i, j, h, f, !cols) : get(&c->gout, i, h, f - c->q.feat);
-                    exact += (score ? n.slant : n.w * n.by) * by;
-                    size += (score ? n.slants : fabsl(n.w * n.by)) * fabsl(by);
+                    exact += (score ? n->slant : n->w * n->by) * by;
+                    size += (score ? n->slants : fabsl(n->w * n->by)) * fabsl(by);
                 }
                 const double got =
                     score ? get(of_score, own, h, f) : get(&c->gv, own, h, f - c->q.feat);
@@ -233,11 +137,11 @@ static int64_t wrong_att(const subject *s)
             for (int64_t i = 0; i < s->a.rows; i++)
                 for (int64_t p = s->a.ptr[i]; p < s->a.ptr[i + 1]; p++) {
                     const int64_t j = s->a.idx[p];
-                    const numbers n = of(s, i, j, edge(&s->a, p), h);
+                    const numbers *n = of(s, edge(&s->a, p), h);
                     const long double over =
                         leaky((long double)get(&c->q, i, h, f) + (long double)get(&c->k, j, h, f));
-                    exact += n.slant * over;
-                    size += n.slants * fabsl(over);
+                    exact += n->slant * over;
+                    size += n->slants * fabsl(over);
                 }
             wrong += !near(s, (double)got, exact, size, s->a.nnz);
         }
@@ -365,7 +269,9 @@ static void run(const setting *t)
     const fmm_dense *const given[] = {&c->q, &c->k, &c->v, &c->gout, &c->att, &c->bias, &c->weight};
     for (size_t k = 0; k < sizeof given / sizeof *given; k++)
         if (given[k]->data) fill(given[k], RANDOM);
+    s.exact = malloc((size_t)(nnz * h) * sizeof *s.exact + 1);
     run_all(&s);
+    free(s.exact);
     release_all();
 }
 
