@@ -19,12 +19,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import accuracy
 import pytest
 import torch
+import torch._dynamo.guards
 from support.machine import no_cuda
 
 import fusedmm
 
 for plugin in filter(None, os.environ.get("FUSEDMM_PLUGINS", "").split(":")):
     fusedmm.load_algorithms(plugin)
+
+# After every graph torch empties the processor's caches, to write into a log how long its guards then take.
+torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[assignment]
 
 SLOW, SEED = float(os.environ.get("FUSEDMM_SLOW", "0")), os.environ.get("FUSEDMM_SEED", "0")
 LEFT_OUT = pytest.StashKey[dict[str, int]]()  # how many cases, and why
@@ -61,6 +65,15 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def young() -> None:
+    """What earlier files left stays: a collection of garbage, of which tests make many, need not look at it again.
+
+    Compiled graphs are millions of objects, through which one collection takes a second."""
+    gc.collect()
+    gc.freeze()
+
+
 def left_out(item: pytest.Item) -> str:
     """Why a case is not collected, or nothing."""
     device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
@@ -77,12 +90,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = collections.Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, reason in zip(items, reasons, strict=True) if reason])
     items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
-
-
-def pytest_collection_finish() -> None:
-    """What is loaded by now stays: a collection of garbage, of which tests make many, need not look at it again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 from support.every_layer import EDGES, LAYERS, NODES, linear
+from support.turns import in_turn
 
 import fusedmm
 from fusedmm import nn
@@ -58,19 +59,16 @@ def check(model, x, graph, others):
             torch.testing.assert_close(compiled(x, graph, *others), expected[0])
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_and_an_edge_index(name):
+@pytest.mark.parametrize("name, way", in_turn(LAYERS, ["a layer and new edges", "a net and edges seen by eager code"]))
+def test_an_edge_index(name, way):
+    """Eager code has seen it without gradients, so that there was no need for a transpose."""
     make, shape = LAYERS[name]
     x, others = operands(shape)
-    check(make(), x, EDGES.clone(), others)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_net_and_an_edge_index_that_eager_code_has_seen(name):
-    """Without gradients, so that there was no need for a transpose."""
-    make, shape = LAYERS[name]
-    x, others = operands(shape)
-    net, graph = Net(make), EDGES.clone()
+    graph = EDGES.clone()
+    if way == "a layer and new edges":
+        check(make(), x, graph, others)
+        return
+    net = Net(make)
     with torch.no_grad():
         net(x, graph, *others)
     check(net, x, graph, others)
@@ -129,9 +127,8 @@ def test_one_graph_is_refused_by_name():
             )
 
 
-@pytest.mark.parametrize("fill", ["mean", "add", "max", "min", 1.0])
-@pytest.mark.parametrize("conv", [nn.GATConv, nn.GATv2Conv])
-def test_one_graph_with_loops_and_features_that_learn(conv, fill):
+@pytest.mark.parametrize("fill, conv", in_turn(["mean", "add", "max", "min", 1.0], [nn.GATConv, nn.GATv2Conv]))
+def test_one_graph_with_loops_and_features_that_learn(fill, conv):
     """An encoder of edges before the layer, on a graph that has self loops already."""
     edges = torch.cat([EDGES, torch.tensor([[1, 3], [1, 3]])], 1)
     graph = fusedmm.CSR.from_edge_index(edges, size=NODES).cache_transpose()

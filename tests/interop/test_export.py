@@ -6,11 +6,14 @@ from functools import partial
 
 import pytest
 import torch
+from support.turns import in_turn
 from torch.export import Dim, export, load, save
 from torch.utils import _pytree as pytree
 
 import fusedmm
 from fusedmm import CSR, nn, presets
+
+STRICT = [False, True]
 
 
 def graph(nodes: int, edges: int, values: bool, device: str) -> CSR:
@@ -82,8 +85,7 @@ def runs_on_another_graph(
     torch.testing.assert_close(program(large, z), expected, **bounds)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+@pytest.mark.parametrize("op, strict", in_turn(["add", "sub", "mul"], STRICT))
 def test_elementwise_forms_run_on_another_graph(op, strict, device):
     form = Call(lambda adj, x: fusedmm.sddmm(adj, x, 2 * x, op=op))
     runs_on_another_graph(form, True, strict, device, rtol=0, atol=0)
@@ -116,9 +118,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("values", [False, True])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name, values, strict", in_turn(CALLS, [False, True], STRICT))
 def test_fused_and_attention_run_on_another_graph(name, values, strict, device):
     runs_on_another_graph(Call(CALLS[name]), values, strict, device, of_edges=name == "edge_softmax")
 
@@ -136,9 +136,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name, training, options", CASES, ids=str)
-def test_attention_layers_run_on_another_graph(name, training, options, strict, device):
+@pytest.mark.parametrize("case, strict", in_turn(CASES, STRICT), ids=str)
+def test_attention_layers_run_on_another_graph(case, strict, device):
+    name, training, options = case
     layer = LAYERS[name](**options).to(device).train(training)
     runs_on_another_graph(Conv(layer), False, strict, device)
 
@@ -148,7 +148,7 @@ class Product(torch.nn.Module):
         return adj @ x + adj.t() @ x
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", STRICT)
 def test_export_of_matmul_runs_on_another_graph(strict, device):
     small, x = graph(12, 40, True, device).cache_transpose(), torch.randn(12, 8, device=device)
     program = export(Product(), (small, x), dynamic_shapes=dynamic(small), strict=strict)
@@ -208,8 +208,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name, strict", in_turn(REFUSED, STRICT))
 def test_what_needs_a_new_structure_is_refused_by_name(name, strict, device):
     call, text = REFUSED[name]
     x, given = torch.randn(6, 8, device=device), graph(6, 20, False, device).cache_transpose()

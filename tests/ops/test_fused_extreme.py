@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.bounds import assert_within
 from support.fused_oracle import for_edge
+from support.turns import in_turn
 
 import fusedmm
 from benchmarks.trial import peak_bytes
@@ -72,8 +73,7 @@ def assert_close(found, whole, dtype):
             torch.testing.assert_close(a, b, rtol=off, atol=off * max(1.0, float(b.abs().max())))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", list(SPECS))
+@pytest.mark.parametrize("name, dtype", in_turn(SPECS, [torch.float32, torch.float64, torch.bfloat16]), ids=str)
 def test_parts_give_the_gradients_of_the_whole(name, dtype, device, part):
     """Parts of many rows and of one; with heads, and values for each or for all of them; twice the same bits."""
     for ordered, heads, val_heads in (
