@@ -51,7 +51,7 @@ def lost(name, call):
     call()
     sites = asked_for()
     assert sites > 0, name
-    failures, turns, growth = 0, 1 + (25 if device == "cpu" else 5) // sites, []
+    failures, turns, growth = 0, 1 + 5 // sites, []
     for _ in range(3):
         before = held()
         for site in list(range(sites)) * turns:
