@@ -127,9 +127,8 @@ def registered_operands(heads, device):
 def test_opcheck(heads, device):
     """torch's own checks of schema, fake kernel, autograd registration and AOT dispatch."""
     adj, halves, val, x, a = registered_operands(heads, device)
-    for reduce in (0, 1):
-        opcheck(torch.ops.fusedmm.spmm.default, (*halves, val, x, reduce, 0))
-        opcheck(torch.ops.fusedmm.spmm.default, (*halves, adj.none, x, reduce, 0))
+    for reduce, values in ((0, val), (1, adj.none)):
+        opcheck(torch.ops.fusedmm.spmm.default, (*halves, values, x, reduce, 0))
     opcheck(torch.ops.fusedmm.sddmm.default, (*halves, val, a, x, 0))
     opcheck(torch.ops.fusedmm.sddmm.default, (*halves, adj.none, a, x, 0))
 

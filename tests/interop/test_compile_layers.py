@@ -59,13 +59,16 @@ def check(model, x, graph, others):
             torch.testing.assert_close(compiled(x, graph, *others), expected[0])
 
 
-@pytest.mark.parametrize("name, way", in_turn(LAYERS, ["a layer and new edges", "a net and edges seen by eager code"]))
+WAYS = ["a layer and new edges", "a net and edges seen by eager code"]
+
+
+@pytest.mark.parametrize("name, way", in_turn(LAYERS, WAYS, slow=["SAGE", "GIN"]))
 def test_an_edge_index(name, way):
     """Eager code has seen it without gradients, so that there was no need for a transpose."""
     make, shape = LAYERS[name]
     x, others = operands(shape)
     graph = EDGES.clone()
-    if way == "a layer and new edges":
+    if way == WAYS[0]:
         check(make(), x, graph, others)
         return
     net = Net(make)

@@ -118,7 +118,11 @@ def operands_of(name, device):
     return make
 
 
-@pytest.mark.parametrize("name, way", in_turn(OPERATORS, ["default", "dynamic"]))
+# What compiles as another one does, but for a constant.
+ALIKE = ["spmm sum", "spmm min", "sddmm sub", "sddmm mul", "fused SIGMOID_ATTRACTION", "attention cosine"]
+
+
+@pytest.mark.parametrize("name, way", in_turn(OPERATORS, ["default", "dynamic"], slow=ALIKE))
 def test_an_operator(name, way, device):
     sizes, dynamic = (SIZES, None) if way == "default" else ([*SIZES, ALONE], True)
     frames = check(OPERATORS[name][1], operands_of(name, device), sizes, dynamic)
@@ -151,7 +155,10 @@ def call_layer(layer, *given):
     return layer(*given)
 
 
-@pytest.mark.parametrize("name, way", in_turn(LAYERS, ["default", "dynamic", "widths and heads"]))
+WAYS = ["default", "dynamic", "widths and heads"]
+
+
+@pytest.mark.parametrize("name, way", in_turn(LAYERS, WAYS, slow=["GIN", "GATv2", "AGNN"]))
 def test_a_layer(name, way, device):
     """One of many rows; and of several widths and heads, in one function, whose code torch makes for each layer."""
     if way == "widths and heads":

@@ -12,12 +12,14 @@ from support.attention_oracle import Given, assert_close, attention_oracle
 from support.bounds import assert_within, sddmm_oracle, spmm_oracle
 from support.fused_oracle import Stages, assert_near, for_edge, forward
 from support.generate import Case
+from support.turns import in_turn
 
 import fusedmm
 
 MANY = pytest.mark.parametrize("n", [270_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DATA = ["random", "constant", "cancelling"]
+IN_TURN = pytest.mark.parametrize("dtype, data", list(in_turn(DTYPES, DATA)), ids=str)
 
 
 def fill(data, dtype, device, *size, seed=0):
@@ -57,8 +59,7 @@ def test_sddmm(dtype, data, n, device):
 
 
 @MANY
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@IN_TURN
 def test_fused(dtype, data, n, device):
     adj = long_row(n, device, fill(data, dtype, device, n, seed=1))
     x, y, z = (fill(data, dtype, device, m, 4, seed=s) / 32 for s, m in ((2, 3), (3, n), (4, n)))
@@ -70,8 +71,7 @@ def test_fused(dtype, data, n, device):
 
 
 @MANY
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@IN_TURN
 def test_attention_and_edge_softmax(dtype, data, n, device):
     """Attention's weights for q = k = 0 and a bias are the softmax over the bias."""
     adj = long_row(n, device)

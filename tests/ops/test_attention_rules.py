@@ -161,7 +161,10 @@ def test_values_that_no_entry_reaches_do_not_matter(device):
 @pytest.mark.parametrize("heads", [None, 2])
 @pytest.mark.parametrize("score", SCORES)
 def test_derivatives(score, heads, device):
-    """First and second, of every operand, with bias and edge weights, and through lse and the weights."""
+    """First and second, of every operand, with bias and edge weights, and through lse and the weights.
+
+    The second ones in a random direction: by differences in all of them they take most of the time.
+    """
     adj, q, k, v, options = operands(score, device, heads, feat=2, adj=tiny(device).pattern())
     att = options.pop("att")
     size = [adj.nnz] if heads is None else [adj.nnz, heads]
@@ -174,7 +177,7 @@ def test_derivatives(score, heads, device):
         )
         return out, torch.where(lse.isinf(), 0.0, lse), u
 
-    assert torch.autograd.gradcheck(f, given) and torch.autograd.gradgradcheck(f, given)
+    assert torch.autograd.gradcheck(f, given) and torch.autograd.gradgradcheck(f, given, fast_mode=True)
 
 
 def test_derivatives_under_dropout(device):
@@ -185,7 +188,7 @@ def test_derivatives_under_dropout(device):
         torch.manual_seed(3)
         return fusedmm.attention(adj, q, k, v, dropout=0.4, **options)
 
-    assert torch.autograd.gradcheck(f, (q, k, v)) and torch.autograd.gradgradcheck(f, (q, k, v))
+    assert torch.autograd.gradcheck(f, (q, k, v)) and torch.autograd.gradgradcheck(f, (q, k, v), fast_mode=True)
 
 
 # ---- dropout ----
