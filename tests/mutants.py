@@ -93,7 +93,7 @@ CUDA = [
     Mutant(
         "empty rows are not written",
         "spmm/cuda.cuh",
-        "store<T, VEC>(y + row * s.y_row + i * LANES * VEC, zeros);",
+        "store<T, VEC>(y + row * s.out_row + i * STEP, zeros);",
         "(void)zeros;",
         SPMM,
     ),
@@ -107,13 +107,13 @@ CUDA = [
     Mutant(
         "columns are trusted",
         "sddmm/cuda.cuh",
-        "there[e] = (uint32_t)near_next[e] < (uint32_t)s.s.cols;",
+        "there[e] = (uint32_t)near_next[e] < (uint32_t)s.a.cols;",
         "there[e] = true;",
         "tests/robustness/test_forged.py",
     ),
     Mutant(
         "lse_rest is left out",
-        "attention/cuda_lanes.cuh",
+        "attention/cuda_accumulate.cuh",
         "if (large && s.lse_rest.data)",
         "if (false)",
         "tests/ops/test_huge_logits.py",

@@ -44,7 +44,7 @@ build/$(1)/tests/%: tests/c/%.c $(wildcard tests/c/*.h) build/$(1)/fusedmm/libfu
 	    -Wl,-rpath,$(CURDIR)/build/$(1)/fusedmm
 endef
 $(eval $(call build,asan,gcc,-O1 -fsanitize=address,$(UNDEFINED),$(GCC_KERNELS)))
-$(eval $(call build,tsan,gcc,-O1 -fsanitize=thread,,-O0))
+$(eval $(call build,tsan,clang,-O1 -fsanitize=thread,,-O0))
 $(eval $(call build,fuzz,clang,-O1 -fsanitize=address,$(UNDEFINED) -fsanitize=fuzzer-no-link,$(CLANG_KERNELS)))
 $(eval $(call build,coverage,gcc,-O0 --coverage -fprofile-update=atomic))
 
@@ -54,7 +54,7 @@ build/fuzz/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(addp
 # Programs that have the fault which their gate must find.
 build/planted/%: tests/planted/%.c build/asan/fusedmm/libfusedmm.so build/tsan/fusedmm/libfusedmm.so
 	@mkdir -p $(@D)
-	gcc $(CHECKED) -O1 $(if $(findstring race,$@),-fsanitize=thread,-fsanitize=address $(UNDEFINED)) $< -o $@ \
+	$(if $(findstring race,$@),clang -fsanitize=thread,gcc -fsanitize=address $(UNDEFINED)) $(CHECKED) -O1 $< -o $@ \
 	    -L$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm -lfusedmm -lpthread \
 	    -Wl,-rpath,$(CURDIR)/$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm
 build/planted/fusedmm/libfusedmm.so: csrc/torch/frame.c $(addprefix build/asan/,$(OBJECTS))
@@ -80,7 +80,10 @@ FUZZ_SECONDS ?= 3600
 PYTHON_CHECKED ?= $(foreach name,forged forged_order contract attention_rules fused_contract sddmm gat maps construction csr \
     raw_operators plugins plugin_faults empty_sizes misaligned written_while_read,$(wildcard tests/*/test_$(name).py))
 PYTHON_SAMPLED ?= $(foreach name,spmm fused attention,$(wildcard tests/*/test_$(name).py))
-LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or test_fused and covering
+LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or lanes_fill or \
+    test_fused and covering
+# What calls the same operators over and over for the sake of a number, or through torch's compiler.
+REPEATED := test_derivatives or any_order or test_opcheck or compiled
 
 .PHONY: sanitize sanitize-c sanitize-threads sanitize-python sanitize-planted fuzz fuzz-minute fuzz-torch fuzz-torch-minute
 sanitize:
@@ -109,7 +112,7 @@ WATCHED = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file
     ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONSAFEPATH=1
 sanitize-python: package-asan $(VENV)/dev
 	$(FOUND) "AddressSanitizer: heap-buffer-overflow" $(WATCHED) $(BIN)/python tests/planted/overread.py
-	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_CHECKED)
+	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_CHECKED) -k "not ($(REPEATED))"
 	$(WATCHED) $(BIN)/pytest -q --capture=sys $(PYTHON_SAMPLED) -k "not ($(LARGE))"
 
 # The package's files beside a library under build/.
