@@ -1,17 +1,7 @@
 /* The algorithms of attention on CUDA, and which one number 0 stands for. */
 #include "cuda.h"
 
-/* A function for each element type, which only the linker ties to its file. */
-static fmm_status attention_segments(const fmm_exec *exec, const fmm_call *call)
-{
-    static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
-        [FMM_F32] = fmm_attention_segments_f32,
-        [FMM_F64] = fmm_attention_segments_f64,
-        [FMM_F16] = fmm_attention_segments_f16,
-        [FMM_BF16] = fmm_attention_segments_bf16,
-    };
-    return of_dtype[fmm_attention_of(call)->q.dtype](exec, call);
-}
+FMM_SEGMENTS_RUN(attention, &fmm_attention_of(call)->q)
 
 static const fmm_algorithm algorithms[] = {
     {.number = 1,

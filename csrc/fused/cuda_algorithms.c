@@ -4,16 +4,7 @@
 #include "../cuda/heuristics.h"
 #include "../cuda/vendor/vendor.h"
 
-static fmm_status fused_segments(const fmm_exec *exec, const fmm_call *call)
-{
-    static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
-        [FMM_F32] = fmm_fused_segments_f32,
-        [FMM_F64] = fmm_fused_segments_f64,
-        [FMM_F16] = fmm_fused_segments_f16,
-        [FMM_BF16] = fmm_fused_segments_bf16,
-    };
-    return of_dtype[fmm_fusion_of(call)->x->dtype](exec, call);
-}
+FMM_SEGMENTS_RUN(fused, fmm_fusion_of(call)->x)
 
 static const fmm_algorithm algorithms[] = {
     {.number = 1,

@@ -2,7 +2,7 @@
 #ifndef FMM_SDDMM_CUDA_H
 #define FMM_SDDMM_CUDA_H
 
-#include "../core/core.h"
+#include "../cuda/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,13 +10,7 @@ extern "C" {
 
 fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 
-/* What the `segments` kernels can take, and the bytes they need, from sizes alone. */
-bool fmm_sddmm_segments_supports(const fmm_call *call);
-size_t fmm_sddmm_segments_workspace(const fmm_call *call);
-fmm_status fmm_sddmm_segments_f32(const fmm_exec *exec, const fmm_call *call);
-fmm_status fmm_sddmm_segments_f64(const fmm_exec *exec, const fmm_call *call);
-fmm_status fmm_sddmm_segments_f16(const fmm_exec *exec, const fmm_call *call);
-fmm_status fmm_sddmm_segments_bf16(const fmm_exec *exec, const fmm_call *call);
+FMM_SEGMENTS_DECLARE(sddmm)
 
 bool fmm_sddmm_tiles_supports(const fmm_call *call);
 fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);

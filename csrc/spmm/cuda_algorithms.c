@@ -3,16 +3,7 @@
 #include "cuda_vendor.h"
 #include "../cuda/heuristics.h"
 
-static fmm_status spmm_segments(const fmm_exec *exec, const fmm_call *call)
-{
-    static fmm_status (*const of_dtype[])(const fmm_exec *, const fmm_call *) = {
-        [FMM_F32] = fmm_spmm_segments_f32,
-        [FMM_F64] = fmm_spmm_segments_f64,
-        [FMM_F16] = fmm_spmm_segments_f16,
-        [FMM_BF16] = fmm_spmm_segments_bf16,
-    };
-    return of_dtype[call->x->dtype](exec, call);
-}
+FMM_SEGMENTS_RUN(spmm, call->x)
 
 static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
 {

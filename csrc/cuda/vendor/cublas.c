@@ -6,8 +6,6 @@
  * Its scratch memory is part of our workspace; single precision stays that, without TF32. */
 #include "vendor.h"
 
-#include <pthread.h>
-
 enum { SCRATCH = 32 << 20 /* what it asks for on 9.0 */ };
 static const int64_t DENSE_MAX = INT64_C(1) << 30;
 
@@ -23,17 +21,13 @@ static const char *const names[] = {
         NULL,
 };
 
-static bool bound(const char *op)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static const char *const files[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so", NULL};
-    static bool done;
-    pthread_mutex_lock(&lock);
-    if (!done) done = fmm_vendor_bind(op, "cuBLAS", "nvidia-cublas", files, names, &api);
-    const bool result = done;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
+static fmm_vendor_library library = {
+    .label = "cuBLAS",
+    .package = "nvidia-cublas",
+    .files = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"},
+    .names = names,
+    .slots = &api,
+};
 
 #define TRY_CUBLAS(op, call)                                                                       \
     do {                                                                                           \
@@ -47,7 +41,7 @@ static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
     static _Thread_local void *handles[VENDOR_DEVICES]; /* this thread's; see vendor.h */
     REQUIRE(exec->index < VENDOR_DEVICES, FMM_UNSUPPORTED,
             "%s: cuBLAS on CUDA device %d; at most %d", op, exec->index, VENDOR_DEVICES);
-    if (!bound(op)) return FMM_UNSUPPORTED;
+    if (!fmm_vendor_bind(op, &library)) return FMM_UNSUPPORTED;
     if (!handles[exec->index]) TRY_CUBLAS(op, api.cublasCreate_v2(&handles[exec->index]));
     *handle = handles[exec->index];
     /* The order matters: another stream forgets the workspace. */

@@ -12,8 +12,6 @@
  * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
 #include "vendor.h"
 
-#include <pthread.h>
-
 /* Values of cusparse.h and library_types.h. */
 enum { BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
 static const int cuda_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
@@ -26,18 +24,13 @@ static const char *const names[] = {
         NULL,
 };
 
-static bool bound(const char *op)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static const char *const files[] = {"libcusparse.so.12", "libcusparse.so", NULL};
-    static bool done;
-    pthread_mutex_lock(&lock);
-    if (!done)
-        done = fmm_vendor_bind(op, "cuSPARSE", "nvidia-cusparse", files, names, &fmm_cusparse);
-    const bool result = done;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
+static fmm_vendor_library library = {
+    .label = "cuSPARSE",
+    .package = "nvidia-cusparse",
+    .files = {"libcusparse.so.12", "libcusparse.so"},
+    .names = names,
+    .slots = &fmm_cusparse,
+};
 
 /* Fails with cuSPARSE's own words. */
 static fmm_status said(const char *op, int status)
@@ -53,7 +46,7 @@ static fmm_status handle_of(const char *op, int device, void **handle)
     static _Thread_local void *handles[VENDOR_DEVICES]; /* this thread's; see vendor.h */
     REQUIRE(device >= 0 && device < VENDOR_DEVICES, FMM_UNSUPPORTED,
             "%s: cuSPARSE on CUDA device %d; at most %d", op, device, VENDOR_DEVICES);
-    if (!bound(op)) return FMM_UNSUPPORTED;
+    if (!fmm_vendor_bind(op, &library)) return FMM_UNSUPPORTED;
     if (!handles[device]) TRY_CUSPARSE(op, fmm_cusparse.cusparseCreate(&handles[device]));
     *handle = handles[device];
     return FMM_OK;

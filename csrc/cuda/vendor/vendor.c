@@ -2,30 +2,41 @@
 #include "vendor.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
-bool fmm_vendor_bind(const char *op, const char *label, const char *package,
-                     const char *const *files, const char *const *names, void *slots)
+static bool find(const char *op, const fmm_vendor_library *library)
 {
     /* A library that torch has loaded is found by its name alone, wherever it lies. */
-    void *library = NULL;
-    for (int k = 0; files[k] && !library; k++) library = dlopen(files[k], RTLD_LAZY | RTLD_LOCAL);
-    if (!library) {
+    void *handle = NULL;
+    for (int k = 0; library->files[k] && !handle; k++)
+        handle = dlopen(library->files[k], RTLD_LAZY | RTLD_LOCAL);
+    if (!handle) {
         fmm_fail(FMM_UNSUPPORTED,
                  "%s: %s is not on this machine (%s): pip install %s, or add its folder to "
                  "LD_LIBRARY_PATH",
-                 op, label, files[0], package);
+                 op, library->label, library->files[0], library->package);
         return false;
     }
-    for (int k = 0; names[k]; k++) {
-        void *symbol = dlsym(library, names[k]);
+    for (int k = 0; library->names[k]; k++) {
+        void *symbol = dlsym(handle, library->names[k]);
         if (!symbol) {
-            fmm_fail(FMM_UNSUPPORTED, "%s: this %s lacks %s: pip install --upgrade %s", op, label,
-                     names[k], package);
+            fmm_fail(FMM_UNSUPPORTED, "%s: this %s lacks %s: pip install --upgrade %s", op,
+                     library->label, library->names[k], library->package);
             return false;
         }
         /* C has no cast from an object pointer to a function, so its bytes are copied. */
-        memcpy((char *)slots + (size_t)k * sizeof symbol, &symbol, sizeof symbol);
+        memcpy((char *)library->slots + (size_t)k * sizeof symbol, &symbol, sizeof symbol);
     }
     return true;
+}
+
+bool fmm_vendor_bind(const char *op, fmm_vendor_library *library)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!library->bound) library->bound = find(op, library);
+    const bool bound = library->bound;
+    pthread_mutex_unlock(&lock);
+    return bound;
 }

@@ -23,10 +23,17 @@ extern "C" {
 enum { VENDOR_DEVICES = 64, VENDOR_ALIGN = 256 };
 enum { VENDOR_PLAIN = 0, VENDOR_TRANSPOSED = 1 }; /* both libraries' operand kinds */
 
-/* Finds `names[k]` (ended by NULL) in the first of `files` that loads, and writes the addresses to
- * slots[k]. False: fmm_last_error says what to install. */
-bool fmm_vendor_bind(const char *op, const char *label, const char *package,
-                     const char *const *files, const char *const *names, void *slots);
+/* A library: what users call it, the package that has it, and its functions names[k] (ended by
+ * NULL), which binding finds in the first of `files` that loads, with their addresses in slots[k].
+ */
+typedef struct fmm_vendor_library {
+    const char *label, *package, *files[4];
+    const char *const *names;
+    void *slots;
+    bool bound;
+} fmm_vendor_library;
+/* Binds it once, for all threads. False: fmm_last_error says what to install. */
+bool fmm_vendor_bind(const char *op, fmm_vendor_library *library);
 
 /* Bytes up to the next boundary at which a part of the workspace begins. */
 static inline size_t fmm_vendor_part(int64_t count, size_t each)
@@ -70,17 +77,13 @@ typedef struct fmm_cusparse_variant {
 
 /* What an operator calls: places in fmm_cusparse, which SpMM and SDDMM fill with functions of one
  * kind. */
-#define OPERANDS                                                                                   \
-    void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,             \
-        const void *beta, void *c, int compute, int algorithm
 typedef struct fmm_cusparse_calls {
     const char *op;
     bool edges; /* c is the sparse matrix, with y as its values; else a is, with val */
-    int (*const *bytes)(OPERANDS, size_t *bytes);
-    int (*const *preprocess)(OPERANDS, void *buffer);
-    int (*const *multiply)(OPERANDS, void *buffer);
+    int (*const *bytes)(FMM_CUSPARSE_OPERANDS, size_t *bytes);
+    int (*const *preprocess)(FMM_CUSPARSE_OPERANDS, void *buffer);
+    int (*const *multiply)(FMM_CUSPARSE_OPERANDS, void *buffer);
 } fmm_cusparse_calls;
-#undef OPERANDS
 bool fmm_cusparse_supports(const fmm_cusparse_calls *calls, const fmm_call *call);
 size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *call,
                               fmm_cusparse_variant v);

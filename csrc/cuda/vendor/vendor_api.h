@@ -8,6 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What both of its products and the steps before them begin with. */
+#define FMM_CUSPARSE_OPERANDS                                                                      \
+    void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,             \
+        const void *beta, void *c, int compute, int algorithm
+
 #define FMM_CUSPARSE_API(X)                                                                        \
     X(int, cusparseCreate, (void **handle))                                                        \
     X(int, cusparseSetStream, (void *handle, void *stream))                                        \
@@ -22,24 +27,12 @@
     X(int, cusparseCreateDnMat,                                                                    \
       (void **matrix, int64_t rows, int64_t cols, int64_t ld, void *values, int type, int order))  \
     X(int, cusparseDestroyDnMat, (const void *matrix))                                             \
-    X(int, cusparseSpMM_bufferSize,                                                                \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, size_t *bytes))                      \
-    X(int, cusparseSpMM_preprocess,                                                                \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))                       \
-    X(int, cusparseSpMM,                                                                           \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))                       \
-    X(int, cusparseSDDMM_bufferSize,                                                               \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, size_t *bytes))                      \
-    X(int, cusparseSDDMM_preprocess,                                                               \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))                       \
-    X(int, cusparseSDDMM,                                                                          \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))
+    X(int, cusparseSpMM_bufferSize, (FMM_CUSPARSE_OPERANDS, size_t * bytes))                       \
+    X(int, cusparseSpMM_preprocess, (FMM_CUSPARSE_OPERANDS, void *buffer))                         \
+    X(int, cusparseSpMM, (FMM_CUSPARSE_OPERANDS, void *buffer))                                    \
+    X(int, cusparseSDDMM_bufferSize, (FMM_CUSPARSE_OPERANDS, size_t * bytes))                      \
+    X(int, cusparseSDDMM_preprocess, (FMM_CUSPARSE_OPERANDS, void *buffer))                        \
+    X(int, cusparseSDDMM, (FMM_CUSPARSE_OPERANDS, void *buffer))
 
 #define FMM_CUBLAS_API(X)                                                                          \
     X(int, cublasCreate_v2, (void **handle))                                                       \
