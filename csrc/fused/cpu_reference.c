@@ -129,6 +129,20 @@ typedef struct row_sums {
     blocked_sum sum[PANEL];
 } row_sums;
 
+/* What the edge function makes of one entry: its weight, and in a gradient the derivatives of that
+ * by score and value. The program runs on a tile of one. */
+static void weigh(const fmm_fusion *f, double s, double a, double w[3])
+{
+    edge_plan_f64 plan;
+    edge_space_f64 t;
+    const double *result[3];
+    edge_prepare_f64(f, &plan);
+    t.space[0][0] = s;
+    t.space[1][0] = a;
+    edge_run_f64(&plan, 1, &t, result);
+    for (int k = 0; k < (f->g ? 3 : 1); k++) w[k] = result[k][0];
+}
+
 /* Entry p of row `row` of the matrix at hand, channels [c, c + n) of out or out2. What belongs to
  * the entry itself, the gradient of its value and what COLS takes from `kept`, is written by the
  * first panel. The matrix at hand is the transpose in COLS, so row and column change places there.
@@ -143,36 +157,31 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
                   col = column_of(call->a, p);
     if (col < 0 || edge < 0) return;
     const int64_t i = f->pass == FMM_COLS ? col : row, j = f->pass == FMM_COLS ? row : col;
-    double s = score(f, i, j, h), w, ws = 0, wa = 0;
-    double a = value_of(call->val, edge, h);
-    /* The program runs on a tile of one entry. */
-    edge_plan_f64 plan;
-    edge_prepare_f64(f, &plan);
-    edge_tile_f64(&plan, 1, &s, &a, &w, f->g ? &ws : NULL, f->g ? &wa : NULL);
-    double ds = 0;
+    const double s = score(f, i, j, h);
+    double w[3] = {0}, ds = 0;
+    weigh(f, s, value_of(call->val, edge, h), w);
     if (f->pass == FMM_MIRRORED) { /* both directions of a pair of neighbours, see cpu_mirror.inc */
         blocked_sum here = {0}, there = {0};
         for (int64_t k = 0; k < f->g->feat; k++) {
             add(&here, get(f->g, i, h, k) * get(f->x, j, h, k));
             add(&there, get(f->g, j, h, k) * get(f->x, i, h, k));
         }
-        ds = total(&here) * ws;
-        if (call->val->data) a = value_of(f->val_t, p, h);
-        edge_tile_f64(&plan, 1, &s, &a, &w, &ws, &wa);
-        ds += total(&there) * ws;
+        ds = total(&here) * w[1];
+        if (call->val->data) weigh(f, s, value_of(f->val_t, p, h), w);
+        ds += total(&there) * w[1];
     } else if (f->g && !(second && f->pass == FMM_COLS)) {
         blocked_sum product = {0}; /* dL/dw */
         for (int64_t k = 0; k < f->g->feat; k++)
             add(&product, get(f->g, i, h, k) * activated(f->activation, raw(f, i, j, h, k)));
-        ds = total(&product) * ws;
-        if (gval) put(f->out2, edge, h, 0, total(&product) * wa);
+        ds = total(&product) * w[1];
+        if (gval) put(f->out2, edge, h, 0, total(&product) * w[2]);
         if (keep) {
-            put(f->kept, edge, h, 0, w);
+            put(f->kept, edge, h, 0, w[0]);
             put(f->kept, edge, h, 1, ds);
         }
     }
     for (int64_t k = 0; k < n; k++) {
-        const double t = term(f, second, i, j, h, c + k, w, ds);
+        const double t = term(f, second, i, j, h, c + k, w[0], ds);
         /* NaN replaces whatever was there, and no comparison replaces a NaN. */
         const bool beyond = f->reduce == FMM_MAX ? t > sums->extreme[k] : t < sums->extreme[k];
         if (sums->entries == 0 || beyond || isnan(t)) sums->extreme[k] = t;
@@ -258,22 +267,23 @@ typedef struct edges {
 } edges;
 
 /* Scores of edges [first, last) become weights; both are in the caller's order. */
-static void weigh(int64_t first, int64_t last, void *ctx)
+static void weigh_edges(int64_t first, int64_t last, void *ctx)
 {
     const edges *t = ctx;
     const fmm_dense *e = t->e, *val = t->call->val;
-    double s[FMM_EDGE_TILE], a[FMM_EDGE_TILE], w[FMM_EDGE_TILE];
+    edge_space_f64 space;
+    const double *w[3];
     edge_plan_f64 plan;
     edge_prepare_f64(fmm_fusion_of(t->call), &plan);
     for (int64_t h = 0; h < e->heads; h++)
         for (int64_t p = first; p < last; p += FMM_EDGE_TILE) {
             const int64_t n = last - p < FMM_EDGE_TILE ? last - p : FMM_EDGE_TILE;
             for (int64_t k = 0; k < n; k++) {
-                s[k] = get(e, p + k, h, 0);
-                a[k] = value_of(val, p + k, h);
+                space.space[0][k] = get(e, p + k, h, 0);
+                space.space[1][k] = value_of(val, p + k, h);
             }
-            edge_tile_f64(&plan, n, s, a, w, NULL, NULL);
-            for (int64_t k = 0; k < n; k++) put(e, p + k, h, 0, w[k]);
+            edge_run_f64(&plan, n, &space, w);
+            for (int64_t k = 0; k < n; k++) put(e, p + k, h, 0, w[0][k]);
         }
 }
 
@@ -282,7 +292,7 @@ static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const edges *t = ctx;
     const int64_t last = end * 4096;
-    weigh(begin * 4096, last < t->e->rows ? last : t->e->rows, ctx);
+    weigh_edges(begin * 4096, last < t->e->rows ? last : t->e->rows, ctx);
 }
 
 /* Each operator chooses its own algorithm, and gets the workspace behind the scores. */
