@@ -1,5 +1,5 @@
-/* fusedmm: sparse-dense kernels for graph neural networks. With the three headers that it includes
- * at its end, fusedmm_attention.h, fusedmm_fused.h and fusedmm_plugin.h, the whole C interface.
+/* fusedmm: sparse-dense kernels for graph neural networks. With the headers that it includes
+ * at its end, the whole C interface.
  *
  *     SpMM    y[i,h,:]     = reduce_p val[eid[p],h] * x[idx[p],h,:]
  *     SDDMM   e[eid[p],h]  = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >
@@ -144,6 +144,7 @@ typedef enum fmm_operator {
     FMM_SDDMM,
     FMM_ATTENTION,
     FMM_FUSED,
+    FMM_SPMV,
     FMM_OPERATORS
 } fmm_operator;
 typedef struct fmm_call { /* the operands of any operator; those it lacks are NULL */
@@ -189,4 +190,5 @@ FMM_API const char *fmm_torch_register(void);
 #include "fusedmm_attention.h"
 #include "fusedmm_fused.h"
 #include "fusedmm_plugin.h"
+#include "fusedmm_spmv.h"
 #endif
