@@ -2,6 +2,7 @@
 
 from fusedmm import _fakes as _fakes  # registers with torch what makes results without numbers
 from fusedmm import data as data
+from fusedmm import formats as formats
 from fusedmm import nn as nn
 from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.matrix import export as _export  # noqa: F401  makes CSR known to torch.export
@@ -13,6 +14,7 @@ from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.fused import fused
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
+from fusedmm.ops.spmv import spmv
 from fusedmm.plugins import load_algorithms
 
 __version__ = build_info()["version"]
@@ -25,12 +27,14 @@ __all__ = [
     "build_info",
     "data",
     "edge_softmax",
+    "formats",
     "fused",
     "load_algorithms",
     "nn",
     "presets",
     "sddmm",
     "spmm",
+    "spmv",
 ]
 
 

@@ -116,7 +116,7 @@ static fmm_isa best_requested(void)
 }
 
 /* Threads that race find the same. */
-const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
+fmm_status fmm_isa_level(fmm_isa *level)
 {
     static _Atomic int known; /* 1 + the set */
     int found = atomic_load_explicit(&known, memory_order_relaxed);
@@ -124,9 +124,16 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
         found = 1 + (int)best_requested();
         atomic_store_explicit(&known, found, memory_order_relaxed);
     }
-    if (found <= FMM_ISAS) return &table[found];
-    fmm_fail(FMM_UNSUPPORTED, "FUSEDMM_ISA must be scalar, avx2, avx512 or neon, or not set");
-    return NULL;
+    *level = (fmm_isa)(found - 1);
+    REQUIRE(found <= FMM_ISAS, FMM_UNSUPPORTED,
+            "FUSEDMM_ISA must be scalar, avx2, avx512 or neon, or not set");
+    return FMM_OK;
+}
+
+const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
+{
+    fmm_isa level;
+    return fmm_isa_level(&level) == FMM_OK ? &table[1 + level] : NULL;
 }
 
 bool fmm_isa_avx2(const fmm_call *call) { return (void)call, usable(FMM_AVX2); }

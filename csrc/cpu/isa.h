@@ -44,6 +44,9 @@ bool fmm_isa_avx2(const fmm_call *call);
 bool fmm_isa_avx512(const fmm_call *call);
 bool fmm_isa_neon(const fmm_call *call);
 
+/* The best set within FUSEDMM_ISA; fails where that names no set. */
+fmm_status fmm_isa_level(fmm_isa *level);
+
 /* The line of a table for the best set; its first line is the reference, and the sets follow in the
  * order of fmm_isa. NULL, with a message, where FUSEDMM_ISA names no set. */
 const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);

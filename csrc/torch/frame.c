@@ -279,6 +279,28 @@ bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val)
     return dtype_of(f, name, &t, &val->dtype);
 }
 
+bool frame_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
+{
+    if (!frame_take(f, k, name, t)) return false;
+    if (t->dim != 1) return frame_fail(f, "%s must have 1 dimension, not %" PRId64, name, t->dim);
+    *d = (fmm_dense){.data = t->data,
+                     .rows = t->numel,
+                     .heads = 1,
+                     .feat = 1,
+                     .row_stride = t->numel > 1 ? t->stride[0] : 1,
+                     .head_stride = 1};
+    return dtype_of(f, name, t, &d->dtype);
+}
+
+bool frame_list(frame *f, int k, const char *name, bool wide, tensor *t)
+{
+    const int32_t dtype =
+        wide ? fmm_torch.aoti_torch_dtype_int64() : fmm_torch.aoti_torch_dtype_int32();
+    if (!frame_take(f, k, name, t)) return false;
+    if (!t->numel) return true;
+    return is_list(f, name, t, dtype, wide ? "int64" : "int32");
+}
+
 bool frame_values(frame *f, int k, fmm_dense *val) { return frame_numbers(f, k, "val", val); }
 
 void frame_finish(frame *f, const char *function, StableIValue *stack, const tensor *out, int count)

@@ -56,6 +56,11 @@ bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
 bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val);
 bool frame_values(frame *f, int k, fmm_dense *val);
 
+/* Input k as a vector of numbers, of any stride: a view of one head and one feature. */
+bool frame_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
+/* Input k as a contiguous vector of int32, or of int64; absent without elements. */
+bool frame_list(frame *f, int k, const char *name, bool wide, tensor *t);
+
 /* A new contiguous tensor of up to 3 dimensions; the workspace of what needs one before it is
  * called: the operators ask for theirs by exec.allocate. */
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t);

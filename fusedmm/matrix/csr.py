@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusedmm.matrix import constructors, normalize
 from fusedmm.matrix.base import Matrix
-from fusedmm.ops.spmm_sddmm import times
+from fusedmm.ops.matvec import times
 
 
 class CSR(Matrix):

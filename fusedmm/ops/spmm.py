@@ -12,6 +12,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import rows_of
 from fusedmm.ops.extreme import extreme
 from fusedmm.ops.spmm_sddmm import right_side, spmm_half
+from fusedmm.ops.spmv import spmv
 
 
 def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:
@@ -21,12 +22,13 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes, which says what it remembers (an ``edge_index``
             until it is written to; a ``CSR`` costs the host less). A pattern counts as ones.
         x: float32, float64, float16 or bfloat16, [cols, F] or [cols, heads, F], any strides. Values
-            [nnz] serve every head, values [nnz, heads] need x with as many heads.
+            [nnz] serve every head, values [nnz, heads] need x with as many heads. A vector [cols], with the
+            reduction "sum", goes to ``spmv``, whose algorithms it then takes.
         reduce: "sum", "mean", "max" or "min" over the row's entries. Rows without entries give 0.
         algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
 
     Returns:
-        y, [rows, F] or [rows, heads, F], of x's dtype, contiguous. Sums are kept in float32 (float64
+        y, [rows, F] or [rows, heads, F] ([rows] for a vector), of x's dtype, contiguous. Sums are kept in float32 (float64
         for float64); bitwise reproducible, whatever the number of threads.
 
     Raises:
@@ -47,6 +49,8 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
     """
     if type(adj) is not CSR:
         adj = lent(adj, x, rows_of(x))
+    if isinstance(x, Tensor) and x.dim() == 1 and isinstance(reduce, str) and reduce == "sum":
+        return spmv(adj, x, algorithm=algorithm)
     x = right_side(adj, x)
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")

@@ -77,13 +77,6 @@ def spmm_half(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int
     return spmm((adj, transposed, reduce, algorithm), val, x)
 
 
-def times(adj: Matrix, x: Any) -> Tensor:
-    """``adj @ x``, of a vector too."""
-    vector = isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 1
-    y = spmm_half(adj, False, adj.val, right_side(adj, x[:, None] if vector else x))
-    return y[:, 0] if vector else y
-
-
 def right_side(adj: Matrix, x: Tensor) -> Tensor:
     """What a product adj @ x multiplies by: x in the dtype that autocast wants.
 

@@ -1,0 +1,51 @@
+/* What the files of SpMV on the CPU share: a call cut in pieces, and what pieces leave. */
+#ifndef FMM_SPMV_CPU_H
+#define FMM_SPMV_CPU_H
+
+#include "../cpu/rows.h"
+
+/* What a kernel does with pieces [first, last) of a call. */
+typedef enum fmm_spmv_step {
+    FMM_SPMV_WIDEN,   /* elements of x, to numbers of the type of sums */
+    FMM_SPMV_ROWS,    /* CSR: pieces of whole rows, to y */
+    FMM_SPMV_PATH,    /* CSR: pieces that may end within a row, to y */
+    FMM_SPMV_ENTRIES, /* COO: pieces of entries, to sums */
+    FMM_SPMV_BLOCKS,  /* DIA, ELL: blocks of rows, to y; for HYB to sums */
+    FMM_SPMV_SLICES,  /* SELL: slices of rows, to y */
+    FMM_SPMV_FINISH,  /* rows of sums, to y */
+} fmm_spmv_step;
+
+enum {
+    FMM_SPMV_BLOCK = 512,   /* rows of a padded format whose sums a kernel keeps at once */
+    FMM_SPMV_PIECE = 16384, /* rows and entries of a piece of CSR or COO: some 10 us */
+};
+
+/* What a piece leaves of the rows that it shares with its neighbours; -1 where there is none. */
+typedef struct fmm_spmv_carry {
+    int64_t head_row, tail_row; /* the row that began before the piece, that goes on behind it */
+    double head, tail;          /* the sums of their entries here */
+} fmm_spmv_carry;
+
+typedef struct fmm_spmv_task {
+    fmm_rows_task rows; /* first, since kernels are handed a pointer to it */
+    fmm_spmv_step step;
+    bool lanes;           /* CSR: several sums a row, side by side */
+    bool by_entries;      /* CSR: pieces of equally many entries, instead of rows + entries */
+    int64_t pieces;       /* CSR, COO: how many the path is cut in */
+    int64_t units, group; /* what the step runs over, and how many a thread takes at once */
+    const void *x;        /* contiguous, of the type of sums: the caller's, or wide */
+    void *wide; /* [cols], of the type of sums; NULL where the caller's x is as the loops read it */
+    void *sums; /* [rows], of the type of sums: COO and HYB; else NULL */
+    fmm_spmv_carry *carries; /* [pieces]: CSR by path, COO, HYB */
+} fmm_spmv_task;
+
+/* The first row, and the first entry, of CSR that belong to a piece. */
+typedef struct fmm_spmv_place {
+    int64_t row, entry;
+} fmm_spmv_place;
+fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece);
+
+/* The specification. */
+fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call);
+
+#endif

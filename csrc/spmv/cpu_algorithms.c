@@ -1,0 +1,247 @@
+/* The algorithms of SpMV on the CPU: how a call is cut in pieces for the loops of cpu.inc, how sums
+ * of rows that lie in several pieces are joined, and the table.
+ *
+ * Every algorithm is a list of steps, each of which runs over its pieces with the caller's threads:
+ *
+ *     all          WIDEN, where x is no contiguous vector of the type of sums
+ *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, eight sums a row
+ *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
+ *     coo          ENTRIES, a join, FINISH    hyb             BLOCKS before them
+ *     dia, ell     BLOCKS                     sell            SLICES */
+#include "../cpu/isa.h"
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+#include <string.h>
+
+FMM_ISA_KERNELS(spmv)
+
+enum { VECTOR_FROM = 12 }; /* entries a row from which eight sums a row pay for their joining */
+
+/* ---- where pieces begin ---- */
+
+/* The number of rows that end, with `weight` for each, before `target` on the path. */
+static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target)
+{
+    int64_t low = 0, high = a->rows;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (row_end(a, middle) + weight * (middle + 1) <= target)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* A path walks over all entries and, unless it goes by entries alone, over the end of each row:
+ * Merrill & Garland's merge of ptr with the natural numbers. */
+fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece)
+{
+    const fmm_csr *a = t->rows.call->a;
+    const fmm_format format = fmm_spmv_of(t->rows.call)->matrix->format;
+    const int64_t target = piece * FMM_SPMV_PIECE;
+    if (format != FMM_FORMAT_CSR) return (fmm_spmv_place){0, target < a->nnz ? target : a->nnz};
+    if (piece == 0) return (fmm_spmv_place){0, 0};
+    if (piece >= t->pieces) return (fmm_spmv_place){a->rows, a->nnz};
+    const int64_t weight = t->by_entries ? 0 : 1, row = rows_before(a, weight, target);
+    const int64_t entry = target - weight * row;
+    return (fmm_spmv_place){row, entry < a->nnz ? entry : a->nnz};
+}
+
+static int64_t pieces_of(const fmm_call *call, bool by_entries)
+{
+    const fmm_csr *a = call->a;
+    const bool csr = fmm_spmv_of(call)->matrix->format == FMM_FORMAT_CSR;
+    const int64_t work = a->nnz + (csr && !by_entries ? a->rows : 0);
+    return work / FMM_SPMV_PIECE + 1;
+}
+
+/* ---- joining ---- */
+
+/* The sum of a row of several pieces. */
+static void finish_row(const fmm_spmv_task *t, int64_t i, double sum)
+{
+    const fmm_call *call = t->rows.call;
+    const fmm_spmv_operands *own = fmm_spmv_of(call);
+    if (t->sums && call->x->dtype == FMM_F64)
+        ((double *)t->sums)[i] += sum;
+    else if (t->sums)
+        ((float *)t->sums)[i] += (float)sum;
+    else
+        put(call->y, i, 0, 0,
+            own->alpha * sum + (own->y_in ? own->beta * get(own->y_in, i, 0, 0) : 0));
+}
+
+/* In the order of pieces, whoever computed them. */
+static void join(const fmm_spmv_task *t)
+{
+    blocked_sum sum = {0};
+    for (int64_t k = 0; k < t->pieces; k++) {
+        const fmm_spmv_carry *carry = &t->carries[k];
+        if (carry->head_row >= 0) {
+            add(&sum, carry->head);
+            finish_row(t, carry->head_row, total(&sum));
+            sum = (blocked_sum){0};
+        }
+        if (carry->tail_row >= 0) add(&sum, carry->tail);
+    }
+}
+
+/* ---- running ---- */
+
+static void range(int64_t first, int64_t last, void *ctx)
+{
+    const fmm_spmv_task *t = ctx;
+    const int64_t end = last * t->group;
+    t->rows.kernel(&t->rows, first * t->group, end < t->units ? end : t->units);
+}
+
+/* Runs a step over so many units, in groups that have about FMM_SPMV_PIECE elements. */
+static void run_step(const fmm_exec *exec, fmm_spmv_task *t, fmm_spmv_step step, int64_t units,
+                     int64_t elements_each)
+{
+    t->step = step;
+    t->units = units;
+    t->group = elements_each < FMM_SPMV_PIECE ? FMM_SPMV_PIECE / (elements_each + 1) + 1 : 1;
+    fmm_parallel(exec, (units + t->group - 1) / t->group, range, t);
+}
+
+static bool reads_x_in_place(const fmm_call *call)
+{
+    const fmm_dense *x = call->x;
+    return (x->dtype == FMM_F32 || x->dtype == FMM_F64) && (x->rows <= 1 || x->row_stride == 1);
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+/* x in the type of sums, the sums of rows, the carries: as far as the format needs them. */
+static size_t parts(const fmm_call *call, size_t *sums_at, size_t *carries_at)
+{
+    const fmm_format format = fmm_spmv_of(call)->matrix->format;
+    const bool coo = format == FMM_FORMAT_COO || format == FMM_FORMAT_HYB;
+    const size_t each = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
+    *sums_at = reads_x_in_place(call) ? 0 : aligned((size_t)call->a->cols * each);
+    *carries_at = *sums_at + (coo ? aligned((size_t)call->a->rows * each) : 0);
+    if (!coo && format != FMM_FORMAT_CSR) return *carries_at;
+    return *carries_at + (size_t)pieces_of(call, false) * sizeof(fmm_spmv_carry);
+}
+
+static size_t workspace(const fmm_call *call)
+{
+    size_t sums_at, carries_at;
+    return parts(call, &sums_at, &carries_at);
+}
+
+/* ---- the families of algorithms ---- */
+
+typedef enum family { ROWS_SCALAR, ROWS_VECTOR, SEGMENTED, MERGE, PADDED, ENTRIES } family;
+
+static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family how, fmm_isa level)
+{
+    const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
+    const int64_t rows = a->csr.rows;
+    size_t sums_at, carries_at;
+    parts(call, &sums_at, &carries_at);
+    char *room = exec->workspace;
+    fmm_spmv_task t = {.rows = {.call = call, .kernel = kernel_of(level, call->x->dtype)},
+                       .lanes = how != ROWS_SCALAR,
+                       .by_entries = how == SEGMENTED,
+                       .pieces = pieces_of(call, how == SEGMENTED)};
+    if (!reads_x_in_place(call)) t.wide = room;
+    if (how == ENTRIES) t.sums = room + sums_at;
+    if (how == ENTRIES || how == SEGMENTED || how == MERGE)
+        t.carries = (fmm_spmv_carry *)(void *)(room + carries_at);
+    t.x = t.wide ? t.wide : call->x->data;
+
+    if (t.wide) run_step(exec, &t, FMM_SPMV_WIDEN, a->csr.cols, 1);
+    if (how <= MERGE)
+        run_step(exec, &t, t.carries ? FMM_SPMV_PATH : FMM_SPMV_ROWS, t.pieces, FMM_SPMV_PIECE);
+    else if (a->format == FMM_FORMAT_SELL)
+        run_step(exec, &t, FMM_SPMV_SLICES, (rows + a->width - 1) / a->width,
+                 a->stored / (rows / a->width + 1));
+    else /* COO has no such blocks, and its sums become 0 */
+        run_step(exec, &t, FMM_SPMV_BLOCKS, (rows + FMM_SPMV_BLOCK - 1) / FMM_SPMV_BLOCK,
+                 FMM_SPMV_BLOCK * (how == PADDED ? a->width : 1));
+    if (how == ENTRIES) run_step(exec, &t, FMM_SPMV_ENTRIES, t.pieces, FMM_SPMV_PIECE);
+    if (t.carries) join(&t);
+    if (how == ENTRIES) run_step(exec, &t, FMM_SPMV_FINISH, rows, 1);
+    return FMM_OK;
+}
+
+/* Of each family an algorithm per instruction set, and one that takes the best of them. */
+#define LEVEL(name, format_of, how, isa, level, usable)                                            \
+    static bool name##_##isa##_fits(const fmm_call *call)                                          \
+    {                                                                                              \
+        return fmm_spmv_of(call)->matrix->format == format_of && (usable);                         \
+    }                                                                                              \
+    static fmm_status name##_##isa(const fmm_exec *exec, const fmm_call *call)                     \
+    {                                                                                              \
+        return run_family(exec, call, how, level);                                                 \
+    }
+#define FAMILY(name, format_of, how)                                                               \
+    LEVEL(name, format_of, how, scalar, FMM_SCALAR, true)                                          \
+    LEVEL(name, format_of, how, avx2, FMM_AVX2, fmm_isa_avx2(call))                                \
+    LEVEL(name, format_of, how, avx512, FMM_AVX512, fmm_isa_avx512(call))                          \
+    LEVEL(name, format_of, how, neon, FMM_NEON, fmm_isa_neon(call))                                \
+    static fmm_status name##_best(const fmm_exec *exec, const fmm_call *call)                      \
+    {                                                                                              \
+        fmm_isa level;                                                                             \
+        TRY(fmm_isa_level(&level));                                                                \
+        return run_family(exec, call, how, level);                                                 \
+    }
+#define LINE(number, name, isa, about, source)                                                     \
+    {                                                                                              \
+        number, #name ":" #isa, about, source, true, name##_##isa##_fits, workspace, name##_##isa  \
+    }
+#define LINES(number, name, about, source)                                                         \
+    {number, #name, about, source, true, name##_scalar_fits, workspace, name##_best},              \
+        LINE(number + 1, name, scalar, about ", plain C", source),                                 \
+        LINE(number + 2, name, avx2, about ", AVX2 + FMA", source),                                \
+        LINE(number + 3, name, avx512, about ", AVX-512", source),                                 \
+        LINE(number + 4, name, neon, about ", NEON", source)
+
+FAMILY(csr_scalar, FMM_FORMAT_CSR, ROWS_SCALAR)
+FAMILY(csr_vector, FMM_FORMAT_CSR, ROWS_VECTOR)
+FAMILY(csr_segmented, FMM_FORMAT_CSR, SEGMENTED)
+FAMILY(merge, FMM_FORMAT_CSR, MERGE)
+FAMILY(coo, FMM_FORMAT_COO, ENTRIES)
+FAMILY(dia, FMM_FORMAT_DIA, PADDED)
+FAMILY(ell, FMM_FORMAT_ELL, PADDED)
+FAMILY(hyb, FMM_FORMAT_HYB, ENTRIES)
+FAMILY(sell, FMM_FORMAT_SELL, PADDED)
+
+static const fmm_algorithm algorithms[] = {
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
+     fmm_spmv_reference},
+    LINES(10, csr_scalar, "one sum a row", "Bell & Garland 2009"),
+    LINES(20, csr_vector, "eight sums a row, side by side", "Bell & Garland 2009"),
+    LINES(30, csr_segmented, "pieces of equally many entries, carries joined in order",
+          "Blelloch, Heroux & Zagha 1993"),
+    LINES(40, merge, "pieces of equally many rows and entries, carries joined in order",
+          "Merrill & Garland 2016"),
+    LINES(50, coo, "runs of equal rows, carries joined in order", "Bell & Garland 2009"),
+    LINES(60, dia, "diagonals over blocks of rows", "Bell & Garland 2009"),
+    LINES(70, ell, "columns of entries over blocks of rows", "Bell & Garland 2009"),
+    LINES(80, hyb, "ell, then coo for what rows have beyond", "Bell & Garland 2009"),
+    LINES(90, sell, "columns of entries over slices of rows", "Kreutzer et al. 2014"),
+    {0},
+};
+
+/* A format has its own algorithm. CSR's rows are walked one by one where they are short. Where one
+ * may be long, or there are few, pieces that cut rows share the work evenly among threads. */
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    static const int numbers[FMM_FORMATS] = {
+        [FMM_FORMAT_COO] = 50, [FMM_FORMAT_DIA] = 60,  [FMM_FORMAT_ELL] = 70,
+        [FMM_FORMAT_HYB] = 80, [FMM_FORMAT_SELL] = 90,
+    };
+    const fmm_csr *a = call->a;
+    int number = numbers[fmm_spmv_of(call)->matrix->format];
+    if (!number) number = a->nnz < VECTOR_FROM * a->rows ? 10 : 40;
+    const fmm_algorithm *found = algorithms;
+    while (found->number != number) found++;
+    return found;
+}
+
+const fmm_registry fmm_spmv_cpu = {algorithms, choose};

@@ -1,0 +1,102 @@
+/* SpMV as the formula reads, in double, whatever the format.
+ *
+ *     for each row i                            one owner each
+ *         for each entry (i, j) of value v      in the order of storage
+ *             add v * x[j]
+ *         y[i] = alpha * sum + beta * y_in[i]
+ *
+ * COO's rows are sought by bisection, since row never falls. Sums are blocked: no accumulator adds
+ * more than FMM_BLOCK terms in a row. What is out of range is no entry. */
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+static void add_entry(blocked_sum *sum, const fmm_call *call, int64_t p)
+{
+    const int64_t edge = call->val->data ? edge_of(call->a, p) : 0;
+    const int64_t j = column_of(call->a, p);
+    if (j >= 0 && edge >= 0) add(sum, value_of(call->val, edge, 0) * get(call->x, j, 0, 0));
+}
+
+/* An element of a padded format; DIA's zeros and columns outside are padding. */
+static void add_padded(blocked_sum *sum, const fmm_call *call, int64_t at, int64_t j)
+{
+    const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
+    const double v = get(a->padded_val, at, 0, 0);
+    if (j < 0 || j >= a->csr.cols || (a->format == FMM_FORMAT_DIA && v == 0)) return;
+    add(sum, v * get(call->x, j, 0, 0));
+}
+
+/* The first entry of COO whose row is at least i. */
+static int64_t first_of_row(const fmm_spmv_matrix *a, int64_t i)
+{
+    int64_t low = 0, high = a->csr.nnz;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (a->row[middle] < i)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void put_row(const fmm_call *call, int64_t i, const blocked_sum *sum)
+{
+    const fmm_spmv_operands *own = fmm_spmv_of(call);
+    double y = own->alpha * total(sum);
+    if (own->y_in) y += own->beta * get(own->y_in, i, 0, 0);
+    put(call->y, i, 0, 0, y);
+}
+
+static void rows(int64_t first, int64_t last, void *ctx)
+{
+    const fmm_call *call = ctx;
+    const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
+    const bool csr = a->format == FMM_FORMAT_CSR;
+    for (int64_t i = first; i < last; i++) {
+        blocked_sum sum = {0};
+        for (int64_t k = 0; !csr && k < a->width; k++) {
+            const int64_t at = k * a->csr.rows + i;
+            int64_t j;
+            if (a->format != FMM_FORMAT_DIA)
+                j = a->padded_idx[at];
+            else if (__builtin_add_overflow(i, a->offsets[k], &j))
+                continue;
+            add_padded(&sum, call, at, j);
+        }
+        const int64_t begin = csr ? row_begin(call->a, i) : a->row ? first_of_row(a, i) : 0;
+        const int64_t end = csr ? row_end(call->a, i) : a->row ? first_of_row(a, i + 1) : 0;
+        for (int64_t p = begin; p < end; p++) add_entry(&sum, call, p);
+        put_row(call, i, &sum);
+    }
+}
+
+/* The rows of slices [first, last), in the order of the slices. */
+static void slices(int64_t first, int64_t last, void *ctx)
+{
+    const fmm_call *call = ctx;
+    const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
+    for (int64_t s = first; s < last; s++)
+        for (int64_t place = s * a->width; place < a->csr.rows && place < (s + 1) * a->width;
+             place++) {
+            const int64_t row = a->order[place], lane = place - s * a->width;
+            const int64_t begin = a->offsets[s], end = a->offsets[s + 1];
+            blocked_sum sum = {0};
+            if (row < 0 || row >= a->csr.rows) continue;
+            if (begin >= 0 && end <= a->stored)
+                for (int64_t at = begin; at < end && end - at >= a->width; at += a->width)
+                    add_padded(&sum, call, at + lane, a->padded_idx[at + lane]);
+            put_row(call, row, &sum);
+        }
+}
+
+fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
+    fmm_call copy = *call;
+    if (a->format == FMM_FORMAT_SELL)
+        fmm_parallel(exec, (a->csr.rows + a->width - 1) / a->width, slices, &copy);
+    else
+        fmm_parallel(exec, a->csr.rows, rows, &copy);
+    return FMM_OK;
+}

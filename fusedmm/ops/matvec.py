@@ -1,0 +1,188 @@
+"""SpMV as torch sees it: ``y = alpha * A x + beta * y_in`` over one half of a CSR, differentiable to any order.
+
+    gx = alpha * A^T gy, an SpMV      gval = alpha * gy[i] * x[j], an SDDMM      gy_in = beta * gy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm._fakes import fake
+from fusedmm._lib import ops
+from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.structure import FLOATS, require_strided
+from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values
+from fusedmm.ops.checks import autocast
+from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
+
+_spmv: Any = ops._spmv.default
+_spmv_padded: Any = ops._spmv_padded.default
+# (format, rows, width, offsets, padded_idx, padded_val, order, row, idx, val): what csrc/include/fusedmm_spmv.h says.
+PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@fake("_spmv")
+def _(ptr, idx, eid, plan, val, row, x, y, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
+    return x.new_empty(ptr.size(0) - 1)
+
+
+@fake("_spmv_padded")
+def _(offsets, padded_idx, padded_val, order, row, idx, val, x, y, format, rows, width, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
+    return x.new_empty(rows)
+
+
+def spmv_half(
+    adj: Matrix,
+    transposed: bool,
+    val: Values,
+    x: Tensor,
+    y: Values = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    algorithm: int = 0,
+    row: Values = None,
+) -> Tensor:
+    """alpha * A x + beta * y, or with A^T, with the values given, which replace adj's; differentiable in val, x and y.
+
+    row: the row of each entry, where the algorithm is one of COO.
+    """
+    return spmv((adj, transposed, alpha, beta, algorithm, row), val, x, y)
+
+
+def padded_product(
+    a: PaddedOperands, x: Tensor, y: Values = None, alpha: float = 1.0, beta: float = 0.0, algorithm: int = 0
+) -> Tensor:
+    """alpha * A x + beta * y of a padded format, which has no gradient.
+
+    Raises:
+        ValueError: x or y wants one.
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad)):
+        raise ValueError("spmv: padded formats have no gradient; give the CSR, to_coo's result, or call it in no_grad")
+    number, rows, width, *tensors = a
+    y = x[:0] if y is None or beta == 0 else y
+    result: Tensor = run(_spmv_padded, x, *tensors, x, y, number, rows, width, alpha, beta, algorithm)
+    return result
+
+
+def times(adj: Matrix, x: Any) -> Tensor:
+    """``adj @ x``, of a vector too."""
+    if not isinstance(x, Tensor) or x.dim() != 1:
+        return spmm_half(adj, False, adj.val, right_side(adj, x))
+    require_vector("spmv", "x", x, adj.device, adj.n_cols, "columns")
+    require_flat_values("spmv", adj.val)
+    return spmv_half(adj, False, adj.val, autocast(x))
+
+
+def require_vector(op: str, name: str, x: Any, device: Any, length: int, axis: str) -> None:
+    """x is a floating vector of so many elements on the matrix's device.
+
+    Raises:
+        TypeError: not a tensor, a sparse one, a dtype without a kernel, another device.
+        ValueError: other dimensions or another length.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
+    require_strided(f"{op}: {name}", x)
+    if x.device != device:
+        raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {device}")
+    if x.dim() != 1:
+        raise ValueError(f"{op}: {name} must be [{axis}], not {list(x.shape)}; several vectors go to fusedmm.spmm")
+    if x.shape[0] != length:
+        raise ValueError(f"{op}: {name} has {x.shape[0]} elements, the matrix {length} {axis}")
+
+
+def require_flat_values(op: str, val: Values) -> None:
+    """Values of one head.
+
+    Raises:
+        ValueError: values with several heads.
+    """
+    if val is not None and val.dim() == 2 and val.shape[1] != 1:
+        raise ValueError(f"{op}: values {list(val.shape)} have heads; a vector needs values [nnz]")
+
+
+def _times_number(g: Tensor, number: float) -> Tensor:
+    """g times a number, in the dtype of sums where there is something to round."""
+    return g if number == 1 else widened(g)[0] * number
+
+
+class SpMV(Formula):
+    """y = alpha * A x + beta * y_in; a call is (adj, transposed, alpha, beta, algorithm, row)."""
+
+    @staticmethod
+    def run(call: Any, val: Values, x: Tensor, y: Values) -> Tensor:
+        adj, transposed, alpha, beta, algorithm, row = call
+        ptr, idx, eid, plan = half(adj, transposed)
+        if val is None:
+            val = adj.none
+        elif val is adj.val:
+            here = adj.constant_values(transposed)
+            if here.numel():
+                val, eid = here, adj.none
+        row = adj.idx[:0] if row is None else row
+        y = x[:0] if y is None or beta == 0 else y
+        result: Tensor = run(_spmv, x, ptr, idx, eid, plan, val, row, x, y, alpha, beta, algorithm)
+        return result
+
+    @staticmethod
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        val, x, _ = operands
+        return (val if needs[1] else None, x if needs[0] else None), kind_of(val) if needs[0] else None  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        adj, transposed, alpha, beta, _, _ = call
+        val, x = saved
+        gval = gx = gy = None
+        if needs[1]:
+            gx = spmv_half(adj, not transposed, val, g, None, alpha)
+        if x is not None:
+            left, right = _times_number(g, alpha), x
+            if left.dtype != x.dtype:
+                left, right = widened(left, x)
+            gval = like_values(sddmm_half(adj, transposed, None, left[:, None], right[:, None]), note)
+        if needs[2]:
+            gy = _times_number(g, beta).to(g.dtype)
+        return gval, gx, gy
+
+    @staticmethod
+    def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        adj, transposed, alpha, beta, _, _ = call
+        (val, x, _), (dval, dx, dy), parts = operands, tangents, []
+        if dx is not None:
+            parts.append(spmv_half(adj, transposed, val, *widened(dx), None, alpha))
+        if dval is not None:
+            parts.append(spmv_half(adj, transposed, dval, *widened(x), None, alpha))  # type: ignore[arg-type]
+        if dy is not None:
+            parts.append(widened(dy)[0] * beta)
+        return added(parts).to(output.dtype)
+
+    @staticmethod
+    def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        adj, transposed, alpha, beta, _, _ = call
+        val, x, y = operands
+        x, y = (None if t is None else _columns(t, d, batch) for t, d in zip((x, y), dims[1:], strict=True))
+        if dims[0] is None:
+            product = spmm_half(adj, transposed, val, *widened(x))
+        else:
+            val = flat_values(val, dims[0], batch, 0)
+            product = spmm_half(adj, transposed, val, widened(x)[0][:, :, None])[:, :, 0]
+        product = product * alpha
+        if y is not None and beta != 0:
+            product = product + widened(y)[0] * beta
+        return product.to(x.dtype), 1
+
+
+def _columns(t: Tensor, dim: int | None, batch: int) -> Tensor:
+    """A vector [n] of each sample as [n, batch]."""
+    return t.movedim(dim, 1) if dim is not None else t[:, None].expand(-1, batch)
+
+
+spmv = differentiable(SpMV)

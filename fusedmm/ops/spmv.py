@@ -1,0 +1,97 @@
+"""Sparse times a vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fusedmm._lib import algorithm_number, sums_dtype
+from fusedmm.formats import COO, FORMATS, Padded
+from fusedmm.matrix.adapters import lent
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import require_number
+from fusedmm.ops.checks import autocast, require_scalar, rows_of
+from fusedmm.ops.matvec import padded_product, require_flat_values, require_vector, spmv_half
+
+
+def spmv(
+    a: Any, x: Tensor, *, alpha: float = 1, beta: float = 0, y: Tensor | None = None, algorithm: str = "auto"
+) -> Tensor:
+    """Multiplies a sparse matrix by a vector: ``alpha * (A @ x) + beta * y``.
+
+    Args:
+        a: a ``CSR`` [rows, cols], what ``as_csr`` takes, or a matrix of ``fusedmm.formats``. A pattern counts as ones.
+        x: float32, float64, float16 or bfloat16, [cols], any stride. (Several vectors go to ``spmm``.)
+        alpha, beta: numbers; they get no gradient.
+        y: [rows], of x's dtype. It is not read where beta is 0, so that its NaN goes nowhere.
+        algorithm: a name from ``fusedmm.algorithms("spmv", device)`` that belongs to a's format, or "auto".
+
+    Returns:
+        [rows], of x's dtype, a new tensor. Sums are kept in float32 (float64 for float64) and rounded once, after
+        alpha and beta; bitwise reproducible, whatever the number of threads (cuSPARSE's algorithms apart). A row
+        without entries gives ``beta * y``.
+
+    Raises:
+        TypeError: wrong types, integer operands, operands of several dtypes or devices.
+        ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm or one of another format, values
+            with heads, beta without y, a gradient that a padded format cannot give.
+
+    Gradient: for CSR and COO it reaches a's values, x and y, of any order: an SpMV on the transpose and an SDDMM. DIA,
+    ELL, HYB and SELL are for inference.
+
+    Cost: 2 nnz flops. Each stored element and its column are read once, and one element of x is gathered for it: bytes
+    decide the time. ``fusedmm.formats.advise`` counts them.
+
+    Source: Bell and Garland, "Implementing sparse matrix-vector multiplication on throughput-oriented processors",
+    2009; Merrill and Garland, "Merge-based parallel sparse matrix-vector multiplication", 2016.
+
+    Example:
+        >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))
+        >>> fusedmm.spmv(A, torch.tensor([10., 20.]))
+        tensor([50., 60.])
+        >>> fusedmm.spmv(A, torch.tensor([10., 20.]), alpha=2, beta=1, y=torch.tensor([1., 1.]))
+        tensor([101., 121.])
+    """
+    padded = isinstance(a, Padded)
+    if not padded and type(a) is not CSR and type(a) is not COO:
+        a = lent(a, x, rows_of(x))
+    csr = a.csr if type(a) is COO else a
+    rows, cols = a.shape
+    require_vector("spmv", "x", x, a.device, cols, "columns")
+    if not padded:
+        require_flat_values("spmv", csr.val)
+    if y is not None:
+        require_vector("spmv", "y", y, a.device, rows, "rows")
+        if y.dtype != x.dtype:
+            raise TypeError(f"spmv: y is {y.dtype} and x {x.dtype}; they must be of one dtype")
+    alpha, beta = (_number(name, n, x) for name, n in (("alpha", alpha), ("beta", beta)))
+    if beta != 0 and y is None:
+        raise ValueError(f"spmv: beta is {beta:g}, so y must be given")
+    number = _algorithm(a, x, algorithm)
+    x, y = autocast(x), y if y is None else autocast(y)
+    if padded:
+        return padded_product(a.operands(), x, y, alpha, beta, number)
+    row = a.row if type(a) is COO else None
+    return spmv_half(csr, False, csr.val, x, y, alpha, beta, number, row)
+
+
+def _number(name: str, number: Any, x: Tensor) -> float:
+    if type(number) is not float:
+        require_scalar("spmv", name, number)
+        number = float(number)
+    return require_number(f"spmv: {name}", number, sums_dtype(x))
+
+
+def _algorithm(a: Any, x: Tensor, name: Any) -> int:
+    """The number of an algorithm, which must be one of a's format."""
+    if name == "auto":
+        return 0
+    number = algorithm_number("spmv", x.device.type, name)
+    family = name.partition(":")[0]
+    wanted, given = FORMATS.get(family), type(a)
+    if wanted is not None and wanted is not given:
+        raise ValueError(
+            f"spmv: {name} takes {wanted.__name__}, not {given.__name__}: fusedmm.formats.to_{family} makes one"
+        )
+    return number
