@@ -17,7 +17,18 @@ from pathlib import Path
 MODULE = [sys.executable, "-m", "benchmarks"]
 LESSONS = Path(__file__).parents[1] / "build" / "lessons" / "lessons.so"  # of `make lessons`
 ALL = {
-    "cpu": ["host", "spmm", "sddmm", "fused", "attention", "layers", "forms", "construction"],
+    "cpu": [
+        "host",
+        "spmm",
+        "sddmm",
+        "fused",
+        "attention",
+        "layers",
+        "forms",
+        "construction",
+        "spmv",
+        "spmv --suite stencils",
+    ],
     "cuda": [
         "host",
         "ceilings",
@@ -35,6 +46,9 @@ ALL = {
         "fused --suite pruned",
         "forms",
         "construction",
+        "spmv",
+        "spmv --suite twins",
+        "spmv --suite stencils",
         "spmm --suite sweeps",
         "sddmm --suite sweeps",
         "fused --suite sweeps",

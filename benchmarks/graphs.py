@@ -39,12 +39,17 @@ PRUNED = [f"{m * 1024}x{k * 1024} {z}%" for m, k in LAYERS for z in (70, 80, 90)
 SIZES = [f"{m}x{m // 2} 90%" for m in (1024, 2048, 4096, 8192)]
 SWEEPS = SIZES + [f"8192x4096 {z}%" for z in (85, 95, 99)]
 
+# neighbours, a point itself counted, and side of a grid of as many dimensions as the power says
+STENCILS = [f"{points}-point {side}" for points, side in ((3, "1000000^1"), (5, "1000^2"), (9, "1000^2"), (7, "100^3"))]
+STENCILS += ["27-point 100^3", "5-point 4000^2", "7-point 256^3"]
+
 SUITES = {
     "graphs": [],
     "twins": list(TWINS),
     "symmetric": list(SYMMETRIC),
     "pruned": PRUNED,
     "sweeps": SWEEPS,
+    "stencils": STENCILS,
 }
 
 
@@ -58,7 +63,8 @@ def names(suite: str) -> list[str]:
 
 
 def load(name: str, device: str) -> CSR:
-    """The pattern of a twin, of a pruned layer ("1024x512 90%", zeros drawn from a seed), or of a file.
+    """The pattern of a twin, of a stencil ("5-point 1000^2"), of a pruned layer ("1024x512 90%", zeros drawn from a
+    seed), or of a file.
 
     Raises:
         FileNotFoundError: no such graph.
@@ -67,6 +73,9 @@ def load(name: str, device: str) -> CSR:
         return _twin(*TWINS[name], device)
     if name in SYMMETRIC:
         return symmetric(*SYMMETRIC[name], device)
+    if "-point " in name:
+        points, side, dimensions = (int(n) for n in name.replace("-point ", "^").split("^"))
+        return stencil(points, side, dimensions, device)
     if name.endswith("%"):
         size, zeros = name[:-1].split()
         rows, cols = (int(n) for n in size.split("x"))
@@ -79,6 +88,24 @@ def uniform(rows: int, cols: int, density: float, device: str) -> CSR:
     generator = torch.Generator(device).manual_seed(0)
     kept = torch.rand(rows, cols, generator=generator, device=device) < density
     return _from_keys(kept.view(-1).nonzero().view(-1), rows, cols)
+
+
+def stencil(points: int, side: int, dimensions: int, device: str) -> CSR:
+    """A grid of side^dimensions points; each has as entries its neighbours along the axes, or all around it."""
+    n = side**dimensions
+    place = torch.arange(n, device=device)
+    steps = torch.cartesian_prod(*[torch.arange(-1, 2)] * dimensions).view(-1, dimensions)
+    if points == 2 * dimensions + 1:
+        steps = steps[steps.abs().sum(1) <= 1]
+    keys = []
+    for step in steps.tolist():
+        inside, target = torch.ones_like(place, dtype=torch.bool), place
+        for axis, s in enumerate(step):
+            at = place // side**axis % side + s
+            inside = inside & (at >= 0) & (at < side)
+            target = target + s * side**axis
+        keys.append((place * n + target)[inside])
+    return _from_keys(torch.cat(keys).sort().values, n, n)
 
 
 def symmetric(n: int, pairs: int, device: str) -> CSR:

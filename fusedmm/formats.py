@@ -1,6 +1,7 @@
 """The classic formats of sparse matrices, each of which has a kernel of ``fusedmm.spmv`` of its own.
 
-A ``CSR`` serves everything, gradients too. The others store the same entries so that one kind of pattern is read faster:
+A ``CSR`` serves everything, gradients too. The others store the same entries so that one kind of pattern is read
+faster:
 
 - ``COO``: a row and a column for each entry. Its time depends on the number of entries alone.
 - ``DIA``: whole diagonals, whose columns need not be stored. For stencils on structured grids and for bands.
@@ -180,9 +181,8 @@ class DIA(Padded):
 
     def operands(self) -> PaddedOperands:
         """What ``padded_product`` takes."""
-        no_idx, none = self.offsets.new_empty(0, dtype=torch.int32), self.val[:0].reshape(-1)
-        width, rows = self.val.shape
-        return NUMBERS["dia"], rows, width, self.offsets, no_idx, self.val.view(-1), no_idx, no_idx, no_idx, none
+        (width, rows), none = self.val.shape, self.offsets[:0]
+        return NUMBERS["dia"], rows, width, self.offsets, none, self.val.view(-1), none, none, none, none
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -207,10 +207,9 @@ class ELL(Padded):
 
     def operands(self) -> PaddedOperands:
         """What ``padded_product`` takes."""
-        no_idx, offsets = self.idx.new_empty(0), self.idx.new_empty(0, dtype=torch.int64)
-        width, rows = self.val.shape
-        idx, val = self.idx.view(-1), self.val.view(-1)
-        return NUMBERS["ell"], rows, width, offsets, idx, val, no_idx, no_idx, no_idx, val[:0]
+        (width, rows), idx = self.val.shape, self.idx.view(-1)
+        none = idx[:0]
+        return NUMBERS["ell"], rows, width, none, idx, self.val.view(-1), none, none, none, none
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -260,9 +259,8 @@ class SELL(Padded):
 
     def operands(self) -> PaddedOperands:
         """What ``padded_product`` takes."""
-        no_idx = self.idx.new_empty(0)
-        tail = no_idx, no_idx, self.val[:0]
-        return NUMBERS["sell"], self.shape[0], SLICE, self.offsets, self.idx, self.val, self.order, *tail
+        none = self.idx[:0]
+        return NUMBERS["sell"], self.shape[0], SLICE, self.offsets, self.idx, self.val, self.order, none, none, none
 
 
 # What the names of algorithms begin with, and the class whose matrices they take.

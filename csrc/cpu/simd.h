@@ -88,6 +88,15 @@ static inline uint16_t f16_of(float f)
     return (uint16_t)(sign | ((u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13));
 }
 
+/* a * b + c of single numbers, rounded once where the machine can. */
+#if defined(__FMA__) || defined(__aarch64__)
+static inline float f32_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double f64_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+static inline float f32_fma(float a, float b, float c) { return a * b + c; }
+static inline double f64_fma(double a, double b, double c) { return a * b + c; }
+#endif
+
 static inline float f32_of(float f) { return f; }
 static inline double f64_of(double f) { return f; }
 static inline float f32_value(float f) { return f; }

@@ -39,11 +39,11 @@ typedef struct fmm_spmv_task {
     fmm_spmv_carry *carries; /* [pieces]: CSR by path, COO, HYB */
 } fmm_spmv_task;
 
-/* The first row, and the first entry, of CSR that belong to a piece. */
+/* The first row and the first entry of a piece. before: those of the piece before it, or NULL. */
 typedef struct fmm_spmv_place {
     int64_t row, entry;
 } fmm_spmv_place;
-fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece);
+fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spmv_place *before);
 
 /* The specification. */
 fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call);

@@ -20,10 +20,11 @@ enum { VECTOR_FROM = 12 }; /* entries a row from which eight sums a row pay for 
 
 /* ---- where pieces begin ---- */
 
-/* The number of rows that end, with `weight` for each, before `target` on the path. */
-static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target)
+/* The number of rows that end, with `weight` for each, before `target` on the path; no fewer than
+ * `low`, and no more than `high`. */
+static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target, int64_t low,
+                           int64_t high)
 {
-    int64_t low = 0, high = a->rows;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (row_end(a, middle) + weight * (middle + 1) <= target)
@@ -35,8 +36,9 @@ static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target)
 }
 
 /* A path walks over all entries and, unless it goes by entries alone, over the end of each row:
- * Merrill & Garland's merge of ptr with the natural numbers. */
-fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece)
+ * Merrill & Garland's merge of ptr with the natural numbers. A piece then has no more rows than its
+ * length, which bounds the search for the next one. */
+fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spmv_place *before)
 {
     const fmm_csr *a = t->rows.call->a;
     const fmm_format format = fmm_spmv_of(t->rows.call)->matrix->format;
@@ -44,8 +46,10 @@ fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece)
     if (format != FMM_FORMAT_CSR) return (fmm_spmv_place){0, target < a->nnz ? target : a->nnz};
     if (piece == 0) return (fmm_spmv_place){0, 0};
     if (piece >= t->pieces) return (fmm_spmv_place){a->rows, a->nnz};
-    const int64_t weight = t->by_entries ? 0 : 1, row = rows_before(a, weight, target);
-    const int64_t entry = target - weight * row;
+    const int64_t weight = t->by_entries ? 0 : 1, low = before ? before->row : 0;
+    const bool near = before && weight && a->rows - low > FMM_SPMV_PIECE;
+    const int64_t high = near ? low + FMM_SPMV_PIECE : a->rows;
+    const int64_t row = rows_before(a, weight, target, low, high), entry = target - weight * row;
     return (fmm_spmv_place){row, entry < a->nnz ? entry : a->nnz};
 }
 

@@ -8,7 +8,7 @@
 typedef struct operands {
     fmm_spmv_matrix a;
     fmm_dense val, padded_val, x, y_in;
-    tensor x_given, y_given;
+    tensor x_given;
 } operands;
 
 static bool has_length(frame *f, const char *name, const tensor *t, int64_t length)
@@ -21,8 +21,10 @@ static bool has_length(frame *f, const char *name, const tensor *t, int64_t leng
 /* Inputs x and, behind it, y, which is absent without elements. */
 static bool take_vectors(frame *f, int x, operands *o)
 {
-    return frame_vector(f, x, "x", &o->x, &o->x_given) &&
-           frame_vector(f, x + 1, "y", &o->y_in, &o->y_given);
+    if (!frame_vector(f, x, "x", &o->x, &o->x_given) || !frame_numbers(f, x + 1, "y", &o->y_in))
+        return false;
+    if (!o->y_in.data) o->y_in.dtype = o->x.dtype;
+    return true;
 }
 
 static void compute(frame *f, const operands *o, const StableIValue *numbers, tensor *out)
@@ -35,14 +37,15 @@ static void compute(frame *f, const operands *o, const StableIValue *numbers, te
                          .feat = 1,
                          .row_stride = 1,
                          .head_stride = 1};
-    f->status = fmm_spmv(&f->exec, &o->a, &o->x, o->y_given.numel ? &o->y_in : NULL, &y,
-                         frame_float(numbers[0]), frame_float(numbers[1]), frame_int(numbers[2]));
+    f->status = fmm_spmv(&f->exec, &o->a, &o->x, &o->y_in, &y, frame_float(numbers[0]),
+                         frame_float(numbers[1]), frame_int(numbers[2]));
 }
 
-/* (ptr, idx, eid, plan, val, row, x, y, float alpha, float beta, int algorithm) -> y */
+/* (ptr, idx, eid, plan, val, row, x, y, int format, float alpha, float beta, int algorithm) -> y;
+ * row is COO's, absent for CSR. */
 static void spmv(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { VAL = 4, ROW, X, Y, TENSORS };
+    enum { VAL = 4, ROW, X, Y, TENSORS, FORMAT = TENSORS, NUMBERS };
     frame f;
     operands o = {.a = {.val = &o.val}};
     tensor row, out = {0};
@@ -51,12 +54,14 @@ static void spmv(StableIValue *stack, uint64_t inputs, uint64_t results)
         !frame_matrix(&f, o.x.rows, &o.a.csr) || !frame_values(&f, VAL, &o.val) ||
         !frame_list(&f, ROW, "row", false, &row))
         goto done;
-    if (row.numel) {
-        if (!has_length(&f, "row", &row, o.a.csr.nnz)) goto done;
-        o.a.format = FMM_FORMAT_COO;
-        o.a.row = row.data;
+    o.a.format = (fmm_format)frame_int(stack[FORMAT]);
+    o.a.row = row.numel ? row.data : NULL;
+    if (o.a.format != FMM_FORMAT_CSR && o.a.format != FMM_FORMAT_COO) {
+        frame_fail(&f, "spmv: format number %d is neither CSR nor COO", (int)o.a.format);
+        goto done;
     }
-    compute(&f, &o, stack + TENSORS, &out);
+    if (row.numel && !has_length(&f, "row", &row, o.a.csr.nnz)) goto done;
+    compute(&f, &o, stack + NUMBERS, &out);
 done:
     frame_finish(&f, "spmv", stack, &out, 1);
 }
@@ -110,7 +115,8 @@ done:
 #define VECTORS "Tensor x, Tensor y, "
 #define REST "float alpha, float beta, int algorithm) -> Tensor"
 const fmm_torch_operator fmm_torch_spmv[] = {
-    {"_spmv", "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS REST, .kernel = spmv},
+    {"_spmv", "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST,
+     .kernel = spmv},
     {"_spmv_padded",
      "_spmv_padded(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
      "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST,

@@ -1,6 +1,6 @@
 """SpMV as torch sees it: ``y = alpha * A x + beta * y_in`` over one half of a CSR, differentiable to any order.
 
-    gx = alpha * A^T gy, an SpMV      gval = alpha * gy[i] * x[j], an SDDMM      gy_in = beta * gy
+gx = alpha * A^T gy, an SpMV      gval = alpha * gy[i] * x[j], an SDDMM      gy_in = beta * gy
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from fusedmm._fakes import fake
-from fusedmm._lib import ops
+from fusedmm._lib import NUMBERS, ops
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values
 from fusedmm.ops.checks import autocast
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
+CSR, COO = NUMBERS["FMM_FORMAT_CSR"], NUMBERS["FMM_FORMAT_COO"]
 _spmv: Any = ops._spmv.default
 _spmv_padded: Any = ops._spmv_padded.default
 # (format, rows, width, offsets, padded_idx, padded_val, order, row, idx, val): what csrc/include/fusedmm_spmv.h says.
@@ -26,7 +27,7 @@ PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 
 @fake("_spmv")
-def _(ptr, idx, eid, plan, val, row, x, y, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
@@ -64,7 +65,7 @@ def padded_product(
     if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad)):
         raise ValueError("spmv: padded formats have no gradient; give the CSR, to_coo's result, or call it in no_grad")
     number, rows, width, *tensors = a
-    y = x[:0] if y is None or beta == 0 else y
+    y = a[-1][:0] if y is None or beta == 0 else y
     result: Tensor = run(_spmv_padded, x, *tensors, x, y, number, rows, width, alpha, beta, algorithm)
     return result
 
@@ -89,13 +90,19 @@ def require_vector(op: str, name: str, x: Any, device: Any, length: int, axis: s
         raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
     if x.dtype not in FLOATS:
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
-    require_strided(f"{op}: {name}", x)
+    if x.layout != torch.strided:
+        require_strided(f"{op}: {name}", x)
+    try:
+        shape = x.shape
+    except RuntimeError:  # asking for x.is_nested would cost every call
+        require_strided(f"{op}: {name}", x)
+        raise
     if x.device != device:
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {device}")
-    if x.dim() != 1:
-        raise ValueError(f"{op}: {name} must be [{axis}], not {list(x.shape)}; several vectors go to fusedmm.spmm")
-    if x.shape[0] != length:
-        raise ValueError(f"{op}: {name} has {x.shape[0]} elements, the matrix {length} {axis}")
+    if len(shape) != 1:
+        raise ValueError(f"{op}: {name} must be [{axis}], not {list(shape)}; several vectors go to fusedmm.spmm")
+    if shape[0] != length:
+        raise ValueError(f"{op}: {name} has {shape[0]} elements, the matrix {length} {axis}")
 
 
 def require_flat_values(op: str, val: Values) -> None:
@@ -126,9 +133,9 @@ class SpMV(Formula):
             here = adj.constant_values(transposed)
             if here.numel():
                 val, eid = here, adj.none
-        row = adj.idx[:0] if row is None else row
-        y = x[:0] if y is None or beta == 0 else y
-        result: Tensor = run(_spmv, x, ptr, idx, eid, plan, val, row, x, y, alpha, beta, algorithm)
+        form, row = (CSR, adj.none) if row is None else (COO, row)
+        y = adj.none if y is None or beta == 0 else y
+        result: Tensor = run(_spmv, x, ptr, idx, eid, plan, val, row, x, y, form, alpha, beta, algorithm)
         return result
 
     @staticmethod
@@ -157,9 +164,9 @@ class SpMV(Formula):
         adj, transposed, alpha, beta, _, _ = call
         (val, x, _), (dval, dx, dy), parts = operands, tangents, []
         if dx is not None:
-            parts.append(spmv_half(adj, transposed, val, *widened(dx), None, alpha))
+            parts.append(spmv_half(adj, transposed, val, widened(dx)[0], None, alpha))
         if dval is not None:
-            parts.append(spmv_half(adj, transposed, dval, *widened(x), None, alpha))  # type: ignore[arg-type]
+            parts.append(spmv_half(adj, transposed, dval, widened(x)[0], None, alpha))  # type: ignore[arg-type]
         if dy is not None:
             parts.append(widened(dy)[0] * beta)
         return added(parts).to(output.dtype)
@@ -168,15 +175,14 @@ class SpMV(Formula):
     def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
         adj, transposed, alpha, beta, _, _ = call
         val, x, y = operands
-        x, y = (None if t is None else _columns(t, d, batch) for t, d in zip((x, y), dims[1:], strict=True))
+        wide = widened(_columns(x, dims[1], batch))[0]
         if dims[0] is None:
-            product = spmm_half(adj, transposed, val, *widened(x))
+            product = alpha * spmm_half(adj, transposed, val, wide)
         else:
             val = flat_values(val, dims[0], batch, 0)
-            product = spmm_half(adj, transposed, val, widened(x)[0][:, :, None])[:, :, 0]
-        product = product * alpha
+            product = alpha * spmm_half(adj, transposed, val, wide[:, :, None])[:, :, 0]
         if y is not None and beta != 0:
-            product = product + widened(y)[0] * beta
+            product = product + beta * widened(_columns(y, dims[2], batch))[0]
         return product.to(x.dtype), 1
 
 

@@ -28,8 +28,8 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
 
     Returns:
-        y, [rows, F] or [rows, heads, F] ([rows] for a vector), of x's dtype, contiguous. Sums are kept in float32 (float64
-        for float64); bitwise reproducible, whatever the number of threads.
+        y, [rows, F] or [rows, heads, F] ([rows] for a vector), of x's dtype, contiguous. Sums are kept in float32
+        (float64 for float64); bitwise reproducible, whatever the number of threads.
 
     Raises:
         TypeError: wrong types, integer operands, operands on several devices.

@@ -65,7 +65,7 @@ def spmv(
         require_vector("spmv", "y", y, a.device, rows, "rows")
         if y.dtype != x.dtype:
             raise TypeError(f"spmv: y is {y.dtype} and x {x.dtype}; they must be of one dtype")
-    alpha, beta = (_number(name, n, x) for name, n in (("alpha", alpha), ("beta", beta)))
+    alpha, beta = _number("alpha", alpha, x), _number("beta", beta, x)
     if beta != 0 and y is None:
         raise ValueError(f"spmv: beta is {beta:g}, so y must be given")
     number = _algorithm(a, x, algorithm)
@@ -77,6 +77,8 @@ def spmv(
 
 
 def _number(name: str, number: Any, x: Tensor) -> float:
+    if (type(number) is float or type(number) is int) and -1e38 < number < 1e38:
+        return float(number)
     if type(number) is not float:
         require_scalar("spmv", name, number)
         number = float(number)

@@ -1,0 +1,138 @@
+"""Bad input of spmv and of the formats: a named exception, and the next call works."""
+
+import dataclasses
+
+import pytest
+import torch
+from support.generate import small
+from support.matvec import FORMATS, algorithms_of, made
+
+import fusedmm
+from fusedmm import formats
+
+X, Y = torch.ones(15), torch.ones(12)
+WRONG = {
+    "x as a list": (TypeError, "x must be a tensor", {"x": [1.0] * 15}),
+    "x of integers": (TypeError, "x must be float32", {"x": torch.ones(15, dtype=torch.int64)}),
+    "x of complex numbers": (TypeError, "x must be float32", {"x": torch.ones(15, dtype=torch.complex64)}),
+    "x sparse": (TypeError, "x must be", {"x": torch.ones(15).to_sparse()}),
+    "x of two dimensions": (ValueError, "several vectors go to fusedmm.spmm", {"x": torch.ones(15, 1)}),
+    "x without dimensions": (ValueError, r"x must be \[columns\]", {"x": torch.tensor(1.0)}),
+    "x too short": (ValueError, "x has 14 elements, the matrix 15 columns", {"x": torch.ones(14)}),
+    "y too long": (ValueError, "y has 13 elements, the matrix 12 rows", {"y": torch.ones(13)}),
+    "y of another dtype": (TypeError, "y is torch.float64 and x torch.float32", {"y": Y.double()}),
+    "y as a number": (TypeError, "y must be a tensor", {"y": 1.0}),
+    "beta without y": (ValueError, "beta is 2, so y must be given", {"beta": 2}),
+    "alpha as a text": (TypeError, "alpha must be a number", {"alpha": "2"}),
+    "alpha complex": (TypeError, "alpha must be a number", {"alpha": 1j}),
+    "alpha beyond float32": (ValueError, "alpha must be within", {"alpha": 1e300}),
+    "alpha wants a gradient": (TypeError, "alpha gets no gradient", {"alpha": torch.ones((), requires_grad=True)}),
+    "no such algorithm": (ValueError, "spmv has no algorithm 'rows'", {"algorithm": "rows"}),
+    "algorithm as a number": (TypeError, "algorithm must be a name", {"algorithm": 3}),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments(case, name, device):
+    kind, text, given = WRONG[case]
+    adj = made(small(device=device), name)
+    here = {k: v.to(device) if isinstance(v, torch.Tensor) and not v.requires_grad else v for k, v in given.items()}
+    with pytest.raises(kind, match=text):
+        fusedmm.spmv(adj, **{"x": X.to(device)} | here)
+    assert fusedmm.spmv(adj, X.to(device)).isfinite().all()
+
+
+@pytest.mark.parametrize("given", FORMATS)
+@pytest.mark.parametrize("wanted", FORMATS)
+def test_algorithms_of_another_format(given, wanted, device):
+    if given == wanted:
+        return
+    adj = made(small(device=device), given)
+    for algorithm in algorithms_of(wanted, device):
+        if algorithm in ("auto", "reference"):
+            continue
+        with pytest.raises(ValueError, match=f"{algorithm} takes {wanted.upper()}, not {given.upper()}"):
+            fusedmm.spmv(adj, X.to(device), algorithm=algorithm)
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
+def test_values_with_heads(name, device):
+    adj = small(device=device, heads=2)
+    with pytest.raises(ValueError, match="have heads"):
+        fusedmm.spmv(adj, X.to(device))
+    with pytest.raises(ValueError, match="have heads"):
+        made(adj, name) @ X.to(device)
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
+def test_no_matrix(name):
+    for wrong in (None, 3, "csr", torch.ones(3, 3)):
+        with pytest.raises(TypeError):
+            made(wrong, name)
+
+
+def replaced(matrix, **changed):
+    return dataclasses.replace(matrix, **changed)
+
+
+def forged(adj):
+    """Matrices whose numbers were changed behind the constructors: what they say is not believed."""
+    huge = 2**31 - 1
+    coo, dia, ell, hyb, sell = (made(adj, name) for name in FORMATS[1:])
+    for wrong in (-5, huge, adj.shape[0]):
+        yield replaced(coo, row=torch.full_like(coo.row, wrong))
+        yield replaced(hyb, tail_row=torch.full_like(hyb.tail_row, wrong))
+        yield replaced(sell, order=torch.full_like(sell.order, wrong))
+    yield replaced(coo, row=coo.row.flip(0).contiguous())
+    for wrong in (-5, huge, adj.shape[1]):
+        yield replaced(ell, idx=torch.full_like(ell.idx, wrong))
+        yield replaced(hyb, tail_idx=torch.full_like(hyb.tail_idx, wrong))
+        yield replaced(sell, idx=torch.full_like(sell.idx, wrong))
+    for wrong in (2**63 - 1, -(2**63), 2**40, -1):
+        yield replaced(dia, offsets=torch.full_like(dia.offsets, wrong))
+        yield replaced(sell, offsets=torch.full_like(sell.offsets, wrong))
+    for wrong in (-(2**62), 2**62, -1):
+        csr = adj.with_values(adj.val)
+        object.__setattr__(csr, "ptr", torch.full_like(adj.ptr, wrong))
+        yield csr
+    for name, wrong in (("idx", huge), ("idx", -1), ("eid", huge), ("eid", -7)):
+        csr = fusedmm.CSR.from_coo(*adj.coo()[:2], adj.val.clone().requires_grad_(), adj.shape)
+        object.__setattr__(csr, name, torch.full_like(getattr(csr, name), wrong))
+        yield csr
+        yield formats.COO(csr, coo.row)
+
+
+def test_forged_numbers_lead_nowhere(device):
+    adj = small(device=device)
+    x = torch.ones(15, device=device)
+    good = fusedmm.spmv(adj, x)
+    for matrix in forged(adj):
+        name = type(matrix).__name__.lower()
+        for algorithm in algorithms_of(name, device):
+            try:
+                with torch.no_grad():
+                    y = fusedmm.spmv(matrix, x, algorithm=algorithm)
+            except ValueError as error:
+                assert "does not support" in str(error)
+                continue
+            assert y.shape == (12,)
+    assert torch.equal(fusedmm.spmv(adj, x), good)
+
+
+def test_tensors_of_other_lengths(device):
+    """Fields of a padded matrix that do not belong together are refused by name."""
+    adj = small(device=device)
+    x = torch.ones(15, device=device)
+    ell, sell, dia, hyb = (made(adj, name) for name in ("ell", "sell", "dia", "hyb"))
+    for matrix, text in (
+        (replaced(ell, idx=ell.idx[:-1]), "padded_idx has"),
+        (replaced(sell, order=sell.order[:-1]), "order has 11 elements, 12 are needed"),
+        (replaced(sell, offsets=sell.offsets[:-1]), "offsets has"),
+        (replaced(dia, offsets=dia.offsets[:-1]), "offsets has"),
+        (replaced(hyb, tail_row=torch.zeros(99, dtype=torch.int32, device=device)), "row has 99 elements"),
+        (replaced(ell, idx=ell.idx.long()), "padded_idx must be a vector of int32"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            fusedmm.spmv(matrix, x)
+    assert (ell @ x).isfinite().all()
