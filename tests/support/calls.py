@@ -85,6 +85,8 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0)
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0, 1, 2)  # on a CPU nobody says what rows are
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0, 1, 2)
+    if heads is None:
+        yield from _of_spmv(with_gradient, dtype)
     ends = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])
     square = fusedmm.CSR.from_edge_index(torch.cat([ends, ends.flip(0)], 1), torch.ones(10, dtype=dtype), size=4)
     yield (fusedmm.fused(square, dense(4, 5)),)
@@ -102,3 +104,12 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         yield (fusedmm.attention(pattern, *one, v, score="additive", bias=bias, dropout=dropout),)
     yield fusedmm.attention(pattern, q, k, v, return_weights=True)[:2]
     yield (fusedmm.edge_softmax(pattern, bias),)
+
+
+def _of_spmv(adj: fusedmm.CSR, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, ...]]:
+    x, y = torch.randn(15, dtype=dtype), torch.randn(12, dtype=dtype)
+    for matrix in (adj, fusedmm.formats.to_coo(adj)):
+        yield (fusedmm.spmv(matrix, x.clone().requires_grad_(), alpha=2, beta=3, y=y.clone().requires_grad_()),)
+    constant = adj.with_values(adj.val.detach())
+    for make in (fusedmm.formats.to_dia, fusedmm.formats.to_ell, fusedmm.formats.to_hyb, fusedmm.formats.to_sell):
+        yield (fusedmm.spmv(make(constant), x, alpha=2, beta=3, y=y),)
