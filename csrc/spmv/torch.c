@@ -45,7 +45,7 @@ static void compute(frame *f, const operands *o, const StableIValue *numbers, te
  * row is COO's, absent for CSR. */
 static void spmv(StableIValue *stack, uint64_t inputs, uint64_t results)
 {
-    enum { VAL = 4, ROW, X, Y, TENSORS, FORMAT = TENSORS, NUMBERS };
+    enum { VAL = 4, ROW, X, Y, TENSORS, FORMAT = TENSORS, NUMBERS, ROWS_ARE = NUMBERS + 3 };
     frame f;
     operands o = {.a = {.val = &o.val}};
     tensor row, out = {0};
@@ -54,6 +54,7 @@ static void spmv(StableIValue *stack, uint64_t inputs, uint64_t results)
         !frame_matrix(&f, o.x.rows, &o.a.csr) || !frame_values(&f, VAL, &o.val) ||
         !frame_list(&f, ROW, "row", false, &row))
         goto done;
+    o.a.csr.rows_are = (fmm_rows)frame_int(stack[ROWS_ARE]);
     o.a.format = (fmm_format)frame_int(stack[FORMAT]);
     o.a.row = row.numel ? row.data : NULL;
     if (o.a.format != FMM_FORMAT_CSR && o.a.format != FMM_FORMAT_COO) {
@@ -113,13 +114,13 @@ done:
 }
 
 #define VECTORS "Tensor x, Tensor y, "
-#define REST "float alpha, float beta, int algorithm) -> Tensor"
+#define REST "float alpha, float beta, int algorithm"
 const fmm_torch_operator fmm_torch_spmv[] = {
     {"_spmv", "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST,
      .kernel = spmv},
     {"_spmv_padded",
      "_spmv_padded(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
-     "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST,
+     "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST ") -> Tensor",
      .kernel = spmv_padded},
     /* clang-format off */
     FMM_NUMBER(FMM_FORMAT_CSR), FMM_NUMBER(FMM_FORMAT_COO), FMM_NUMBER(FMM_FORMAT_DIA),

@@ -27,7 +27,7 @@ PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 
 @fake("_spmv")
-def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm, rows_are=0):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
@@ -127,15 +127,16 @@ class SpMV(Formula):
     def run(call: Any, val: Values, x: Tensor, y: Values) -> Tensor:
         adj, transposed, alpha, beta, algorithm, row = call
         ptr, idx, eid, plan = half(adj, transposed)
+        rows_are = adj.rows_are_t if transposed else adj.rows_are
         if val is None:
             val = adj.none
         elif val is adj.val:
             here = adj.constant_values(transposed)
-            if here.numel():
+            if here is not None:
                 val, eid = here, adj.none
         form, row = (CSR, adj.none) if row is None else (COO, row)
         y = adj.none if y is None or beta == 0 else y
-        result: Tensor = run(_spmv, x, ptr, idx, eid, plan, val, row, x, y, form, alpha, beta, algorithm)
+        result: Tensor = run(_spmv, x, ptr, idx, eid, plan, val, row, x, y, form, alpha, beta, algorithm, rows_are)
         return result
 
     @staticmethod
