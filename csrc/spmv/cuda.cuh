@@ -1,0 +1,240 @@
+/* What the kernels of SpMV share: the operands, batches of products, sums of any length.
+ *
+ * A product of entry and x costs a chain of two loads, the column and then x at that column, and
+ * nothing but other products can fill the wait. So a thread takes entries in batches: GROUPS
+ * groups, `step` entries apart, of PER neighbours each. It asks for all their columns and values,
+ * then for all elements of x, and only then multiplies:
+ *
+ *     first             first + step      first + 2 step          3 groups of PER = 2
+ *     | e0 e1 | ....... | e2 e3 | ....... | e4 e5 |
+ *       columns and values: one access for each group, up to 16 bytes wide
+ *       x: one access for each entry, all of them under way at once
+ *
+ *     PER = 1, step = lanes of a row      CSR by rows
+ *     PER = 8, one group                  CSR and COO in equal pieces
+ *     PER = 2, step = rows                ELL, a thread owns two rows
+ *     PER = 1, step = rows of a slice     SELL
+ *
+ * An entry whose column lies outside the matrix, as padding does, has no product: it loads zeros
+ * and adds 0, whatever x holds. */
+#ifndef FMM_SPMV_CUDA_CUH
+#define FMM_SPMV_CUDA_CUH
+
+#include "../cuda/reference.cuh"
+#include "cuda.h"
+
+/* ---- operands ---- */
+
+template <class T> struct spmv_args {
+    typedef typename sum_of<T>::type A;
+    csr_view a;
+    edge_view val;
+    const int32_t *row; /* of COO */
+    const T *x, *y_in;  /* y_in: NULL where beta is 0 */
+    T *y;
+    A *sums; /* HYB: what the COO part adds to every row */
+    int64_t x_stride, in_stride, out_stride;
+    uint32_t x_bytes; /* the same as x_stride, where can_gather holds */
+    A alpha, beta;
+};
+
+template <class T> static spmv_args<T> spmv_view(const fmm_call *call)
+{
+    typedef typename sum_of<T>::type A;
+    const fmm_spmv_operands *own = fmm_spmv_of(call);
+    const fmm_dense *in = own->y_in;
+    spmv_args<T> s = {};
+    s.a = view_csr(call->a);
+    s.val = view_edges(call->a, call->val);
+    s.row = own->matrix->row;
+    s.x = static_cast<const T *>(call->x->data);
+    s.x_stride = call->x->row_stride;
+    s.x_bytes = uint32_t(call->x->row_stride * int64_t(sizeof(T)));
+    s.y_in = in ? static_cast<const T *>(in->data) : NULL;
+    s.in_stride = in ? in->row_stride : 0;
+    s.y = static_cast<T *>(call->y->data);
+    s.out_stride = call->y->row_stride;
+    s.alpha = A(own->alpha), s.beta = A(own->beta);
+    return s;
+}
+
+/* The values of the padded formats, each at the place of its column. */
+static inline edge_view view_padded(const fmm_spmv_matrix *m)
+{
+    return edge_view{NULL, m->padded_val->data, m->stored, 1, 0, (int)m->padded_val->dtype, false};
+}
+
+/* Stands for a type of values: they may have any dtype, lie apart or be ones. */
+struct any_type {
+};
+
+/* Calls run(T(), V()) for the types of x and of values that lie one behind the other. Pairs that
+ * models use have kernels of their own: one type, values of 16 bits with x of f32, and values of
+ * f32 with x of 16 bits. The rest share the kernel of `any_type`. */
+template <class Run> static void for_types(fmm_dtype x, const edge_view &val, Run run)
+{
+    const bool plain = val.data && !val.eid && (val.row_stride == 1 || val.nnz <= 1);
+    for_dtype(x, [&](auto element) {
+        typedef decltype(element) T;
+        if (plain && val.dtype == dtype_of<T>()) return run(element, element);
+        if constexpr (sizeof(T) == 2)
+            if (plain && val.dtype == FMM_F32) return run(element, float());
+        if constexpr (dtype_of<T>() == FMM_F32) {
+            if (plain && val.dtype == FMM_F16) return run(element, __half());
+            if (plain && val.dtype == FMM_BF16) return run(element, __nv_bfloat16());
+        }
+        run(element, any_type());
+    });
+}
+
+/* y[i], rounded once. */
+template <class T, class A>
+static __device__ __forceinline__ void finish(const spmv_args<T> &s, int64_t i, A sum)
+{
+    A result = s.alpha * sum;
+    if (s.y_in) result += s.beta * widen(s.y_in[i * s.in_stride]);
+    s.y[i * s.out_stride] = narrow<T>(result);
+}
+
+/* ---- batches ---- */
+
+/* N neighbours in accesses of up to 16 bytes, from an address that allows them. The matrix is read
+ * once, so it should not push x out of the caches. */
+template <class E, int N> static __device__ __forceinline__ void load_together(const E *from, E *to)
+{
+    enum { EACH = sizeof(E) * N < 16 ? N : 16 / sizeof(E) };
+#pragma unroll
+    for (int i = 0; i < N; i += EACH) {
+        const PACK(E, EACH) pack = __ldcs(reinterpret_cast<const PACK(E, EACH) *>(from + i));
+        memcpy(to + i, &pack, sizeof pack);
+    }
+}
+
+/* The values of a batch, of any dtype and anywhere. What is alike for all entries is asked once, so
+ * that their loads stand side by side. */
+template <class V, int N, class A>
+static __device__ __forceinline__ void values_of(const edge_view &v, const int64_t *edge, A *w)
+{
+    V raw[N];
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        raw[k] = __ldg(static_cast<const V *>(v.data) + edge[k] * v.row_stride);
+#pragma unroll
+    for (int k = 0; k < N; k++) w[k] = A(widen(raw[k]));
+}
+template <int N, class A>
+static __device__ __forceinline__ void any_values(const edge_view &v, int64_t *edge, A *w)
+{
+    if (!v.data) {
+#pragma unroll
+        for (int k = 0; k < N; k++) w[k] = A(1);
+        return;
+    }
+    if (v.eid) {
+#pragma unroll
+        for (int k = 0; k < N; k++) edge[k] = clamp(edge_at(v, edge[k]), 0, v.nnz - 1);
+    }
+    switch (v.dtype) {
+    case FMM_F32:
+        return values_of<float, N>(v, edge, w);
+    case FMM_F64:
+        return values_of<double, N>(v, edge, w);
+    case FMM_F16:
+        return values_of<__half, N>(v, edge, w);
+    default:
+        return values_of<__nv_bfloat16, N>(v, edge, w);
+    }
+}
+
+/* The products of a batch, of which the first `count` groups exist; there is at least one. Others
+ * repeat the first one's loads, because a load that always takes place need not be waited for. */
+template <class V, int GROUPS, int PER, class T, class A>
+static __device__ __forceinline__ void products(const spmv_args<T> &s, const int32_t *idx,
+                                                int64_t first, int64_t step, int64_t count, A *to)
+{
+    enum { N = GROUPS * PER };
+    int64_t at[GROUPS];
+    int32_t j[N];
+    A w[N];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        at[g] = first + (g < count ? g * step : 0);
+        load_together<int32_t, PER>(idx + at[g], j + g * PER);
+    }
+    if constexpr (std::is_same<V, any_type>::value) {
+        int64_t edge[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) edge[k] = at[k / PER] + k % PER;
+        any_values<N>(s.val, edge, w);
+    } else {
+        V raw[N];
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            load_together<V, PER>(static_cast<const V *>(s.val.data) + at[g], raw + g * PER);
+#pragma unroll
+        for (int k = 0; k < N; k++) w[k] = A(widen(raw[k]));
+    }
+    PACK(T, 1) x[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        const bool there = k / PER < count && (uint32_t)j[k] < (uint32_t)s.a.cols;
+        if (!there) j[k] = -1;
+        const char *const from =
+            row_at(reinterpret_cast<const char *>(s.x), (uint32_t)j[k], s.x_bytes);
+        x[k] = load_if<T, 1>(there, reinterpret_cast<const T *>(from));
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        A element;
+        unpack<T, 1>(x[k], &element);
+        to[k] = j[k] >= 0 ? w[k] * element : A(0);
+    }
+}
+
+/* ---- sums ---- */
+
+/* A sum of parts, each of which has at most CHAIN terms. */
+template <class A> struct folded {
+    A one, two;
+    int count;
+    __device__ __forceinline__ void start(void) { one = two = A(0), count = 0; }
+    __device__ __forceinline__ void fold(A part)
+    {
+        one += part;
+        if (++count < CHAIN) return;
+        two += one;
+        one = A(0), count = 0;
+    }
+    __device__ __forceinline__ A total(void) { return two + one; }
+};
+
+/* The sums of PER neighbouring columns of `count` entries each, at first, first + step, ... */
+template <class V, int PER, class T, class A>
+static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const int32_t *idx,
+                                                 int64_t first, int64_t step, int64_t count, A *sum)
+{
+    enum { FLY = 4 };
+    folded<A> total[PER];
+#pragma unroll
+    for (int k = 0; k < PER; k++) total[k].start();
+    while (count > 0) {
+        const int now = (int)min(count, int64_t(CHAIN));
+        A part[PER] = {};
+        for (int done = 0; done < now; done += FLY) {
+            A term[FLY * PER];
+            products<V, FLY, PER>(s, idx, first, step, now - done, term);
+#pragma unroll
+            for (int k = 0; k < FLY * PER; k++) part[k % PER] += term[k];
+            first += FLY * step;
+        }
+#pragma unroll
+        for (int k = 0; k < PER; k++) total[k].fold(part[k]);
+        count -= now;
+    }
+#pragma unroll
+    for (int k = 0; k < PER; k++) sum[k] = total[k].total();
+}
+
+static inline bool lies_at(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
+
+#endif

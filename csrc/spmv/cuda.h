@@ -1,0 +1,37 @@
+/* What cuda_algorithms.c needs of the CUDA files of SpMV. */
+#ifndef FMM_SPMV_CUDA_H
+#define FMM_SPMV_CUDA_H
+
+#include "../core/core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+fmm_status fmm_spmv_reference_cuda(const fmm_exec *exec, const fmm_call *call);
+
+/* CSR: a thread, or a group of lanes, for each row. */
+fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *call);
+
+/* CSR and COO in pieces of equal size. What they keep of pieces needs room. */
+fmm_status fmm_spmv_csr_segmented(const fmm_exec *exec, const fmm_call *call);
+size_t fmm_spmv_csr_segmented_workspace(const fmm_call *call);
+fmm_status fmm_spmv_merge(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmv_coo(const fmm_exec *exec, const fmm_call *call);
+size_t fmm_spmv_merge_workspace(const fmm_call *call);
+
+/* Launches `coo` on a matrix's entries; `sums`, of the type that x is summed in, takes what each
+ * row adds up to, before alpha and beta, in place of y. room is what merge_workspace says. */
+void fmm_spmv_coo_sums(const fmm_exec *exec, const fmm_call *call, void *room, void *sums);
+
+fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmv_ell(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmv_sell(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call);
+size_t fmm_spmv_hyb_workspace(const fmm_call *call);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
