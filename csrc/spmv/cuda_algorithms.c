@@ -1,2 +1,129 @@
-#include "../core/core.h"
-const fmm_registry fmm_spmv_cuda = {0};
+/* The algorithms of SpMV on CUDA, and which one number 0 stands for. An algorithm is for one
+ * format; nothing is converted. */
+#include "cuda.h"
+
+/* Kernels multiply a column by the distance of x's elements in 32 bits. */
+static bool near(const fmm_call *call)
+{
+    return call->x->rows < 2 ||
+           call->x->row_stride <= (int64_t)(UINT32_MAX / fmm_dtype_bytes(call->x->dtype));
+}
+
+/* Those that cut a matrix in pieces keep numbers of rows in 32 bits. */
+static bool countable(const fmm_call *call) { return near(call) && call->a->rows < INT32_MAX; }
+
+#define TAKES(name, its_format, condition)                                                         \
+    static bool takes_##name(const fmm_call *call)                                                 \
+    {                                                                                              \
+        return fmm_spmv_of(call)->matrix->format == its_format && condition(call);                 \
+    }
+TAKES(csr, FMM_FORMAT_CSR, near)
+TAKES(csr_pieces, FMM_FORMAT_CSR, countable)
+TAKES(coo, FMM_FORMAT_COO, countable)
+TAKES(dia, FMM_FORMAT_DIA, near)
+TAKES(ell, FMM_FORMAT_ELL, near)
+TAKES(sell, FMM_FORMAT_SELL, near)
+TAKES(hyb, FMM_FORMAT_HYB, countable)
+
+static const fmm_algorithm algorithms[] = {
+    {.number = 1,
+     .name = "reference",
+     .about = "one thread per row of any format, terms in storage order",
+     .source = "the definition",
+     .deterministic = true,
+     .run = fmm_spmv_reference_cuda},
+    {.number = 2,
+     .name = "csr_scalar",
+     .about = "one thread per row",
+     .source = "Bell and Garland, SC 2009",
+     .deterministic = true,
+     .supports = takes_csr,
+     .run = fmm_spmv_csr_scalar},
+    {.number = 3,
+     .name = "csr_vector",
+     .about = "2 to 32 lanes per row, about as many as it has entries, and a tree of shuffles",
+     .source = "Bell and Garland, SC 2009",
+     .deterministic = true,
+     .supports = takes_csr,
+     .run = fmm_spmv_csr_vector},
+    {.number = 4,
+     .name = "csr_segmented",
+     .about = "as many entries for every block, a segmented scan, open rows joined at the end",
+     .source = "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
+     .deterministic = true,
+     .supports = takes_csr_pieces,
+     .workspace = fmm_spmv_csr_segmented_workspace,
+     .run = fmm_spmv_csr_segmented},
+    {.number = 5,
+     .name = "merge",
+     .about = "as many ends of rows and entries for every block, open rows joined at the end",
+     .source = "Merrill and Garland, SC 2016",
+     .deterministic = true,
+     .supports = takes_csr_pieces,
+     .workspace = fmm_spmv_merge_workspace,
+     .run = fmm_spmv_merge},
+    {.number = 6,
+     .name = "coo",
+     .about = "equal pieces, a segmented scan by row, open rows joined at the end",
+     .source = "Bell and Garland, SC 2009",
+     .deterministic = true,
+     .supports = takes_coo,
+     .workspace = fmm_spmv_merge_workspace,
+     .run = fmm_spmv_coo},
+    {.number = 7,
+     .name = "dia",
+     .about = "offsets in shared memory, one thread per 1 to 4 neighbouring rows",
+     .source = "Bell and Garland, NVR-2008-004",
+     .deterministic = true,
+     .supports = takes_dia,
+     .run = fmm_spmv_dia},
+    {.number = 8,
+     .name = "ell",
+     .about = "one thread per 1 or 2 neighbouring rows, column by column",
+     .source = "Bell and Garland, NVR-2008-004",
+     .deterministic = true,
+     .supports = takes_ell,
+     .run = fmm_spmv_ell},
+    {.number = 9,
+     .name = "sell",
+     .about = "one lane per row of a slice",
+     .source = "Kreutzer et al., SIAM J. Sci. Comput. 36, 2014",
+     .deterministic = true,
+     .supports = takes_sell,
+     .run = fmm_spmv_sell},
+    {.number = 10,
+     .name = "hyb",
+     .about = "the COO part first, then ELL, which adds its sums before it rounds",
+     .source = "Bell and Garland, SC 2009",
+     .deterministic = true,
+     .supports = takes_hyb,
+     .workspace = fmm_spmv_hyb_workspace,
+     .run = fmm_spmv_hyb},
+    {.name = NULL},
+};
+
+/* Each format has one kernel but CSR. There `csr_vector` is one launch, which waits for ptr, for
+ * columns and for x, one after the other; `merge` is two, and searches before. So small matrices,
+ * and those of even rows until they fill the card several times over, go to `csr_vector`; where one
+ * long row could keep the card waiting, or the matrix is large enough for two launches not to
+ * matter, `merge` has the same work for every block. The bounds are arithmetic, not measured: 2^15
+ * items are 16 pieces of `merge`, which occupy an eighth of an H200; 2^20 items are 8 MB in f32,
+ * which take 2 microseconds to read, about what the second launch costs. */
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    static const int of_format[FMM_FORMATS] = {
+        [FMM_FORMAT_COO] = 6,  [FMM_FORMAT_DIA] = 7,  [FMM_FORMAT_ELL] = 8,
+        [FMM_FORMAT_HYB] = 10, [FMM_FORMAT_SELL] = 9,
+    };
+    const fmm_format format = fmm_spmv_of(call)->matrix->format;
+    int number = of_format[format];
+    if (format == FMM_FORMAT_CSR) {
+        const int64_t items = call->a->rows + call->a->nnz;
+        const bool even = call->a->rows_are == FMM_ROWS_EVEN;
+        number = items <= (even ? 1 << 20 : 1 << 15) || !takes_csr_pieces(call) ? 3 : 5;
+    }
+    const fmm_algorithm *found = &algorithms[number - 1];
+    return found->supports(call) ? found : &algorithms[0];
+}
+
+const fmm_registry fmm_spmv_cuda = {algorithms, choose};

@@ -1,0 +1,54 @@
+/* SpMV `sell`: slices of rows of similar length, each padded to its own longest row.
+ *
+ *     slice 0    order[0]   e e e e       lane 0      the lanes of a slice read side by side; a
+ * slice order[1]   e e e -1      lane 1      of 32 rows has a warp, and ends where its slice 1
+ * order[2]   e e           lane 0      longest row ends order[3]   e -1          lane 1
+ *
+ * Thread k owns place k of the order, so slices of any width work; those that do not fill warps
+ * only read less evenly. Its entries are as many places apart as the slice has rows, and four of
+ * them are under way at once.
+ *
+ * Kreutzer, Hager, Wellein, Fehske and Bishop, "A unified sparse matrix data format for efficient
+ * general sparse matrix-vector multiplication on modern processors with wide SIMD units", SIAM J.
+ * Sci. Comput. 36, 2014. */
+#include "cuda.cuh"
+
+template <class T> struct sell_args {
+    spmv_args<T> s; /* val is that of the slices */
+    const int32_t *idx, *order;
+    const int64_t *offsets;
+    int64_t stored;
+    int32_t width;
+};
+
+/* An order or offsets that are no such thing cost their rows, and reach nothing else. */
+template <class T, class V>
+static __global__ void __launch_bounds__(BLOCK) spmv_sell(const __grid_constant__ sell_args<T> e)
+{
+    typedef typename sum_of<T>::type A;
+    for (int64_t k = this_thread(); k < e.s.a.rows; k += all_threads()) {
+        const int64_t slice = e.width == WARP ? k / WARP : k / e.width;
+        const int64_t first = clamp(__ldg(e.offsets + slice), 0, e.stored) + (k - slice * e.width);
+        const int64_t end = clamp(__ldg(e.offsets + slice + 1), 0, e.stored);
+        const int32_t row = __ldg(e.order + k);
+        const int64_t count = (end - first + e.width - 1) / e.width;
+        A sum;
+        sum_steps<V, 1>(e.s, e.idx, first, e.width, first < end ? count : 0, &sum);
+        if (row >= 0 && row < e.s.a.rows) finish(e.s, row, sum);
+    }
+}
+
+extern "C" fmm_status fmm_spmv_sell(const fmm_exec *exec, const fmm_call *call)
+{
+    const fmm_spmv_matrix *m = fmm_spmv_of(call)->matrix;
+    int before;
+    TRY(cuda_enter("spmv", exec, &before));
+    for_types(call->x->dtype, view_padded(m), [&](auto x, auto v) {
+        typedef decltype(x) T;
+        sell_args<T> e = {spmv_view<T>(call), m->padded_idx, m->order,
+                          m->offsets,         m->stored,     (int32_t)m->width};
+        e.s.val = view_padded(m);
+        spmv_sell<T, decltype(v)><<<blocks_for(call->a->rows), BLOCK, 0, stream_of(exec)>>>(e);
+    });
+    return cuda_leave("spmv", exec, before);
+}
