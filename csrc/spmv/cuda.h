@@ -28,6 +28,8 @@ void fmm_spmv_coo_sums(const fmm_exec *exec, const fmm_call *call, void *room, v
 fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmv_ell(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmv_sell(const fmm_exec *exec, const fmm_call *call);
+/* Finishes y from the sums of the places of SELL's order. */
+void fmm_spmv_sell_place(const fmm_exec *exec, const fmm_call *call, const void *sums);
 fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call);
 size_t fmm_spmv_hyb_workspace(const fmm_call *call);
 

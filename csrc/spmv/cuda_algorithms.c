@@ -1,6 +1,7 @@
 /* The algorithms of SpMV on CUDA, and which one number 0 stands for. An algorithm is for one
  * format; nothing is converted. */
 #include "cuda.h"
+#include "cuda_vendor.h"
 
 /* Kernels multiply a column by the distance of x's elements in 32 bits. */
 static bool near(const fmm_call *call)
@@ -24,6 +25,16 @@ TAKES(dia, FMM_FORMAT_DIA, near)
 TAKES(ell, FMM_FORMAT_ELL, near)
 TAKES(sell, FMM_FORMAT_SELL, near)
 TAKES(hyb, FMM_FORMAT_HYB, countable)
+
+#define CUSPARSE(id, what, format, algorithm, preprocess, bits)                                    \
+    {.number = id,                                                                                 \
+     .name = "cusparse:" #what,                                                                    \
+     .about = "cuSPARSE, bound at run time",                                                       \
+     .source = "NVIDIA",                                                                           \
+     .deterministic = bits,                                                                        \
+     .supports = fmm_spmv_cusparse_##what##_supports,                                              \
+     .workspace = fmm_spmv_cusparse_##what##_workspace,                                            \
+     .run = fmm_spmv_cusparse_##what},
 
 static const fmm_algorithm algorithms[] = {
     {.number = 1,
@@ -99,7 +110,7 @@ static const fmm_algorithm algorithms[] = {
      .supports = takes_hyb,
      .workspace = fmm_spmv_hyb_workspace,
      .run = fmm_spmv_hyb},
-    {.name = NULL},
+    FMM_CUSPARSE_SPMV_LIST(CUSPARSE){.name = NULL},
 };
 
 /* Each format has one kernel but CSR. There `csr_vector` is one launch, which waits for ptr, for

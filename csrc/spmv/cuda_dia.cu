@@ -18,6 +18,9 @@
  */
 #include "cuda.cuh"
 
+/* Of large matrices, blocks walk, so that each stages the offsets for several times its threads. */
+enum { BLOCKS_MOST = 1 << 13 };
+
 template <class T> struct dia_args {
     spmv_args<T> s;
     edge_view val;
@@ -25,39 +28,59 @@ template <class T> struct dia_args {
     const int64_t *offsets;
 };
 
-/* What `count` diagonals, which begin at value p of the thread's first row, add to its rows. */
-template <class V, int PER, class T, class A>
-static __device__ __forceinline__ void add_diagonals(const dia_args<T> &d, const int64_t *offsets,
-                                                     int count, int64_t i, int64_t p, A *part)
+/* What N diagonals, the first of which has the thread's first row at value p, add to its rows. */
+template <class V, int N, int PER, class T, class A>
+static __device__ __forceinline__ void add_batch(const dia_args<T> &d, const int64_t *offsets,
+                                                 int64_t i, int64_t p, A *part)
 {
-#pragma unroll 4
-    for (int k = 0; k < count; k++, p += d.s.a.rows) {
-        A w[PER];
+    A w[N * PER], x[N * PER];
+    uint64_t j[N * PER];
+#pragma unroll
+    for (int k = 0; k < N; k++, p += d.s.a.rows) {
         if constexpr (std::is_same<V, any_type>::value) {
             int64_t at[PER];
             for (int r = 0; r < PER; r++) at[r] = p + r;
-            any_values<PER>(d.val, at, w);
+            any_values<PER>(d.val, at, w + k * PER);
         } else {
             V raw[PER];
             load_together<V, PER>(static_cast<const V *>(d.val.data) + p, raw);
 #pragma unroll
-            for (int r = 0; r < PER; r++) w[r] = A(widen(raw[r]));
+            for (int r = 0; r < PER; r++) w[k * PER + r] = A(widen(raw[r]));
         }
+    }
 #pragma unroll
-        for (int r = 0; r < PER; r++) {
-            const uint64_t j = uint64_t(i + r) + uint64_t(offsets[k]);
-            const bool there = j < uint64_t(d.s.a.cols);
-            const char *const from =
-                row_at(reinterpret_cast<const char *>(d.s.x), uint32_t(j), d.s.x_bytes);
-            A x;
-            unpack<T, 1>(load_if<T, 1>(there, reinterpret_cast<const T *>(from)), &x);
-            if (there && w[r] != A(0)) part[r] += w[r] * x;
-        }
+    for (int k = 0; k < N * PER; k++) {
+        j[k] = uint64_t(i + k % PER) + uint64_t(offsets[k / PER]);
+        const char *const from =
+            row_at(reinterpret_cast<const char *>(d.s.x), uint32_t(j[k]), d.s.x_bytes);
+        const bool there = j[k] < uint64_t(d.s.a.cols);
+        unpack<T, 1>(load_if<T, 1>(there, reinterpret_cast<const T *>(from)), x + k);
+    }
+#pragma unroll
+    for (int k = 0; k < N * PER; k++)
+        if (j[k] < uint64_t(d.s.a.cols) && w[k] != A(0)) part[k % PER] += w[k] * x[k];
+}
+
+/* The same for `count` diagonals. Stencils have few, so that what is left of fours matters. */
+template <class V, int PER, class T, class A>
+static __device__ __forceinline__ void add_diagonals(const dia_args<T> &d, const int64_t *offsets,
+                                                     int count, int64_t i, int64_t p, A *part)
+{
+    int k = 0;
+    for (; k + 4 <= count; k += 4, p += 4 * d.s.a.rows)
+        add_batch<V, 4, PER>(d, offsets + k, i, p, part);
+    switch (count - k) {
+    case 3:
+        return add_batch<V, 3, PER>(d, offsets + k, i, p, part);
+    case 2:
+        return add_batch<V, 2, PER>(d, offsets + k, i, p, part);
+    case 1:
+        return add_batch<V, 1, PER>(d, offsets + k, i, p, part);
     }
 }
 
 template <class T, class V, int PER>
-static __global__ void __launch_bounds__(BLOCK) spmv_dia(const __grid_constant__ dia_args<T> d)
+static __global__ void __launch_bounds__(BLOCK, 4) spmv_dia(const __grid_constant__ dia_args<T> d)
 {
     typedef typename sum_of<T>::type A;
     __shared__ int64_t offsets[CHAIN];
@@ -70,9 +93,12 @@ static __global__ void __launch_bounds__(BLOCK) spmv_dia(const __grid_constant__
         for (int r = 0; r < PER; r++) total[r].start();
         for (int64_t first = 0; first < d.width; first += CHAIN) {
             const int count = (int)min(d.width - first, int64_t(CHAIN));
-            __syncthreads();
-            for (int k = threadIdx.x; k < count; k += BLOCK) offsets[k] = d.offsets[first + k];
-            __syncthreads();
+            if (d.width > CHAIN || from == int64_t(blockIdx.x) * BLOCK * PER) {
+                __syncthreads();
+#pragma unroll 1
+                for (int k = threadIdx.x; k < count; k += BLOCK) offsets[k] = d.offsets[first + k];
+                __syncthreads();
+            }
             if (i >= rows) continue;
             A part[PER] = {};
             add_diagonals<V, PER>(d, offsets, count, i, first * rows + i, part);
@@ -98,11 +124,11 @@ extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
         typedef decltype(v) V;
         constexpr int PER = std::is_same<V, any_type>::value ? 1 : sizeof(V) == 2 ? 4 : 2;
         const dia_args<T> d = {spmv_view<T>(call), val, m->width, m->offsets};
-        const int64_t rows = call->a->rows;
-        if (rows % PER == 0 && lies_at(val.data, 16))
-            spmv_dia<T, V, PER><<<blocks_for(rows / PER), BLOCK, 0, stream_of(exec)>>>(d);
-        else
-            spmv_dia<T, V, 1><<<blocks_for(rows), BLOCK, 0, stream_of(exec)>>>(d);
+        const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16);
+        const int64_t threads = wide ? call->a->rows / PER : call->a->rows;
+        const unsigned grid = (unsigned)smaller(blocks_for(threads), BLOCKS_MOST);
+        const auto kernel = wide ? spmv_dia<T, V, PER> : spmv_dia<T, V, 1>;
+        kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(d);
     });
     return cuda_leave("spmv", exec, before);
 }

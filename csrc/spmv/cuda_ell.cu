@@ -26,7 +26,7 @@ template <class T> struct ell_args {
 };
 
 template <class T, class V, int PER>
-static __global__ void __launch_bounds__(BLOCK) spmv_ell(const __grid_constant__ ell_args<T> e)
+static __global__ void __launch_bounds__(BLOCK, 4) spmv_ell(const __grid_constant__ ell_args<T> e)
 {
     typedef typename sum_of<T>::type A;
     const int64_t rows = e.s.a.rows;

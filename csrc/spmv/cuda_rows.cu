@@ -20,7 +20,7 @@
 
 /* 2^shift lanes own a row. Lanes behind the last row stay for the shuffles. */
 template <class T, class V>
-static __global__ void __launch_bounds__(BLOCK)
+static __global__ void __launch_bounds__(BLOCK, 4)
     spmv_rows(const __grid_constant__ spmv_args<T> s, int shift)
 {
     typedef typename sum_of<T>::type A;

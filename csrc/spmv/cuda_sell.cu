@@ -23,7 +23,7 @@ template <class T> struct sell_args {
 
 /* An order or offsets that are no such thing cost their rows, and reach nothing else. */
 template <class T, class V>
-static __global__ void __launch_bounds__(BLOCK) spmv_sell(const __grid_constant__ sell_args<T> e)
+static __global__ void __launch_bounds__(BLOCK, 4) spmv_sell(const __grid_constant__ sell_args<T> e)
 {
     typedef typename sum_of<T>::type A;
     for (int64_t k = this_thread(); k < e.s.a.rows; k += all_threads()) {
@@ -51,4 +51,27 @@ extern "C" fmm_status fmm_spmv_sell(const fmm_exec *exec, const fmm_call *call)
         spmv_sell<T, decltype(v)><<<blocks_for(call->a->rows), BLOCK, 0, stream_of(exec)>>>(e);
     });
     return cuda_leave("spmv", exec, before);
+}
+
+/* Brings home what somebody else summed: sums[k], of the type that x is summed in, is row
+ * order[k]'s. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    spmv_place(const __grid_constant__ sell_args<T> e, const typename sum_of<T>::type *sums)
+{
+    for (int64_t k = this_thread(); k < e.s.a.rows; k += all_threads()) {
+        const int32_t row = __ldg(e.order + k);
+        if (row >= 0 && row < e.s.a.rows) finish(e.s, row, __ldcs(sums + k));
+    }
+}
+
+extern "C" void fmm_spmv_sell_place(const fmm_exec *exec, const fmm_call *call, const void *sums)
+{
+    for_dtype(call->x->dtype, [&](auto element) {
+        typedef decltype(element) T;
+        sell_args<T> e = {spmv_view<T>(call)};
+        e.order = fmm_spmv_of(call)->matrix->order;
+        spmv_place<T><<<blocks_for(call->a->rows), BLOCK, 0, stream_of(exec)>>>(
+            e, static_cast<const typename sum_of<T>::type *>(sums));
+    });
 }

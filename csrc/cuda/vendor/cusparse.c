@@ -12,9 +12,16 @@
  * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
 #include "vendor.h"
 
+<<<<<<< HEAD
 /* Values of cusparse.h and library_types.h. */
 enum { BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
 static const int cuda_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
+=======
+#include <pthread.h>
+
+enum { ROW_MAJOR = 2 }; /* of cusparse.h */
+const int fmm_cusparse_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
+>>>>>>> 6d271fb (Multiply a sparse matrix by a vector with cuSPARSE)
 
 fmm_cusparse_functions fmm_cusparse;
 static const char *const names[] = {
@@ -32,16 +39,15 @@ static fmm_vendor_library library = {
     .slots = &fmm_cusparse,
 };
 
-/* Fails with cuSPARSE's own words. */
-static fmm_status said(const char *op, int status)
+fmm_status fmm_cusparse_said(const char *op, int status)
 {
     REQUIRE(status == 0, FMM_DEVICE_ERROR, "%s: cuSPARSE: %s", op,
             fmm_cusparse.cusparseGetErrorString(status));
     return FMM_OK;
 }
-#define TRY_CUSPARSE(op, call) TRY(said(op, call))
+#define TRY_CUSPARSE(op, call) TRY(fmm_cusparse_said(op, call))
 
-static fmm_status handle_of(const char *op, int device, void **handle)
+fmm_status fmm_cusparse_handle(const char *op, int device, void *stream, void **handle)
 {
     static _Thread_local void *handles[VENDOR_DEVICES]; /* this thread's; see vendor.h */
     REQUIRE(device >= 0 && device < VENDOR_DEVICES, FMM_UNSUPPORTED,
@@ -49,6 +55,7 @@ static fmm_status handle_of(const char *op, int device, void **handle)
     if (!fmm_vendor_bind(op, &library)) return FMM_UNSUPPORTED;
     if (!handles[device]) TRY_CUSPARSE(op, fmm_cusparse.cusparseCreate(&handles[device]));
     *handle = handles[device];
+    TRY_CUSPARSE(op, fmm_cusparse.cusparseSetStream(*handle, stream));
     return FMM_OK;
 }
 
@@ -104,7 +111,7 @@ static fmm_status describe_dense(const shape *s, const fmm_dense *d, int64_t hea
     char *at = (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
     const int64_t ld = d->row_stride > s->width ? d->row_stride : s->width; /* of one row: any */
     TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateDnMat(matrix, d->rows, s->width, ld, at,
-                                                         cuda_type[d->dtype], ROW_MAJOR));
+                                                         fmm_cusparse_type[d->dtype], ROW_MAJOR));
     return FMM_OK;
 }
 
@@ -118,15 +125,16 @@ static fmm_status describe(product *p, const shape *s, fmm_cusparse_variant v, c
     p->wide[0] = p->narrow[0] = 1;
     p->alpha = dtype == FMM_F64 ? (void *)&p->wide[0] : (void *)&p->narrow[0];
     p->beta = dtype == FMM_F64 ? (void *)&p->wide[1] : (void *)&p->narrow[1];
-    p->compute = cuda_type[dtype == FMM_F64 ? FMM_F64 : FMM_F32];
+    p->compute = fmm_cusparse_type[dtype == FMM_F64 ? FMM_F64 : FMM_F32];
     if (v.coo)
-        TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateCoo(&p->sparse, a->rows, a->cols, a->nnz,
-                                                           index, idx, values, INDEX_32, BASE_ZERO,
-                                                           cuda_type[dtype]));
+        TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateCoo(
+                                &p->sparse, a->rows, a->cols, a->nnz, index, idx, values,
+                                CUSPARSE_INDEX_32, CUSPARSE_BASE_ZERO, fmm_cusparse_type[dtype]));
     else
         TRY_CUSPARSE(s->op, fmm_cusparse.cusparseCreateCsr(&p->sparse, a->rows, a->cols, a->nnz,
-                                                           index, idx, values, INDEX_32, INDEX_32,
-                                                           BASE_ZERO, cuda_type[dtype]));
+                                                           index, idx, values, CUSPARSE_INDEX_32,
+                                                           CUSPARSE_INDEX_32, CUSPARSE_BASE_ZERO,
+                                                           fmm_cusparse_type[dtype]));
     TRY(describe_dense(s, call->x, head, &p->left));
     return describe_dense(s, call->b ? call->b : call->y, head, &p->right);
 }
@@ -154,7 +162,7 @@ size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *c
     int device, before;
     if (fmm_vendor_enter_at(s.op, call->x->data, &device, &before) != FMM_OK) return s.buffer_at;
     void *any = (void *)(uintptr_t)call->a->ptr;
-    if (handle_of(s.op, device, &p.handle) == FMM_OK &&
+    if (fmm_cusparse_handle(s.op, device, NULL, &p.handle) == FMM_OK &&
         describe(&p, &s, v, call, 0, any, any) == FMM_OK &&
         APPLY(calls, bytes, &p, v, &buffer) != 0)
         buffer = 0;
@@ -176,8 +184,8 @@ static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const 
     product p = {.handle = handle};
     fmm_status status = describe(&p, s, v, call, head, base, values);
     if (status == FMM_OK && v.preprocess)
-        status = said(s->op, APPLY(calls, preprocess, &p, v, buffer));
-    if (status == FMM_OK) status = said(s->op, APPLY(calls, multiply, &p, v, buffer));
+        status = fmm_cusparse_said(s->op, APPLY(calls, preprocess, &p, v, buffer));
+    if (status == FMM_OK) status = fmm_cusparse_said(s->op, APPLY(calls, multiply, &p, v, buffer));
     destroy(&p);
     if (status == FMM_OK && calls->edges && !s->direct) fmm_vendor_edges(exec, call, head, values);
     return status;
@@ -188,8 +196,7 @@ static fmm_status products(const fmm_cusparse_calls *calls, const fmm_exec *exec
 {
     const shape s = shape_of(calls, call, v);
     void *handle;
-    TRY(handle_of(s.op, exec->index, &handle));
-    TRY_CUSPARSE(s.op, fmm_cusparse.cusparseSetStream(handle, exec->stream));
+    TRY(fmm_cusparse_handle(s.op, exec->index, exec->stream, &handle));
     if (v.coo)
         fmm_vendor_rows(exec, call->a, exec->workspace);
     else

@@ -204,3 +204,9 @@ extern "C" void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y)
                           (size_t)y->row_stride * each, 0, (size_t)y->feat * each, (size_t)y->rows,
                           stream_of(exec));
 }
+
+extern "C" void fmm_vendor_copy(const fmm_exec *exec, const fmm_dense *x, const fmm_dense *y)
+{
+    cudaMemcpyAsync(y->data, x->data, (size_t)y->rows * fmm_dtype_bytes(y->dtype),
+                    cudaMemcpyDeviceToDevice, stream_of(exec));
+}

@@ -58,6 +58,8 @@ void fmm_vendor_sample(const fmm_exec *exec, const fmm_call *call, int64_t head,
 /* A as a dense [rows, cols] of f32 or f64; zeros in a dense operand. */
 void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, int64_t head, void *dense);
 void fmm_vendor_zero(const fmm_exec *exec, const fmm_dense *y);
+/* Vectors of one type, whose elements lie one behind the other. */
+void fmm_vendor_copy(const fmm_exec *exec, const fmm_dense *x, const fmm_dense *y);
 
 /* ---- cusparse.c ---- */
 
@@ -68,6 +70,13 @@ typedef struct fmm_cusparse_functions {
 #undef X
 } fmm_cusparse_functions;
 extern fmm_cusparse_functions fmm_cusparse;
+
+/* What calls of them need: numbers of cusparse.h and library_types.h, the thread's handle with the
+ * call's stream, and a status as ours, with cuSPARSE's own words. */
+enum { CUSPARSE_BASE_ZERO = 0, CUSPARSE_INDEX_32 = 2 };
+extern const int fmm_cusparse_type[FMM_DTYPES];
+fmm_status fmm_cusparse_handle(const char *op, int device, void *stream, void **handle);
+fmm_status fmm_cusparse_said(const char *op, int status);
 
 /* An entry of a room's table: the algorithm as cusparse.h counts, and the format. */
 typedef struct fmm_cusparse_variant {
