@@ -12,16 +12,8 @@
  * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
 #include "vendor.h"
 
-<<<<<<< HEAD
-/* Values of cusparse.h and library_types.h. */
-enum { BASE_ZERO = 0, ROW_MAJOR = 2, INDEX_32 = 2 };
-static const int cuda_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
-=======
-#include <pthread.h>
-
 enum { ROW_MAJOR = 2 }; /* of cusparse.h */
 const int fmm_cusparse_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
->>>>>>> 6d271fb (Multiply a sparse matrix by a vector with cuSPARSE)
 
 fmm_cusparse_functions fmm_cusparse;
 static const char *const names[] = {

@@ -8,10 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What both of its products and the steps before them begin with. */
+/* What the products with matrices, and the steps before them, begin with; then those with vectors.
+ */
 #define FMM_CUSPARSE_OPERANDS                                                                      \
     void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,             \
         const void *beta, void *c, int compute, int algorithm
+
+#define FMM_CUSPARSE_VECTORS                                                                       \
+    void *handle, int op_a, const void *alpha, const void *a, const void *x, const void *beta,     \
+        void *y, int compute, int algorithm
 
 #define FMM_CUSPARSE_API(X)                                                                        \
     X(int, cusparseCreate, (void **handle))                                                        \
@@ -27,47 +32,20 @@
     X(int, cusparseCreateDnMat,                                                                    \
       (void **matrix, int64_t rows, int64_t cols, int64_t ld, void *values, int type, int order))  \
     X(int, cusparseDestroyDnMat, (const void *matrix))                                             \
-<<<<<<< HEAD
+    X(int, cusparseCreateSlicedEll,                                                                \
+      (void **matrix, int64_t rows, int64_t cols, int64_t nnz, int64_t stored, int64_t slice,      \
+       void *offsets, void *idx, void *values, int offset_type, int idx_type, int base, int type)) \
+    X(int, cusparseCreateDnVec, (void **vector, int64_t size, void *values, int type))             \
+    X(int, cusparseDestroyDnVec, (const void *vector))                                             \
+    X(int, cusparseSpMV_bufferSize, (FMM_CUSPARSE_VECTORS, size_t * bytes))                        \
+    X(int, cusparseSpMV_preprocess, (FMM_CUSPARSE_VECTORS, void *buffer))                          \
+    X(int, cusparseSpMV, (FMM_CUSPARSE_VECTORS, void *buffer))                                     \
     X(int, cusparseSpMM_bufferSize, (FMM_CUSPARSE_OPERANDS, size_t * bytes))                       \
     X(int, cusparseSpMM_preprocess, (FMM_CUSPARSE_OPERANDS, void *buffer))                         \
     X(int, cusparseSpMM, (FMM_CUSPARSE_OPERANDS, void *buffer))                                    \
     X(int, cusparseSDDMM_bufferSize, (FMM_CUSPARSE_OPERANDS, size_t * bytes))                      \
     X(int, cusparseSDDMM_preprocess, (FMM_CUSPARSE_OPERANDS, void *buffer))                        \
     X(int, cusparseSDDMM, (FMM_CUSPARSE_OPERANDS, void *buffer))
-=======
-    X(int, cusparseCreateSlicedEll,                                                                \
-      (void **matrix, int64_t rows, int64_t cols, int64_t nnz, int64_t stored, int64_t slice,      \
-       void *offsets, void *idx, void *values, int offset_type, int idx_type, int base, int type)) \
-    X(int, cusparseCreateDnVec, (void **vector, int64_t size, void *values, int type))             \
-    X(int, cusparseDestroyDnVec, (const void *vector))                                             \
-    X(int, cusparseSpMV_bufferSize,                                                                \
-      (void *handle, int op_a, const void *alpha, const void *a, const void *x, const void *beta,  \
-       void *y, int compute, int algorithm, size_t *bytes))                                        \
-    X(int, cusparseSpMV_preprocess,                                                                \
-      (void *handle, int op_a, const void *alpha, const void *a, const void *x, const void *beta,  \
-       void *y, int compute, int algorithm, void *buffer))                                         \
-    X(int, cusparseSpMV,                                                                           \
-      (void *handle, int op_a, const void *alpha, const void *a, const void *x, const void *beta,  \
-       void *y, int compute, int algorithm, void *buffer))                                         \
-    X(int, cusparseSpMM_bufferSize,                                                                \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, size_t *bytes))                      \
-    X(int, cusparseSpMM_preprocess,                                                                \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))                       \
-    X(int, cusparseSpMM,                                                                           \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))                       \
-    X(int, cusparseSDDMM_bufferSize,                                                               \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, size_t *bytes))                      \
-    X(int, cusparseSDDMM_preprocess,                                                               \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))                       \
-    X(int, cusparseSDDMM,                                                                          \
-      (void *handle, int op_a, int op_b, const void *alpha, const void *a, const void *b,          \
-       const void *beta, void *c, int compute, int algorithm, void *buffer))
->>>>>>> 6d271fb (Multiply a sparse matrix by a vector with cuSPARSE)
 
 #define FMM_CUBLAS_API(X)                                                                          \
     X(int, cublasCreate_v2, (void **handle))                                                       \
