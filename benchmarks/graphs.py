@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fusedmm import CSR
-from fusedmm.data import find_graph, load_npz
+from fusedmm.data import banded, find_graph, load_npz, stencil
 
 # name: nodes, drawn edges (those of the public graph, before duplicates go), R-MAT or uniform
 TWINS = {
@@ -75,7 +75,8 @@ def load(name: str, device: str) -> CSR:
         return symmetric(*SYMMETRIC[name], device)
     if "-point " in name:
         points, side, dimensions = (int(n) for n in name.replace("-point ", "^").split("^"))
-        return stencil(points, side, dimensions, device)
+        made = banded(side, 1) if dimensions == 1 else stencil(*[side] * dimensions, points=points)
+        return made.pattern().to(device)
     if name.endswith("%"):
         size, zeros = name[:-1].split()
         rows, cols = (int(n) for n in size.split("x"))
@@ -88,24 +89,6 @@ def uniform(rows: int, cols: int, density: float, device: str) -> CSR:
     generator = torch.Generator(device).manual_seed(0)
     kept = torch.rand(rows, cols, generator=generator, device=device) < density
     return _from_keys(kept.view(-1).nonzero().view(-1), rows, cols)
-
-
-def stencil(points: int, side: int, dimensions: int, device: str) -> CSR:
-    """A grid of side^dimensions points; each has as entries its neighbours along the axes, or all around it."""
-    n = side**dimensions
-    place = torch.arange(n, device=device)
-    steps = torch.cartesian_prod(*[torch.arange(-1, 2)] * dimensions).view(-1, dimensions)
-    if points == 2 * dimensions + 1:
-        steps = steps[steps.abs().sum(1) <= 1]
-    keys = []
-    for step in steps.tolist():
-        inside, target = torch.ones_like(place, dtype=torch.bool), place
-        for axis, s in enumerate(step):
-            at = place // side**axis % side + s
-            inside = inside & (at >= 0) & (at < side)
-            target = target + s * side**axis
-        keys.append((place * n + target)[inside])
-    return _from_keys(torch.cat(keys).sort().values, n, n)
 
 
 def symmetric(n: int, pairs: int, device: str) -> CSR:

@@ -28,7 +28,20 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import autocast
 from fusedmm.ops.matvec import PaddedOperands, padded_product, require_flat_values, require_vector, spmv_half
 
-__all__ = ["COO", "DIA", "ELL", "HYB", "SELL", "advise", "to_coo", "to_dia", "to_ell", "to_hyb", "to_sell"]
+__all__ = [
+    "COO",
+    "DIA",
+    "ELL",
+    "HYB",
+    "SELL",
+    "Advice",
+    "advise",
+    "to_coo",
+    "to_dia",
+    "to_ell",
+    "to_hyb",
+    "to_sell",
+]
 
 NUMBERS = numbers_of("FMM_FORMAT_", "dia", "ell", "hyb", "sell")
 SLICE = 32  # rows of a slice of SELL: the threads of a warp
@@ -220,6 +233,10 @@ class HYB(ELL):
         val, idx: as of ELL.
         tail_row, tail_idx: int32 [entries beyond], sorted by row.
         tail_val: their values.
+
+    Example:
+        >>> fusedmm.formats.to_hyb(torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0]])).tail_idx
+        tensor([0, 1, 2, 3], dtype=torch.int32)
     """
 
     tail_row: Tensor
@@ -245,6 +262,10 @@ class SELL(Padded):
         idx: int32 [places], columns, -1 for padding.
         offsets: int64 [slices + 1].
         order: int32 [rows], sorted by falling length within windows of sigma rows.
+
+    Example:
+        >>> fusedmm.formats.to_sell(torch.tensor([[0, 1, 2], [1, 1, 0]])).order
+        tensor([1, 0, 2], dtype=torch.int32)
     """
 
     idx: Tensor
@@ -276,6 +297,10 @@ def to_coo(a: Any) -> COO:
 
     Raises:
         TypeError, ValueError: as ``as_csr``, or 2^31 rows and more.
+
+    Example:
+        >>> fusedmm.formats.to_coo(fusedmm.CSR.from_dense(torch.eye(2)))
+        COO(shape=(2, 2), nnz=2, val=float32[2], device=cpu)
     """
     csr = as_csr(a)
     _require_int32_rows("to_coo", csr)
@@ -291,6 +316,10 @@ def to_dia(a: Any, *, growth: float = 8) -> DIA:
 
     Raises:
         ValueError: it would take more (the text says how much), values that want a gradient, values with heads.
+
+    Example:
+        >>> fusedmm.formats.to_dia(fusedmm.data.banded(4, 1))
+        DIA(shape=(4, 4), val=[3, 4], offsets=[3], float32, device=cpu)
     """
     csr, row, col, val = _entries("to_dia", a)
     rows, cols = csr.shape
@@ -313,6 +342,10 @@ def to_ell(a: Any, *, growth: float = 8) -> ELL:
 
     Raises:
         ValueError: it would take more (the text says how much), values that want a gradient, values with heads.
+
+    Example:
+        >>> fusedmm.formats.to_ell(fusedmm.data.banded(4, 1))
+        ELL(shape=(4, 4), val=[3, 4], idx=[3, 4], float32, device=cpu)
     """
     csr, row, col, val = _entries("to_ell", a)
     width = _longest(csr)
@@ -330,6 +363,10 @@ def to_hyb(a: Any, *, width: int | None = None) -> HYB:
     Raises:
         TypeError: width is no int.
         ValueError: a negative width, values that want a gradient, values with heads.
+
+    Example:
+        >>> fusedmm.formats.to_hyb(fusedmm.data.banded(4, 1), width=2)
+        HYB(shape=(4, 4), val=[2, 4], idx=[2, 4], tail_row=[2], tail_idx=[2], tail_val=[2], float32, device=cpu)
     """
     csr, row, col, val = _entries("to_hyb", a)
     _require_int32_rows("to_hyb", csr)
@@ -357,6 +394,10 @@ def to_sell(a: Any, *, sigma: int = 1024, growth: float = 8) -> SELL:
         TypeError: sigma is no int.
         ValueError: sigma below 1, more bytes than allowed (the text says how much), values that want a gradient or
             have heads, 2^31 rows and more.
+
+    Example:
+        >>> fusedmm.formats.to_sell(fusedmm.data.banded(40, 1))
+        SELL(shape=(40, 40), val=[192], idx=[192], offsets=[3], order=[40], float32, device=cpu)
     """
     csr, row, col, val = _entries("to_sell", a)
     _require_int32_rows("to_sell", csr)
@@ -384,6 +425,10 @@ class Advice(NamedTuple):
         bytes: what one product reads of the matrix in each format.
         best: the name of the format that ``to_...`` should make, or "csr".
         fits: the formats whose padding is within the default of ``to_...``.
+
+    Example:
+        >>> fusedmm.formats.advise(fusedmm.data.banded(1000, 1)).best
+        'dia'
     """
 
     bytes: dict[str, int]

@@ -116,7 +116,9 @@ done:
 #define VECTORS "Tensor x, Tensor y, "
 #define REST "float alpha, float beta, int algorithm"
 const fmm_torch_operator fmm_torch_spmv[] = {
-    {"_spmv", "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST,
+    {"_spmv",
+     "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
+     ") -> Tensor",
      .kernel = spmv},
     {"_spmv_padded",
      "_spmv_padded(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "

@@ -20,7 +20,7 @@ MODULES = [
 ]
 SECTIONS = ("Args:", "Returns:", "Raises:", "Example:")
 FUNCTIONS = {name: getattr(fusedmm, name) for name in fusedmm.__all__ if inspect.isfunction(getattr(fusedmm, name))}
-NAMESPACES = (fusedmm, fusedmm.nn, fusedmm.data)
+NAMESPACES = (fusedmm, fusedmm.nn, fusedmm.data, fusedmm.formats)
 PUBLIC = {
     f"{space.__name__}.{name}": getattr(space, name)
     for space in NAMESPACES

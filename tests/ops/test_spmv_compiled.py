@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.generate import small
+from support.machine import capture
 from support.matvec import FORMATS, made
 
 import fusedmm
@@ -60,3 +61,18 @@ def test_a_matrix_is_an_argument_of_an_exported_program(device):
     x = torch.randn(15, device=device)
     program = torch.export.export(Product(), (adj, x))
     assert torch.equal(program.module()(adj, x), fusedmm.spmv(adj, x))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_captured_product_replays_on_new_numbers(name, cuda):
+    adj = made(small(device=cuda).cache_transpose(), name)
+    x, y = torch.randn(15, device=cuda), torch.randn(12, device=cuda)
+
+    def step():
+        return fusedmm.spmv(adj, x, alpha=2, beta=3, y=y)
+
+    captured, found = capture(step)
+    for _ in range(3):
+        x.copy_(torch.randn_like(x))
+        captured.replay()
+        assert torch.equal(found, step())

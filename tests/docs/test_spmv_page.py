@@ -1,0 +1,65 @@
+"""The Python of docs/spmv.md, one block after the other, and its results beside other libraries'."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
+import torch
+from support.machine import ROOT
+
+
+@pytest.fixture(scope="module")
+def names():
+    pytest.importorskip("sklearn")
+    torch.manual_seed(0)
+    found: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "spmv.md").read_text(), re.M | re.S):
+        exec(compile(block, "docs/spmv.md", "exec"), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def graph(names):
+    row, col, _ = names["graph"].coo()
+    n = names["n"]
+    return sp.csr_array((np.ones(row.numel()), (row.numpy(), col.numpy())), shape=(n, n))
+
+
+def test_pagerank(names, graph):
+    """The eigenvector of the whole matrix, made dense."""
+    n = names["n"]
+    google = 0.85 * (graph / graph.sum(0)).toarray() + 0.15 / n
+    values, vectors = np.linalg.eig(google)
+    exact = np.abs(vectors[:, np.argmax(values.real)].real)
+    np.testing.assert_allclose(names["rank"].numpy(), exact / exact.sum(), rtol=1e-2, atol=1e-7)
+
+
+def test_power_iteration(names, graph):
+    largest = scipy.sparse.linalg.eigsh(graph, 1, return_eigenvectors=False)[0]
+    assert abs(names["largest"] - largest) < 1e-3 * largest
+
+
+def test_conjugate_gradients(names):
+    row, col, val = names["laplacian"].coo()
+    matrix = sp.csr_array((val.numpy(), (row.numpy(), col.numpy())))
+    np.testing.assert_allclose(names["u"].numpy(), sp.linalg.spsolve(matrix.tocsc(), names["b"].numpy()), rtol=1e-6)
+
+
+def test_scipys_solver_takes_our_product(names):
+    laplacian, b = names["laplacian"], names["b"]
+    product = scipy.sparse.linalg.LinearOperator(
+        laplacian.shape, lambda x: (laplacian @ torch.from_numpy(x)).numpy(), dtype=np.float64
+    )
+    u, failed = scipy.sparse.linalg.cg(product, b.numpy(), rtol=1e-10)
+    assert not failed
+    np.testing.assert_allclose(u, names["u"].numpy(), rtol=1e-5)
+
+
+def test_closeness(names, graph):
+    distance = scipy.sparse.csgraph.shortest_path(graph, unweighted=True, indices=names["sources"].numpy())
+    reached = np.isfinite(distance)
+    exact = (reached.sum(1) - 1) / np.maximum(np.where(reached, distance, 0).sum(1), 1)
+    np.testing.assert_allclose(names["closeness"].numpy(), exact, rtol=1e-6)
