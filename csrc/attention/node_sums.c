@@ -2,15 +2,22 @@
  * entries.
  *
  *     SCORES  k[i,h] = < att_k[h,:], x[i,h,:] >,  q[i,h] = < att_q[h,:], x[i,h,:] >
- *     DELTA   delta[i,h] = < gout[i,h,:], out[i,h,:] > - glse[i,h], which attention's backward
- *             subtracts; and for additive scores gq[i,h] = (1 - slope) (< gout, pos > - delta
- * pos_w) + slope glse (attention.c says why), 0 where the row has no weights (lse is -infinity)
- *     SPREAD  the gradients of SCORES, whose x is attention's v as well, so that x has one
- * gradient: out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:] total[0][h,:] = sum of
- * gk[i,h] x[i,h,:], total[1][h,:] = sum of gq[i,h] x[i,h,:], and if the caller wants it
- * total[2][h,:] = sum of gout[i,h,:], the gradient of a bias that was added to attention's result.
- * Each part of the nodes is summed first, then the parts are added in their order. ADD out[i,h,:] =
- * x[i,h,:] + value[i,h,:]. A bias is a value of row stride 0. Without a value this is a copy.
+ *     DELTA   delta[i,h] = < gout[i,h,:], out[i,h,:] > - glse[i,h]
+ *     SPREAD  out[i,h,:] = gv[i,h,:] + gk[i,h] att_k[h,:] + gq[i,h] att_q[h,:]
+ *             total[0][h,:] = sum of gk[i,h] x[i,h,:]
+ *             total[1][h,:] = sum of gq[i,h] x[i,h,:]
+ *             total[2][h,:] = sum of gout[i,h,:], if the caller wants it
+ *     ADD     out[i,h,:] = x[i,h,:] + value[i,h,:]
+ *
+ * DELTA is what attention's backward subtracts. For additive scores it also gives
+ *
+ *     gq[i,h] = (1 - slope) (< gout, pos > - delta pos_w) + slope glse
+ *
+ * (attention.c says why), which is 0 where the row has no weights (lse is -infinity). SPREAD gives
+ * the gradients of SCORES, whose x is attention's v as well, so that x has one gradient; total[2]
+ * is the gradient of a bias that was added to attention's result. Each part of the nodes is summed
+ * first, then the parts are added in their order. A bias is a value of row stride 0 for ADD, which
+ * is a copy without a value.
  *
  * Each form is one pass over operands of n heads feat numbers. It replaces two to ten calls of
  * torch, and the time that the host needs for those is what small graphs wait for. Every result has
@@ -29,14 +36,7 @@ static fmm_status check_shape(const char *name, const fmm_dense *d, const fmm_de
                               int64_t rows, int64_t heads, int64_t feat, bool sums)
 {
     const fmm_dtype dtype = sums && x->dtype != FMM_F64 ? FMM_F32 : x->dtype;
-    TRY(fmm_check_dense(OP, name, d));
-    REQUIRE(d->rows == rows && d->heads == heads && d->feat == feat && d->dtype == dtype,
-            FMM_INVALID_ARGUMENT,
-            OP ": %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
-               ", %" PRId64 ", %" PRId64 "]",
-            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype), rows,
-            heads, feat);
-    return FMM_OK;
+    return fmm_check_shape(OP, name, d, dtype, rows, heads, feat);
 }
 
 /* q, lse and lse_rest are needed for `packed`, pos and pos_w for the gradient of q. */

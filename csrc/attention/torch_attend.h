@@ -27,7 +27,7 @@ enum {
 /* clang-format on */
 
 typedef struct attending {
-    frame f;
+    frame *f;
     fmm_csr a;
     fmm_attention call; /* score, scale, slope, dropout and seed, which begin every pass */
     int32_t given;      /* torch's number of dtype */
@@ -47,12 +47,6 @@ bool attend_bias(attending *s, int k, fmm_dense *bias);
 /* Input k must be so many contiguous bytes. */
 bool attend_kept(attending *s, int64_t bytes, const tensor *t);
 
-/* Contiguous [rows, heads, feat], of the dtype given or of sums. */
-fmm_dense attend_view(const attending *s, void *data, bool sums, int64_t rows, int64_t heads,
-                      int64_t feat);
-/* A new tensor of that kind; of two dimensions if dim is 2. */
-bool attend_give(attending *s, fmm_dense *d, tensor *t, int64_t dim, bool sums, int64_t rows,
-                 int64_t heads, int64_t feat);
 bool attend_bytes(attending *s, int64_t bytes, tensor *t);
 /* Views that share memory from `base` on, and how much of it they take so far. Without a base they
  * have no data, and only the bytes are counted. */

@@ -14,7 +14,7 @@
 
 #include <inttypes.h>
 
-enum { PARAMETERS = 3, LEAST = 2, MOST = 4, RESULTS = 2 };
+enum { PARAMETERS = 3, LEAST = 2, MOST = 4 };
 
 typedef struct maps {
     attending s;
@@ -29,7 +29,7 @@ static fmm_dense map(const maps *m, const tensor *p, int64_t b)
     const int64_t width = s->heads * s->feat;
     char *data = p->data;
     if (data) data += b * width * (int64_t)fmm_dtype_bytes(s->dtype);
-    fmm_dense d = attend_view(s, data, false, s->n, s->heads, s->feat);
+    fmm_dense d = frame_view(data, s->dtype, s->n, s->heads, s->feat);
     d.row_stride = s->n > 1 ? p->stride[0] : m->count * width;
     return d;
 }
@@ -37,34 +37,33 @@ static fmm_dense key(const maps *m, const tensor *p) { return map(m, p, 0); }
 static fmm_dense value(const maps *m, const tensor *p) { return map(m, p, m->count > 2); }
 static fmm_dense query(const maps *m, const tensor *p) { return map(m, p, m->count > 2 ? 2 : 1); }
 
-/* p, att and seed are inputs from `first` on; `tensors` inputs come before the numbers. */
-static bool begin(maps *m, const StableIValue *stack, int first, int tensors)
+/* p, att and seed are inputs from `first` on. */
+static bool begin(maps *m, frame *f, const StableIValue *number, int first)
 {
     attending *s = &m->s;
-    const StableIValue *numbers = stack + tensors;
     fmm_dense p;
     tensor t;
-    *m = (maps){.s.call = {.scale = frame_float(numbers[0]),
-                           .slope = frame_float(numbers[1]),
-                           .dropout = frame_float(numbers[2])}};
-    if (!frame_begin(&s->f, stack, tensors) || !frame_dense(&s->f, first, "p", &p, &m->p))
+    *m = (maps){.s = {.f = f,
+                      .call = {.scale = frame_float(number[0]),
+                               .slope = frame_float(number[1]),
+                               .dropout = frame_float(number[2])}}};
+    if (!frame_dense(f, first, "p", &p, &m->p) ||
+        !frame_try(f, fmm_check_dense("attention", "p", &p)))
         return false;
-    s->f.status = fmm_check_dense("attention", "p", &p);
-    if (s->f.status != FMM_OK) return false;
-    s->heads = (int64_t)numbers[3];
-    m->count = (int64_t)numbers[4];
+    s->heads = (int64_t)number[3];
+    m->count = (int64_t)number[4];
     if (m->count < LEAST || m->count > MOST)
-        return frame_fail(&s->f, "there may be %d to %d maps, not %" PRId64, LEAST, MOST, m->count);
+        return frame_fail(f, "there may be %d to %d maps, not %" PRId64, LEAST, MOST, m->count);
     if (m->p.dim != 2 || s->heads < 1 || s->heads > p.feat || p.feat % m->count ||
         p.feat / m->count % s->heads)
-        return frame_fail(&s->f, "p must be [n, maps * heads * C]");
+        return frame_fail(f, "p must be [n, maps * heads * C]");
     s->feat = p.feat / m->count / s->heads;
     s->given = m->p.dtype;
     s->dtype = p.dtype;
     s->n = p.rows;
     if (m->count == 2) {
-        if (!frame_dense(&s->f, first + 1, "att", &s->call.att, &t)) return false;
-        if (t.dim != 3) return frame_fail(&s->f, "att must be [1, heads, C]");
+        if (!frame_dense(f, first + 1, "att", &s->call.att, &t)) return false;
+        if (t.dim != 3) return frame_fail(f, "att must be [1, heads, C]");
     }
     s->call.score = m->count == 2 ? FMM_GATV2 : FMM_DOT;
     s->call.k = key(m, &m->p);
@@ -92,71 +91,64 @@ static int64_t kept_in(const attending *s, int wanted, unsigned char *base, kept
 }
 
 /* (half, p, att, seed, bias, scale, slope, dropout, heads, maps, whole) -> out, kept */
-static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
+FMM_KERNEL(forward, 8, 2)
 {
-    enum { FIRST = 4, BIAS = FIRST + PARAMETERS, TENSORS };
+    enum { FIRST = 4, BIAS = FIRST + PARAMETERS };
     maps m;
     attending *s = &m.s;
     fmm_node_call add = {.form = FMM_NODE_ADD};
     kept k;
-    tensor out[RESULTS] = {{0}};
-    (void)inputs, (void)results;
-    const bool whole = stack[TENSORS + 5] != 0;
-    if (!begin(&m, stack, FIRST, TENSORS) || !attend_bias(s, BIAS, &add.value) ||
-        !attend_give(s, &add.out, &out[0], 2, false, s->n, s->heads, s->feat))
-        goto done;
-    if (m.count == MOST && add.value.data) {
-        frame_fail(&s->f, "either a bias or a map is added");
-        goto done;
-    }
+    const bool whole = number[5] != 0;
+    if (!begin(&m, f, number, FIRST) || !attend_bias(s, BIAS, &add.value) ||
+        !frame_result(f, 2, s->dtype, s->n, s->heads, s->feat, &out[0], &add.out))
+        return false;
+    if (m.count == MOST && add.value.data) return frame_fail(f, "either a bias or a map is added");
     if (m.count == MOST) add.value = map(&m, &m.p, MOST - 1);
     const bool added = add.value.data != NULL;
     const int wanted = whole && added ? FMM_KEPT_ADDED : 0;
-    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) goto done;
+    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) return false;
     kept_in(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_FORWARD;
     c.out = add.x = whole && added ? k.out : add.out;
     c.lse = k.lse;
     c.lse_rest = k.lse_rest;
-    if (attend_pass(s, &c, NULL) && added) attend_nodes(s, &add);
-done:
-    frame_finish(&s->f, "attend_maps", stack, out, RESULTS);
+    return attend_pass(s, &c, NULL) && (!added || attend_nodes(s, &add));
 }
 
 /* (half, half of the transpose, p, att, seed, out, kept, gout, scale, slope, dropout, heads, maps)
  * -> the gradients of p and, in parts to be added up, of att, if there is one. out without elements
  * is among what was kept. */
-static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
+FMM_KERNEL(backward, 14, 2)
 {
-    enum { HALF = 4, FIRST = 8, OUT = FIRST + PARAMETERS, KEPT, GOUT, TENSORS };
+    enum { HALF = 4, FIRST = 8, OUT = FIRST + PARAMETERS, KEPT, GOUT };
     maps m;
     attending *s = &m.s;
     fmm_node_call delta = {.form = FMM_NODE_DELTA}, add = {.form = FMM_NODE_ADD};
     fmm_dense whole, gatt;
     kept k;
-    tensor t, out[RESULTS] = {{0}};
-    (void)inputs, (void)results;
-    if (!begin(&m, stack, FIRST, TENSORS) || !frame_take(&s->f, OUT, "out", &t) ||
+    tensor t;
+    if (!begin(&m, f, number, FIRST) || !frame_take(f, OUT, "out", &t) ||
         (t.numel && !attend_flat(s, OUT, "out", &delta.value, &t)))
-        goto done;
+        return false;
     const bool added = t.numel == 0;
-    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(&s->f, KEPT, "kept", &t) ||
+    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(f, KEPT, "kept", &t) ||
         !attend_kept(s, kept_in(s, added ? FMM_KEPT_ADDED : 0, t.data, &k), &t))
-        goto done;
+        return false;
     if (added) delta.value = k.out;
 
     const bool gatv2 = m.count == 2;
-    const int64_t parts = s->f.exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
+    const int64_t parts = f->exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
     carving sizes = {.s = s};
     delta.delta = attend_carve(&sizes, true, s->n, s->heads, 1);
     const int64_t from = sizes.bytes;
     fmm_dense gv = {0};
     if (gatv2) gv = attend_carve(&sizes, false, s->n, s->heads, s->feat);
-    if (!attend_give(s, &whole, &out[0], 2, false, s->n, m.count * s->heads, s->feat) ||
-        !attend_give(s, &gatt, &out[1], 3, true, gatv2 ? parts : 0, s->heads, s->feat) ||
+    if (!frame_result(f, 2, s->dtype, s->n, m.count * s->heads, s->feat, &out[0], &whole) ||
+        !frame_result(f, 3, frame_sums(s->dtype), gatv2 ? parts : 0, s->heads, s->feat, &out[1],
+                      &gatt) ||
         !attend_bytes(s, sizes.bytes, &t))
-        goto done;
+        return false;
     delta.delta.data = t.data;
     if (gatv2) gv.data = (char *)t.data + from;
 
@@ -168,18 +160,16 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.pass = FMM_ATTENTION_ROWS;
     c.gq = query(&m, &out[0]);
     if (gatv2) c.gatt = gatt;
-    if (!attend_nodes(s, &delta) || !attend_pass(s, &c, NULL)) goto done;
+    if (!attend_nodes(s, &delta) || !attend_pass(s, &c, NULL)) return false;
     c.pass = FMM_ATTENTION_COLS;
     c.gq = c.gatt = (fmm_dense){0};
     c.gk = key(&m, &out[0]);
     c.gv = gatv2 ? gv : value(&m, &out[0]);
-    if (!frame_half(&s->f, HALF, s->n, &s->a) || !attend_pass(s, &c, NULL)) goto done;
+    if (!frame_half(f, HALF, s->n, &s->a) || !attend_pass(s, &c, NULL)) return false;
     add.x = gatv2 ? c.gk : c.gout;
     add.out = gatv2 ? c.gk : map(&m, &out[0], MOST - 1);
     if (gatv2) add.value = gv;
-    if (gatv2 || m.count == MOST) attend_nodes(s, &add);
-done:
-    frame_finish(&s->f, "attend_maps_back", stack, out, RESULTS);
+    return (!gatv2 && m.count != MOST) || attend_nodes(s, &add);
 }
 
 #define PARAMETERS_OF "Tensor p, Tensor att, Tensor seed, "

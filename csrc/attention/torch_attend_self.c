@@ -12,30 +12,27 @@
 
 #include <string.h>
 
-enum { RESULTS = 2, GRADIENTS = 4 };
-
 typedef struct self {
     attending s;
     fmm_dense x, att[2]; /* x with its heads side by side */
 } self;
 
-enum { X = 4, ATT_K, ATT_Q, SEED, SHARED, BIAS = SHARED, FORWARD_TENSORS };
+enum { X = 4, ATT_K, ATT_Q, SEED, SHARED, BIAS = SHARED };
 
-static bool begin(self *o, const StableIValue *stack, int tensors)
+static bool begin(self *o, frame *f, const StableIValue *number)
 {
     static const char *const names[2] = {"att_k", "att_q"};
     attending *s = &o->s;
     tensor t;
-    *o = (self){.s.call = {.score = FMM_ADDITIVE,
-                           .scale = 1,
-                           .slope = frame_float(stack[tensors]),
-                           .dropout = frame_float(stack[tensors + 1])}};
-    if (!frame_begin(&s->f, stack, tensors)) return false;
+    *o = (self){.s = {.f = f,
+                      .call = {.score = FMM_ADDITIVE,
+                               .scale = 1,
+                               .slope = frame_float(number[0]),
+                               .dropout = frame_float(number[1])}}};
     for (int k = 0; k < 2; k++) {
-        if (!frame_dense(&s->f, ATT_K + k, names[k], &o->att[k], &t)) return false;
-        if (t.dim != 3) return frame_fail(&s->f, "%s must be [1, heads, C]", names[k]);
-        s->f.status = fmm_check_dense("attention", names[k], &o->att[k]);
-        if (s->f.status != FMM_OK) return false;
+        if (!frame_dense(f, ATT_K + k, names[k], &o->att[k], &t)) return false;
+        if (t.dim != 3) return frame_fail(f, "%s must be [1, heads, C]", names[k]);
+        if (!frame_try(f, fmm_check_dense("attention", names[k], &o->att[k]))) return false;
     }
     s->heads = o->att[0].heads;
     s->feat = o->att[0].feat;
@@ -78,7 +75,7 @@ typedef struct scratch {
 
 static int64_t scratch_in(const attending *s, int planes, unsigned char *base, scratch *w)
 {
-    const fmm_device device = s->f.exec.device;
+    const fmm_device device = s->f->exec.device;
     const int64_t n = s->n, heads = s->heads, feat = s->feat, parts = fmm_node_parts(device, n);
     carving c = {s, base, 0};
     *w = (scratch){.delta = attend_carve(&c, true, n, heads, 1)};
@@ -100,22 +97,20 @@ static bool nodes(self *o, fmm_node_call *c)
 }
 
 /* (half, x, att_k, att_q, seed, bias, slope, dropout, int whole) -> out, kept */
-static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
+FMM_KERNEL(forward, BIAS + 1, 2)
 {
     self o;
     attending *s = &o.s;
     kept k;
     fmm_node_call scores = {.form = FMM_NODE_SCORES}, add = {.form = FMM_NODE_ADD};
-    tensor out[RESULTS] = {{0}};
-    (void)inputs, (void)results;
-    const bool whole = stack[FORWARD_TENSORS + 2] != 0;
-    if (!begin(&o, stack, FORWARD_TENSORS) ||
-        !attend_give(s, &add.out, &out[0], 2, false, s->n, s->heads, s->feat) ||
+    const bool whole = number[2] != 0;
+    if (!begin(&o, f, number) ||
+        !frame_result(f, 2, s->dtype, s->n, s->heads, s->feat, &out[0], &add.out) ||
         !attend_bias(s, BIAS, &add.value))
-        goto done;
+        return false;
     const bool added = add.value.data != NULL;
     const int wanted = !whole ? 0 : added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
-    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) goto done;
+    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) return false;
     kept_in(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_FORWARD;
@@ -127,43 +122,41 @@ static void forward(StableIValue *stack, uint64_t inputs, uint64_t results)
     c.lse_rest = k.lse_rest;
     c.pos = k.pos;
     c.pos_w = k.pos_w;
-    if (nodes(&o, &scores) && attend_pass(s, &c, NULL) && added) attend_nodes(s, &add);
-done:
-    frame_finish(&s->f, "attend_self", stack, out, RESULTS);
+    return nodes(&o, &scores) && attend_pass(s, &c, NULL) && (!added || attend_nodes(s, &add));
 }
 
 /* (half of the transpose, x, att_k, att_q, seed, out, kept, gout, slope, dropout, int bias) -> the
  * gradients of x, att_k, att_q and, with bias, of what was added to out, else nothing. out without
  * elements is among what was kept. */
-static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
+enum { OUT = SHARED, KEPT, GOUT };
+FMM_KERNEL(backward, GOUT + 1, 4)
 {
-    enum { OUT = SHARED, KEPT, GOUT, TENSORS };
     self o;
     attending *s = &o.s;
     kept k;
     scratch w;
     fmm_node_call delta = {.form = FMM_NODE_DELTA}, spread = {.form = FMM_NODE_SPREAD};
-    tensor t, out[GRADIENTS] = {{0}};
-    (void)inputs, (void)results;
-    const bool bias = stack[TENSORS + 2] != 0;
+    tensor t;
+    const bool bias = number[2] != 0;
     const int planes = bias ? 3 : 2;
-    if (!begin(&o, stack, TENSORS) || !frame_take(&s->f, OUT, "out", &t) ||
+    if (!begin(&o, f, number) || !frame_take(f, OUT, "out", &t) ||
         (t.numel && !attend_flat(s, OUT, "out", &delta.value, &t)))
-        goto done;
+        return false;
     const bool added = t.numel == 0;
     const int kept_are = added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
-    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(&s->f, KEPT, "kept", &t) ||
+    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(f, KEPT, "kept", &t) ||
         !attend_kept(s, kept_in(s, kept_are, t.data, &k), &t))
-        goto done;
+        return false;
     if (added) delta.value = k.out;
-    const int64_t needed = scratch_in(s, planes, NULL, &w), width = bias ? s->heads * s->feat : 0;
-    if (!attend_give(s, &spread.out, &out[0], 2, false, s->n, s->heads, s->feat) ||
-        !attend_give(s, &spread.total[0], &out[1], 3, false, 1, s->heads, s->feat) ||
-        !attend_give(s, &spread.total[1], &out[2], 3, false, 1, s->heads, s->feat) ||
-        !frame_allocate(&s->f, 1, &width, s->given, &out[3]) || !attend_bytes(s, needed, &t))
-        goto done;
+    const int64_t n = s->n, heads = s->heads, feat = s->feat;
+    if (!frame_result(f, 2, s->dtype, n, heads, feat, &out[0], &spread.out) ||
+        !frame_result(f, 3, s->dtype, 1, heads, feat, &out[1], &spread.total[0]) ||
+        !frame_result(f, 3, s->dtype, 1, heads, feat, &out[2], &spread.total[1]) ||
+        !frame_vector(f, bias ? heads * feat : 0, s->given, &out[3]) ||
+        !attend_bytes(s, scratch_in(s, planes, NULL, &w), &t))
+        return false;
     scratch_in(s, planes, t.data, &w);
-    if (bias) spread.total[2] = attend_view(s, out[3].data, false, 1, s->heads, s->feat);
+    if (bias) spread.total[2] = frame_view(out[3].data, s->dtype, 1, heads, feat);
     fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_COLS;
     c.gout = spread.gout = delta.x;
@@ -181,9 +174,7 @@ static void backward(StableIValue *stack, uint64_t inputs, uint64_t results)
     delta.lse_rest = c.lse_rest = k.lse_rest;
     delta.pos = k.pos;
     delta.pos_w = k.pos_w;
-    if (nodes(&o, &delta) && attend_pass(s, &c, delta.packed)) nodes(&o, &spread);
-done:
-    frame_finish(&s->f, "attend_self_back", stack, out, GRADIENTS);
+    return nodes(&o, &delta) && attend_pass(s, &c, delta.packed) && nodes(&o, &spread);
 }
 
 #define OPERANDS FMM_HALF "Tensor x, Tensor att_k, Tensor att_q, Tensor seed, "

@@ -65,6 +65,19 @@ fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
     return FMM_OK;
 }
 
+fmm_status fmm_check_shape(const char *op, const char *name, const fmm_dense *d, fmm_dtype dtype,
+                           int64_t rows, int64_t heads, int64_t feat)
+{
+    TRY(fmm_check_dense(op, name, d));
+    REQUIRE(d->rows == rows && d->heads == heads && d->feat == feat && d->dtype == dtype,
+            FMM_INVALID_ARGUMENT,
+            "%s: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
+            ", %" PRId64 ", %" PRId64 "]",
+            op, name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype),
+            rows, heads, feat);
+    return FMM_OK;
+}
+
 fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads)
 {
     if (!val) return FMM_OK;

@@ -15,6 +15,10 @@ static inline bool fmm_given(const fmm_dense *d) { return d->data || d->rows; }
  * elements within int64, data present. */
 fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d);
 
+/* The same, and d is [rows, heads, feat] of the dtype. */
+fmm_status fmm_check_shape(const char *op, const char *name, const fmm_dense *d, fmm_dtype dtype,
+                           int64_t rows, int64_t heads, int64_t feat);
+
 /* Values of a: absent (data NULL and rows 0), or [nnz, 1] or [nnz, heads] with feat 1. */
 fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads);
 

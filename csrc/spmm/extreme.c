@@ -20,24 +20,17 @@
 
 #include <inttypes.h>
 
-static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows, int64_t feat,
-                              const fmm_dense *x, fmm_dtype dtype)
+static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows,
+                              const fmm_dense *x)
 {
-    TRY(fmm_check_dense("extreme", name, d));
-    REQUIRE(d->rows == rows && d->heads == x->heads && d->feat == feat && d->dtype == dtype,
-            FMM_INVALID_ARGUMENT,
-            "extreme: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
-            ", %" PRId64 ", %" PRId64 "]",
-            name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype), rows,
-            x->heads, feat);
-    return FMM_OK;
+    return fmm_check_shape("extreme", name, d, x->dtype, rows, x->heads, x->feat);
 }
 
 static fmm_status check_given(const char *name, const fmm_dense *d, int64_t rows,
                               const fmm_dense *x)
 {
     TRY(fmm_check_dense("extreme", name, d));
-    return fmm_given(d) ? check_shape(name, d, rows, x->feat, x, x->dtype) : FMM_OK;
+    return fmm_given(d) ? check_shape(name, d, rows, x) : FMM_OK;
 }
 
 fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call)
@@ -47,18 +40,19 @@ fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call)
     TRY(fmm_check_matrix("extreme", exec, a));
     REQUIRE((unsigned)call->form <= FMM_EXTREME_COUNTS, FMM_INVALID_ARGUMENT, "extreme: no form %d",
             (int)call->form);
-    TRY(fmm_check_dense("extreme", "x", call->x));
+    const fmm_dense *x = call->x;
+    TRY(fmm_check_dense("extreme", "x", x));
     const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
-    TRY(fmm_check_values("extreme", a, call->val, call->x->heads));
-    TRY(fmm_check_values("extreme", a, call->weight, call->x->heads));
-    TRY(check_shape("x", call->x, cols, call->x->feat, call->x, call->x->dtype));
-    TRY(check_shape("y", call->y, rows, call->x->feat, call->x, call->x->dtype));
-    TRY(check_given("z", call->z, cols, call->x));
-    TRY(check_given("g", call->g, rows, call->x));
+    TRY(fmm_check_values("extreme", a, call->val, x->heads));
+    TRY(fmm_check_values("extreme", a, call->weight, x->heads));
+    TRY(check_shape("x", x, cols, x));
+    TRY(check_shape("y", call->y, rows, x));
+    TRY(check_given("z", call->z, cols, x));
+    TRY(check_given("g", call->g, rows, x));
     const bool edges = call->form == FMM_EXTREME_EDGES;
-    const bool wide = call->form == FMM_EXTREME_COUNTS && call->x->dtype != FMM_F64;
-    TRY(check_shape("out", call->out, edges ? a->nnz : a->rows, edges ? 1 : call->x->feat, call->x,
-                    wide ? FMM_F32 : call->x->dtype));
+    const bool wide = call->form == FMM_EXTREME_COUNTS && x->dtype != FMM_F64;
+    TRY(fmm_check_shape("extreme", "out", call->out, wide ? FMM_F32 : x->dtype,
+                        edges ? a->nnz : a->rows, x->heads, edges ? 1 : x->feat));
     TRY(fmm_check_output("extreme", "out", call->out));
     if (!call->out->rows || !call->out->heads || !call->out->feat) return FMM_OK;
     return exec->device == FMM_CUDA ? fmm_extreme_cuda(exec, call) : fmm_extreme_cpu(exec, call);

@@ -5,12 +5,6 @@
 
 #include <inttypes.h>
 
-typedef struct operands {
-    fmm_spmv_matrix a;
-    fmm_dense val, padded_val, x, y_in;
-    tensor x_given;
-} operands;
-
 static bool has_length(frame *f, const char *name, const tensor *t, int64_t length)
 {
     if (t->numel == length) return true;
@@ -19,98 +13,85 @@ static bool has_length(frame *f, const char *name, const tensor *t, int64_t leng
 }
 
 /* Inputs x and, behind it, y, which is absent without elements. */
-static bool take_vectors(frame *f, int x, operands *o)
+static bool take_vectors(frame *f, int k, fmm_dense *x, fmm_dense *y_in)
 {
-    if (!frame_vector(f, x, "x", &o->x, &o->x_given) || !frame_numbers(f, x + 1, "y", &o->y_in))
+    tensor given;
+    if (!frame_take_vector(f, k, "x", x, &given) || !frame_numbers(f, k + 1, "y", y_in))
         return false;
-    if (!o->y_in.data) o->y_in.dtype = o->x.dtype;
+    if (!y_in->data) y_in->dtype = x->dtype;
     return true;
 }
 
-static void compute(frame *f, const operands *o, const StableIValue *numbers, tensor *out)
+/* number: alpha, beta, algorithm. */
+static bool compute(frame *f, const fmm_spmv_matrix *a, const fmm_dense *x, const fmm_dense *y_in,
+                    const StableIValue *number, tensor *out)
 {
-    if (!frame_allocate(f, 1, &o->a.csr.rows, o->x_given.dtype, out)) return;
-    const fmm_dense y = {.data = out->data,
-                         .dtype = o->x.dtype,
-                         .rows = o->a.csr.rows,
-                         .heads = 1,
-                         .feat = 1,
-                         .row_stride = 1,
-                         .head_stride = 1};
-    f->status = fmm_spmv(&f->exec, &o->a, &o->x, &o->y_in, &y, frame_float(numbers[0]),
-                         frame_float(numbers[1]), frame_int(numbers[2]));
+    fmm_dense y;
+    return frame_result(f, 1, x->dtype, a->csr.rows, 1, 1, out, &y) &&
+           frame_try(f, fmm_spmv(&f->exec, a, x, y_in, &y, frame_float(number[0]),
+                                 frame_float(number[1]), frame_int(number[2])));
 }
 
-/* (ptr, idx, eid, plan, val, row, x, y, int format, float alpha, float beta, int algorithm) -> y;
- * row is COO's, absent for CSR. */
-static void spmv(StableIValue *stack, uint64_t inputs, uint64_t results)
+/* (ptr, idx, eid, plan, val, row, x, y, int format, float alpha, float beta, int algorithm, int
+ * rows_are) -> y; row is COO's, absent for CSR. */
+FMM_KERNEL(spmv, 8, 1)
 {
-    enum { VAL = 4, ROW, X, Y, TENSORS, FORMAT = TENSORS, NUMBERS, ROWS_ARE = NUMBERS + 3 };
-    frame f;
-    operands o = {.a = {.val = &o.val}};
-    tensor row, out = {0};
-    (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, TENSORS) || !take_vectors(&f, X, &o) ||
-        !frame_matrix(&f, o.x.rows, &o.a.csr) || !frame_values(&f, VAL, &o.val) ||
-        !frame_list(&f, ROW, "row", false, &row))
-        goto done;
-    o.a.csr.rows_are = (fmm_rows)frame_int(stack[ROWS_ARE]);
-    o.a.format = (fmm_format)frame_int(stack[FORMAT]);
-    o.a.row = row.numel ? row.data : NULL;
-    if (o.a.format != FMM_FORMAT_CSR && o.a.format != FMM_FORMAT_COO) {
-        frame_fail(&f, "spmv: format number %d is neither CSR nor COO", (int)o.a.format);
-        goto done;
-    }
-    if (row.numel && !has_length(&f, "row", &row, o.a.csr.nnz)) goto done;
-    compute(&f, &o, stack + NUMBERS, &out);
-done:
-    frame_finish(&f, "spmv", stack, &out, 1);
+    enum { VAL = 4, ROW, X };
+    fmm_spmv_matrix a = {.format = (fmm_format)frame_int(number[0])};
+    fmm_dense val, x, y_in;
+    tensor row;
+    if (!take_vectors(f, X, &x, &y_in) || !frame_matrix(f, x.rows, &a.csr) ||
+        !frame_values(f, VAL, &val) || !frame_take_list(f, ROW, "row", false, &row))
+        return false;
+    if (a.format != FMM_FORMAT_CSR && a.format != FMM_FORMAT_COO)
+        return frame_fail(f, "spmv: format number %d is neither CSR nor COO", (int)a.format);
+    if (row.numel && !has_length(f, "row", &row, a.csr.nnz)) return false;
+    a.csr.rows_are = (fmm_rows)frame_int(number[4]);
+    a.val = &val;
+    a.row = row.numel ? row.data : NULL;
+    return compute(f, &a, &x, &y_in, number + 1, out);
+}
+
+/* Whether the parts of a padded matrix have the lengths that belong together. */
+static bool fits(frame *f, const fmm_spmv_matrix *a, const tensor *offsets, const tensor *idx,
+                 const tensor *order)
+{
+    if (a->format == FMM_FORMAT_DIA) return has_length(f, "offsets", offsets, a->width);
+    if (!has_length(f, "padded_idx", idx, a->stored)) return false;
+    if (a->format != FMM_FORMAT_SELL || a->width <= 0) return true;
+    const int64_t rows = a->csr.rows, slices = rows / a->width + (rows % a->width != 0);
+    return has_length(f, "order", order, rows) && has_length(f, "offsets", offsets, slices + 1);
 }
 
 /* (offsets, padded_idx, padded_val, order, row, idx, val, x, y, int format, int rows, int width,
  * float alpha, float beta, int algorithm) -> y; row, idx and val are those of HYB. */
-static void spmv_padded(StableIValue *stack, uint64_t inputs, uint64_t results)
+FMM_KERNEL(spmv_padded, 9, 1)
 {
-    enum { OFFSETS, PADDED_IDX, PADDED_VAL, ORDER, ROW, IDX, VAL, X, Y, TENSORS };
-    enum { FORMAT = TENSORS, ROWS, WIDTH, NUMBERS };
-    frame f;
-    operands o = {.a = {.val = &o.val, .padded_val = &o.padded_val}};
-    tensor offsets, padded_idx, padded_val, order, row, idx, out = {0};
-    fmm_spmv_matrix *a = &o.a;
-    (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, TENSORS) || !take_vectors(&f, X, &o) ||
-        !frame_list(&f, OFFSETS, "offsets", true, &offsets) ||
-        !frame_list(&f, PADDED_IDX, "padded_idx", false, &padded_idx) ||
-        !frame_vector(&f, PADDED_VAL, "padded_val", &o.padded_val, &padded_val) ||
-        !frame_list(&f, ORDER, "order", false, &order) ||
-        !frame_list(&f, ROW, "row", false, &row) || !frame_list(&f, IDX, "idx", false, &idx) ||
-        !frame_values(&f, VAL, &o.val))
-        goto done;
-    a->format = (fmm_format)frame_int(stack[FORMAT]);
-    a->csr = (fmm_csr){
-        .rows = (int64_t)stack[ROWS], .cols = o.x.rows, .nnz = idx.numel, .idx = idx.data};
-    a->row = row.numel ? row.data : NULL;
-    a->width = (int64_t)stack[WIDTH];
-    a->stored = padded_val.numel;
-    a->offsets = offsets.data;
-    a->padded_idx = padded_idx.data;
-    a->order = order.data;
-    const bool dia = a->format == FMM_FORMAT_DIA, sell = a->format == FMM_FORMAT_SELL;
-    if (a->format <= FMM_FORMAT_COO) {
-        frame_fail(&f, "spmv: format number %d is not padded", (int)a->format);
-        goto done;
-    }
-    if (!has_length(&f, "row", &row, idx.numel) ||
-        (!dia && !has_length(&f, "padded_idx", &padded_idx, a->stored)) ||
-        (dia && !has_length(&f, "offsets", &offsets, a->width)) ||
-        (sell && !has_length(&f, "order", &order, a->csr.rows)) ||
-        (sell && a->width > 0 &&
-         !has_length(&f, "offsets", &offsets,
-                     a->csr.rows / a->width + !!(a->csr.rows % a->width) + 1)))
-        goto done;
-    compute(&f, &o, stack + NUMBERS, &out);
-done:
-    frame_finish(&f, "spmv", stack, &out, 1);
+    enum { OFFSETS, PADDED_IDX, PADDED_VAL, ORDER, ROW, IDX, VAL, X };
+    fmm_dense val, padded_val, x, y_in;
+    tensor offsets, padded_idx, stored, order, row, idx;
+    if (!take_vectors(f, X, &x, &y_in) || !frame_take_list(f, OFFSETS, "offsets", true, &offsets) ||
+        !frame_take_list(f, PADDED_IDX, "padded_idx", false, &padded_idx) ||
+        !frame_take_vector(f, PADDED_VAL, "padded_val", &padded_val, &stored) ||
+        !frame_take_list(f, ORDER, "order", false, &order) ||
+        !frame_take_list(f, ROW, "row", false, &row) ||
+        !frame_take_list(f, IDX, "idx", false, &idx) || !frame_values(f, VAL, &val))
+        return false;
+    const fmm_spmv_matrix a = {
+        .format = (fmm_format)frame_int(number[0]),
+        .csr = {.rows = (int64_t)number[1], .cols = x.rows, .nnz = idx.numel, .idx = idx.data},
+        .val = &val,
+        .row = row.numel ? row.data : NULL,
+        .width = (int64_t)number[2],
+        .stored = stored.numel,
+        .offsets = offsets.data,
+        .padded_idx = padded_idx.data,
+        .padded_val = &padded_val,
+        .order = order.data};
+    if (a.format <= FMM_FORMAT_COO)
+        return frame_fail(f, "spmv: format number %d is not padded", (int)a.format);
+    return has_length(f, "row", &row, idx.numel) && fits(f, &a, &offsets, &padded_idx, &order) &&
+           compute(f, &a, &x, &y_in, number + 3, out);
 }
 
 #define VECTORS "Tensor x, Tensor y, "

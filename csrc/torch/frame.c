@@ -75,19 +75,35 @@ bool frame_begin(frame *f, const StableIValue *stack, int inputs)
     return true;
 }
 
-/* Bytes of an element of the dtypes that operators take; 1 for others, which they refuse. */
-static uintptr_t element_bytes(int32_t dtype)
+int32_t frame_dtype(fmm_dtype dtype)
 {
-    if (dtype == fmm_torch.aoti_torch_dtype_float64() ||
-        dtype == fmm_torch.aoti_torch_dtype_int64())
-        return 8;
-    if (dtype == fmm_torch.aoti_torch_dtype_float32() ||
-        dtype == fmm_torch.aoti_torch_dtype_int32())
-        return 4;
-    return dtype == fmm_torch.aoti_torch_dtype_float16() ||
-                   dtype == fmm_torch.aoti_torch_dtype_bfloat16()
-               ? 2
-               : 1;
+    switch (dtype) {
+    case FMM_F64:
+        return fmm_torch.aoti_torch_dtype_float64();
+    case FMM_F16:
+        return fmm_torch.aoti_torch_dtype_float16();
+    case FMM_BF16:
+        return fmm_torch.aoti_torch_dtype_bfloat16();
+    default:
+        return fmm_torch.aoti_torch_dtype_float32();
+    }
+}
+
+static bool is_float(int32_t number, fmm_dtype *dtype)
+{
+    for (*dtype = FMM_F32; *dtype < FMM_DTYPES; ++*dtype)
+        if (number == frame_dtype(*dtype)) return true;
+    return false;
+}
+
+/* Bytes of an element of the dtypes that operators take; 1 for others, which they refuse. */
+static uintptr_t element_bytes(int32_t number)
+{
+    fmm_dtype dtype;
+    if (is_float(number, &dtype)) return fmm_dtype_bytes(dtype);
+    return number == fmm_torch.aoti_torch_dtype_int64()   ? 8
+           : number == fmm_torch.aoti_torch_dtype_int32() ? 4
+                                                          : 1;
 }
 
 /* Fills t with what torch says of the handle. */
@@ -120,12 +136,46 @@ bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, t
     AtenTensorHandle handle = NULL;
     if (fmm_torch.aoti_torch_empty_strided(dim, size, stride, dtype, f->device_type,
                                            f->device_index, &handle)) {
-        f->status = fmm_fail(FMM_OUT_OF_MEMORY, "could not allocate %" PRId64 " elements",
-                             bytes / LARGEST_ELEMENT);
-        return false;
+        return frame_try(f, fmm_fail(FMM_OUT_OF_MEMORY, "could not allocate %" PRId64 " elements",
+                                     bytes / LARGEST_ELEMENT));
     }
     f->held[f->count++] = handle;
     return describe(f, handle, t);
+}
+
+bool frame_vector(frame *f, int64_t n, int32_t dtype, tensor *t)
+{
+    return frame_allocate(f, 1, &n, dtype, t);
+}
+
+fmm_dense frame_view(void *data, fmm_dtype dtype, int64_t rows, int64_t heads, int64_t feat)
+{
+    return (fmm_dense){.data = data,
+                       .dtype = dtype,
+                       .rows = rows,
+                       .heads = heads,
+                       .feat = feat,
+                       .row_stride = heads * feat,
+                       .head_stride = feat};
+}
+
+bool frame_result(frame *f, int64_t dim, fmm_dtype dtype, int64_t rows, int64_t heads, int64_t feat,
+                  tensor *t, fmm_dense *d)
+{
+    int64_t width;
+    if (__builtin_mul_overflow(heads, feat, &width)) width = INT64_MAX; /* which is refused */
+    const int64_t size[MOST_DIMENSIONS] = {rows, dim == 3 ? heads : width, feat};
+    if (!frame_allocate(f, dim, size, frame_dtype(dtype), t)) return false;
+    *d = frame_view(t->data, dtype, rows, heads, feat);
+    return true;
+}
+
+bool frame_result_if(frame *f, bool wanted, int64_t dim, fmm_dtype dtype, int64_t rows,
+                     int64_t heads, int64_t feat, tensor *t, fmm_dense *d)
+{
+    if (wanted) return frame_result(f, dim, dtype, rows, heads, feat, t, d);
+    *d = (fmm_dense){0};
+    return frame_vector(f, 0, frame_dtype(dtype), t);
 }
 
 bool frame_copy(frame *f, const char *name, tensor *t)
@@ -140,6 +190,8 @@ bool frame_copy(frame *f, const char *name, tensor *t)
     *t = copy;
     return true;
 }
+
+bool frame_describe(frame *f, int k, tensor *t) { return describe(f, f->held[k], t); }
 
 bool frame_take(frame *f, int k, const char *name, tensor *t)
 {
@@ -163,9 +215,8 @@ bool frame_take(frame *f, int k, const char *name, tensor *t)
 bool frame_workspace(frame *f, size_t bytes)
 {
     tensor t;
-    const int64_t size = (int64_t)bytes;
     if (!bytes) return true;
-    if (!frame_allocate(f, 1, &size, fmm_torch.aoti_torch_dtype_uint8(), &t)) return false;
+    if (!frame_vector(f, (int64_t)bytes, fmm_torch.aoti_torch_dtype_uint8(), &t)) return false;
     f->exec.workspace = t.data;
     f->exec.workspace_bytes = bytes;
     return true;
@@ -173,11 +224,8 @@ bool frame_workspace(frame *f, size_t bytes)
 
 static bool dtype_of(frame *f, const char *name, const tensor *t, fmm_dtype *dtype)
 {
-    if (t->dtype == fmm_torch.aoti_torch_dtype_float32()) return *dtype = FMM_F32, true;
-    if (t->dtype == fmm_torch.aoti_torch_dtype_float64()) return *dtype = FMM_F64, true;
-    if (t->dtype == fmm_torch.aoti_torch_dtype_float16()) return *dtype = FMM_F16, true;
-    if (t->dtype == fmm_torch.aoti_torch_dtype_bfloat16()) return *dtype = FMM_BF16, true;
-    return frame_fail(f, "%s must be float32, float64, float16 or bfloat16", name);
+    return is_float(t->dtype, dtype) ||
+           frame_fail(f, "%s must be float32, float64, float16 or bfloat16", name);
 }
 
 static bool is_list(frame *f, const char *name, const tensor *t, int32_t dtype,
@@ -260,6 +308,8 @@ static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
 
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
 {
+    tensor own;
+    if (!t) t = &own;
     return frame_take(f, k, name, t) && to_dense(f, name, t, d);
 }
 
@@ -279,7 +329,7 @@ bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val)
     return dtype_of(f, name, &t, &val->dtype);
 }
 
-bool frame_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
+bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
 {
     if (!frame_take(f, k, name, t)) return false;
     if (t->dim != 1) return frame_fail(f, "%s must have 1 dimension, not %" PRId64, name, t->dim);
@@ -292,7 +342,7 @@ bool frame_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
     return dtype_of(f, name, t, &d->dtype);
 }
 
-bool frame_list(frame *f, int k, const char *name, bool wide, tensor *t)
+bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t)
 {
     const int32_t dtype =
         wide ? fmm_torch.aoti_torch_dtype_int64() : fmm_torch.aoti_torch_dtype_int32();
@@ -321,4 +371,12 @@ void frame_finish(frame *f, const char *function, StableIValue *stack, const ten
     char text[320];
     snprintf(text, sizeof text, "%s%s", prefixes[f->status], fmm_last_error());
     fmm_torch.aoti_torch_check(false, function, __FILE__, __LINE__, text); /* throws */
+}
+
+void frame_run(StableIValue *stack, int inputs, int results, const char *name, frame_body *body)
+{
+    frame f;
+    tensor out[FRAME_RESULTS];
+    if (frame_begin(&f, stack, inputs)) body(&f, stack + inputs, out);
+    frame_finish(&f, name, stack, out, results);
 }

@@ -42,6 +42,8 @@ bool frame_fail(frame *f, const char *format, ...) __attribute__((format(printf,
  * multiple of its elements' size, as torch.frombuffer makes them, is copied first; on CUDA it is
  * refused, since torch's own copy may read it there by elements, after which no kernel runs. */
 bool frame_take(frame *f, int k, const char *name, tensor *t);
+/* Input k as it is, on any device. */
+bool frame_describe(frame *f, int k, tensor *t);
 /* Puts a contiguous copy in t's place. */
 bool frame_copy(frame *f, const char *name, tensor *t);
 /* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. */
@@ -49,7 +51,8 @@ bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
 /* The same of four inputs from `first` on, where both halves of a matrix are given. */
 bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a);
-/* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first. */
+/* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first.
+ * t may be NULL. */
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
 /* Input k as one number per row and head, [n] or [n, H]; absent without elements. Values: of edges.
  */
@@ -57,18 +60,54 @@ bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val);
 bool frame_values(frame *f, int k, fmm_dense *val);
 
 /* Input k as a vector of numbers, of any stride: a view of one head and one feature. */
-bool frame_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
+bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
 /* Input k as a contiguous vector of int32, or of int64; absent without elements. */
-bool frame_list(frame *f, int k, const char *name, bool wide, tensor *t);
+bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t);
 
-/* A new contiguous tensor of up to 3 dimensions; the workspace of what needs one before it is
- * called: the operators ask for theirs by exec.allocate. */
+/* A new contiguous tensor of up to 3 dimensions, or a vector of n numbers; the workspace of what
+ * needs one before it is called: the operators ask for theirs by exec.allocate. */
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t);
+bool frame_vector(frame *f, int64_t n, int32_t dtype, tensor *t);
 bool frame_workspace(frame *f, size_t bytes);
+/* A new tensor t and the view d of it: [rows, heads, feat], of 2 dimensions [rows, heads * feat],
+ * of 1 [rows]. Where it is not wanted, t is without elements and d absent. */
+bool frame_result(frame *f, int64_t dim, fmm_dtype dtype, int64_t rows, int64_t heads, int64_t feat,
+                  tensor *t, fmm_dense *d);
+bool frame_result_if(frame *f, bool wanted, int64_t dim, fmm_dtype dtype, int64_t rows,
+                     int64_t heads, int64_t feat, tensor *t, fmm_dense *d);
+fmm_dense frame_view(void *data, fmm_dtype dtype, int64_t rows, int64_t heads, int64_t feat);
+static inline fmm_dtype frame_sums(fmm_dtype dtype) /* that of sums of such numbers */
+{
+    return dtype == FMM_F64 ? FMM_F64 : FMM_F32;
+}
+int32_t frame_dtype(fmm_dtype dtype); /* torch's number */
+/* Keeps the status of what was called, and says whether it is good. */
+static inline bool frame_try(frame *f, fmm_status status)
+{
+    f->status = status;
+    return status == FMM_OK;
+}
 
 /* Frees what the frame holds but `count` outputs, which become the results, or raises. */
 void frame_finish(frame *f, const char *function, StableIValue *stack, const tensor *out,
                   int count);
+
+/* FMM_KERNEL(name, inputs, results) { body } defines a boxed kernel, whose first `inputs` arguments
+ * are tensors; numbers follow. The body fills out[0] to out[results - 1]. What it returns is
+ * whether it did: if not, f->status and the thread's message say why, and are raised. */
+enum { FRAME_RESULTS = 5 };
+typedef bool frame_body(frame *f, const StableIValue *number, tensor *out);
+void frame_run(StableIValue *stack, int inputs, int results, const char *name, frame_body *body);
+#define FMM_KERNEL(name, inputs, results)                                                          \
+    static frame_body name##_body;                                                                 \
+    static void name(StableIValue *stack, uint64_t arguments, uint64_t returned)                   \
+    {                                                                                              \
+        _Static_assert((results) <= FRAME_RESULTS, "a frame has room for that many");              \
+        (void)arguments, (void)returned;                                                           \
+        frame_run(stack, inputs, results, #name, name##_body);                                     \
+    }                                                                                              \
+    static bool name##_body(frame *f, __attribute__((unused)) const StableIValue *number,          \
+                            __attribute__((unused)) tensor *out)
 
 /* An operator of the library, or a number that Python needs to know of it: a line of a table of its
  * folder, ended by a NULL name. core/operators.def lists the tables. */
