@@ -73,9 +73,9 @@ def test_opcheck(device):
     check_operator(ops._attention_weights.default, (*halves[0], *given, *lses, *numbers, 0))
     check_operator(ops._attention_weights.default, (*halves[0], q, k, none, *given[3:], *lses, *numbers, 0))
     behind = (*lses, torch.randn_like(lses[0]), torch.randn_like(out))
-    for want in (1, 2, 4, 8, 15):
+    for want in (3, 5, 15):  # in whose turns each bit is another
         check_operator(ops._attention_rows.default, (*halves[0], *given, *behind, *numbers, want, 0))
-    for want in (1, 2, 3):
+    for want in (1, 3):
         check_operator(ops._attention_cols.default, (*halves[1], *given, *behind, none, *numbers, want, 0))
     packed = torch.randn(q.shape[0], 4 * q.shape[1], dtype=torch.float64, device=device)
     call = (*halves[1], *additive[:7], *behind)

@@ -10,6 +10,7 @@ import torch._dynamo.testing
 import torch.utils.checkpoint
 from support.generate import small
 from support.machine import ROOT, capture
+from support.turns import in_turn
 from torch.library import opcheck
 
 import fusedmm
@@ -72,9 +73,8 @@ def transposed_matmul(adj, x):
     return adj.t() @ x
 
 
-@pytest.mark.parametrize("layer", [layer, matmul, transposed_matmul])
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_no_recompilation_after_the_second_size(dynamic, layer, device):
+@pytest.mark.parametrize("layer, dynamic", in_turn([layer, matmul, transposed_matmul], [None, True]))
+def test_no_recompilation_after_the_second_size(layer, dynamic, device):
     count = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=count)
     for k, n in enumerate((40, 64, 90, 33, 200)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pytest
@@ -118,8 +119,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name, values, strict", in_turn(CALLS, [False, True], STRICT))
-def test_fused_and_attention_run_on_another_graph(name, values, strict, device):
+@pytest.mark.parametrize("name, way", in_turn(CALLS, list(itertools.product([False, True], STRICT))))
+def test_fused_and_attention_run_on_another_graph(name, way, device):
+    values, strict = way
     runs_on_another_graph(Call(CALLS[name]), values, strict, device, of_edges=name == "edge_softmax")
 
 

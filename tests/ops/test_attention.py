@@ -1,6 +1,7 @@
 """attention and edge_softmax against plain torch in float64: every algorithm, score, dtype and gradient."""
 
 import dataclasses
+import itertools
 from functools import partial
 
 import pytest
@@ -136,10 +137,10 @@ def check(algorithm, name, got, expected, *dtypes):
     assert_close(f"{algorithm} {name}", got.reshape(result.exact.shape), result, *dtypes, operator=operator)
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("heads, feat", [(1, 700), (5, 20), (40, 3), (64, 1)])
-def test_wide_and_many_heads(score, heads, feat, device):
+@pytest.mark.parametrize("size, score", in_turn([(1, 700), (5, 20), (40, 3), (64, 1)], SCORES), ids=str)
+def test_wide_and_many_heads(size, score, device):
     """More channels than a panel of the CPU's sums or than a warp's registers, more heads than a warp has lanes."""
+    heads, feat = size
     g = torch.Generator().manual_seed(heads)
     row, col = torch.randint(0, 20, (150,), generator=g), torch.randint(0, 25, (150,), generator=g)
     adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(20, 25))
@@ -167,10 +168,13 @@ SIZES = [(2, 8), (3, 8), (8, 8), (33, 8), (1, 64), (5, 64), (2, 128)]
 KINDS = ["dot", "additive", "gatv2", "gatv2, k is v"]
 
 
-@pytest.mark.parametrize("score, size, dtype", in_turn(KINDS, SIZES, [torch.float32, torch.bfloat16]), ids=str)
-def test_heads_that_lanes_fill(score, size, dtype, device):
+EITHER = [*itertools.product(KINDS, [torch.float32, torch.bfloat16])]
+
+
+@pytest.mark.parametrize("size, kind", in_turn(SIZES, EITHER), ids=str)
+def test_heads_that_lanes_fill(size, kind, device):
     """Sizes that have kernels of their own on a GPU: rows of no, few and 3,000 entries."""
-    heads, feat = size
+    (heads, feat), (score, dtype) = size, kind
     call, g = long_rows(dtype, device, heads, feat), torch.Generator().manual_seed(1)
     score, same = score.partition(",")[0], "is" in score
     width = () if score == "additive" else (feat,)
