@@ -64,6 +64,18 @@ static inline edge_view view_padded(const fmm_spmv_matrix *m)
     return edge_view{NULL, m->padded_val->data, m->stored, 1, 0, (int)m->padded_val->dtype, false};
 }
 
+/* What the kernels of padded formats take. Of m they do not follow what lies on the host. */
+template <class T> struct padded_args {
+    spmv_args<T> s; /* val is that of the padding */
+    fmm_spmv_matrix m;
+};
+template <class T> static padded_args<T> padded_view(const fmm_call *call)
+{
+    padded_args<T> e = {spmv_view<T>(call), *fmm_spmv_of(call)->matrix};
+    e.s.val = view_padded(&e.m);
+    return e;
+}
+
 /* Stands for a type of values: they may have any dtype, lie apart or be ones. */
 struct any_type {
 };
@@ -88,10 +100,11 @@ template <class Run> static void for_types(fmm_dtype x, const edge_view &val, Ru
 }
 
 /* y[i], rounded once. */
-template <class T, class A>
-static __device__ __forceinline__ void finish(const spmv_args<T> &s, int64_t i, A sum)
+template <class T>
+static __device__ __forceinline__ void finish(const spmv_args<T> &s, int64_t i,
+                                              typename sum_of<T>::type sum)
 {
-    A result = s.alpha * sum;
+    auto result = s.alpha * sum;
     if (s.y_in) result += s.beta * widen(s.y_in[i * s.in_stride]);
     s.y[i * s.out_stride] = narrow<T>(result);
 }
@@ -125,24 +138,55 @@ static __device__ __forceinline__ void values_of(const edge_view &v, const int64
 template <int N, class A>
 static __device__ __forceinline__ void any_values(const edge_view &v, int64_t *edge, A *w)
 {
-    if (!v.data) {
 #pragma unroll
-        for (int k = 0; k < N; k++) w[k] = A(1);
-        return;
-    }
+    for (int k = 0; k < N; k++) w[k] = A(1);
+    if (!v.data) return;
     if (v.eid) {
 #pragma unroll
         for (int k = 0; k < N; k++) edge[k] = clamp(edge_at(v, edge[k]), 0, v.nnz - 1);
     }
-    switch (v.dtype) {
-    case FMM_F32:
-        return values_of<float, N>(v, edge, w);
-    case FMM_F64:
-        return values_of<double, N>(v, edge, w);
-    case FMM_F16:
-        return values_of<__half, N>(v, edge, w);
-    default:
-        return values_of<__nv_bfloat16, N>(v, edge, w);
+    if (v.dtype == FMM_F32) values_of<float, N>(v, edge, w);
+    if (v.dtype == FMM_F64) values_of<double, N>(v, edge, w);
+    if (v.dtype == FMM_F16) values_of<__half, N>(v, edge, w);
+    if (v.dtype == FMM_BF16) values_of<__nv_bfloat16, N>(v, edge, w);
+}
+
+/* The values of PER neighbours at each of GROUPS places. */
+template <class V, int GROUPS, int PER, class A>
+static __device__ __forceinline__ void load_values(const edge_view &v, const int64_t *at, A *w)
+{
+    if constexpr (std::is_same<V, any_type>::value) {
+        int64_t edge[GROUPS * PER];
+#pragma unroll
+        for (int k = 0; k < GROUPS * PER; k++) edge[k] = at[k / PER] + k % PER;
+        any_values<GROUPS * PER>(v, edge, w);
+    } else {
+        V raw[GROUPS * PER];
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            load_together<V, PER>(static_cast<const V *>(v.data) + at[g], raw + g * PER);
+#pragma unroll
+        for (int k = 0; k < GROUPS * PER; k++) w[k] = A(widen(raw[k]));
+    }
+}
+
+/* w times the elements j of x; 0 where j is -1. */
+template <int N, class T, class A>
+static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int32_t *j, const A *w,
+                                               A *to)
+{
+    PACK(T, 1) x[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        const char *const from =
+            row_at(reinterpret_cast<const char *>(s.x), (uint32_t)j[k], s.x_bytes);
+        x[k] = load_if<T, 1>(j[k] >= 0, reinterpret_cast<const T *>(from));
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        A element;
+        unpack<T, 1>(x[k], &element);
+        to[k] = j[k] >= 0 ? w[k] * element : A(0);
     }
 }
 
@@ -152,43 +196,19 @@ template <class V, int GROUPS, int PER, class T, class A>
 static __device__ __forceinline__ void products(const spmv_args<T> &s, const int32_t *idx,
                                                 int64_t first, int64_t step, int64_t count, A *to)
 {
-    enum { N = GROUPS * PER };
     int64_t at[GROUPS];
-    int32_t j[N];
-    A w[N];
+    int32_t j[GROUPS * PER];
+    A w[GROUPS * PER];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         at[g] = first + (g < count ? g * step : 0);
         load_together<int32_t, PER>(idx + at[g], j + g * PER);
     }
-    if constexpr (std::is_same<V, any_type>::value) {
-        int64_t edge[N];
+    load_values<V, GROUPS, PER>(s.val, at, w);
 #pragma unroll
-        for (int k = 0; k < N; k++) edge[k] = at[k / PER] + k % PER;
-        any_values<N>(s.val, edge, w);
-    } else {
-        V raw[N];
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            load_together<V, PER>(static_cast<const V *>(s.val.data) + at[g], raw + g * PER);
-#pragma unroll
-        for (int k = 0; k < N; k++) w[k] = A(widen(raw[k]));
-    }
-    PACK(T, 1) x[N];
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        const bool there = k / PER < count && (uint32_t)j[k] < (uint32_t)s.a.cols;
-        if (!there) j[k] = -1;
-        const char *const from =
-            row_at(reinterpret_cast<const char *>(s.x), (uint32_t)j[k], s.x_bytes);
-        x[k] = load_if<T, 1>(there, reinterpret_cast<const T *>(from));
-    }
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        A element;
-        unpack<T, 1>(x[k], &element);
-        to[k] = j[k] >= 0 ? w[k] * element : A(0);
-    }
+    for (int k = 0; k < GROUPS * PER; k++)
+        if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
+    times_x<GROUPS * PER>(s, j, w, to);
 }
 
 /* ---- sums ---- */
@@ -233,6 +253,15 @@ static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const in
     }
 #pragma unroll
     for (int k = 0; k < PER; k++) sum[k] = total[k].total();
+}
+
+/* Runs launch() on the call's device. */
+template <class Launch> static fmm_status on_device(const fmm_exec *exec, Launch launch)
+{
+    int before;
+    TRY(cuda_enter("spmv", exec, &before));
+    launch();
+    return cuda_leave("spmv", exec, before);
 }
 
 static inline bool lies_at(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }

@@ -18,98 +18,49 @@ static bool countable(const fmm_call *call) { return near(call) && call->a->rows
     {                                                                                              \
         return fmm_spmv_of(call)->matrix->format == its_format && condition(call);                 \
     }
-TAKES(csr, FMM_FORMAT_CSR, near)
-TAKES(csr_pieces, FMM_FORMAT_CSR, countable)
+TAKES(csr_scalar, FMM_FORMAT_CSR, near)
+TAKES(csr_vector, FMM_FORMAT_CSR, near)
+TAKES(csr_segmented, FMM_FORMAT_CSR, countable)
+TAKES(merge, FMM_FORMAT_CSR, countable)
 TAKES(coo, FMM_FORMAT_COO, countable)
 TAKES(dia, FMM_FORMAT_DIA, near)
 TAKES(ell, FMM_FORMAT_ELL, near)
 TAKES(sell, FMM_FORMAT_SELL, near)
 TAKES(hyb, FMM_FORMAT_HYB, countable)
 
+#define ENTRY(id, title, text, origin, bits, takes, room, function)                                \
+    {                                                                                              \
+        .number = id, .name = title, .about = text, .source = origin, .deterministic = bits,       \
+        .supports = takes, .workspace = room, .run = function                                      \
+    }
+#define OURS(id, what, text, origin, room)                                                         \
+    ENTRY(id, #what, text, origin, true, takes_##what, room, fmm_spmv_##what)
 #define CUSPARSE(id, what, format, algorithm, preprocess, bits)                                    \
-    {.number = id,                                                                                 \
-     .name = "cusparse:" #what,                                                                    \
-     .about = "cuSPARSE, bound at run time",                                                       \
-     .source = "NVIDIA",                                                                           \
-     .deterministic = bits,                                                                        \
-     .supports = fmm_spmv_cusparse_##what##_supports,                                              \
-     .workspace = fmm_spmv_cusparse_##what##_workspace,                                            \
-     .run = fmm_spmv_cusparse_##what},
+    ENTRY(id, "cusparse:" #what, "cuSPARSE, bound at run time", "NVIDIA", bits,                    \
+          fmm_spmv_cusparse_##what##_supports, fmm_spmv_cusparse_##what##_workspace,               \
+          fmm_spmv_cusparse_##what),
 
 static const fmm_algorithm algorithms[] = {
-    {.number = 1,
-     .name = "reference",
-     .about = "one thread per row of any format, terms in storage order",
-     .source = "the definition",
-     .deterministic = true,
-     .run = fmm_spmv_reference_cuda},
-    {.number = 2,
-     .name = "csr_scalar",
-     .about = "one thread per row",
-     .source = "Bell and Garland, SC 2009",
-     .deterministic = true,
-     .supports = takes_csr,
-     .run = fmm_spmv_csr_scalar},
-    {.number = 3,
-     .name = "csr_vector",
-     .about = "2 to 32 lanes per row, about as many as it has entries, and a tree of shuffles",
-     .source = "Bell and Garland, SC 2009",
-     .deterministic = true,
-     .supports = takes_csr,
-     .run = fmm_spmv_csr_vector},
-    {.number = 4,
-     .name = "csr_segmented",
-     .about = "as many entries for every block, a segmented scan, open rows joined at the end",
-     .source = "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
-     .deterministic = true,
-     .supports = takes_csr_pieces,
-     .workspace = fmm_spmv_csr_segmented_workspace,
-     .run = fmm_spmv_csr_segmented},
-    {.number = 5,
-     .name = "merge",
-     .about = "as many ends of rows and entries for every block, open rows joined at the end",
-     .source = "Merrill and Garland, SC 2016",
-     .deterministic = true,
-     .supports = takes_csr_pieces,
-     .workspace = fmm_spmv_merge_workspace,
-     .run = fmm_spmv_merge},
-    {.number = 6,
-     .name = "coo",
-     .about = "equal pieces, a segmented scan by row, open rows joined at the end",
-     .source = "Bell and Garland, SC 2009",
-     .deterministic = true,
-     .supports = takes_coo,
-     .workspace = fmm_spmv_merge_workspace,
-     .run = fmm_spmv_coo},
-    {.number = 7,
-     .name = "dia",
-     .about = "offsets in shared memory, one thread per 1 to 4 neighbouring rows",
-     .source = "Bell and Garland, NVR-2008-004",
-     .deterministic = true,
-     .supports = takes_dia,
-     .run = fmm_spmv_dia},
-    {.number = 8,
-     .name = "ell",
-     .about = "one thread per 1 or 2 neighbouring rows, column by column",
-     .source = "Bell and Garland, NVR-2008-004",
-     .deterministic = true,
-     .supports = takes_ell,
-     .run = fmm_spmv_ell},
-    {.number = 9,
-     .name = "sell",
-     .about = "one lane per row of a slice",
-     .source = "Kreutzer et al., SIAM J. Sci. Comput. 36, 2014",
-     .deterministic = true,
-     .supports = takes_sell,
-     .run = fmm_spmv_sell},
-    {.number = 10,
-     .name = "hyb",
-     .about = "the COO part first, then ELL, which adds its sums before it rounds",
-     .source = "Bell and Garland, SC 2009",
-     .deterministic = true,
-     .supports = takes_hyb,
-     .workspace = fmm_spmv_hyb_workspace,
-     .run = fmm_spmv_hyb},
+    ENTRY(1, "reference", "one thread per row of any format, terms in storage order",
+          "the definition", true, NULL, NULL, fmm_spmv_reference_cuda),
+    OURS(2, csr_scalar, "one thread per row", "Bell and Garland, SC 2009", NULL),
+    OURS(3, csr_vector, "2 to 32 lanes per row, by the mean of entries, and a tree of shuffles",
+         "Bell and Garland, SC 2009", NULL),
+    OURS(4, csr_segmented, "equally many entries for every block, a segmented scan",
+         "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
+         fmm_spmv_csr_segmented_workspace),
+    OURS(5, merge, "equally many ends of rows and entries for every block, a segmented scan",
+         "Merrill and Garland, SC 2016", fmm_spmv_merge_workspace),
+    OURS(6, coo, "equally many rows and entries for every block, a segmented scan by row",
+         "Bell and Garland, SC 2009", fmm_spmv_merge_workspace),
+    OURS(7, dia, "offsets in shared memory, one thread per 1 to 4 neighbouring rows",
+         "Bell and Garland, NVR-2008-004", NULL),
+    OURS(8, ell, "one thread per 1 or 2 neighbouring rows, column by column",
+         "Bell and Garland, NVR-2008-004", NULL),
+    OURS(9, sell, "one lane per row of a slice", "Kreutzer et al., SIAM J. Sci. Comput. 36, 2014",
+         NULL),
+    OURS(10, hyb, "the COO part first, then ELL, which adds its sums before it rounds",
+         "Bell and Garland, SC 2009", fmm_spmv_hyb_workspace),
     FMM_CUSPARSE_SPMV_LIST(CUSPARSE){.name = NULL},
 };
 
@@ -131,7 +82,7 @@ static const fmm_algorithm *choose(const fmm_call *call)
     if (format == FMM_FORMAT_CSR) {
         const int64_t items = call->a->rows + call->a->nnz;
         const bool even = call->a->rows_are == FMM_ROWS_EVEN;
-        number = items <= (even ? 1 << 20 : 1 << 15) || !takes_csr_pieces(call) ? 3 : 5;
+        number = items <= (even ? 1 << 20 : 1 << 15) || !takes_merge(call) ? 3 : 5;
     }
     const fmm_algorithm *found = &algorithms[number - 1];
     return found->supports(call) ? found : &algorithms[0];

@@ -18,8 +18,5 @@ extern "C" void fmm_spmv_coo_sums(const fmm_exec *exec, const fmm_call *call, vo
 
 extern "C" fmm_status fmm_spmv_coo(const fmm_exec *exec, const fmm_call *call)
 {
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    launch_pieces<true>(exec, call, 1, exec->workspace, NULL);
-    return cuda_leave("spmv", exec, before);
+    return on_device(exec, [&] { launch_pieces<true>(exec, call, 1, exec->workspace, NULL); });
 }

@@ -21,50 +21,32 @@
 /* Of large matrices, blocks walk, so that each stages the offsets for several times its threads. */
 enum { BLOCKS_MOST = 1 << 13 };
 
-template <class T> struct dia_args {
-    spmv_args<T> s;
-    edge_view val;
-    int64_t width;
-    const int64_t *offsets;
-};
-
 /* What N diagonals, the first of which has the thread's first row at value p, add to its rows. */
 template <class V, int N, int PER, class T, class A>
-static __device__ __forceinline__ void add_batch(const dia_args<T> &d, const int64_t *offsets,
+static __device__ __forceinline__ void add_batch(const padded_args<T> &d, const int64_t *offsets,
                                                  int64_t i, int64_t p, A *part)
 {
-    A w[N * PER], x[N * PER];
-    uint64_t j[N * PER];
+    int64_t at[N];
+    int32_t j[N * PER];
+    A w[N * PER], term[N * PER];
 #pragma unroll
-    for (int k = 0; k < N; k++, p += d.s.a.rows) {
-        if constexpr (std::is_same<V, any_type>::value) {
-            int64_t at[PER];
-            for (int r = 0; r < PER; r++) at[r] = p + r;
-            any_values<PER>(d.val, at, w + k * PER);
-        } else {
-            V raw[PER];
-            load_together<V, PER>(static_cast<const V *>(d.val.data) + p, raw);
-#pragma unroll
-            for (int r = 0; r < PER; r++) w[k * PER + r] = A(widen(raw[r]));
-        }
-    }
+    for (int k = 0; k < N; k++) at[k] = p + k * d.s.a.rows;
+    load_values<V, N, PER>(d.s.val, at, w);
 #pragma unroll
     for (int k = 0; k < N * PER; k++) {
-        j[k] = uint64_t(i + k % PER) + uint64_t(offsets[k / PER]);
-        const char *const from =
-            row_at(reinterpret_cast<const char *>(d.s.x), uint32_t(j[k]), d.s.x_bytes);
-        const bool there = j[k] < uint64_t(d.s.a.cols);
-        unpack<T, 1>(load_if<T, 1>(there, reinterpret_cast<const T *>(from)), x + k);
+        const uint64_t column = uint64_t(i + k % PER) + uint64_t(offsets[k / PER]);
+        j[k] = column < uint64_t(d.s.a.cols) ? int32_t(column) : -1;
     }
+    times_x<N * PER>(d.s, j, w, term);
 #pragma unroll
-    for (int k = 0; k < N * PER; k++)
-        if (j[k] < uint64_t(d.s.a.cols) && w[k] != A(0)) part[k % PER] += w[k] * x[k];
+    for (int k = 0; k < N * PER; k++) part[k % PER] += w[k] != A(0) ? term[k] : A(0);
 }
 
 /* The same for `count` diagonals. Stencils have few, so that what is left of fours matters. */
 template <class V, int PER, class T, class A>
-static __device__ __forceinline__ void add_diagonals(const dia_args<T> &d, const int64_t *offsets,
-                                                     int count, int64_t i, int64_t p, A *part)
+static __device__ __forceinline__ void add_diagonals(const padded_args<T> &d,
+                                                     const int64_t *offsets, int count, int64_t i,
+                                                     int64_t p, A *part)
 {
     int k = 0;
     for (; k + 4 <= count; k += 4, p += 4 * d.s.a.rows)
@@ -80,7 +62,8 @@ static __device__ __forceinline__ void add_diagonals(const dia_args<T> &d, const
 }
 
 template <class T, class V, int PER>
-static __global__ void __launch_bounds__(BLOCK, 4) spmv_dia(const __grid_constant__ dia_args<T> d)
+static __global__ void __launch_bounds__(BLOCK, 4)
+    spmv_dia(const __grid_constant__ padded_args<T> d)
 {
     typedef typename sum_of<T>::type A;
     __shared__ int64_t offsets[CHAIN];
@@ -91,12 +74,13 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmv_dia(const __grid_constan
         folded<A> total[PER];
 #pragma unroll
         for (int r = 0; r < PER; r++) total[r].start();
-        for (int64_t first = 0; first < d.width; first += CHAIN) {
-            const int count = (int)min(d.width - first, int64_t(CHAIN));
-            if (d.width > CHAIN || from == int64_t(blockIdx.x) * BLOCK * PER) {
+        for (int64_t first = 0; first < d.m.width; first += CHAIN) {
+            const int count = (int)min(d.m.width - first, int64_t(CHAIN));
+            if (d.m.width > CHAIN || from == int64_t(blockIdx.x) * BLOCK * PER) {
                 __syncthreads();
 #pragma unroll 1
-                for (int k = threadIdx.x; k < count; k += BLOCK) offsets[k] = d.offsets[first + k];
+                for (int k = threadIdx.x; k < count; k += BLOCK)
+                    offsets[k] = d.m.offsets[first + k];
                 __syncthreads();
             }
             if (i >= rows) continue;
@@ -111,24 +95,23 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmv_dia(const __grid_constan
     }
 }
 
-/* Rows of a thread: what 16-bit values fill 8 bytes with, and f64 ones 16. Wider loads would make
- * the lanes' loads of x lie further apart. */
+/* Rows of a thread: as many as fill 8 bytes with values of f32 or of 16 bits, or 16 bytes in f64.
+ * With more, the lanes' loads of x would lie further apart, and batches would not fit the registers
+ * of four blocks. */
 extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_spmv_matrix *m = fmm_spmv_of(call)->matrix;
-    const edge_view val = view_padded(m);
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    for_types(call->x->dtype, val, [&](auto x, auto v) {
-        typedef decltype(x) T;
-        typedef decltype(v) V;
-        constexpr int PER = std::is_same<V, any_type>::value ? 1 : sizeof(V) == 2 ? 4 : 2;
-        const dia_args<T> d = {spmv_view<T>(call), val, m->width, m->offsets};
-        const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16);
-        const int64_t threads = wide ? call->a->rows / PER : call->a->rows;
-        const unsigned grid = (unsigned)smaller(blocks_for(threads), BLOCKS_MOST);
-        const auto kernel = wide ? spmv_dia<T, V, PER> : spmv_dia<T, V, 1>;
-        kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(d);
+    const edge_view val = view_padded(fmm_spmv_of(call)->matrix);
+    return on_device(exec, [&] {
+        for_types(call->x->dtype, val, [&](auto x, auto v) {
+            typedef decltype(x) T;
+            typedef decltype(v) V;
+            constexpr bool narrow = sizeof(T) == 2 && sizeof(V) == 2;
+            constexpr int PER = std::is_same<V, any_type>::value ? 1 : narrow ? 4 : 2;
+            const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16);
+            const int64_t threads = wide ? call->a->rows / PER : call->a->rows;
+            const unsigned grid = (unsigned)smaller(blocks_for(threads), BLOCKS_MOST);
+            const auto kernel = wide ? spmv_dia<T, V, PER> : spmv_dia<T, V, 1>;
+            kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(padded_view<T>(call));
+        });
     });
-    return cuda_leave("spmv", exec, before);
 }

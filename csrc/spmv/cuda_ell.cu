@@ -19,20 +19,15 @@
  * Bell and Garland, NVR-2008-004 (ELL) and SC 2009 (HYB). */
 #include "cuda.cuh"
 
-template <class T> struct ell_args {
-    spmv_args<T> s; /* val is that of the padded part */
-    const int32_t *idx;
-    int64_t width;
-};
-
 template <class T, class V, int PER>
-static __global__ void __launch_bounds__(BLOCK, 4) spmv_ell(const __grid_constant__ ell_args<T> e)
+static __global__ void __launch_bounds__(BLOCK, 4)
+    spmv_ell(const __grid_constant__ padded_args<T> e)
 {
     typedef typename sum_of<T>::type A;
     const int64_t rows = e.s.a.rows;
     for (int64_t i = this_thread() * PER; i < rows; i += all_threads() * PER) {
         A sum[PER];
-        sum_steps<V, PER>(e.s, e.idx, i, rows, e.width, sum);
+        sum_steps<V, PER>(e.s, e.m.padded_idx, i, rows, e.m.width, sum);
         wait_for_previous();
 #pragma unroll
         for (int r = 0; r < PER; r++) {
@@ -51,10 +46,10 @@ static void launch(const fmm_exec *exec, const fmm_call *call, void *sums)
         typedef decltype(x) T;
         typedef decltype(v) V;
         constexpr int PER = std::is_same<V, any_type>::value ? 1 : 2;
-        ell_args<T> e = {spmv_view<T>(call), m->padded_idx, m->width};
-        e.s.val = view_padded(m);
+        padded_args<T> e = padded_view<T>(call);
         e.s.sums = static_cast<decltype(e.s.sums)>(sums);
-        const bool pairs = rows % PER == 0 && lies_at(e.idx, 16) && lies_at(e.s.val.data, 16);
+        const bool pairs =
+            rows % PER == 0 && lies_at(e.m.padded_idx, 16) && lies_at(e.s.val.data, 16);
         const dim3 grid(blocks_for(pairs ? rows / PER : rows));
         const auto kernel = pairs ? spmv_ell<T, V, PER> : spmv_ell<T, V, 1>;
         if (sums)
@@ -66,10 +61,7 @@ static void launch(const fmm_exec *exec, const fmm_call *call, void *sums)
 
 extern "C" fmm_status fmm_spmv_ell(const fmm_exec *exec, const fmm_call *call)
 {
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    launch(exec, call, NULL);
-    return cuda_leave("spmv", exec, before);
+    return on_device(exec, [&] { launch(exec, call, NULL); });
 }
 
 /* The sums, then the records of COO's blocks. */
@@ -85,9 +77,8 @@ extern "C" size_t fmm_spmv_hyb_workspace(const fmm_call *call)
 extern "C" fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call)
 {
     void *const sums = call->a->nnz ? exec->workspace : NULL;
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    if (sums) fmm_spmv_coo_sums(exec, call, static_cast<char *>(sums) + sums_bytes(call), sums);
-    launch(exec, call, sums);
-    return cuda_leave("spmv", exec, before);
+    return on_device(exec, [&] {
+        if (sums) fmm_spmv_coo_sums(exec, call, static_cast<char *>(sums) + sums_bytes(call), sums);
+        launch(exec, call, sums);
+    });
 }

@@ -54,7 +54,7 @@ static inline int64_t blocks_of(const pieces &c) { return ceil_div(c.count, c.ea
 
 template <class T> struct merge_args {
     spmv_args<T> s;
-    records<typename sum_of<T>::type> of;
+    run_of<typename sum_of<T>::type> *records;
     pieces cut;
     bool together; /* columns, rows and values allow loads of 16 bytes */
 };
@@ -117,10 +117,16 @@ static __device__ __forceinline__ void terms_at(const merge_args<T> &m, int64_t 
 #pragma unroll
     for (int k = 0; k < EACH; k++) term[k] = A(0);
     if (p >= to.p || p + EACH <= from.p) return;
-    if (m.together && p + EACH <= m.s.a.nnz)
-        products<V, 1, EACH>(m.s, m.s.a.idx, p, 0, 1, term);
-    else
-        products<V, EACH, 1>(m.s, m.s.a.idx, p, 1, m.s.a.nnz - p, term);
+    /* Of values of any type, eight at once would not fit the registers. */
+    constexpr int N = std::is_same<V, any_type>::value ? EACH / 2 : EACH;
+    const int64_t left = m.s.a.nnz - p;
+#pragma unroll
+    for (int k = 0; k < EACH; k += N) {
+        if (m.together && left >= EACH)
+            products<V, 1, N>(m.s, m.s.a.idx, p + k, 0, 1, term + k);
+        else if (left > k)
+            products<V, N, 1>(m.s, m.s.a.idx, p + k, 1, left - k, term + k);
+    }
 #pragma unroll
     for (int k = 0; k < EACH; k++)
         if (p + k < from.p || p + k >= to.p) term[k] = A(0);
@@ -131,12 +137,11 @@ template <class T>
 static __device__ __forceinline__ void mark_heads(const spmv_args<T> &s, place from, place to,
                                                   int64_t base, int32_t *marks)
 {
-    typedef typename sum_of<T>::type A;
     for (int64_t r = from.row + threadIdx.x; r <= to.row && r < s.a.rows; r += BLOCK) {
         int64_t begin;
         const bool some = row_range(s.a, r, &begin) > 0;
         if (some && begin >= from.p && begin < to.p) marks[begin - base] = int32_t(r) + 1;
-        if (!some && r < to.row) write_row(s, r, A(0));
+        if (!some && r < to.row) write_row(s, r, 0);
     }
 }
 
@@ -181,16 +186,15 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     const spmv_args<T> &s = m.s;
     const int64_t b = blockIdx.x, first = b * m.cut.each,
                   last = min(first + m.cut.each, m.cut.count);
-    const bool alone = gridDim.x == 1;
     let_next_start();
     place from = begin_of<T, COO>(m, first, place{0, 0}, false);
     /* The row that is open before the block is another block's too. */
     run_of<A> open = {A(0), has_begun<T, COO>(m, from) ? int32_t(from.row) + 1 : 0};
     const int32_t shared = open.row;
-    if (threadIdx.x == 0 && !alone) m.of.row[2 * b] = shared, m.of.sum[2 * b] = A(0);
+    if (threadIdx.x == 0 && gridDim.x > 1) m.records[2 * b] = open;
     auto close = [&](const run_of<A> &r) {
         if (r.row && r.row == shared)
-            m.of.sum[2 * b] = r.sum;
+            m.records[2 * b] = r;
         else if (r.row)
             write_row(s, r.row - 1, r.sum);
     };
@@ -207,7 +211,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         __syncthreads();
         if constexpr (COO) {
             for (int64_t r = from.row + threadIdx.x; r < to.row; r += BLOCK)
-                if (!marks[r - from.row] && r + 1 != open.row) write_row(s, r, A(0));
+                if (!marks[r - from.row] && r + 1 != open.row) write_row(s, r, 0);
         } else {
             memcpy(head, marks + threadIdx.x * EACH, sizeof head);
         }
@@ -215,10 +219,10 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         from = to;
     }
     if (threadIdx.x) return;
-    if (alone)
-        close(open);
+    if (gridDim.x > 1)
+        m.records[2 * b + 1] = open;
     else
-        m.of.row[2 * b + 1] = open.row, m.of.sum[2 * b + 1] = open.sum;
+        close(open);
 }
 
 /* A small matrix is one piece, and one launch. */
@@ -232,16 +236,16 @@ static void launch_pieces(const fmm_exec *exec, const fmm_call *call, int by_row
         typedef decltype(x) T;
         typedef decltype(v) V;
         typedef typename sum_of<T>::type A;
-        merge_args<T> m = {spmv_view<T>(call), {}, cut(a, by_rows), false};
+        merge_args<T> m = {spmv_view<T>(call), static_cast<run_of<A> *>(room), cut(a, by_rows),
+                           false};
         const int64_t blocks = blocks_of(m.cut);
         m.s.sums = static_cast<A *>(sums);
-        m.of = records_in<A>(room, blocks);
         m.together = lies_at(a->idx, 16) && (!COO || lies_at(m.s.row, 16)) &&
                      (std::is_same<V, any_type>::value || lies_at(val.data, 16));
         spmv_merge<T, V, COO><<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(m);
         if (blocks > 1)
             launch_early(exec->index, stream_of(exec), spmv_join<T>, dim3(1),
-                         join_args<T>{m.s, m.of}, JOIN_BLOCK);
+                         join_args<T>{m.s, m.records, blocks}, JOIN_BLOCK);
     });
 }
 

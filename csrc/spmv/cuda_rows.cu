@@ -41,15 +41,14 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, int shift)
 {
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
-        typedef decltype(x) T;
-        spmv_rows<T, decltype(v)>
-            <<<blocks_for(call->a->rows << shift), BLOCK, 0, stream_of(exec)>>>(spmv_view<T>(call),
-                                                                                shift);
+    return on_device(exec, [&] {
+        for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
+            typedef decltype(x) T;
+            spmv_rows<T, decltype(v)>
+                <<<blocks_for(call->a->rows << shift), BLOCK, 0, stream_of(exec)>>>(
+                    spmv_view<T>(call), shift);
+        });
     });
-    return cuda_leave("spmv", exec, before);
 }
 
 extern "C" fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *call)
@@ -57,11 +56,11 @@ extern "C" fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *
     return run(exec, call, 0);
 }
 
-/* The least power of two that is the mean of entries, from 2 to 32. */
+/* Lanes: a power of two from 2 to 32, at least four fifths of the mean of entries. */
 extern "C" fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_csr *a = call->a;
+    const int64_t rows = call->a->rows, nnz = call->a->nnz;
     int shift = 1;
-    while (shift < 5 && a->nnz / (1 << shift) >= a->rows + a->rows / 4) shift++;
+    while (shift < 5 && nnz >> shift >= rows + rows / 4) shift++;
     return run(exec, call, shift);
 }

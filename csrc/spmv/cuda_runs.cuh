@@ -94,29 +94,21 @@ static __device__ __forceinline__ void add_runs(const int32_t *head, const A *te
 
 /* ---- records of blocks ---- */
 
-template <class A> struct records {
-    A *sum;       /* [2 * blocks] */
-    int32_t *row; /* [2 * blocks]; 0: none, and the sum is 0 */
-    int64_t blocks;
-};
-static inline size_t records_bytes(int64_t blocks, size_t each)
-{
-    return (size_t)blocks * 2 * (each + sizeof(int32_t));
-}
-template <class A> static records<A> records_in(void *room, int64_t blocks)
-{
-    A *const sum = static_cast<A *>(room);
-    return records<A>{sum, reinterpret_cast<int32_t *>(sum + 2 * blocks), blocks};
-}
-
+/* Block b leaves records 2b and 2b + 1; row 0 and sum 0 stand for none. */
 template <class T> struct join_args {
     spmv_args<T> s;
-    records<typename sum_of<T>::type> of;
+    run_of<typename sum_of<T>::type> *records;
+    int64_t blocks;
 };
+static inline size_t records_bytes(int64_t blocks, bool wide)
+{
+    return (size_t)blocks * 2 * (wide ? sizeof(run_of<double>) : sizeof(run_of<float>));
+}
 
 /* What a row adds up to: into the sums of HYB, or finished. */
-template <class T, class A>
-static __device__ __forceinline__ void write_row(const spmv_args<T> &s, int64_t i, A sum)
+template <class T>
+static __device__ __forceinline__ void write_row(const spmv_args<T> &s, int64_t i,
+                                                 typename sum_of<T>::type sum)
 {
     if (s.sums)
         s.sums[i] = sum;
@@ -130,7 +122,7 @@ static __global__ void __launch_bounds__(JOIN_BLOCK)
     spmv_join(const __grid_constant__ join_args<T> m)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t count = 2 * m.of.blocks;
+    const int64_t count = 2 * m.blocks;
     auto close = [&](const run_of<A> &r) {
         if (r.row) write_row(m.s, r.row - 1, r.sum);
     };
@@ -143,9 +135,9 @@ static __global__ void __launch_bounds__(JOIN_BLOCK)
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const int64_t r = from + threadIdx.x * EACH + k;
-            const int32_t row = r < count ? m.of.row[r] : 0;
-            head[k] = row && (r == 0 || m.of.row[r - 1] != row) ? row : 0;
-            term[k] = r < count ? m.of.sum[r] : A(0);
+            const run_of<A> now = r < count ? m.records[r] : run_of<A>{A(0), 0};
+            head[k] = now.row && (r == 0 || m.records[r - 1].row != now.row) ? now.row : 0;
+            term[k] = now.sum;
         }
         add_runs<JOIN_BLOCK>(head, term, &open, close);
         __syncthreads(); /* before the next round's scan writes where this one reads */

@@ -13,54 +13,45 @@
  * Sci. Comput. 36, 2014. */
 #include "cuda.cuh"
 
-template <class T> struct sell_args {
-    spmv_args<T> s; /* val is that of the slices */
-    const int32_t *idx, *order;
-    const int64_t *offsets;
-    int64_t stored;
-    int32_t width;
-};
-
 /* An order or offsets that are no such thing cost their rows, and reach nothing else. */
 template <class T, class V>
-static __global__ void __launch_bounds__(BLOCK, 4) spmv_sell(const __grid_constant__ sell_args<T> e)
+static __global__ void __launch_bounds__(BLOCK, 4)
+    spmv_sell(const __grid_constant__ padded_args<T> e)
 {
     typedef typename sum_of<T>::type A;
     for (int64_t k = this_thread(); k < e.s.a.rows; k += all_threads()) {
-        const int64_t slice = e.width == WARP ? k / WARP : k / e.width;
-        const int64_t first = clamp(__ldg(e.offsets + slice), 0, e.stored) + (k - slice * e.width);
-        const int64_t end = clamp(__ldg(e.offsets + slice + 1), 0, e.stored);
-        const int32_t row = __ldg(e.order + k);
-        const int64_t count = (end - first + e.width - 1) / e.width;
+        const int32_t width = (int32_t)e.m.width;
+        const int64_t slice = width == WARP ? k / WARP : k / width;
+        const int64_t first =
+            clamp(__ldg(e.m.offsets + slice), 0, e.m.stored) + (k - slice * width);
+        const int64_t end = clamp(__ldg(e.m.offsets + slice + 1), 0, e.m.stored);
+        const int32_t row = __ldg(e.m.order + k);
+        const int64_t count = (end - first + width - 1) / width;
         A sum;
-        sum_steps<V, 1>(e.s, e.idx, first, e.width, first < end ? count : 0, &sum);
+        sum_steps<V, 1>(e.s, e.m.padded_idx, first, width, first < end ? count : 0, &sum);
         if (row >= 0 && row < e.s.a.rows) finish(e.s, row, sum);
     }
 }
 
 extern "C" fmm_status fmm_spmv_sell(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_spmv_matrix *m = fmm_spmv_of(call)->matrix;
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    for_types(call->x->dtype, view_padded(m), [&](auto x, auto v) {
-        typedef decltype(x) T;
-        sell_args<T> e = {spmv_view<T>(call), m->padded_idx, m->order,
-                          m->offsets,         m->stored,     (int32_t)m->width};
-        e.s.val = view_padded(m);
-        spmv_sell<T, decltype(v)><<<blocks_for(call->a->rows), BLOCK, 0, stream_of(exec)>>>(e);
+    return on_device(exec, [&] {
+        for_types(call->x->dtype, view_padded(fmm_spmv_of(call)->matrix), [&](auto x, auto v) {
+            typedef decltype(x) T;
+            spmv_sell<T, decltype(v)>
+                <<<blocks_for(call->a->rows), BLOCK, 0, stream_of(exec)>>>(padded_view<T>(call));
+        });
     });
-    return cuda_leave("spmv", exec, before);
 }
 
 /* Brings home what somebody else summed: sums[k], of the type that x is summed in, is row
  * order[k]'s. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    spmv_place(const __grid_constant__ sell_args<T> e, const typename sum_of<T>::type *sums)
+    spmv_place(const __grid_constant__ padded_args<T> e, const typename sum_of<T>::type *sums)
 {
     for (int64_t k = this_thread(); k < e.s.a.rows; k += all_threads()) {
-        const int32_t row = __ldg(e.order + k);
+        const int32_t row = __ldg(e.m.order + k);
         if (row >= 0 && row < e.s.a.rows) finish(e.s, row, __ldcs(sums + k));
     }
 }
@@ -69,9 +60,7 @@ extern "C" void fmm_spmv_sell_place(const fmm_exec *exec, const fmm_call *call, 
 {
     for_dtype(call->x->dtype, [&](auto element) {
         typedef decltype(element) T;
-        sell_args<T> e = {spmv_view<T>(call)};
-        e.order = fmm_spmv_of(call)->matrix->order;
         spmv_place<T><<<blocks_for(call->a->rows), BLOCK, 0, stream_of(exec)>>>(
-            e, static_cast<const typename sum_of<T>::type *>(sums));
+            padded_view<T>(call), static_cast<const typename sum_of<T>::type *>(sums));
     });
 }

@@ -47,12 +47,13 @@ static parts parts_of(const fmm_call *call, variant v)
     return s;
 }
 
-/* Descriptors and scalars of one product. */
+/* Descriptors of one product, and its scalars, of the type that it is computed in. */
 typedef struct product {
     void *handle, *a, *x, *y;
-    double wide[2];
-    float narrow[2];
-    const void *alpha, *beta;
+    union {
+        double f64;
+        float f32;
+    } alpha, beta;
     int compute;
 } product;
 
@@ -76,10 +77,11 @@ static fmm_status describe(product *p, const parts *s, variant v, const fmm_call
     const bool sell = v.format == FMM_FORMAT_SELL;
     void *idx = (void *)(uintptr_t)e->idx, *row = (void *)(uintptr_t)m->row; /* it has no const */
     void *values = s->plain ? s->val->data : base + s->value_at;
-    p->wide[0] = sell ? 1 : own->alpha, p->wide[1] = sell ? 0 : own->beta;
-    p->narrow[0] = (float)p->wide[0], p->narrow[1] = (float)p->wide[1];
-    p->alpha = dtype == FMM_F64 ? (void *)&p->wide[0] : (void *)&p->narrow[0];
-    p->beta = dtype == FMM_F64 ? (void *)&p->wide[1] : (void *)&p->narrow[1];
+    const double alpha = sell ? 1 : own->alpha, beta = sell ? 0 : own->beta;
+    if (sums == FMM_F64)
+        p->alpha.f64 = alpha, p->beta.f64 = beta;
+    else
+        p->alpha.f32 = (float)alpha, p->beta.f32 = (float)beta;
     p->compute = fmm_cusparse_type[sums];
     if (sell)
         TRY_CUSPARSE(fmm_cusparse.cusparseCreateSlicedEll(
@@ -100,7 +102,7 @@ static fmm_status describe(product *p, const parts *s, variant v, const fmm_call
 }
 
 #define APPLY(step, p, v, last)                                                                    \
-    fmm_cusparse.step((p)->handle, VENDOR_PLAIN, (p)->alpha, (p)->a, (p)->x, (p)->beta, (p)->y,    \
+    fmm_cusparse.step((p)->handle, VENDOR_PLAIN, &(p)->alpha, (p)->a, (p)->x, &(p)->beta, (p)->y,  \
                       (p)->compute, (v).algorithm, last)
 
 /* The library missing is run's error to give: here it only has no needs. */
@@ -157,14 +159,17 @@ static bool takes(const fmm_dense *d)
 }
 
 /* Vectors without gaps, at 16 bytes as its vector loads want them; 32-bit sizes; some entries, and
- * no more than places. */
+ * no more than places; values that do not lose when they get x's type. */
 static bool supports(const fmm_call *call, variant v)
 {
     const fmm_spmv_operands *own = fmm_spmv_of(call);
     if (own->matrix->format != v.format || !call->a->rows || !call->a->cols) return false;
-    const fmm_csr e = parts_of(call, v).entries;
-    const bool places = v.format == FMM_FORMAT_SELL || e.nnz <= e.rows * e.cols;
-    return call->a->rows < INT32_MAX && e.nnz > 0 && e.nnz < INT32_MAX && places &&
+    const parts s = parts_of(call, v);
+    const fmm_csr *e = &s.entries;
+    const fmm_dtype dtype = call->x->dtype;
+    return call->a->rows < INT32_MAX && e->nnz > 0 && e->nnz < INT32_MAX &&
+           (v.format == FMM_FORMAT_SELL || e->nnz <= e->rows * e->cols) &&
+           (!s.val->data || s.val->dtype == dtype || fmm_dtype_bytes(dtype) > 2) &&
            takes(call->x) && takes(call->y) && (!own->y_in || takes(own->y_in));
 }
 

@@ -20,6 +20,5 @@
     size_t fmm_spmv_cusparse_##what##_workspace(const fmm_call *call);                             \
     fmm_status fmm_spmv_cusparse_##what(const fmm_exec *exec, const fmm_call *call);
 FMM_CUSPARSE_SPMV_LIST(DECLARE)
-#undef DECLARE
 
 #endif
