@@ -19,19 +19,6 @@ enum { SLICE_MOST = 512 };
 
 static const fmm_dense ones = {.heads = 1, .feat = 1};
 
-/* A vector called `name` of `rows` elements and of x's dtype. */
-static fmm_status check_vector(const char *name, const fmm_dense *v, int64_t rows,
-                               const fmm_dense *x)
-{
-    TRY(fmm_check_dense("spmv", name, v));
-    REQUIRE(v->rows == rows && v->heads == 1 && v->feat == 1, FMM_INVALID_ARGUMENT,
-            "spmv: %s is [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be [%" PRId64 ", 1, 1]",
-            name, v->rows, v->heads, v->feat, rows);
-    REQUIRE(v->dtype == x->dtype, FMM_INVALID_ARGUMENT, "spmv: %s is %s and x is %s", name,
-            fmm_dtype_name(v->dtype), fmm_dtype_name(x->dtype));
-    return FMM_OK;
-}
-
 /* The part of a matrix that is CSR or COO; the other formats only have its sizes. */
 static fmm_status check_entries(const fmm_exec *exec, const fmm_spmv_matrix *a)
 {
@@ -66,10 +53,11 @@ static fmm_status check_padded(const fmm_spmv_matrix *a)
                 a->width, a->csr.rows);
     REQUIRE(!dia || a->offsets || !a->width, FMM_INVALID_ARGUMENT, "spmv: DIA needs offsets");
     REQUIRE(dia || a->padded_idx || !a->stored, FMM_INVALID_ARGUMENT, "spmv: no padded_idx");
-    TRY(fmm_check_dense("spmv", "padded_val", a->padded_val));
-    REQUIRE(a->padded_val->rows == a->stored && a->padded_val->heads == 1 &&
-                a->padded_val->feat == 1 && (a->stored <= 1 || a->padded_val->row_stride == 1),
-            FMM_INVALID_ARGUMENT, "spmv: padded_val must be [%" PRId64 "], contiguous", a->stored);
+    const fmm_dense *v = a->padded_val;
+    TRY(fmm_check_dense("spmv", "padded_val", v));
+    TRY(fmm_check_shape("spmv", "padded_val", v, v->dtype, a->stored, 1, 1));
+    REQUIRE(a->stored <= 1 || v->row_stride == 1, FMM_INVALID_ARGUMENT,
+            "spmv: padded_val must be contiguous");
     return FMM_OK;
 }
 
@@ -82,16 +70,29 @@ static fmm_status check(const fmm_exec *exec, const fmm_spmv_matrix *a, const fm
     TRY(check_entries(exec, a));
     if (a->format > FMM_FORMAT_COO) TRY(check_padded(a));
     TRY(fmm_check_dense("spmv", "x", x));
-    TRY(check_vector("x", x, a->csr.cols, x));
-    TRY(check_vector("y", y, a->csr.rows, x));
+    TRY(fmm_check_shape("spmv", "x", x, x->dtype, a->csr.cols, 1, 1));
+    TRY(fmm_check_shape("spmv", "y", y, x->dtype, a->csr.rows, 1, 1));
     TRY(fmm_check_output("spmv", "y", y));
     TRY(fmm_check_apart("spmv", y, "x", x));
     TRY(fmm_check_apart("spmv", y, "val", a->val));
     TRY(fmm_check_apart("spmv", y, "padded_val", a->padded_val));
     if (beta == 0) return FMM_OK;
     REQUIRE(y_in, FMM_INVALID_ARGUMENT, "spmv: beta is %g, so y_in must be given", beta);
-    TRY(check_vector("y_in", y_in, a->csr.rows, x));
+    TRY(fmm_check_shape("spmv", "y_in", y_in, x->dtype, a->csr.rows, 1, 1));
     return fmm_check_apart("spmv", y, "y_in", y_in);
+}
+
+/* What algorithms get. `own` has what fmm_call has no place for. */
+static fmm_call call_of(const fmm_exec *exec, const fmm_spmv_operands *own, const fmm_dense *x,
+                        const fmm_dense *y)
+{
+    const fmm_spmv_matrix *a = own->matrix;
+    return (fmm_call){.index = exec->index,
+                      .a = &a->csr,
+                      .val = a->val ? a->val : &ones,
+                      .x = x,
+                      .y = y,
+                      .own = own};
 }
 
 fmm_status fmm_spmv_workspace(const fmm_exec *exec, const fmm_spmv_matrix *a, const fmm_dense *x,
@@ -101,12 +102,7 @@ fmm_status fmm_spmv_workspace(const fmm_exec *exec, const fmm_spmv_matrix *a, co
     *bytes = 0;
     TRY(check(exec, a, x, y_in, y, beta));
     const fmm_spmv_operands own = {a, beta != 0 ? y_in : NULL, alpha, beta};
-    const fmm_call call = {.index = exec->index,
-                           .a = &a->csr,
-                           .val = a->val ? a->val : &ones,
-                           .x = x,
-                           .y = y,
-                           .own = &own};
+    const fmm_call call = call_of(exec, &own, x, y);
     return fmm_workspace(FMM_SPMV, exec, algorithm, &call, bytes);
 }
 
@@ -116,11 +112,6 @@ fmm_status fmm_spmv(const fmm_exec *exec, const fmm_spmv_matrix *a, const fmm_de
 {
     TRY(check(exec, a, x, y_in, y, beta));
     const fmm_spmv_operands own = {a, beta != 0 ? y_in : NULL, alpha, beta};
-    const fmm_call call = {.index = exec->index,
-                           .a = &a->csr,
-                           .val = a->val ? a->val : &ones,
-                           .x = x,
-                           .y = y,
-                           .own = &own};
+    const fmm_call call = call_of(exec, &own, x, y);
     return fmm_run(FMM_SPMV, exec, algorithm, &call, !y->rows);
 }
