@@ -18,7 +18,8 @@
 
 enum { HELD = 8, TILE = HELD * WARP };
 
-/* The call as a kernel's argument. */
+/* The call as a kernel's argument. Each absent operand is a view without data, so that the kernel
+ * has one form for all passes. */
 template <class T> struct plain_args {
     typedef typename sum_of<T>::type A;
     csr_view a;
