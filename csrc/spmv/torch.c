@@ -12,11 +12,11 @@ static bool has_length(frame *f, const char *name, const tensor *t, int64_t leng
                       t->numel, length);
 }
 
-/* Inputs x and, behind it, y, which is absent without elements. */
+/* Inputs x and, behind it, y_in, which is absent without elements. */
 static bool take_vectors(frame *f, int k, fmm_dense *x, fmm_dense *y_in)
 {
     tensor given;
-    if (!frame_take_vector(f, k, "x", x, &given) || !frame_numbers(f, k + 1, "y", y_in))
+    if (!frame_take_vector(f, k, "x", x, &given) || !frame_numbers(f, k + 1, "y_in", y_in))
         return false;
     if (!y_in->data) y_in->dtype = x->dtype;
     return true;
@@ -32,7 +32,7 @@ static bool compute(frame *f, const fmm_spmv_matrix *a, const fmm_dense *x, cons
                                  frame_float(number[1]), frame_int(number[2])));
 }
 
-/* (ptr, idx, eid, plan, val, row, x, y, int format, float alpha, float beta, int algorithm, int
+/* (ptr, idx, eid, plan, val, row, x, y_in, int format, float alpha, float beta, int algorithm, int
  * rows_are) -> y; row is COO's, absent for CSR. */
 FMM_KERNEL(spmv, 8, 1)
 {
@@ -63,7 +63,7 @@ static bool fits(frame *f, const fmm_spmv_matrix *a, const tensor *offsets, cons
     return has_length(f, "order", order, rows) && has_length(f, "offsets", offsets, slices + 1);
 }
 
-/* (offsets, padded_idx, padded_val, order, row, idx, val, x, y, int format, int rows, int width,
+/* (offsets, padded_idx, padded_val, order, row, idx, val, x, y_in, int format, int rows, int width,
  * float alpha, float beta, int algorithm) -> y; row, idx and val are those of HYB. */
 FMM_KERNEL(spmv_padded, 9, 1)
 {
@@ -94,7 +94,7 @@ FMM_KERNEL(spmv_padded, 9, 1)
            compute(f, &a, &x, &y_in, number + 3, out);
 }
 
-#define VECTORS "Tensor x, Tensor y, "
+#define VECTORS "Tensor x, Tensor y_in, "
 #define REST "float alpha, float beta, int algorithm"
 const fmm_torch_operator fmm_torch_spmv[] = {
     {"_spmv",

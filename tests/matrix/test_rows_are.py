@@ -16,7 +16,7 @@ from fusedmm.matrix.structure import EVEN, NEITHER, UNEVEN, UNKNOWN
 
 ops = torch.ops.fusedmm
 SAID = {"rows_are": EVEN, "rows_are_t": UNEVEN}
-TAKE_IT = ["_fused", "_fused_cols", "_fused_mirrored", "_fused_rows", "_sddmm", "_spmm", "sddmm", "spmm"]
+TAKE_IT = ["_fused", "_fused_cols", "_fused_mirrored", "_fused_rows", "_sddmm", "_spmm", "_spmv", "sddmm", "spmm"]
 BEHIND = ["spmm", "sddmm"]  # whose gradients need the transpose, and what is known of it
 
 
@@ -43,6 +43,7 @@ def calls(adj, x, *rows_are):
     kinds = (program, 1, 0, 0)
     yield lambda: ops._spmm(*half, adj.val, x, 0, 0, *rows_are)
     yield lambda: ops.spmm(*whole, adj.val, x, 0, 0, *rows_are)
+    yield lambda: ops._spmv(*half, adj.val, none, x[:, 0], none, 0, 1.0, 0.0, 0, *rows_are)
     yield lambda: ops._sddmm(*half, adj.val, x, x, 0, *rows_are)
     yield lambda: ops.sddmm(*whole, adj.val, x, x, 0, *rows_are)
     yield lambda: ops._fused(*half, none, x, x, x, parse("s").program(), 1, 0, 0, 0, 0, *rows_are)

@@ -149,6 +149,7 @@ FORMULAS = {
     'spmm(A, x, reduce="max")': lambda n: over_rows(n, n.val[:, None] * n.x[n.col], "max"),
     'spmm(A, x, reduce="min")': lambda n: over_rows(n, n.val[:, None] * n.x[n.col], "min"),
     "A @ x": lambda n: n.dense @ n.x,
+    "spmv(A, x[:, 0])": lambda n: n.dense @ n.x[:, 0],
     "sddmm(A, a, b)": lambda n: n.val * n.dot,
     'sddmm(A, a, b, op="add")': combined(torch.add),
     'sddmm(A, a, b, op="sub")': combined(torch.sub),

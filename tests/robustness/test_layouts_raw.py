@@ -83,6 +83,10 @@ def exercise(device: str) -> None:
             )
             sum(t.sum() for t in out).backward()
     torch.autograd.grad(fusedmm.edge_softmax(pattern, val).square().sum(), val)
+    flat = pattern.with_values(val[:, 0].detach())
+    y = torch.rand(NODES, device=device, dtype=torch.float64)
+    fusedmm.spmv(fusedmm.formats.to_coo(flat), y, beta=2, y=y)
+    fusedmm.spmv(fusedmm.formats.to_hyb(flat, width=1), y, beta=2, y=y)
     for make in (nn.GATConv, nn.GATv2Conv, nn.TransformerConv):  # in one step, and in parts
         layer = make(FEAT, FEAT, heads=HEADS, dropout=0.5).double().to(device)
         layer(q[:, 0], edges).square().sum().backward()
