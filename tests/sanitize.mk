@@ -44,7 +44,7 @@ build/$(1)/tests/%: tests/c/%.c $(wildcard tests/c/*.h) build/$(1)/fusedmm/libfu
 	    -Wl,-rpath,$(CURDIR)/build/$(1)/fusedmm
 endef
 $(eval $(call build,asan,gcc,-O1 -fsanitize=address,$(UNDEFINED),$(GCC_KERNELS)))
-$(eval $(call build,tsan,clang,-O1 -fsanitize=thread,,-O0))
+$(eval $(call build,tsan,gcc,-O1 -fsanitize=thread,,-O0))
 $(eval $(call build,fuzz,clang,-O1 -fsanitize=address,$(UNDEFINED) -fsanitize=fuzzer-no-link,$(CLANG_KERNELS)))
 $(eval $(call build,coverage,gcc,-O0 --coverage -fprofile-update=atomic))
 
@@ -54,7 +54,7 @@ build/fuzz/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(addp
 # Programs that have the fault which their gate must find.
 build/planted/%: tests/planted/%.c build/asan/fusedmm/libfusedmm.so build/tsan/fusedmm/libfusedmm.so
 	@mkdir -p $(@D)
-	$(if $(findstring race,$@),clang -fsanitize=thread,gcc -fsanitize=address $(UNDEFINED)) $(CHECKED) -O1 $< -o $@ \
+	gcc $(CHECKED) -O1 $(if $(findstring race,$@),-fsanitize=thread,-fsanitize=address $(UNDEFINED)) $< -o $@ \
 	    -L$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm -lfusedmm -lpthread \
 	    -Wl,-rpath,$(CURDIR)/$(if $(findstring race,$@),build/tsan,build/asan)/fusedmm
 build/planted/fusedmm/libfusedmm.so: csrc/torch/frame.c $(addprefix build/asan/,$(OBJECTS))
