@@ -1,8 +1,9 @@
 /* SpMV `sell`: slices of rows of similar length, each padded to its own longest row.
  *
- *     slice 0    order[0]   e e e e       lane 0      the lanes of a slice read side by side; a
- * slice order[1]   e e e -1      lane 1      of 32 rows has a warp, and ends where its slice 1
- * order[2]   e e           lane 0      longest row ends order[3]   e -1          lane 1
+ *     slice 0    order[0]   e e e e       lane 0      the lanes of a slice read side by side;
+ *                order[1]   e e e -1      lane 1      a slice of 32 rows has a warp, and ends
+ *     slice 1    order[2]   e e           lane 0      where its longest row ends
+ *                order[3]   e -1          lane 1
  *
  * Thread k owns place k of the order, so slices of any width work; those that do not fill warps
  * only read less evenly. Its entries are as many places apart as the slice has rows, and four of
