@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
     int64_t begin;
     const int64_t entries = row_range(s.a, i, &begin);
     if (int64_t(blockIdx.y) * B >= entries) return;
-    const T *const x = s.x + i * s.x_row + h * s.x_head;
+    const T *const x = s.x.at(i, h);
     sums<T, HELD> sum;
     sum.start();
     for (int64_t at = int64_t(blockIdx.y) * B; at < entries; at += step) {
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
         const int32_t j = at + threadIdx.x < entries ? column_of(s, p) : -1;
         column[threadIdx.x] = j;
         if (j >= 0) {
-            const T *const y = s.y + j * s.y_row + h * s.y_head;
+            const T *const y = s.y.at(j, h);
             sums<T> dot;
             dot.start();
             for (int64_t c = 0; c < s.feat; c++) {
@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
         __syncthreads();
         for (int k = 0; k < B && at + k < entries; k++) {
             if (column[k] < 0) continue;
-            const T *const z = s.z + column[k] * s.z_row + h * s.z_head;
+            const T *const z = s.z.at(column[k], h);
 #pragma unroll
             for (int n = 0; n < HELD; n++) {
                 const int64_t c = threadIdx.x + n * B;
@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
 #pragma unroll
     for (int n = 0; n < HELD; n++) {
         const int64_t c = threadIdx.x + n * B;
-        if (c < s.feat_out) atomicAdd(s.out + i * s.out_row + h * s.out_head + c, sum.total(n));
+        if (c < s.feat_out) atomicAdd(s.out.at(i, h) + c, sum.total(n));
     }
 }
 
@@ -82,8 +82,8 @@ template <int B> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
     const fmm_dense *out = fmm_fusion_of(call)->out;
     return run_fused(exec, call, [&](auto s) {
         for (int64_t h = 0; h < out->heads; h++)
-            cudaMemset2DAsync(s.out + h * s.out_head, (size_t)s.out_row * sizeof *s.out, 0,
-                              (size_t)s.feat_out * sizeof *s.out, (size_t)s.a.rows,
+            cudaMemset2DAsync(s.out.data + h * s.out.head, (size_t)s.out.row * sizeof *s.out.data,
+                              0, (size_t)s.feat_out * sizeof *s.out.data, (size_t)s.a.rows,
                               stream_of(exec));
         const dim3 grid = grid_of(s.a.rows, blocks_of_row(call, B), out->heads);
         if (call->a->nnz) blocks_atomic<B><<<grid, B, 0, stream_of(exec)>>>(s);

@@ -8,6 +8,11 @@
  * channels are 16 KB, which L1 still holds. What it leaves: that second read, a butterfly of five
  * shuffles for every entry, the balance of the rows, and lanes without a channel in narrow ones.
  *
+ *     a warp, 32 entries of its row at a time
+ *     scores      one entry after the other: lanes along the channels, then their sum to lane k
+ *     weights     lane k: the edge function of entry k
+ *     sums        one entry after the other: its weight from lane k, lanes along the channels
+ *
  * Expected: far ahead of blocks_atomic and of two calls that share its plainness; behind kernels
  * that keep the rows in registers and cut long ones.
  *
@@ -27,7 +32,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
 #pragma unroll
     for (int n = 0; n < PER; n++) {
         const int c = lane + n * WARP;
-        own[n] = c < s.feat ? __ldg(s.x + i * s.x_row + h * s.x_head + c) : T(0);
+        own[n] = c < s.feat ? __ldg(s.x.at(i, h) + c) : T(0);
     }
     sums<T, PER> sum;
     sum.start();
@@ -39,7 +44,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
         for (int k = 0; k < WARP; k++) {
             const int32_t j = __shfl_sync(ALL, mine, k);
             if (j < 0) continue;
-            const T *const y = s.y + j * s.y_row + h * s.y_head;
+            const T *const y = s.y.at(j, h);
             T dot = T(0);
 #pragma unroll
             for (int n = 0; n < PER; n++) {
@@ -55,7 +60,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
             const int32_t j = __shfl_sync(ALL, mine, k);
             const T w = __shfl_sync(ALL, weight, k);
             if (j < 0) continue;
-            const T *const z = s.z + j * s.z_row + h * s.z_head;
+            const T *const z = s.z.at(j, h);
 #pragma unroll
             for (int n = 0; n < PER; n++) {
                 const int c = lane + n * WARP;
@@ -67,7 +72,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
 #pragma unroll
     for (int n = 0; n < PER; n++) {
         const int c = lane + n * WARP;
-        if (c < s.feat_out) s.out[i * s.out_row + h * s.out_head + c] = sum.total(n);
+        if (c < s.feat_out) s.out.at(i, h)[c] = sum.total(n);
     }
 }
 

@@ -1,5 +1,9 @@
 /* What the lessons share: their operands, sums that stay short, and how one is listed and launched.
  *
+ *     lessons.cu ---- loads ----> a lesson's list ---- run(exec, call) ----> run_spmm, run_sddmm
+ *                                                                                 |
+ *     kernel<<<grid>>>(operands) <---- launch(operands), the lesson's own <--- the call's dtype
+ *
  * A lesson is one published way to share out the work of SpMM, SDDMM or fused (lesson_fused.cuh),
  * for f32 and f64, kept close to how its paper draws it. None is tuned: the point is to see what
  * one idea gives. All of them take edge values of any dtype, an edge order, heads (grid z) and
@@ -46,23 +50,27 @@ template <int WIDTH, class T> static __device__ __forceinline__ T lane_sum(T v)
     return v;
 }
 
-template <class T> struct spmm_args {
-    csr_view a;
-    edge_view val;
-    const T *x;
-    T *y;
-    int64_t feat, x_row, x_head, y_row, y_head;
-    __device__ __forceinline__ const T *x_at(int64_t j, int64_t h) const
+/* A dense operand: the numbers of row i and head h lie side by side from at(i, h) on. */
+template <class T> struct dense {
+    T *data;
+    int64_t row, head;
+    __device__ __forceinline__ T *at(int64_t i, int64_t h) const
     {
-        return x + j * x_row + h * x_head;
-    }
-    __device__ __forceinline__ T *y_at(int64_t i, int64_t h) const
-    {
-        return y + i * y_row + h * y_head;
+        return data + i * row + h * head;
     }
 };
 
-/* An entry of the matrix as SpMM uses it; j < 0: skip it. */
+/* y = A x, of `feat` channels a head. */
+template <class T> struct spmm_args {
+    csr_view a;
+    edge_view val;
+    dense<const T> x;
+    dense<T> y;
+    int64_t feat;
+};
+
+/* An entry of the matrix as SpMM uses it; j < 0: skip it. Column and value travel together, since
+ * whoever needs one needs the other. */
 template <class T> struct entry {
     int32_t j;
     T w;
@@ -76,12 +84,13 @@ static __device__ __forceinline__ entry<T> fetch(const spmm_args<T> &s, int64_t 
     return entry<T>{j, edge_value<T>(s.val, edge_of(s.val, p), h)};
 }
 
+/* e = val times a b^T at the entries of s. */
 template <class T> struct sddmm_args {
     csr_view s;
     edge_view val;
-    const T *a, *b;
-    T *e;
-    int64_t feat, a_row, a_head, b_row, b_head, e_row, e_head;
+    dense<const T> a, b;
+    dense<T> e;
+    int64_t feat;
 };
 
 /* The row of entry p, found by bisection: the last whose first entry is not past it. */
@@ -98,12 +107,13 @@ static __device__ __forceinline__ int64_t row_of(const csr_view &s, int64_t p)
     return low;
 }
 
+/* The result of entry p. Where it goes is the caller's order, which is checked like an index: two
+ * entries never share a place, so there is one owner and no atomic. */
 template <class T>
 static __device__ __forceinline__ void finish(const sddmm_args<T> &s, int64_t p, int64_t h, T dot)
 {
     const int64_t edge = edge_at(s.val, p);
-    if (is_edge(s.val, edge))
-        s.e[edge * s.e_row + h * s.e_head] = dot * edge_value<T>(s.val, edge, h);
+    if (is_edge(s.val, edge)) *s.e.at(edge, h) = dot * edge_value<T>(s.val, edge, h);
 }
 
 /* Entry p of row i by one thread, from start to end. */
@@ -115,8 +125,7 @@ static __device__ __forceinline__ void one_entry(const sddmm_args<T> &s, int64_t
     sums<T> dot;
     dot.start();
     if ((uint32_t)j < (uint32_t)s.s.cols) {
-        const T *const a = s.a + i * s.a_row + h * s.a_head;
-        const T *const b = s.b + j * s.b_row + h * s.b_head;
+        const T *const a = s.a.at(i, h), *const b = s.b.at(j, h);
         for (int64_t c = 0; c < s.feat; c++) {
             dot.part[0] += __ldg(a + c) * __ldg(b + c);
             dot.fold(1);
@@ -136,61 +145,51 @@ static inline bool lesson_supports(const fmm_call *call)
            call->a->rows <= INT32_MAX && call->a->nnz <= INT32_MAX * (int64_t)WARP;
 }
 
+/* What the kernels get of an operand: they know its type, and its sizes from the matrix. */
+template <class T> static dense<T> dense_of(const fmm_dense *d)
+{
+    return dense<T>{static_cast<T *>(d->data), d->row_stride, d->head_stride};
+}
+
+/* A call's operands for kernels of one type, which is that of the last argument. */
 template <class T> static spmm_args<T> spmm_of(const fmm_call *call, T)
 {
-    const fmm_dense *x = call->x, *y = call->y;
-    return spmm_args<T>{view_csr(call->a),
-                        view_edges(call->a, call->val),
-                        static_cast<const T *>(x->data),
-                        static_cast<T *>(y->data),
-                        x->feat,
-                        x->row_stride,
-                        x->head_stride,
-                        y->row_stride,
-                        y->head_stride};
+    return spmm_args<T>{view_csr(call->a), view_edges(call->a, call->val),
+                        dense_of<const T>(call->x), dense_of<T>(call->y), call->x->feat};
 }
 
 template <class T> static sddmm_args<T> sddmm_of(const fmm_call *call, T)
 {
-    const fmm_dense *a = call->x, *b = call->b, *e = call->y;
-    return sddmm_args<T>{view_csr(call->a),
-                         view_edges(call->a, call->val),
-                         static_cast<const T *>(a->data),
-                         static_cast<const T *>(b->data),
-                         static_cast<T *>(e->data),
-                         a->feat,
-                         a->row_stride,
-                         a->head_stride,
-                         b->row_stride,
-                         b->head_stride,
-                         e->row_stride,
-                         e->head_stride};
+    return sddmm_args<T>{view_csr(call->a),          view_edges(call->a, call->val),
+                         dense_of<const T>(call->x), dense_of<const T>(call->b),
+                         dense_of<T>(call->y),       call->x->feat};
 }
 
-/* Runs launch(operands) for the call's dtype with its device current. */
+/* Runs launch(a number of the dtype) with the call's device current. */
+template <class Launch>
+static fmm_status run_lesson(const char *op, const fmm_exec *exec, fmm_dtype dtype, Launch launch)
+{
+    int before;
+    TRY(cuda_enter(op, exec, &before));
+    if (dtype == FMM_F32)
+        launch(float());
+    else
+        launch(double());
+    return cuda_leave(op, exec, before);
+}
+
+/* The same with launch(operands). */
 template <class Launch>
 static fmm_status run_spmm(const fmm_exec *exec, const fmm_call *call, Launch launch)
 {
-    int before;
-    TRY(cuda_enter("spmm", exec, &before));
-    if (call->x->dtype == FMM_F32)
-        launch(spmm_of(call, float()));
-    else
-        launch(spmm_of(call, double()));
-    return cuda_leave("spmm", exec, before);
+    return run_lesson("spmm", exec, call->x->dtype, [&](auto t) { launch(spmm_of(call, t)); });
 }
 
 template <class Launch>
 static fmm_status run_sddmm(const fmm_exec *exec, const fmm_call *call, Launch launch)
 {
     if (!call->a->rows || !call->a->nnz) return FMM_OK;
-    int before;
-    TRY(cuda_enter("sddmm", exec, &before));
-    if (call->x->dtype == FMM_F32)
-        launch(sddmm_of(call, float()));
-    else
-        launch(sddmm_of(call, double()));
-    return cuda_leave("sddmm", exec, before);
+    return run_lesson("sddmm", exec, call->x->dtype, [&](auto t) { launch(sddmm_of(call, t)); });
 }
 
 /* x blocks along x; y and z are heads and tiles, which lesson_supports bounds. */

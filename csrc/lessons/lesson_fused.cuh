@@ -1,22 +1,27 @@
 /* What the lessons of fused share: their operands, the weight of an entry, and what they decline.
  *
  * They take dot products, the message z, sums and any edge function: the interpreter is the
- * package's, so that a lesson differs from it in how the work is shared out and in nothing else. */
+ * package's, so that a lesson differs from it in how the work is shared out and in nothing else.
+ *
+ *     entry (i, j)    score = < x[i], y[j] >    weight_of(score, value)    out[i] += weight z[j]
+ *                     the lesson's own          here                       the lesson's own */
 #ifndef FMM_LESSON_FUSED_CUH
 #define FMM_LESSON_FUSED_CUH
 
 #include "../fused/cuda_edge.cuh"
 #include "lesson.cuh"
 
+/* x and y have `feat` channels a head, z and the output `feat_out`. */
 template <class T> struct fused_args {
     csr_view a;
     edge_view val;
-    const T *x, *y, *z;
-    T *out;
-    int64_t feat, feat_out, x_row, x_head, y_row, y_head, z_row, z_head, out_row, out_head;
+    dense<const T> x, y, z;
+    dense<T> out;
+    int64_t feat, feat_out;
     edge_program<T> edge;
 };
 
+/* The edge function of entry p. Common functions have a direct form; the rest are interpreted. */
 template <class T>
 static __device__ __forceinline__ T weight_of(const fused_args<T> &s, int64_t p, int64_t h, T score)
 {
@@ -33,6 +38,7 @@ static __device__ __forceinline__ int32_t column_of(const fused_args<T> &s, int6
     return (uint32_t)j < (uint32_t)s.a.cols ? j : -1;
 }
 
+/* The guard of every lesson of fused. A function in C cannot run on the card. */
 static inline bool lesson_fused_supports(const fmm_call *call)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
@@ -42,25 +48,18 @@ static inline bool lesson_fused_supports(const fmm_call *call)
            call->a->rows <= INT32_MAX;
 }
 
+/* A call's operands for kernels of one type, which is that of the last argument. */
 template <class T> static fused_args<T> fused_of(const fmm_call *call, T)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
     return fused_args<T>{view_csr(call->a),
                          view_edges(call->a, call->val),
-                         static_cast<const T *>(f->x->data),
-                         static_cast<const T *>(f->y->data),
-                         static_cast<const T *>(f->z->data),
-                         static_cast<T *>(f->out->data),
+                         dense_of<const T>(f->x),
+                         dense_of<const T>(f->y),
+                         dense_of<const T>(f->z),
+                         dense_of<T>(f->out),
                          f->x->feat,
                          f->out->feat,
-                         f->x->row_stride,
-                         f->x->head_stride,
-                         f->y->row_stride,
-                         f->y->head_stride,
-                         f->z->row_stride,
-                         f->z->head_stride,
-                         f->out->row_stride,
-                         f->out->head_stride,
                          edge_of_fusion<T>(f)};
 }
 
@@ -68,14 +67,9 @@ template <class T> static fused_args<T> fused_of(const fmm_call *call, T)
 template <class Launch>
 static fmm_status run_fused(const fmm_exec *exec, const fmm_call *call, Launch launch)
 {
-    int before;
     if (!call->a->rows) return FMM_OK;
-    TRY(cuda_enter("fused", exec, &before));
-    if (fmm_fusion_of(call)->x->dtype == FMM_F32)
-        launch(fused_of(call, float()));
-    else
-        launch(fused_of(call, double()));
-    return cuda_leave("fused", exec, before);
+    return run_lesson("fused", exec, fmm_fusion_of(call)->x->dtype,
+                      [&](auto t) { launch(fused_of(call, t)); });
 }
 
 #endif

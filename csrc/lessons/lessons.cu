@@ -1,33 +1,34 @@
-/* The plug-in: registers every lesson. A lesson is one file and one line here. */
+/* The plug-in: registers every lesson. A lesson is one file and one line here.
+ *
+ *     fusedmm.load_algorithms(path) --- calls ---> FMM_PLUGIN --- adds ---> each file's list
+ *
+ * The lists are arrays that end with an entry without a name. They have to stay where they are,
+ * because the library that loads the plug-in keeps their addresses. Each is defined in the file of
+ * its name. */
 #include "lesson.cuh"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-#define SPMM_LESSONS(X)                                                                            \
-    X(spmm_thread_per_output)                                                                      \
-    X(spmm_shared)                                                                                 \
-    X(spmm_row_split)                                                                              \
-    X(spmm_multi_spmv)                                                                             \
-    X(spmm_crc)                                                                                    \
-    X(spmm_row_vector)                                                                             \
-    X(spmm_merge_path)                                                                             \
-    X(spmm_gather_wall)
-#define SDDMM_LESSONS(X)                                                                           \
-    X(sddmm_edge_search)                                                                           \
-    X(sddmm_dense_grid)                                                                            \
-    X(sddmm_row_blocks)                                                                            \
-    X(sddmm_row_vector)                                                                            \
-    X(sddmm_dynamic)
-#define FUSED_LESSONS(X)                                                                           \
-    X(fused_blocks_atomic)                                                                         \
-    X(fused_row_vector)
+#define LESSONS(X)                                                                                 \
+    X(FMM_SPMM, spmm_thread_per_output)                                                            \
+    X(FMM_SPMM, spmm_shared)                                                                       \
+    X(FMM_SPMM, spmm_row_split)                                                                    \
+    X(FMM_SPMM, spmm_multi_spmv)                                                                   \
+    X(FMM_SPMM, spmm_crc)                                                                          \
+    X(FMM_SPMM, spmm_row_vector)                                                                   \
+    X(FMM_SPMM, spmm_merge_path)                                                                   \
+    X(FMM_SPMM, spmm_gather_wall)                                                                  \
+    X(FMM_SDDMM, sddmm_edge_search)                                                                \
+    X(FMM_SDDMM, sddmm_dense_grid)                                                                 \
+    X(FMM_SDDMM, sddmm_row_blocks)                                                                 \
+    X(FMM_SDDMM, sddmm_row_vector)                                                                 \
+    X(FMM_SDDMM, sddmm_dynamic)                                                                    \
+    X(FMM_FUSED, fused_blocks_atomic)                                                              \
+    X(FMM_FUSED, fused_row_vector)
 
-#define X(list) extern fmm_algorithm list[];
-SPMM_LESSONS(X)
-SDDMM_LESSONS(X)
-FUSED_LESSONS(X)
-#undef X
+#define DECLARE(op, list) extern fmm_algorithm list[];
+LESSONS(DECLARE)
 
 static const fmm_host *host_of_errors;
 
@@ -42,23 +43,18 @@ extern "C" fmm_status fmm_fail(fmm_status status, const char *format, ...)
     return host_of_errors->fail(status, text);
 }
 
+/* The library gives every algorithm a number, and refuses a name that it has already. */
 static fmm_status add_all(const fmm_host *host, fmm_operator op, fmm_algorithm *list)
 {
     for (; list->name; list++) TRY(host->add(op, FMM_CUDA, list));
     return FMM_OK;
 }
 
+/* What load_algorithms calls, once. */
 FMM_PLUGIN
 {
     host_of_errors = host;
-#define X(list) TRY(add_all(host, FMM_SPMM, list));
-    SPMM_LESSONS(X)
-#undef X
-#define X(list) TRY(add_all(host, FMM_SDDMM, list));
-    SDDMM_LESSONS(X)
-#undef X
-#define X(list) TRY(add_all(host, FMM_FUSED, list));
-    FUSED_LESSONS(X)
-#undef X
+#define ADD(op, list) TRY(add_all(host, op, list));
+    LESSONS(ADD)
     return FMM_OK;
 }

@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(BLOCK) edge_shared(const sddmm_args<T> 
         if (p <= last) one_entry(s, p, row_of(s.s, p), h);
         return;
     }
-    const T *const a = s.a + i * s.a_row + h * s.a_head;
+    const T *const a = s.a.at(i, h);
     for (int64_t c = threadIdx.x; c < s.feat; c += BLOCK) row[c] = __ldg(a + c);
     __syncthreads();
     if (p > last) return;
@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(BLOCK) edge_shared(const sddmm_args<T> 
     sums<T> dot;
     dot.start();
     if ((uint32_t)j < (uint32_t)s.s.cols) {
-        const T *const b = s.b + j * s.b_row + h * s.b_head;
+        const T *const b = s.b.at(j, h);
         for (int64_t c = 0; c < s.feat; c++) {
             dot.part[0] += row[c] * __ldg(b + c);
             dot.fold(1);
@@ -54,8 +54,8 @@ static __global__ void __launch_bounds__(BLOCK) edge_shared(const sddmm_args<T> 
 template <int B> static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_sddmm(exec, call, [&](auto s) {
-        edge_search<B>
-            <<<grid_of(ceil_div(s.s.nnz, B), 1, call->x->heads), B, 0, stream_of(exec)>>>(s);
+        const dim3 grid = grid_of(ceil_div(s.s.nnz, B), 1, call->x->heads);
+        edge_search<B><<<grid, B, 0, stream_of(exec)>>>(s);
     });
 }
 

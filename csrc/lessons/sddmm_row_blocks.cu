@@ -5,6 +5,10 @@
  * entries, so a row of one entry leaves B - 1 threads idle: the map pays for rows of about B and
  * more.
  *
+ *     rows        0: 5 entries    1: none    2: 70 entries              B = 64
+ *     blocks      |0: 5, 59 idle|            |1: 64      |2: 6, 58 idle|
+ *     first       0               1          1                          3 in all
+ *
  * What differs is who makes the map from blocks to rows. padded_rows makes it on the host: ptr is
  * copied there, which waits for all earlier work, and the map is copied back; so it is made anew in
  * every call, and no CUDA graph can hold it. row_blocks counts blocks per row on the GPU, scans the

@@ -20,14 +20,14 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const sddmm_args<T> s
     const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / NT, h = blockIdx.z;
     int64_t begin = 0;
     const int64_t entries = i < s.s.rows ? row_range(s.s, i, &begin) : 0;
-    const T *const a = s.a + i * s.a_row + h * s.a_head;
+    const T *const a = s.a.at(i, h);
     /* All lanes of a warp stay for the shuffles, as long as its longest row lasts. */
     for (int64_t k = 0; __any_sync(ALL, k < entries); k++) {
         sums<T> dot;
         dot.start();
         const int32_t j = k < entries ? __ldg(s.s.idx + begin + k) : -1;
         if ((uint32_t)j < (uint32_t)s.s.cols) {
-            const T *const b = s.b + j * s.b_row + h * s.b_head;
+            const T *const b = s.b.at(j, h);
             for (int64_t c = lane; c < s.feat; c += NT) {
                 dot.part[0] += __ldg(a + c) * __ldg(b + c);
                 dot.fold(1);

@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(WARP *ROWS) row_cache(const spmm_args<T
         for (int k = 0; k < count; k++) {
             const entry<T> e = tile[k];
             if (e.j < 0) continue;
-            const T *const x = s.x_at(e.j, h) + c;
+            const T *const x = s.x.at(e.j, h) + c;
 #pragma unroll
             for (int t = 0; t < C; t++)
                 if (c + t * WARP < s.feat) sum.part[t] += e.w * __ldg(x + t * WARP);
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(WARP *ROWS) row_cache(const spmm_args<T
     }
 #pragma unroll
     for (int t = 0; t < C; t++)
-        if (c + t * WARP < s.feat) s.y_at(i, h)[c + t * WARP] = sum.total(t);
+        if (c + t * WARP < s.feat) s.y.at(i, h)[c + t * WARP] = sum.total(t);
 }
 
 template <int C> static fmm_status run(const fmm_exec *exec, const fmm_call *call)

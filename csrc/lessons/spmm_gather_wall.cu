@@ -8,6 +8,11 @@
  * pieces, so that nothing waits for a hub. The least time of the four is what a kernel that reads
  * values too, and adds in a fixed order, can be held against.
  *
+ *     the plan      long rows in pieces | bundles of 2^shift rows, the longest first | empty rows
+ *     a group       LANES lanes take one piece, or one bundle, row after row
+ *     a row of x    |lane 0|lane 1|lane 2| ... |lane 0|lane 1| ...    16 bytes each, PER times
+ *     in flight     entry e, e + 1, ... e + FLY - 1: all their loads are issued before one is used
+ *
  * Expected: nobody is faster, save by reading fewer rows: several rows of the matrix at a time that
  * share columns, as pruned networks' layers allow. Sums of long rows differ from run to run.
  *
@@ -16,12 +21,15 @@
 #include "../cuda/segments.cuh"
 #include "lesson.cuh"
 
+/* SpMM's operands and the plan that deals them; shift: rows of a bundle, as a power of two. */
 template <class T> struct wall_args {
     spmm_args<T> s;
     plan_view plan;
     int32_t shift;
 };
 
+/* Adds 16 bytes of sums to y. A card of 9.0 has one atomic for all four floats; each number is
+ * added whole in either way, but in an order that no run repeats. */
 static __device__ __forceinline__ void add_pack(float *to, const float *v)
 {
 #if __CUDA_ARCH__ >= 900
@@ -45,10 +53,12 @@ template <class T> static __global__ void clear_long(const __grid_constant__ wal
     for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < packs;
          t += int64_t(gridDim.x) * BLOCK) {
         const int64_t k = t / each, row = clamp(__ldg(w.plan.order + k), 0, w.s.a.rows - 1);
-        *reinterpret_cast<uint4 *>(w.s.y_at(row, 0) + (t - k * each) * VEC) = uint4{0, 0, 0, 0};
+        *reinterpret_cast<uint4 *>(w.s.y.at(row, 0) + (t - k * each) * VEC) = uint4{0, 0, 0, 0};
     }
 }
 
+/* Group k of the grid has item k of the plan. Tiles of columns that one group does not span lie
+ * along y of the grid, and read the entries again. */
 template <class T, int LANES, int PER, int FLY>
 static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
     gather_wall(const __grid_constant__ wall_args<T> w)
@@ -67,6 +77,7 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
 #pragma unroll
     for (int i = 0; i < PER; i++) in[i] = column + i * STEP < s.feat;
 
+    /* Rows without entries belong to no item: the groups share them out and write their zeros. */
     const int64_t items = max(count_items(counts, w.shift), int64_t(1));
     if (k < items)
         for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += items) {
@@ -75,11 +86,13 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
 #pragma unroll
             for (int i = 0; i < PER; i++)
                 if (in[i])
-                    store<T, VEC>(s.y_at(clamp(__ldg(at), 0, s.a.rows - 1), 0) + column + i * STEP,
+                    store<T, VEC>(s.y.at(clamp(__ldg(at), 0, s.a.rows - 1), 0) + column + i * STEP,
                                   zeros);
         }
 
-    const T *const x = s.x + column;
+    /* Each lane reads the columns of EACH entries of a chunk, which shuffles hand round. -1 stands
+     * for no entry, and what lies outside of the matrix for its last column. */
+    const T *const x = s.x.data + column;
     int32_t near[EACH], near_next[EACH];
     auto fetch_columns = [&](const span &from, int at, int32_t *to) {
 #pragma unroll
@@ -91,11 +104,14 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
                     (int32_t)min((uint32_t)__ldg(s.a.idx + from.begin + p), (uint32_t)s.a.cols - 1);
         }
     };
+    /* The columns of the next chunk, or of the next row's first, are on their way while this chunk
+     * is gathered, so that no row starts with a wait. */
     span now = span_of_lane<LANES>(mine, 0);
     fetch_columns(now, 0, near);
     for (int r = 0; r < rows; r++) {
         span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
         if (r + 1 == LANES) next.length = 0;
+        /* One sum per number: order and length of the additions are no matter here. */
         T sum[PER][VEC] = {};
         const int longest = max(most_in_warp<LANES>(now.length), 1);
         for (int done = 0; done < longest; done += CHUNK) {
@@ -106,12 +122,13 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
 #pragma unroll
             for (int c = 0; c < CHUNK; c += FLY) {
                 if (c && done + c >= longest) break;
+                /* All loads first: their number in flight is what this lesson varies. */
                 PACK(T, VEC) row[FLY][PER];
 #pragma unroll
                 for (int f = 0; f < FLY; f++) {
                     const int32_t j =
                         __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
-                    const T *const from = x + uint64_t(uint32_t(j)) * (uint32_t)s.x_row;
+                    const T *const from = x + uint64_t(uint32_t(j)) * (uint32_t)s.x.row;
                     const T *const none = reinterpret_cast<const T *>(&no_row);
 #pragma unroll
                     for (int i = 0; i < PER; i++)
@@ -130,10 +147,11 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
 #pragma unroll
             for (int e = 0; e < EACH; e++) near[e] = near_next[e];
         }
+        /* Only now are the cleared rows needed: the kernel that clears them has run meanwhile. */
         if (r == 0) wait_for_previous();
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            T *const to = s.y_at(now.row, 0) + column + i * STEP;
+            T *const to = s.y.at(now.row, 0) + column + i * STEP;
             if (in[i] && item.count == 0 && r == 0) add_pack(to, sum[i]);
             if (in[i] && r < item.count) store<T, VEC>(to, sum[i]);
         }
@@ -141,6 +159,7 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
     }
 }
 
+/* The kernel that clears lets this one start early, where the device can do so. */
 template <int LANES, int PER, int FLY, class T>
 static void launch(const fmm_exec *exec, wall_args<T> w)
 {
@@ -164,13 +183,14 @@ static void launch(const fmm_exec *exec, wall_args<T> w)
     cudaLaunchKernelEx(&config, gather_wall<T, LANES, PER, FLY>, w);
 }
 
+/* The fewest lanes that span a row in PER loads each. */
 template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_spmm(exec, call, [&](auto s) {
         const fmm_csr *a = call->a;
-        const wall_args<std::remove_const_t<std::remove_reference_t<decltype(*s.x)>>> w = {
+        const wall_args<std::remove_reference_t<decltype(*s.y.data)>> w = {
             s, view_plan(a->plan, a->rows, a->nnz, plan_slots(a)), 0};
-        const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x), 16 * PER);
+        const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16 * PER);
         if (loads <= 2) return launch<2, PER, FLY>(exec, w);
         if (loads <= 4) return launch<4, PER, FLY>(exec, w);
         if (loads <= 8) return launch<8, PER, FLY>(exec, w);
@@ -179,6 +199,7 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
     });
 }
 
+/* Loads of 16 bytes, and 32-bit places of rows of x. */
 static bool supports(const fmm_call *call)
 {
     const int64_t vec = call->x->dtype == FMM_F64 ? 2 : 4;
@@ -189,12 +210,14 @@ static bool supports(const fmm_call *call)
            lies_in_packs(call->y, bytes, vec);
 }
 
+/* The name says PER and FLY, which are the template's. */
 static fmm_algorithm wall(const char *name, lesson_run *run)
 {
     return lesson(name, "gathers and adds rows of x, nothing else", "this project", run, supports,
                   NULL, false);
 }
 
+/* Which of them is least depends on the width of the rows: all are tried. */
 extern fmm_algorithm spmm_gather_wall[];
 fmm_algorithm spmm_gather_wall[] = {
     wall("gather_wall:1x4", run<1, 4>),

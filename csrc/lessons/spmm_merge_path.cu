@@ -9,6 +9,10 @@
  * atomically, and the bits repeat. The price is a bisection per piece and tile, and the second
  * kernel.
  *
+ *     items     e e e | e | | e e e e e e e | ...     e: an entry, |: a row ends
+ *     pieces    [ piece 0 ] [ piece 1 ] [ piece 2 ]   as long as each other, one warp each
+ *                             the row that is open at a piece's end is carried to the second kernel
+ *
  * Expected: ahead of the row kernels on graphs with hubs, behind them where rows are even.
  *
  * Source: Merrill and Garland, "Merge-Based Parallel Sparse Matrix-Vector Multiplication", SC 2016;
@@ -63,11 +67,11 @@ static __global__ void __launch_bounds__(WARP *WARPS)
             for (int k = 0; k < count; k++) {
                 const int32_t j = __shfl_sync(ALL, mine.j, k);
                 const T w = __shfl_sync(ALL, mine.w, k);
-                if (j >= 0 && c < s.feat) sum += w * __ldg(s.x_at(j, h) + c);
+                if (j >= 0 && c < s.feat) sum += w * __ldg(s.x.at(j, h) + c);
             }
         }
         at.p = stop;
-        if (ends && c < s.feat) s.y_at(at.row, h)[c] = sum;
+        if (ends && c < s.feat) s.y.at(at.row, h)[c] = sum;
         if (!ends && c < s.feat) carry.sum[(piece * gridDim.z + h) * s.feat + c] = sum;
         if (!ends && c == 0 && h == 0) carry.row[piece] = at.row;
     }
@@ -89,7 +93,7 @@ static __global__ void __launch_bounds__(WARP *WARPS)
         sum.part[0] += carry.sum[(k * gridDim.z + h) * s.feat + c];
         sum.fold(1);
     }
-    s.y_at(row, h)[c] += sum.total();
+    s.y.at(row, h)[c] += sum.total();
 }
 
 static int64_t pieces_of(const fmm_csr *a) { return ceil_div(a->rows + a->nnz, PIECE); }
@@ -109,8 +113,7 @@ static size_t workspace(const fmm_call *call)
 static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_spmm(exec, call, [&](auto s) {
-        typedef
-            typename std::remove_cv<typename std::remove_reference<decltype(*s.y)>::type>::type T;
+        typedef std::remove_reference_t<decltype(*s.y.data)> T;
         const carries<T> carry = {
             reinterpret_cast<T *>(static_cast<char *>(exec->workspace) + rows_bytes(call->a)),
             static_cast<int64_t *>(exec->workspace), pieces_of(call->a)};

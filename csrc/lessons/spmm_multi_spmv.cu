@@ -12,57 +12,32 @@
  * Guard: columns run along grid y, which takes every 65,535th. */
 #include "lesson.cuh"
 
-template <class T> static __global__ void __launch_bounds__(BLOCK) spmv_scalar(const spmm_args<T> s)
+template <int LANES, class T>
+static __global__ void __launch_bounds__(BLOCK) spmv(const spmm_args<T> s)
 {
-    const int64_t i = int64_t(blockIdx.x) * BLOCK + threadIdx.x, h = blockIdx.z;
-    if (i >= s.a.rows) return;
+    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES, h = blockIdx.z;
+    const int lane = threadIdx.x % LANES;
+    if (i >= s.a.rows) return; /* whole groups */
     int64_t begin;
     const int64_t terms = row_range(s.a, i, &begin);
     for (int64_t c = blockIdx.y; c < s.feat; c += gridDim.y) {
         sums<T> sum;
         sum.start();
-        for (int64_t p = begin; p < begin + terms; p++) {
+        for (int64_t p = begin + lane; p < begin + terms; p += LANES) {
             const entry<T> e = fetch(s, p, h);
-            if (e.j >= 0) sum.part[0] += e.w * __ldg(s.x_at(e.j, h) + c);
+            if (e.j >= 0) sum.part[0] += e.w * __ldg(s.x.at(e.j, h) + c);
             sum.fold(1);
         }
-        s.y_at(i, h)[c] = sum.total();
+        const T total = lane_sum<LANES>(sum.total());
+        if (lane == 0) s.y.at(i, h)[c] = total;
     }
 }
 
-template <class T> static __global__ void __launch_bounds__(BLOCK) spmv_vector(const spmm_args<T> s)
-{
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP, h = blockIdx.z;
-    const int lane = threadIdx.x % WARP;
-    if (i >= s.a.rows) return; /* whole warps */
-    int64_t begin;
-    const int64_t terms = row_range(s.a, i, &begin);
-    for (int64_t c = blockIdx.y; c < s.feat; c += gridDim.y) {
-        sums<T> sum;
-        sum.start();
-        for (int64_t p = begin + lane; p < begin + terms; p += WARP) {
-            const entry<T> e = fetch(s, p, h);
-            if (e.j >= 0) sum.part[0] += e.w * __ldg(s.x_at(e.j, h) + c);
-            sum.fold(1);
-        }
-        const T total = lane_sum<WARP>(sum.total());
-        if (lane == 0) s.y_at(i, h)[c] = total;
-    }
-}
-
-static fmm_status run_scalar(const fmm_exec *exec, const fmm_call *call)
+template <int LANES> static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_spmm(exec, call, [&](auto s) {
-        const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK), s.feat, call->x->heads);
-        spmv_scalar<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    });
-}
-
-static fmm_status run_vector(const fmm_exec *exec, const fmm_call *call)
-{
-    return run_spmm(exec, call, [&](auto s) {
-        const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / WARP), s.feat, call->x->heads);
-        spmv_vector<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+        const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / LANES), s.feat, call->x->heads);
+        spmv<LANES><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
     });
 }
 
@@ -70,7 +45,7 @@ static const char source[] = "Bell and Garland, SC 2009";
 
 extern fmm_algorithm spmm_multi_spmv[];
 fmm_algorithm spmm_multi_spmv[] = {
-    lesson("multi_spmv_scalar", "a thread per row and column", source, run_scalar),
-    lesson("multi_spmv_vector", "a warp per row and column", source, run_vector),
+    lesson("multi_spmv_scalar", "a thread per row and column", source, run<1>),
+    lesson("multi_spmv_vector", "a warp per row and column", source, run<WARP>),
     {},
 };

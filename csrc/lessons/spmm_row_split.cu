@@ -31,11 +31,11 @@ static __global__ void __launch_bounds__(WARP *H) row_split(const spmm_args<T> s
         for (int k = 0; k < WARP; k++) {
             const int32_t j = __shfl_sync(ALL, mine.j, k);
             const T w = __shfl_sync(ALL, mine.w, k);
-            if (j >= 0 && c < s.feat) sum.part[0] += w * __ldg(s.x_at(j, h) + c);
+            if (j >= 0 && c < s.feat) sum.part[0] += w * __ldg(s.x.at(j, h) + c);
         }
         sum.fold(WARP);
     }
-    if (c < s.feat) s.y_at(i, h)[c] = sum.total();
+    if (c < s.feat) s.y.at(i, h)[c] = sum.total();
 }
 
 template <int H> static fmm_status run(const fmm_exec *exec, const fmm_call *call)

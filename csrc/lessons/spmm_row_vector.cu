@@ -7,6 +7,10 @@
  * chunk. What is left is balance: a row of a million entries is one group's work, and the kernel
  * ends when it does.
  *
+ *     a group of 8 lanes      lane    |0   |1   |2   |3   |4   |5   |6   |7   |
+ *     entries, read by turns          |e0  |e1  |e2  |e3  |e4  |e5  |e6  |e7  |   then handed round
+ *     channels of f32                 |0-3 |4-7 |8-11| ...                    |   of x, and of y
+ *
  * Expected: the best of these on matrices with even rows; far behind on power-law graphs with hubs.
  *
  * Source: the vectorised row kernels of Gale, Zaharia, Young and Elsen, "Sparse GPU Kernels for
@@ -43,7 +47,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
                 const int64_t c = int64_t(t * LANES + lane) * VEC;
                 if (c >= s.feat) continue;
                 T x[VEC];
-                unpack<T, VEC>(load<T, VEC>(s.x_at(j, h) + c), x);
+                unpack<T, VEC>(load<T, VEC>(s.x.at(j, h) + c), x);
 #pragma unroll
                 for (int v = 0; v < VEC; v++) sum.part[t * VEC + v] += w * x[v];
             }
@@ -58,10 +62,11 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
         T y[VEC];
 #pragma unroll
         for (int v = 0; v < VEC; v++) y[v] = sum.total(t * VEC + v);
-        store<T, VEC>(s.y_at(i, h) + c, y);
+        store<T, VEC>(s.y.at(i, h) + c, y);
     }
 }
 
+/* As many lanes as span a row of x in loads of 16 bytes; wider rows take several loads a lane. */
 template <int LANES, int PER, class T>
 static void launch(const fmm_exec *exec, spmm_args<T> s, int64_t heads)
 {
@@ -72,7 +77,8 @@ static void launch(const fmm_exec *exec, spmm_args<T> s, int64_t heads)
 static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_spmm(exec, call, [&](auto s) {
-        const int64_t heads = call->x->heads, loads = ceil_div(s.feat * (int64_t)sizeof(*s.x), 16);
+        const int64_t heads = call->x->heads,
+                      loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16);
         if (loads <= 4) return launch<4, 1>(exec, s, heads);
         if (loads <= 8) return launch<8, 1>(exec, s, heads);
         if (loads <= 16) return launch<16, 1>(exec, s, heads);
@@ -82,6 +88,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call)
     });
 }
 
+/* Whether every row starts at 16 bytes and is whole loads long. */
 static bool in_loads(const fmm_dense *d)
 {
     const int64_t vec = d->dtype == FMM_F64 ? 2 : 4;

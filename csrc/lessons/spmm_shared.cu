@@ -32,10 +32,10 @@ static __global__ void __launch_bounds__(B) shared_rows(const spmm_args<T> s)
             if (threadIdx.x < count) tile[threadIdx.x] = fetch(s, begin + done + threadIdx.x, h);
             __syncthreads();
             for (int k = 0; c < s.feat && k < count; k++)
-                if (tile[k].j >= 0) sum.part[0] += tile[k].w * __ldg(s.x_at(tile[k].j, h) + c);
+                if (tile[k].j >= 0) sum.part[0] += tile[k].w * __ldg(s.x.at(tile[k].j, h) + c);
             sum.fold(count);
         }
-        if (c < s.feat) s.y_at(i, h)[c] = sum.total();
+        if (c < s.feat) s.y.at(i, h)[c] = sum.total();
     }
 }
 

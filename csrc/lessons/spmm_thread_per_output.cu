@@ -26,10 +26,10 @@ static __global__ void __launch_bounds__(B) thread_per_output(const spmm_args<T>
         for (int64_t p = begin; p < begin + terms; p++) {
             const entry<T> e = fetch(s, p, h);
             if (e.j < 0) continue;
-            sum.part[0] += e.w * __ldg(s.x_at(e.j, h) + c);
+            sum.part[0] += e.w * __ldg(s.x.at(e.j, h) + c);
             sum.fold(1);
         }
-        s.y_at(i, h)[c] = sum.total();
+        s.y.at(i, h)[c] = sum.total();
     }
 }
 
