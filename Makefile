@@ -1,5 +1,5 @@
-# make demo: installs into .venv and trains a graph network. make test: installs and runs every test.
-# PYTHON is the interpreter the environment is made with; gpu-test and bench use it as it is.
+# make demo: installs into .venv and trains a graph network. make test: installs and runs every test that is not slow.
+# PYTHON is the interpreter the environment is made with; gpu-test uses it as it is.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

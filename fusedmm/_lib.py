@@ -92,7 +92,7 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
     """Lists the algorithms of an operator on a device.
 
     Args:
-        op: ``"spmm"``, ``"sddmm"``, ``"attention"`` or ``"fused"``.
+        op: the name of an operator, such as ``"spmm"``; a ValueError lists them.
         device: ``"cpu"`` or ``"cuda"``, with or without a number, or a ``torch.device``.
 
     Returns:

@@ -15,7 +15,8 @@
  * Cost: forward 4, each gradient pass 8 nnz heads feat flops (dot, scale); every entry gathers one
  * row of each operand, once for all of its uses.
  *
- * Here: the contract and the choice of algorithm. The arithmetic is in cpu/ and cuda/. */
+ * Here: the contract. cpu_algorithms.c and cuda_algorithms.c choose, cpu*.inc and cuda*.cuh
+ * compute. */
 #include "../core/checks.h"
 
 #include <inttypes.h>

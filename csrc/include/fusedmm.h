@@ -152,7 +152,7 @@ typedef struct fmm_call { /* the operands of any operator; those it lacks are NU
     const fmm_csr *a;
     const fmm_dense *val, *x, *b, *y; /* SpMM: y = A x. SDDMM: x is a, b is b, y is e */
     fmm_reduce reduce;
-    const void *own; /* what else the operator takes: fmm_attention_of, fmm_fusion_of */
+    const void *own; /* what else the operator takes: fmm_spmv_of and its like */
 } fmm_call;
 typedef struct fmm_algorithm {
     int number;

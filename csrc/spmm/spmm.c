@@ -7,7 +7,8 @@
  * Gradient (sum): gx = A^T gy, an SpMM on the transpose; gval = <gy[i,h], x[idx,h]>, an SDDMM.
  * Cost: 2 nnz heads feat flops; every entry gathers one row of x, which is what decides the time.
  *
- * Here: the contract and the choice of algorithm. The arithmetic is in cpu/ and cuda/. */
+ * Here: the contract. cpu_algorithms.c and cuda_algorithms.c choose, cpu*.inc and cuda*.cuh
+ * compute. */
 #include "../core/checks.h"
 
 #include <inttypes.h>
