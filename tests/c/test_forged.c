@@ -96,9 +96,26 @@ static fmm_status fused(const fmm_exec *exec, const fmm_csr *a, int algorithm, i
     return fmm_fused(exec, a, &f, algorithm);
 }
 
+/* As COO the wild columns stand for rows, too. */
+static fmm_status spmv(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    const fmm_dense val = view(FMM_F32, a->nnz, 1, 1, 0, AT_END);
+    const fmm_dense x = view(FMM_F32, COLS, 1, 1, 0, AT_END);
+    const fmm_dense y = view(FMM_F32, ROWS, 1, 1, 0, AT_BEGIN);
+    const bool coo = turn % 2;
+    const fmm_spmv_matrix m = {.format = coo ? FMM_FORMAT_COO : FMM_FORMAT_CSR,
+                               .csr = *a,
+                               .val = turn % 3 ? &val : NULL,
+                               .row = coo ? a->idx : NULL};
+    return fmm_spmv(exec, &m, &x, NULL, &y, 1, 0, algorithm);
+}
+
 typedef fmm_status calling(const fmm_exec *, const fmm_csr *, int, int);
-static calling *const calls[FMM_OPERATORS] = {
-    [FMM_SPMM] = spmm, [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend, [FMM_FUSED] = fused};
+static calling *const calls[FMM_OPERATORS] = {[FMM_SPMM] = spmm,
+                                              [FMM_SDDMM] = sddmm,
+                                              [FMM_ATTENTION] = attend,
+                                              [FMM_FUSED] = fused,
+                                              [FMM_SPMV] = spmv};
 
 /* Every algorithm of an operator, called with a structure in which some numbers are wild. */
 static void run(fmm_operator op, int turn)

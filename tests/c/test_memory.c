@@ -85,6 +85,17 @@ static fmm_status fused(operands *o, fmm_exec *exec, int algorithm)
     return status ? status : fmm_fused(exec, &o->a, &f, algorithm);
 }
 
+/* The first column of x and of y. */
+static fmm_status spmv(operands *o, fmm_exec *exec, int algorithm)
+{
+    const fmm_spmv_matrix m = {.csr = o->a, .val = &o->val};
+    fmm_dense x = o->x, y = o->y;
+    x.heads = x.feat = y.heads = y.feat = 1;
+    const fmm_status status =
+        fmm_spmv_workspace(exec, &m, &x, NULL, &y, 1, 0, algorithm, &exec->workspace_bytes);
+    return status ? status : fmm_spmv(exec, &m, &x, NULL, &y, 1, 0, algorithm);
+}
+
 static fmm_status check(operands *o, fmm_exec *exec, int algorithm)
 {
     uint64_t report;
@@ -136,11 +147,18 @@ int main(void)
     refusing = false;
     CHECK(!probe && refused == 1, "the refusing allocator is not in use: %d", refused);
 
-    static fmm_status (*const calls[FMM_OPERATORS])(operands *, fmm_exec *, int) = {
-        [FMM_SPMM] = spmm, [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend, [FMM_FUSED] = fused};
+    static fmm_status (*const calls[FMM_OPERATORS])(operands *, fmm_exec *,
+                                                    int) = {[FMM_SPMM] = spmm,
+                                                            [FMM_SDDMM] = sddmm,
+                                                            [FMM_ATTENTION] = attend,
+                                                            [FMM_FUSED] = fused,
+                                                            [FMM_SPMV] = spmv};
     const fmm_attention attention = {.q = o.q, .k = o.x, .v = o.x};
     const fmm_fusion fusion = {.score = FMM_SCORE_DOT, .x = &o.q, .y = &o.x, .z = &o.x};
-    const void *const own[FMM_OPERATORS] = {[FMM_ATTENTION] = &attention, [FMM_FUSED] = &fusion};
+    const fmm_spmv_matrix csr = {.csr = o.a, .val = &o.val};
+    const fmm_spmv_operands product = {.matrix = &csr, .alpha = 1};
+    const void *const own[FMM_OPERATORS] = {
+        [FMM_ATTENTION] = &attention, [FMM_FUSED] = &fusion, [FMM_SPMV] = &product};
     for (int op = 0; op < FMM_OPERATORS; op++) {
         const fmm_call asked = {.a = &o.a, .val = &o.val, .x = &o.x, .own = own[op]};
         const fmm_algorithm *a;
