@@ -48,8 +48,9 @@ def trials(adj: fusedmm.CSR, options: Options) -> list[Trial]:
         family = a.name.partition(":")[0]
         if (":" in a.name and not a.name.startswith("cusparse")) or family == "reference":
             continue
-        wanted = formats.FORMATS.get(family)
-        kind = "peer" if a.name.startswith("cusparse") else "ours"
+        kind = "peer" if family == "cusparse" else "ours"
+        theirs = a.name.removeprefix("cusparse:").partition("_")[0]
+        wanted = fusedmm.CSR if theirs == "csr" else formats.FORMATS.get(theirs)
         for matrix in matrices.values():
             if wanted is None or type(matrix) is wanted:
                 found.append(trial(a.name, partial(fusedmm.spmv, matrix, x, algorithm=a.name), exact, kind))
