@@ -21,11 +21,11 @@
 #include "../cuda/segments.cuh"
 #include "lesson.cuh"
 
-/* SpMM's operands and the plan that deals them; shift: rows of a bundle, as a power of two. */
-template <class T> struct wall_args {
-    spmm_args<T> s;
-    plan_view plan;
-    int32_t shift;
+/* The plan as it is dealt out, x, and y; their values are not used. */
+template <class T> struct wall_args : dealt {
+    dense<const T> x;
+    dense<T> y;
+    int64_t feat;
 };
 
 /* Adds 16 bytes of sums to y. A card of 9.0 has one atomic for all four floats; each number is
@@ -44,16 +44,14 @@ static __device__ __forceinline__ void add_pack(double *to, const double *v)
 }
 
 /* The long rows of y, which their pieces are added to. */
-template <class T> static __global__ void clear_long(const __grid_constant__ wall_args<T> w)
+template <class T> static __global__ void clear_long(const __grid_constant__ wall_args<T> s)
 {
     enum { VEC = 16 / sizeof(T) };
     let_next_start();
-    const plan_counts counts = read_counts(w.s.a, w.plan);
-    const int64_t each = w.s.feat / VEC, packs = counts.long_rows * each;
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < packs;
-         t += int64_t(gridDim.x) * BLOCK) {
-        const int64_t k = t / each, row = clamp(__ldg(w.plan.order + k), 0, w.s.a.rows - 1);
-        *reinterpret_cast<uint4 *>(w.s.y.at(row, 0) + (t - k * each) * VEC) = uint4{0, 0, 0, 0};
+    const int64_t each = s.feat / VEC, packs = read_counts(s.a, s.plan).long_rows * each;
+    for (int64_t t = this_thread(); t < packs; t += all_threads()) {
+        const int64_t k = t / each, row = clamp(__ldg(s.plan.order + k), 0, s.a.rows - 1);
+        *reinterpret_cast<uint4 *>(s.y.at(row, 0) + (t - k * each) * VEC) = uint4{0, 0, 0, 0};
     }
 }
 
@@ -61,34 +59,23 @@ template <class T> static __global__ void clear_long(const __grid_constant__ wal
  * along y of the grid, and read the entries again. */
 template <class T, int LANES, int PER, int FLY>
 static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
-    gather_wall(const __grid_constant__ wall_args<T> w)
+    gather_wall(const __grid_constant__ wall_args<T> s)
 {
     enum { VEC = 16 / sizeof(T), EACH = LANES < 8 ? 8 / LANES : 1 };
     enum { CHUNK = LANES * EACH, STEP = LANES * VEC };
-    const spmm_args<T> &s = w.s;
-    const int lane = threadIdx.x % LANES;
-    const int64_t k = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES;
+    const task<LANES> t = find_task<LANES, false>(s);
+    const int lane = t.lane;
     const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
-    const plan_counts counts = read_counts(s.a, w.plan);
-    const item_view item = find_item(counts, k, w.shift);
-    const span mine = find_span(s.a, w.plan, item, lane);
-    const int rows = most_in_warp<LANES>(max(item.count, item.count == 0));
     bool in[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) in[i] = column + i * STEP < s.feat;
 
-    /* Rows without entries belong to no item: the groups share them out and write their zeros. */
-    const int64_t items = max(count_items(counts, w.shift), int64_t(1));
-    if (k < items)
-        for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += items) {
-            const int32_t *const at = w.plan.order + counts.ends[BUNDLES] + e;
-            const T zeros[VEC] = {};
+    for_empty_rows(s, t, [&](int32_t row) {
+        const T zeros[VEC] = {};
 #pragma unroll
-            for (int i = 0; i < PER; i++)
-                if (in[i])
-                    store<T, VEC>(s.y.at(clamp(__ldg(at), 0, s.a.rows - 1), 0) + column + i * STEP,
-                                  zeros);
-        }
+        for (int i = 0; i < PER; i++)
+            if (in[i]) store<T, VEC>(s.y.at(row, 0) + column + i * STEP, zeros);
+    });
 
     /* Each lane reads the columns of EACH entries of a chunk, which shuffles hand round. -1 stands
      * for no entry, and what lies outside of the matrix for its last column. */
@@ -106,10 +93,10 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
     };
     /* The columns of the next chunk, or of the next row's first, are on their way while this chunk
      * is gathered, so that no row starts with a wait. */
-    span now = span_of_lane<LANES>(mine, 0);
+    span now = span_of_lane<LANES>(t.mine, 0);
     fetch_columns(now, 0, near);
-    for (int r = 0; r < rows; r++) {
-        span next = span_of_lane<LANES>(mine, (r + 1) % LANES);
+    for (int r = 0; r < t.rows; r++) {
+        span next = span_of_lane<LANES>(t.mine, (r + 1) % LANES);
         if (r + 1 == LANES) next.length = 0;
         /* One sum per number: order and length of the additions are no matter here. */
         T sum[PER][VEC] = {};
@@ -152,8 +139,8 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             T *const to = s.y.at(now.row, 0) + column + i * STEP;
-            if (in[i] && item.count == 0 && r == 0) add_pack(to, sum[i]);
-            if (in[i] && r < item.count) store<T, VEC>(to, sum[i]);
+            if (in[i] && t.item.count == 0 && r == 0) add_pack(to, sum[i]);
+            if (in[i] && r < t.item.count) store<T, VEC>(to, sum[i]);
         }
         now = next;
     }
@@ -161,26 +148,18 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
 
 /* The kernel that clears lets this one start early, where the device can do so. */
 template <int LANES, int PER, int FLY, class T>
-static void launch(const fmm_exec *exec, wall_args<T> w)
+static void launch(const fmm_exec *exec, wall_args<T> s)
 {
-    w.shift = bundle_shift(w.s.a.rows);
-    while (1 << w.shift > LANES) w.shift--;
-    const int64_t items = items_max(w.plan, w.s.a.rows, w.s.a.nnz, w.shift);
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks_for(items * LANES),
-                          (unsigned)ceil_div(w.s.feat * (int64_t)sizeof(T), 16 * LANES * PER));
-    config.blockDim = dim3(BLOCK);
-    config.stream = stream_of(exec);
-    if (w.plan.long_rows_max) {
-        const int64_t packs = w.plan.long_rows_max * w.s.feat * (int64_t)sizeof(T) / 16;
-        clear_long<<<(unsigned)smaller(ceil_div(packs, BLOCK), 264), BLOCK, 0, config.stream>>>(w);
-        config.attrs = &early;
-        config.numAttrs = starts_early(exec->index, gather_wall<T, LANES, PER, FLY>);
+    const cudaStream_t stream = stream_of(exec);
+    const dim3 grid(deal_blocks(&s, LANES),
+                    (unsigned)ceil_div(s.feat * (int64_t)sizeof(T), 16 * LANES * PER));
+    if (s.plan.long_rows_max) {
+        const int64_t packs = s.plan.long_rows_max * s.feat * (int64_t)sizeof(T) / 16;
+        clear_long<<<(unsigned)smaller(ceil_div(packs, BLOCK), 264), BLOCK, 0, stream>>>(s);
+        launch_early(exec->index, stream, gather_wall<T, LANES, PER, FLY>, grid, s);
+    } else {
+        gather_wall<T, LANES, PER, FLY><<<grid, BLOCK, 0, stream>>>(s);
     }
-    cudaLaunchKernelEx(&config, gather_wall<T, LANES, PER, FLY>, w);
 }
 
 /* The fewest lanes that span a row in PER loads each. */
@@ -188,8 +167,9 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
 {
     return run_spmm(exec, call, [&](auto s) {
         const fmm_csr *a = call->a;
+        const plan_view plan = view_plan(a->plan, a->rows, a->nnz, plan_slots(a));
         const wall_args<std::remove_reference_t<decltype(*s.y.data)>> w = {
-            s, view_plan(a->plan, a->rows, a->nnz, plan_slots(a)), 0};
+            dealt{s.a, s.val, plan, 0, 1, 0}, s.x, s.y, s.feat};
         const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16 * PER);
         if (loads <= 2) return launch<2, PER, FLY>(exec, w);
         if (loads <= 4) return launch<4, PER, FLY>(exec, w);
