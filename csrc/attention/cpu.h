@@ -3,9 +3,9 @@
 #ifndef FMM_ATTENTION_CPU_H
 #define FMM_ATTENTION_CPU_H
 
-#include "../core/core.h"
+#include "../cpu/rows.h"
 
-void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last);
+fmm_rows_guarded fmm_attention_plain_rows;
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
 /* Writes zeros to the parts of gatt. */
 void fmm_attention_clear_gatt(const fmm_attention *call);

@@ -26,7 +26,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     fmm_rows_task task = {.call = call,
                           .kernel = kernel_of(level, c->q.dtype),
                           .copy = fmm_isa_copy(level),
-                          .guarded = fmm_reference_attention,
+                          .guarded = fmm_attention_plain_rows,
                           .uses_edges = reads_edges || writes_edges};
     if (c->gatt.data && c->pass == FMM_ATTENTION_ROWS) {
         fmm_attention_clear_gatt(c);
@@ -43,16 +43,8 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 FMM_ISA_RUNS
 
 static const fmm_algorithm algorithms[] = {
-    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
-     fmm_attention_reference},
-    FMM_ISA_ALGORITHMS("online softmax over blocks of a row", "fusedmm", workspace),
+    FMM_ISA_ALGORITHMS(attention, "online softmax over blocks of a row", "fusedmm", workspace),
     {0},
 };
 
-static const fmm_algorithm *choose(const fmm_call *call)
-{
-    (void)call;
-    return fmm_isa_best(algorithms);
-}
-
-const fmm_registry fmm_attention_cpu = {algorithms, choose};
+FMM_ISA_REGISTRY(attention)

@@ -255,7 +255,7 @@ void fmm_attention_clear_gatt(const fmm_attention *c)
 }
 
 /* Rows [first, last) that a kernel could not take. */
-void fmm_reference_attention(const fmm_call *call, int64_t first, int64_t last)
+void fmm_attention_plain_rows(const fmm_call *call, int64_t first, int64_t last)
 {
     /* The part of the chunk that a task gives to its first row, as far as ptr can be believed. */
     const int64_t parts = fmm_attention_of(call)->gatt.rows;
@@ -271,20 +271,13 @@ static void reference_parts(int64_t first, int64_t last, void *ctx)
         reference_rows(ctx, part_row(ctx, part), part_row(ctx, part + 1), part);
 }
 
-/* Rows [first, last), where nothing is a part. */
-static void reference_range(int64_t first, int64_t last, void *ctx)
-{
-    reference_rows(ctx, first, last, 0);
-}
-
 /* An owner has whole parts where gatt is wanted, else rows. */
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call)
 {
     fmm_call copy = *call;
+    const fmm_dense *gatt = &fmm_attention_of(call)->gatt;
+    if (!gatt->data) return fmm_rows_reference(exec, call, fmm_attention_plain_rows);
     fmm_attention_clear_gatt(fmm_attention_of(call));
-    if (fmm_attention_of(call)->gatt.data)
-        fmm_parallel(exec, fmm_attention_of(call)->gatt.rows, reference_parts, &copy);
-    else
-        fmm_parallel(exec, call->a->rows, reference_range, &copy);
+    fmm_parallel(exec, gatt->rows, reference_parts, &copy);
     return FMM_OK;
 }

@@ -1,8 +1,9 @@
 /* Instruction sets: which of them this machine runs, and a room's algorithms with each.
  *
  * A room's cpu_algorithms.c says how one call runs with the kernels of a set, `run(exec, call,
- * level)`. FMM_ISA_RUNS makes of it one function per set, FMM_ISA_ALGORITHMS the lines of the
- * room's table, and fmm_isa_best finds the line that number 0 stands for. */
+ * level)`. FMM_ISA_RUNS makes of it one function per set. FMM_ISA_ALGORITHMS writes the lines of
+ * the room's table, `algorithms`: the specification, then the sets. FMM_ISA_REGISTRY registers the
+ * table with fmm_isa_best, which finds the line that number 0 stands for. */
 #ifndef FMM_ISA_H
 #define FMM_ISA_H
 
@@ -61,12 +62,20 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);
     FMM_ISA_RUN(avx2, FMM_AVX2)                                                                    \
     FMM_ISA_RUN(avx512, FMM_AVX512)                                                                \
     FMM_ISA_RUN(neon, FMM_NEON)
-#define FMM_ISA_ALGORITHMS(about, source, workspace)                                                \
-    {2, "rows:scalar", about ", plain C", source, true, NULL, workspace, run_scalar},               \
-        {3, "rows:avx2", about ", AVX2 + FMA", source, true, fmm_isa_avx2, workspace, run_avx2},    \
-        {4, "rows:avx512", about ", AVX-512", source, true, fmm_isa_avx512, workspace, run_avx512}, \
-    {                                                                                               \
-        5, "rows:neon", about ", NEON", source, true, fmm_isa_neon, workspace, run_neon             \
-    }
+/* clang-format off */
+#define FMM_ISA_ALGORITHMS(room, about, source, workspace)                                        \
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,     \
+     fmm_##room##_reference},                                                                     \
+    {2, "rows:scalar", about ", plain C", source, true, NULL, workspace, run_scalar},             \
+    {3, "rows:avx2", about ", AVX2 + FMA", source, true, fmm_isa_avx2, workspace, run_avx2},      \
+    {4, "rows:avx512", about ", AVX-512", source, true, fmm_isa_avx512, workspace, run_avx512},   \
+    {5, "rows:neon", about ", NEON", source, true, fmm_isa_neon, workspace, run_neon}
+/* clang-format on */
+#define FMM_ISA_REGISTRY(room)                                                                     \
+    static const fmm_algorithm *choose(const fmm_call *call)                                       \
+    {                                                                                              \
+        return (void)call, fmm_isa_best(algorithms);                                               \
+    }                                                                                              \
+    const fmm_registry fmm_##room##_cpu = {algorithms, choose};
 
 #endif

@@ -188,3 +188,22 @@ fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_den
     fmm_parallel(exec, task->chunks, run_chunks, &r);
     return FMM_OK;
 }
+
+/* A call of the specification. */
+typedef struct plain {
+    const fmm_call *call;
+    fmm_rows_guarded *loops;
+} plain;
+
+static void run_plain(int64_t first, int64_t last, void *ctx)
+{
+    const plain *p = ctx;
+    p->loops(p->call, first, last);
+}
+
+fmm_status fmm_rows_reference(const fmm_exec *exec, const fmm_call *call, fmm_rows_guarded *loops)
+{
+    plain p = {call, loops};
+    fmm_parallel(exec, call->a->rows, run_plain, &p);
+    return FMM_OK;
+}

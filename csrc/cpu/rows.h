@@ -20,6 +20,8 @@ enum {
 typedef struct fmm_rows_task fmm_rows_task;
 /* Computes rows [first, last), whose ptr, idx and eid are known to be sane. */
 typedef void fmm_rows_kernel(const fmm_rows_task *task, int64_t first, int64_t last);
+/* Computes rows [first, last) of any content: entries whose indices are outside are skipped. */
+typedef void fmm_rows_guarded(const fmm_call *call, int64_t first, int64_t last);
 /* Rows of a matrix where nobody else writes: ptr [rows + 1], idx and, where it is read, eid. */
 typedef struct fmm_chunk {
     int64_t rows, *ptr;
@@ -33,8 +35,8 @@ struct fmm_rows_task {
     const fmm_call *call;
     fmm_rows_kernel *kernel;
     fmm_rows_copy *copy;
-    void (*guarded)(const fmm_call *, int64_t first, int64_t last); /* for rows that are not sane */
-    atomic_bool *forged; /* where not NULL: set when rows were not sane */
+    fmm_rows_guarded *guarded; /* for rows that are not sane */
+    atomic_bool *forged;       /* where not NULL: set when rows were not sane */
     int64_t heads,
         feat;          /* of the gathered operand, heads folded into feat where that is the same */
     bool uses_edges;   /* eid is read */
@@ -50,6 +52,8 @@ size_t fmm_rows_workspace(const fmm_call *call);
  * > 0 on entry fixes their number. The workspace is fmm_rows_workspace's. */
 fmm_status fmm_rows_run(const fmm_exec *exec, fmm_rows_task *task, const fmm_dense *x,
                         int64_t near);
+/* Runs the specification: all rows by loops that trust no index. */
+fmm_status fmm_rows_reference(const fmm_exec *exec, const fmm_call *call, fmm_rows_guarded *loops);
 /* Which chunk starts at row `first`. */
 int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first);
 

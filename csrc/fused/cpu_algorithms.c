@@ -15,7 +15,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     fmm_rows_task task = {.call = call,
                           .kernel = kernel_of(level, f->out ? f->out->dtype : f->out2->dtype),
                           .copy = fmm_isa_copy(level),
-                          .guarded = fmm_reference_fused,
+                          .guarded = fmm_fused_plain_rows,
                           .heads = wide->heads,
                           .feat = wide->feat,
                           .uses_edges =
@@ -26,20 +26,11 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 FMM_ISA_RUNS
 
 static const fmm_algorithm algorithms[] = {
-    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
-     fmm_fused_reference},
-    FMM_ISA_ALGORITHMS("tiles of entries",
+    FMM_ISA_ALGORITHMS(fused, "tiles of entries",
                        "this project; the five steps of FusedMM (Rahman et al. 2021)",
                        fmm_rows_workspace),
-    {6, "back_to_back", "sddmm, the edge function, spmm: scores in memory", "fusedmm", true,
-     fmm_back_to_back_supports, fmm_back_to_back_workspace, fmm_back_to_back},
+    FMM_RESERVED(6, "back_to_back"), /* SDDMM, then SpMM: 1.2 to 3.7 times as slow on every graph */
     {0},
 };
 
-static const fmm_algorithm *choose(const fmm_call *call)
-{
-    (void)call;
-    return fmm_isa_best(algorithms);
-}
-
-const fmm_registry fmm_fused_cpu = {algorithms, choose};
+FMM_ISA_REGISTRY(fused)

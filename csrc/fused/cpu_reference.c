@@ -1,4 +1,4 @@
-/* fused as the formula reads, and as SDDMM, edge function and SpMM after each other.
+/* fused as the formula reads.
  *
  * The reference is the specification that everything else is tested against: plain loops in double,
  * entry by entry, with no care for speed. A row's channels pass in panels of PANEL blocked sums,
@@ -211,7 +211,7 @@ static void output(const fmm_call *call, bool second, int64_t row, int64_t h)
 }
 
 /* Rows [first, last) of all that the call wants. */
-void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
+void fmm_fused_plain_rows(const fmm_call *call, int64_t first, int64_t last)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
     for (int64_t row = first; row < last; row++)
@@ -221,98 +221,7 @@ void fmm_reference_fused(const fmm_call *call, int64_t first, int64_t last)
         }
 }
 
-/* Rows [first, last) as one thread's share. */
-static void reference_range(int64_t first, int64_t last, void *call)
-{
-    fmm_reference_fused(call, first, last);
-}
-
 fmm_status fmm_fused_reference(const fmm_exec *exec, const fmm_call *call)
 {
-    fmm_call copy = *call;
-    fmm_parallel(exec, call->a->rows, reference_range, &copy);
-    return FMM_OK;
-}
-
-/* ---- back to back: what fused saves, as an algorithm to compare with ----
- *
- *     sddmm     e[p] = < x[i], y[j] >       nnz * heads numbers, in the workspace
- *     edge      e[p] = edge(e[p], a[p])     in place, by chunks of 4096
- *     spmm      out = reduce of e[p] z[j] */
-
-/* SDDMM writes scores in the type of x, and 16 bits of one are too few for its exponential. */
-bool fmm_back_to_back_supports(const fmm_call *call)
-{
-    const fmm_fusion *f = fmm_fusion_of(call);
-    return f->pass == FMM_FORWARD && f->score == FMM_SCORE_DOT && f->z &&
-           f->activation == FMM_ACT_NONE && fmm_dtype_bytes(f->x->dtype) > 2;
-}
-
-/* Where scores lie, in whole lines of 16 bytes so that what follows is aligned. */
-static size_t score_bytes(const fmm_call *call)
-{
-    const fmm_dense *x = fmm_fusion_of(call)->x;
-    return ((size_t)(call->a->nnz * x->heads) * fmm_dtype_bytes(x->dtype) + 15) / 16 * 16;
-}
-
-size_t fmm_back_to_back_workspace(const fmm_call *call)
-{
-    return score_bytes(call) + fmm_rows_workspace(call);
-}
-
-/* The call and its scores, for the threads that run the edge function. */
-typedef struct edges {
-    const fmm_call *call;
-    const fmm_dense *e;
-} edges;
-
-/* Scores of edges [first, last) become weights; both are in the caller's order. */
-static void weigh_edges(int64_t first, int64_t last, void *ctx)
-{
-    const edges *t = ctx;
-    const fmm_dense *e = t->e, *val = t->call->val;
-    edge_space_f64 space;
-    const double *w[3];
-    edge_plan_f64 plan;
-    edge_prepare_f64(fmm_fusion_of(t->call), &plan);
-    for (int64_t h = 0; h < e->heads; h++)
-        for (int64_t p = first; p < last; p += FMM_EDGE_TILE) {
-            const int64_t n = last - p < FMM_EDGE_TILE ? last - p : FMM_EDGE_TILE;
-            for (int64_t k = 0; k < n; k++) {
-                space.space[0][k] = get(e, p + k, h, 0);
-                space.space[1][k] = value_of(val, p + k, h);
-            }
-            edge_run_f64(&plan, n, &space, w);
-            for (int64_t k = 0; k < n; k++) put(e, p + k, h, 0, w[0][k]);
-        }
-}
-
-/* Chunks [begin, end) of 4096 edges. */
-static void weigh_chunks(int64_t begin, int64_t end, void *ctx)
-{
-    const edges *t = ctx;
-    const int64_t last = end * 4096;
-    weigh_edges(begin * 4096, last < t->e->rows ? last : t->e->rows, ctx);
-}
-
-/* Each operator chooses its own algorithm, and gets the workspace behind the scores. */
-fmm_status fmm_back_to_back(const fmm_exec *exec, const fmm_call *call)
-{
-    const fmm_fusion *f = fmm_fusion_of(call);
-    /* SDDMM wants values, and ones where there are none: a view without data. */
-    const fmm_dense ones = {.heads = 1, .feat = 1};
-    const fmm_dense e = {.data = exec->workspace,
-                         .dtype = f->x->dtype,
-                         .rows = call->a->nnz,
-                         .heads = f->x->heads,
-                         .feat = 1,
-                         .row_stride = f->x->heads,
-                         .head_stride = 1};
-    edges t = {call, &e};
-    fmm_exec rest = *exec;
-    rest.workspace_bytes -= score_bytes(call);
-    if (rest.workspace) rest.workspace = (char *)rest.workspace + score_bytes(call);
-    if (call->a->nnz) TRY(fmm_sddmm(&rest, call->a, &ones, f->x, f->y, &e, 0));
-    fmm_parallel(exec, (call->a->nnz + 4095) / 4096, weigh_chunks, &t);
-    return fmm_spmm(&rest, call->a, &e, f->z, f->out, f->reduce, 0);
+    return fmm_rows_reference(exec, call, fmm_fused_plain_rows);
 }

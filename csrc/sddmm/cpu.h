@@ -3,9 +3,9 @@
 #ifndef FMM_SDDMM_CPU_H
 #define FMM_SDDMM_CPU_H
 
-#include "../core/core.h"
+#include "../cpu/rows.h"
 
-void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last);
+fmm_rows_guarded fmm_sddmm_plain_rows;
 fmm_status fmm_sddmm_reference(const fmm_exec *exec, const fmm_call *call);
 
 #endif

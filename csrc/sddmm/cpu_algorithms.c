@@ -13,7 +13,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     fmm_rows_task task = {.call = call,
                           .kernel = kernel_of(level, b->dtype),
                           .copy = fmm_isa_copy(level),
-                          .guarded = fmm_reference_sddmm,
+                          .guarded = fmm_sddmm_plain_rows,
                           .forged = &forged,
                           .heads = b->heads,
                           .feat = b->feat,
@@ -27,16 +27,8 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 FMM_ISA_RUNS
 
 static const fmm_algorithm algorithms[] = {
-    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
-     fmm_sddmm_reference},
-    FMM_ISA_ALGORITHMS("four entries of a row at a time", "fusedmm", fmm_rows_workspace),
+    FMM_ISA_ALGORITHMS(sddmm, "four entries of a row at a time", "fusedmm", fmm_rows_workspace),
     {0},
 };
 
-static const fmm_algorithm *choose(const fmm_call *call)
-{
-    (void)call;
-    return fmm_isa_best(algorithms);
-}
-
-const fmm_registry fmm_sddmm_cpu = {algorithms, choose};
+FMM_ISA_REGISTRY(sddmm)

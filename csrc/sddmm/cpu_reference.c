@@ -14,7 +14,7 @@ static double dot(const fmm_call *call, int64_t i, int64_t j, int64_t h)
     return total(&sum);
 }
 
-void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last)
+void fmm_sddmm_plain_rows(const fmm_call *call, int64_t first, int64_t last)
 {
     const fmm_csr *s = call->a;
     for (int64_t i = first; i < last; i++)
@@ -26,18 +26,11 @@ void fmm_reference_sddmm(const fmm_call *call, int64_t first, int64_t last)
         }
 }
 
-static void sddmm_range(int64_t first, int64_t last, void *call)
-{
-    fmm_reference_sddmm(call, first, last);
-}
-
 /* Zeros first: entries that a forged ptr or eid leaves out must not show what memory held before.
  */
 fmm_status fmm_sddmm_reference(const fmm_exec *exec, const fmm_call *call)
 {
-    fmm_call copy = *call;
     for (int64_t p = 0; p < call->a->nnz; p++)
         for (int64_t h = 0; h < call->y->heads; h++) put(call->y, p, h, 0, 0.0);
-    fmm_parallel(exec, call->a->rows, sddmm_range, &copy);
-    return FMM_OK;
+    return fmm_rows_reference(exec, call, fmm_sddmm_plain_rows);
 }

@@ -3,9 +3,9 @@
 #ifndef FMM_SPMM_CPU_H
 #define FMM_SPMM_CPU_H
 
-#include "../core/core.h"
+#include "../cpu/rows.h"
 
-void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last);
+fmm_rows_guarded fmm_spmm_plain_rows;
 fmm_status fmm_spmm_reference(const fmm_exec *exec, const fmm_call *call);
 
 #endif

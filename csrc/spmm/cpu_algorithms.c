@@ -11,7 +11,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     fmm_rows_task task = {.call = call,
                           .kernel = kernel_of(level, x->dtype),
                           .copy = fmm_isa_copy(level),
-                          .guarded = fmm_reference_spmm,
+                          .guarded = fmm_spmm_plain_rows,
                           .heads = x->heads,
                           .feat = x->feat,
                           .uses_edges = call->val->data != NULL};
@@ -29,16 +29,8 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 FMM_ISA_RUNS
 
 static const fmm_algorithm algorithms[] = {
-    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
-     fmm_spmm_reference},
-    FMM_ISA_ALGORITHMS("rows in registers", "fusedmm", fmm_rows_workspace),
+    FMM_ISA_ALGORITHMS(spmm, "rows in registers", "fusedmm", fmm_rows_workspace),
     {0},
 };
 
-static const fmm_algorithm *choose(const fmm_call *call)
-{
-    (void)call;
-    return fmm_isa_best(algorithms);
-}
-
-const fmm_registry fmm_spmm_cpu = {algorithms, choose};
+FMM_ISA_REGISTRY(spmm)

@@ -33,7 +33,7 @@ static double spmm_output(const fmm_call *call, int64_t i, int64_t h, int64_t c)
     return call->reduce == FMM_MEAN ? total(&sum) / (double)sum.terms : extreme;
 }
 
-void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last)
+void fmm_spmm_plain_rows(const fmm_call *call, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++)
         for (int64_t h = 0; h < call->y->heads; h++)
@@ -41,14 +41,7 @@ void fmm_reference_spmm(const fmm_call *call, int64_t first, int64_t last)
                 put(call->y, i, h, c, spmm_output(call, i, h, c));
 }
 
-static void spmm_range(int64_t first, int64_t last, void *call)
-{
-    fmm_reference_spmm(call, first, last);
-}
-
 fmm_status fmm_spmm_reference(const fmm_exec *exec, const fmm_call *call)
 {
-    fmm_call copy = *call;
-    fmm_parallel(exec, call->a->rows, spmm_range, &copy);
-    return FMM_OK;
+    return fmm_rows_reference(exec, call, fmm_spmm_plain_rows);
 }

@@ -159,12 +159,12 @@ NOT_THEIRS = [
 
 
 @pytest.mark.parametrize("options", NOT_THEIRS, ids=str)
-def test_two_calls_decline_what_they_cannot(options, device):
+def test_two_calls_decline_what_they_cannot(options, cuda):
     """By name: there is no SDDMM of a distance and no SpMM of another message. What they do take works after."""
-    adj = small(device=device)
-    x, y, z = operands(12, 15, 8, device=device)
-    listed = [a.name for a in fusedmm.algorithms("fused", device) if a.name in TWO_CALLS]
-    assert listed == list(TWO_CALLS if device == "cuda" else TWO_CALLS[:1])
+    adj = small(device=cuda)
+    x, y, z = operands(12, 15, 8, device=cuda)
+    listed = [a.name for a in fusedmm.algorithms("fused", cuda) if a.name in TWO_CALLS]
+    assert listed == list(TWO_CALLS)
     given = (x, y) if "message" in options else (x, y, z)
     for name in listed:
         with pytest.raises(ValueError, match=f"algorithm {name} does not support this call"):
@@ -194,14 +194,14 @@ def test_infinity_stays_infinity(device):
         assert bool(torch.isfinite(out[:, :7]).all()), message
 
 
-def test_two_calls_in_any_order_of_edges(device):
+def test_two_calls_in_any_order_of_edges(cuda):
     """Values through the edge order, as they want a gradient: where SDDMM multiplies by them, and where it does not."""
     g = torch.Generator().manual_seed(3)
     row, col = torch.randint(0, 40, (500,), generator=g), torch.randint(0, 30, (500,), generator=g)
     for inner in ((), (3,)):
-        val = torch.randn(500, *inner, generator=g).to(device).requires_grad_()
-        adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), val, shape=(40, 30))
-        x, y, z = operands(40, 30, 16, *inner, device=device, wide=9)
+        val = torch.randn(500, *inner, generator=g).to(cuda).requires_grad_()
+        adj = fusedmm.CSR.from_coo(row.to(cuda), col.to(cuda), val, shape=(40, 30))
+        x, y, z = operands(40, 30, 16, *inner, device=cuda, wide=9)
         for edge in ("s*a", "s", "sigmoid(s)*a", "softplus(s + a)"):
             check(adj, x, y, z, Stages("dot", edge), ["back_to_back"])
 
