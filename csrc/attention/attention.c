@@ -30,18 +30,6 @@
 
 #define OP "attention"
 
-static fmm_status check_shape(const char *name, const fmm_dense *d, fmm_dtype dtype, int64_t rows,
-                              int64_t heads, int64_t feat)
-{
-    REQUIRE(d->rows == rows && d->heads == heads && d->feat == feat, FMM_INVALID_ARGUMENT,
-            OP ": %s is [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64
-               ", %" PRId64 "]",
-            name, d->rows, d->heads, d->feat, rows, heads, feat);
-    REQUIRE(d->dtype == dtype, FMM_INVALID_ARGUMENT, OP ": %s is %s, should be %s", name,
-            fmm_dtype_name(d->dtype), fmm_dtype_name(dtype));
-    return FMM_OK;
-}
-
 typedef struct operand {
     const char *name;
     const fmm_dense *view;
@@ -56,9 +44,9 @@ static fmm_status check_operands(const operand *all, int count, const fmm_attent
     const fmm_dtype dtype = call->q.dtype, sum = dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     for (int k = 0; k < count; k++) {
         const operand *o = &all[k];
-        TRY(fmm_check_dense(OP, o->name, o->view));
-        if (fmm_given(o->view))
-            TRY(check_shape(o->name, o->view, o->sum ? sum : dtype, o->rows, o->heads, o->feat));
+        TRY(fmm_given(o->view) ? fmm_check_shape(OP, o->name, o->view, o->sum ? sum : dtype,
+                                                 o->rows, o->heads, o->feat)
+                               : fmm_check_dense(OP, o->name, o->view));
         REQUIRE(!o->needed || fmm_given(o->view) || !o->rows || !o->heads, FMM_INVALID_ARGUMENT,
                 OP ": %s must be given for pass %d", o->name, (int)call->pass);
     }
@@ -129,8 +117,9 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
 
 static const fmm_dense absent = {.heads = 1, .feat = 1};
 
-/* The shared fields stand for the widest operand that the pass gathers and what it is like. GATV2's
- * scores of no channels are DOT's, which need no att. */
+/* The call as algorithms get it: its operands stand in own. x is the widest of those whose rows the
+ * pass gathers, and tells the CPU how much a chunk of rows will read. Scores of GATV2 without
+ * channels are 0, as those of DOT are, and become DOT's, which need no att. */
 static fmm_call call_of(const fmm_exec *exec, const fmm_csr *a, fmm_packed_attention *own)
 {
     fmm_attention *c = &own->shown;

@@ -4,15 +4,6 @@
 
 #include "../cuda/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const fmm_call *call);
-
 FMM_SEGMENTS_DECLARE(attention)
 
-#ifdef __cplusplus
-}
-#endif
 #endif

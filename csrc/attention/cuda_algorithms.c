@@ -4,23 +4,16 @@
 FMM_SEGMENTS_RUN(attention, &fmm_attention_of(call)->q)
 
 static const fmm_algorithm algorithms[] = {
-    {.number = 1,
-     .name = "reference",
-     .about = "one thread per output element, each with its own logits",
-     .source = "the definition",
-     .deterministic = true,
-     .run = fmm_attention_reference_cuda},
-    {.number = 2,
-     .name = "segments",
+    {1, "reference", "one thread per output element, each with its own logits", "the definition",
+     true, NULL, NULL, fmm_attention_reference_cuda},
+    {2, "segments",
      .about =
          "rows by falling length, long ones in pieces; a group of lanes gathers all heads of a "
          "row, logits stay in registers",
-     .source = "this project; online softmax (Milakov and Gimelshein 2018), backward from the "
-               "log-sum-exp as in FlashAttention (Dao et al. 2022)",
-     .deterministic = true,
-     .supports = fmm_attention_segments_supports,
-     .workspace = fmm_attention_segments_workspace,
-     .run = attention_segments},
+     "this project; online softmax (Milakov and Gimelshein 2018), backward from the "
+     "log-sum-exp as in FlashAttention (Dao et al. 2022)",
+     true, fmm_attention_segments_supports, fmm_attention_segments_workspace,
+     fmm_attention_segments},
     {0},
 };
 

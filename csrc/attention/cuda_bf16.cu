@@ -2,7 +2,4 @@
  * by side. */
 #include "cuda_run.cuh"
 
-extern "C" fmm_status fmm_attention_segments_bf16(const fmm_exec *exec, const fmm_call *call)
-{
-    return attend_run<__nv_bfloat16>(exec, call);
-}
+FMM_SEGMENTS_OF(attention, bf16, __nv_bfloat16)

@@ -2,7 +2,4 @@
  * side. */
 #include "cuda_run.cuh"
 
-extern "C" fmm_status fmm_attention_segments_f16(const fmm_exec *exec, const fmm_call *call)
-{
-    return attend_run<__half>(exec, call);
-}
+FMM_SEGMENTS_OF(attention, f16, __half)

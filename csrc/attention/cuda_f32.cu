@@ -2,7 +2,4 @@
  * side. */
 #include "cuda_run.cuh"
 
-extern "C" fmm_status fmm_attention_segments_f32(const fmm_exec *exec, const fmm_call *call)
-{
-    return attend_run<float>(exec, call);
-}
+FMM_SEGMENTS_OF(attention, f32, float)

@@ -35,8 +35,7 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
 {
     let_next_start();
     const int64_t count = s.rows * s.heads;
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
-         t += int64_t(gridDim.x) * BLOCK) {
+    for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t row = item_of(t, s.heads, s.per_head), head = t - row * s.heads;
         auto *const to = s.stats + row * s.planes * s.heads;
         to[2 * head] = lse_of_weights(__ldg(s.lse.at(row, head, 0)));

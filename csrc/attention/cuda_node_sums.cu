@@ -32,8 +32,8 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
     typedef typename sum_of<T>::type A;
     /* first is the group's first item, of_warp the group's place in its warp. */
     const int lanes = 1 << s.lane_bits, lane = threadIdx.x & (lanes - 1);
-    const int64_t step = int64_t(gridDim.x) * BLOCK >> s.lane_bits, count = s.rows * s.heads;
-    const int64_t first = int64_t(blockIdx.x) * BLOCK + threadIdx.x >> s.lane_bits;
+    const int64_t step = all_threads() >> s.lane_bits, count = s.rows * s.heads;
+    const int64_t first = this_thread() >> s.lane_bits;
     const int64_t of_warp = first & ((WARP >> s.lane_bits) - 1);
     wait_for_previous();
     /* The next kernel may start at once: what it reads before it waits for this one was there
@@ -233,8 +233,7 @@ static __global__ void __launch_bounds__(BLOCK) node_add(const __grid_constant__
     typedef typename sum_of<T>::type A;
     const int64_t across = s.heads * (s.feat / VEC), count = s.rows * across;
     wait_for_previous();
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
-         t += int64_t(gridDim.x) * BLOCK) {
+    for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t i = t / across, rest = t - i * across, h = rest / (s.feat / VEC);
         const int64_t c = (rest - h * (s.feat / VEC)) * VEC;
         A sums[VEC], add[VEC];

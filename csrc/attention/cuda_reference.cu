@@ -17,19 +17,15 @@
 #include "../core/philox.h"
 #include "../cuda/reference.cuh"
 
-/* The views of a call as the kernels get them; one whose data is NULL is absent. */
-template <class T> struct plain_args {
+/* The call as the kernels get it, and what they need beside it, numbers in the type of sums. */
+template <class T> struct plain_args : fmm_attention {
     typedef typename sum_of<T>::type A;
     csr_view a;
     edge_view edges; /* eid alone */
-    dense_view q, k, v, att, bias, weight, out, lse, rest, gout, delta, gq, gk, gv, gatt, gbias,
-        gweight, weights, pos, pos_w;
-    const int64_t *seed;
     uint64_t keep_limit;
     A scale, slope;
     A keep_scale; /* 1 / (1 - dropout) */
     int64_t heads, feat, feat_v, parts;
-    int score;
     bool drops; /* dropout is above 0 */
     bool cols;  /* the matrix is the transpose: its rows have k and v, its columns q and gout */
 };
@@ -102,7 +98,7 @@ template <class T> struct plain_entry {
     {
         use(s);
         const A lse = *element<A>(s.lse, i, h, 0);
-        const A rest = s.rest.data ? *element<A>(s.rest, i, h, 0) : A(0);
+        const A rest = s.lse_rest.data ? *element<A>(s.lse_rest, i, h, 0) : A(0);
         /* In this order lse cancels the large part of the logit before its rest is taken off. */
         w = lse == -A(INFINITY) ? A(0) : exp(logit - lse - rest);
         long_sum<A> sum;
@@ -130,8 +126,7 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     typedef typename sum_of<T>::type A;
     const int64_t across = s.feat_v > 0 ? s.feat_v : 1, count = s.a.rows * s.heads * across;
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
-         t += int64_t(gridDim.x) * BLOCK) {
+    for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t c = t % across, h = t / across % s.heads, i = t / across / s.heads;
         int64_t begin;
         const int64_t terms = row_range(s.a, i, &begin);
@@ -169,7 +164,8 @@ static __global__ void __launch_bounds__(BLOCK)
         if (c) continue; /* what is one number a head belongs to the thread of column 0 */
         const A lse = all == A(0) ? -A(INFINITY) : high + log(all);
         *element<A>(s.lse, i, h, 0) = lse;
-        if (s.rest.data) *element<A>(s.rest, i, h, 0) = isinf(lse) ? A(0) : high - lse + log(all);
+        if (s.lse_rest.data)
+            *element<A>(s.lse_rest, i, h, 0) = isinf(lse) ? A(0) : high - lse + log(all);
     }
 }
 
@@ -181,11 +177,10 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     typedef typename sum_of<T>::type A;
     const int64_t across = s.feat + (s.cols ? s.feat_v : 0), count = s.a.rows * s.heads * across;
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
-         t += int64_t(gridDim.x) * BLOCK) {
+    for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t c = t % across, h = t / across % s.heads, row = t / across / s.heads;
         /* Who needs no gradient has given no tensor for it. */
-        const dense_view &to = c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
+        const fmm_dense &to = c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
         if (!to.data) continue;
         int64_t begin;
         const int64_t terms = row_range(s.a, row, &begin);
@@ -211,8 +206,7 @@ static __global__ void __launch_bounds__(BLOCK)
     edges_reference(const __grid_constant__ plain_args<T> s)
 {
     const int64_t count = s.a.rows ? s.a.nnz * s.heads : 0;
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
-         t += int64_t(gridDim.x) * BLOCK) {
+    for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t p = t / s.heads, h = t % s.heads;
         plain_entry<T> entry;
         entry.find(s, row_of(s.a, p), p, h);
@@ -233,8 +227,7 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     typedef typename sum_of<T>::type A;
     const int64_t count = s.parts * s.heads * s.feat, each = ceil_div(s.a.rows, s.parts);
-    for (int64_t t = int64_t(blockIdx.x) * BLOCK + threadIdx.x; t < count;
-         t += int64_t(gridDim.x) * BLOCK) {
+    for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t c = t % s.feat, h = t / s.feat % s.heads, part = t / s.feat / s.heads;
         long_sum<A> sum;
         sum.start();
@@ -260,20 +253,13 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
     const int64_t rows = call->a->rows, nnz = call->a->nnz, heads = t->q.heads;
     const bool cols = t->pass == FMM_ATTENTION_COLS, rows_pass = t->pass == FMM_ATTENTION_ROWS;
     plain_args<T> s = {};
+    static_cast<fmm_attention &>(s) = *t;
     s.a = view_csr(call->a), s.edges = view_edges(call->a, NULL);
-    s.q = view_dense(&t->q), s.k = view_dense(&t->k), s.v = view_dense(&t->v);
-    s.att = view_dense(&t->att), s.bias = view_dense(&t->bias), s.weight = view_dense(&t->weight);
-    s.out = view_dense(&t->out), s.lse = view_dense(&t->lse), s.rest = view_dense(&t->lse_rest);
-    s.pos = view_dense(&t->pos), s.pos_w = view_dense(&t->pos_w);
-    s.gout = view_dense(&t->gout), s.delta = view_dense(&t->delta);
-    s.gq = view_dense(&t->gq), s.gk = view_dense(&t->gk), s.gv = view_dense(&t->gv);
-    s.gatt = view_dense(&t->gatt), s.gbias = view_dense(&t->gbias);
-    s.gweight = view_dense(&t->gweight), s.weights = view_dense(&t->weights);
-    s.seed = t->seed, s.keep_limit = fmm_philox_limit(t->dropout);
+    s.keep_limit = fmm_philox_limit(t->dropout);
     s.drops = t->dropout > 0, s.keep_scale = t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0);
     s.scale = A(t->scale), s.slope = A(t->slope);
     s.heads = heads, s.feat = t->q.feat, s.feat_v = t->v.feat, s.parts = t->gatt.rows;
-    s.score = (int)t->score, s.cols = cols;
+    s.cols = cols;
     /* The pass WEIGHTS writes nothing but u, whatever else the caller has. */
     if (t->pass == FMM_ATTENTION_WEIGHTS)
         s.gout.data = s.delta.data = s.gbias.data = s.gweight.data = NULL;

@@ -6,8 +6,9 @@
  *
  * The workspace of a call holds, one behind the other:
  *
- *     the plan, if the matrix brings none | stats, if the caller packed none | slots of partial
- * sums
+ *     the plan              stats                         slots
+ *     unless the matrix     what COLS gathers of a row,   partial sums of the pieces
+ *     has one               unless the caller packed it   of long rows
  */
 #ifndef FMM_CUDA_ATTENTION_RUN_CUH
 #define FMM_CUDA_ATTENTION_RUN_CUH
@@ -27,7 +28,7 @@ template <class T> static far_side<T> far_of(const fmm_dense *d)
                        d->rows > 1 ? (uint32_t)(d->row_stride * (int64_t)sizeof(T)) : 0};
 }
 
-template <class T> static fmm_status attend_run(const fmm_exec *exec, const fmm_call *call)
+template <class T> static fmm_status attention_run(const fmm_exec *exec, const fmm_call *call)
 {
     typedef typename sum_of<T>::type A;
     const fmm_csr *a = call->a;

@@ -101,12 +101,7 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
         const span mine = find_span(s.a, s.plan, item, me.lane);
         const int rows = me.most_of_groups(max(item.count, item.count == 0));
 
-        /* Rows without entries are no items. Every item takes as many of them. */
-        for (int64_t e = k; e < s.a.rows - counts.ends[BUNDLES]; e += max(items, int64_t(1))) {
-            if (k >= items && k) break;
-            write_empty(me, s,
-                        clamp(__ldg(s.plan.order + counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
-        }
+        for_empty_rows(s, counts, items, k, [&](int32_t row) { write_empty(me, s, row); });
 
         entry<K::EDGES> near;
         span now = me.span_at(mine, 0);

@@ -1,6 +1,6 @@
-/* What the plain forms of the operators share: strided views and long sums. They say what an
- * operator means, for any shape, stride and type, and are what the fast kernels are tested against;
- * nothing in them depends on a plan or on how warps work together.
+/* What the plain forms of the operators share: elements of strided operands and long sums. They say
+ * what an operator means, for any shape, stride and type, and are what the fast kernels are tested
+ * against; nothing in them depends on a plan or on how warps work together.
  *
  * A thread, or a warp, owns an output. Its terms come in the order of storage and go through three
  * accumulators, so that the error stays that of short sums up to 512^3 terms:
@@ -36,17 +36,9 @@ template <class A> struct long_sum {
     __device__ A total(void) { return part[2] + (part[1] + part[0]); }
 };
 
-/* A dense operand [rows, heads, feat], of a type that the kernel knows. */
-struct dense_view {
-    void *data;
-    int64_t heads, feat, row_stride, head_stride;
-};
-static dense_view view_dense(const fmm_dense *d)
-{
-    return dense_view{d->data, d->heads, d->feat, d->row_stride, d->head_stride};
-}
+/* An element of a dense operand, whose type the kernel knows. */
 template <class T>
-static __device__ T *element(const dense_view &d, int64_t row, int64_t head, int64_t c)
+static __device__ T *element(const fmm_dense &d, int64_t row, int64_t head, int64_t c)
 {
     return static_cast<T *>(d.data) + row * d.row_stride + head * d.head_stride + c;
 }

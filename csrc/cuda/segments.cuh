@@ -184,17 +184,24 @@ static __device__ __forceinline__ task<LANES> find_task(const dealt &s)
     return t;
 }
 
-/* Rows without entries are no part of any item. Every group writes an even share of them, while its
- * first loads are under way; where there are no items at all, the first group writes them all. */
+/* Rows without entries are no part of any item. The group of item k writes an even share of them,
+ * while its first loads are under way; where there are no items at all, that of item 0 writes them
+ * all. */
+template <class Args, class Write>
+static __device__ __forceinline__ void for_empty_rows(const Args &s, const plan_counts &n,
+                                                      int64_t items, int64_t k, Write write)
+{
+    for (int64_t e = k; e < s.a.rows - n.ends[BUNDLES]; e += max(items, int64_t(1))) {
+        if (k >= items && k) break;
+        write((int32_t)clamp(__ldg(s.plan.order + n.ends[BUNDLES] + e), 0, s.a.rows - 1));
+    }
+}
+/* The share of a task. */
 template <int LANES, class Write>
 static __device__ __forceinline__ void for_empty_rows(const dealt &s, const task<LANES> &t,
                                                       Write write)
 {
-    for (int64_t e = t.number, items = count_items(t.counts, s.shift);
-         e < s.a.rows - t.counts.ends[BUNDLES]; e += max(items, int64_t(1))) {
-        if (t.number >= items && t.number) break;
-        write((int32_t)clamp(__ldg(s.plan.order + t.counts.ends[BUNDLES] + e), 0, s.a.rows - 1));
-    }
+    for_empty_rows(s, t.counts, count_items(t.counts, s.shift), t.number, write);
 }
 
 /* Where a lane fetches next: its entry, and how many entries its group's row has from there on. */
@@ -266,8 +273,11 @@ static inline int bundle_shift(int64_t rows)
     return rows < 65536 ? 0 : rows < 131072 ? 1 : rows < 262144 ? 2 : BUNDLES;
 }
 
-/* No matrix has more items: a row in a bundle of less than 2^shift has at least 32 entries for each
- * part of a bundle that it is, and a piece at least half a segment on the average over its row. */
+/* A bound on the number of items. There are at most rows >> shift bundles of 2^shift rows, and each
+ * class of rows may end in a bundle that is not full. Every other item has at least `least`
+ * entries: a bundle of fewer rows has 32 of them in all, since its rows are the longer, and a piece
+ * has half a segment on the average over its row. Nor are there more of these than rows and pieces.
+ */
 static inline int64_t items_max(const plan_view &plan, int64_t rows, int64_t nnz, int shift)
 {
     const int64_t least = smaller(plan.segment / 2, SINGLE);

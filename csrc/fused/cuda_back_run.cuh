@@ -5,6 +5,7 @@
 
 #include "cuda_back.cuh"
 #include "cuda_run.cuh"
+#include "cuda.h"
 
 /* Joins the slots of one output, if it is wanted and a row may be long. */
 template <class T>
@@ -108,6 +109,12 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     else
         choose_back<T, false>(exec, s, fused_vec(f));
     return cuda_leave("fused", exec, before);
+}
+
+/* A pass of either direction: only gradients have g. */
+template <class T> static fmm_status fused_run(const fmm_exec *exec, const fmm_call *call)
+{
+    return fmm_fusion_of(call)->g ? back_run<T>(exec, call) : forward_run<T>(exec, call);
 }
 
 #endif

@@ -2,8 +2,4 @@
  * type has a file of its own, so that they compile side by side. */
 #include "cuda_back_run.cuh"
 
-extern "C" fmm_status fmm_fused_segments_bf16(const fmm_exec *exec, const fmm_call *call)
-{
-    return fmm_fusion_of(call)->g ? back_run<__nv_bfloat16>(exec, call)
-                                  : fused_run<__nv_bfloat16>(exec, call);
-}
+FMM_SEGMENTS_OF(fused, bf16, __nv_bfloat16)

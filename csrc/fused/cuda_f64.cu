@@ -2,7 +2,4 @@
  * type has a file of its own, so that they compile side by side. */
 #include "cuda_back_run.cuh"
 
-extern "C" fmm_status fmm_fused_segments_f64(const fmm_exec *exec, const fmm_call *call)
-{
-    return fmm_fusion_of(call)->g ? back_run<double>(exec, call) : fused_run<double>(exec, call);
-}
+FMM_SEGMENTS_OF(fused, f64, double)

@@ -24,7 +24,7 @@ template <class T> struct plain_args {
     typedef typename sum_of<T>::type A;
     csr_view a;
     edge_view val;
-    dense_view x, y, z, g, out, out2; /* data NULL: absent */
+    fmm_dense x, y, z, g, out, out2; /* data NULL: absent */
     int pass, score, message, activation, reduce;
     int64_t heads;
     edge_program<A> edge;
@@ -98,7 +98,7 @@ template <class T> struct pair_at {
 /* Channels tile + lane, tile + lane + 32, ... of a row's output. Gradients of values are written
  * once, by the first tile's walk. A minimum is the negated maximum of negated terms. */
 template <class T>
-static __device__ void plain_tile(const plain_args<T> &s, const dense_view &out, bool second,
+static __device__ void plain_tile(const plain_args<T> &s, const fmm_dense &out, bool second,
                                   int64_t row, int64_t h, int64_t tile, int lane)
 {
     typedef typename sum_of<T>::type A;
@@ -174,9 +174,7 @@ static __global__ void __launch_bounds__(BLOCK)
     fused_reference(const __grid_constant__ plain_args<T> s)
 {
     const int lane = threadIdx.x % WARP;
-    const int64_t step = int64_t(gridDim.x) * (BLOCK / WARP);
-    for (int64_t k = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP; k < s.a.rows * s.heads;
-         k += step) {
+    for (int64_t k = this_thread() / WARP; k < s.a.rows * s.heads; k += all_threads() / WARP) {
         const int64_t row = k / s.heads, h = k % s.heads;
         /* One round without channels where the gradient of val is all that is wanted. */
         if (s.out.data || s.pass == FMM_ROWS)
@@ -193,7 +191,7 @@ extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_c
 {
     const fmm_fusion *f = fmm_fusion_of(call);
     /* Absent operands become views without data. */
-    const auto view = [](const fmm_dense *d) { return d ? view_dense(d) : dense_view{}; };
+    const auto view = [](const fmm_dense *d) { return d ? *d : fmm_dense{}; };
     int before;
     REQUIRE(!f->function, FMM_UNSUPPORTED, "fused: a function in C runs on the CPU only");
     TRY(cuda_enter("fused", exec, &before));

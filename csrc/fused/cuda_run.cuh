@@ -88,7 +88,7 @@ static inline int fused_vec(const fmm_fusion *f)
  *
  *     workspace     | plan, if the matrix brought none | slots of the pieces of long rows |
  */
-template <class T> static fmm_status fused_run(const fmm_exec *exec, const fmm_call *call)
+template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const fmm_fusion *f = fmm_fusion_of(call);

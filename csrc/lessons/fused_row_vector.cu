@@ -24,7 +24,7 @@ template <class T, int PER>
 static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant__ fused_args<T> s)
 {
     const int lane = threadIdx.x % WARP;
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / WARP, h = blockIdx.z;
+    const int64_t i = this_thread() / WARP, h = blockIdx.z;
     if (i >= s.a.rows) return; /* whole warps */
     int64_t begin;
     const int64_t entries = row_range(s.a, i, &begin);

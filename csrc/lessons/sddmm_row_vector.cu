@@ -17,7 +17,7 @@ template <int NT, class T>
 static __global__ void __launch_bounds__(BLOCK) row_vector(const sddmm_args<T> s)
 {
     const int lane = threadIdx.x % NT;
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / NT, h = blockIdx.z;
+    const int64_t i = this_thread() / NT, h = blockIdx.z;
     int64_t begin = 0;
     const int64_t entries = i < s.s.rows ? row_range(s.s, i, &begin) : 0;
     const T *const a = s.a.at(i, h);

@@ -15,7 +15,7 @@
 template <int LANES, class T>
 static __global__ void __launch_bounds__(BLOCK) spmv(const spmm_args<T> s)
 {
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES, h = blockIdx.z;
+    const int64_t i = this_thread() / LANES, h = blockIdx.z;
     const int lane = threadIdx.x % LANES;
     if (i >= s.a.rows) return; /* whole groups */
     int64_t begin;

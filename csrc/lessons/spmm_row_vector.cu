@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
 {
     enum { VEC = 16 / sizeof(T) };
     const int lane = threadIdx.x % LANES;
-    const int64_t i = (int64_t(blockIdx.x) * BLOCK + threadIdx.x) / LANES, h = blockIdx.z;
+    const int64_t i = this_thread() / LANES, h = blockIdx.z;
     if (i >= s.a.rows) return; /* whole groups, which is why the mask below is the group's */
     const unsigned group =
         LANES == WARP ? ALL : ((1u << (LANES % WARP)) - 1) << (threadIdx.x % WARP / LANES * LANES);

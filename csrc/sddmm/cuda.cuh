@@ -28,12 +28,13 @@
 #define FMM_CUDA_SDDMM_CUH
 
 #include "../cuda/segments.cuh"
+#include "cuda.h"
 
 template <class T> struct sddmm_args : dealt {
     const T *own, *far; /* a and b */
-    T *e;
-    int64_t own_row, own_head, far_head, e_row, e_head, feat;
-    uint32_t far_row; /* in bytes */
+    T *e;               /* the result, a number for each edge and head */
+    int64_t own_row, own_head, far_head, e_row, e_head, feat; /* strides, and columns of a and b */
+    uint32_t far_row;                                         /* in bytes */
 };
 
 /* Sums `dot` over the group. Afterwards lane l holds, in its first BATCH / LANES elements (at least
@@ -106,10 +107,13 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
         }
     };
 
-    /* Each lane fetches the entries of a chunk whose sums it will write: EACH in a row, or one of
-     * each SHARE-th batch. Columns and edges come a chunk ahead, and values are asked for where
-     * their chunk begins; each is used as late as it can be, since a warp waits where it uses
-     * them. */
+    /* The lane's first entry in a chunk. A lane fetches those entries whose sums the butterfly will
+     * leave in it, since it multiplies them by their values and writes them. In a group of fewer
+     * lanes than a batch has entries these are EACH neighbours. In a wider group SHARE lanes end
+     * with the same sum, and each of them takes it from another batch of the chunk.
+     *
+     * Columns and edges are asked for a chunk ahead, values where their chunk begins. Each is used
+     * as late as possible, since a warp waits where it first uses what it loads. */
     const int place = SHARE > 1 ? lane % SHARE * BATCH + lane / SHARE : lane * EACH;
     int32_t near[EACH], near_next[EACH];
     uint32_t edge_next[EACH];

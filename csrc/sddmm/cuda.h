@@ -4,18 +4,9 @@
 
 #include "../cuda/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
-
 FMM_SEGMENTS_DECLARE(sddmm)
 
-bool fmm_sddmm_tiles_supports(const fmm_call *call);
-fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
+FMM_C bool fmm_sddmm_tiles_supports(const fmm_call *call);
+FMM_C fmm_cuda_run fmm_sddmm_tiles_f32;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

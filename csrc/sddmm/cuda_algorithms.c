@@ -6,40 +6,22 @@
 FMM_SEGMENTS_RUN(sddmm, call->x)
 
 static const fmm_algorithm algorithms[] = {
-    {.number = 1,
-     .name = "reference",
-     .about = "one thread per output element, its row found by bisection",
-     .source = "the definition",
-     .deterministic = true,
-     .run = fmm_sddmm_reference_cuda},
-    {.number = 2,
-     .name = "segments",
-     .about = "rows by falling length, long ones in pieces; the row of a stays in registers",
-     .source = "this project",
-     .deterministic = true,
-     .supports = fmm_sddmm_segments_supports,
-     .workspace = fmm_sddmm_segments_workspace,
-     .run = sddmm_segments},
-    {.number = 3,
-     .name = "tiles",
+    {1, "reference", "one thread per output element, its row found by bisection", "the definition",
+     true, NULL, NULL, fmm_sddmm_reference_cuda},
+    {2, "segments", "rows by falling length, long ones in pieces; the row of a stays in registers",
+     "this project", true, fmm_sddmm_segments_supports, fmm_sddmm_segments_workspace,
+     fmm_sddmm_segments},
+    {3, "tiles",
      .about =
          "windows of b in shared memory, which every row of a block gathers from; needs 227 KB "
          "a block, else segments",
-     .source = "this project",
-     .deterministic = true,
-     .supports = fmm_sddmm_tiles_supports,
-     .workspace = fmm_sddmm_segments_workspace,
-     .run = fmm_sddmm_tiles_f32},
+     "this project", true, fmm_sddmm_tiles_supports, fmm_sddmm_segments_workspace,
+     fmm_sddmm_tiles_f32},
     FMM_CUSPARSE_SDDMM_LIST(FMM_CUSPARSE_ALGORITHM){
-        .number = FMM_CUBLAS_NUMBER,
-        .name = "cublas",
-        .about = "the whole product by cuBLAS, bound at run time, then its entries",
-        .source = "NVIDIA",
-        .deterministic = true,
-        .supports = fmm_cublas_supports,
-        .workspace = fmm_cublas_workspace,
-        .run = fmm_sddmm_cublas},
-    {.name = NULL},
+        FMM_CUBLAS_NUMBER, "cublas",
+        "the whole product by cuBLAS, bound at run time, then its entries", "NVIDIA", true,
+        fmm_cublas_supports, fmm_cublas_workspace, fmm_sddmm_cublas},
+    {0},
 };
 
 /* `tiles` took 0.66 to 0.97 of the time of `segments` at K 32; at K 128 and 256, of 2 million

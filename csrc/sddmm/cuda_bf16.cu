@@ -2,7 +2,4 @@
  * its own, so that they compile side by side. */
 #include "cuda.cuh"
 
-extern "C" fmm_status fmm_sddmm_segments_bf16(const fmm_exec *exec, const fmm_call *call)
-{
-    return sddmm_run<__nv_bfloat16>(exec, call);
-}
+FMM_SEGMENTS_OF(sddmm, bf16, __nv_bfloat16)

@@ -2,7 +2,4 @@
  * its own, so that they compile side by side. */
 #include "cuda.cuh"
 
-extern "C" fmm_status fmm_sddmm_segments_f16(const fmm_exec *exec, const fmm_call *call)
-{
-    return sddmm_run<__half>(exec, call);
-}
+FMM_SEGMENTS_OF(sddmm, f16, __half)

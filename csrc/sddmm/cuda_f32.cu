@@ -2,7 +2,4 @@
  * its own, so that they compile side by side. */
 #include "cuda.cuh"
 
-extern "C" fmm_status fmm_sddmm_segments_f32(const fmm_exec *exec, const fmm_call *call)
-{
-    return sddmm_run<float>(exec, call);
-}
+FMM_SEGMENTS_OF(sddmm, f32, float)

@@ -2,7 +2,4 @@
  * its own, so that they compile side by side. */
 #include "cuda.cuh"
 
-extern "C" fmm_status fmm_sddmm_segments_f64(const fmm_exec *exec, const fmm_call *call)
-{
-    return sddmm_run<double>(exec, call);
-}
+FMM_SEGMENTS_OF(sddmm, f64, double)

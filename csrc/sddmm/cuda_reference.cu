@@ -10,8 +10,8 @@
 
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    sddmm_reference(const csr_view s, const edge_view val, const dense_view a, const dense_view b,
-                    const dense_view e)
+    sddmm_reference(const csr_view s, const edge_view val, const fmm_dense a, const fmm_dense b,
+                    const fmm_dense e)
 {
     typedef typename sum_of<T>::type A;
     const int64_t count = s.nnz * e.heads;
@@ -37,8 +37,7 @@ extern "C" fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_c
     const unsigned grid = (unsigned)smaller(blocks_for(e->rows * e->heads), REFERENCE_BLOCKS);
     for_dtype(e->dtype, [&](auto element_of) {
         sddmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
-            view_csr(call->a), view_edges(call->a, call->val), view_dense(call->x),
-            view_dense(call->b), view_dense(e));
+            view_csr(call->a), view_edges(call->a, call->val), *call->x, *call->b, *e);
     });
     return cuda_leave("sddmm", exec, before);
 }

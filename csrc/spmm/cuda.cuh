@@ -28,6 +28,7 @@
 #define FMM_CUDA_SPMM_CUH
 
 #include "cuda_join.cuh"
+#include "cuda.h"
 
 #include <type_traits>
 

@@ -4,19 +4,10 @@
 
 #include "../cuda/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
-
 FMM_SEGMENTS_DECLARE(spmm)
 
-bool fmm_spmm_tiles_supports(const fmm_call *call);
-fmm_status fmm_spmm_tiles_f32(const fmm_exec *exec, const fmm_call *call);
-fmm_status fmm_spmm_tiles_f64(const fmm_exec *exec, const fmm_call *call);
+FMM_C bool fmm_spmm_tiles_supports(const fmm_call *call);
+FMM_C fmm_cuda_run fmm_spmm_tiles_f32;
+FMM_C fmm_cuda_run fmm_spmm_tiles_f64;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,42 +11,23 @@ static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
 }
 
 static const fmm_algorithm algorithms[] = {
-    {.number = 1,
-     .name = "reference",
-     .about = "one thread per output element, terms in storage order",
-     .source = "the definition",
-     .deterministic = true,
-     .run = fmm_spmm_reference_cuda},
-    {.number = 2,
-     .name = "segments",
+    {1, "reference", "one thread per output element, terms in storage order", "the definition",
+     true, NULL, NULL, fmm_spmm_reference_cuda},
+    {2, "segments",
      .about =
          "rows by falling length, long ones in pieces; a group of lanes gathers whole rows of x",
-     .source = "this project; row order as in Sputnik (Gale et al. 2020), pieces as in RoDe "
-               "(Pang et al. 2024)",
-     .deterministic = true,
-     .supports = fmm_spmm_segments_supports,
-     .workspace = fmm_spmm_segments_workspace,
-     .run = spmm_segments},
-    {.number = 3,
-     .name = "tiles",
+     "this project; row order as in Sputnik (Gale et al. 2020), pieces as in RoDe "
+     "(Pang et al. 2024)",
+     true, fmm_spmm_segments_supports, fmm_spmm_segments_workspace, fmm_spmm_segments},
+    {3, "tiles",
      .about =
          "windows of x in shared memory, which every row of a block gathers from; needs 227 KB "
          "a block, else segments",
-     .source = "this project",
-     .deterministic = true,
-     .supports = fmm_spmm_tiles_supports,
-     .workspace = fmm_spmm_segments_workspace,
-     .run = spmm_tiles},
+     "this project", true, fmm_spmm_tiles_supports, fmm_spmm_segments_workspace, spmm_tiles},
     FMM_CUSPARSE_SPMM_LIST(FMM_CUSPARSE_ALGORITHM){
-        .number = FMM_CUBLAS_NUMBER,
-        .name = "cublas",
-        .about = "the matrix made dense, then cuBLAS, bound at run time",
-        .source = "NVIDIA",
-        .deterministic = false,
-        .supports = fmm_cublas_supports,
-        .workspace = fmm_cublas_workspace,
-        .run = fmm_spmm_cublas},
-    {.name = NULL},
+        FMM_CUBLAS_NUMBER, "cublas", "the matrix made dense, then cuBLAS, bound at run time",
+        "NVIDIA", false, fmm_cublas_supports, fmm_cublas_workspace, fmm_spmm_cublas},
+    {0},
 };
 
 /* `segments` declines only what its grids or 32-bit strides cannot span (over 2^34 entries, or rows

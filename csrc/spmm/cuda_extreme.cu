@@ -17,16 +17,10 @@ extern "C" {
 #include "extreme.h"
 }
 
-/* A dense operand of the caller; the kernels know its type. */
-struct operand {
-    const void *data; /* NULL: ones */
-    int64_t row_stride, head_stride;
-};
-
 template <class T> struct extreme_args { /* names as in extreme.h */
     csr_view a;
     edge_view val, weight;
-    operand x, y, z, g;
+    fmm_dense x, y, z, g; /* data NULL: ones */
     T *out;
     typename sum_of<T>::type *counts; /* out of COUNTS */
     int64_t out_row, out_head;
@@ -35,7 +29,7 @@ template <class T> struct extreme_args { /* names as in extreme.h */
 };
 
 template <class T>
-static __device__ __forceinline__ typename sum_of<T>::type at(const operand &d, int64_t row,
+static __device__ __forceinline__ typename sum_of<T>::type at(const fmm_dense &d, int64_t row,
                                                               int64_t h, int64_t c)
 {
     if (!d.data) return 1;
@@ -108,8 +102,6 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- on the host ---- */
 
-static operand view(const fmm_dense *d) { return operand{d->data, d->row_stride, d->head_stride}; }
-
 /* A thread for each output of rows and columns, a warp for each of edges; both walk on from there.
  */
 template <class T> static void launch(const fmm_exec *exec, const fmm_extreme_call *call)
@@ -120,7 +112,7 @@ template <class T> static void launch(const fmm_exec *exec, const fmm_extreme_ca
     s.a = view_csr(call->a);
     s.val = view_edges(call->a, call->val);
     s.weight = view_edges(call->a, call->weight);
-    s.x = view(call->x), s.y = view(call->y), s.z = view(call->z), s.g = view(call->g);
+    s.x = *call->x, s.y = *call->y, s.z = *call->z, s.g = *call->g;
     s.out = static_cast<T *>(call->out->data);
     s.counts = call->form == FMM_EXTREME_COUNTS
                    ? static_cast<typename sum_of<T>::type *>(call->out->data)

@@ -2,7 +2,4 @@
  * its own, so that they compile side by side. */
 #include "cuda.cuh"
 
-extern "C" fmm_status fmm_spmm_segments_f64(const fmm_exec *exec, const fmm_call *call)
-{
-    return spmm_run<double>(exec, call);
-}
+FMM_SEGMENTS_OF(spmm, f64, double)

@@ -10,7 +10,7 @@
 /* An entry whose column lies outside the matrix is skipped. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    spmm_reference(const csr_view a, const edge_view val, const dense_view x, const dense_view y,
+    spmm_reference(const csr_view a, const edge_view val, const fmm_dense x, const fmm_dense y,
                    int reduce)
 {
     typedef typename sum_of<T>::type A;
@@ -52,9 +52,8 @@ extern "C" fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_ca
     const unsigned grid =
         (unsigned)smaller(blocks_for(y->rows * y->heads * y->feat), REFERENCE_BLOCKS);
     for_dtype(y->dtype, [&](auto element_of) {
-        spmm_reference<decltype(element_of)>
-            <<<grid, BLOCK, 0, stream_of(exec)>>>(view_csr(call->a), view_edges(call->a, call->val),
-                                                  view_dense(call->x), view_dense(y), call->reduce);
+        spmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
+            view_csr(call->a), view_edges(call->a, call->val), *call->x, *y, call->reduce);
     });
     return cuda_leave("spmm", exec, before);
 }

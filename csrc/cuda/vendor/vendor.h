@@ -116,14 +116,14 @@ fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exe
                                 (fmm_cusparse_variant){algorithm, coo, preprocess});               \
     }
 #define FMM_CUSPARSE_ALGORITHM(op, id, what, algorithm, coo, preprocess, bits)                     \
-    {.number = id,                                                                                 \
-     .name = "cusparse:" #what,                                                                    \
-     .about = "cuSPARSE, bound at run time",                                                       \
-     .source = "NVIDIA",                                                                           \
-     .deterministic = bits,                                                                        \
-     .supports = fmm_##op##_cusparse_supports,                                                     \
-     .workspace = fmm_##op##_cusparse_##what##_workspace,                                          \
-     .run = fmm_##op##_cusparse_##what},
+    {id,                                                                                           \
+     "cusparse:" #what,                                                                            \
+     "cuSPARSE, bound at run time",                                                                \
+     "NVIDIA",                                                                                     \
+     bits,                                                                                         \
+     fmm_##op##_cusparse_supports,                                                                 \
+     fmm_##op##_cusparse_##what##_workspace,                                                       \
+     fmm_##op##_cusparse_##what},
 enum { FMM_CUSPARSE_DEFAULT = 10 }; /* csr_default, in every room */
 
 /* ---- cublas.c ---- */
