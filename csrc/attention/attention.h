@@ -13,9 +13,9 @@ enum { FMM_GATT_PARTS_CPU = 64, FMM_GATT_PARTS_CUDA = 1024 };
 
 /* What fmm_call's `own` is for attention's own kernels: others see what is shown. */
 typedef struct fmm_packed_attention {
-    fmm_attention shown;
-    const void *packed; /* what DELTA packed, for COLS of additive scores on a GPU; or NULL */
-    bool before;        /* by the kernel before, in one operator with this call */
+    fmm_attention shown; /* the call of the public interface */
+    const void *packed;  /* what DELTA packed, for COLS of additive scores on a GPU; or NULL */
+    bool before;         /* by the kernel before, in one operator with this call */
 } fmm_packed_attention;
 static inline const fmm_packed_attention *fmm_packed_attention_of(const fmm_call *call)
 {

@@ -2,7 +2,8 @@
  *
  * A task says what is computed, a shape says how the lanes of a warp share it, and walk_traits
  * joins the two and names what follows from them. Every step of the walk is a function of one
- * template parameter, K, which is a walk_traits; s.plan, s.q and the like are read when it runs. */
+ * template parameter, K, which is a walk_traits. What is known only when a call is made, such as
+ * sizes, strides and the plan, stands in the kernel's argument, attend_args (cuda.cuh). */
 #ifndef FMM_CUDA_ATTENTION_TRAITS_CUH
 #define FMM_CUDA_ATTENTION_TRAITS_CUH
 

@@ -69,7 +69,7 @@ static fmm_status check_spread(const fmm_exec *exec, const fmm_node_call *c)
         TRY(check_shape("total", &c->total[t], x, 1, heads, x->feat, false));
     TRY(check_shape("parts", &c->parts, x, parts, planes * heads, x->feat, true));
     REQUIRE(exec->device == FMM_CPU || c->arrived, FMM_INVALID_ARGUMENT,
-            OP ": blocks are counted where DELTA left zeros");
+            OP ": SPREAD on CUDA needs arrived, the counters that DELTA sets to 0");
     if (!n) return FMM_OK;
     TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));

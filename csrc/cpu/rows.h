@@ -11,8 +11,9 @@
 #include <stdatomic.h>
 
 enum {
-    /* Terms that one register adds in a row. n equal terms can be off by n u / 2 in all, which
-     * stays under the promised 4 sqrt(n) u up to about this many. */
+    /* Terms that one register adds in a row. An addition is off by at most u times the power of
+     * two below its result. Of 128 equal terms that makes 44 u times their sum in all, and the
+     * promised bound is 4 sqrt(128) u, which is 45 u. */
     FMM_BLOCK = 128,
     FMM_AHEAD = 12, /* a row of the gathered operand is fetched this many entries before its use */
 };
@@ -37,13 +38,12 @@ struct fmm_rows_task {
     fmm_rows_copy *copy;
     fmm_rows_guarded *guarded; /* for rows that are not sane */
     atomic_bool *forged;       /* where not NULL: set when rows were not sane */
-    int64_t heads,
-        feat;          /* of the gathered operand, heads folded into feat where that is the same */
-    bool uses_edges;   /* eid is read */
-    int64_t val_head;  /* head stride of val, 0 where one value serves every head */
+    int64_t heads, feat; /* of the gathered operand, its heads folded into feat where they may */
+    bool uses_edges;     /* eid is read */
+    int64_t val_head;    /* head stride of val, 0 where one value serves every head */
     int64_t fetch_end; /* entries p < fetch_end fetch for entry p + FMM_AHEAD; 0: table in cache */
     int64_t chunks, per_chunk; /* per_chunk counts rows + entries */
-    double *parts;             /* attention: sums of gatt, one [heads, feat] per chunk */
+    double *parts;             /* NULL, or sums that no row owns: [heads, feat] for each chunk */
 };
 
 /* Where chunks lie that are too long for a thread's stack. */

@@ -1,7 +1,7 @@
 /* fused `segments`: scores, edge function and weighted sum in one pass, for one element type T.
  *
- *     out[i,h,:] = reduce_p w(score(x[i,h,:], y[j,h,:]), val[p]) * message(x[i,h,:], y[j,h,:],
- * z[j,h,:])
+ *     out[i,h,:] = reduce_p w(score(x[i,h,:], y[j,h,:]), val[p])
+ *                           * message(x[i,h,:], y[j,h,:], z[j,h,:])
  *
  * Work is dealt as for SpMM (cuda/segments.cuh): a piece of a long row, or a bundle of short ones,
  * and a head go to a group of LANES lanes, which span all channels. The group keeps its slices of

@@ -256,6 +256,7 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
             }
         }
         if (longest > CHAIN) aside.take(sums[0][0]);
+        /* The sums of a gradient are complete as they are: nothing divides or compares them. */
         const int64_t slot = int64_t(t.item.from) * s.heads + head;
         const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
         const auto as_it_is = [](A all) { return all; };

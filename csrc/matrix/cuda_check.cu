@@ -1,8 +1,8 @@
 /* The check of a CSR's content: one pass over ptr and idx, one word out.
  *
  *     bit      63               62 ... 3        2 1 0
- *     word     fault of idx     its index       code of the fault         all ones: nothing is
- * wrong
+ *     word     fault of idx     its index       code of the fault
+ *     all ones: nothing is wrong
  *
  * The smallest word is therefore the first culprit, faults of ptr before those of idx, and an
  * atomic minimum over all threads gives the same answer in any order. core/checks.c decodes it. idx

@@ -5,8 +5,8 @@
  *     order     the rows by falling length class
  *                 | hubs | long | 8 classes an octave | up to 32 | up to 16 | up to 8 | empty |
  *     first     for the k-th row of `order`, while it is long: its first segment
- *     segments  the pieces of the long rows, in row order: equal pieces of at most `segment`
- * entries
+ *     segments  the pieces of the long rows, in row order; those of a row are equally long and
+ *               have at most `segment` entries
  *
  * A row is long if it has more than `segment` entries. The sort is stable. So rows that share a
  * warp are about equally long, the longest start first, and neighbours in memory stay neighbours.

@@ -27,11 +27,11 @@
 #include "../cuda/tiles.cuh"
 
 struct sddmm_tiles_args {
-    csr_view s;
+    csr_view s; /* the names are those of the equation: e = s * (a b^T) */
     const float *a, *b;
     float *e;
-    int64_t a_row, b_row, e_row, feat;
-    bool packs; /* rows of a and b can be read 16 bytes at a time */
+    int64_t a_row, b_row, e_row, feat; /* how far apart rows are, and how wide those of a and b */
+    bool packs;                        /* rows of a and b can be read 16 bytes at a time */
 };
 
 /* Behind the windows lie the warps' lists, an address for each lane. */

@@ -17,6 +17,7 @@
 #ifndef FMM_CUDA_SPMM_JOIN_CUH
 #define FMM_CUDA_SPMM_JOIN_CUH
 
+#include "../cuda/device.h"
 #include "cuda_terms.cuh"
 
 /* The columns of a thread. */
@@ -118,9 +119,10 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
 template <class T, class Reduce>
 static void launch_join(const fmm_exec *exec, const join_args<T> &s)
 {
-    enum { BLOCKS = 1056 }; /* twice what 132 multiprocessors hold at once */
+    /* Twice what a card holds at once, of which each multiprocessor holds four (spmm_join). */
+    const int64_t most = int64_t(8) * fmm_cuda_processors(exec->index);
     const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / WIDTH);
-    const dim3 grid((unsigned)smaller(ceil_div(threads, BLOCK), BLOCKS));
+    const dim3 grid((unsigned)smaller(ceil_div(threads, BLOCK), most));
     launch_early(exec->index, stream_of(exec), spmm_join<T, Reduce>, grid, s);
 }
 

@@ -86,8 +86,7 @@ struct reduce_extreme {
  *   PLAIN  Values are [nnz], of type T, in the matrix's own order.
  *   HEADS  Values are [nnz, heads], of type T, in that order, and heads lie side by side. They are
  *          columns of one row then, and each lane reads the values of its own head.
- *   ANY    Values are of any type and stand in the caller's order. Each head is gathered for
- * itself. */
+ *   ANY    Values are of any type and stand in the caller's order. A group takes a single head. */
 enum values { ONES, PLAIN, HEADS, ANY };
 
 /* The value of entry p as it lies in memory, and later as a number (edge_bits and edge_number). */

@@ -112,6 +112,7 @@ extern "C" fmm_status fmm_vendor_enter(const char *op, const fmm_exec *exec, int
 extern "C" fmm_status fmm_vendor_enter_at(const char *op, const void *data, int *device,
                                           int *before)
 {
+    /* An address belongs to one device, whichever is current. */
     cudaPointerAttributes at = {};
     cudaError_t error = cudaPointerGetAttributes(&at, data);
     *device = at.device;
