@@ -39,6 +39,7 @@ STEP void read_own(const attend_lane<K> &me, const walk_args<K> &s, int64_t row,
         if (s.own_v.data && me.in_v[i])
             to->v[i] = load<T, K::VEC>(s.own_v.at(row, me.head, me.column[i]));
     }
+    /* Every entry of the row needs both, so they come with the row and not with an entry. */
     if (K::WALK == ROWS) {
         to->lse = me.live ? __ldg(s.lse.at(row, me.head, 0)) : A(0);
         to->delta = me.live && s.delta.data ? __ldg(s.delta.at(row, me.head, 0)) : A(0);
