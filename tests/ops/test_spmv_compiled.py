@@ -2,11 +2,20 @@
 
 import pytest
 import torch
+import torch._dynamo
 from support.generate import small
 from support.machine import capture
 from support.matvec import FORMATS, made
 
 import fusedmm
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    """The cases of a test share their code, of which dynamo compiles eight forms at most."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", FORMATS)
