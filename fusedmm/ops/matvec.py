@@ -74,9 +74,18 @@ def times(adj: Matrix, x: Any) -> Tensor:
     """``adj @ x``, of a vector too."""
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
+    return vector_product(adj, x)
+
+
+def vector_product(adj: Matrix, x: Any, row: Values = None) -> Tensor:
+    """A @ x of a CSR, or with the row of each entry that of a COO.
+
+    Raises:
+        TypeError, ValueError: as ``require_vector`` and ``require_flat_values``.
+    """
     require_vector("spmv", "x", x, adj.device, adj.n_cols, "columns")
     require_flat_values("spmv", adj.val)
-    return spmv_half(adj, False, adj.val, autocast(x))
+    return spmv_half(adj, False, adj.val, autocast(x), row=row)
 
 
 def require_vector(op: str, name: str, x: Any, device: Any, length: int, axis: str) -> None:

@@ -9,10 +9,10 @@ from torch import Tensor
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
-from fusedmm.ops.checks import autocast, rows_of
+from fusedmm.ops.checks import rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.matvec import require_flat_values, require_vector, spmv_half
 from fusedmm.ops.spmm_sddmm import right_side, spmm_half
+from fusedmm.ops.spmv import spmv
 
 
 def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:
@@ -50,10 +50,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
     if type(adj) is not CSR:
         adj = lent(adj, x, rows_of(x))
     if isinstance(x, Tensor) and x.dim() == 1 and isinstance(reduce, str) and reduce == "sum":
-        require_vector("spmm", "x", x, adj.device, adj.n_cols, "columns")
-        require_flat_values("spmm", adj.val)
-        number = 0 if algorithm == "auto" else algorithm_number("spmv", x.device.type, algorithm)
-        return spmv_half(adj, False, adj.val, autocast(x), algorithm=number)
+        return spmv(adj, x, algorithm=algorithm)
     x = right_side(adj, x)
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from fusedmm._lib import algorithm_number, sums_dtype
-from fusedmm.formats import COO, FORMATS, Padded
+from fusedmm.formats import COO, FORMATS
+from fusedmm.formats.padded import Padded
 from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import require_number

@@ -1,5 +1,7 @@
 """The formats of SpMV: they hold what the CSR holds, refuse padding that explodes, and say what each would cost."""
 
+import pickle
+
 import pytest
 import torch
 from support.generate import STRUCTURES, small
@@ -67,6 +69,18 @@ def test_padding_that_explodes_is_refused(name, device):
     ):
         getattr(formats, "to_" + name)(adj)
     assert formats.to_hyb(adj).nbytes < 8 * adj.nnz * 12 + (1 << 20)
+    with pytest.raises(ValueError, match=r"to_hyb: the padded matrix would take [\d,]+ bytes"):
+        formats.to_hyb(adj, width=3000)
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_growth_is_a_number(name, device):
+    """NaN allows nothing; a text is not multiplied."""
+    make, adj = getattr(formats, "to_" + name), small(device=device)
+    for wrong, kind, text in (("8", TypeError, "growth must be a number"), (float("nan"), ValueError, "growth=nan")):
+        with pytest.raises(kind, match=f"to_{name}: .*{text}"):
+            make(adj, growth=wrong)
+    assert torch.equal(make(adj, growth=float("inf")).to_csr().to_dense(), adj.to_dense())
 
 
 @pytest.mark.parametrize("name", PADDED)
@@ -97,6 +111,15 @@ def test_dia_adds_up_repeated_entries_of_16_bits_in_float32(device):
     row = torch.zeros(2049, dtype=torch.int64, device=device)
     adj = fusedmm.CSR.from_coo(row, row, torch.ones(2049, dtype=torch.float16, device=device))
     assert formats.to_dia(adj).val.item() == 2048  # 2049 rounded to even once, and not stuck by the way
+
+
+def test_dia_adds_up_repeated_entries_in_one_order(device, threads):
+    """torch adds float32 numbers to one place with several threads as they come."""
+    threads(2)
+    ends = torch.randint(0, 10, (200_000,), device=device)
+    adj = fusedmm.CSR.from_coo(ends, ends, torch.randn(200_000, device=device), (10, 10))
+    first = formats.to_dia(adj).val
+    assert all(torch.equal(formats.to_dia(adj).val, first) for _ in range(5))
 
 
 def test_hyb_width(device):
@@ -138,5 +161,10 @@ def test_advice(device):
 
 
 def test_names():
-    assert [n for n in dir(formats) if n.startswith("to_")] == ["to_coo", "to_dia", "to_ell", "to_hyb", "to_sell"]
-    assert all(hasattr(formats, n) for n in formats.__all__)
+    """The package shows what users call, and pickles name it, whichever file a class is in."""
+    assert dir(formats) == sorted(formats.__all__)
+    assert [n for n in vars(formats) if n.startswith("to_")] == ["to_coo", "to_dia", "to_ell", "to_hyb", "to_sell"]
+    for name in NAMES:
+        stored = pickle.dumps(made(small(), name))
+        assert b"fusedmm.formats." not in stored
+        assert torch.equal(pickle.loads(stored).to_csr().to_dense(), small().to_dense())

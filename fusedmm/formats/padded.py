@@ -1,0 +1,82 @@
+"""What DIA, ELL, HYB and SELL share as matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import numbers_of
+from fusedmm.matrix.csr import CSR
+from fusedmm.ops.checks import autocast
+from fusedmm.ops.matvec import PaddedOperands, padded_product, require_vector
+
+NUMBERS = numbers_of("FMM_FORMAT_", "dia", "ell", "hyb", "sell")
+P = TypeVar("P", bound="Padded")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Padded:
+    """What DIA, ELL, HYB and SELL share: a frozen matrix of tensors for inference, with one value per place.
+
+    Attributes:
+        shape: (rows, cols).
+        val: the values of all places, those of padding too.
+    """
+
+    shape: tuple[int, int]
+    val: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.val.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a product reads of the matrix, padding too."""
+        return sum(t.numel() * t.element_size() for t in self._tensors().values())
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries, without padding; it waits for a GPU."""
+        return self._coordinates()[0].numel()
+
+    def to_csr(self) -> CSR:
+        """The matrix as a ``CSR`` with values, sorted by row; padding is left out."""
+        row, col, val = self._coordinates()
+        order = torch.argsort(row, stable=True)
+        return CSR.from_coo(row[order], col[order], val[order], self.shape)
+
+    def to(self: P, device: Any = None, dtype: torch.dtype | None = None) -> P:
+        """On another device, and with values of another floating dtype.
+
+        Raises:
+            TypeError: a dtype that is not floating.
+        """
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"{type(self).__name__}.to: dtype must be floating, not {dtype}")
+        moved = {name: t.to(device) for name, t in self._tensors().items()}
+        moved = {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in moved.items()}
+        return type(self)(**{f.name: moved.get(f.name, getattr(self, f.name)) for f in fields(self)})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+
+    def _coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(row, col, val) of the entries, int64 and in any order."""
+        raise NotImplementedError
+
+    def operands(self) -> PaddedOperands:
+        """What ``padded_product`` takes."""
+        raise NotImplementedError
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        require_vector("spmv", "x", x, self.device, self.shape[1], "columns")
+        return padded_product(self.operands(), autocast(x))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={list(t.shape)}" for name, t in self._tensors().items())
+        return f"{type(self).__name__}(shape={self.shape}, {sizes}, {str(self.val.dtype)[6:]}, device={self.device})"
