@@ -4,7 +4,7 @@
  * Every algorithm is a list of steps, each of which runs over its pieces with the caller's threads:
  *
  *     all          WIDEN, where x is no contiguous vector of the type of sums
- *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, eight sums a row
+ *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, four sums a row
  *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
  *     coo          ENTRIES, a join, FINISH    hyb             BLOCKS before them
  *     dia, ell     BLOCKS                     sell            SLICES */
@@ -16,7 +16,7 @@
 
 FMM_ISA_KERNELS(spmv)
 
-enum { VECTOR_FROM = 12 }; /* entries a row from which eight sums a row pay for their joining */
+enum { VECTOR_FROM = 12 }; /* entries a row from which four sums a row pay for their joining */
 
 /* ---- where pieces begin ---- */
 
@@ -119,22 +119,37 @@ static bool reads_x_in_place(const fmm_call *call)
 
 static size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
-/* x in the type of sums, the sums of rows, the carries: as far as the format needs them. */
-static size_t parts(const fmm_call *call, size_t *sums_at, size_t *carries_at)
+static size_t bytes_of_sum(const fmm_call *call)
 {
-    const fmm_format format = fmm_spmv_of(call)->matrix->format;
-    const bool coo = format == FMM_FORMAT_COO || format == FMM_FORMAT_HYB;
-    const size_t each = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
-    *sums_at = reads_x_in_place(call) ? 0 : aligned((size_t)call->a->cols * each);
-    *carries_at = *sums_at + (coo ? aligned((size_t)call->a->rows * each) : 0);
-    if (!coo && format != FMM_FORMAT_CSR) return *carries_at;
-    return *carries_at + (size_t)pieces_of(call, false) * sizeof(fmm_spmv_carry);
+    return call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
 }
 
-static size_t workspace(const fmm_call *call)
+/* The workspace of each family begins with x in the type of sums, if the caller's is another. Most
+ * calls of `rows` and of padded formats then need none, which spares small products an allocation.
+ *
+ *     whole rows, padded    x
+ *     CSR by path           x | carries
+ *     COO, HYB              x | the sums of rows | carries */
+static size_t room_of_x(const fmm_call *call)
 {
-    size_t sums_at, carries_at;
-    return parts(call, &sums_at, &carries_at);
+    return reads_x_in_place(call) ? 0 : aligned((size_t)call->a->cols * bytes_of_sum(call));
+}
+
+static size_t room_of_carries(const fmm_call *call)
+{
+    return (size_t)pieces_of(call, false) * sizeof(fmm_spmv_carry);
+}
+
+static size_t room_of_sums(const fmm_call *call)
+{
+    return aligned((size_t)call->a->rows * bytes_of_sum(call));
+}
+
+static size_t room_of_path(const fmm_call *call) { return room_of_x(call) + room_of_carries(call); }
+
+static size_t room_of_entries(const fmm_call *call)
+{
+    return room_of_path(call) + room_of_sums(call);
 }
 
 /* ---- the families of algorithms ---- */
@@ -145,17 +160,16 @@ static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family 
 {
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
     const int64_t rows = a->csr.rows;
-    size_t sums_at, carries_at;
-    parts(call, &sums_at, &carries_at);
     char *room = exec->workspace;
     fmm_spmv_task t = {.rows = {.call = call, .kernel = kernel_of(level, call->x->dtype)},
                        .lanes = how != ROWS_SCALAR,
                        .by_entries = how == SEGMENTED,
                        .pieces = pieces_of(call, how == SEGMENTED)};
     if (!reads_x_in_place(call)) t.wide = room;
-    if (how == ENTRIES) t.sums = room + sums_at;
+    if (how == ENTRIES) t.sums = room + room_of_x(call);
     if (how == ENTRIES || how == SEGMENTED || how == MERGE)
-        t.carries = (fmm_spmv_carry *)(void *)(room + carries_at);
+        t.carries =
+            (fmm_spmv_carry *)(void *)(room + room_of_x(call) + (t.sums ? room_of_sums(call) : 0));
     t.x = t.wide ? t.wide : call->x->data;
 
     if (t.wide) run_step(exec, &t, FMM_SPMV_WIDEN, a->csr.cols, 1);
@@ -194,16 +208,16 @@ static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family 
         TRY(fmm_isa_level(&level));                                                                \
         return run_family(exec, call, how, level);                                                 \
     }
-#define LINE(number, name, isa, about, source)                                                     \
+#define LINE(number, name, isa, room, about, source)                                               \
     {                                                                                              \
-        number, #name ":" #isa, about, source, true, name##_##isa##_fits, workspace, name##_##isa  \
+        number, #name ":" #isa, about, source, true, name##_##isa##_fits, room, name##_##isa       \
     }
-#define LINES(number, name, about, source)                                                         \
-    {number, #name, about, source, true, name##_scalar_fits, workspace, name##_best},              \
-        LINE(number + 1, name, scalar, about ", plain C", source),                                 \
-        LINE(number + 2, name, avx2, about ", AVX2 + FMA", source),                                \
-        LINE(number + 3, name, avx512, about ", AVX-512", source),                                 \
-        LINE(number + 4, name, neon, about ", NEON", source)
+#define LINES(number, name, room, about, source)                                                   \
+    {number, #name, about, source, true, name##_scalar_fits, room, name##_best},                   \
+        LINE(number + 1, name, scalar, room, about ", plain C", source),                           \
+        LINE(number + 2, name, avx2, room, about ", AVX2 + FMA", source),                          \
+        LINE(number + 3, name, avx512, room, about ", AVX-512", source),                           \
+        LINE(number + 4, name, neon, room, about ", NEON", source)
 
 FAMILY(csr_scalar, FMM_FORMAT_CSR, ROWS_SCALAR)
 FAMILY(csr_vector, FMM_FORMAT_CSR, ROWS_VECTOR)
@@ -218,17 +232,21 @@ FAMILY(sell, FMM_FORMAT_SELL, PADDED)
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
      fmm_spmv_reference},
-    LINES(10, csr_scalar, "one sum a row", "Bell & Garland 2009"),
-    LINES(20, csr_vector, "eight sums a row, side by side", "Bell & Garland 2009"),
-    LINES(30, csr_segmented, "pieces of equally many entries, carries joined in order",
+    LINES(10, csr_scalar, room_of_x, "one sum a row", "Bell & Garland 2009"),
+    LINES(20, csr_vector, room_of_x, "four sums a row, side by side", "Bell & Garland 2009"),
+    LINES(30, csr_segmented, room_of_path,
+          "pieces of equally many entries, carries joined in order",
           "Blelloch, Heroux & Zagha 1993"),
-    LINES(40, merge, "pieces of equally many rows and entries, carries joined in order",
+    LINES(40, merge, room_of_path,
+          "pieces of equally many rows and entries, carries joined in order",
           "Merrill & Garland 2016"),
-    LINES(50, coo, "runs of equal rows, carries joined in order", "Bell & Garland 2009"),
-    LINES(60, dia, "diagonals over blocks of rows", "Bell & Garland 2009"),
-    LINES(70, ell, "columns of entries over blocks of rows", "Bell & Garland 2009"),
-    LINES(80, hyb, "ell, then coo for what rows have beyond", "Bell & Garland 2009"),
-    LINES(90, sell, "columns of entries over slices of rows", "Kreutzer et al. 2014"),
+    LINES(50, coo, room_of_entries, "runs of equal rows, carries joined in order",
+          "Bell & Garland 2009"),
+    LINES(60, dia, room_of_x, "diagonals over blocks of rows", "Bell & Garland 2009"),
+    LINES(70, ell, room_of_x, "columns of entries over blocks of rows", "Bell & Garland 2009"),
+    LINES(80, hyb, room_of_entries, "ell, then coo for what rows have beyond",
+          "Bell & Garland 2009"),
+    LINES(90, sell, room_of_x, "columns of entries over slices of rows", "Kreutzer et al. 2014"),
     {0},
 };
 

@@ -1,6 +1,7 @@
-/* fusedmm::_spmv for CSR and COO, and fusedmm::_spmv_padded for DIA, ELL, HYB and SELL.
+/* fusedmm::spmv for CSR, fusedmm::_spmv for CSR and COO, fusedmm::_spmv_padded for the rest.
  *
- * The C functions take pointers on trust, so the lengths of tensors are compared here. */
+ * The C functions take pointers on trust, so the lengths of tensors are compared here. Each of the
+ * operators takes what its formats have and no more, since every argument costs the host time. */
 #include "../torch/frame.h"
 
 #include <inttypes.h>
@@ -32,24 +33,43 @@ static bool compute(frame *f, const fmm_spmv_matrix *a, const fmm_dense *x, cons
                                  frame_float(number[1]), frame_int(number[2])));
 }
 
+/* CSR or COO, with the values at input `at_val`, and x and y_in from `at_x` on. number: alpha,
+ * beta, algorithm, rows_are. */
+static bool multiply(frame *f, fmm_format format, const tensor *row, int at_val, int at_x,
+                     const StableIValue *number, tensor *out)
+{
+    fmm_spmv_matrix a = {.format = format, .row = row->numel ? row->data : NULL};
+    fmm_dense val, x, y_in;
+    if (!take_vectors(f, at_x, &x, &y_in) || !frame_matrix(f, x.rows, &a.csr) ||
+        !frame_values(f, at_val, &val))
+        return false;
+    if (row->numel && !has_length(f, "row", row, a.csr.nnz)) return false;
+    a.csr.rows_are = (fmm_rows)frame_int(number[3]);
+    a.val = &val;
+    return compute(f, &a, &x, &y_in, number, out);
+}
+
 /* (ptr, idx, eid, plan, val, row, x, y_in, int format, float alpha, float beta, int algorithm, int
  * rows_are) -> y; row is COO's, absent for CSR. */
-FMM_KERNEL(spmv, 8, 1)
+FMM_KERNEL(spmv_half, 8, 1)
 {
     enum { VAL = 4, ROW, X };
-    fmm_spmv_matrix a = {.format = (fmm_format)frame_int(number[0])};
-    fmm_dense val, x, y_in;
+    const int format = frame_int(number[0]);
     tensor row;
-    if (!take_vectors(f, X, &x, &y_in) || !frame_matrix(f, x.rows, &a.csr) ||
-        !frame_values(f, VAL, &val) || !frame_take_list(f, ROW, "row", false, &row))
-        return false;
-    if (a.format != FMM_FORMAT_CSR && a.format != FMM_FORMAT_COO)
-        return frame_fail(f, "spmv: format number %d is neither CSR nor COO", (int)a.format);
-    if (row.numel && !has_length(f, "row", &row, a.csr.nnz)) return false;
-    a.csr.rows_are = (fmm_rows)frame_int(number[4]);
-    a.val = &val;
-    a.row = row.numel ? row.data : NULL;
-    return compute(f, &a, &x, &y_in, number + 1, out);
+    if (format != FMM_FORMAT_CSR && format != FMM_FORMAT_COO)
+        return frame_fail(f, "spmv: format number %d is neither CSR nor COO", format);
+    return frame_take_list(f, ROW, "row", false, &row) &&
+           multiply(f, (fmm_format)format, &row, VAL, X, number + 1, out);
+}
+
+/* (ptr, idx, eid, plan, the same of the transpose, val, x, y_in, float alpha, float beta, int
+ * algorithm, int rows_are, int rows_are_t) -> y; the transpose is for the gradient, not for this
+ * kernel. */
+FMM_KERNEL(spmv_whole, 11, 1)
+{
+    enum { VAL = 8, X };
+    const tensor no_row = {0};
+    return multiply(f, FMM_FORMAT_CSR, &no_row, VAL, X, number, out);
 }
 
 /* Whether the parts of a padded matrix have the lengths that belong together. */
@@ -100,7 +120,9 @@ const fmm_torch_operator fmm_torch_spmv[] = {
     {"_spmv",
      "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
      ") -> Tensor",
-     .kernel = spmv},
+     .kernel = spmv_half},
+    {"spmv", "spmv(" FMM_WHOLE "Tensor val, " VECTORS REST FMM_WHOLE_ROWS ") -> Tensor",
+     .kernel = spmv_whole},
     {"_spmv_padded",
      "_spmv_padded(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
      "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST ") -> Tensor",

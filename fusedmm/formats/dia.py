@@ -35,8 +35,7 @@ class DIA(Padded):
         inside = (col >= 0) & (col < self.shape[1])
         return row[inside], col[inside], self.val[d, row][inside]
 
-    def operands(self) -> PaddedOperands:
-        """What ``padded_product`` takes."""
+    def _operands(self) -> PaddedOperands:
         (width, rows), none = self.val.shape, self.offsets[:0]
         return NUMBERS["dia"], rows, width, self.offsets, none, self.val.view(-1), none, none, none, none
 

@@ -34,8 +34,7 @@ class ELL(Padded):
         row, k = (self.idx >= 0).t().nonzero(as_tuple=True)  # row by row, so that entries keep their order
         return row, self.idx[k, row].long(), self.val[k, row]
 
-    def operands(self) -> PaddedOperands:
-        """What ``padded_product`` takes."""
+    def _operands(self) -> PaddedOperands:
         (width, rows), idx = self.val.shape, self.idx.view(-1)
         none = idx[:0]
         return NUMBERS["ell"], rows, width, none, idx, self.val.view(-1), none, none, none, none

@@ -38,9 +38,8 @@ class HYB(ELL):
         tail = self.tail_row.long(), self.tail_idx.long(), self.tail_val
         return torch.cat([row, tail[0]]), torch.cat([col, tail[1]]), torch.cat([val, tail[2]])
 
-    def operands(self) -> PaddedOperands:
-        """What ``padded_product`` takes."""
-        return NUMBERS["hyb"], *super().operands()[1:7], self.tail_row, self.tail_idx, self.tail_val
+    def _operands(self) -> PaddedOperands:
+        return NUMBERS["hyb"], *super()._operands()[1:7], self.tail_row, self.tail_idx, self.tail_val
 
 
 def to_hyb(a: Any, *, width: int | None = None, growth: float = GROWTH) -> HYB:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,14 @@ class Padded:
 
     shape: tuple[int, int]
     val: Tensor
+    # What ``padded_product`` takes: views, each of which would cost every product a microsecond.
+    operands: ClassVar[PaddedOperands]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operands", self._operands())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     @property
     def device(self) -> torch.device:
@@ -69,13 +77,13 @@ class Padded:
         """(row, col, val) of the entries, int64 and in any order."""
         raise NotImplementedError
 
-    def operands(self) -> PaddedOperands:
+    def _operands(self) -> PaddedOperands:
         """What ``padded_product`` takes."""
         raise NotImplementedError
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        require_vector("spmv", "x", x, self.device, self.shape[1], "columns")
-        return padded_product(self.operands(), autocast(x))
+        require_vector("spmv", "x", x, self.val, self.shape[1], "columns")
+        return padded_product(self.operands, autocast(x))
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={list(t.shape)}" for name, t in self._tensors().items())

@@ -42,8 +42,7 @@ class SELL(Padded):
         row = self.order.long()[SLICE * s + (at - self.offsets[s]) % SLICE]
         return row, self.idx[at].long(), self.val[at]
 
-    def operands(self) -> PaddedOperands:
-        """What ``padded_product`` takes."""
+    def _operands(self) -> PaddedOperands:
         none = self.idx[:0]
         return NUMBERS["sell"], self.shape[0], SLICE, self.offsets, self.idx, self.val, self.order, none, none, none
 

@@ -15,7 +15,7 @@ from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, ops
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
-from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values
+from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
 from fusedmm.ops.checks import autocast
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
@@ -28,6 +28,11 @@ PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 @fake("_spmv")
 def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm, rows_are=0):  # type: ignore[no-untyped-def]
+    return x.new_empty(ptr.size(0) - 1)
+
+
+@fake("spmv")
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, y, alpha, beta, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
@@ -83,13 +88,13 @@ def vector_product(adj: Matrix, x: Any, row: Values = None) -> Tensor:
     Raises:
         TypeError, ValueError: as ``require_vector`` and ``require_flat_values``.
     """
-    require_vector("spmv", "x", x, adj.device, adj.n_cols, "columns")
+    require_vector("spmv", "x", x, adj.ptr, adj.n_cols, "columns")
     require_flat_values("spmv", adj.val)
     return spmv_half(adj, False, adj.val, autocast(x), row=row)
 
 
-def require_vector(op: str, name: str, x: Any, device: Any, length: int, axis: str) -> None:
-    """x is a floating vector of so many elements on the matrix's device.
+def require_vector(op: str, name: str, x: Any, like: Tensor, length: int, axis: str) -> None:
+    """x is a floating vector of so many elements where ``like``, a tensor of the matrix, is.
 
     Raises:
         TypeError: not a tensor, a sparse one, a dtype without a kernel, another device.
@@ -106,8 +111,8 @@ def require_vector(op: str, name: str, x: Any, device: Any, length: int, axis: s
     except RuntimeError:  # asking for x.is_nested would cost every call
         require_strided(f"{op}: {name}", x)
         raise
-    if x.device != device:
-        raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {device}")
+    if not (x.is_cpu and like.is_cpu) and x.device != like.device:  # devices are objects, made to be compared
+        raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {like.device}")
     if len(shape) != 1:
         raise ValueError(f"{op}: {name} must be [{axis}], not {list(shape)}; several vectors go to fusedmm.spmm")
     if shape[0] != length:
@@ -130,7 +135,10 @@ def _times_number(g: Tensor, number: float) -> Tensor:
 
 
 class SpMV(Formula):
-    """y = alpha * A x + beta * y_in; a call is (adj, transposed, alpha, beta, algorithm, row)."""
+    """y = alpha * A x + beta * y_in; a call is (adj, transposed, alpha, beta, algorithm, row).
+
+    Without the last it is one of ``torch.ops.fusedmm.spmv``, whose derivatives alone are asked for.
+    """
 
     @staticmethod
     def run(call: Any, val: Values, x: Tensor, y: Values) -> Tensor:
@@ -155,7 +163,7 @@ class SpMV(Formula):
 
     @staticmethod
     def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
-        adj, transposed, alpha, beta, _, _ = call
+        adj, transposed, alpha, beta = call[:4]
         val, x = saved
         gval = gx = gy = None
         if needs[1]:
@@ -166,24 +174,24 @@ class SpMV(Formula):
                 left, right = widened(left, x)
             gval = like_values(sddmm_half(adj, transposed, None, left[:, None], right[:, None]), note)
         if needs[2]:
-            gy = _times_number(g, beta).to(g.dtype)
+            gy = torch.zeros_like(g) if beta == 0 else _times_number(g, beta).to(g.dtype)
         return gval, gx, gy
 
     @staticmethod
     def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
-        adj, transposed, alpha, beta, _, _ = call
+        adj, transposed, alpha, beta = call[:4]
         (val, x, _), (dval, dx, dy), parts = operands, tangents, []
         if dx is not None:
             parts.append(spmv_half(adj, transposed, val, widened(dx)[0], None, alpha))
         if dval is not None:
             parts.append(spmv_half(adj, transposed, dval, widened(x)[0], None, alpha))  # type: ignore[arg-type]
         if dy is not None:
-            parts.append(widened(dy)[0] * beta)
+            parts.append(torch.zeros_like(output) if beta == 0 else widened(dy)[0] * beta)
         return added(parts).to(output.dtype)
 
     @staticmethod
     def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
-        adj, transposed, alpha, beta, _, _ = call
+        adj, transposed, alpha, beta = call[:4]
         val, x, y = operands
         wide = widened(_columns(x, dims[1], batch))[0]
         if dims[0] is None:
@@ -202,3 +210,4 @@ def _columns(t: Tensor, dim: int | None, batch: int) -> Tensor:
 
 
 spmv = differentiable(SpMV)
+register("spmv", SpMV, 3)

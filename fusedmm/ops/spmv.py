@@ -57,24 +57,22 @@ def spmv(
     padded = isinstance(a, Padded)
     if not padded and type(a) is not CSR and type(a) is not COO:
         a = lent(a, x, rows_of(x))
-    csr = a.csr if type(a) is COO else a
-    rows, cols = a.shape
-    require_vector("spmv", "x", x, a.device, cols, "columns")
-    if not padded:
-        require_flat_values("spmv", csr.val)
+    csr, row = (a.csr, a.row) if type(a) is COO else (a, None)
+    like = a.val if padded else csr.ptr
+    require_vector("spmv", "x", x, like, a.shape[1] if padded else csr.n_cols, "columns")
+    alpha, beta = _number("alpha", alpha, x), _number("beta", beta, x)
+    number = 0 if algorithm == "auto" else _algorithm(a, x, algorithm)
     if y is not None:
-        require_vector("spmv", "y", y, a.device, rows, "rows")
+        require_vector("spmv", "y", y, like, a.shape[0], "rows")
         if y.dtype != x.dtype:
             raise TypeError(f"spmv: y is {y.dtype} and x {x.dtype}; they must be of one dtype")
-    alpha, beta = _number("alpha", alpha, x), _number("beta", beta, x)
-    if beta != 0 and y is None:
+        y = autocast(y)
+    elif beta != 0:
         raise ValueError(f"spmv: beta is {beta:g}, so y must be given")
-    number = _algorithm(a, x, algorithm)
-    x, y = autocast(x), y if y is None else autocast(y)
     if padded:
-        return padded_product(a.operands(), x, y, alpha, beta, number)
-    row = a.row if type(a) is COO else None
-    return spmv_half(csr, False, csr.val, x, y, alpha, beta, number, row)
+        return padded_product(a.operands, autocast(x), y, alpha, beta, number)
+    require_flat_values("spmv", csr.val)
+    return spmv_half(csr, False, csr.val, autocast(x), y, alpha, beta, number, row)
 
 
 def _number(name: str, number: Any, x: Tensor) -> float:
@@ -88,8 +86,6 @@ def _number(name: str, number: Any, x: Tensor) -> float:
 
 def _algorithm(a: Any, x: Tensor, name: Any) -> int:
     """The number of an algorithm, which must be one of a's format."""
-    if name == "auto":
-        return 0
     number = algorithm_number("spmv", x.device.type, name)
     family = name.partition(":")[0]
     wanted, given = FORMATS.get(family), type(a)

@@ -16,8 +16,9 @@ from fusedmm.matrix.structure import EVEN, NEITHER, UNEVEN, UNKNOWN
 
 ops = torch.ops.fusedmm
 SAID = {"rows_are": EVEN, "rows_are_t": UNEVEN}
-TAKE_IT = ["_fused", "_fused_cols", "_fused_mirrored", "_fused_rows", "_sddmm", "_spmm", "_spmv", "sddmm", "spmm"]
-BEHIND = ["spmm", "sddmm"]  # whose gradients need the transpose, and what is known of it
+FUSED = ["_fused", "_fused_cols", "_fused_mirrored", "_fused_rows"]
+BEHIND = ["sddmm", "spmm", "spmv"]  # whose gradients need the transpose, and what is known of it
+TAKE_IT = [*FUSED, "_sddmm", "_spmm", "_spmv", *BEHIND]
 
 
 def square(device, **said):
@@ -33,7 +34,7 @@ def test_the_schemas_name_it():
     names = {name.removeprefix("fusedmm::") for name in torch._C._dispatch_get_all_op_names() if "fusedmm::" in name}
     arguments = {name: [a.name for a in getattr(ops, name).default._schema.arguments] for name in sorted(names)}
     assert [name for name, found in arguments.items() if "rows_are" in found] == TAKE_IT
-    assert [name for name, found in arguments.items() if "rows_are_t" in found] == sorted(BEHIND)
+    assert [name for name, found in arguments.items() if "rows_are_t" in found] == BEHIND
 
 
 def calls(adj, x, *rows_are):
@@ -44,6 +45,7 @@ def calls(adj, x, *rows_are):
     yield lambda: ops._spmm(*half, adj.val, x, 0, 0, *rows_are)
     yield lambda: ops.spmm(*whole, adj.val, x, 0, 0, *rows_are)
     yield lambda: ops._spmv(*half, adj.val, none, x[:, 0], none, 0, 1.0, 0.0, 0, *rows_are)
+    yield lambda: ops.spmv(*whole, adj.val, x[:, 0], none, 1.0, 0.0, 0, *rows_are)
     yield lambda: ops._sddmm(*half, adj.val, x, x, 0, *rows_are)
     yield lambda: ops.sddmm(*whole, adj.val, x, x, 0, *rows_are)
     yield lambda: ops._fused(*half, none, x, x, x, parse("s").program(), 1, 0, 0, 0, 0, *rows_are)

@@ -86,6 +86,7 @@ def exercise(device: str) -> None:
     flat = pattern.with_values(val[:, 0].detach())
     y = torch.rand(NODES, device=device, dtype=torch.float64)
     fusedmm.spmv(fusedmm.formats.to_coo(flat), y, beta=2, y=y)
+    torch.ops.fusedmm.spmv(*halves, flat.val, y, y, 1.0, 2.0, 0)
     fusedmm.spmv(fusedmm.formats.to_hyb(flat, width=1), y, beta=2, y=y)
     for make in (nn.GATConv, nn.GATv2Conv, nn.TransformerConv):  # in one step, and in parts
         layer = make(FEAT, FEAT, heads=HEADS, dropout=0.5).double().to(device)

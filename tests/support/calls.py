@@ -108,6 +108,8 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
 
 def _of_spmv(adj: fusedmm.CSR, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, ...]]:
     x, y = torch.randn(15, dtype=dtype), torch.randn(12, dtype=dtype)
+    halves = [adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half()]
+    torch.ops.fusedmm.spmv(*halves, adj.val.detach(), x, y, 2.0, 3.0, 0, 1, 2)
     for matrix in (adj, fusedmm.formats.to_coo(adj)):
         yield (fusedmm.spmv(matrix, x.clone().requires_grad_(), alpha=2, beta=3, y=y.clone().requires_grad_()),)
     constant = adj.with_values(adj.val.detach())
