@@ -3,7 +3,8 @@
  *
  * Every algorithm is a list of steps, each of which runs over its pieces with the caller's threads:
  *
- *     all          WIDEN, where x is no contiguous vector of the type of sums
+ *     all          WIDEN, where x is no contiguous vector of the type of sums: a gather of numbers
+ *                  that need no conversion is worth a pass over x
  *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, four sums a row
  *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
  *     coo          ENTRIES, a join, FINISH    hyb             BLOCKS before them
@@ -16,7 +17,9 @@
 
 FMM_ISA_KERNELS(spmv)
 
-enum { VECTOR_FROM = 12 }; /* entries a row from which four sums a row pay for their joining */
+/* Entries a row, in the mean, from which four sums a row pay for their joining: at 16 one sum is
+ * still up to a fifth faster, at 26 it is a third slower. */
+enum { LANES_FROM = 20 };
 
 /* ---- where pieces begin ---- */
 
@@ -53,6 +56,7 @@ fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spm
     return (fmm_spmv_place){row, entry < a->nnz ? entry : a->nnz};
 }
 
+/* At least one, since a matrix without entries has rows to write. */
 static int64_t pieces_of(const fmm_call *call, bool by_entries)
 {
     const fmm_csr *a = call->a;
@@ -77,7 +81,9 @@ static void finish_row(const fmm_spmv_task *t, int64_t i, double sum)
             own->alpha * sum + (own->y_in ? own->beta * get(own->y_in, i, 0, 0) : 0));
 }
 
-/* In the order of pieces, whoever computed them. */
+/* In the order of pieces, whoever computed them. One thread does it: there is a carry for every
+ * 16,384 entries, so that even 10^9 entries leave only some 60,000 of them. A row that goes on over
+ * many pieces leaves a tail in each, and the head that ends it finishes the row. */
 static void join(const fmm_spmv_task *t)
 {
     blocked_sum sum = {0};
@@ -94,6 +100,8 @@ static void join(const fmm_spmv_task *t)
 
 /* ---- running ---- */
 
+/* A thread takes groups of units, so that small units, such as slices of 32 rows, do not cost more
+ * to hand out than to compute. */
 static void range(int64_t first, int64_t last, void *ctx)
 {
     const fmm_spmv_task *t = ctx;
@@ -111,6 +119,7 @@ static void run_step(const fmm_exec *exec, fmm_spmv_task *t, fmm_spmv_step step,
     fmm_parallel(exec, (units + t->group - 1) / t->group, range, t);
 }
 
+/* Whether the loops may gather from the caller's x. */
 static bool reads_x_in_place(const fmm_call *call)
 {
     const fmm_dense *x = call->x;
@@ -154,15 +163,21 @@ static size_t room_of_entries(const fmm_call *call)
 
 /* ---- the families of algorithms ---- */
 
+/* Asked of the matrix alone, so that the bits do not depend on the machine. */
+static bool rows_are_long(const fmm_csr *a) { return a->nnz >= LANES_FROM * a->rows; }
+
 typedef enum family { ROWS_SCALAR, ROWS_VECTOR, SEGMENTED, MERGE, PADDED, ENTRIES } family;
 
+/* Runs the steps of a family, each of which ends before the next one begins: a later step reads
+ * what all pieces of an earlier one wrote. */
 static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family how, fmm_isa level)
 {
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
     const int64_t rows = a->csr.rows;
     char *room = exec->workspace;
     fmm_spmv_task t = {.rows = {.call = call, .kernel = kernel_of(level, call->x->dtype)},
-                       .lanes = how != ROWS_SCALAR,
+                       .lanes =
+                           how == ROWS_VECTOR || (how != ROWS_SCALAR && rows_are_long(&a->csr)),
                        .by_entries = how == SEGMENTED,
                        .pieces = pieces_of(call, how == SEGMENTED)};
     if (!reads_x_in_place(call)) t.wide = room;
@@ -187,7 +202,8 @@ static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family 
     return FMM_OK;
 }
 
-/* Of each family an algorithm per instruction set, and one that takes the best of them. */
+/* No format is converted, so an algorithm supports its own alone. Of each family an algorithm per
+ * instruction set, and one that takes the best of them. */
 #define LEVEL(name, format_of, how, isa, level, usable)                                            \
     static bool name##_##isa##_fits(const fmm_call *call)                                          \
     {                                                                                              \
@@ -250,17 +266,19 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
-/* A format has its own algorithm. CSR's rows are walked one by one where they are short. Where one
- * may be long, or there are few, pieces that cut rows share the work evenly among threads. */
+/* A format has its own algorithm but CSR, whose rows may have any length. Measured on real graphs,
+ * grids and R-MAT with one and two threads, `merge` is as fast as walking over whole rows, once
+ * both use one sum for short rows and four for long ones; and only `merge` keeps threads busy where
+ * one row has most entries. A matrix of a single piece has nothing to share: whole rows then spare
+ * it the workspace. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const int numbers[FMM_FORMATS] = {
         [FMM_FORMAT_COO] = 50, [FMM_FORMAT_DIA] = 60,  [FMM_FORMAT_ELL] = 70,
         [FMM_FORMAT_HYB] = 80, [FMM_FORMAT_SELL] = 90,
     };
-    const fmm_csr *a = call->a;
     int number = numbers[fmm_spmv_of(call)->matrix->format];
-    if (!number) number = a->nnz < VECTOR_FROM * a->rows ? 10 : 40;
+    if (!number) number = pieces_of(call, false) > 1 ? 40 : rows_are_long(call->a) ? 20 : 10;
     const fmm_algorithm *found = algorithms;
     while (found->number != number) found++;
     return found;

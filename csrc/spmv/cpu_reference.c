@@ -10,6 +10,7 @@
 #include "../cpu/reference.h"
 #include "cpu.h"
 
+/* Entry p of CSR or COO. Both checks are made, since forged numbers must not leave the operands. */
 static void add_entry(blocked_sum *sum, const fmm_call *call, int64_t p)
 {
     const int64_t edge = call->val->data ? edge_of(call->a, p) : 0;
@@ -40,6 +41,7 @@ static int64_t first_of_row(const fmm_spmv_matrix *a, int64_t i)
     return low;
 }
 
+/* Alpha and beta are applied in double, and the result is rounded once. */
 static void put_row(const fmm_call *call, int64_t i, const blocked_sum *sum)
 {
     const fmm_spmv_operands *own = fmm_spmv_of(call);
@@ -48,6 +50,8 @@ static void put_row(const fmm_call *call, int64_t i, const blocked_sum *sum)
     put(call->y, i, 0, 0, y);
 }
 
+/* Rows of every format but SELL. HYB's row is its row of ELL, then its run of COO, so a row has two
+ * loops, of which CSR and COO skip the first one and DIA and ELL the second one. */
 static void rows(int64_t first, int64_t last, void *ctx)
 {
     const fmm_call *call = ctx;

@@ -13,6 +13,7 @@ static bool near(const fmm_call *call)
 /* Those that cut a matrix in pieces keep numbers of rows in 32 bits. */
 static bool countable(const fmm_call *call) { return near(call) && call->a->rows < INT32_MAX; }
 
+/* An algorithm is asked whether it takes a call before its workspace is counted and it runs. */
 #define TAKES(name, its_format, condition)                                                         \
     static bool takes_##name(const fmm_call *call)                                                 \
     {                                                                                              \
@@ -28,6 +29,7 @@ TAKES(ell, FMM_FORMAT_ELL, near)
 TAKES(sell, FMM_FORMAT_SELL, near)
 TAKES(hyb, FMM_FORMAT_HYB, countable)
 
+/* Numbers are part of exported programs, so a line keeps its number for ever. */
 #define ENTRY(id, title, text, origin, bits, takes, room, function)                                \
     {                                                                                              \
         .number = id, .name = title, .about = text, .source = origin, .deterministic = bits,       \
@@ -84,6 +86,8 @@ static const fmm_algorithm *choose(const fmm_call *call)
         const bool even = call->a->rows_are == FMM_ROWS_EVEN;
         number = items <= (even ? 1 << 20 : 1 << 15) || !takes_merge(call) ? 3 : 5;
     }
+    /* Numbers 1 to 10 stand in the table in their order. What no kernel takes, such as a stride of
+     * x beyond 32 bits, the reference computes. */
     const fmm_algorithm *found = &algorithms[number - 1];
     return found->supports(call) ? found : &algorithms[0];
 }

@@ -10,6 +10,7 @@
 #include "cuda.h"
 #include "cuda_vendor.h"
 
+/* One algorithm of the list in cuda_vendor.h. */
 typedef struct variant {
     fmm_format format;
     int algorithm;
@@ -24,6 +25,8 @@ typedef struct parts {
     size_t value_at, sum_at, buffer_at;
 } parts;
 
+/* Where each part of the workspace begins. `supports`, `workspace` and `run` all ask here, so they
+ * cannot disagree about what is copied. */
 static parts parts_of(const fmm_call *call, variant v)
 {
     const fmm_spmv_matrix *m = fmm_spmv_of(call)->matrix;
@@ -40,6 +43,7 @@ static parts parts_of(const fmm_call *call, variant v)
     const size_t each = fmm_dtype_bytes(call->x->dtype);
     s.plain = s.val->data && !s.entries.eid && s.val->dtype == call->x->dtype &&
               (s.val->rows <= 1 || s.val->row_stride == 1) && (uintptr_t)s.val->data % 16 == 0;
+    /* COO has no ptr. cuSPARSE wants that of CSR and SELL's offsets in 32 bits, ours have 64. */
     if (v.format != FMM_FORMAT_COO)
         s.value_at = fmm_vendor_part(s.entries.rows + 1, sizeof(int32_t));
     s.sum_at = s.value_at + (s.plain ? 0 : fmm_vendor_part(s.entries.nnz, each));
@@ -57,6 +61,7 @@ typedef struct product {
     int compute;
 } product;
 
+/* Descriptors that were not made yet are NULL, so this also ends a call that failed half way. */
 static void destroy(const product *p)
 {
     if (p->a) fmm_cusparse.cusparseDestroySpMat(p->a);
@@ -77,6 +82,7 @@ static fmm_status describe(product *p, const parts *s, variant v, const fmm_call
     const bool sell = v.format == FMM_FORMAT_SELL;
     void *idx = (void *)(uintptr_t)e->idx, *row = (void *)(uintptr_t)m->row; /* it has no const */
     void *values = s->plain ? s->val->data : base + s->value_at;
+    /* SELL's sums come in the order of slices; alpha and beta are applied when they go home. */
     const double alpha = sell ? 1 : own->alpha, beta = sell ? 0 : own->beta;
     if (sums == FMM_F64)
         p->alpha.f64 = alpha, p->beta.f64 = beta;
@@ -101,6 +107,7 @@ static fmm_status describe(product *p, const parts *s, variant v, const fmm_call
     return FMM_OK;
 }
 
+/* The three steps of cuSPARSE take the same arguments but for the last. */
 #define APPLY(step, p, v, last)                                                                    \
     fmm_cusparse.step((p)->handle, VENDOR_PLAIN, &(p)->alpha, (p)->a, (p)->x, &(p)->beta, (p)->y,  \
                       (p)->compute, (v).algorithm, last)
@@ -122,6 +129,8 @@ static size_t workspace(const fmm_call *call, variant v)
     return s.buffer_at + buffer;
 }
 
+/* The order matters: values and ptr are in the workspace before a descriptor points there, and y
+ * holds y_in before it is multiplied by beta. All run on the caller's stream, so nothing waits. */
 static fmm_status multiply(const fmm_exec *exec, const fmm_call *call, variant v)
 {
     const parts s = parts_of(call, v);
@@ -144,6 +153,8 @@ static fmm_status multiply(const fmm_exec *exec, const fmm_call *call, variant v
     return status;
 }
 
+/* The call's device is made the current one, and the one before is current again at the end, also
+ * after an error. */
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, variant v)
 {
     int before;
@@ -153,6 +164,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, variant v)
     return status != FMM_OK ? status : left;
 }
 
+/* Whether cuSPARSE reads a vector as it lies. */
 static bool takes(const fmm_dense *d)
 {
     return (d->rows <= 1 || d->row_stride == 1) && (uintptr_t)d->data % 16 == 0;
@@ -173,6 +185,8 @@ static bool supports(const fmm_call *call, variant v)
            takes(call->x) && takes(call->y) && (!own->y_in || takes(own->y_in));
 }
 
+/* The registry knows functions of a call alone, so each algorithm gets three that add its variant.
+ */
 #define DEFINE(id, what, format, algorithm, preprocess, bits)                                      \
     bool fmm_spmv_cusparse_##what##_supports(const fmm_call *call)                                 \
     {                                                                                              \

@@ -1,4 +1,5 @@
-/* The vendor's algorithms of SpMV; see cuda_vendor.c. */
+/* The vendor's algorithms of SpMV; see cuda_vendor.c. `auto` never chooses them: several do not
+ * repeat their bits, and none keeps this library's bound. */
 #ifndef FMM_SPMV_CUDA_VENDOR_H
 #define FMM_SPMV_CUDA_VENDOR_H
 

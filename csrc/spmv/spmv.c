@@ -61,6 +61,8 @@ static fmm_status check_padded(const fmm_spmv_matrix *a)
     return FMM_OK;
 }
 
+/* All that can be seen without reading the matrix, whose memory may be the device's. Its content is
+ * checked by the kernels, where it is used. */
 static fmm_status check(const fmm_exec *exec, const fmm_spmv_matrix *a, const fmm_dense *x,
                         const fmm_dense *y_in, const fmm_dense *y, double beta)
 {
@@ -73,6 +75,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_spmv_matrix *a, const fm
     TRY(fmm_check_shape("spmv", "x", x, x->dtype, a->csr.cols, 1, 1));
     TRY(fmm_check_shape("spmv", "y", y, x->dtype, a->csr.rows, 1, 1));
     TRY(fmm_check_output("spmv", "y", y));
+    /* Kernels write y while others still read: a shared element would change under them. */
     TRY(fmm_check_apart("spmv", y, "x", x));
     TRY(fmm_check_apart("spmv", y, "val", a->val));
     TRY(fmm_check_apart("spmv", y, "padded_val", a->padded_val));

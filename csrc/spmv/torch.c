@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 
+/* Refuses by name a tensor of another length. */
 static bool has_length(frame *f, const char *name, const tensor *t, int64_t length)
 {
     if (t->numel == length) return true;
@@ -23,7 +24,7 @@ static bool take_vectors(frame *f, int k, fmm_dense *x, fmm_dense *y_in)
     return true;
 }
 
-/* number: alpha, beta, algorithm. */
+/* Allocates y and computes it. number: alpha, beta, algorithm. */
 static bool compute(frame *f, const fmm_spmv_matrix *a, const fmm_dense *x, const fmm_dense *y_in,
                     const StableIValue *number, tensor *out)
 {
@@ -72,7 +73,8 @@ FMM_KERNEL(spmv_whole, 11, 1)
     return multiply(f, FMM_FORMAT_CSR, &no_row, VAL, X, number, out);
 }
 
-/* Whether the parts of a padded matrix have the lengths that belong together. */
+/* Whether the parts of a padded matrix have the lengths that belong together. That of the values
+ * follows from the sizes, which fmm_spmv checks. */
 static bool fits(frame *f, const fmm_spmv_matrix *a, const tensor *offsets, const tensor *idx,
                  const tensor *order)
 {
@@ -108,6 +110,7 @@ FMM_KERNEL(spmv_padded, 9, 1)
         .padded_idx = padded_idx.data,
         .padded_val = &padded_val,
         .order = order.data};
+    /* Their structure is another operator's: here ptr and eid are absent. */
     if (a.format <= FMM_FORMAT_COO)
         return frame_fail(f, "spmv: format number %d is not padded", (int)a.format);
     return has_length(f, "row", &row, idx.numel) && fits(f, &a, &offsets, &padded_idx, &order) &&
