@@ -8,10 +8,8 @@ export FUSEDMM_CUDA ?= 0
 CC ?= cc
 LIBRARY := fusedmm/libfusedmm.so
 INTERFACE := $(wildcard csrc/include/*.h)
-WARN := -std=c11 -O2 -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
-        -Wmissing-prototypes -Werror
-AVX2 := -mavx2 -mfma -mf16c -mbmi2
-AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl
+include csrc/flags.mk
+WARN := $(C_FLAGS) -O2 $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes -Werror
 NVCC ?= nvcc
 CUDA_ARCH ?= sm_90
 LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc/lessons/*.cu))
@@ -118,7 +116,7 @@ warnings:
 	                for half in "" -DFMM_HALF; do \
 	                    $$cc $(WARN) -DFMM_ISA=scalar $$half -fsyntax-only $$f; \
 	                    $$cc $(WARN) $(AVX2) -DFMM_ISA=avx2 $$half -fsyntax-only $$f; \
-	                    $$cc $(WARN) $(AVX512) $(AVX2) -DFMM_ISA=avx512 $$half -fsyntax-only $$f; \
+	                    $$cc $(WARN) $(AVX512) -DFMM_ISA=avx512 $$half -fsyntax-only $$f; \
 	                done;; \
 	            *) $$cc $(WARN) -fsyntax-only $$f;; \
 	        esac; \

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,21 +22,14 @@ from setuptools.extension import Extension
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 ARCHS = "7.5 8.0 8.6 9.0 10.0 12.0+PTX"
-C_FLAGS = "-std=c11 -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra -Wpedantic -Wshadow -Wconversion"
+SHARED = dict(re.findall(r"^(\w+) := *(.*)$", (CSRC / "flags.mk").read_text(), re.M))  # with the Makefile
+C_FLAGS = f"{SHARED['C_FLAGS']} {SHARED['WARNINGS']}"
 # gcc's -O3 takes half as long again and makes the kernels, whose loops are vectors as written, no faster.
 GCC_FLAGS = "-O2 -ftree-vectorize -fvect-cost-model=dynamic -funswitch-loops"
 NVCC_HOST_FLAGS = "-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"
 CUDA_FLAGS = f"-O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler {NVCC_HOST_FLAGS}"
 LINK_FLAGS = "-shared -Wl,--no-undefined -Wl,--exclude-libs,ALL -ldl -lpthread -lm"
-AVX2 = "-mavx2 -mfma -mf16c -mbmi2"
-ISA_FLAGS = {  # of each machine's instruction sets
-    "x86_64": {
-        "avx512": f"-mavx512f -mavx512bw -mavx512dq -mavx512vl {AVX2}",
-        "avx2": AVX2,
-        "scalar": "-O1",  # built in half the time
-    },
-    "aarch64": {"neon": "", "scalar": "-O1"},
-}
+ISAS = {"x86_64": ("avx512", "avx2", "scalar"), "aarch64": ("neon", "scalar")}  # of each machine
 PER_ISA = ("cpu.c", "index_check.c")  # what is compiled once per instruction set; cpu.c also once per pair of dtypes
 NVCC_HELP = "set CUDA_HOME or PATH to a CUDA toolkit, or FUSEDMM_CUDA=0 for a CPU-only build"
 
@@ -100,8 +94,8 @@ def isa_variants(source: Path) -> list[tuple[str, list[str]]]:
     if source.name not in PER_ISA:
         return [("", [])]
     found = []
-    for isa, flags in ISA_FLAGS.get(platform.machine(), {"scalar": "-O1"}).items():
-        command = [*shlex.split(flags), f"-DFMM_ISA={isa}"]
+    for isa in ISAS.get(platform.machine(), ("scalar",)):
+        command = [*shlex.split(SHARED[isa.upper()]), f"-DFMM_ISA={isa}"]
         found.append((f".{isa}", command))
         if source.name == "cpu.c":
             found.append((f".{isa}.half", [*command, "-DFMM_HALF"]))

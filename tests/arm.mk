@@ -5,8 +5,7 @@
 # qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 ARM_CC ?= aarch64-linux-gnu-gcc
 ARM_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
-ARM_FLAGS := -std=c11 -O2 -ftree-vectorize -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra -Wshadow -Wconversion \
-             -Werror -DFMM_CC='"$(ARM_CC)"' -DFMM_CUDA_ARCHS='""'
+ARM_FLAGS := $(C_FLAGS) -O2 -ftree-vectorize $(WARNINGS) -Werror -DFMM_CC='"$(ARM_CC)"' -DFMM_CUDA_ARCHS='""'
 ARM_SOURCES := $(filter-out csrc/torch/% csrc/cuda/vendor/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
 ARM_SOURCES := $(filter-out $(foreach room,$(wildcard csrc/*),$(room)/torch%.c $(room)/cuda%.c),$(ARM_SOURCES))
 ARM_PER_ISA := $(filter %/cpu.c %/index_check.c,$(ARM_SOURCES))
@@ -24,18 +23,16 @@ build/arm/%.o: csrc/%.c $(ARM_READ)
 	mkdir -p $(@D)
 	$(ARM_CC) $(ARM_FLAGS) -c $< -o $@
 
-# The plain loops are built in half the time, as setup.py does it.
-ARM_scalar := -O1
-
 define ARM_OF_ISA
 build/arm/%.$(1).o: csrc/%.c $(ARM_READ)
 	mkdir -p $$(@D)
-	$(ARM_CC) $(ARM_FLAGS) $(ARM_$(1)) -DFMM_ISA=$(1) -c $$< -o $$@
+	$(ARM_CC) $(ARM_FLAGS) $(2) -DFMM_ISA=$(1) -c $$< -o $$@
 build/arm/%.$(1).half.o: csrc/%.c $(ARM_READ)
 	mkdir -p $$(@D)
-	$(ARM_CC) $(ARM_FLAGS) $(ARM_$(1)) -DFMM_ISA=$(1) -DFMM_HALF -c $$< -o $$@
+	$(ARM_CC) $(ARM_FLAGS) $(2) -DFMM_ISA=$(1) -DFMM_HALF -c $$< -o $$@
 endef
-$(foreach isa,neon scalar,$(eval $(call ARM_OF_ISA,$(isa))))
+$(eval $(call ARM_OF_ISA,neon,$(NEON)))
+$(eval $(call ARM_OF_ISA,scalar,$(SCALAR)))
 
 build/arm/libfusedmm.so: $(ARM_OBJECTS)
 	$(ARM_CC) -shared -Wl,--no-undefined $^ -o $@ -ldl -lpthread -lm

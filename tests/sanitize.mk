@@ -8,7 +8,7 @@ ONCE := $(filter-out csrc/cuda/% csrc/lessons/% $(wildcard csrc/*/cuda*.c) $(LOO
     $(wildcard csrc/*/*.c)) csrc/cuda/absent.c
 OBJECTS := $(PER_ISA) $(ONCE:csrc/%.c=%.o)
 HEADERS := $(wildcard csrc/*/*.h csrc/*/*.inc csrc/*/*.def)
-CHECKED := -std=c11 -g1 -fPIC -fexceptions -fvisibility=hidden -Icsrc/include -fno-omit-frame-pointer
+CHECKED := $(C_FLAGS) -g1 -Icsrc/include -fno-omit-frame-pointer
 UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=all
 # The kernels' loops are inlined and unrolled many times over, which takes a compiler minutes to watch in full: there
 # addresses are checked out of line, and of what is undefined integers alone (clang: in the rest of the library only).
@@ -34,7 +34,7 @@ build/$(1)/%.o: csrc/%.c $(HEADERS)
 	$(2) $(CHECKED) $(3) $(4) -c $$< -o $$@
 $(call build_isa,$(1),$(2),$(3) $(5),scalar,)
 $(call build_isa,$(1),$(2),$(3) $(5),avx2,$(AVX2))
-$(call build_isa,$(1),$(2),$(3) $(5),avx512,$(AVX512) $(AVX2))
+$(call build_isa,$(1),$(2),$(3) $(5),avx512,$(AVX512))
 build/$(1)/fusedmm/libfusedmm.so: $(addprefix build/$(1)/,$(OBJECTS))
 	@mkdir -p $$(@D)
 	$(2) -shared $(3) $(4) $$^ -o $$@ -ldl -lpthread -lm

@@ -4,7 +4,8 @@
 
 #include "core.h"
 
-/* exec, a: sane device, sizes within int64, pointers present where there is something to read. */
+/* exec and a: the device is one there is, sizes are within int64, and pointers are given where
+ * there is something to read. */
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a);
 
 /* Whether an operand that may be left out was given: one of rows without data was, and is refused.

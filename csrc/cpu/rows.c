@@ -3,8 +3,8 @@
  * Structures can be changed behind the check made at construction (.data writes, exported
  * programs), and by another thread while a call runs. So a chunk's ptr, idx and eid are copied, and
  * the copy is what is checked and what the kernel reads, while it is in the first cache: kernels
- * need no test per entry, and a chunk that is not sane goes to the reference loops, which skip what
- * is out of range. Nothing is read or written outside.
+ * need no test per entry, and a chunk with an index out of range goes to the reference loops, which
+ * skip such indices. Nothing is read or written outside.
  *
  * A copy lies on the stack of the thread that runs the chunk. One that is too long for it, as the
  * entries of a hub are, lies in the workspace, of which each takes the next part. */
@@ -95,7 +95,7 @@ static const void *before(const void *at, int64_t bytes)
 }
 
 /* Makes `to` a matrix that holds rows [first, last) of the call's where nobody else writes; false
- * where they are not sane, or content that changed leaves no room. */
+ * where an index is out of range, or content that changed leaves no room. */
 static bool copy_chunk(running *r, int64_t first, int64_t last, char *local, fmm_csr *to)
 {
     const fmm_csr *a = r->task->call->a;

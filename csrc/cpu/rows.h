@@ -19,7 +19,7 @@ enum {
 };
 
 typedef struct fmm_rows_task fmm_rows_task;
-/* Computes rows [first, last), whose ptr, idx and eid are known to be sane. */
+/* Computes rows [first, last), whose ptr, idx and eid are known to be in range. */
 typedef void fmm_rows_kernel(const fmm_rows_task *task, int64_t first, int64_t last);
 /* Computes rows [first, last) of any content: entries whose indices are outside are skipped. */
 typedef void fmm_rows_guarded(const fmm_call *call, int64_t first, int64_t last);
@@ -29,15 +29,15 @@ typedef struct fmm_chunk {
     int32_t *idx;
     void *eid;
 } fmm_chunk;
-/* Copies the idx and eid that the chunk's ptr tells of; whether all of it is sane. */
+/* Copies the idx and eid that the chunk's ptr tells of; whether all of it is in range. */
 typedef bool fmm_rows_copy(const fmm_csr *a, const fmm_chunk *to);
 
 struct fmm_rows_task {
     const fmm_call *call;
     fmm_rows_kernel *kernel;
     fmm_rows_copy *copy;
-    fmm_rows_guarded *guarded; /* for rows that are not sane */
-    atomic_bool *forged;       /* where not NULL: set when rows were not sane */
+    fmm_rows_guarded *guarded; /* for rows with an index out of range */
+    atomic_bool *forged;       /* where not NULL: set when an index was out of range */
     int64_t heads, feat; /* of the gathered operand, its heads folded into feat where they may */
     bool uses_edges;     /* eid is read */
     int64_t val_head;    /* head stride of val, 0 where one value serves every head */

@@ -1,11 +1,12 @@
-/* fusedmm: sparse-dense kernels for graph neural networks. With the headers that it includes
- * at its end, the whole C interface.
+/* fusedmm: sparse kernels for graph neural networks. This header has what all operators share. It
+ * includes a header for each operator at its end, and so is the whole C interface:
  *
- *     SpMM    y[i,h,:]     = reduce_p val[eid[p],h] * x[idx[p],h,:]
- *     SDDMM   e[eid[p],h]  = val[eid[p],h] * < a[i,h,:], b[idx[p],h,:] >
- *     fused   out[i,h,:]   = reduce_p edge(score(x[i], y[j]), val[eid[p],h]) * message(i, j)
- *
- * over the entries p = (i, j) of row i.
+ *     fusedmm_spmm.h        SpMM: sums over rows, sparse times dense
+ *     fusedmm_sddmm.h       SDDMM: dot products of two dense operands, one for each entry
+ *     fusedmm_fused.h       fused: SDDMM, a function of each edge, and SpMM in one pass
+ *     fusedmm_attention.h   attention: a softmax over each row's entries, and its gradients
+ *     fusedmm_spmv.h        SpMV: sparse times one vector, in six formats
+ *     fusedmm_plugin.h      what plug-ins are to the library
  *
  * A matrix is a borrowed CSR view, a dense operand a borrowed strided view; nothing here owns
  * memory. The caller allocates outputs and workspace, so the library can be captured in a CUDA
@@ -50,15 +51,14 @@ typedef enum fmm_dtype {
 
 typedef enum fmm_reduce { FMM_SUM, FMM_MEAN, FMM_MAX, FMM_MIN } fmm_reduce;
 
-/* What a call cannot ask the device: FMM_ROWS_EVEN if no row has more than twice the mean of
- * entries and columns rise within rows, FMM_ROWS_UNEVEN if one has more than four times the mean or
- * columns do not rise, FMM_ROWS_NEITHER if neither or where that does not count. Only algorithm 0
- * looks at it, to choose; results are right whatever it says. */
+/* How entries are spread over the rows of a matrix, and in which order they lie in a row. A call
+ * would have to wait for the device to learn this, so the caller measures it once and says it here.
+ * Algorithm 0 alone reads it, to choose another algorithm; results are right whatever it says. */
 typedef enum fmm_rows {
-    FMM_ROWS_UNKNOWN,
-    FMM_ROWS_EVEN,
-    FMM_ROWS_UNEVEN,
-    FMM_ROWS_NEITHER,
+    FMM_ROWS_UNKNOWN, /* nobody measured it */
+    FMM_ROWS_EVEN,    /* no row has more than twice the mean of entries, and columns rise in rows */
+    FMM_ROWS_UNEVEN,  /* a row has more than four times the mean, or columns do not rise in rows */
+    FMM_ROWS_NEITHER, /* neither holds, or the matrix is of a kind for which no choice needs it */
 } fmm_rows;
 
 /* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */
@@ -99,20 +99,6 @@ typedef struct fmm_exec {
     void *owner;
 } fmm_exec;
 
-/* The operators. Numbers of algorithms: 0 chooses (fmm_algorithms lists the others). */
-FMM_API fmm_status fmm_spmm(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
-                            const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce,
-                            int algorithm);
-FMM_API fmm_status fmm_spmm_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
-                                      const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce,
-                                      int algorithm, size_t *bytes);
-FMM_API fmm_status fmm_sddmm(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
-                             const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
-                             int algorithm);
-FMM_API fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
-                                       const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
-                                       int algorithm, size_t *bytes);
-
 /* What is wrong with a CSR: code 0 is nothing; where is the index into ptr or idx, value what
  * stands there. The lowest culprit is reported, ptr before idx. On CUDA `report` points to device
  * memory of 8 bytes and the call only enqueues; fmm_csr_report decodes the word once it was copied
@@ -127,18 +113,19 @@ typedef enum fmm_csr_code {
 FMM_API fmm_status fmm_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
 FMM_API fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where);
 
-/* The CUDA plan: rows in order of falling length, long rows cut in segments. fmm_plan_bytes, a
- * multiple of 16, bounds its size from (rows, nnz) alone; fmm_plan fills it without a
- * synchronisation, workspace from fmm_plan_workspace. How many of its bytes count, a multiple of 16
- * too, is the int64 at byte FMM_PLAN_USED: calls whose plan_bytes is that need less workspace. CPU
- * kernels need no plan: 0 bytes. */
+/* The plan of a matrix, which CUDA kernels follow: rows in order of falling length, and the pieces
+ * of long rows. fmm_plan_bytes bounds its size, from (rows, nnz) alone, by a multiple of 16.
+ * fmm_plan fills it and only enqueues; its workspace has the bytes that fmm_plan_workspace says.
+ * The int64 at byte FMM_PLAN_USED of a plan is the number of its bytes that count, a multiple of 16
+ * too. A caller who reads it may give that number as plan_bytes; calls then need less workspace.
+ * CPU kernels need no plan, so its size is 0 there. */
 enum { FMM_PLAN_USED = 56 };
 FMM_API size_t fmm_plan_bytes(const fmm_exec *exec, const fmm_csr *a);
 FMM_API fmm_status fmm_plan_workspace(const fmm_exec *exec, const fmm_csr *a, size_t *bytes);
 FMM_API fmm_status fmm_plan(const fmm_exec *exec, const fmm_csr *a, void *plan);
 
-/* The registry: entry k of an operator on a device, NULL past the end. Numbers never change
- * meaning. */
+/* The operators. Each has a function that runs it, and one that says how many bytes of workspace
+ * the same call needs. Their last argument is the number of an algorithm: 0 chooses one. */
 typedef enum fmm_operator {
     FMM_SPMM,
     FMM_SDDMM,
@@ -152,14 +139,18 @@ typedef struct fmm_call { /* the operands of any operator; those it lacks are NU
     const fmm_csr *a;
     const fmm_dense *val, *x, *b, *y; /* SpMM: y = A x. SDDMM: x is a, b is b, y is e */
     fmm_reduce reduce;
-    const void *own; /* what else the operator takes: fmm_spmv_of and its like */
+    const void *own; /* what this operator takes and others do not: fmm_spmv_of and its like */
 } fmm_call;
+
+/* The registry of algorithms. fmm_algorithms gives entry k of an operator on a device, and NULL
+ * past the end. The number of an algorithm never changes its meaning, because exported programs
+ * hold it. */
 typedef struct fmm_algorithm {
     int number;
-    const char *name;   /* parameters after a colon: "rows:avx2" */
-    const char *about;  /* one line */
-    const char *source; /* paper or origin */
-    bool deterministic;
+    const char *name;                      /* parameters after a colon: "rows:avx2" */
+    const char *about;                     /* one line */
+    const char *source;                    /* paper or origin */
+    bool deterministic;                    /* gives the same bits at every run */
     bool (*supports)(const fmm_call *);    /* NULL: everything */
     size_t (*workspace)(const fmm_call *); /* NULL: none */
     fmm_status (*run)(const fmm_exec *, const fmm_call *);
@@ -190,5 +181,7 @@ FMM_API const char *fmm_torch_register(void);
 #include "fusedmm_attention.h"
 #include "fusedmm_fused.h"
 #include "fusedmm_plugin.h"
+#include "fusedmm_sddmm.h"
+#include "fusedmm_spmm.h"
 #include "fusedmm_spmv.h"
 #endif
