@@ -6,6 +6,7 @@
  *     fusedmm_fused.h       fused: SDDMM, a function of each edge, and SpMM in one pass
  *     fusedmm_attention.h   attention: a softmax over each row's entries, and its gradients
  *     fusedmm_spmv.h        SpMV: sparse times one vector, in six formats
+ *     fusedmm_spgemm.h      SpGEMM: sparse times sparse
  *     fusedmm_plugin.h      what plug-ins are to the library
  *
  * A matrix is a borrowed CSR view, a dense operand a borrowed strided view; nothing here owns
@@ -132,6 +133,7 @@ typedef enum fmm_operator {
     FMM_ATTENTION,
     FMM_FUSED,
     FMM_SPMV,
+    FMM_SPGEMM,
     FMM_OPERATORS
 } fmm_operator;
 typedef struct fmm_call { /* the operands of any operator; those it lacks are NULL */
@@ -182,6 +184,7 @@ FMM_API const char *fmm_torch_register(void);
 #include "fusedmm_fused.h"
 #include "fusedmm_plugin.h"
 #include "fusedmm_sddmm.h"
+#include "fusedmm_spgemm.h"
 #include "fusedmm_spmm.h"
 #include "fusedmm_spmv.h"
 #endif

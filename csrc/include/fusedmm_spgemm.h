@@ -1,0 +1,80 @@
+/* Sparse times sparse. Part of fusedmm.h. */
+#ifndef FMM_SPGEMM_H
+#define FMM_SPGEMM_H
+
+#include "fusedmm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* C = A B with all three sparse, in two phases.
+ *
+ * The symbolic phase finds where C has entries: wherever some product falls, even if products
+ * cancel. It also cuts the rows in chunks of about equal work. The numeric phase computes C's
+ * values, any number of times for one symbolic phase. It can compute the values at other entries
+ * than C has: those of a mask, which may be in any order and may repeat. */
+typedef enum fmm_spgemm_want {
+    FMM_SPGEMM_CHUNKS,   /* the schedule alone, all that a masked product needs */
+    FMM_SPGEMM_COUNTS,   /* how many entries each row of C has, too */
+    FMM_SPGEMM_SORTED,   /* and their columns, rising within each row */
+    FMM_SPGEMM_UNSORTED, /* and their columns, in an order that depends on the structures alone */
+} fmm_spgemm_want;
+
+/* A schedule: how often a column repeats within a row of B at most, and the first row of each
+ * chunk. A kernel clamps what it reads there. */
+enum { FMM_SPGEMM_PARTS = 512, FMM_SPGEMM_SCHEDULE = FMM_SPGEMM_PARTS + 2 };
+
+/* What the symbolic phase fills: ptr [rows + 1] unless only chunks are wanted; schedule
+ * [FMM_SPGEMM_SCHEDULE]; and the columns, in the memory that `columns` gives for a number of
+ * entries, which is known only then. A NULL from it is an out-of-memory. */
+typedef struct fmm_spgemm_pattern {
+    fmm_spgemm_want want;
+    int64_t *ptr, *schedule;
+    int32_t *(*columns)(void *owner, int64_t nnz);
+    void *owner;
+} fmm_spgemm_pattern;
+
+/* Its workspace follows from the contents of a and b, so exec->allocate must be given. */
+FMM_API fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b,
+                                       const fmm_spgemm_pattern *pattern);
+
+/* What the numeric phase takes beside A, its values and those of C. */
+typedef struct fmm_spgemm {
+    const fmm_csr *b, *c;
+    fmm_dense b_val;         /* [nnz] of b, or absent: ones; a_val as well */
+    bool masked;             /* whether products may fall where c has no entry; else they may not */
+    const int64_t *schedule; /* of a and b */
+    const int32_t *colours;  /* [rows] of fmm_spgemm_colours, for kkmcr and kkmcw; else NULL */
+    int workers;             /* set by fmm_spgemm: how many threads take part at most */
+} fmm_spgemm;
+
+static inline const fmm_spgemm *fmm_spgemm_of(const fmm_call *call)
+{
+    return (const fmm_spgemm *)call->own;
+}
+
+/* c_val[eid[r]] = sum over the entries (i, k) of A's row i, in their order, and (k, j) of B's row k
+ * of a_val * b_val, where j is the column of entry r in row i of c. */
+FMM_API fmm_status fmm_spgemm_numeric(const fmm_exec *exec, const fmm_csr *a,
+                                      const fmm_dense *a_val, const fmm_spgemm *operands,
+                                      const fmm_dense *c_val, int algorithm);
+FMM_API fmm_status fmm_spgemm_workspace(const fmm_exec *exec, const fmm_csr *a,
+                                        const fmm_dense *a_val, const fmm_spgemm *operands,
+                                        const fmm_dense *c_val, int algorithm, size_t *bytes);
+
+/* Colours of c's rows, 0 and up: rows that share a column have different ones. exec->allocate must
+ * be given. */
+FMM_API fmm_status fmm_spgemm_colours(const fmm_exec *exec, const fmm_csr *c, int32_t *colours);
+
+/* out[eid[p]] = < row i of x, row k of y > for every entry p = (i, k) of a: the gradient of the
+ * numeric phase by A's values, with x the gradient by C's, y = B; by B's values on the transposes.
+ * exec->allocate must be given. */
+FMM_API fmm_status fmm_spgemm_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
+                                   const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
+                                   const fmm_dense *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,115 @@
+/* What the CPU files of SpGEMM share: workers that take chunks of rows, and memory cut in pieces.
+ *
+ *     chunks   | rows 0..17 | rows 18..19 | rows 20..90 | ...     about equal products each
+ *                    ^             ^
+ *     workers   0: its room   1: its room                         the next free chunk is theirs
+ *
+ * An accumulator is as long as a row of C may be, so there is one for each worker and not for each
+ * chunk. Workers take chunks as they become free, which no result depends on: a row has one owner,
+ * who adds its products in the order of A's entries. */
+#ifndef FMM_SPGEMM_CPU_H
+#define FMM_SPGEMM_CPU_H
+
+#include "../core/checks.h"
+
+#include <stdatomic.h>
+
+enum {
+    SPGEMM_TERMS = 512, /* terms that one accumulator adds in a row, at most */
+    SPGEMM_BLOCK = 16,  /* of the rows of one colour that a worker takes at a time */
+};
+
+/* Computes item `item` in room `worker`. */
+typedef void spgemm_body(void *ctx, int worker, int64_t item);
+
+/* How many threads should share so many products: those of the caller, one where they are few. */
+int fmm_spgemm_workers(const fmm_exec *exec, int64_t products);
+
+/* Runs body for all items. At most `workers` threads take part, each with a number of its own; a
+ * thread beyond those leaves the items to them. */
+void fmm_spgemm_crew(const fmm_exec *exec, int workers, int64_t items, spgemm_body *body,
+                     void *ctx);
+
+/* The next `bytes` of a workspace, in whole cache lines. With a NULL base it only counts them. */
+typedef struct spgemm_memory {
+    char *base;
+    size_t used;
+} spgemm_memory;
+void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes);
+
+/* Asks the caller for a workspace. */
+fmm_status fmm_spgemm_ask(const fmm_exec *exec, size_t bytes, spgemm_memory *m);
+
+/* The first row of chunk `chunk` of a schedule, inside [0, rows] whatever stands there. */
+static inline int64_t fmm_spgemm_first(const int64_t *schedule, int64_t rows, int64_t chunk)
+{
+    const int64_t row = ((const volatile int64_t *)schedule)[1 + chunk];
+    return row < 0 ? 0 : row > rows ? rows : row;
+}
+
+/* Sizes, devices, and whether A and B fit each other. */
+fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b);
+
+/* ---- the numeric phase ---- */
+
+enum {
+    SPGEMM_FIRST = 512, /* entries in the first table of a hashed row */
+    SPGEMM_AHEAD = 8,   /* a row of B is fetched so many entries of A before its use */
+};
+
+typedef enum spgemm_kind { SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT } spgemm_kind;
+
+/* Where a worker keeps the sums of its row; they have the type of sums. cpu_rows.inc says how. */
+typedef struct spgemm_place {
+    bool ready;           /* sums and marks are zero */
+    void *sums;           /* DENSE: one for each column, zero between rows */
+    uint8_t *marks;       /* DENSE, masked: which columns the row has */
+    void *aside;          /* sums of 512 terms, by the row's entries; or NULL */
+    int32_t *keys, *more; /* HASH: columns, -1 where a slot is free; more: the pool's, or NULL */
+    void *slots, *more_slots; /* sums beside them */
+    uint64_t mask, more_mask; /* number of slots less one */
+    int32_t *sorted;          /* SORT: the row's columns */
+    void *sorted_sums;        /* sums beside them */
+    int64_t row;              /* entries of the row */
+} spgemm_place;
+
+typedef struct spgemm_numeric spgemm_numeric;
+struct spgemm_numeric {
+    const fmm_call *call;
+    const fmm_spgemm *of;
+    const void *a_val, *b_val; /* in the type of sums, in the order of entries */
+    spgemm_kind (*kind)(const spgemm_numeric *, int64_t entries);
+    spgemm_place *places; /* of the workers */
+    int64_t longest;      /* entries of a row of c: what a place has room for */
+    int64_t per_block;    /* entries of A whose products one accumulator adds */
+    size_t width;         /* of a sum */
+    bool fetches;         /* B's rows are fetched ahead */
+    bool scarce;          /* a dense accumulator for each worker would take too much memory */
+    /* Tables for rows that do not fit into a first one; a worker holds one during such a row. */
+    atomic_flag *taken;
+    char *tables;
+    int64_t table_count, table_slots;
+};
+
+/* What is compiled for each dtype: whole rows [first, last), and entries [first, last) of values as
+ * numbers of the type of sums. */
+typedef struct spgemm_loops {
+    void (*rows)(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last);
+    void (*lay)(const fmm_csr *a, const fmm_dense *val, int64_t first, int64_t last, void *to);
+} spgemm_loops;
+extern const spgemm_loops fmm_spgemm_loops[FMM_DTYPES];
+
+/* Bytes of the type of sums. */
+static inline size_t fmm_spgemm_width(fmm_dtype dtype) { return dtype == FMM_F64 ? 8 : 4; }
+
+/* Values in the type of sums and the order of entries: where they lie, or a copy in the memory. */
+const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
+                           fmm_dtype dtype, spgemm_memory *m);
+
+/* Sizes, devices, and whether A and B fit each other. */
+fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b);
+
+fmm_status fmm_spgemm_reference(const fmm_exec *exec, const fmm_call *call);
+size_t fmm_spgemm_reference_workspace(const fmm_call *call);
+
+#endif

@@ -1,0 +1,314 @@
+/* The algorithms of SpGEMM's numeric phase on the CPU: which rows are summed how, and in what
+ * memory. Rows are computed by cpu_rows.inc.
+ *
+ *     chunk of rows ---> a worker ---> its place: [sums] [aside] [tables] ...
+ *     colours: rows of one colour have no column in common, so that one dense row of sums
+ *     serves all of them at the same time:
+ *
+ *         group of colours 0..3   rows 0 2 5 | 1 8 | 3 4 9 | 7     kkmcw: colour by colour
+ *                                 rows 0 1 2 3 4 5 7 8 9           kkmcr: as they lie in memory
+ *         accumulators            one for each colour of the group
+ *         group of colours 4..7   begins when the group before has ended
+ *
+ * Every algorithm adds the same products in the same order. They differ in speed and memory. */
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+enum {
+    TINY = 32,        /* entries of a row that auto sorts, at most */
+    SPARE = 32 << 20, /* bytes that dense rows of sums may take beside a quarter of the operands */
+    FETCHED = 256 << 10, /* bytes of B from which its rows are fetched ahead */
+};
+
+static spgemm_kind dense_rows(const spgemm_numeric *t, int64_t entries)
+{
+    return (void)t, (void)entries, SPGEMM_DENSE;
+}
+
+static spgemm_kind hashed_rows(const spgemm_numeric *t, int64_t entries)
+{
+    return (void)t, (void)entries, SPGEMM_HASH;
+}
+
+static spgemm_kind sorted_rows(const spgemm_numeric *t, int64_t entries)
+{
+    return (void)t, (void)entries, SPGEMM_SORT;
+}
+
+/* What auto does with a row of c. */
+static spgemm_kind kind_of_row(const spgemm_numeric *t, int64_t entries)
+{
+    if (t->scarce) return entries <= TINY ? SPGEMM_SORT : SPGEMM_HASH;
+    return SPGEMM_DENSE;
+}
+
+/* ---- the memory of a call ---- */
+
+typedef struct laying {
+    const fmm_csr *a;
+    const fmm_dense *val;
+    void *to;
+} laying;
+
+static void lay_range(int64_t first, int64_t last, void *ctx)
+{
+    const laying *l = ctx;
+    fmm_spgemm_loops[l->val->dtype].lay(l->a, l->val, first, last, l->to);
+}
+
+const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
+                           fmm_dtype dtype, spgemm_memory *m)
+{
+    if (val->data && (dtype == FMM_F32 || dtype == FMM_F64) && !a->eid && val->row_stride == 1)
+        return val->data;
+    fmm_dense of = *val;
+    of.dtype = dtype; /* that of ones, too */
+    laying l = {a, &of, fmm_spgemm_take(m, a->nnz, fmm_spgemm_width(dtype))};
+    if (m->base) fmm_parallel(exec, a->nnz, lay_range, &l);
+    return l.to;
+}
+
+/* The longest row of a matrix, and how many have more than `above` entries. */
+static int64_t longest_row(const fmm_csr *a, int64_t above, int64_t *count)
+{
+    int64_t most = 0;
+    *count = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int64_t entries = row_end(a, i) - row_begin(a, i);
+        most = entries > most ? entries : most;
+        *count += entries > above;
+    }
+    return most;
+}
+
+/* The pool has a table for each worker that may need one at a time, but takes no more than a
+ * quarter of what C's values and columns do: workers then wait for one. */
+static void lay_out_pool(spgemm_numeric *t, int64_t overflowing, spgemm_memory *m)
+{
+    t->table_slots = 16;
+    while (t->table_slots < 2 * (t->longest - SPGEMM_FIRST)) t->table_slots *= 2;
+    const size_t entry = sizeof(int32_t) + t->width;
+    const int64_t affordable = t->of->c->nnz / 4 / t->table_slots + 1;
+    t->table_count = t->of->workers < overflowing ? t->of->workers : overflowing;
+    if (t->table_count > affordable) t->table_count = affordable;
+    t->taken = fmm_spgemm_take(m, t->table_count, sizeof *t->taken);
+    t->tables = fmm_spgemm_take(m, t->table_count * t->table_slots, entry);
+}
+
+/* All of a call's memory. Without a base it is only counted. `sums` is whether places have dense
+ * rows of sums of their own. */
+static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_memory *m)
+{
+    const fmm_csr *a = t->call->a, *b = t->of->b, *c = t->of->c;
+    const fmm_dtype dtype = t->call->y->dtype;
+    const int64_t repeats = ((const volatile int64_t *)t->of->schedule)[0];
+    const int workers = t->of->workers;
+    int64_t overflowing, many;
+    t->width = fmm_spgemm_width(dtype);
+    t->longest = longest_row(c, SPGEMM_FIRST, &overflowing);
+    t->per_block = SPGEMM_TERMS / (repeats < 1 ? 1 : repeats);
+    longest_row(a, t->per_block, &many);
+    t->fetches = b->nnz * (int64_t)(sizeof *b->idx + t->width) > FETCHED;
+    const int64_t largest = a->nnz > b->nnz ? a->nnz : b->nnz;
+    const int64_t entries = c->nnz > largest ? c->nnz : largest;
+    const int64_t spare = SPARE + entries / 4 * (int64_t)(sizeof *c->idx + t->width);
+    t->scarce = b->cols > spare / workers / (int64_t)t->width;
+    t->a_val = fmm_spgemm_lay(exec, a, t->call->val, dtype, m);
+    t->b_val = fmm_spgemm_lay(exec, b, &t->of->b_val, dtype, m);
+    t->places = fmm_spgemm_take(m, workers, sizeof *t->places);
+    const spgemm_kind small = t->kind(t, 1), large = t->kind(t, TINY + 1);
+    const bool dense = sums && large == SPGEMM_DENSE;
+    for (int w = 0; w < workers; w++) {
+        spgemm_place at = {0};
+        if (dense) at.sums = fmm_spgemm_take(m, b->cols, t->width);
+        if (t->of->masked && large == SPGEMM_DENSE) at.marks = fmm_spgemm_take(m, b->cols, 1);
+        if (many) at.aside = fmm_spgemm_take(m, t->longest, t->width);
+        if (large == SPGEMM_HASH) {
+            at.keys = fmm_spgemm_take(m, 2 * SPGEMM_FIRST, sizeof *at.keys);
+            at.slots = fmm_spgemm_take(m, 2 * SPGEMM_FIRST, t->width);
+        }
+        if (small == SPGEMM_SORT) {
+            const int64_t row = large == SPGEMM_SORT ? t->longest : TINY;
+            at.sorted = fmm_spgemm_take(m, row, sizeof *at.sorted);
+            at.sorted_sums = fmm_spgemm_take(m, row, t->width);
+        }
+        if (m->base) t->places[w] = at;
+    }
+    if (large == SPGEMM_HASH && overflowing) lay_out_pool(t, overflowing, m);
+}
+
+/* ---- rows, chunk by chunk ---- */
+
+static void run_chunk(void *ctx, int worker, int64_t chunk)
+{
+    const spgemm_numeric *t = ctx;
+    const int64_t rows = t->call->a->rows, cols = t->of->b->cols;
+    spgemm_place *at = &t->places[worker];
+    if (!at->ready) {
+        if (at->sums) memset(at->sums, 0, (size_t)cols * t->width);
+        if (at->marks) memset(at->marks, 0, (size_t)cols);
+        at->ready = true;
+    }
+    fmm_spgemm_loops[t->call->y->dtype].rows(t, at, fmm_spgemm_first(t->of->schedule, rows, chunk),
+                                             fmm_spgemm_first(t->of->schedule, rows, chunk + 1));
+}
+
+static size_t chunks_workspace(const fmm_call *call,
+                               spgemm_kind (*kind)(const spgemm_numeric *, int64_t))
+{
+    spgemm_numeric t = {.call = call, .of = fmm_spgemm_of(call), .kind = kind};
+    spgemm_memory m = {0};
+    lay_out(NULL, &t, true, &m);
+    return m.used;
+}
+
+static fmm_status run_chunks(const fmm_exec *exec, const fmm_call *call,
+                             spgemm_kind (*kind)(const spgemm_numeric *, int64_t))
+{
+    spgemm_numeric t = {.call = call, .of = fmm_spgemm_of(call), .kind = kind};
+    spgemm_memory m = {.base = exec->workspace};
+    lay_out(exec, &t, true, &m);
+    REQUIRE(m.used <= exec->workspace_bytes, FMM_INVALID_ARGUMENT,
+            "spgemm: a matrix changed while its product was computed");
+    for (int64_t k = 0; k < t.table_count; k++) atomic_flag_clear(&t.taken[k]);
+    fmm_spgemm_crew(exec, t.of->workers, FMM_SPGEMM_PARTS, run_chunk, &t);
+    return FMM_OK;
+}
+
+#define BY(name, kind)                                                                             \
+    static size_t name##_workspace(const fmm_call *call) { return chunks_workspace(call, kind); }  \
+    static fmm_status name(const fmm_exec *exec, const fmm_call *call)                             \
+    {                                                                                              \
+        return run_chunks(exec, call, kind);                                                       \
+    }
+BY(kkspeed, dense_rows)
+BY(kkmem, hashed_rows)
+BY(sorting, sorted_rows)
+BY(by_class, kind_of_row)
+
+/* ---- rows, colour by colour ---- */
+
+typedef struct colouring {
+    spgemm_numeric t;
+    int32_t *colours, *order, *starts; /* [rows] each, but for starts: of colours or their groups */
+    char *sums;
+    int64_t count, together; /* colours; those that run at once */
+    int64_t first, last;     /* of the group that runs, in `order` */
+    bool by_group;           /* rows of a group lie in their own order */
+} colouring;
+
+static int64_t key_of(const colouring *s, int64_t i)
+{
+    return s->by_group ? s->colours[i] / s->together : s->colours[i];
+}
+
+static void lay_out_colours(const fmm_exec *exec, colouring *s, spgemm_memory *m)
+{
+    const fmm_csr *c = s->t.of->c;
+    lay_out(exec, &s->t, false, m);
+    s->together = c->cols ? c->nnz / c->cols : 1;
+    if (s->together > c->rows) s->together = c->rows;
+    if (s->together < 1) s->together = 1;
+    s->colours = fmm_spgemm_take(m, c->rows, sizeof *s->colours);
+    s->order = fmm_spgemm_take(m, c->rows, sizeof *s->order);
+    s->starts = fmm_spgemm_take(m, c->rows + 2, sizeof *s->starts);
+    s->sums = fmm_spgemm_take(m, s->together * c->cols, s->t.width);
+}
+
+/* The caller's colours are read once; what is no colour becomes one. */
+static void order_rows(colouring *s)
+{
+    const int64_t rows = s->t.of->c->rows;
+    for (int64_t i = 0; i < rows; i++) {
+        const int32_t colour = ((const volatile int32_t *)s->t.of->colours)[i];
+        s->colours[i] = colour < 0 ? 0 : colour < rows ? colour : (int32_t)(rows - 1);
+        if (s->colours[i] >= s->count) s->count = s->colours[i] + 1;
+    }
+    memset(s->starts, 0, (size_t)(rows + 2) * sizeof *s->starts);
+    for (int64_t i = 0; i < rows; i++) s->starts[key_of(s, i) + 2]++;
+    for (int64_t key = 2; key <= rows; key++) s->starts[key + 1] += s->starts[key];
+    for (int64_t i = 0; i < rows; i++) s->order[s->starts[key_of(s, i) + 1]++] = (int32_t)i;
+}
+
+static void run_colours(void *ctx, int worker, int64_t block)
+{
+    const colouring *s = ctx;
+    spgemm_place at = s->t.places[worker];
+    const int64_t first = s->first + block * SPGEMM_BLOCK;
+    const int64_t last = first + SPGEMM_BLOCK < s->last ? first + SPGEMM_BLOCK : s->last;
+    for (int64_t k = first; k < last; k++) {
+        const int64_t i = s->order[k], own = s->colours[i] % s->together;
+        at.sums = s->sums + (size_t)(own * s->t.of->c->cols) * s->t.width;
+        fmm_spgemm_loops[s->t.call->y->dtype].rows(&s->t, &at, i, i + 1);
+    }
+}
+
+static fmm_status by_colours(const fmm_exec *exec, const fmm_call *call, bool by_group)
+{
+    colouring s = {.t = {.call = call, .of = fmm_spgemm_of(call), .kind = dense_rows},
+                   .by_group = by_group};
+    spgemm_memory m = {.base = exec->workspace};
+    lay_out_colours(exec, &s, &m);
+    REQUIRE(m.used <= exec->workspace_bytes, FMM_INVALID_ARGUMENT,
+            "spgemm: a matrix changed while its product was computed");
+    order_rows(&s);
+    memset(s.sums, 0, (size_t)(s.together * s.t.of->c->cols) * s.t.width);
+    for (int64_t colour = 0; colour < s.count; colour += s.together) {
+        const int64_t after = colour + s.together < s.count ? colour + s.together : s.count;
+        s.first = s.starts[by_group ? colour / s.together : colour];
+        s.last = s.starts[by_group ? colour / s.together + 1 : after];
+        fmm_spgemm_crew(exec, s.t.of->workers, (s.last - s.first + SPGEMM_BLOCK - 1) / SPGEMM_BLOCK,
+                        run_colours, &s);
+    }
+    return FMM_OK;
+}
+
+static size_t colours_workspace(const fmm_call *call)
+{
+    colouring s = {.t = {.call = call, .of = fmm_spgemm_of(call), .kind = dense_rows}};
+    spgemm_memory m = {0};
+    lay_out_colours(NULL, &s, &m);
+    return m.used;
+}
+
+static fmm_status kkmcr(const fmm_exec *exec, const fmm_call *call)
+{
+    return by_colours(exec, call, true);
+}
+
+static fmm_status kkmcw(const fmm_exec *exec, const fmm_call *call)
+{
+    return by_colours(exec, call, false);
+}
+
+/* A product may fall on another row's sum where a mask leaves out some of the row's columns. */
+static bool has_colours(const fmm_call *call)
+{
+    return fmm_spgemm_of(call)->colours && !fmm_spgemm_of(call)->masked;
+}
+
+static const fmm_algorithm algorithms[] = {
+    {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL,
+     fmm_spgemm_reference_workspace, fmm_spgemm_reference},
+    {2, "kkspeed", "a dense row of sums for each thread", "KokkosKernels KKSPEED", true, NULL,
+     kkspeed_workspace, kkspeed},
+    {3, "kkmem", "hash tables of two levels, the second from a pool", "KokkosKernels KKMEM", true,
+     NULL, kkmem_workspace, kkmem},
+    {4, "sort", "sorted columns, found by bisection", "fusedmm", true, NULL, sorting_workspace,
+     sorting},
+    {5, "kkmcr", "a dense row of sums for each colour of a plan, rows in order",
+     "KokkosKernels KKMCR", true, has_colours, colours_workspace, kkmcr},
+    {6, "kkmcw", "a dense row of sums for each colour of a plan, colour by colour",
+     "KokkosKernels KKMCW", true, has_colours, colours_workspace, kkmcw},
+    {0},
+};
+
+static const fmm_algorithm *choose(const fmm_call *call)
+{
+    static const fmm_algorithm mixed = {0,    "auto", "each row as suits it", "fusedmm",
+                                        true, NULL,   by_class_workspace,     by_class};
+    (void)call;
+    return &mixed;
+}
+
+const fmm_registry fmm_spgemm_cpu = {algorithms, choose};

@@ -1,0 +1,64 @@
+/* Workers, and the memory of a call; see cpu.h. */
+#include "cpu.h"
+
+enum { MOST_WORKERS = 256, LINE = 64, FEW = 1 << 15 /* products that one thread takes alone */ };
+
+static void count_range(int64_t begin, int64_t end, void *ctx)
+{
+    (void)begin, (void)end;
+    atomic_fetch_add_explicit((atomic_int *)ctx, 1, memory_order_relaxed);
+}
+
+/* The interface has no function for it, but a parallel loop is cut in as many ranges. */
+int fmm_spgemm_workers(const fmm_exec *exec, int64_t products)
+{
+    if (products < FEW) return 1;
+    atomic_int ranges = 0;
+    fmm_parallel(exec, MOST_WORKERS, count_range, &ranges);
+    return ranges < MOST_WORKERS ? ranges : MOST_WORKERS;
+}
+
+typedef struct crew {
+    spgemm_body *body;
+    void *ctx;
+    int workers;
+    int64_t items;
+    atomic_int next_worker;
+    atomic_llong next_item;
+} crew;
+
+static void work(int64_t begin, int64_t end, void *ctx)
+{
+    crew *c = ctx;
+    (void)begin, (void)end;
+    const int worker = atomic_fetch_add_explicit(&c->next_worker, 1, memory_order_relaxed);
+    if (worker >= c->workers) return;
+    int64_t item;
+    while ((item = atomic_fetch_add_explicit(&c->next_item, 1, memory_order_relaxed)) < c->items)
+        c->body(c->ctx, worker, item);
+}
+
+void fmm_spgemm_crew(const fmm_exec *exec, int workers, int64_t items, spgemm_body *body, void *ctx)
+{
+    crew c = {.body = body, .ctx = ctx, .workers = workers, .items = items};
+    fmm_parallel(exec, workers, work, &c);
+}
+
+void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes)
+{
+    char *at = m->base ? m->base + m->used : NULL;
+    m->used += ((size_t)count * bytes + LINE - 1) / LINE * LINE;
+    return at;
+}
+
+fmm_status fmm_spgemm_ask(const fmm_exec *exec, size_t bytes, spgemm_memory *m)
+{
+    void *base = NULL;
+    REQUIRE(exec->allocate, FMM_INVALID_ARGUMENT, "spgemm: exec.allocate must be given");
+    *m = (spgemm_memory){0};
+    if (!bytes) return FMM_OK;
+    const fmm_status status = exec->allocate(exec->owner, bytes, &base);
+    REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
+    m->base = base;
+    return FMM_OK;
+}

@@ -1,0 +1,88 @@
+/* Products of rows of two sparse matrices where a third has entries: the gradients of SpGEMM.
+ *
+ *     row i of x   .  x  .  x  x  .  .     dense, with a flag where it has an entry
+ *     row k of y      (1, y)   (4, y)      for each entry (i, k) of a: one owner each
+ *     out          =  x1 y + x4 y          in the order of y's entries
+ *
+ * It costs as many products as the product whose gradient it is. A flag says where x has an entry,
+ * since 0 times an infinity of y would be no 0. */
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+typedef struct dots {
+    const fmm_csr *a, *x, *y;
+    const fmm_dense *out;
+    const void *x_val, *y_val; /* in the type of sums, in the order of entries */
+    char *rows;                /* of the workers: a slot for each column of x */
+} dots;
+
+#define LOOPS "../spgemm/cpu_dots.inc"
+#include "../cpu/dtypes.inc"
+
+/* The first row from which on `part` of a's rows and entries lie. */
+static int64_t first_row(const fmm_csr *a, int64_t part)
+{
+    const int64_t share = (a->rows + a->nnz) / FMM_SPGEMM_PARTS + 1;
+    int64_t low = 0, high = a->rows;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (row_begin(a, middle) + middle < share * part)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void run_part(void *ctx, int worker, int64_t part)
+{
+    static void (*const loops[FMM_DTYPES])(const dots *, char *, int64_t, int64_t) = {
+        spgemm_dots_f32, spgemm_dots_f64, spgemm_dots_f16, spgemm_dots_bf16};
+    const dots *d = ctx;
+    const size_t slot = 2 * fmm_spgemm_width(d->out->dtype);
+    const int64_t last = part + 1 < FMM_SPGEMM_PARTS ? first_row(d->a, part + 1) : d->a->rows;
+    loops[d->out->dtype](d, d->rows + (size_t)(worker * d->x->cols) * slot, first_row(d->a, part),
+                         last);
+}
+
+static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
+                        const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
+                        const fmm_dense *out)
+{
+    TRY(fmm_check_matrix("spgemm_dots", exec, a));
+    TRY(fmm_check_matrix("spgemm_dots", exec, x));
+    TRY(fmm_check_matrix("spgemm_dots", exec, y));
+    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "spgemm: no algorithm for gradients on cuda");
+    REQUIRE(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols, FMM_INVALID_ARGUMENT,
+            "spgemm_dots: a, x and y have shapes that do not fit");
+    TRY(fmm_check_dense("spgemm_dots", "out", out));
+    TRY(fmm_check_values("spgemm_dots", x, x_val, 1));
+    TRY(fmm_check_values("spgemm_dots", y, y_val, 1));
+    REQUIRE(out->rows == a->nnz && out->heads == 1 && out->feat == 1 &&
+                (!x_val->data || x_val->dtype == out->dtype) &&
+                (!y_val->data || y_val->dtype == out->dtype),
+            FMM_INVALID_ARGUMENT, "spgemm_dots: out is not [entries of a] of the values' dtype");
+    TRY(fmm_check_output("spgemm_dots", "out", out));
+    TRY(fmm_check_apart("spgemm_dots", out, "x_val", x_val));
+    return fmm_check_apart("spgemm_dots", out, "y_val", y_val);
+}
+
+fmm_status fmm_spgemm_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
+                           const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
+                           const fmm_dense *out)
+{
+    TRY(check(exec, a, x, x_val, y, y_val, out));
+    const int workers = fmm_spgemm_workers(exec, a->nnz + y->nnz);
+    const size_t slot = 2 * fmm_spgemm_width(out->dtype);
+    dots d = {.a = a, .x = x, .y = y, .out = out};
+    spgemm_memory m = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
+        d.x_val = fmm_spgemm_lay(exec, x, x_val, out->dtype, &m);
+        d.y_val = fmm_spgemm_lay(exec, y, y_val, out->dtype, &m);
+        d.rows = fmm_spgemm_take(&m, workers * x->cols, slot);
+    }
+    if (d.rows) memset(d.rows, 0, (size_t)(workers * x->cols) * slot);
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, run_part, &d);
+    return FMM_OK;
+}

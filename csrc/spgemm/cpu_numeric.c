@@ -1,0 +1,97 @@
+/* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows. */
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+#include <sched.h>
+
+/* The upper bits of the product, which all bits of j reach. */
+static inline uint64_t spgemm_hash_of(int64_t j)
+{
+    return (uint64_t)j * UINT64_C(0x9E3779B97F4A7C15) >> 32;
+}
+
+/* Brings the row of B that entry p + SPGEMM_AHEAD of A wants closer. The addresses are made of
+ * integers: what is out of range is not read, and a fetch of nowhere does nothing. */
+static inline void spgemm_fetch(const fmm_csr *a, const fmm_csr *b, int64_t p, const void *val,
+                                size_t width)
+{
+    const int64_t k = column_of(a, p + SPGEMM_AHEAD);
+    if (k < 0) return;
+    const uintptr_t q = (uintptr_t)row_begin(b, k);
+    __builtin_prefetch((const void *)((uintptr_t)b->idx + q * sizeof *b->idx));
+    __builtin_prefetch((const void *)((uintptr_t)val + q * width));
+}
+
+/* Empties a table for n columns, so that at most half of it is taken; returns its mask. */
+static uint64_t spgemm_table(int32_t *keys, int64_t n)
+{
+    uint64_t slots = 16;
+    while (slots < 2 * (uint64_t)n) slots *= 2;
+    memset(keys, 0xff, slots * sizeof *keys);
+    return slots - 1;
+}
+
+/* Takes a table of the pool for n columns; waits where all are taken, since whoever has one gives
+ * it back after one row. Answers its number, -1 where n columns do not fit into any. */
+static int64_t spgemm_take_table(const spgemm_numeric *t, spgemm_place *at, int64_t n)
+{
+    if (2 * n > t->table_slots) return -1;
+    int64_t k = 0;
+    while (atomic_flag_test_and_set_explicit(&t->taken[k], memory_order_acquire))
+        if (++k == t->table_count) k = 0, sched_yield();
+    at->more = (int32_t *)(void *)(t->tables + (size_t)(k * t->table_slots) * (4 + t->width));
+    at->more_slots = at->more + t->table_slots;
+    at->more_mask = spgemm_table(at->more, n);
+    return k;
+}
+
+static void spgemm_give_table(const spgemm_numeric *t, spgemm_place *at, int64_t k)
+{
+    at->more = NULL;
+    atomic_flag_clear_explicit(&t->taken[k], memory_order_release);
+}
+
+/* A heap whose root is the largest, in which [i] may be out of place. */
+static void spgemm_sift(int32_t *heap, int64_t i, int64_t n)
+{
+    const int32_t sunk = heap[i];
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1] > heap[child]) child++;
+        if (heap[child] <= sunk) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = sunk;
+}
+
+/* The columns of entries [begin, end), rising; returns how many there are. Those of a product are
+ * sorted already, those of a mask may not be. */
+static int64_t spgemm_sorted_row(const fmm_csr *c, int64_t begin, int64_t end, int32_t *to)
+{
+    int64_t n = 0;
+    bool rises = true;
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t j = column_of(c, r);
+        if (j < 0) continue;
+        rises &= !n || to[n - 1] <= j;
+        to[n++] = (int32_t)j;
+    }
+    if (rises) return n;
+    for (int64_t i = n / 2; i-- > 0;) spgemm_sift(to, i, n);
+    for (int64_t left = n - 1; left > 0; left--) {
+        const int32_t largest = to[0];
+        to[0] = to[left];
+        to[left] = largest;
+        spgemm_sift(to, 0, left);
+    }
+    return n;
+}
+
+#define LOOPS "../spgemm/cpu_rows.inc"
+#include "../cpu/dtypes.inc"
+
+const spgemm_loops fmm_spgemm_loops[FMM_DTYPES] = {
+    [FMM_F32] = {spgemm_rows_f32, spgemm_lay_f32},
+    [FMM_F64] = {spgemm_rows_f64, spgemm_lay_f64},
+    [FMM_F16] = {spgemm_rows_f16, spgemm_lay_f16},
+    [FMM_BF16] = {spgemm_rows_bf16, spgemm_lay_bf16},
+};

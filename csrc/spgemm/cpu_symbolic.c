@@ -1,0 +1,320 @@
+/* The symbolic phase: where C has entries, and which rows are a chunk.
+ *
+ *     look      products of each row of A, runs of each row of B            one pass over A and B
+ *     chunks    rows of about equal products                                a sum over the rows
+ *     compress  columns of B in one word become (word, bits)                if it saves 15 %
+ *     count     bits of a row's words, all products ored together           one pass over products
+ *     columns   the same once more; the words are then read out             one pass over products
+ *
+ *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
+ *                           B's row k'  (3, 1....1..)  (9, ...1....)
+ *     a worker's words      [3] = 1.1..1..   [7] = 1.......   [9] = ...1....   touched: 3, 7, 9
+ *
+ * A worker's words are zero between rows: only the touched ones are read and cleared. Sorted
+ * columns cost little, because the touched words are sorted by a second level of bits, each of
+ * which stands for a word. B's indices are read once, checked, and used; a row's columns have the
+ * room that was counted for them, whatever another thread writes to B meanwhile. */
+#include "../cpu/reference.h"
+#include "cpu.h"
+
+#include <inttypes.h>
+
+enum { WORD = 64, SAVES = 85 /* percent of the products that are left where compression pays */ };
+
+/* One row's columns as bits. */
+typedef struct spgemm_bits {
+    uint64_t *words, *summary; /* of 64 columns, of 64 words */
+    int32_t *touched;
+} spgemm_bits;
+
+typedef struct symbolic {
+    const fmm_csr *a, *b;
+    const fmm_spgemm_pattern *out;
+    int64_t *products; /* [rows of A] */
+    int64_t *runs;     /* [rows of B + 1]: how many runs of one word; then where they start */
+    int32_t *run_words;
+    uint64_t *run_bits;        /* NULL where B is not compressed */
+    atomic_llong run_products; /* products of A and compressed B */
+    atomic_bool falls;         /* whether columns do not rise in some row of B */
+    int64_t words, total;      /* words of a row; products of all rows */
+    spgemm_bits *rooms;        /* of the workers */
+    int32_t *idx;              /* C's columns */
+} symbolic;
+
+/* ---- what compression would save ---- */
+
+static void look_b(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    bool falls = false;
+    for (int64_t k = first; k < last; k++) {
+        int64_t runs = 0, before = -1;
+        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+            const int64_t j = column_of(s->b, q);
+            runs += before < 0 || j / WORD != before / WORD;
+            falls |= j <= before;
+            before = j;
+        }
+        s->runs[k] = runs;
+    }
+    if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
+}
+
+static void look_a(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    int64_t run_products = 0;
+    for (int64_t i = first; i < last; i++) {
+        int64_t products = 0;
+        for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
+            const int64_t k = column_of(s->a, p);
+            if (k < 0) continue;
+            const int64_t entries = row_end(s->b, k) - row_begin(s->b, k);
+            products += entries > 0 ? entries : 0;
+            run_products += s->runs[k];
+        }
+        s->products[i] = products;
+    }
+    atomic_fetch_add_explicit(&s->run_products, run_products, memory_order_relaxed);
+}
+
+static void compress(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    for (int64_t k = first; k < last; k++) {
+        int64_t at = s->runs[k], word = -1;
+        const int64_t stop = s->runs[k + 1];
+        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+            const int64_t j = column_of(s->b, q);
+            if (j < 0) continue;
+            if (word != j / WORD) {
+                if (at == stop) break;
+                word = j / WORD;
+                s->run_words[at] = (int32_t)word;
+                s->run_bits[at++] = 0;
+            }
+            s->run_bits[at - 1] |= UINT64_C(1) << j % WORD;
+        }
+        for (; at < stop; at++) s->run_words[at] = 0, s->run_bits[at] = 0;
+    }
+}
+
+/* How often a column stands in one row of B at most: 1 where columns rise. */
+static int64_t repeats(const fmm_csr *b, int32_t *seen)
+{
+    int32_t most = 1;
+    memset(seen, 0, (size_t)b->cols * sizeof *seen);
+    for (int64_t k = 0; k < b->rows; k++) {
+        const int64_t begin = row_begin(b, k), end = row_end(b, k);
+        for (int64_t q = begin; q < end; q++) {
+            const int64_t j = column_of(b, q);
+            if (j >= 0 && ++seen[j] > most) most = seen[j];
+        }
+        for (int64_t q = begin; q < end; q++) {
+            const int64_t j = column_of(b, q);
+            if (j >= 0) seen[j] = 0;
+        }
+    }
+    return most;
+}
+
+/* Each chunk but the last has at least its share of the products and rows. */
+static void cut(const symbolic *s, int64_t *schedule)
+{
+    const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
+    int64_t chunk = 0, work = 0;
+    int64_t *const first = schedule + 1;
+    first[0] = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        work += s->products[i] + 1;
+        while (work >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) first[++chunk] = i + 1;
+    }
+    while (chunk < FMM_SPGEMM_PARTS) first[++chunk] = rows;
+}
+
+/* ---- one row ---- */
+
+FMM_INLINE int64_t touch(const spgemm_bits *room, int64_t touched, int64_t word, uint64_t bits)
+{
+    const uint64_t old = room->words[word];
+    room->words[word] = old | bits;
+    room->touched[touched] = (int32_t)word;
+    return touched + (!old && bits);
+}
+
+/* Ors the products of row i together; returns how many words they touch. */
+static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
+{
+    int64_t touched = 0;
+    for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
+        const int64_t k = column_of(s->a, p);
+        if (k < 0) continue;
+        if (s->run_bits)
+            for (int64_t r = s->runs[k], stop = s->runs[k + 1]; r < stop; r++)
+                touched = touch(room, touched, s->run_words[r], s->run_bits[r]);
+        else
+            for (int64_t q = row_begin(s->b, k), stop = row_end(s->b, k); q < stop; q++) {
+                const int64_t j = column_of(s->b, q);
+                if (j >= 0) touched = touch(room, touched, j / WORD, UINT64_C(1) << j % WORD);
+            }
+    }
+    return touched;
+}
+
+/* The base instruction set has no instruction for it. */
+static int64_t bits_of(uint64_t word)
+{
+    word -= word >> 1 & UINT64_C(0x5555555555555555);
+    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
+    word = (word + (word >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
+}
+
+static void count_chunk(void *ctx, int worker, int64_t chunk)
+{
+    const symbolic *s = ctx;
+    const spgemm_bits *room = &s->rooms[worker];
+    const int64_t *schedule = s->out->schedule;
+    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
+    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+        const int64_t touched = mark(s, room, i);
+        int64_t count = 0;
+        for (int64_t t = 0; t < touched; t++) {
+            uint64_t *word = &room->words[room->touched[t]];
+            count += bits_of(*word);
+            *word = 0;
+        }
+        s->out->ptr[i + 1] = count;
+    }
+}
+
+/* Writes the columns of one word to [at, end) and clears it. */
+FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at, const int32_t *end)
+{
+    uint64_t bits = room->words[word];
+    room->words[word] = 0;
+    for (; bits && at < end; bits &= bits - 1) *at++ = word * WORD + __builtin_ctzll(bits);
+    return at;
+}
+
+static void columns_chunk(void *ctx, int worker, int64_t chunk)
+{
+    const symbolic *s = ctx;
+    const spgemm_bits *room = &s->rooms[worker];
+    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
+    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
+    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+        const int64_t touched = mark(s, room, i);
+        int32_t *at = s->idx + ptr[i], *const end = s->idx + ptr[i + 1];
+        if (s->out->want == FMM_SPGEMM_UNSORTED) {
+            for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
+        } else {
+            int32_t low = INT32_MAX, high = -1;
+            for (int64_t t = 0; t < touched; t++) {
+                const int32_t word = room->touched[t], group = word / WORD;
+                room->summary[group] |= UINT64_C(1) << word % WORD;
+                low = group < low ? group : low;
+                high = group > high ? group : high;
+            }
+            for (int32_t group = low; group <= high; group++) {
+                uint64_t words = room->summary[group];
+                room->summary[group] = 0;
+                for (; words; words &= words - 1)
+                    at = read_out(room, group * WORD + __builtin_ctzll(words), at, end);
+            }
+        }
+        while (at < end) *at++ = 0; /* where B changed since the count */
+    }
+}
+
+/* ---- the phases ---- */
+
+static spgemm_bits bits_in(spgemm_memory *m, int64_t words)
+{
+    spgemm_bits room;
+    room.words = fmm_spgemm_take(m, words, sizeof *room.words);
+    room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
+    room.touched = fmm_spgemm_take(m, words + 1, sizeof *room.touched);
+    return room;
+}
+
+/* Products and runs; makes the schedule. */
+static fmm_status look(const fmm_exec *exec, symbolic *s)
+{
+    const fmm_csr *a = s->a, *b = s->b;
+    spgemm_memory m = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
+        s->products = fmm_spgemm_take(&m, a->rows, sizeof *s->products);
+        s->runs = fmm_spgemm_take(&m, b->rows + 1, sizeof *s->runs);
+    }
+    fmm_parallel(exec, b->rows, look_b, s);
+    fmm_parallel(exec, a->rows, look_a, s);
+    for (int64_t i = 0; i < a->rows; i++)
+        REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
+                    s->total <= INT64_MAX / 2,
+                FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
+    s->out->schedule[0] = 1;
+    if (s->falls && b->cols) {
+        TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));
+        s->out->schedule[0] = repeats(b, (int32_t *)(void *)m.base);
+    }
+    cut(s, s->out->schedule);
+    return FMM_OK;
+}
+
+/* Words for each worker and, where it pays, the compressed B. */
+static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers)
+{
+    int64_t runs = 0;
+    const bool pays = s->run_products <= s->total / 100 * SAVES;
+    for (int64_t k = 0; k <= s->b->rows; k++) {
+        const int64_t here = k < s->b->rows ? s->runs[k] : 0;
+        s->runs[k] = runs;
+        runs += here;
+    }
+    s->words = s->b->cols / WORD + 1;
+    spgemm_memory m = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
+        s->rooms = fmm_spgemm_take(&m, workers, sizeof *s->rooms);
+        for (int w = 0; w < workers; w++) {
+            const spgemm_bits room = bits_in(&m, s->words);
+            if (!pass) continue;
+            s->rooms[w] = room;
+            memset(room.words, 0, (size_t)s->words * sizeof *room.words);
+            memset(room.summary, 0, (size_t)(s->words / WORD + 1) * sizeof *room.summary);
+        }
+        if (pays) {
+            s->run_words = fmm_spgemm_take(&m, runs, sizeof *s->run_words);
+            s->run_bits = fmm_spgemm_take(&m, runs, sizeof *s->run_bits);
+        }
+    }
+    if (pays) fmm_parallel(exec, s->b->rows, compress, s);
+    return FMM_OK;
+}
+
+fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b,
+                               const fmm_spgemm_pattern *out)
+{
+    TRY(fmm_spgemm_check(exec, a, b));
+    REQUIRE(out && (unsigned)out->want <= FMM_SPGEMM_UNSORTED && out->schedule &&
+                (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
+                (out->columns || out->want <= FMM_SPGEMM_COUNTS),
+            FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
+    symbolic s = {.a = a, .b = b, .out = out};
+    TRY(look(exec, &s));
+    if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
+    const int workers = fmm_spgemm_workers(exec, s.total);
+    TRY(prepare(exec, &s, workers));
+    out->ptr[0] = 0;
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, count_chunk, &s);
+    for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
+    if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
+    const int64_t nnz = out->ptr[a->rows];
+    s.idx = out->columns(out->owner, nnz);
+    REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
+            "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, columns_chunk, &s);
+    return FMM_OK;
+}
