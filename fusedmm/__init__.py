@@ -13,6 +13,7 @@ from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.fused import fused
 from fusedmm.ops.sddmm import sddmm
+from fusedmm.ops.spgemm import SpGEMMPlan, spgemm, spgemm_plan, triple_product
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmv import spmv
 from fusedmm.plugins import load_algorithms
@@ -21,6 +22,7 @@ __version__ = build_info()["version"]
 __all__ = [
     "CSR",
     "Algorithm",
+    "SpGEMMPlan",
     "algorithms",
     "as_csr",
     "attention",
@@ -33,8 +35,11 @@ __all__ = [
     "nn",
     "presets",
     "sddmm",
+    "spgemm",
+    "spgemm_plan",
     "spmm",
     "spmv",
+    "triple_product",
 ]
 
 

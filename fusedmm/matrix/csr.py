@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -204,7 +204,11 @@ class CSR(Matrix):
         """
         return constructors.to_torch(self, layout)
 
-    def __matmul__(self, x: Tensor) -> Tensor:
+    @overload
+    def __matmul__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __matmul__(self, x: CSR) -> CSR: ...
+    def __matmul__(self, x: Any) -> Any:
         return times(self, x)
 
 

@@ -75,8 +75,12 @@ def padded_product(
     return result
 
 
-def times(adj: Matrix, x: Any) -> Tensor:
-    """``adj @ x``, of a vector too."""
+def times(adj: Matrix, x: Any) -> Any:
+    """``adj @ x``, of a vector too; sparse where x is."""
+    if isinstance(x, Matrix):
+        from fusedmm.ops.spgemm import spgemm  # which needs CSR, which needs this file
+
+        return spgemm(adj, x)
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)
