@@ -19,7 +19,11 @@
 
 #include <inttypes.h>
 
-enum { WORD = 64, SAVES = 85 /* percent of the products that are left where compression pays */ };
+enum {
+    WORD = 64,
+    SAVES = 85,         /* percent of the products that are left where compression pays */
+    FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
+};
 
 /* One row's columns as bits. */
 typedef struct spgemm_bits {
@@ -38,6 +42,7 @@ typedef struct symbolic {
     atomic_bool falls;         /* whether columns do not rise in some row of B */
     int64_t words, total;      /* words of a row; products of all rows */
     spgemm_bits *rooms;        /* of the workers */
+    int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */
     int32_t *idx;              /* C's columns */
 } symbolic;
 
@@ -95,7 +100,7 @@ static void compress(int64_t first, int64_t last, void *ctx)
             }
             s->run_bits[at - 1] |= UINT64_C(1) << j % WORD;
         }
-        for (; at < stop; at++) s->run_words[at] = 0, s->run_bits[at] = 0;
+        for (; at < stop; at++) s->run_words[at] = 0, s->run_bits[at] = 1; /* B has changed */
     }
 }
 
@@ -134,31 +139,50 @@ static void cut(const symbolic *s, int64_t *schedule)
 
 /* ---- one row ---- */
 
-FMM_INLINE int64_t touch(const spgemm_bits *room, int64_t touched, int64_t word, uint64_t bits)
+/* Brings the row of B that entry p of A wants closer; a fetch of nowhere does nothing. */
+FMM_INLINE void fetch(const symbolic *s, int64_t p)
 {
-    const uint64_t old = room->words[word];
-    room->words[word] = old | bits;
-    room->touched[touched] = (int32_t)word;
-    return touched + (!old && bits);
+    const int64_t k = column_of(s->a, p);
+    if (k < 0) return;
+    const uintptr_t at = (uintptr_t)(s->run_bits ? s->runs[k] : row_begin(s->b, k));
+    const uintptr_t columns = (uintptr_t)(s->run_bits ? s->run_words : s->b->idx);
+    __builtin_prefetch((const void *)(columns + at * sizeof(int32_t)));
+    if (s->run_bits) __builtin_prefetch((const void *)((uintptr_t)s->run_bits + at * 8));
+}
+
+/* Without a branch: whether a word is new cannot be foreseen. */
+FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint32_t word,
+                         uint64_t bits)
+{
+    const uint64_t old = words[word];
+    words[word] = old | bits;
+    touched[count] = (int32_t)word;
+    return count + !old;
 }
 
 /* Ors the products of row i together; returns how many words they touch. */
 static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
 {
-    int64_t touched = 0;
+    uint64_t *const words = room->words;
+    int32_t *const touched = room->touched;
+    int64_t count = 0;
     for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
         const int64_t k = column_of(s->a, p);
+        if (p < s->fetch_end) fetch(s, p + SPGEMM_AHEAD);
         if (k < 0) continue;
-        if (s->run_bits)
+        if (s->run_bits) {
             for (int64_t r = s->runs[k], stop = s->runs[k + 1]; r < stop; r++)
-                touched = touch(room, touched, s->run_words[r], s->run_bits[r]);
-        else
-            for (int64_t q = row_begin(s->b, k), stop = row_end(s->b, k); q < stop; q++) {
-                const int64_t j = column_of(s->b, q);
-                if (j >= 0) touched = touch(room, touched, j / WORD, UINT64_C(1) << j % WORD);
-            }
+                count = touch(words, touched, count, (uint32_t)s->run_words[r], s->run_bits[r]);
+            continue;
+        }
+        const uint64_t cols = (uint64_t)s->b->cols;
+        for (int64_t q = row_begin(s->b, k), stop = row_end(s->b, k); q < stop; q++) {
+            const uint64_t j = (uint64_t)((const volatile int32_t *)s->b->idx)[q];
+            if (j >= cols) continue;
+            count = touch(words, touched, count, (uint32_t)(j / WORD), UINT64_C(1) << j % WORD);
+        }
     }
-    return touched;
+    return count;
 }
 
 /* The base instruction set has no instruction for it. */
@@ -193,7 +217,11 @@ FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at,
 {
     uint64_t bits = room->words[word];
     room->words[word] = 0;
-    for (; bits && at < end; bits &= bits - 1) *at++ = word * WORD + __builtin_ctzll(bits);
+    do { /* a word that was touched has a bit, most often just one */
+        if (at == end) break;
+        *at++ = word * WORD + __builtin_ctzll(bits);
+        bits &= bits - 1;
+    } while (bits);
     return at;
 }
 
@@ -307,6 +335,7 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     const int workers = fmm_spgemm_workers(exec, s.total);
     TRY(prepare(exec, &s, workers));
+    s.fetch_end = b->nnz > FETCHED ? a->nnz - SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
     fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, count_chunk, &s);
     for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
