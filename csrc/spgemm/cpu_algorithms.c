@@ -71,14 +71,15 @@ const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_den
 /* The longest row of a matrix, and how many have more than `above` entries. */
 static int64_t longest_row(const fmm_csr *a, int64_t above, int64_t *count)
 {
-    int64_t most = 0;
-    *count = 0;
+    uint64_t most = 0;
+    int64_t longer = 0;
     for (int64_t i = 0; i < a->rows; i++) {
-        const int64_t entries = row_end(a, i) - row_begin(a, i);
+        const uint64_t entries = (uint64_t)a->ptr[i + 1] - (uint64_t)a->ptr[i];
         most = entries > most ? entries : most;
-        *count += entries > above;
+        longer += entries > (uint64_t)above;
     }
-    return most;
+    *count = longer;
+    return most < (uint64_t)a->nnz ? (int64_t)most : a->nnz;
 }
 
 /* The pool has a table for each worker that may need one at a time, but takes no more than a

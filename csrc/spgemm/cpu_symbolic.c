@@ -5,6 +5,8 @@
  *     compress  columns of B in one word become (word, bits)                if it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
+ * Where there is memory to spare for a column of each product, columns are read out at once, into a
+ * stage, and copied when their number is known: the pass that counts is left out.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -23,6 +25,7 @@ enum {
     WORD = 64,
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
+    SPARE = 8 << 20,    /* products that have a stage, at most: 32 MiB */
 };
 
 /* One row's columns as bits. */
@@ -44,6 +47,8 @@ typedef struct symbolic {
     spgemm_bits *rooms;        /* of the workers */
     int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */
     int32_t *idx;              /* C's columns */
+    int32_t *stage; /* room for a column of each product, where that is little; or NULL */
+    int64_t begins[FMM_SPGEMM_PARTS + 1]; /* of the chunks, in the stage */
 } symbolic;
 
 /* ---- what compression would save ---- */
@@ -124,27 +129,37 @@ static int64_t repeats(const fmm_csr *b, int32_t *seen)
 }
 
 /* Each chunk but the last has at least its share of the products and rows. */
-static void cut(const symbolic *s, int64_t *schedule)
+static void cut(symbolic *s, int64_t *schedule)
 {
     const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
-    int64_t chunk = 0, work = 0;
+    int64_t chunk = 0, products = 0;
     int64_t *const first = schedule + 1;
-    first[0] = 0;
+    first[0] = s->begins[0] = 0;
     for (int64_t i = 0; i < rows; i++) {
-        work += s->products[i] + 1;
-        while (work >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) first[++chunk] = i + 1;
+        products += s->products[i];
+        while (products + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) {
+            first[++chunk] = i + 1;
+            s->begins[chunk] = products;
+        }
     }
-    while (chunk < FMM_SPGEMM_PARTS) first[++chunk] = rows;
+    while (chunk < FMM_SPGEMM_PARTS) {
+        first[++chunk] = rows;
+        s->begins[chunk] = products;
+    }
 }
 
 /* ---- one row ---- */
 
-/* Brings the row of B that entry p of A wants closer; a fetch of nowhere does nothing. */
+/* Brings the row of B that entry p + SPGEMM_AHEAD of A wants closer, and its place in ptr before
+ * that; a fetch of nowhere does nothing. */
 FMM_INLINE void fetch(const symbolic *s, int64_t p)
 {
-    const int64_t k = column_of(s->a, p);
+    const int64_t *const starts = s->run_bits ? s->runs : s->b->ptr;
+    const int64_t k = column_of(s->a, p + SPGEMM_AHEAD);
+    const int32_t later = ((const volatile int32_t *)s->a->idx)[p + 2 * SPGEMM_AHEAD];
+    __builtin_prefetch((const void *)((uintptr_t)starts + (uintptr_t)later * sizeof *starts));
     if (k < 0) return;
-    const uintptr_t at = (uintptr_t)(s->run_bits ? s->runs[k] : row_begin(s->b, k));
+    const uintptr_t at = (uintptr_t)((const volatile int64_t *)starts)[k];
     const uintptr_t columns = (uintptr_t)(s->run_bits ? s->run_words : s->b->idx);
     __builtin_prefetch((const void *)(columns + at * sizeof(int32_t)));
     if (s->run_bits) __builtin_prefetch((const void *)((uintptr_t)s->run_bits + at * 8));
@@ -168,7 +183,7 @@ static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
     int64_t count = 0;
     for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
         const int64_t k = column_of(s->a, p);
-        if (p < s->fetch_end) fetch(s, p + SPGEMM_AHEAD);
+        if (p < s->fetch_end) fetch(s, p);
         if (k < 0) continue;
         if (s->run_bits) {
             for (int64_t r = s->runs[k], stop = s->runs[k + 1]; r < stop; r++)
@@ -225,34 +240,59 @@ FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at,
     return at;
 }
 
+/* Reads out the words that a row touched, in the order of columns or of touching. */
+static int32_t *read_row(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
+                         const int32_t *end)
+{
+    if (!sorted) {
+        for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
+        return at;
+    }
+    int32_t low = INT32_MAX, high = -1;
+    for (int64_t t = 0; t < touched; t++) {
+        const int32_t word = room->touched[t], group = word / WORD;
+        room->summary[group] |= UINT64_C(1) << word % WORD;
+        low = group < low ? group : low;
+        high = group > high ? group : high;
+    }
+    for (int32_t group = low; group <= high; group++) {
+        uint64_t words = room->summary[group];
+        room->summary[group] = 0;
+        for (; words; words &= words - 1)
+            at = read_out(room, group * WORD + __builtin_ctzll(words), at, end);
+    }
+    return at;
+}
+
 static void columns_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
     const spgemm_bits *room = &s->rooms[worker];
-    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
+    const bool sorted = s->out->want == FMM_SPGEMM_SORTED;
+    int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
+    int32_t *next = s->stage ? s->stage + s->begins[chunk] : NULL;
     for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
-        const int64_t touched = mark(s, room, i);
-        int32_t *at = s->idx + ptr[i], *const end = s->idx + ptr[i + 1];
-        if (s->out->want == FMM_SPGEMM_UNSORTED) {
-            for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
-        } else {
-            int32_t low = INT32_MAX, high = -1;
-            for (int64_t t = 0; t < touched; t++) {
-                const int32_t word = room->touched[t], group = word / WORD;
-                room->summary[group] |= UINT64_C(1) << word % WORD;
-                low = group < low ? group : low;
-                high = group > high ? group : high;
-            }
-            for (int32_t group = low; group <= high; group++) {
-                uint64_t words = room->summary[group];
-                room->summary[group] = 0;
-                for (; words; words &= words - 1)
-                    at = read_out(room, group * WORD + __builtin_ctzll(words), at, end);
-            }
-        }
-        while (at < end) *at++ = 0; /* where B changed since the count */
+        int32_t *const begin = s->stage ? next : s->idx + ptr[i];
+        int32_t *const end = s->stage ? begin + s->products[i] : s->idx + ptr[i + 1];
+        next = read_row(room, mark(s, room, i), sorted, begin, end);
+        if (s->stage)
+            ptr[i + 1] = next - begin;
+        else
+            while (next < end) *next++ = 0; /* where B changed since the count */
     }
+}
+
+static void copy_chunk(void *ctx, int worker, int64_t chunk)
+{
+    const symbolic *s = ctx;
+    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
+    const int64_t first = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk)];
+    const int64_t last = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk + 1)];
+    (void)worker;
+    if (last > first)
+        memcpy(s->idx + first, s->stage + s->begins[chunk],
+               (size_t)(last - first) * sizeof *s->idx);
 }
 
 /* ---- the phases ---- */
@@ -335,15 +375,20 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     const int workers = fmm_spgemm_workers(exec, s.total);
     TRY(prepare(exec, &s, workers));
-    s.fetch_end = b->nnz > FETCHED ? a->nnz - SPGEMM_AHEAD : 0;
+    s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, count_chunk, &s);
+    if (out->want > FMM_SPGEMM_COUNTS && s.total <= SPARE) {
+        spgemm_memory m;
+        TRY(fmm_spgemm_ask(exec, (size_t)s.total * sizeof *s.stage, &m));
+        s.stage = (int32_t *)(void *)m.base;
+    }
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, s.stage ? columns_chunk : count_chunk, &s);
     for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
     if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = out->ptr[a->rows];
     s.idx = out->columns(out->owner, nnz);
     REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, columns_chunk, &s);
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, s.stage ? copy_chunk : columns_chunk, &s);
     return FMM_OK;
 }
