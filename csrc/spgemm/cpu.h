@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 enum {
-    SPGEMM_TERMS = 512, /* terms that one accumulator adds in a row, at most */
+    SPGEMM_TERMS = 128, /* terms that one accumulator adds in a row, at most: as FMM_BLOCK */
     SPGEMM_BLOCK = 16,  /* of the rows of one colour that a worker takes at a time */
 };
 
@@ -64,7 +64,7 @@ typedef struct spgemm_place {
     bool ready;           /* sums and marks are zero */
     void *sums;           /* DENSE: one for each column, zero between rows */
     uint8_t *marks;       /* DENSE, masked: which columns the row has */
-    void *aside;          /* sums of 512 terms, by the row's entries; or NULL */
+    void *aside;          /* sums of SPGEMM_TERMS terms, by the row's entries; or NULL */
     int32_t *keys, *more; /* HASH: columns, -1 where a slot is free; more: the pool's, or NULL */
     void *slots, *more_slots; /* sums beside them */
     uint64_t mask, more_mask; /* number of slots less one */

@@ -285,7 +285,8 @@ static fmm_status kkmcw(const fmm_exec *exec, const fmm_call *call)
 /* A product may fall on another row's sum where a mask leaves out some of the row's columns. */
 static bool has_colours(const fmm_call *call)
 {
-    return fmm_spgemm_of(call)->colours && !fmm_spgemm_of(call)->masked;
+    const fmm_spgemm *of = fmm_spgemm_of(call);
+    return (of->colours || !of->c->rows) && !of->masked;
 }
 
 static const fmm_algorithm algorithms[] = {

@@ -209,6 +209,14 @@ static int64_t bits_of(uint64_t word)
     return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
 }
 
+/* The row of B that row i of C is equal to: where A's row has one entry and all columns of B rise.
+ * -1 elsewhere. */
+static int64_t lone(const symbolic *s, int64_t i)
+{
+    const int64_t p = row_begin(s->a, i);
+    return s->falls || row_end(s->a, i) != p + 1 ? -1 : column_of(s->a, p);
+}
+
 static void count_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
@@ -216,6 +224,10 @@ static void count_chunk(void *ctx, int worker, int64_t chunk)
     const int64_t *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
     for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+        if (lone(s, i) >= 0) {
+            s->out->ptr[i + 1] = s->products[i];
+            continue;
+        }
         const int64_t touched = mark(s, room, i);
         int64_t count = 0;
         for (int64_t t = 0; t < touched; t++) {
@@ -275,7 +287,14 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
     for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
         int32_t *const begin = s->stage ? next : s->idx + ptr[i];
         int32_t *const end = s->stage ? begin + s->products[i] : s->idx + ptr[i + 1];
-        next = read_row(room, mark(s, room, i), sorted, begin, end);
+        const int64_t k = lone(s, i);
+        if (k >= 0) {
+            const int64_t from = row_begin(s->b, k), there = row_end(s->b, k) - from;
+            const int64_t n = there < end - begin ? there : end - begin;
+            if (n > 0) memcpy(begin, s->b->idx + from, (size_t)n * sizeof *begin);
+            next = begin + (n > 0 ? n : 0);
+        } else
+            next = read_row(room, mark(s, room, i), sorted, begin, end);
         if (s->stage)
             ptr[i + 1] = next - begin;
         else

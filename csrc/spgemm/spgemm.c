@@ -4,7 +4,7 @@
  *   A [rows, inner] and B [inner, cols] CSR, values [nnz] or absent (ones); C [rows, cols] CSR.
  *   C has an entry where some product falls, also where products cancel; entries that repeat in A
  *   or B add. With a mask, c is any structure, and products that fall elsewhere are left out.
- * Precision: products and sums in f32 (f64 for f64), at most 512 terms in a row before partial sums
+ * Precision: products and sums in f32 (f64 for f64), at most 128 terms in a row before partial sums
  * meet, in the order of A's entries; rounded once to the dtype of the values.
  * Gradient: ga = (gc B^T) where A has entries, gb = (A^T gc) where B has: fmm_spgemm_dots.
  * Cost: two flops for each product, of which there are as many as A's entries have entries in their

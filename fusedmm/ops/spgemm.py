@@ -13,13 +13,13 @@ three again: gradients of any order exist, none is dense, and each costs as many
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fusedmm._lib import algorithm_number, ops, raise_translated, numbers_of
+from fusedmm._lib import algorithm_number, numbers_of, ops, raise_translated
 from fusedmm._torch_compat import writes_to
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
@@ -87,6 +87,14 @@ class SpGEMMPlan:
     def __post_init__(self) -> None:
         if not torch.compiler.is_compiling():
             object.__setattr__(self, "_writes", _written(self))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
 
     def __call__(self, a_val: Values = None, b_val: Values = None) -> CSR:
         """The product for these values: the numeric phase alone.
@@ -325,6 +333,8 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
         made: CSR = outside(COMPILED, triple_product, r, a, p, order=order)
         return made
     r, a, p = as_csr(r), as_csr(a), as_csr(p)
+    _require_fit(r, a, None)
+    _require_fit(a, p, None)
     if order != "right":
         ra = spgemm_plan(r, a)
         if order == "left" or _products(r, a) + _products(ra.c, p) <= _products(a, p) + _products_with(r, a, p):
@@ -339,7 +349,6 @@ def _products(a: CSR, b: CSR) -> int:
 
 def _products_with(r: CSR, a: CSR, p: CSR) -> int:
     """How many products R (A P) has, of which A P is counted but not computed."""
-    _require_fit(a, p, None)
     ptr, _, _ = _pattern(a, p, WANT["counts"])
     return int((ptr[1:] - ptr[:-1])[r.idx.long()].sum()) if r.nnz else 0
 

@@ -184,7 +184,7 @@ CONSTRUCTORS = [
     (lambda: fusedmm.as_csr(torch.eye(4).to_sparse_bsr((2, 2))), TypeError, "layout torch.sparse_bsr"),
     (lambda: fusedmm.as_csr(torch.eye(3).long().to_sparse_csr()), TypeError, "values must be floating-point, not"),
     (lambda: fusedmm.as_csr(torch.eye(3).bool().to_sparse_coo()), TypeError, "values must be floating-point, not"),
-    (lambda: fusedmm.algorithms("spgemm"), ValueError, "op must be one of spmm, sddmm"),
+    (lambda: fusedmm.algorithms("spgemv"), ValueError, "op must be one of spmm, sddmm"),
     (lambda: fusedmm.algorithms("spmm", "tpu"), ValueError, "device must be one of cpu, cuda, not 'tpu'"),
 ]
 

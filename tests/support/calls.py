@@ -87,6 +87,7 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0, 1, 2)
     if heads is None:
         yield from _of_spmv(with_gradient, dtype)
+        yield from _of_spgemm(with_gradient, dtype)
     ends = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])
     square = fusedmm.CSR.from_edge_index(torch.cat([ends, ends.flip(0)], 1), torch.ones(10, dtype=dtype), size=4)
     yield (fusedmm.fused(square, dense(4, 5)),)
@@ -115,3 +116,11 @@ def _of_spmv(adj: fusedmm.CSR, dtype: torch.dtype) -> Iterator[tuple[torch.Tenso
     constant = adj.with_values(adj.val.detach())
     for make in (fusedmm.formats.to_dia, fusedmm.formats.to_ell, fusedmm.formats.to_hyb, fusedmm.formats.to_sell):
         yield (fusedmm.spmv(make(constant), x, alpha=2, beta=3, y=y),)
+
+
+def _of_spgemm(adj: fusedmm.CSR, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, ...]]:
+    other = adj.t()  # [15, 12]
+    yield (fusedmm.spgemm(adj, other).val,)
+    yield (fusedmm.spgemm(adj, other, sorted=False, mask=small(12, 12, dtype=dtype)).val,)
+    for algorithm in ("kkmem", "sort", "kkmcr"):
+        yield (fusedmm.spgemm_plan(adj, other, algorithm=algorithm)(adj.val, other.val).val,)

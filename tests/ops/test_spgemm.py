@@ -1,0 +1,283 @@
+"""Sparse times sparse: every algorithm against long double sums, the structure against scipy's, and what is refused."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from support.spgemm_oracle import PLANNED, assert_product, products, random_csr
+
+import fusedmm
+from fusedmm import CSR
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+DEVICES = ["cpu"]  # CUDA has no kernel yet
+SHAPES = {  # rows, inner, columns, entries of a, entries of b
+    "one": (1, 1, 1, 1, 1),
+    "square": (40, 40, 40, 160, 160),
+    "wide": (7, 30, 500, 60, 700),
+    "tall": (300, 20, 6, 700, 40),
+    "repeated": (12, 6, 9, 150, 120),
+    "dense": (20, 20, 70, 380, 1300),
+    "words": (3, 12, 64 * 64 * 2 + 1, 20, 300),  # columns of three groups of words
+    "no rows": (0, 5, 6, 0, 10),
+    "no columns": (5, 6, 0, 12, 0),
+    "no inner": (4, 0, 3, 0, 0),
+    "empty a": (5, 6, 7, 0, 20),
+    "empty b": (5, 6, 7, 20, 0),
+}
+
+
+def pair(name, dtype=torch.float32, device="cpu"):
+    rows, inner, cols, nnz_a, nnz_b = SHAPES[name]
+    return random_csr(rows, inner, nnz_a, dtype, device), random_csr(inner, cols, nnz_b, dtype, device)
+
+
+def to_scipy(adj):
+    idx, ptr = adj.idx.numpy(), adj.ptr.numpy()
+    return scipy.sparse.csr_matrix((np.ones(adj.nnz), idx, ptr), shape=adj.shape)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_within_the_bound(name, dtype, device):
+    a, b = pair(name, dtype, device)
+    for sorted in (True, False):
+        bits = []
+        for algorithm, c in products(a, b, device, sorted):
+            assert_product(c, a, b, f"{algorithm} sorted={sorted}")
+            bits += [] if algorithm == "reference" else [c.val]
+        assert all(torch.equal(bits[0], other) for other in bits), "algorithms differ in their bits"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_structure_is_scipys(name):
+    a, b = pair(name)
+    c = fusedmm.spgemm(a, b)
+    exact = to_scipy(a) @ to_scipy(b)
+    exact.sort_indices()
+    assert torch.equal(c.ptr, torch.from_numpy(exact.indptr).long())
+    assert torch.equal(c.idx, torch.from_numpy(exact.indices))
+    loose = fusedmm.spgemm(a, b, sorted=False)
+    assert torch.equal(loose.ptr, c.ptr)
+    for i in range(c.shape[0]):
+        assert torch.equal(loose.idx[c.ptr[i] : c.ptr[i + 1]].sort().values, c.idx[c.ptr[i] : c.ptr[i + 1]])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masked_products(dtype, device):
+    a, b = pair("square", dtype, device)
+    for nnz in (0, 30, 600):  # fewer entries than the product has, and more, some repeated
+        mask = random_csr(40, 40, nnz, device=device)
+        found = products(a, b, device, mask=mask)
+        for algorithm, c in found:
+            assert_product(c, a, b, f"{algorithm} masked", mask)
+    full = fusedmm.spgemm(a, b)
+    assert torch.equal(fusedmm.spgemm(a, b, mask=full).val, full.val)
+
+
+@pytest.mark.parametrize("which", ["none", "a", "b", "both"])
+def test_patterns_count_as_ones(which):
+    a, b = pair("square", torch.float64)
+    a = a.pattern() if which in ("none", "b") else a
+    b = b.pattern() if which in ("none", "a") else b
+    for algorithm, c in products(a, b, "cpu"):
+        assert c.val.dtype == (torch.float32 if which == "none" else torch.float64)
+        assert_product(c, a, b, algorithm)
+
+
+@pytest.mark.parametrize("count", [511, 512, 513, 1024, 1025, 3000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_sums_of_constants(count, dtype):
+    """n equal terms are off by about n u / 4 where one accumulator adds them all."""
+    edge = torch.full((count,), 0.1, dtype=dtype)
+    row = CSR.from_coo(torch.zeros(count, dtype=torch.int64), torch.arange(count), edge, shape=(2, count))
+    col = CSR.from_coo(torch.arange(count), torch.zeros(count, dtype=torch.int64), edge, shape=(count, 3))
+    for algorithm, c in products(row, col, "cpu"):
+        assert_product(c, row, col, algorithm)
+    mask = CSR.from_coo(torch.zeros(4, dtype=torch.int64), torch.tensor([1, 0, 0, 2]), shape=(2, 3))
+    for algorithm, c in products(row, col, "cpu", mask=mask):
+        assert_product(c, row, col, algorithm, mask)
+
+
+@pytest.mark.parametrize("count", [3, 300, 600, 5000])
+def test_long_sums_of_repeated_entries(count):
+    """An entry that repeats adds a term each time, also where one entry of a meets all of them."""
+    zeros = torch.zeros(count, dtype=torch.int64)
+    b = CSR.from_coo(zeros, zeros, torch.full((count,), 0.1), shape=(1, 2))
+    a = CSR.from_coo(torch.zeros(5, dtype=torch.int64), torch.zeros(5, dtype=torch.int64), torch.full((5,), 0.3), shape=(1, 1))
+    for algorithm, c in products(a, b, "cpu"):
+        assert_product(c, a, b, algorithm)
+    for algorithm, c in products(b.t(), a, "cpu"):
+        assert_product(c, b.t(), a, algorithm)
+
+
+def test_hub_row_times_hub_column():
+    hub = torch.arange(3000)
+    a = CSR.from_coo(torch.cat([hub * 0 + 7, hub % 20]), torch.cat([hub, hub]), torch.rand(6000), shape=(20, 3000))
+    b = CSR.from_coo(torch.cat([hub, hub]), torch.cat([hub * 0 + 3, hub % 25]), torch.rand(6000), shape=(3000, 25))
+    for algorithm, c in products(a, b, "cpu"):
+        assert_product(c, a, b, algorithm)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 31, 32, 33, 511, 512, 513, 1023, 1024, 1025, 2000])
+def test_rows_at_the_edges_of_classes(entries):
+    """Rows of c of so many entries: what is sorted, what one table of kkmem holds, what goes to the pool."""
+    b = CSR.from_coo(torch.zeros(entries, dtype=torch.int64), torch.randperm(5000)[:entries], torch.rand(entries), shape=(2, 5000))
+    a = CSR.from_coo(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), torch.rand(3), shape=(3, 2))
+    for sorted in (True, False):
+        for algorithm, c in products(a, b, "cpu", sorted):
+            assert c.nnz == 2 * entries
+            assert_product(c, a, b, f"{algorithm} {entries}")
+
+
+def test_cancelled_entries_stay():
+    a = CSR.from_coo(torch.tensor([0, 0]), torch.tensor([0, 1]), torch.tensor([1.0, -1.0]), shape=(1, 2))
+    b = CSR.from_coo(torch.tensor([0, 1]), torch.tensor([2, 2]), torch.tensor([5.0, 5.0]), shape=(2, 4))
+    for algorithm, c in products(a, b, "cpu"):
+        assert c.idx.tolist() == [2] and c.val.tolist() == [0.0], algorithm
+
+
+def test_infinity_reaches_only_what_it_is_stored_for():
+    a = CSR.from_coo(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([0.0, 1.0]), shape=(2, 2))
+    b = CSR.from_coo(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([float("inf"), 2.0]), shape=(2, 2))
+    for algorithm, c in products(a, b, "cpu"):
+        assert c.val[0].isnan() and c.val[1] == 2, algorithm
+    g = CSR.from_coo(torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0]), shape=(2, 2))
+    val = torch.tensor([3.0, 4.0], requires_grad=True)
+    masked = fusedmm.spgemm(a.with_values(val), b, mask=g)
+    masked.val.sum().backward()
+    assert val.grad.tolist() == [0.0, 0.0]  # no triple is stored, whatever infinity is beside it
+
+
+def test_matmul_and_transpose():
+    a = random_csr(30, 50, 200)
+    c = a @ a.t()
+    assert isinstance(c, CSR)
+    assert_product(c, a, a.t())
+    torch.testing.assert_close(c.to_dense(), c.to_dense().T)
+
+
+@pytest.mark.parametrize("order", ["auto", "left", "right"])
+def test_triple_product(order):
+    r, a, p = random_csr(5, 40, 60, torch.float64), random_csr(40, 30, 300, torch.float64), random_csr(30, 4, 40, torch.float64)
+    c = fusedmm.triple_product(r, a, p, order=order)
+    torch.testing.assert_close(c.to_dense(), r.to_dense() @ a.to_dense() @ p.to_dense())
+
+
+def test_triple_product_takes_the_cheaper_order(monkeypatch):
+    from fusedmm.ops import spgemm
+
+    seen = []
+    real = spgemm.spgemm
+    monkeypatch.setattr(spgemm, "spgemm", lambda a, b, **k: seen.append((a.shape, b.shape)) or real(a, b, **k))
+    thin, square = random_csr(2, 200, 200), random_csr(200, 200, 4000)
+    fusedmm.triple_product(thin, square, random_csr(200, 200, 4000))
+    assert seen == [((2, 200), (200, 200))]  # (R A) is a plan's
+    seen.clear()
+    fusedmm.triple_product(random_csr(200, 200, 4000), square, thin.t())
+    assert seen == [((200, 200), (200, 2)), ((200, 200), (200, 2))]
+
+
+def test_more_products_than_32_bits_count():
+    n = 2**16 + 1
+    column = CSR.from_csr(torch.arange(n + 1), torch.zeros(n, dtype=torch.int64), shape=(n, 1))
+    row = CSR.from_csr(torch.tensor([0, n]), torch.arange(n), shape=(1, n))
+    half = [column.ptr, column.idx, column.eid, column.plan, row.ptr, row.idx, row.eid, row.plan]
+    from fusedmm.ops.spgemm import WANT
+
+    ptr, _, _ = torch.ops.fusedmm._spgemm_symbolic(*half, n, WANT["counts"])
+    assert int(ptr[-1]) == n * n > 2**32 and bool(((ptr[1:] - ptr[:-1]) == n).all())
+
+
+@pytest.mark.parametrize("name", ["auto", "kkspeed", "kkmem", "kkmcr", "kkmcw"])
+def test_same_bits_at_every_run_and_number_of_threads(name, threads):
+    a = random_csr(400, 400, 9000)
+    plan = fusedmm.spgemm_plan(a, a, algorithm=name)
+    threads(1)
+    first = plan(a.val, a.val).val
+    for count in (1, 2, 3):
+        threads(count)
+        for _ in range(100):
+            assert torch.equal(plan(a.val, a.val).val, first)
+    again = fusedmm.spgemm_plan(a, a, algorithm=name)
+    assert torch.equal(again.c.idx, plan.c.idx) and torch.equal(again.schedule, plan.schedule)
+
+
+@pytest.mark.parametrize("threaded", [1, 2])
+def test_large_products_in_parallel(threaded, threads):
+    threads(threaded)
+    a, b = random_csr(3000, 200, 40_000), random_csr(200, 900, 9000)
+    c = fusedmm.spgemm(a, b)
+    exact = a.to_dense().double() @ b.to_dense().double()
+    torch.testing.assert_close(c.to_dense().double(), exact, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_colours_are_valid(name):
+    for a in (random_csr(200, 200, 600), random_csr(100, 30, 2000), random_csr(5, 5, 0)):
+        plan = fusedmm.spgemm_plan(a, a.t(), algorithm=name)
+        row, col, _ = plan.c.coo()
+        pairs = torch.stack([plan.colours[row].long(), col])
+        assert torch.unique(pairs, dim=1).shape[1] == plan.c.nnz  # no colour stands twice in a column
+
+
+def test_dense_rows_are_hashed_where_memory_is_scarce(threads):
+    """A row of sums for each of 2^31 - 1 columns would take 8 GiB."""
+    threads(1)
+    cols = 2**31 - 1
+    a = CSR.from_coo(torch.arange(3), torch.arange(3), torch.rand(3), shape=(3, 3))
+    far = torch.tensor([0, 5, cols - 1, 7, cols - 2])
+    b = CSR.from_coo(torch.tensor([0, 0, 0, 1, 2]), far, torch.rand(5), shape=(3, cols))
+    mask = CSR.from_csr(torch.tensor([0, 2, 3, 3]), torch.tensor([cols - 1, 1, 7]), shape=(3, cols))
+    c = fusedmm.spgemm(a, b, mask=mask)
+    torch.testing.assert_close(c.val, torch.stack([a.val[0] * b.val[2], torch.tensor(0.0), a.val[1] * b.val[3]]))
+
+
+REFUSED = {
+    "shapes": (lambda a, b: fusedmm.spgemm(a, a), ValueError, "a's columns must be b's rows"),
+    "mask's shape": (lambda a, b: fusedmm.spgemm(a, b, mask=a), ValueError, r"mask is \[7, 30\], the product \[7, 500\]"),
+    "algorithm": (lambda a, b: fusedmm.spgemm(a, b, algorithm="best"), ValueError, "spgemm has no algorithm 'best'"),
+    "kkmcr": (lambda a, b: fusedmm.spgemm(a, b, algorithm="kkmcr"), ValueError, "spgemm_plan"),
+    "kkmcw": (lambda a, b: fusedmm.spgemm(a, b, algorithm="kkmcw"), ValueError, "spgemm_plan"),
+    "colours of a mask": (
+        lambda a, b: fusedmm.spgemm_plan(a, b, algorithm="kkmcr", mask=random_csr(7, 500, 9)),
+        ValueError,
+        "kkmcr .* takes no mask",
+    ),
+    "dtypes": (lambda a, b: fusedmm.spgemm(a, b.to(dtype=torch.float64)), TypeError, "a_val is torch.float32 and b_val"),
+    "heads": (
+        lambda a, b: fusedmm.spgemm(a.with_values(torch.ones(a.nnz, 2)), b),
+        ValueError,
+        r"a_val is \[60, 2\]",
+    ),
+    "no matrix": (lambda a, b: fusedmm.spgemm(a, "b"), TypeError, "cannot make a CSR of str"),
+    "order": (lambda a, b: fusedmm.triple_product(a, b, b, order="up"), ValueError, "order must be auto, left or right"),
+    "triple's shapes": (lambda a, b: fusedmm.triple_product(a, b, b), ValueError, "a's columns must be b's rows"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    call, kind, text = REFUSED[name]
+    a, b = pair("wide")
+    with pytest.raises(kind, match=text):
+        call(a, b)
+    assert_product(fusedmm.spgemm(a, b), a, b)
+
+
+def test_cuda_is_refused_by_name(cuda):
+    a, b = pair("wide", device=cuda)
+    with pytest.raises(ValueError, match="spgemm: no algorithm on cuda"):
+        fusedmm.spgemm(a, b)
+    assert fusedmm.algorithms("spgemm", "cuda") == []
+
+
+def test_too_large_a_product_says_how_large():
+    n = 2_000_000
+    column = CSR.from_csr(torch.arange(n + 1), torch.zeros(n, dtype=torch.int64), shape=(n, 1))
+    row = CSR.from_csr(torch.tensor([0, n]), torch.arange(n), shape=(1, n))
+    with pytest.raises(MemoryError, match=str(n * n)):
+        fusedmm.spgemm(column, row)
+    assert fusedmm.spgemm(row, column).val.tolist() == [n]

@@ -1,0 +1,169 @@
+"""Plans of sparse products: gradients of any order, other values, other structures, compiled code."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from support.spgemm_oracle import assert_product, random_csr
+from torch.autograd import gradcheck, gradgradcheck
+
+import fusedmm
+from fusedmm import CSR
+
+
+def values(adj):
+    return adj.val.clone().requires_grad_()
+
+
+def operands():
+    return random_csr(9, 7, 25, torch.float64), random_csr(7, 8, 20, torch.float64)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("algorithm", ["auto", "kkmem"])
+def test_gradients_of_any_order(masked, algorithm):
+    a, b = operands()
+    mask = random_csr(9, 8, 30) if masked else None
+    plan = fusedmm.spgemm_plan(a, b, algorithm=algorithm, mask=mask)
+    assert gradcheck(lambda u, v: plan(u, v).val, (values(a), values(b)))
+    assert gradgradcheck(lambda u, v: plan(u, v).val, (values(a), values(b)))
+    assert gradgradcheck(lambda u: plan(u, None).val, (values(a),))
+    assert gradcheck(lambda u: plan(u, u[:20]).val, (values(a),))
+
+
+def test_gradients_are_those_of_dense_products():
+    a, b = operands()
+    u, v = values(a), values(b)
+    c = fusedmm.spgemm(a.with_values(u), b.with_values(v))
+    c.to_dense().pow(2).sum().backward()
+    x, y = values(a), values(b)
+    (a.with_values(x).to_dense() @ b.with_values(y).to_dense()).pow(2).sum().backward()
+    torch.testing.assert_close(u.grad, x.grad)
+    torch.testing.assert_close(v.grad, y.grad)
+
+
+def test_gradients_of_long_rows_and_16_bits():
+    count = 3000
+    zeros, hub = torch.zeros(count, dtype=torch.int64), torch.arange(count)
+    a = CSR.from_coo(zeros[:1], zeros[:1], torch.ones(1), shape=(1, 1))
+    b = CSR.from_coo(zeros, hub, torch.full((count,), 0.1), shape=(1, count))
+    u = values(a)
+    fusedmm.spgemm(a.with_values(u), b).val.sum().backward()
+    assert abs(float(u.grad) - float(b.val.double().sum())) <= 4 * count**0.5 * 2**-24 * 0.1 * count
+    for dtype in (torch.float16, torch.bfloat16):
+        p, q = (m.to(dtype=dtype) for m in operands())
+        u, v = values(p), values(q)
+        fusedmm.spgemm(p.with_values(u), q.with_values(v)).val.sum().backward()
+        assert u.grad.dtype == v.grad.dtype == dtype and bool(u.grad.isfinite().all())
+
+
+def test_forward_mode_and_transforms():
+    a, b = operands()
+    plan = fusedmm.spgemm_plan(a, b)
+    du, dv = torch.randn_like(a.val), torch.randn_like(b.val)
+    _, tangent = torch.func.jvp(lambda u, v: plan(u, v).val, (a.val, b.val), (du, dv))
+    torch.testing.assert_close(tangent, plan(du, b.val).val + plan(a.val, dv).val)
+    batch = torch.randn(3, a.nnz, dtype=torch.float64)
+    found = torch.func.vmap(lambda u: plan(u, b.val).val)(batch)
+    torch.testing.assert_close(found, torch.stack([plan(u, b.val).val for u in batch]))
+    per_sample = torch.func.vmap(torch.func.grad(lambda u: plan(u, b.val).val.sin().sum()))(batch)
+    for u, g in zip(batch, per_sample, strict=True):
+        u = u.clone().requires_grad_()
+        plan(u, b.val).val.sin().sum().backward()
+        torch.testing.assert_close(g, u.grad)
+
+
+def test_other_values_of_the_same_structure():
+    a, b = random_csr(60, 50, 300), random_csr(50, 80, 400)
+    for name in ["auto", *(x.name for x in fusedmm.algorithms("spgemm"))]:
+        plan = fusedmm.spgemm_plan(a, b, algorithm=name)
+        for _ in range(3):
+            u, v = a.with_values(torch.randn(a.nnz)), b.with_values(torch.randn(b.nnz))
+            c = plan(u.val, v.val)
+            assert_product(c, u, v, name)
+            assert c.ptr is plan.c.ptr and c.idx is plan.c.idx
+
+
+def test_other_structures_are_refused():
+    a, b = random_csr(60, 50, 300), random_csr(50, 80, 400)
+    plan = fusedmm.spgemm_plan(a, b)
+    with pytest.raises(ValueError, match=r"a_val is \[299\], but the plan is for a matrix a of 300 entries"):
+        plan(a.val[1:], b.val)
+    with pytest.raises(ValueError, match=r"b_val is \[400, 2\], but the plan is for a matrix b of 400 entries"):
+        plan(a.val, b.val[:, None].repeat(1, 2))
+    with pytest.raises(TypeError, match="a_val is torch.float32 and b_val torch.float64"):
+        plan(a.val, b.val.double())
+    with pytest.raises(TypeError, match="a_val must be float32, float64, float16 or bfloat16, not CSR"):
+        plan(a, b.val)
+    with pytest.raises(TypeError, match="not torch.int64"):
+        plan(a.val.long(), b.val)
+    with pytest.raises(TypeError, match="b_val must be a dense tensor"):
+        plan(a.val, b.val.to_sparse())
+    assert_product(plan(a.val, b.val), a, b)
+    a.idx[0] = (a.idx[0] + 1) % 50
+    with pytest.raises(ValueError, match="the plan is for another structure"):
+        plan(a.val, b.val)
+
+
+def test_plans_are_frozen_copied_and_pickled():
+    a, b = random_csr(60, 50, 300), random_csr(50, 80, 400)
+    plan = fusedmm.spgemm_plan(a, b, algorithm="kkmcr")
+    assert repr(plan) == f"SpGEMMPlan([60, 50] @ [50, 80], nnz={plan.c.nnz}, kkmcr)"
+    with pytest.raises(AttributeError):
+        plan.c = a
+    exact = plan(a.val, b.val).val
+    for other in (copy.copy(plan), copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+        assert torch.equal(other(a.val, b.val).val, exact)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_compiled_with_a_plan(masked):
+    a, b = random_csr(20, 30, 90), random_csr(30, 25, 110)
+    plan = fusedmm.spgemm_plan(a, b, mask=random_csr(20, 25, 60) if masked else None).cache_transpose()
+
+    def step(u, v):
+        c = plan(u * 2, v)
+        return c.val.sin().sum(), c @ torch.ones(25, 3)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    u, v, x, y = values(a), values(b), values(a), values(b)
+    found, exact = compiled(u, v), step(x, y)
+    torch.testing.assert_close(found, exact)
+    (found[0] + found[1].sum()).backward()
+    (exact[0] + exact[1].sum()).backward()
+    torch.testing.assert_close(u.grad, x.grad)
+    torch.testing.assert_close(v.grad, y.grad)
+
+
+def test_compiled_without_a_plan():
+    a = random_csr(20, 20, 90)
+
+    def square(val):
+        return (a.with_values(val) @ a).val.sum() + 1
+
+    with pytest.raises(Exception, match="spgemm_plan"):
+        torch.compile(square, fullgraph=True, backend="eager")(a.val)
+    torch.testing.assert_close(torch.compile(square, backend="eager")(a.val), square(a.val))
+
+
+def test_in_inference_mode():
+    with torch.inference_mode():
+        a, b = random_csr(20, 30, 90), random_csr(30, 25, 110)
+        plan = fusedmm.spgemm_plan(a, b)
+        assert_product(plan(a.val, b.val), a, b)
+
+
+def test_colours_of_a_forged_plan_stay_inside():
+    a = random_csr(50, 50, 400)
+    plan = fusedmm.spgemm_plan(a, a, algorithm="kkmcw")
+    exact = plan(a.val, a.val).val
+    for wrong in (-5, 10**9):
+        colours = plan.colours.clone()
+        colours[::3] = wrong
+        schedule = plan.schedule.clone()
+        schedule[5:] = -wrong
+        forged = fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, False, "kkmcw")
+        forged(a.val, a.val)
+        fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, False, "auto")(a.val, a.val)
+    assert torch.equal(plan(a.val, a.val).val, exact)
