@@ -47,6 +47,9 @@ static inline int64_t fmm_spgemm_first(const int64_t *schedule, int64_t rows, in
     return row < 0 ? 0 : row > rows ? rows : row;
 }
 
+/* a's sizes, and whether the device has an algorithm at all. */
+fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a);
+
 /* Sizes, devices, and whether A and B fit each other. */
 fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b);
 
@@ -105,6 +108,9 @@ static inline size_t fmm_spgemm_width(fmm_dtype dtype) { return dtype == FMM_F64
 /* Values in the type of sums and the order of entries: where they lie, or a copy in the memory. */
 const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                            fmm_dtype dtype, spgemm_memory *m);
+
+/* a's sizes, and whether the device has an algorithm at all. */
+fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a);
 
 /* Sizes, devices, and whether A and B fit each other. */
 fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b);

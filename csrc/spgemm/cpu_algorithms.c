@@ -249,6 +249,8 @@ static fmm_status by_colours(const fmm_exec *exec, const fmm_call *call, bool by
     colouring s = {.t = {.call = call, .of = fmm_spgemm_of(call), .kind = dense_rows},
                    .by_group = by_group};
     spgemm_memory m = {.base = exec->workspace};
+    REQUIRE(s.t.of->colours || !s.t.of->c->rows, FMM_INVALID_ARGUMENT,
+            "spgemm: colours of the rows must be given");
     lay_out_colours(exec, &s, &m);
     REQUIRE(m.used <= exec->workspace_bytes, FMM_INVALID_ARGUMENT,
             "spgemm: a matrix changed while its product was computed");
@@ -283,11 +285,7 @@ static fmm_status kkmcw(const fmm_exec *exec, const fmm_call *call)
 }
 
 /* A product may fall on another row's sum where a mask leaves out some of the row's columns. */
-static bool has_colours(const fmm_call *call)
-{
-    const fmm_spgemm *of = fmm_spgemm_of(call);
-    return (of->colours || !of->c->rows) && !of->masked;
-}
+static bool unmasked(const fmm_call *call) { return !fmm_spgemm_of(call)->masked; }
 
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL,
@@ -299,9 +297,9 @@ static const fmm_algorithm algorithms[] = {
     {4, "sort", "sorted columns, found by bisection", "fusedmm", true, NULL, sorting_workspace,
      sorting},
     {5, "kkmcr", "a dense row of sums for each colour of a plan, rows in order",
-     "KokkosKernels KKMCR", true, has_colours, colours_workspace, kkmcr},
+     "KokkosKernels KKMCR", true, unmasked, colours_workspace, kkmcr},
     {6, "kkmcw", "a dense row of sums for each colour of a plan, colour by colour",
-     "KokkosKernels KKMCW", true, has_colours, colours_workspace, kkmcw},
+     "KokkosKernels KKMCW", true, unmasked, colours_workspace, kkmcw},
     {0},
 };
 

@@ -49,10 +49,9 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x
                         const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
                         const fmm_dense *out)
 {
-    TRY(fmm_check_matrix("spgemm_dots", exec, a));
+    TRY(fmm_spgemm_device(exec, a));
     TRY(fmm_check_matrix("spgemm_dots", exec, x));
     TRY(fmm_check_matrix("spgemm_dots", exec, y));
-    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "spgemm: no algorithm for gradients on cuda");
     REQUIRE(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols, FMM_INVALID_ARGUMENT,
             "spgemm_dots: a, x and y have shapes that do not fit");
     TRY(fmm_check_dense("spgemm_dots", "out", out));

@@ -15,11 +15,18 @@
 
 #include <inttypes.h>
 
+fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a)
+{
+    const fmm_algorithm *found;
+    const fmm_call call = {.a = a};
+    TRY(fmm_check_matrix("spgemm", exec, a));
+    return fmm_algorithm_find(FMM_SPGEMM, exec->device, 0, &call, &found);
+}
+
 fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b)
 {
-    TRY(fmm_check_matrix("spgemm", exec, a));
+    TRY(fmm_spgemm_device(exec, a));
     TRY(fmm_check_matrix("spgemm", exec, b));
-    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "spgemm: no algorithm on cuda for this call");
     REQUIRE(a->cols == b->rows, FMM_INVALID_ARGUMENT,
             "spgemm: a has %" PRId64 " columns, b %" PRId64 " rows", a->cols, b->rows);
     return FMM_OK;

@@ -3,6 +3,13 @@
 
 #include <inttypes.h>
 
+#define NAMED(m)                                                                                   \
+    {                                                                                              \
+        "ptr_" m, "idx_" m, "eid_" m, "plan_" m                                                    \
+    }
+static const char *const of_b[] = NAMED("b"), *const of_c[] = NAMED("c");
+static const char *const of_x[] = NAMED("x"), *const of_y[] = NAMED("y");
+
 /* What gives the symbolic phase its columns: a tensor, once their number is known. */
 typedef struct columns_of {
     frame *f;
@@ -29,8 +36,8 @@ static void symbolic(StableIValue *stack, uint64_t inputs, uint64_t results)
     const int32_t int64 = fmm_torch.aoti_torch_dtype_int64();
     const int64_t none = 0, parts = FMM_SPGEMM_SCHEDULE;
     (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, TENSORS) || !frame_half(&f, B, (int64_t)stack[TENSORS], &b) ||
-        !frame_matrix(&f, b.rows, &a))
+    if (!frame_begin(&f, stack, TENSORS) ||
+        !frame_named(&f, B, of_b, (int64_t)stack[TENSORS], &b) || !frame_matrix(&f, b.rows, &a))
         goto done;
     const int64_t bounds = want == FMM_SPGEMM_CHUNKS ? 0 : a.rows + 1;
     if (!frame_allocate(&f, 1, &bounds, int64, &out[PTR]) ||
@@ -57,17 +64,18 @@ static bool is_float(int32_t dtype)
            dtype == fmm_torch.aoti_torch_dtype_bfloat16();
 }
 
-/* Values k and l of two matrices, and a vector of n numbers of their dtype: that of the first which
- * is one of numbers, since absent values and those of no entries have no elements. */
-static bool take_values(frame *f, int k, fmm_dense *first, int l, fmm_dense *second, int64_t n,
-                        fmm_dense *out, tensor *made)
+/* Values k and k + 1 of two matrices, and a vector of n numbers of their dtype: that of the first
+ * which is one of numbers, since absent values and those of no entries have no elements. */
+static bool take_values(frame *f, int k, const char *const names[2], fmm_dense *first,
+                        fmm_dense *second, int64_t n, fmm_dense *out, tensor *made)
 {
     tensor t, u;
-    if (!frame_take(f, k, "val", &t) || !frame_take(f, l, "val_b", &u) ||
-        !frame_numbers(f, k, "val", first) || !frame_numbers(f, l, "val_b", second))
+    if (!frame_take(f, k, names[0], &t) || !frame_take(f, k + 1, names[1], &u) ||
+        !frame_numbers(f, k, names[0], first) || !frame_numbers(f, k + 1, names[1], second))
         return false;
     const int32_t dtype = is_float(t.dtype) ? t.dtype : u.dtype;
-    if (!is_float(dtype)) return frame_fail(f, "val or val_b must be floating-point");
+    if (!is_float(dtype))
+        return frame_fail(f, "%s or %s must be floating-point", names[0], names[1]);
     if (!frame_allocate(f, 1, &n, dtype, made)) return false;
     const int32_t types[FMM_DTYPES] = {[FMM_F32] = fmm_torch.aoti_torch_dtype_float32(),
                                        [FMM_F64] = fmm_torch.aoti_torch_dtype_float64(),
@@ -101,8 +109,8 @@ static void numeric(StableIValue *stack, uint64_t inputs, uint64_t results)
     const int64_t cols = (int64_t)stack[TENSORS];
     const void *schedule, *colours_at = NULL;
     (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, TENSORS) || !frame_half(&f, B, cols, &b) ||
-        !frame_half(&f, C, cols, &c) || !frame_matrix(&f, b.rows, &a) ||
+    if (!frame_begin(&f, stack, TENSORS) || !frame_named(&f, B, of_b, cols, &b) ||
+        !frame_named(&f, C, of_c, cols, &c) || !frame_matrix(&f, b.rows, &a) ||
         !take_list(&f, SCHEDULE, "schedule", fmm_torch.aoti_torch_dtype_int64(),
                    FMM_SPGEMM_SCHEDULE, &schedule) ||
         !frame_take(&f, COLOURS, "colours", &colours) ||
@@ -114,7 +122,9 @@ static void numeric(StableIValue *stack, uint64_t inputs, uint64_t results)
                      .masked = stack[TENSORS + 1] != 0,
                      .schedule = schedule,
                      .colours = colours_at};
-    if (!take_values(&f, VAL, &val, VAL_B, &of.b_val, c.nnz, &y, &out)) goto done;
+    if (!take_values(&f, VAL, (const char *const[]){"val", "val_b"}, &val, &of.b_val, c.nnz, &y,
+                     &out))
+        goto done;
     f.status = fmm_spgemm_numeric(&f.exec, &a, &val, &of, &y, frame_int(stack[TENSORS + 2]));
 done:
     frame_finish(&f, "spgemm", stack, &out, 1);
@@ -130,9 +140,10 @@ static void dots(StableIValue *stack, uint64_t inputs, uint64_t results)
     tensor out = {0};
     const int64_t cols = (int64_t)stack[TENSORS];
     (void)inputs, (void)results;
-    if (!frame_begin(&f, stack, TENSORS) || !frame_half(&f, X, cols, &x) ||
-        !frame_half(&f, Y, cols, &y) || !frame_matrix(&f, y.rows, &a) ||
-        !take_values(&f, VAL_X, &x_val, VAL_Y, &y_val, a.nnz, &made, &out))
+    if (!frame_begin(&f, stack, TENSORS) || !frame_named(&f, X, of_x, cols, &x) ||
+        !frame_named(&f, Y, of_y, cols, &y) || !frame_matrix(&f, y.rows, &a) ||
+        !take_values(&f, VAL_X, (const char *const[]){"val_x", "val_y"}, &x_val, &y_val, a.nnz,
+                     &made, &out))
         goto done;
     f.status = fmm_spgemm_dots(&f.exec, &a, &x, &x_val, &y, &y_val, &made);
 done:

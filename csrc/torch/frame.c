@@ -241,9 +241,8 @@ static bool is_list(frame *f, const char *name, const tensor *t, int32_t dtype,
 static const char *const parts[2][4] = {{"ptr", "idx", "eid", "plan"},
                                         {"ptr_t", "idx_t", "eid_t", "plan_t"}};
 
-static bool structure(frame *f, int first, int64_t cols, fmm_csr *a)
+static bool structure(frame *f, int first, const char *const *names, int64_t cols, fmm_csr *a)
 {
-    const char *const *names = parts[first > 0];
     tensor ptr, idx;
     if (!frame_take(f, first, names[0], &ptr) || !frame_take(f, first + 1, names[1], &idx) ||
         !is_list(f, names[0], &ptr, fmm_torch.aoti_torch_dtype_int64(), "int64") ||
@@ -255,13 +254,15 @@ static bool structure(frame *f, int first, int64_t cols, fmm_csr *a)
     return true;
 }
 
-bool frame_structure(frame *f, int64_t cols, fmm_csr *a) { return structure(f, 0, cols, a); }
-
-bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
+bool frame_structure(frame *f, int64_t cols, fmm_csr *a)
 {
-    const char *const *names = parts[first > 0];
+    return structure(f, 0, parts[0], cols, a);
+}
+
+bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fmm_csr *a)
+{
     tensor eid, plan;
-    if (!structure(f, first, cols, a) || !frame_take(f, first + 2, names[2], &eid) ||
+    if (!structure(f, first, names, cols, a) || !frame_take(f, first + 2, names[2], &eid) ||
         !frame_take(f, first + 3, names[3], &plan))
         return false;
     const bool wide = a->nnz > INT32_MAX;
@@ -280,6 +281,11 @@ bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
         a->plan_bytes = (size_t)plan.numel;
     }
     return true;
+}
+
+bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
+{
+    return frame_named(f, first, parts[first > 0], cols, a);
 }
 
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a) { return frame_half(f, 0, cols, a); }

@@ -51,6 +51,8 @@ bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
 /* The same of four inputs from `first` on, where both halves of a matrix are given. */
 bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a);
+/* The same of another matrix, whose four inputs have these names. */
+bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fmm_csr *a);
 /* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first.
  * t may be NULL. */
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);

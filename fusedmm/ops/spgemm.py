@@ -19,18 +19,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fusedmm._fakes import fake
 from fusedmm._lib import algorithm_number, numbers_of, ops, raise_translated
 from fusedmm._torch_compat import writes_to
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, Half, outside
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
-from fusedmm._fakes import fake
 
 WANT = numbers_of("FMM_SPGEMM_", "chunks", "counts", "sorted", "unsorted")
 COLOURED = ("kkmcr", "kkmcw")  # what needs the colours of a plan
 BY_A, BY_B, BY_C = range(3)  # the derivatives of S
-COMPILED = "fusedmm.spgemm finds the product's structure, which compiled code cannot: make a fusedmm.spgemm_plan beforehand"
+COMPILED = "compiled code cannot find the structure of a sparse product: make a fusedmm.spgemm_plan beforehand"
 
 _symbolic: Any = ops._spgemm_symbolic.default
 _numeric: Any = ops._spgemm.default
@@ -39,7 +39,8 @@ _colours: Any = ops._spgemm_colours.default
 
 
 @fake("_spgemm")
-def _(ptr, idx, eid, plan, ptr_b, idx_b, eid_b, plan_b, ptr_c, idx_c, eid_c, plan_c, schedule, colours, val, val_b, *rest):  # type: ignore[no-untyped-def]
+def _(*args):  # type: ignore[no-untyped-def]
+    idx_c, val, val_b = args[9], *args[14:16]
     return _values_like(idx_c, val, val_b)
 
 
@@ -169,9 +170,9 @@ class _Product(Formula):
         try:
             if by == BY_C:
                 number = algorithm_number("spgemm", a.device.type, plan.algorithm)
-                result: Tensor = _numeric(
-                    *_half(a), *_half(b), *_half(c), plan.schedule, plan.colours, *given, b.shape[1], plan.masked, number
-                )
+                halves = [*_half(a), *_half(b), *_half(c)]
+                how = plan.schedule, plan.colours, *given, b.shape[1], plan.masked, number
+                result: Tensor = _numeric(*halves, *how)
             elif by == BY_A:  # the operands are b and c
                 result = _dots(*_half(a), *_half(c), *_half(b), given[1], given[0], b.shape[1])
             else:  # the operands are a and c; all transposed, it is the derivative by a

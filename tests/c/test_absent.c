@@ -26,6 +26,8 @@ static void without_cuda(const fmm_csr *a, const fmm_dense *x, const fmm_dense *
     refused(fmm_sddmm(&cuda, a, NULL, x, x, e, 0), "sddmm");
     refused(fmm_attend(&cuda, a, &attention, 0), "attention");
     refused(fmm_fused(&cuda, a, &fusion, 0), "fused");
+    refused(fmm_spgemm_symbolic(&cuda, a, a, NULL), "spgemm");
+    refused(fmm_spgemm_colours(&cuda, a, NULL), "spgemm");
     refused(fmm_csr_check(&cuda, a, &report), "csr_check");
     refused(fmm_plan_workspace(&cuda, a, &bytes), "plan");
     CHECK(!fmm_plan_bytes(&cuda, a), "a plan without a device");

@@ -110,12 +110,72 @@ static fmm_status spmv(const fmm_exec *exec, const fmm_csr *a, int algorithm, in
     return fmm_spmv(exec, &m, &x, NULL, &y, 1, 0, algorithm);
 }
 
+/* Memory for what the symbolic phase asks for, and for its columns. */
+static fmm_status lend(void *owner, size_t bytes, void **to)
+{
+    static _Alignas(16) char room[1 << 22];
+    size_t *used = owner;
+    *to = room + *used;
+    *used += (bytes + 15) / 16 * 16;
+    return *used <= sizeof room ? FMM_OK : FMM_OUT_OF_MEMORY;
+}
+
+static int32_t *columns(void *owner, int64_t nnz)
+{
+    void *to;
+    return lend(owner, (size_t)nnz * sizeof(int32_t), &to) == FMM_OK ? to : NULL;
+}
+
+static fmm_dense numbers(int64_t n)
+{
+    const fmm_dense d = view(FMM_F32, n, 1, 1, 0, random_below(2) ? AT_END : AT_BEGIN);
+    fill(&d, RANDOM);
+    return d;
+}
+
+/* All phases: a's structure is forged, and by turns b's, c's, the schedule and the colours. */
+static fmm_status spgemm(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    const fmm_csr b = matrix(DENSE_ROWS, COLS, ROWS, turn % 2, AT_END);
+    const fmm_csr c = matrix(DENSE_ROWS, ROWS, ROWS, turn % 3 == 0, AT_BEGIN);
+    int64_t *schedule = guarded(FMM_SPGEMM_SCHEDULE * sizeof *schedule, AT_END);
+    int64_t *ptr = guarded((ROWS + 1) * sizeof *ptr, AT_END);
+    int32_t *colours = guarded(ROWS * sizeof *colours, AT_END);
+    size_t used = 0;
+    const fmm_exec lending = {.device = FMM_CPU, .allocate = lend, .owner = &used};
+    const fmm_spgemm_pattern pattern = {.want = (fmm_spgemm_want)(turn % 4),
+                                        .ptr = ptr,
+                                        .schedule = schedule,
+                                        .columns = columns,
+                                        .owner = &used};
+    if (turn % 2) forge(&b, IN_IDX, wild[random_below(WILD)], random_below(b.nnz));
+    if (turn % 5 == 0) forge(&b, IN_PTR, wild[random_below(WILD)], random_below(b.nnz));
+    CHECK(fmm_spgemm_symbolic(&lending, a, &b, &pattern) == FMM_OK, "%s", fmm_last_error());
+    used = 0;
+    CHECK(fmm_spgemm_colours(&lending, &c, colours) == FMM_OK, "%s", fmm_last_error());
+    if (turn % 3) forge(&c, turn % 2 ? IN_PTR : IN_IDX, wild[random_below(WILD)], random_below(9));
+    if (turn % 7 == 0) schedule[random_below(FMM_SPGEMM_SCHEDULE)] = wild[random_below(WILD)];
+    if (turn % 4 == 0) colours[random_below(ROWS)] = (int32_t)wild[random_below(WILD)];
+    const fmm_dense a_val = numbers(a->nnz), c_val = numbers(c.nnz), out = numbers(a->nnz);
+    fmm_spgemm of = {.b = &b,
+                     .c = &c,
+                     .b_val = numbers(b.nnz),
+                     .masked = turn % 2,
+                     .schedule = schedule,
+                     .colours = colours};
+    used = 0;
+    CHECK(fmm_spgemm_dots(&lending, a, &c, &c_val, &b, &of.b_val, &out) == FMM_OK, "%s",
+          fmm_last_error());
+    return fmm_spgemm_numeric(exec, a, &a_val, &of, &c_val, algorithm);
+}
+
 typedef fmm_status calling(const fmm_exec *, const fmm_csr *, int, int);
 static calling *const calls[FMM_OPERATORS] = {[FMM_SPMM] = spmm,
                                               [FMM_SDDMM] = sddmm,
                                               [FMM_ATTENTION] = attend,
                                               [FMM_FUSED] = fused,
-                                              [FMM_SPMV] = spmv};
+                                              [FMM_SPMV] = spmv,
+                                              [FMM_SPGEMM] = spgemm};
 
 /* Every algorithm of an operator, called with a structure in which some numbers are wild. */
 static void run(fmm_operator op, int turn)

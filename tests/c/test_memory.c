@@ -40,8 +40,10 @@ int posix_memalign(void **out, size_t align, size_t bytes)
 }
 
 typedef struct operands {
-    fmm_csr a;
-    fmm_dense val, x, q, y, e, out, lse;
+    fmm_csr a, b, c;
+    fmm_dense val, x, q, y, e, out, lse, c_val;
+    int64_t schedule[FMM_SPGEMM_SCHEDULE];
+    int32_t colours[64];
     _Alignas(16) char workspace[1 << 16];
 } operands;
 
@@ -96,6 +98,23 @@ static fmm_status spmv(operands *o, fmm_exec *exec, int algorithm)
     return status ? status : fmm_spmv(exec, &m, &x, NULL, &y, 1, 0, algorithm);
 }
 
+static fmm_spgemm product_of(const operands *o)
+{
+    return (fmm_spgemm){.b = &o->b,
+                        .c = &o->c,
+                        .b_val = {.heads = 1, .feat = 1},
+                        .schedule = o->schedule,
+                        .colours = o->colours};
+}
+
+static fmm_status spgemm(operands *o, fmm_exec *exec, int algorithm)
+{
+    const fmm_spgemm of = product_of(o);
+    const fmm_status status = fmm_spgemm_workspace(exec, &o->a, &o->val, &of, &o->c_val, algorithm,
+                                                   &exec->workspace_bytes);
+    return status ? status : fmm_spgemm_numeric(exec, &o->a, &o->val, &of, &o->c_val, algorithm);
+}
+
 static fmm_status check(operands *o, fmm_exec *exec, int algorithm)
 {
     uint64_t report;
@@ -107,12 +126,13 @@ static fmm_status check(operands *o, fmm_exec *exec, int algorithm)
 static void run(operands *o, const char *name, int algorithm,
                 fmm_status (*call)(operands *, fmm_exec *, int))
 {
-    const fmm_dense *results[] = {&o->y, &o->e, &o->out, &o->lse};
-    static float before[4][1 << 14];
+    const fmm_dense *results[] = {&o->y, &o->e, &o->out, &o->lse, &o->c_val};
+    enum { RESULTS = sizeof results / sizeof *results };
+    static float before[RESULTS][1 << 14];
     fmm_exec exec = {.device = FMM_CPU, .workspace = o->workspace};
-    for (int k = 0; k < 4; k++) poison(results[k]);
+    for (int k = 0; k < RESULTS; k++) poison(results[k]);
     CHECK(call(o, &exec, algorithm) == FMM_OK, "%s: %s", name, fmm_last_error());
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < RESULTS; k++) {
         memcpy(before[k], results[k]->data, (size_t)extent(results[k]) * sizeof(float));
         poison(results[k]);
     }
@@ -122,7 +142,7 @@ static void run(operands *o, const char *name, int algorithm,
     refusing = false;
     CHECK(status == FMM_OK, "%s without memory: %s", name, fmm_last_error());
     CHECK(refused == 0, "%s asked for memory %d times", name, refused);
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < RESULTS; k++)
         CHECK(!memcmp(before[k], results[k]->data, (size_t)extent(results[k]) * sizeof(float)),
               "%s: other bits without memory", name);
 }
@@ -139,6 +159,10 @@ int main(void)
     o.e = view(FMM_F32, o.a.nnz, 2, 1, 0, AT_END);
     o.out = view(FMM_F32, o.a.rows, 2, 19, 0, AT_END);
     o.lse = view(FMM_F32, o.a.rows, 2, 1, 0, AT_END);
+    o.b = matrix(DENSE_ROWS, 30, 20, false, AT_END);
+    o.c = matrix(DENSE_ROWS, 40, 20, false, AT_END);
+    o.c_val = view(FMM_F32, o.c.nnz, 1, 1, 0, AT_END);
+    for (int64_t k = 2; k < FMM_SPGEMM_SCHEDULE; k++) o.schedule[k] = o.a.rows;
     fill(&o.val, RANDOM);
     fill(&o.x, RANDOM);
     fill(&o.q, RANDOM);
@@ -152,13 +176,17 @@ int main(void)
                                                             [FMM_SDDMM] = sddmm,
                                                             [FMM_ATTENTION] = attend,
                                                             [FMM_FUSED] = fused,
-                                                            [FMM_SPMV] = spmv};
+                                                            [FMM_SPMV] = spmv,
+                                                            [FMM_SPGEMM] = spgemm};
     const fmm_attention attention = {.q = o.q, .k = o.x, .v = o.x};
     const fmm_fusion fusion = {.score = FMM_SCORE_DOT, .x = &o.q, .y = &o.x, .z = &o.x};
     const fmm_spmv_matrix csr = {.csr = o.a, .val = &o.val};
-    const fmm_spmv_operands product = {.matrix = &csr, .alpha = 1};
-    const void *const own[FMM_OPERATORS] = {
-        [FMM_ATTENTION] = &attention, [FMM_FUSED] = &fusion, [FMM_SPMV] = &product};
+    const fmm_spmv_operands vector = {.matrix = &csr, .alpha = 1};
+    const fmm_spgemm product = product_of(&o);
+    const void *const own[FMM_OPERATORS] = {[FMM_ATTENTION] = &attention,
+                                            [FMM_FUSED] = &fusion,
+                                            [FMM_SPMV] = &vector,
+                                            [FMM_SPGEMM] = &product};
     for (int op = 0; op < FMM_OPERATORS; op++) {
         const fmm_call asked = {.a = &o.a, .val = &o.val, .x = &o.x, .own = own[op]};
         const fmm_algorithm *a;

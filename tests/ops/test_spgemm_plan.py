@@ -92,11 +92,11 @@ def test_other_structures_are_refused():
         plan(a.val[1:], b.val)
     with pytest.raises(ValueError, match=r"b_val is \[400, 2\], but the plan is for a matrix b of 400 entries"):
         plan(a.val, b.val[:, None].repeat(1, 2))
-    with pytest.raises(TypeError, match="a_val is torch.float32 and b_val torch.float64"):
+    with pytest.raises(TypeError, match="they must be of one dtype"):
         plan(a.val, b.val.double())
     with pytest.raises(TypeError, match="a_val must be float32, float64, float16 or bfloat16, not CSR"):
         plan(a, b.val)
-    with pytest.raises(TypeError, match="not torch.int64"):
+    with pytest.raises(TypeError, match=r"not torch\.int64"):
         plan(a.val.long(), b.val)
     with pytest.raises(TypeError, match="b_val must be a dense tensor"):
         plan(a.val, b.val.to_sparse())
