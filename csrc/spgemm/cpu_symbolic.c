@@ -17,77 +17,17 @@
  * which stands for a word. B's indices are read once, checked, and used; a row's columns have the
  * room that was counted for them, whatever another thread writes to B meanwhile. */
 #include "../cpu/reference.h"
-#include "cpu.h"
+#include "cpu_symbolic.h"
 
 #include <inttypes.h>
 
 enum {
-    WORD = 64,
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
     SPARE = 8 << 20,    /* products that have a stage, at most: 32 MiB */
 };
 
-/* One row's columns as bits. */
-typedef struct spgemm_bits {
-    uint64_t *words, *summary; /* of 64 columns, of 64 words */
-    int32_t *touched;
-} spgemm_bits;
-
-typedef struct symbolic {
-    const fmm_csr *a, *b;
-    const fmm_spgemm_pattern *out;
-    int64_t *products; /* [rows of A] */
-    int64_t *runs;     /* [rows of B + 1]: how many runs of one word; then where they start */
-    int32_t *run_words;
-    uint64_t *run_bits;        /* NULL where B is not compressed */
-    atomic_llong run_products; /* products of A and compressed B */
-    atomic_bool falls;         /* whether columns do not rise in some row of B */
-    int64_t words, total;      /* words of a row; products of all rows */
-    spgemm_bits *rooms;        /* of the workers */
-    int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */
-    int32_t *idx;              /* C's columns */
-    int32_t *stage; /* room for a column of each product, where that is little; or NULL */
-    int64_t begins[FMM_SPGEMM_PARTS + 1]; /* of the chunks, in the stage */
-} symbolic;
-
-/* ---- what compression would save ---- */
-
-static void look_b(int64_t first, int64_t last, void *ctx)
-{
-    symbolic *s = ctx;
-    bool falls = false;
-    for (int64_t k = first; k < last; k++) {
-        int64_t runs = 0, before = -1;
-        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
-            const int64_t j = column_of(s->b, q);
-            runs += before < 0 || j / WORD != before / WORD;
-            falls |= j <= before;
-            before = j;
-        }
-        s->runs[k] = runs;
-    }
-    if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
-}
-
-static void look_a(int64_t first, int64_t last, void *ctx)
-{
-    symbolic *s = ctx;
-    int64_t run_products = 0;
-    for (int64_t i = first; i < last; i++) {
-        int64_t products = 0;
-        for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
-            const int64_t k = column_of(s->a, p);
-            if (k < 0) continue;
-            const int64_t entries = row_end(s->b, k) - row_begin(s->b, k);
-            products += entries > 0 ? entries : 0;
-            run_products += s->runs[k];
-        }
-        s->products[i] = products;
-    }
-    atomic_fetch_add_explicit(&s->run_products, run_products, memory_order_relaxed);
-}
-
+/* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. */
 static void compress(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -106,45 +46,6 @@ static void compress(int64_t first, int64_t last, void *ctx)
             s->run_bits[at - 1] |= UINT64_C(1) << j % WORD;
         }
         for (; at < stop; at++) s->run_words[at] = 0, s->run_bits[at] = 1; /* B has changed */
-    }
-}
-
-/* How often a column stands in one row of B at most: 1 where columns rise. */
-static int64_t repeats(const fmm_csr *b, int32_t *seen)
-{
-    int32_t most = 1;
-    memset(seen, 0, (size_t)b->cols * sizeof *seen);
-    for (int64_t k = 0; k < b->rows; k++) {
-        const int64_t begin = row_begin(b, k), end = row_end(b, k);
-        for (int64_t q = begin; q < end; q++) {
-            const int64_t j = column_of(b, q);
-            if (j >= 0 && ++seen[j] > most) most = seen[j];
-        }
-        for (int64_t q = begin; q < end; q++) {
-            const int64_t j = column_of(b, q);
-            if (j >= 0) seen[j] = 0;
-        }
-    }
-    return most;
-}
-
-/* Each chunk but the last has at least its share of the products and rows. */
-static void cut(symbolic *s, int64_t *schedule)
-{
-    const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
-    int64_t chunk = 0, products = 0;
-    int64_t *const first = schedule + 1;
-    first[0] = s->begins[0] = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        products += s->products[i];
-        while (products + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) {
-            first[++chunk] = i + 1;
-            s->begins[chunk] = products;
-        }
-    }
-    while (chunk < FMM_SPGEMM_PARTS) {
-        first[++chunk] = rows;
-        s->begins[chunk] = products;
     }
 }
 
@@ -325,31 +226,6 @@ static spgemm_bits bits_in(spgemm_memory *m, int64_t words)
     return room;
 }
 
-/* Products and runs; makes the schedule. */
-static fmm_status look(const fmm_exec *exec, symbolic *s)
-{
-    const fmm_csr *a = s->a, *b = s->b;
-    spgemm_memory m = {0};
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
-        s->products = fmm_spgemm_take(&m, a->rows, sizeof *s->products);
-        s->runs = fmm_spgemm_take(&m, b->rows + 1, sizeof *s->runs);
-    }
-    fmm_parallel(exec, b->rows, look_b, s);
-    fmm_parallel(exec, a->rows, look_a, s);
-    for (int64_t i = 0; i < a->rows; i++)
-        REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
-                    s->total <= INT64_MAX / 2,
-                FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
-    s->out->schedule[0] = 1;
-    if (s->falls && b->cols) {
-        TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));
-        s->out->schedule[0] = repeats(b, (int32_t *)(void *)m.base);
-    }
-    cut(s, s->out->schedule);
-    return FMM_OK;
-}
-
 /* Words for each worker and, where it pays, the compressed B. */
 static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers)
 {
@@ -390,7 +266,7 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
                 (out->columns || out->want <= FMM_SPGEMM_COUNTS),
             FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
     symbolic s = {.a = a, .b = b, .out = out};
-    TRY(look(exec, &s));
+    TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     const int workers = fmm_spgemm_workers(exec, s.total);
     TRY(prepare(exec, &s, workers));

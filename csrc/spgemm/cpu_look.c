@@ -1,0 +1,109 @@
+/* The look of the symbolic phase at A and B: what there is to do, and who does it.
+ *
+ *     B     runs of each row: entries whose columns lie in one word of 64     a pass over B
+ *     A     products of each row, and what they would be of B's runs          a pass over A
+ *     rows  |--- 1/512 of the products ---|--- 1/512 ---| ...                 a sum over the rows
+ *
+ * A chunk ends with the row that fills its share, so that a row is never cut, and a hub has a chunk
+ * of its own. Chunks depend on the structures alone, not on how many threads there are. */
+#include "../cpu/reference.h"
+#include "cpu_symbolic.h"
+
+static void look_b(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    bool falls = false;
+    for (int64_t k = first; k < last; k++) {
+        int64_t runs = 0, before = -1;
+        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+            const int64_t j = column_of(s->b, q);
+            runs += before < 0 || j / WORD != before / WORD;
+            falls |= j <= before;
+            before = j;
+        }
+        s->runs[k] = runs;
+    }
+    if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
+}
+
+static void look_a(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    int64_t run_products = 0;
+    for (int64_t i = first; i < last; i++) {
+        int64_t products = 0;
+        for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
+            const int64_t k = column_of(s->a, p);
+            if (k < 0) continue;
+            const int64_t entries = row_end(s->b, k) - row_begin(s->b, k);
+            products += entries > 0 ? entries : 0;
+            run_products += s->runs[k];
+        }
+        s->products[i] = products;
+    }
+    atomic_fetch_add_explicit(&s->run_products, run_products, memory_order_relaxed);
+}
+
+/* How often a column stands in one row of B at most: 1 where columns rise. */
+static int64_t repeats(const fmm_csr *b, int32_t *seen)
+{
+    int32_t most = 1;
+    memset(seen, 0, (size_t)b->cols * sizeof *seen);
+    for (int64_t k = 0; k < b->rows; k++) {
+        const int64_t begin = row_begin(b, k), end = row_end(b, k);
+        for (int64_t q = begin; q < end; q++) {
+            const int64_t j = column_of(b, q);
+            if (j >= 0 && ++seen[j] > most) most = seen[j];
+        }
+        for (int64_t q = begin; q < end; q++) {
+            const int64_t j = column_of(b, q);
+            if (j >= 0) seen[j] = 0;
+        }
+    }
+    return most;
+}
+
+/* Each chunk but the last has at least its share of the products and rows. */
+static void cut(symbolic *s, int64_t *schedule)
+{
+    const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
+    int64_t chunk = 0, products = 0;
+    int64_t *const first = schedule + 1;
+    first[0] = s->begins[0] = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        products += s->products[i];
+        while (products + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) {
+            first[++chunk] = i + 1;
+            s->begins[chunk] = products;
+        }
+    }
+    while (chunk < FMM_SPGEMM_PARTS) {
+        first[++chunk] = rows;
+        s->begins[chunk] = products;
+    }
+}
+
+/* Two passes over the same lines: the first counts the bytes. */
+fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
+{
+    const fmm_csr *a = s->a, *b = s->b;
+    spgemm_memory m = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
+        s->products = fmm_spgemm_take(&m, a->rows, sizeof *s->products);
+        s->runs = fmm_spgemm_take(&m, b->rows + 1, sizeof *s->runs);
+    }
+    fmm_parallel(exec, b->rows, look_b, s);
+    fmm_parallel(exec, a->rows, look_a, s);
+    for (int64_t i = 0; i < a->rows; i++)
+        REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
+                    s->total <= INT64_MAX / 2,
+                FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
+    s->out->schedule[0] = 1;
+    if (s->falls && b->cols) {
+        TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));
+        s->out->schedule[0] = repeats(b, (int32_t *)(void *)m.base);
+    }
+    cut(s, s->out->schedule);
+    return FMM_OK;
+}
