@@ -28,6 +28,7 @@ from benchmarks import (
     bench_host,
     bench_layers,
     bench_sddmm,
+    bench_spgemm,
     bench_spmm,
     bench_spmv,
     case,
@@ -59,6 +60,10 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "forms": (bench_forms.jobs, {"cpu": ["musae_github"], "cuda": ["ogbl_ddi_train", *TWINS]}),
     "spmv": (bench_spmv.jobs, {"cpu": [*REAL_SMALL, "usa_road_ny", "arxiv-size"], "cuda": ["cora", *REAL]}),
+    "spgemm": (
+        bench_spgemm.jobs,
+        {"cpu": ["cora", "amazon_photo", "coauthor_cs", "ppi_n2v", "delaunay_n15", "usa_road_ny"], "cuda": []},
+    ),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }
 WIDTHS = {"twins": [32, 64, 128, 256, 512], "pruned": [32, 128], "sweeps": [32, 128]}  # the graphs': below

@@ -28,6 +28,8 @@ ALL = {
         "construction",
         "spmv",
         "spmv --suite stencils",
+        "spgemm",
+        "spgemm --suite meshes",
     ],
     "cuda": [
         "host",

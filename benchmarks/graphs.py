@@ -42,9 +42,12 @@ SWEEPS = SIZES + [f"8192x4096 {z}%" for z in (85, 95, 99)]
 # neighbours, a point itself counted, and side of a grid of as many dimensions as the power says
 STENCILS = [f"{points}-point {side}" for points, side in ((3, "1000000^1"), (5, "1000^2"), (9, "1000^2"), (7, "100^3"))]
 STENCILS += ["27-point 100^3", "5-point 4000^2", "7-point 256^3"]
+MESHES = ["5-point 500^2", "9-point 400^2", "7-point 50^3", "33-point 50000^1"]  # for sparse products
+UNIFORM = {"uniform-16": (2**15, 2**19, False)}
 
 SUITES = {
     "graphs": [],
+    "meshes": [*MESHES, *UNIFORM, "arxiv-size"],
     "twins": list(TWINS),
     "symmetric": list(SYMMETRIC),
     "pruned": PRUNED,
@@ -69,13 +72,14 @@ def load(name: str, device: str) -> CSR:
     Raises:
         FileNotFoundError: no such graph.
     """
-    if name in TWINS:
-        return _twin(*TWINS[name], device)
+    twins = TWINS | UNIFORM
+    if name in twins:
+        return _twin(*twins[name], device)
     if name in SYMMETRIC:
         return symmetric(*SYMMETRIC[name], device)
     if "-point " in name:
         points, side, dimensions = (int(n) for n in name.replace("-point ", "^").split("^"))
-        made = banded(side, 1) if dimensions == 1 else stencil(*[side] * dimensions, points=points)
+        made = banded(side, points // 2) if dimensions == 1 else stencil(*[side] * dimensions, points=points)
         return made.pattern().to(device)
     if name.endswith("%"):
         size, zeros = name[:-1].split()

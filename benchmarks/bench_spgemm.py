@@ -1,0 +1,98 @@
+"""Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns and without, and the
+values alone where the structure is known, beside torch's CSR @ CSR and scipy, which have no such phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fusedmm
+from benchmarks.case import random
+from benchmarks.jobs import Job, Options
+from benchmarks.trial import Step, Trial
+from fusedmm.ops.spgemm import COLOURED, WANT
+
+MOST = 3 * 10**8  # products; more are left out
+
+
+def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
+    """The whole product, sorted or not, and its values alone."""
+    a = adj.with_values(random(adj.nnz, 1, dtype=options.dtype, device=options.device, seed=1)[:, 0])
+    b = a if a.shape[0] == a.shape[1] else a.t()
+    products = int(b.degree()[a.idx.long()].sum())
+    if products > MOST:
+        return
+    facts = {"flops": 2 * products, "products": products} | shape_of(a, b)
+    for label in ("A A sorted", "A A unsorted", "A A with a plan"):
+        if options.wants(label):
+            yield Job(label, partial(trials, a, b, label), facts=facts)
+
+
+def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
+    """Entries of the product, and what a share of the products is left when B's columns are packed in words."""
+    words = b.idx // 64
+    first = torch.ones(b.nnz, dtype=torch.bool, device=words.device)
+    first[1:] = words[1:] != words[:-1]
+    starts = b.ptr[:-1][b.degree() > 0]
+    first[starts] = True
+    before = torch.cat([first.new_zeros(1, dtype=torch.int64), first.cumsum(0)])
+    runs = before[b.ptr[1:]] - before[b.ptr[:-1]]
+    ptr, _, _ = torch.ops.fusedmm._spgemm_symbolic(
+        a.ptr, a.idx, a.eid, a.plan, b.ptr, b.idx, b.eid, b.plan, b.shape[1], WANT["counts"]
+    )
+    left = int(runs[a.idx.long()].sum()) / max(1, int(b.degree()[a.idx.long()].sum()))
+    return {"nnz_c": int(ptr[-1]), "compressed": round(left, 3)}
+
+
+def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str) -> list[Trial]:
+    """Ours, every algorithm where a plan is kept, and the peers."""
+    found: list[Trial] = []
+    if label == "A A with a plan":
+        names = ["auto", *(x.name for x in fusedmm.algorithms("spgemm", a.device) if x.name != "reference")]
+        found += [Trial(name, partial(planned, a, b, name), "ours") for name in names if pays(a, name)]
+    else:
+        whole = partial(fusedmm.spgemm, a, b, sorted=label == "A A sorted")
+        check = partial(checked, a, b, whole) if label == "A A sorted" and a.device.type == "cpu" else None
+        found.append(Trial("auto", lambda: lambda: (whole().val,), "ours", check=check))
+    x, y = a.to_torch(), b.to_torch()
+    found.append(Trial("torch CSR @ CSR", lambda: lambda: ((x @ y).values(),)))
+    if a.device.type == "cpu":
+        found.append(Trial("scipy", lambda: partial(scipys, x, y)))
+    return found
+
+
+def pays(a: fusedmm.CSR, name: str) -> bool:
+    """Whether an algorithm is measured: a hub has as many neighbours of different colours as the product's row."""
+    return name not in COLOURED or int(a.degree().max()) <= 64
+
+
+def planned(a: fusedmm.CSR, b: fusedmm.CSR, name: str) -> Step:
+    """The values alone."""
+    plan = fusedmm.spgemm_plan(a, b, algorithm=name)
+    return lambda: (plan(a.val, b.val).val,)
+
+
+def checked(a: fusedmm.CSR, b: fusedmm.CSR, whole: Any) -> tuple[float, float]:
+    """The largest error beside the sum of a sum's magnitudes, and what it may be; exact is scipy's in float64."""
+    x, y = (m.with_values(m.val.double()).to_torch() for m in (a, b))
+    exact, magnitude = scipys(x, y, sort=True), scipys(x.abs(), y.abs(), sort=True)
+    error = ((whole().val.double() - exact[0]).abs() / magnitude[0]).max() if exact[0].numel() else 0.0
+    return float(error), 4 * float(a.degree().max()) ** 0.5 * torch.finfo(a.val.dtype).eps / 2
+
+
+def scipys(x: Tensor, y: Tensor, sort: bool = False) -> tuple[Tensor]:
+    """scipy's product of the same tensors, of which it makes views."""
+    import scipy.sparse
+
+    def view(t: Tensor) -> Any:
+        parts = (t.values().numpy(), t.col_indices().numpy(), t.crow_indices().numpy())
+        return scipy.sparse.csr_matrix(parts, shape=tuple(t.shape))
+
+    product = view(x) @ view(y)
+    if sort:
+        product.sort_indices()
+    return (torch.from_numpy(product.data),)
