@@ -89,7 +89,7 @@ int32_t frame_dtype(fmm_dtype dtype)
     }
 }
 
-static bool is_float(int32_t number, fmm_dtype *dtype)
+bool frame_is_float(int32_t number, fmm_dtype *dtype)
 {
     for (*dtype = FMM_F32; *dtype < FMM_DTYPES; ++*dtype)
         if (number == frame_dtype(*dtype)) return true;
@@ -100,7 +100,7 @@ static bool is_float(int32_t number, fmm_dtype *dtype)
 static uintptr_t element_bytes(int32_t number)
 {
     fmm_dtype dtype;
-    if (is_float(number, &dtype)) return fmm_dtype_bytes(dtype);
+    if (frame_is_float(number, &dtype)) return fmm_dtype_bytes(dtype);
     return number == fmm_torch.aoti_torch_dtype_int64()   ? 8
            : number == fmm_torch.aoti_torch_dtype_int32() ? 4
                                                           : 1;
@@ -224,7 +224,7 @@ bool frame_workspace(frame *f, size_t bytes)
 
 static bool dtype_of(frame *f, const char *name, const tensor *t, fmm_dtype *dtype)
 {
-    return is_float(t->dtype, dtype) ||
+    return frame_is_float(t->dtype, dtype) ||
            frame_fail(f, "%s must be float32, float64, float16 or bfloat16", name);
 }
 

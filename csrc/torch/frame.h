@@ -83,6 +83,7 @@ static inline fmm_dtype frame_sums(fmm_dtype dtype) /* that of sums of such numb
     return dtype == FMM_F64 ? FMM_F64 : FMM_F32;
 }
 int32_t frame_dtype(fmm_dtype dtype); /* torch's number */
+bool frame_is_float(int32_t number, fmm_dtype *dtype);
 /* Keeps the status of what was called, and says whether it is good. */
 static inline bool frame_try(frame *f, fmm_status status)
 {
