@@ -14,7 +14,7 @@ import fusedmm
 from benchmarks.case import random
 from benchmarks.jobs import Job, Options
 from benchmarks.trial import Step, Trial
-from fusedmm.ops.spgemm import COLOURED, WANT
+from fusedmm.ops.products import COLOURED, WANT
 
 MOST = 3 * 10**8  # products; more are left out
 

@@ -12,8 +12,9 @@ from fusedmm.ops import presets as presets
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.fused import fused
+from fusedmm.ops.products import SpGEMMPlan
 from fusedmm.ops.sddmm import sddmm
-from fusedmm.ops.spgemm import SpGEMMPlan, spgemm, spgemm_plan, triple_product
+from fusedmm.ops.spgemm import spgemm, spgemm_plan, triple_product
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmv import spmv
 from fusedmm.plugins import load_algorithms

@@ -17,6 +17,7 @@ from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
 from fusedmm.ops.checks import autocast
+from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
 CSR, COO = NUMBERS["FMM_FORMAT_CSR"], NUMBERS["FMM_FORMAT_COO"]
@@ -78,9 +79,7 @@ def padded_product(
 def times(adj: Matrix, x: Any) -> Any:
     """``adj @ x``, of a vector too; sparse where x is."""
     if isinstance(x, Matrix):
-        from fusedmm.ops.spgemm import spgemm  # which needs CSR, which needs this file
-
-        return spgemm(adj, x)
+        return multiply(adj, x)
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)

@@ -187,7 +187,7 @@ def test_more_products_than_32_bits_count():
     column = CSR.from_csr(torch.arange(n + 1), torch.zeros(n, dtype=torch.int64), shape=(n, 1))
     row = CSR.from_csr(torch.tensor([0, n]), torch.arange(n), shape=(1, n))
     half = [column.ptr, column.idx, column.eid, column.plan, row.ptr, row.idx, row.eid, row.plan]
-    from fusedmm.ops.spgemm import WANT
+    from fusedmm.ops.products import WANT
 
     ptr, _, _ = torch.ops.fusedmm._spgemm_symbolic(*half, n, WANT["counts"])
     assert int(ptr[-1]) == n * n > 2**32 and bool(((ptr[1:] - ptr[:-1]) == n).all())
