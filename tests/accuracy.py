@@ -24,7 +24,7 @@ DTYPES = ["float32", "float64", "float16", "bfloat16"]
 OPERATORS = [
     *(f"spmm {reduce}" for reduce in ("sum", "mean", "max", "min")),
     *(f"sddmm {op}" for op in ("dot", "add", "sub", "mul")),
-    *("spmv", "fused", "attention", "edge_softmax"),
+    *("spmv", "spgemm", "fused", "attention", "edge_softmax"),
 ]
 
 Ratios = dict[str, dict[str, dict[str, float]]]

@@ -170,12 +170,9 @@ static fmm_status spgemm(const fmm_exec *exec, const fmm_csr *a, int algorithm, 
 }
 
 typedef fmm_status calling(const fmm_exec *, const fmm_csr *, int, int);
-static calling *const calls[FMM_OPERATORS] = {[FMM_SPMM] = spmm,
-                                              [FMM_SDDMM] = sddmm,
-                                              [FMM_ATTENTION] = attend,
-                                              [FMM_FUSED] = fused,
-                                              [FMM_SPMV] = spmv,
-                                              [FMM_SPGEMM] = spgemm};
+static calling *const calls[FMM_OPERATORS] = {
+    [FMM_SPMM] = spmm,   [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend,
+    [FMM_FUSED] = fused, [FMM_SPMV] = spmv,   [FMM_SPGEMM] = spgemm};
 
 /* Every algorithm of an operator, called with a structure in which some numbers are wild. */
 static void run(fmm_operator op, int turn)

@@ -171,13 +171,9 @@ int main(void)
     refusing = false;
     CHECK(!probe && refused == 1, "the refusing allocator is not in use: %d", refused);
 
-    static fmm_status (*const calls[FMM_OPERATORS])(operands *, fmm_exec *,
-                                                    int) = {[FMM_SPMM] = spmm,
-                                                            [FMM_SDDMM] = sddmm,
-                                                            [FMM_ATTENTION] = attend,
-                                                            [FMM_FUSED] = fused,
-                                                            [FMM_SPMV] = spmv,
-                                                            [FMM_SPGEMM] = spgemm};
+    static fmm_status (*const calls[FMM_OPERATORS])(operands *, fmm_exec *, int) = {
+        [FMM_SPMM] = spmm,   [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend,
+        [FMM_FUSED] = fused, [FMM_SPMV] = spmv,   [FMM_SPGEMM] = spgemm};
     const fmm_attention attention = {.q = o.q, .k = o.x, .v = o.x};
     const fmm_fusion fusion = {.score = FMM_SCORE_DOT, .x = &o.q, .y = &o.x, .z = &o.x};
     const fmm_spmv_matrix csr = {.csr = o.a, .val = &o.val};

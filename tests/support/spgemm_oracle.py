@@ -46,7 +46,7 @@ def assert_product(c: CSR, a: CSR, b: CSR, note: str = "", mask: CSR | None = No
         assert torch.equal(c.ptr, mask.ptr) and torch.equal(c.idx, mask.idx) and torch.equal(c.eid, mask.eid), note
     exact = at_entries(dense(a) @ dense(b), c)
     magnitude = at_entries(dense(a, "magnitudes") @ dense(b, "magnitudes"), c)
-    assert_within(c.val, exact, magnitude, at_entries(terms, c), c.val.dtype, note)
+    assert_within(c.val, exact, magnitude, at_entries(terms, c), c.val.dtype, note, "spgemm")
 
 
 def products(a: CSR, b: CSR, device: str, sorted: bool = True, mask: CSR | None = None) -> list[tuple[str, CSR]]:
