@@ -28,7 +28,7 @@ def beyond():
 ARRAY, COUNT = np.ones((NODES, 4), dtype=np.float32), EDGES.shape[1]
 MISTAKES = {  # what is called, the error, and its text
     "features of other nodes": (lambda d: matrix(d) @ x(d, 5), ValueError, "spmm: x has 5 rows, the matrix 6 columns"),
-    "a vector of other nodes": (lambda d: matrix(d) @ x(d, 5)[:, 0], ValueError, "spmv: x has 5 elements, the matrix 6"),
+    "a vector of other nodes": (lambda d: matrix(d) @ x(d, 5)[:, 0], ValueError, "x has 5 elements, the matrix 6"),
     "integer features": (lambda d: matrix(d) @ x(d).long(), TypeError, "x must be float32, float64, float16 or"),
     "a mask as features": (lambda d: matrix(d) @ (x(d) > 0), TypeError, "not torch.bool"),
     "arrays as features": (lambda d: matrix(d) @ ARRAY, TypeError, "spmm: x must be a tensor, not ndarray"),
