@@ -233,7 +233,7 @@ template <class V, int PER, class T, class A>
 static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const int32_t *idx,
                                                  int64_t first, int64_t step, int64_t count, A *sum)
 {
-    enum { FLY = 4 };
+    enum { FLY = 8 };
     folded<A> total[PER];
 #pragma unroll
     for (int k = 0; k < PER; k++) total[k].start();

@@ -46,14 +46,14 @@ static const fmm_algorithm algorithms[] = {
     ENTRY(1, "reference", "one thread per row of any format, terms in storage order",
           "the definition", true, NULL, NULL, fmm_spmv_reference_cuda),
     OURS(2, csr_scalar, "one thread per row", "Bell and Garland, SC 2009", NULL),
-    OURS(3, csr_vector, "2 to 32 lanes per row, by the mean of entries, and a tree of shuffles",
+    OURS(3, csr_vector, "2 to 32 lanes per row, a block for what long rows have more",
          "Bell and Garland, SC 2009", NULL),
     OURS(4, csr_segmented, "equally many entries for every block, a segmented scan",
          "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
          fmm_spmv_csr_segmented_workspace),
-    OURS(5, merge, "equally many ends of rows and entries for every block, a segmented scan",
+    OURS(5, merge, "equally many ends of rows and entries for every block, products first",
          "Merrill and Garland, SC 2016", fmm_spmv_merge_workspace),
-    OURS(6, coo, "equally many rows and entries for every block, a segmented scan by row",
+    OURS(6, coo, "equally many rows and entries for every block, products first",
          "Bell and Garland, SC 2009", fmm_spmv_merge_workspace),
     OURS(7, dia, "offsets in shared memory, one thread per 1 to 4 neighbouring rows",
          "Bell and Garland, NVR-2008-004", NULL),
@@ -66,13 +66,20 @@ static const fmm_algorithm algorithms[] = {
     FMM_CUSPARSE_SPMV_LIST(CUSPARSE){.name = NULL},
 };
 
-/* Each format has one kernel but CSR. There `csr_vector` is one launch, which waits for ptr, for
- * columns and for x, one after the other; `merge` is two, and searches before. So small matrices,
- * and those of even rows until they fill the card several times over, go to `csr_vector`; where one
- * long row could keep the card waiting, or the matrix is large enough for two launches not to
- * matter, `merge` has the same work for every block. The bounds are arithmetic, not measured: 2^15
- * items are 16 pieces of `merge`, which occupy an eighth of an H200; 2^20 items are 8 MB in f32,
- * which take 2 microseconds to read, about what the second launch costs. */
+/* Each format has one kernel but CSR. There, rows of a few entries go to single threads, if there
+ * are enough rows to fill the card. Small matrices, and those of even rows, go to `csr_vector`: it
+ * is one launch, which waits for ptr, for columns and for x, one after the other, where the kernels
+ * of equal pieces first search for their pieces and need a second launch. Larger matrices of uneven
+ * rows need equal pieces. The bounds were measured on an H200 (docs/spmv.md). */
+enum { FEW = 8, MANY_ROWS = 1 << 17, SMALL = 1 << 20 };
+static int choose_csr(const fmm_call *call)
+{
+    const fmm_csr *a = call->a;
+    if (a->rows >= MANY_ROWS && a->nnz <= FEW * a->rows && a->rows_are != FMM_ROWS_UNEVEN) return 2;
+    if (a->rows + a->nnz <= SMALL || a->rows_are == FMM_ROWS_EVEN || !takes_merge(call)) return 3;
+    return a->rows_are == FMM_ROWS_UNEVEN ? 4 : 5;
+}
+
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const int of_format[FMM_FORMATS] = {
@@ -80,12 +87,7 @@ static const fmm_algorithm *choose(const fmm_call *call)
         [FMM_FORMAT_HYB] = 10, [FMM_FORMAT_SELL] = 9,
     };
     const fmm_format format = fmm_spmv_of(call)->matrix->format;
-    int number = of_format[format];
-    if (format == FMM_FORMAT_CSR) {
-        const int64_t items = call->a->rows + call->a->nnz;
-        const bool even = call->a->rows_are == FMM_ROWS_EVEN;
-        number = items <= (even ? 1 << 20 : 1 << 15) || !takes_merge(call) ? 3 : 5;
-    }
+    const int number = format == FMM_FORMAT_CSR ? choose_csr(call) : of_format[format];
     /* Numbers 1 to 10 stand in the table in their order. What no kernel takes, such as a stride of
      * x beyond 32 bits, the reference computes. */
     const fmm_algorithm *found = &algorithms[number - 1];

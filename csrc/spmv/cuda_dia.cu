@@ -10,16 +10,17 @@
  *                                                    which the next diagonal finds in L1
  *
  * There are no column numbers, so a matrix of few diagonals costs little more than its values. The
- * loads of four diagonals are under way at once. A stored 0 is no entry: what x holds there, and
- * whether it is there at all, does not matter. Sums go diagonal by diagonal, CHAIN of them into one
- * accumulator, so the bits are the same for every PER.
+ * loads of up to eight diagonals are under way at once. A stored 0 is no entry: what x holds there,
+ * and whether it is there at all, does not matter. Sums go diagonal by diagonal, CHAIN of them into
+ * one accumulator, so the bits are the same for every PER.
  *
  * Bell and Garland, "Efficient Sparse Matrix-Vector Multiplication on CUDA", NVIDIA NVR-2008-004.
  */
 #include "cuda.cuh"
 
-/* Of large matrices, blocks walk, so that each stages the offsets for several times its threads. */
-enum { BLOCKS_MOST = 1 << 13 };
+/* Of large matrices, blocks walk, so that each stages the offsets for several times its threads.
+ * Diagonals whose loads are under way together, at most. */
+enum { BLOCKS_MOST = 1 << 13, AT_ONCE = 8 };
 
 /* What N diagonals, the first of which has the thread's first row at value p, add to its rows. */
 template <class V, int N, int PER, class T, class A>
@@ -42,16 +43,24 @@ static __device__ __forceinline__ void add_batch(const padded_args<T> &d, const 
     for (int k = 0; k < N * PER; k++) part[k % PER] += w[k] != A(0) ? term[k] : A(0);
 }
 
-/* The same for `count` diagonals. Stencils have few, so that what is left of fours matters. */
+/* The same for `count` diagonals. Stencils have few, so that what is left of eights matters. */
 template <class V, int PER, class T, class A>
 static __device__ __forceinline__ void add_diagonals(const padded_args<T> &d,
                                                      const int64_t *offsets, int count, int64_t i,
                                                      int64_t p, A *part)
 {
     int k = 0;
-    for (; k + 4 <= count; k += 4, p += 4 * d.s.a.rows)
-        add_batch<V, 4, PER>(d, offsets + k, i, p, part);
+    for (; k + AT_ONCE <= count; k += AT_ONCE, p += AT_ONCE * d.s.a.rows)
+        add_batch<V, AT_ONCE, PER>(d, offsets + k, i, p, part);
     switch (count - k) {
+    case 7:
+        return add_batch<V, 7, PER>(d, offsets + k, i, p, part);
+    case 6:
+        return add_batch<V, 6, PER>(d, offsets + k, i, p, part);
+    case 5:
+        return add_batch<V, 5, PER>(d, offsets + k, i, p, part);
+    case 4:
+        return add_batch<V, 4, PER>(d, offsets + k, i, p, part);
     case 3:
         return add_batch<V, 3, PER>(d, offsets + k, i, p, part);
     case 2:

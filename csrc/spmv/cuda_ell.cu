@@ -6,7 +6,7 @@
  *     row 2         e      -1     -1      thread 1
  *     row 3         e      e      e       thread 1      neighbouring threads read side by side
  *
- * Four places are under way at once, that is 4 PER gathers of x. Padding, column -1, adds nothing.
+ * Eight places are under way at once, that is 8 PER gathers of x. Padding, column -1, adds nothing.
  * Every thread works as long as the widest row, which is what padding costs.
  *
  * HYB moves what rows have beyond a width to COO, which does not mind long rows:

@@ -6,7 +6,7 @@
  *                order[3]   e -1          lane 1
  *
  * Thread k owns place k of the order, so slices of any width work; those that do not fill warps
- * only read less evenly. Its entries are as many places apart as the slice has rows, and four of
+ * only read less evenly. Its entries are as many places apart as the slice has rows, and eight of
  * them are under way at once.
  *
  * Kreutzer, Hager, Wellein, Fehske and Bishop, "A unified sparse matrix data format for efficient
