@@ -59,7 +59,7 @@ typedef enum fmm_rows {
     FMM_ROWS_UNKNOWN, /* nobody measured it */
     FMM_ROWS_EVEN,    /* no row has more than twice the mean of entries, and columns rise in rows */
     FMM_ROWS_UNEVEN,  /* a row has more than four times the mean, or columns do not rise in rows */
-    FMM_ROWS_NEITHER, /* neither holds, or the matrix is of a kind for which no choice needs it */
+    FMM_ROWS_NEITHER, /* neither holds */
 } fmm_rows;
 
 /* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */

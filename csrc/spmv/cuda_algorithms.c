@@ -68,16 +68,17 @@ static const fmm_algorithm algorithms[] = {
 
 /* Each format has one kernel but CSR. There, rows of a few entries go to single threads, if there
  * are enough rows to fill the card. Small matrices, and those of even rows, go to `csr_vector`: it
- * is one launch, which waits for ptr, for columns and for x, one after the other, where the kernels
- * of equal pieces first search for their pieces and need a second launch. Larger matrices of uneven
- * rows need equal pieces. The bounds were measured on an H200 (docs/spmv.md). */
+ * is one launch, which waits for ptr, for columns and for x, one after the other, where `merge`
+ * first searches for its pieces and needs a second launch. Other matrices need equal pieces, and
+ * `merge` alone has them also where most rows are empty. The bounds were measured on an H200
+ * (docs/spmv.md). */
 enum { FEW = 8, MANY_ROWS = 1 << 17, SMALL = 1 << 20 };
 static int choose_csr(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     if (a->rows >= MANY_ROWS && a->nnz <= FEW * a->rows && a->rows_are != FMM_ROWS_UNEVEN) return 2;
-    if (a->rows + a->nnz <= SMALL || a->rows_are == FMM_ROWS_EVEN || !takes_merge(call)) return 3;
-    return a->rows_are == FMM_ROWS_UNEVEN ? 4 : 5;
+    const bool by_rows = a->rows + a->nnz <= SMALL || a->rows_are == FMM_ROWS_EVEN;
+    return by_rows || !takes_merge(call) ? 3 : 5;
 }
 
 static const fmm_algorithm *choose(const fmm_call *call)

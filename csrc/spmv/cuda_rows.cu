@@ -52,8 +52,6 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     __shared__ waiting_row<A> waiting[BLOCK];
     __shared__ int waiters;
     const int lanes = 1 << shift, lane = threadIdx.x & (lanes - 1);
-    if (threadIdx.x == 0) waiters = 0;
-    __syncthreads();
     for (int64_t from = int64_t(blockIdx.x) * BLOCK; from >> shift < s.a.rows;
          from += all_threads()) {
         const int64_t i = (from + threadIdx.x) >> shift;
@@ -65,24 +63,21 @@ static __global__ void __launch_bounds__(BLOCK, 4)
             sum_steps<V, 1>(s, s.a.idx, begin + lane, lanes, (mine + lanes - 1) >> shift, &sum);
         }
         for (int far = lanes / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-        if (i < s.a.rows && lane == 0) {
-            if (length >> shift < OWN)
-                finish(s, i, sum);
-            else
-                waiting[atomicAdd(&waiters, 1)] = waiting_row<A>{i, sum};
-        }
+        const bool waits = lane == 0 && length > int64_t(OWN) << shift;
+        if (i < s.a.rows && lane == 0 && !waits) finish(s, i, sum);
+        if (!__syncthreads_or(waits)) continue;
+        if (threadIdx.x == 0) waiters = 0;
+        __syncthreads();
+        if (waits) waiting[atomicAdd(&waiters, 1)] = waiting_row<A>{i, sum};
         __syncthreads();
         for (int w = 0; w < waiters; w++) {
             const waiting_row<A> now = waiting[w];
-            length = row_range(s.a, now.row, &begin);
             const int64_t rest = (int64_t(OWN) << shift) + threadIdx.x;
-            sum_steps<V, 1>(s, s.a.idx, begin + rest, BLOCK, ceil_div(length - rest, BLOCK), &sum);
+            length = row_range(s.a, now.row, &begin) - rest;
+            sum_steps<V, 1>(s, s.a.idx, begin + rest, BLOCK, (length + BLOCK - 1) / BLOCK, &sum);
             sum = block_sum(sum);
             if (threadIdx.x == 0) finish(s, now.row, now.sum + sum);
         }
-        __syncthreads();
-        if (threadIdx.x == 0) waiters = 0;
-        __syncthreads();
     }
 }
 

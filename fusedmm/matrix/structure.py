@@ -167,7 +167,7 @@ def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | N
         return plan, UNKNOWN
     if large:
         plan = plan[: numbers(plan[USED : USED + 8].view(torch.int64)[0])[0]].clone()
-    return plan, evenness(ptr, idx) if full else NEITHER
+    return plan, evenness(ptr, idx)
 
 
 def evenness(ptr: Tensor, idx: Tensor) -> int:
