@@ -20,7 +20,7 @@ class ShardWriter:
     """Writes a matrix [rows, cols], and arrays with a row for each of its rows, to a folder that ``Shards`` reads.
 
     Edges may come in any order and in pieces of any size. They wait in a file of the folder, 24 bytes each and those of
-    a value, until ``close`` sorts them part by part: memory need hold no more than a piece, or the entries of a part.
+    a value, until ``close`` sorts them part by part: memory holds a few copies of a piece, or of a part's entries.
     Within a row entries are sorted by column, and those of one column stay in the order of arrival, as in
     ``CSR.from_edge_index``. ``graph.json`` comes last and at once: a folder that has one is complete.
 
