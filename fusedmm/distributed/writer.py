@@ -165,7 +165,9 @@ class ShardWriter:
         for part, (first, last) in enumerate(pairwise(self.offsets.tolist())):
             where = [slice(end - n, end) for n, end in zip(counts[:, part], ends[:, part], strict=True) if n]
             edges = np.concatenate([waiting[:0], *(waiting[span] for span in where)])
-            edges = edges[np.lexsort((edges["col"], edges["row"]))]  # stable
+            row, col = (torch.from_numpy(edges[name].copy()) for name in ("row", "col"))
+            order = torch.sort(col, stable=True).indices  # two sorts by 64 bits are quicker than numpy's by a pair
+            edges = edges[order[torch.sort(row[order], stable=True).indices].numpy()]
             own = slice(at, at + edges.size)
             for name, field in (("idx", "col"), ("edge_ids", "id"), ("val", "val")):
                 if name in arrays:
