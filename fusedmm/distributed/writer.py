@@ -75,6 +75,7 @@ class ShardWriter:
         Raises:
             TypeError, ValueError: dtypes, shapes or coordinates that are wrong, values unlike those of earlier pieces,
                 or the writer is closed; nothing of the piece was added.
+            OSError: the disk is full; nothing was added either.
         """
         self._require_open()
         ends = []
@@ -98,6 +99,7 @@ class ShardWriter:
         if values is not None:
             edges["val"] = values
         part = np.searchsorted(self.offsets, edges["row"], side="right") - 1
+        self._waiting.seek(self.nnz * edges.itemsize)  # back, where a full disk ended an earlier piece
         edges[np.argsort(part, kind="stable")].tofile(self._waiting)
         self._kind = kind
         self._counts.append(np.bincount(part, minlength=self.offsets.size - 1))
@@ -183,7 +185,11 @@ class ShardWriter:
         return arrays
 
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Any:
-        return np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, shape)
+        path = self.folder / f"{name}.npy"
+        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        with path.open("r+b") as file:  # a full disk is an error here, where the map would end the process
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
 
     def _require_open(self) -> None:
         if self._waiting.closed:
@@ -193,7 +199,7 @@ class ShardWriter:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
+        if kind is None and not self._waiting.closed:
             self.close()
         self._waiting.close()
 

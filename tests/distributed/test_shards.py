@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import tracemalloc
 import warnings
@@ -192,6 +193,29 @@ def test_graph_json_comes_last_and_at_once(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="the machine is gone"):
         write(tmp_path / "g", row, col)
     assert not (tmp_path / "g" / "graph.json").exists() and (tmp_path / "g" / "ptr.npy").exists()
+
+
+@pytest.fixture
+def no_room():
+    """Files of this process may have no more than 1,000 bytes, as if the disk were full, until it is called."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_an_error_and_the_next_call_works(tmp_path, no_room):
+    row, col = graph(30, 20, 200)
+    with ShardWriter(tmp_path, 30, 20, [0, 30]) as writer:
+        writer.add_edges(row[:9], col[:9])
+        with pytest.raises(OSError):
+            writer.add_edges(row[9:], col[9:])
+        with pytest.raises(OSError):
+            writer.add_nodes(x=torch.rand(30, 100))
+        no_room()
+        writer.add_edges(row[9:], col[9:])
+        writer.close()  # as a file's, it may come before the end
+    require_whole(Shards(tmp_path), CSR.from_edge_index(torch.stack([col, row]), None, (20, 30)), 1)
 
 
 OPEN = {
