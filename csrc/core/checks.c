@@ -93,9 +93,9 @@ fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *v
 }
 
 /* n times feat elements, stride apart, lie one after the other, and so do m such runs. */
-static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t far)
+static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t apart)
 {
-    return (n <= 1 || stride >= feat) && (m <= 1 || far >= (n - 1) * stride + feat);
+    return (n <= 1 || stride >= feat) && (m <= 1 || apart >= (n - 1) * stride + feat);
 }
 
 fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *out)

@@ -23,18 +23,18 @@ typedef enum fmm_isa { FMM_SCALAR, FMM_AVX2, FMM_AVX512, FMM_NEON, FMM_ISAS } fm
 
 /* Defines kernel_of(level, dtype), the room's kernel in a set: its objects are those of cpu.c. */
 #define FMM_ISA_DECLARE(room, isa, level)                                                          \
-    extern fmm_rows_kernel *const fmm_##room##_##isa##_whole[2],                                   \
-        *const fmm_##room##_##isa##_half[2];
+    extern fmm_rows_kernel *const fmm_##room##_##isa##_wide[2],                                    \
+        *const fmm_##room##_##isa##_bits16[2];
 #define FMM_ISA_NAME(room, isa, level)                                                             \
-    [level] = {fmm_##room##_##isa##_whole, fmm_##room##_##isa##_half},
+    [level] = {fmm_##room##_##isa##_wide, fmm_##room##_##isa##_bits16},
 #define FMM_ISA_KERNELS(room)                                                                      \
     FMM_ISA_LIST(FMM_ISA_DECLARE, room)                                                            \
     static fmm_rows_kernel *kernel_of(fmm_isa level, fmm_dtype dtype)                              \
     {                                                                                              \
         static fmm_rows_kernel *const *const kernels[FMM_ISAS][2] = {                              \
             FMM_ISA_LIST(FMM_ISA_NAME, room)};                                                     \
-        const bool half = dtype == FMM_F16 || dtype == FMM_BF16;                                   \
-        return kernels[level][half][dtype == FMM_F64 || dtype == FMM_BF16];                        \
+        const bool bits16 = dtype == FMM_F16 || dtype == FMM_BF16;                                 \
+        return kernels[level][bits16][dtype == FMM_F64 || dtype == FMM_BF16];                      \
     }
 
 /* The set's copy and check of a chunk's indices. */

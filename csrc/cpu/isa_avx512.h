@@ -168,7 +168,7 @@ static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
     _mm256_mask_storeu_epi16(p, mask16(n), h);
 }
 
-#include "halves.inc"
+#include "bits16.inc"
 
 /* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16

@@ -119,7 +119,7 @@ static inline uint16x4_t load16(const uint16_t *p) { return vld1_u16(p); }
 static inline void store16(uint16_t *p, uint16x4_t h) { vst1_u16(p, h); }
 static inline uint16x4_t load16_part(const uint16_t *p, int64_t n)
 {
-    return vcreate_u16(fmm_load_halves(p, n).low);
+    return vcreate_u16(fmm_load_words(p, n).low);
 }
 static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 {
@@ -128,7 +128,7 @@ static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
     for (int64_t k = 0; k < n; k++) p[k] = all[k];
 }
 
-#include "halves.inc"
+#include "bits16.inc"
 
 /* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16

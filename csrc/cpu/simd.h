@@ -104,13 +104,13 @@ static inline double f64_value(double f) { return f; }
 
 /* The n numbers of 16 bits at p, 0 < n < 8, in two words and zeros after them. Loads overlap
  * instead of reaching past the end; for n < 4 some number is taken twice to the same place. */
-typedef struct fmm_halves {
+typedef struct fmm_words {
     uint64_t low, high;
-} fmm_halves;
+} fmm_words;
 
-static inline fmm_halves fmm_load_halves(const uint16_t *p, int64_t n)
+static inline fmm_words fmm_load_words(const uint16_t *p, int64_t n)
 {
-    fmm_halves parts = {0, 0};
+    fmm_words parts = {0, 0};
     if (n >= 4) {
         memcpy(&parts.low, p, 8);
         memcpy(&parts.high, p + n - 4, 8);

@@ -97,14 +97,14 @@ static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
 
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-                        int64_t *kept)
+                        int64_t *others)
 {
     const bool identity = !loops && !eid;
     TRY(fmm_check_sizes("compress", a->rows, a->cols, a->nnz));
     TRY(fmm_check_workspace("compress", exec,
                             fmm_compress_workspace(exec, a, facts, loops, identity)));
     if (exec->device == FMM_CUDA)
-        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, plan, kept);
+        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, plan, others);
     memset(ptr, 0, bounds_bytes(a->rows));
     if (identity) return compress_sorted(a, ptr, idx), FMM_OK;
     int64_t *end = exec->workspace;
@@ -125,11 +125,11 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
     for (int64_t p = 0; p < a->nnz; p++) {
         const int64_t r = a->places[p].row, c = a->places[p].col;
         if (loops && r == c) continue;
-        if (kept) kept[number] = p;
+        if (others) others[number] = p;
         by_col[end[c]++] = (placed){.row = (int32_t)r, .number = (int32_t)number++};
     }
-    /* As on CUDA: zeros where nothing was kept. */
-    if (kept) memset(kept + number, 0, (size_t)(a->nnz - number) * sizeof *kept);
+    /* As on CUDA, zeros follow the numbers. */
+    if (others) memset(others + number, 0, (size_t)(a->nnz - number) * sizeof *others);
     for (int64_t c = 0, q = 0; c < a->cols; c++)
         for (; q < end[c]; q++) {
             const int64_t p = ptr[by_col[q].row]++;

@@ -44,13 +44,13 @@ fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines, i
 
 /* ptr [rows + 1], idx and eid [entries] of what fmm_coo_check found; on CUDA, of what nobody
  * checked too, with no facts. With `loops` the self loops are left out, the other entries are
- * numbered anew (kept, where given, [nnz], says in its first nnz - facts.loops which those are),
+ * numbered anew (others, where given, [nnz], says in its first nnz - facts.loops which those are),
  * and min(rows, cols) loops follow, each the last of its row. eid may be absent where the entries
  * are sorted and loops stay: it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA.
  */
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-                        int64_t *kept);
+                        int64_t *others);
 size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                               bool loops, bool identity);
 
@@ -72,7 +72,7 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
 fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                              bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-                             int64_t *kept);
+                             int64_t *others);
 size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
                                    const fmm_coo_facts *facts, bool loops, bool identity);
 fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,

@@ -226,8 +226,8 @@ bool fmm_cusparse_supports(const fmm_cusparse_calls *calls, const fmm_call *call
     const fmm_csr *a = call->a;
     const fmm_dense *x = call->x, *other = call->b ? call->b : call->y;
     const shape s = shape_of(calls, call, (fmm_cusparse_variant){0});
-    const bool half = x->dtype != FMM_F32 && x->dtype != FMM_F64;
-    return call->reduce == FMM_SUM && !(half && calls->edges) && a->rows < INT32_MAX &&
+    const bool bits16 = x->dtype != FMM_F32 && x->dtype != FMM_F64;
+    return call->reduce == FMM_SUM && !(bits16 && calls->edges) && a->rows < INT32_MAX &&
            a->cols < INT32_MAX && a->nnz < INT32_MAX && a->nnz <= a->rows * a->cols &&
            takes(x, s.width, s.products > 1) && takes(other, s.width, s.products > 1);
 }
