@@ -119,7 +119,7 @@ static fmm_status fail_with(fmm_status status, const char *text)
 const fmm_host *fmm_plugin_host(void)
 {
     static const fmm_host host = {.add = fmm_register, .fail = fail_with};
-    message[0] = 0; /* what is there after the plug-in's refusal is its own */
+    message[0] = 0; /* a message after the plug-in's refusal is then its own */
     return &host;
 }
 
@@ -184,7 +184,7 @@ fmm_status fmm_run(fmm_operator op, const fmm_exec *exec, int number, const fmm_
     TRY(fmm_algorithm_find(op, exec->device, number, call, &found));
     const size_t bytes = bytes_of(found, call);
     fmm_exec inner = *exec;
-    inner.allocate = NULL; /* what the algorithm calls in turn has its part of this workspace */
+    inner.allocate = NULL; /* operators that the algorithm calls get parts of this workspace */
     if (exec->allocate && bytes) {
         message[0] = 0;
         const fmm_status status = exec->allocate(exec->owner, bytes, &inner.workspace);

@@ -48,7 +48,7 @@ static FMM_HOST_DEVICE fmm_philox_block fmm_philox(uint64_t seed, uint64_t edge,
     return c;
 }
 
-/* A word is kept when it is at least this: dropout of all words are below. */
+/* Dropout keeps a word that is at least this number. The share `dropout` of all words is below. */
 static FMM_HOST_DEVICE uint64_t fmm_philox_limit(double dropout)
 {
     const double limit = dropout * 4294967296.0;

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FEW_NUMBERS = 32768 }; /* up to which one thread divides before others have woken */
+enum { FEW_NUMBERS = 32768 }; /* one thread divides fewer before others have woken */
 
 typedef struct placed {
     int32_t row, number;
@@ -69,7 +69,7 @@ static void sum_up(int64_t groups, int64_t *begin)
     for (int64_t g = 0; g < groups; g++) begin[g + 1] += begin[g];
 }
 
-/* Where groups begin, after a walk has moved each beginning to its group's end. */
+/* Makes begin[g] again where group g begins, after a walk has moved it to the group's end. */
 static void step_back(int64_t groups, int64_t *begin)
 {
     if (groups) memmove(begin + 1, begin, (size_t)groups * sizeof *begin);
@@ -189,8 +189,9 @@ fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, i
     return FMM_OK;
 }
 
-/* The arithmetic of a product of two vectors rsqrt(d) at the entries, and so its bits. Of content
- * that was changed behind the check nothing is believed: what is outside counts as nothing. */
+/* A weight is the product of one number for its row and one for its column, rounded once, so its
+ * bits are those of torch's product. ptr and idx may have changed since they were checked, so each
+ * is checked again here, and an entry outside gets 0. */
 fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here)
 {
     TRY(fmm_check_sizes("normalize", a->rows, a->cols, a->nnz));
@@ -246,7 +247,7 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
             "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
             fmm_dtype_name(g->dtype), g->rows, rows);
     const int64_t numbers = rows * g->heads * g->feat;
-    if (!numbers) return FMM_OK; /* of whatever heads */
+    if (!numbers) return FMM_OK; /* there may be no heads */
     if (exec->device == FMM_CUDA) return fmm_cuda_mean_back(exec, ptr, g, out);
     mean_task task = {.ptr = ptr, .g = g, .out = out};
     if (numbers < FEW_NUMBERS)

@@ -146,10 +146,11 @@ static int64_t entries_of(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
     return loops ? a->nnz - f->loops + smaller(a->rows, a->cols) : a->nnz;
 }
 
-/* Steps that follow each other in time share memory: */
+/* Steps that follow each other in time share memory. */
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* What CUB needs depends on the card. Where it cannot say so now, its call will. */
+/* What CUB needs depends on the card. Where the card cannot be asked, the sort itself will fail and
+ * say why. */
 extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
                                               const fmm_coo_facts *f, bool loops, bool identity)
 {

@@ -27,9 +27,8 @@ template <class A> struct four {
     A v[WIDTH];
 };
 
-/* Adds the slots begin, begin + step, ... before `end`, of whose columns the first `some` are
- * there.
- */
+/* Adds the slots begin, begin + step, ... before `end`. The first `some` of their columns are
+ * there. */
 template <class A, class Reduce>
 static __device__ __forceinline__ void join_slots(four<A> *sum, const A *from, int64_t some,
                                                   int64_t begin, int64_t end, int64_t step,
