@@ -1,8 +1,7 @@
 /* What the operators share that attend in one call: the matrix, what all passes take alike, and
  * views of what is kept from forward to backward or lives while a call runs. The functions that
  * return bool report as those of frame.h. */
-#ifndef FMM_TORCH_ATTEND_H
-#define FMM_TORCH_ATTEND_H
+#pragma once
 
 #include "../torch/frame.h"
 #include "attention.h"
@@ -62,15 +61,13 @@ typedef struct carving {
 fmm_dense attend_carve(carving *c, bool sums, int64_t rows, int64_t heads, int64_t feat);
 /* The next view of what is kept; one without data if it is not among what is wanted. */
 fmm_dense attend_carve_kept(carving *c, int holds, int wanted);
-/* Of an operator's LIST of X(view, its bits): the struct kept of its views, and a function that
- * lays these out from `base` on and returns how many bytes they take. */
-#define FMM_KEPT_VIEW(view, holds) fmm_dense view;
-#define FMM_KEPT_CARVE(view, holds) k->view = attend_carve_kept(&c, holds, wanted);
-#define FMM_KEPT_VIEWS(LIST)                                                                       \
-    typedef struct kept {                                                                          \
-        LIST(FMM_KEPT_VIEW)                                                                        \
-    } kept;                                                                                        \
-    static int64_t lay_out(const attending *s, int wanted, unsigned char *base, kept *k)           \
+/* Of an operator's LIST of X(view, its bits), where a view is a field of fmm_attention: defines a
+ * function that lays the views of a call out from `base` on and returns how many bytes they take.
+ */
+#define FMM_KEPT_CARVE(view, holds) call->view = attend_carve_kept(&c, holds, wanted);
+#define FMM_KEPT_LAYOUT(LIST)                                                                      \
+    static int64_t lay_out(const attending *s, int wanted, unsigned char *base,                    \
+                           fmm_attention *call)                                                    \
     {                                                                                              \
         carving c = {s, base, 0};                                                                  \
         LIST(FMM_KEPT_CARVE)                                                                       \
@@ -80,5 +77,3 @@ fmm_dense attend_carve_kept(carving *c, int holds, int wanted);
 /* packed: what DELTA just packed, or NULL. */
 bool attend_pass(attending *s, const fmm_attention *call, const void *packed);
 bool attend_nodes(attending *s, const fmm_node_call *call);
-
-#endif

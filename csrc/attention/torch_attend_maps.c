@@ -76,7 +76,7 @@ static bool begin(maps *m, frame *f, const StableIValue *number, int first)
 /* What forward keeps. X(view, its bits) */
 #define KEPT_LIST(X)                                                                               \
     X(lse, FMM_KEPT_SUMS) X(lse_rest, FMM_KEPT_SUMS) X(out, FMM_KEPT_WIDE | FMM_KEPT_ADDED)
-FMM_KEPT_VIEWS(KEPT_LIST)
+FMM_KEPT_LAYOUT(KEPT_LIST)
 
 /* (half, p, att, seed, bias, scale, slope, dropout, heads, maps, whole) -> out, kept */
 FMM_KERNEL(forward, 8, 2)
@@ -85,7 +85,6 @@ FMM_KERNEL(forward, 8, 2)
     maps m;
     attending *s = &m.s;
     fmm_node_call add = {.form = FMM_NODE_ADD};
-    kept k;
     const bool whole = number[5] != 0;
     if (!begin(&m, f, number, FIRST) || !attend_bias(s, BIAS, &add.value) ||
         !frame_result(f, 2, s->dtype, s->n, s->heads, s->feat, &out[0], &add.out))
@@ -95,13 +94,12 @@ FMM_KERNEL(forward, 8, 2)
     if (m.count == FMM_MAPS_MOST) add.value = map(&m, &m.p, FMM_MAPS_MOST - 1);
     const bool added = add.value.data != NULL;
     const int wanted = whole && added ? FMM_KEPT_ADDED : 0;
-    if (!attend_bytes(s, lay_out(s, wanted, NULL, &k), &out[1])) return false;
-    lay_out(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
+    if (!attend_bytes(s, lay_out(s, wanted, NULL, &c), &out[1])) return false;
+    lay_out(s, wanted, out[1].data, &c);
     c.pass = FMM_ATTENTION_FORWARD;
-    c.out = add.x = whole && added ? k.out : add.out;
-    c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
+    if (!wanted) c.out = add.out;
+    add.x = c.out;
     return attend_pass(s, &c, NULL) && (!added || attend_nodes(s, &add));
 }
 
@@ -115,12 +113,13 @@ FMM_KERNEL(backward, 14, 2)
     attending *s = &m.s;
     fmm_node_call delta = {.form = FMM_NODE_DELTA}, add = {.form = FMM_NODE_ADD};
     fmm_dense whole, gatt;
-    kept k;
     tensor t;
     if (!begin(&m, f, number, FIRST) || !attend_backward(s, OUT, &delta, &t)) return false;
     const int wanted = delta.value.data ? 0 : FMM_KEPT_ADDED;
-    if (!attend_kept(s, lay_out(s, wanted, t.data, &k), &t)) return false;
-    if (!delta.value.data) delta.value = k.out;
+    fmm_attention c = s->call;
+    if (!attend_kept(s, lay_out(s, wanted, t.data, &c), &t)) return false;
+    if (!delta.value.data) delta.value = c.out;
+    c.out = (fmm_dense){0}; /* no pass writes it again */
 
     const bool gatv2 = m.count == 2;
     const int64_t parts = f->exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
@@ -137,9 +136,6 @@ FMM_KERNEL(backward, 14, 2)
     delta.delta.data = t.data;
     if (gatv2) gv.data = (char *)t.data + from;
 
-    fmm_attention c = s->call;
-    c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
     c.delta = delta.delta;
     c.gout = delta.x;
     c.pass = FMM_ATTENTION_ROWS;

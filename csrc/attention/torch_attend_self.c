@@ -52,7 +52,7 @@ static bool begin(self *o, frame *f, const StableIValue *number)
     X(lse_rest, FMM_KEPT_SUMS)                                                                     \
     X(k, 0)                                                                                        \
     X(q, 0)
-FMM_KEPT_VIEWS(KEPT_LIST)
+FMM_KEPT_LAYOUT(KEPT_LIST)
 
 /* What backward needs while it runs, in one allocation. */
 typedef struct scratch {
@@ -88,7 +88,6 @@ FMM_KERNEL(forward, BIAS + 1, 2)
 {
     self o;
     attending *s = &o.s;
-    kept k;
     fmm_node_call scores = {.form = FMM_NODE_SCORES}, add = {.form = FMM_NODE_ADD};
     const bool whole = number[2] != 0;
     if (!begin(&o, f, number) ||
@@ -97,18 +96,15 @@ FMM_KERNEL(forward, BIAS + 1, 2)
         return false;
     const bool added = add.value.data != NULL;
     const int wanted = !whole ? 0 : added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
-    if (!attend_bytes(s, lay_out(s, wanted, NULL, &k), &out[1])) return false;
-    lay_out(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
+    if (!attend_bytes(s, lay_out(s, wanted, NULL, &c), &out[1])) return false;
+    lay_out(s, wanted, out[1].data, &c);
     c.pass = FMM_ATTENTION_FORWARD;
-    c.out = add.x = whole && added ? k.out : add.out;
+    if (!(whole && added)) c.out = add.out;
+    add.x = c.out;
     c.v = scores.x = o.x;
-    c.k = scores.score[0] = k.k;
-    c.q = scores.score[1] = k.q;
-    c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
-    c.pos = k.pos;
-    c.pos_w = k.pos_w;
+    scores.score[0] = c.k;
+    scores.score[1] = c.q;
     return nodes(&o, &scores) && attend_pass(s, &c, NULL) && (!added || attend_nodes(s, &add));
 }
 
@@ -120,7 +116,6 @@ FMM_KERNEL(backward, OUT + 3, 4)
 {
     self o;
     attending *s = &o.s;
-    kept k;
     scratch w;
     fmm_node_call delta = {.form = FMM_NODE_DELTA}, spread = {.form = FMM_NODE_SPREAD};
     tensor t;
@@ -128,8 +123,14 @@ FMM_KERNEL(backward, OUT + 3, 4)
     const int planes = bias ? 3 : 2;
     if (!begin(&o, f, number) || !attend_backward(s, OUT, &delta, &t)) return false;
     const int wanted = delta.value.data ? FMM_KEPT_WHOLE : FMM_KEPT_WHOLE | FMM_KEPT_ADDED;
-    if (!attend_kept(s, lay_out(s, wanted, t.data, &k), &t)) return false;
-    if (!delta.value.data) delta.value = k.out;
+    fmm_attention c = s->call;
+    if (!attend_kept(s, lay_out(s, wanted, t.data, &c), &t)) return false;
+    if (!delta.value.data) delta.value = c.out;
+    delta.lse = c.lse;
+    delta.lse_rest = c.lse_rest;
+    delta.pos = c.pos;
+    delta.pos_w = c.pos_w;
+    c.out = c.pos = c.pos_w = (fmm_dense){0}; /* COLS writes none of them */
     const int64_t n = s->n, heads = s->heads, feat = s->feat;
     if (!frame_result(f, 2, s->dtype, n, heads, feat, &out[0], &spread.out) ||
         !frame_result(f, 3, s->dtype, 1, heads, feat, &out[1], &spread.total[0]) ||
@@ -139,23 +140,17 @@ FMM_KERNEL(backward, OUT + 3, 4)
         return false;
     lay_out_scratch(s, planes, t.data, &w);
     if (bias) spread.total[2] = frame_view(out[3].data, s->dtype, 1, heads, feat);
-    fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_COLS;
     c.gout = spread.gout = delta.x;
     c.delta = delta.delta = w.delta;
     delta.packed = w.packed.data;
     delta.arrived = spread.arrived = w.arrived;
-    delta.score[0] = c.q = k.q;
+    delta.score[0] = c.q;
     delta.score[1] = spread.score[1] = w.gq;
-    c.k = k.k;
     c.gk = spread.score[0] = w.gk;
     c.gv = spread.value = w.gv;
     c.v = spread.x = o.x;
     spread.parts = w.parts;
-    delta.lse = c.lse = k.lse;
-    delta.lse_rest = c.lse_rest = k.lse_rest;
-    delta.pos = k.pos;
-    delta.pos_w = k.pos_w;
     return nodes(&o, &delta) && attend_pass(s, &c, delta.packed) && nodes(&o, &spread);
 }
 

@@ -4,8 +4,7 @@
  * level)`. FMM_ISA_RUNS makes of it one function per set. FMM_ISA_ALGORITHMS writes the lines of
  * the room's table, `algorithms`: the specification, then the sets. FMM_ISA_REGISTRY registers the
  * table with fmm_isa_best, which finds the line that number 0 stands for. */
-#ifndef FMM_ISA_H
-#define FMM_ISA_H
+#pragma once
 
 #include "rows.h"
 
@@ -77,5 +76,3 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);
         return (void)call, fmm_isa_best(algorithms);                                               \
     }                                                                                              \
     const fmm_registry fmm_##room##_cpu = {algorithms, choose};
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Parts of 32- and 64-bit vectors are loaded and stored by mask. There are no masks for 16 bits:
  * parts of those are put together from narrower loads, and stored one by one. */
-#ifndef FMM_ISA_AVX2_H
-#define FMM_ISA_AVX2_H
+#pragma once
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd.h"
@@ -169,6 +168,4 @@ static inline void store16_part(uint16_t *p, __m128i h, int64_t n)
 
 /* Of 16 registers, sums take 8, and the others hold what is loaded and the weights. */
 #define FMM_PANEL 8
-#endif
-
 #endif

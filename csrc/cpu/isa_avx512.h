@@ -5,8 +5,7 @@
  *
  * Every instruction takes a mask, so parts of vectors of any width are one load or store. Lanes
  * that are masked off are not touched in memory, even on a page that may not be read. */
-#ifndef FMM_ISA_AVX512_H
-#define FMM_ISA_AVX512_H
+#pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "simd.h"
@@ -172,6 +171,4 @@ static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
 
 /* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16
-#endif
-
 #endif

@@ -5,8 +5,7 @@
  *
  * NEON has no masks. Parts of vectors go through an array on the stack, which compilers turn to a
  * few loads: at most three numbers are left over. `make test-arm` runs the C tests on this set. */
-#ifndef FMM_ISA_NEON_H
-#define FMM_ISA_NEON_H
+#pragma once
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
 #include "simd.h"
@@ -132,6 +131,4 @@ static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 
 /* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16
-#endif
-
 #endif

@@ -13,8 +13,7 @@
  * f32 and f64 of eight lanes and more load n = LANES too.
  * f16 and bf16 are uint16_t in memory and vf32 in registers. kernels.inc
  * compiles a room's loops with it. */
-#ifndef FMM_SIMD_H
-#define FMM_SIMD_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -163,6 +162,4 @@ static inline void fmm_sum4_pd(__m256d a, __m256d b, __m256d c, __m256d d, doubl
     const __m256d low = _mm256_permute2f128_pd(ab, cd, 0x20);
     _mm256_storeu_pd(out, _mm256_add_pd(low, _mm256_permute2f128_pd(ab, cd, 0x31)));
 }
-#endif
-
 #endif

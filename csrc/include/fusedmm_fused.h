@@ -4,9 +4,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* The parts of fmm_fused. With i the row and j = idx[p] the column of entry p, per head:
  *
@@ -118,7 +116,5 @@ FMM_API fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_f
 FMM_API fmm_status fmm_fused_workspace(const fmm_exec *exec, const fmm_csr *a,
                                        const fmm_fusion *fusion, int algorithm, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

@@ -1,10 +1,11 @@
 /* Coordinates to a CSR, a CSR to its transpose, the weights of a graph convolution and the gradient
  * of a mean; see compress.c. These functions are internal: a training step that makes a graph of
  * its own needs one call of each. */
-#ifndef FMM_COMPRESS_H
-#define FMM_COMPRESS_H
+#pragma once
 
 #include "../core/core.h"
+
+FMM_C_BEGIN
 
 /* Fails where int32 does not count the sizes, or the entries with a loop for each node. All
  * functions below call it first. */
@@ -82,4 +83,4 @@ fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val
 fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr, const fmm_dense *g,
                               float *out);
 
-#endif
+FMM_C_END

@@ -6,8 +6,7 @@
  * arguments, because those could not be freed from C.
  *
  * The functions that return bool set f->status and the thread's message when they return false. */
-#ifndef FMM_TORCH_FRAME_H
-#define FMM_TORCH_FRAME_H
+#pragma once
 
 #include "../core/core.h"
 #include "shim.h"
@@ -131,5 +130,3 @@ typedef struct fmm_torch_operator {
  * either half. Who leaves them out says FMM_ROWS_UNKNOWN. */
 #define FMM_HALF_ROWS ", int rows_are=0"
 #define FMM_WHOLE_ROWS FMM_HALF_ROWS ", int rows_are_t=0"
-
-#endif
