@@ -52,7 +52,8 @@ def test_algorithms_of_another_format(given, wanted, device):
     for algorithm in algorithms_of(wanted, device):
         if algorithm in ("auto", "reference"):
             continue
-        with pytest.raises(ValueError, match=f"{algorithm} takes {wanted.upper()}, not {given.upper()}"):
+        made_by = r"its to_csr\(\)" if wanted == "csr" else f"fusedmm.formats.to_{wanted}, of a CSR,"
+        with pytest.raises(ValueError, match=f"{algorithm} takes {wanted.upper()}, not {given.upper()}: {made_by}"):
             fusedmm.spmv(adj, X.to(device), algorithm=algorithm)
 
 
