@@ -105,7 +105,7 @@ def forged(adj):
 
 
 def falling(device):
-    """Rows that fall and leap, in matrices of many pieces, whose borders are then further apart than a piece is long."""
+    """Rows that fall and leap, in matrices of many pieces, whose ends are then further apart than a piece is long."""
     g, rows, nnz = torch.Generator().manual_seed(1), 20_000, 60_000
     adj = rows_of_lengths([3] * rows, 15, device)
     at = torch.arange(rows + 1)
