@@ -78,7 +78,7 @@ FUZZ_SECONDS ?= 3600
 # What Python's tests reach and the C tests do not: the operators' way through torch, construction, plug-ins, bad input;
 # and of those that go over shapes, dtypes and options the cases that are not large.
 PYTHON_CHECKED ?= $(foreach name,forged forged_order contract attention_rules fused_contract sddmm gat maps construction csr \
-    raw_operators plugins plugin_faults empty_sizes misaligned written_while_read,$(wildcard tests/*/test_$(name).py))
+    raw_operators plugins plugin_faults empty_sizes misaligned written_while_read spmv_arguments,$(wildcard tests/*/test_$(name).py))
 PYTHON_SAMPLED ?= $(foreach name,spmm fused attention,$(wildcard tests/*/test_$(name).py))
 LARGE := cuda or hub or many_rows or power_law or presets or gradcheck or wide or row_of or passes_over or lanes_fill or \
     test_fused and covering

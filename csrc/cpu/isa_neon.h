@@ -86,16 +86,15 @@ static inline void f32_store_part(float *p, vf32 v, int64_t n)
 
 static inline vf64 f64_load(const double *p) { return vld1q_f64(p); }
 static inline void f64_store(double *p, vf64 v) { vst1q_f64(p, v); }
-/* A part of two lanes is one: n is 1. */
+/* A part of two lanes is one, or none. */
 static inline vf64 f64_load_part(const double *p, int64_t n)
 {
-    (void)n;
-    return vsetq_lane_f64(*p, vdupq_n_f64(0), 0);
+    const vf64 none = vdupq_n_f64(0);
+    return n > 0 ? vsetq_lane_f64(*p, none, 0) : none;
 }
 static inline void f64_store_part(double *p, vf64 v, int64_t n)
 {
-    (void)n;
-    vst1q_lane_f64(p, v, 0);
+    if (n > 0) vst1q_lane_f64(p, v, 0);
 }
 
 /* ---- 16 bits in memory, 32 in registers ---- */

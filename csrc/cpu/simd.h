@@ -9,7 +9,8 @@
  *     <vf>_pick(p, at): lane l is p[at's lane l], where at, a <vf>_at, is <vf>_lanes(index): lane l
  *     is index[l] - index[0], which must be in [0, LANES); reads LANES numbers from p and index
  * and for every dtype: <dtype>_load(p), <dtype>_store(p, v), and <dtype>_load_part(p, n),
- * <dtype>_store_part(p, v, n) for the first n < LANES, the rest 0, which touch nothing beyond n;
+ * <dtype>_store_part(p, v, n) for the first n, 0 <= n < LANES, the rest 0, which touch nothing
+ * beyond n;
  * f32 and f64 of eight lanes and more load n = LANES too.
  * f16 and bf16 are uint16_t in memory and vf32 in registers. kernels.inc
  * compiles a room's loops with it. */

@@ -57,9 +57,10 @@ static void rows(int64_t first, int64_t last, void *ctx)
     const fmm_call *call = ctx;
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
     const bool csr = a->format == FMM_FORMAT_CSR;
+    const int64_t width = a->format > FMM_FORMAT_COO ? a->width : 0; /* nobody else's is checked */
     for (int64_t i = first; i < last; i++) {
         blocked_sum sum = {0};
-        for (int64_t k = 0; !csr && k < a->width; k++) {
+        for (int64_t k = 0; k < width; k++) {
             const int64_t at = k * a->csr.rows + i;
             int64_t j;
             if (a->format != FMM_FORMAT_DIA)

@@ -37,12 +37,13 @@ template <class A> struct piece_room {
     A carry[2]; /* what the row has that is open before the piece, and behind it */
 };
 
-/* CSR: where the rows of a piece begin and end, as far as they lie in it. */
+/* CSR: where the rows of a piece begin and end, as far as they lie in it. A ptr that falls gives
+ * pieces that end before they begin, or have more entries than `terms` has room for. */
 template <class T, class A>
 static __device__ __forceinline__ void find_spans(const spmv_args<T> &s, place from, place to,
                                                   int rows, piece_room<A> *room)
 {
-    const int64_t last = to.p - from.p;
+    const int64_t last = clamp(to.p - from.p, 0, PIECE);
     for (int r = threadIdx.x; r < rows; r += BLOCK) {
         int64_t begin;
         const int64_t length = row_range(s.a, from.row + r, &begin);
@@ -132,7 +133,9 @@ static __global__ void __launch_bounds__(BLOCK, 8)
             shared = has_begun<T, COO>(m, from) ? int32_t(from.row) + 1 : 0;
             if (threadIdx.x == 0 && gridDim.x > 1) m.records[2 * b] = run_of<A>{A(0), shared};
         }
-        const int rows = (int)min(to.row - from.row + 1, s.a.rows - from.row);
+        /* Where rows fall, two searches may find places further apart than a piece is long. */
+        const int rows =
+            (int)min(min(to.row - from.row + 1, s.a.rows - from.row), int64_t(PIECE + 1));
         if constexpr (COO)
             find_spans_coo(s, from, to, rows, &room);
         else

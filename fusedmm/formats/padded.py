@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import numbers_of
+from fusedmm.matrix.constructors import require_target
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import autocast
 from fusedmm.ops.matvec import PaddedOperands, padded_product, require_vector
@@ -59,14 +60,13 @@ class Padded:
         return CSR.from_coo(row[order], col[order], val[order], self.shape)
 
     def to(self: P, device: Any = None, dtype: torch.dtype | None = None) -> P:
-        """On another device, and with values of another floating dtype.
+        """On another device, and with values of another dtype.
 
         Raises:
-            TypeError: a dtype that is not floating.
+            TypeError, ValueError: as ``CSR.to``.
         """
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"{type(self).__name__}.to: dtype must be floating, not {dtype}")
-        moved = {name: t.to(device) for name, t in self._tensors().items()}
+        target = require_target(self.device, device, dtype)
+        moved = {name: t.to(target) for name, t in self._tensors().items()}
         moved = {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in moved.items()}
         return type(self)(**{f.name: moved.get(f.name, getattr(self, f.name)) for f in fields(self)})
 

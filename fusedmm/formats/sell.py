@@ -94,7 +94,7 @@ def to_sell(a: Any, *, sigma: int = SIGMA, growth: float = GROWTH) -> SELL:
 def slices_of(csr: CSR, sigma: int) -> tuple[Tensor, Tensor]:
     """Returns (order, offsets) of SELL: both int64."""
     rows, length, longest = csr.shape[0], csr.degree(), longest_row(csr)
-    window = torch.arange(rows, device=csr.device) // sigma
+    window = torch.arange(rows, device=csr.device) // min(sigma, max(rows, 1))
     order = torch.argsort(window * (longest + 1) + (longest - length), stable=True)
     padded = torch.nn.functional.pad(length[order], (0, -rows % SLICE)).view(-1, SLICE)
     ends = (padded.amax(1) * SLICE).cumsum(0) if rows else length

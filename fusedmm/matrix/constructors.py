@@ -159,14 +159,24 @@ def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
     return from_csr(kind, torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check)
 
 
-@lasting
-def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
-    """Does what ``CSR.to`` documents."""
+def require_target(here: torch.device, device: Any, dtype: torch.dtype | None) -> torch.device:
+    """Where a matrix goes by ``to(device, dtype)``.
+
+    Raises:
+        TypeError: no device (a dtype is ``dtype=``), or a dtype without a kernel.
+        ValueError: as ``require_device``.
+    """
     if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
-    target = adj.device if device is None else require_device("device", device)
+    return here if device is None else require_device("device", device)
+
+
+@lasting
+def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
+    """Does what ``CSR.to`` documents."""
+    target = require_target(adj.device, device, dtype)
     non_blocking = non_blocking and target.type == "cuda"  # else the CPU would permute values that are not there yet
     val = None if adj.val is None else adj.val.to(target, dtype, non_blocking)
     if target == adj.device or (target.index is None and target.type == adj.device.type):

@@ -118,6 +118,11 @@ def needs_rules(*operands: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():  # which would take the forward alone, and give zeros as gradients
             graph_break("fusedmm: transforms of torch.func are not compiled; they run as they are")
         return True
+    return has_tangent(*operands)
+
+
+def has_tangent(*operands: Any) -> bool:
+    """Whether forward-mode AD is at work with a tangent on an operand."""
     if not in_forward_mode() or torch.compiler.is_compiling():
         return False
     try:

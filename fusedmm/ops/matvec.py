@@ -16,7 +16,7 @@ from fusedmm._lib import NUMBERS, ops
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
-from fusedmm.ops.checks import autocast
+from fusedmm.ops.checks import autocast, has_tangent
 from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
@@ -67,10 +67,14 @@ def padded_product(
     """Computes alpha * A x + beta * y of a padded format, which has no gradient.
 
     Raises:
-        ValueError: x or y wants one.
+        ValueError: x, y or a's values want one, or have a tangent of forward mode.
     """
-    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad)):
+    padded_val, tail_val = a[5], a[-1]
+    wanted = x.requires_grad or padded_val.requires_grad or tail_val.requires_grad
+    if torch.is_grad_enabled() and (wanted or (y is not None and y.requires_grad)):
         raise ValueError("spmv: padded formats have no gradient; give the CSR, to_coo's result, or call it in no_grad")
+    if has_tangent(x, y, padded_val, tail_val):
+        raise ValueError("spmv: padded formats have no derivative in forward mode; give the CSR or to_coo's result")
     number, rows, width, *tensors = a
     y = a[-1][:0] if y is None or beta == 0 else y
     result: Tensor = run(_spmv_padded, x, *tensors, x, y, number, rows, width, alpha, beta, algorithm)

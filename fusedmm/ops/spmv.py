@@ -90,7 +90,6 @@ def _algorithm(a: Any, x: Tensor, name: Any) -> int:
     family = name.partition(":")[0]
     wanted, given = FORMATS.get(family), type(a)
     if wanted is not None and wanted is not given:
-        raise ValueError(
-            f"spmv: {name} takes {wanted.__name__}, not {given.__name__}: fusedmm.formats.to_{family} makes one"
-        )
+        mend = "its to_csr()" if wanted is CSR else f"fusedmm.formats.to_{family}, of a CSR,"
+        raise ValueError(f"spmv: {name} takes {wanted.__name__}, not {given.__name__}: {mend} makes one")
     return number

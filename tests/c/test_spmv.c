@@ -210,6 +210,50 @@ static void run(const setting *s)
     release_all();
 }
 
+/* Numbers that nobody checked lead nowhere, whatever stands in ptr; pages without access lie about
+ * the arrays. What a format does not have is not read. */
+static void forged(void)
+{
+    enum { ROWS = 700, NNZ = 3000 };
+    static const int64_t wrong[] = {INT64_MIN, INT64_MAX, 0, NNZ, -1, NNZ + 1};
+    for (int seed = 0; seed < 20; seed++) {
+        const side where = (side)(seed % SIDES);
+        int64_t *ptr = numbers(ROWS + 1, 8, where);
+        int32_t *idx = numbers(NNZ, 4, where), *row = numbers(NNZ, 4, where);
+        const fmm_dense x = view(FMM_F32, 9, 1, 1, 0, where),
+                        y = view(FMM_F32, ROWS, 1, 1, 0, where),
+                        val = view(FMM_F32, NNZ, 1, 1, 0, where);
+        for (int i = 0; i <= ROWS; i++) ptr[i] = seed % 2 ? wrong[(i + seed) % 6] : (i * 991) % NNZ;
+        for (int p = 0; p < NNZ; p++)
+            idx[p] = p % 12 - 1, row[p] = (p * 37 + seed) % (ROWS + 9) - 4;
+        fill(&x, RANDOM);
+        fill(&val, RANDOM);
+        for (fmm_format format = FMM_FORMAT_CSR; format <= FMM_FORMAT_COO; format++) {
+            const bool csr = format == FMM_FORMAT_CSR;
+            const fmm_spmv_matrix m = {
+                .format = format,
+                .csr = {.rows = ROWS, .cols = 9, .nnz = NNZ, .ptr = ptr, .idx = idx},
+                .val = &val,
+                .row = csr ? NULL : row,
+                .width = 1000,
+                .stored = -1};
+            const fmm_spmv_operands own = {&m, NULL, 1, 0};
+            const fmm_call call = {.a = &m.csr, .val = &val, .x = &x, .y = &y, .own = &own};
+            const fmm_algorithm *algorithm;
+            for (int k = 0; (algorithm = next_algorithm(FMM_SPMV, &k, &call));) {
+                fmm_exec exec = {.device = FMM_CPU};
+                CHECK(fmm_spmv_workspace(&exec, &m, &x, NULL, &y, 1, 0, algorithm->number,
+                                         &exec.workspace_bytes) == FMM_OK,
+                      "%s", fmm_last_error());
+                exec.workspace = guarded((exec.workspace_bytes + 15) / 16 * 16, AT_END);
+                CHECK(fmm_spmv(&exec, &m, &x, NULL, &y, 1, 0, algorithm->number) == FMM_OK,
+                      "%s: %s", algorithm->name, fmm_last_error());
+            }
+        }
+        release_all();
+    }
+}
+
 /* Wrong operands are refused, each with a sentence that names it. */
 static void refusals(void)
 {
@@ -262,6 +306,7 @@ int main(void)
                                .beta = scalings[turn % 4][1],
                                .where = (side)(turn % SIDES)});
             }
+    forged();
     refusals();
     return finish();
 }

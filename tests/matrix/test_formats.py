@@ -1,5 +1,6 @@
 """The formats of SpMV: they hold what the CSR holds, refuse padding that explodes, and say what each would cost."""
 
+import dataclasses
 import pickle
 
 import pytest
@@ -50,8 +51,14 @@ def test_moves_and_casts(name, device):
     assert moved.to_csr().val.dtype == torch.float64
     torch.testing.assert_close(moved.to_csr().to_dense(), matrix.to_csr().to_dense().cpu().double())
     assert repr(moved).startswith(type(matrix).__name__ + "(shape=(12, 15)")
-    with pytest.raises(TypeError, match="float"):
-        matrix.to(dtype=torch.int64)
+    for wrong, kind, text in (
+        ({"dtype": torch.int64}, TypeError, "dtype must be float32"),
+        ({"dtype": torch.float8_e4m3fn}, TypeError, "dtype must be float32"),
+        ({"device": torch.float64}, TypeError, "give a dtype as dtype="),
+        ({"device": "meta"}, ValueError, "device must be cpu or cuda"),
+    ):
+        with pytest.raises(kind, match=text):
+            matrix.to(**wrong)
 
 
 @pytest.mark.parametrize("name", ["dia", "ell", "sell"])
@@ -95,6 +102,18 @@ def test_a_gradient_that_they_cannot_give_is_refused(name, device):
         matrix @ x
     with torch.no_grad():
         assert torch.equal(fusedmm.spmv(matrix, x), matrix @ x)
+    x = x.detach()
+    learns = dataclasses.replace(matrix, val=matrix.val.clone().requires_grad_())
+    with pytest.raises(ValueError, match="no gradient"):
+        fusedmm.spmv(learns, x)
+    y = torch.randn(12, device=device)
+    for product in (lambda x: fusedmm.spmv(matrix, x), lambda x: matrix @ x):
+        with pytest.raises(ValueError, match="no derivative in forward mode"):
+            torch.func.jvp(product, (x,), (torch.ones_like(x),))
+    with pytest.raises(ValueError, match="no derivative in forward mode"):
+        torch.func.jvp(lambda y: fusedmm.spmv(matrix, x, beta=1, y=y), (y,), (torch.ones_like(y),))
+    _, tangent = torch.func.jvp(lambda x: x + fusedmm.spmv(matrix, y.new_ones(15)).sum(), (x,), (x,))
+    assert torch.equal(tangent, x)
 
 
 def test_zeros_of_dia_are_no_entries(device):
@@ -135,7 +154,7 @@ def test_hyb_width(device):
 def test_sell_sorts_within_windows(device):
     lengths = [k % 7 for k in range(200)]
     adj = rows_of_lengths(lengths, 9, device)
-    for sigma in (1, 32, 64, 1000):
+    for sigma in (1, 32, 64, 1000, 2**70):
         matrix = formats.to_sell(adj, sigma=sigma)
         order = matrix.order.tolist()
         assert sorted(order) == list(range(200))
