@@ -64,6 +64,19 @@ def test_structure_is_scipys(name):
         assert torch.equal(loose.idx[c.ptr[i] : c.ptr[i + 1]].sort().values, c.idx[c.ptr[i] : c.ptr[i + 1]])
 
 
+def test_rows_of_few_columns_far_apart_are_sorted():
+    """Among 64 groups of 64 words of 64 columns up to 16 words are sorted by insertion, more by bits of bits."""
+    cols = 64**3
+    rows = torch.arange(41)
+    a = CSR.from_coo(rows.repeat(2), torch.cat([rows, rows * 0 + 1]), shape=(41, 41))
+    far = torch.cat([torch.randperm(cols)[:n] for n in range(41)])
+    b = CSR.from_coo(rows.repeat_interleave(rows), far, shape=(41, cols))
+    c, exact = fusedmm.spgemm(a, b), to_scipy(a) @ to_scipy(b)
+    exact.sort_indices()
+    assert torch.equal(c.ptr, torch.from_numpy(exact.indptr).long())
+    assert torch.equal(c.idx, torch.from_numpy(exact.indices))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_products(dtype, device):
