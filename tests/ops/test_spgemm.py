@@ -100,6 +100,15 @@ def test_patterns_count_as_ones(which):
         assert_product(c, a, b, algorithm)
 
 
+def test_two_patterns_give_float32_whatever_torchs_default_is():
+    a, b = (m.pattern() for m in pair("square"))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert fusedmm.spgemm(a, b).val.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("count", [511, 512, 513, 1024, 1025, 3000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_long_sums_of_constants(count, dtype):
@@ -265,7 +274,7 @@ REFUSED = {
     "heads": (
         lambda a, b: fusedmm.spgemm(a.with_values(torch.ones(a.nnz, 2)), b),
         ValueError,
-        r"a_val is \[60, 2\]",
+        r"the values of a are \[60, 2\]; a sparse product takes one number an entry",
     ),
     "no matrix": (lambda a, b: fusedmm.spgemm(a, "b"), TypeError, "cannot make a CSR of str"),
     "order": (lambda a, b: fusedmm.triple_product(a, b, b, order="up"), ValueError, "order must be auto"),
