@@ -3,7 +3,8 @@ values alone where the structure is known, beside torch's CSR @ CSR and scipy, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch import Tensor
 
 import fusedmm
 from benchmarks.case import random
+from benchmarks.hypergraph import traffic
 from benchmarks.jobs import Job, Options
 from benchmarks.trial import Step, Trial
-from fusedmm.ops.products import COLOURED, WANT
+from fusedmm.ops.products import COLOURED
 
 MOST = 3 * 10**8  # products; more are left out
 
@@ -33,7 +35,8 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
 
 
 def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
-    """Entries of the product, and what a share of the products is left when B's columns are packed in words."""
+    """Entries of the product; what share of the products is left when B's columns are packed in words; what share of
+    both phases the symbolic one takes; and on the CPU what lines of memory the schedule moves."""
     words = b.idx // 64
     first = torch.ones(b.nnz, dtype=torch.bool, device=words.device)
     first[1:] = words[1:] != words[:-1]
@@ -41,11 +44,21 @@ def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
     first[starts] = True
     before = torch.cat([first.new_zeros(1, dtype=torch.int64), first.cumsum(0)])
     runs = before[b.ptr[1:]] - before[b.ptr[:-1]]
-    ptr, _, _ = torch.ops.fusedmm._spgemm_symbolic(
-        a.ptr, a.idx, a.eid, a.plan, b.ptr, b.idx, b.eid, b.plan, b.shape[1], WANT["counts"]
-    )
     left = int(runs[a.idx.long()].sum()) / max(1, int(b.degree()[a.idx.long()].sum()))
-    return {"nnz_c": int(ptr[-1]), "compressed": round(left, 3)}
+    plan = fusedmm.spgemm_plan(a, b)
+    found, values = _least(lambda: fusedmm.spgemm_plan(a, b)), _least(lambda: plan(a.val, b.val))
+    facts = {"nnz_c": plan.c.nnz, "compressed": round(left, 3), "symbolic": round(found / (found + values), 3)}
+    return facts | (traffic(plan, a.val.element_size()) if a.device.type == "cpu" else {})
+
+
+def _least(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of seven runs."""
+    times = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str) -> list[Trial]:

@@ -15,6 +15,16 @@ EXTRAS = {
     "replay_us": "replayed, warm µs",
     "replay_cold_us": "replayed, cold µs",
 }
+FACTS = {  # of SpGEMM, as bench_spgemm.py has them
+    "products": "products",
+    "nnz_c": "entries of C",
+    "compressed": "left when packed",
+    "symbolic": "symbolic share",
+    "flops_per_double": "flops per double",
+    "reads_of_b": "reads of a line of B",
+    "b_kept": "B kept",
+    "sums_kept": "sums kept",
+}
 
 
 def summarize(cases: list[Document]) -> Document:
@@ -87,6 +97,11 @@ def markdown(document: Document) -> str:
             )
     lines += ["Everyone; warm: the least of up to 20 runs without a flush.", ""]
     lines += _table(["graph", "case", "contender", "median", "warm", "peak MiB", *extras.values()], rows)
+    facts = {k: v for k, v in FACTS.items() if any(k in c for c in cases)}
+    if facts:
+        of_graph = {c["graph"]: [f"{c[k]:,}" if k in c else "" for k in facts] for c in cases}
+        lines += ["What there is to do (docs/spgemm.md explains the columns):", ""]
+        lines += _table(["graph", *facts.values()], [[graph, *row] for graph, row in of_graph.items()])
     lines += _table(
         ["case", "geometric mean of speedups"], [[k, str(v)] for k, v in summary["geomean_speedup"].items()]
     )

@@ -25,6 +25,8 @@ enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
     SPARE = 8 << 20,    /* products that have a stage, at most: 32 MiB */
+    FEW_WORDS = 16,     /* words of a row that are sorted by insertion, at most, */
+    FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };
 
 /* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. */
@@ -153,11 +155,25 @@ FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at,
     return at;
 }
 
-/* Reads out the words that a row touched, in the order of columns or of touching. */
+/* Sorts a few words by insertion. */
+FMM_INLINE void sort_words(int32_t *words, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        const int32_t word = words[i];
+        int64_t at = i;
+        for (; at > 0 && words[at - 1] > word; at--) words[at] = words[at - 1];
+        words[at] = word;
+    }
+}
+
+/* Reads out the words that a row touched, in the order of columns or of touching. The second level
+ * of bits sorts them; a few words, whose bits may lie far apart there, are sorted by insertion. */
 static int32_t *read_row(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
                          const int32_t *end)
 {
-    if (!sorted) {
+    const bool few = touched <= room->few;
+    if (sorted && few) sort_words(room->touched, touched);
+    if (!sorted || few) {
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
         return at;
     }
@@ -223,6 +239,7 @@ static spgemm_bits bits_in(spgemm_memory *m, int64_t words)
     room.words = fmm_spgemm_take(m, words, sizeof *room.words);
     room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
     room.touched = fmm_spgemm_take(m, words + 1, sizeof *room.touched);
+    room.few = words / WORD / FEW_GROUPS < FEW_WORDS ? words / WORD / FEW_GROUPS : FEW_WORDS;
     return room;
 }
 

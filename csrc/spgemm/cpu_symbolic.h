@@ -9,6 +9,7 @@ enum { WORD = 64 }; /* columns in a word of bits */
 typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
     int32_t *touched;
+    int64_t few; /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
 
 typedef struct symbolic {

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fusedmm._fakes import fake
 from fusedmm._lib import algorithm_number, numbers_of, ops, raise_translated
-from fusedmm._torch_compat import writes_to
+from fusedmm._torch_compat import pytree, writes_to
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.structure import FLOATS, Half, outside
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
@@ -90,10 +90,15 @@ class SpGEMMPlan(Generic[M]):
     _writes: ClassVar[tuple[int, ...]] = ()  # ``_written`` when the plan was made
 
     def __post_init__(self) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and isinstance(self.schedule, Tensor):  # else a tree of something else
             object.__setattr__(self, "_writes", _written(self))
 
+    def _require_unwritten(self) -> None:
+        if not torch.compiler.is_compiling() and _written(self) != self._writes:
+            raise ValueError("spgemm: the plan is for another structure: a matrix was written to since it was made")
+
     def __getstate__(self) -> dict[str, Any]:
+        self._require_unwritten()  # a copy would not know
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -120,8 +125,7 @@ class SpGEMMPlan(Generic[M]):
         _require_values("b_val", b_val, self.b)
         if a_val is not None and b_val is not None and a_val.dtype != b_val.dtype:
             raise TypeError(f"spgemm: a_val is {a_val.dtype} and b_val {b_val.dtype}; they must be of one dtype")
-        if not torch.compiler.is_compiling() and _written(self) != self._writes:
-            raise ValueError("spgemm: the plan is for another structure: a matrix was written to since it was made")
+        self._require_unwritten()
         return self.c.with_values(_product((self, BY_C), a_val, b_val))
 
     def cache_transpose(self) -> SpGEMMPlan[M]:
@@ -136,7 +140,29 @@ class SpGEMMPlan(Generic[M]):
         return f"SpGEMMPlan([{rows}, {inner}] @ [{inner}, {cols}], nnz={self.c.nnz}, {self.algorithm}{mask})"
 
 
+PARTS = ("a", "b", "c", "schedule", "colours")  # what torch.export sees of a plan as an argument
+
+
+def _parts(plan: SpGEMMPlan[Any]) -> tuple[list[Any], tuple[bool, str]]:
+    return [getattr(plan, name) for name in PARTS], (plan.masked, plan.algorithm)
+
+
+def _parts_with_keys(plan: SpGEMMPlan[Any]) -> tuple[list[tuple[pytree.KeyEntry, Any]], tuple[bool, str]]:
+    children, rest = _parts(plan)
+    return [(pytree.GetAttrKey(name), part) for name, part in zip(PARTS, children, strict=True)], rest
+
+
 SpGEMMPlan.__module__ = "fusedmm"  # where pickles find it, whichever file it moves to
+torch.serialization.add_safe_globals([SpGEMMPlan])  # its state is tensors, matrices of tensors, and plain values
+pytree.register_pytree_node(
+    SpGEMMPlan,
+    _parts,
+    lambda children, rest: SpGEMMPlan(*children, *rest),
+    serialized_type_name="fusedmm.SpGEMMPlan",
+    flatten_with_keys_fn=_parts_with_keys,
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+)
 
 
 def _written(plan: SpGEMMPlan[M]) -> tuple[int, ...]:
@@ -148,8 +174,8 @@ def _require_values(name: str, val: Values, adj: Matrix) -> None:
     if val is None:
         return
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
-        found = getattr(val, "dtype", type(val).__name__)
-        raise TypeError(f"spgemm: {name} must be float32, float64, float16 or bfloat16, not {found}")
+        found = val.dtype if isinstance(val, Tensor) else type(val).__name__
+        raise TypeError(f"spgemm: {name} must be a tensor of float32, float64, float16 or bfloat16, not {found}")
     if val.layout != torch.strided:
         raise TypeError(f"spgemm: {name} must be a dense tensor, not {val.layout}")
     if val.device != adj.device:
@@ -171,7 +197,7 @@ class _Product(Formula):
         a, b, c = plan.a, plan.b, plan.c
         first, second = operands
         if first is None and second is None:
-            first = torch.ones(a.nnz, device=a.device)
+            first = torch.ones(a.nnz, dtype=torch.float32, device=a.device)
         given = [a.none if t is None else t for t in (first, second)]
         like = a.ptr
         try:
@@ -257,6 +283,10 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
         return outside(COMPILED, multiply, a, b, algorithm, sorted, mask)
     if algorithm in COLOURED:
         raise ValueError(f"spgemm: {algorithm} pays where a structure is used again: give it to fusedmm.spgemm_plan")
+    for name, adj in (("a", a), ("b", b)):
+        if adj.val is not None and adj.val.dim() != 1:
+            shape = list(adj.val.shape)
+            raise ValueError(f"spgemm: the values of {name} are {shape}; a sparse product takes one number an entry")
     return make_plan(a, b, algorithm, sorted, mask)(a.val, b.val)
 
 

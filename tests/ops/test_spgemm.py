@@ -64,6 +64,19 @@ def test_structure_is_scipys(name):
         assert torch.equal(loose.idx[c.ptr[i] : c.ptr[i + 1]].sort().values, c.idx[c.ptr[i] : c.ptr[i + 1]])
 
 
+def test_rows_of_few_columns_far_apart_are_sorted():
+    """Among 64 groups of 64 words of 64 columns up to 16 words are sorted by insertion, more by bits of bits."""
+    cols = 64**3
+    rows = torch.arange(41)
+    a = CSR.from_coo(rows.repeat(2), torch.cat([rows, rows * 0 + 1]), shape=(41, 41))
+    far = torch.cat([torch.randperm(cols)[:n] for n in range(41)])
+    b = CSR.from_coo(rows.repeat_interleave(rows), far, shape=(41, cols))
+    c, exact = fusedmm.spgemm(a, b), to_scipy(a) @ to_scipy(b)
+    exact.sort_indices()
+    assert torch.equal(c.ptr, torch.from_numpy(exact.indptr).long())
+    assert torch.equal(c.idx, torch.from_numpy(exact.indices))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_products(dtype, device):
@@ -85,6 +98,15 @@ def test_patterns_count_as_ones(which):
     for algorithm, c in products(a, b, "cpu"):
         assert c.val.dtype == (torch.float32 if which == "none" else torch.float64)
         assert_product(c, a, b, algorithm)
+
+
+def test_two_patterns_give_float32_whatever_torchs_default_is():
+    a, b = (m.pattern() for m in pair("square"))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert fusedmm.spgemm(a, b).val.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("count", [511, 512, 513, 1024, 1025, 3000])
@@ -252,7 +274,7 @@ REFUSED = {
     "heads": (
         lambda a, b: fusedmm.spgemm(a.with_values(torch.ones(a.nnz, 2)), b),
         ValueError,
-        r"a_val is \[60, 2\]",
+        r"the values of a are \[60, 2\]; a sparse product takes one number an entry",
     ),
     "no matrix": (lambda a, b: fusedmm.spgemm(a, "b"), TypeError, "cannot make a CSR of str"),
     "order": (lambda a, b: fusedmm.triple_product(a, b, b, order="up"), ValueError, "order must be auto"),

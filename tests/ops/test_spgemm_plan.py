@@ -1,6 +1,7 @@
 """Plans of sparse products: gradients of any order, other values, other structures, compiled code."""
 
 import copy
+import io
 import pickle
 
 import pytest
@@ -94,16 +95,19 @@ def test_other_structures_are_refused():
         plan(a.val, b.val[:, None].repeat(1, 2))
     with pytest.raises(TypeError, match="they must be of one dtype"):
         plan(a.val, b.val.double())
-    with pytest.raises(TypeError, match="a_val must be float32, float64, float16 or bfloat16, not CSR"):
+    with pytest.raises(TypeError, match=r"a_val must be a tensor of float32, float64, float16 or bfloat16, not CSR"):
         plan(a, b.val)
+    with pytest.raises(TypeError, match=r"a_val must be a tensor of .*, not ndarray"):
+        plan(a.val.numpy(), b.val)
     with pytest.raises(TypeError, match=r"not torch\.int64"):
         plan(a.val.long(), b.val)
     with pytest.raises(TypeError, match="b_val must be a dense tensor"):
         plan(a.val, b.val.to_sparse())
     assert_product(plan(a.val, b.val), a, b)
     a.idx[0] = (a.idx[0] + 1) % 50
-    with pytest.raises(ValueError, match="the plan is for another structure"):
-        plan(a.val, b.val)
+    for use in (lambda: plan(a.val, b.val), lambda: copy.deepcopy(plan), lambda: pickle.dumps(plan)):
+        with pytest.raises(ValueError, match="the plan is for another structure"):
+            use()
 
 
 def test_plans_are_frozen_copied_and_pickled():
@@ -115,6 +119,21 @@ def test_plans_are_frozen_copied_and_pickled():
     exact = plan(a.val, b.val).val
     for other in (copy.copy(plan), copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
         assert torch.equal(other(a.val, b.val).val, exact)
+    torch.save(plan, file := io.BytesIO())
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=True)(a.val, b.val).val, exact)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_exported_with_a_plan_as_argument(masked):
+    class Twice(torch.nn.Module):
+        def forward(self, plan, u, v):
+            return plan(u, v).val * 2
+
+    a, b = random_csr(20, 30, 60), random_csr(30, 25, 120)
+    plan = fusedmm.spgemm_plan(a, b, mask=random_csr(20, 25, 100) if masked else None).cache_transpose()
+    program = torch.export.export(Twice(), (plan, a.val, b.val)).module()
+    torch.testing.assert_close(program(plan, a.val, b.val), plan(a.val, b.val).val * 2)
 
 
 @pytest.mark.parametrize("masked", [False, True])
