@@ -64,13 +64,34 @@ def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[i
     return pair[0], pair[1]
 
 
+def require_dropout(layer: str, dropout: Any) -> None:
+    """A probability.
+
+    Raises:
+        TypeError: no number.
+        ValueError: a number outside [0, 1].
+    """
+    require_number(layer, "dropout", dropout)
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")
+
+
+def require_steps(layer: str, steps: Any) -> None:
+    """How many times a layer multiplies by its matrix: K, which may be 0.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: a negative one, or one of 2^31 or more.
+    """
+    if not isinstance(steps, int) or steps != 0:
+        require_size(layer, "K", steps)
+
+
 def require_attention(layer: str, out_channels: Any, heads: Any, dropout: Any, edge_dim: Any) -> None:
     """Checks the options that the attention layers share."""
     require_size(layer, "heads", heads)
     require_size(layer, "heads * out_channels", operator.index(heads) * operator.index(out_channels))
-    require_number(layer, "dropout", dropout)
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")
+    require_dropout(layer, dropout)
     if edge_dim is not None:
         require_size(layer, "edge_dim", edge_dim, lazy=True)
 

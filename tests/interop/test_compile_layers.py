@@ -130,6 +130,18 @@ def test_one_graph_is_refused_by_name():
             )
 
 
+@pytest.mark.parametrize("name", ["Graph", "LG", "SG", "APPNP", "TAG", "Cheb"])
+def test_one_graph_of_a_matrix_that_was_seen(name):
+    """One call without gradients is enough where the transpose is there."""
+    make, shape = LAYERS[name]
+    x, others = operands(shape)
+    layer, graph = make(), fusedmm.CSR.from_edge_index(EDGES, size=NODES).cache_transpose()
+    with torch.no_grad():
+        layer(x, graph, *others)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(step(compiled, x, graph, others), step(layer, x, graph, others))
+
+
 @pytest.mark.parametrize("fill, conv", in_turn(["mean", "add", "max", "min", 1.0], [nn.GATConv, nn.GATv2Conv]))
 def test_one_graph_with_loops_and_features_that_learn(fill, conv):
     """An encoder of edges before the layer, on a graph that has self loops already."""

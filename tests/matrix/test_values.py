@@ -26,7 +26,7 @@ ROWS = [
     if line.startswith("| `") and (cells := [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
     for call in re.findall(r"`([^`]+)`", cells[0])
 ]
-LAYERS = [row for row in ROWS if re.match(r"\w+Conv\(", row[0])]
+LAYERS = [row for row in ROWS if re.match(r"(\w+Conv|APPNP)\(", row[0])]
 CALLS = [row for row in ROWS if row not in LAYERS]
 
 NODES = 6
@@ -283,7 +283,7 @@ def graphs(device, val, features):
 
 def both(call, device):
     """How a layer runs on a line's operands; our layer, converted; PyG's, on the CPU; the operands on the device."""
-    made, arguments = re.fullmatch(r"(\w+Conv\(.*\))\((x, .*)\)", call).groups()
+    made, arguments = re.fullmatch(r"(\w+\(.*\))\((x, .*)\)", call).groups()
     given = {place: names(place, values(0).to(place)) for place in {device, "cpu"}}
     torch.manual_seed(7)
     peer = eval(made, vars(theirs) | given["cpu"]).double()  # on CUDA torch has no maximum of a sparse tensor

@@ -1,4 +1,4 @@
-"""What all eight layers are asked with: PyG's names and defaults, and bad sizes and inputs, each with a named error."""
+"""What all layers are asked with: PyG's names and defaults, and bad sizes and inputs, each with a named error."""
 
 import inspect
 
@@ -9,9 +9,14 @@ from support.small_graph import NODES, features, graph, weights
 
 F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
 NAMES = ["GCNConv", "SAGEConv", "GINConv", "GINEConv", "GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"]
-SIZED = [name for name in NAMES if name not in ("GINConv", "GINEConv", "AGNNConv")]
+NAMES += ["GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
+REST = {"APPNP": (3, 0.1), "ChebConv": (3,)}  # what has no default, behind the sizes
+UNSIZED = ["GINConv", "GINEConv", "AGNNConv", "LGConv", "APPNP"]
+SIZED = [name for name in NAMES if name not in UNSIZED]
 ATTENTION = ["GATConv", "GATv2Conv", "TransformerConv"]
-PAIRED = [name for name in NAMES if name not in ("GCNConv", "AGNNConv")]
+WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
+PAIRED = [name for name in NAMES if name not in WEIGHED or name == "GraphConv"]
+PAIRED.remove("AGNNConv")
 
 
 # ---- PyG's names and defaults: there is no difference, and so no list of reasons ----
@@ -53,7 +58,8 @@ def layer(name, size=F_IN, out_channels=F_OUT, module=ours, **options):
     """The layer, with sizes where it takes them."""
     if name in ("GINConv", "GINEConv"):
         return make(module, name, lambda: torch.nn.Linear(F_IN, F_OUT), **options)
-    return make(module, name, **options) if name == "AGNNConv" else make(module, name, size, out_channels, **options)
+    sizes = () if name in UNSIZED else (size, out_channels)
+    return make(module, name, *sizes, *REST.get(name, ()), **options)
 
 
 def sizes():
@@ -61,7 +67,7 @@ def sizes():
         for value in (0, -2, -1.5, "5", None):
             yield name, {"size": value}, "in_channels"
             yield name, {"out_channels": value}, "out_channels"
-        if name != "GCNConv":
+        if name in PAIRED:
             yield name, {"size": (5, 0)}, "in_channels"
             yield name, {"size": (5, 3, 2)}, "in_channels"
         yield name, {"out_channels": -1}, "out_channels"
@@ -75,6 +81,12 @@ def sizes():
             yield name, {"negative_slope": value}, "negative_slope"
     for name in ("GINConv", "GINEConv"):
         yield name, {"eps": "0"}, "eps"
+    for name in ("SGConv", "TAGConv"):
+        for value in (-1, 1.5, "2", None):
+            yield name, {"K": value}, "K"
+    for value in (-0.1, 1.1, "0.5"):
+        yield "APPNP", {"dropout": value}, "dropout"
+    yield "ChebConv", {"normalization": "row"}, "normalization"
     for name in [*ATTENTION, "GINEConv"]:
         for value in (0, -2, 2.0):
             yield name, {"edge_dim": value}, "edge_dim"
@@ -86,6 +98,7 @@ def sizes():
 def test_bad_sizes_are_named_when_the_layer_is_made(name, options, argument):
     value = options.get(argument, options.get("size"))
     is_number = isinstance(value, (int, tuple, torch.Tensor)) or (argument == "dropout" and isinstance(value, float))
+    is_number |= argument == "normalization"
     with pytest.raises(ValueError if is_number else TypeError, match=f"^{name}: {argument} must be ") as error:
         layer(name, **options)
     assert isinstance(value, (torch.Tensor, tuple)) or repr(value) in str(error.value)
@@ -125,7 +138,7 @@ def bad_features():
         yield name, {}, {"x": wide}, ValueError, "x has 6 features, in_channels is 5"
         yield name, {}, {"x": x.float()}, TypeError, "x is torch.float32, the parameters torch.float64"
         yield name, {"size": -1}, {"x": x.long()}, TypeError, "x must be float32"
-        if name != "GCNConv":
+        if name in PAIRED:
             yield name, {"size": (-1, -1)}, {"x": (x, x.long())}, TypeError, "x[1] must be float32"
             yield name, {"size": (F_IN, 2)}, {"x": x}, ValueError, "x has 5 features, in_channels is 2"
     for name in PAIRED:
@@ -148,10 +161,12 @@ def bad_edges():
     weight, attr = weights(graph()), features(40, D, seed=6)
     for value in (weight[:7], weight.repeat(2), weight[:, None].repeat(1, 2), weight[None], weight[0]):
         shape = str(list(value.shape))
-        yield "GCNConv", {}, {"edge_weight": value}, ValueError, f"edge_weight must be [40] or [40, 1], not {shape}"
+        for name in WEIGHED:
+            yield name, {}, {"edge_weight": value}, ValueError, f"edge_weight must be [40] or [40, 1], not {shape}"
         yield "GCNConv", {"normalize": False}, {"edge_weight": value}, ValueError, "edge_weight must be [40] or"
-    yield "GCNConv", {}, {"edge_weight": weight.long()}, TypeError, "edge_weight must be floating-point, not torch.int"
-    yield "GCNConv", {}, {"edge_weight": [1.0] * 40}, TypeError, "edge_weight must be a tensor, not list"
+    for name in WEIGHED:
+        yield name, {}, {"edge_weight": weight.long()}, TypeError, "edge_weight must be floating-point, not torch.int"
+        yield name, {}, {"edge_weight": [1.0] * 40}, TypeError, "edge_weight must be a tensor, not list"
     for name in [*ATTENTION, "GINEConv"]:
         edged = {"edge_dim": D}
         yield (

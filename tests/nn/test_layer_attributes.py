@@ -22,7 +22,14 @@ ARGS = {
     "GATv2Conv": (F, F),
     "TransformerConv": (F, F),
     "AGNNConv": (),
+    "GraphConv": (F, F),
+    "LGConv": (),
+    "SGConv": (F, F),
+    "APPNP": (3, 0.1),
+    "TAGConv": (F, F),
+    "ChebConv": (F, F, 3),
 }
+WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 VALUES = {"aggr": "max", "flow": "target_to_source", "node_dim": 1, "decomposed_layers": 2}
 
 
@@ -151,6 +158,12 @@ HONOURED = [
     *((name, {"edge_dim": D}, "fill_value", "max") for name in ("GATConv", "GATv2Conv")),
     *((name, {}, "dropout", 1.0) for name in ("GATConv", "GATv2Conv", "TransformerConv")),
     ("GATv2Conv", {}, "share_weights", True),
+    *((name, {}, "normalize", False) for name in ("LGConv", "APPNP", "TAGConv")),
+    *((name, {}, "add_self_loops", False) for name in ("SGConv", "APPNP")),
+    *((name, {}, "K", 2) for name in ("SGConv", "APPNP")),
+    ("APPNP", {}, "alpha", 0.7),
+    ("APPNP", {}, "dropout", 1.0),
+    ("ChebConv", {}, "normalization", "rw"),
     ("TransformerConv", {}, "root_weight", False),
     ("TransformerConv", {"heads": 2, "root_weight": False}, "concat", False),
 ]
@@ -160,7 +173,7 @@ HONOURED = [
 def test_what_is_honoured_counts_from_the_next_call_on(name, options, attribute, value, device):
     args = inputs(name, device, "edge_dim" in options)
     weighted = [*args, weights(args[1].cpu()).to(device)]
-    for given in (args, weighted) if name == "GCNConv" else (args,):
+    for given in (args, weighted) if name in WEIGHED else (args,):
         mine, peer = (layer(name, module, device, **options) for module in (ours, theirs))
         before = mine(*given)
         for one in (mine, peer):

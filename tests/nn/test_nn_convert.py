@@ -38,6 +38,12 @@ LAYERS = {
     "transformer": lambda: pyg.TransformerConv(F_IN, F_OUT, 3, beta=True, edge_dim=D),
     "transformer merged": lambda: pyg.TransformerConv(F_IN, F_OUT, 3, concat=False, bias=False, root_weight=False),
     "agnn": lambda: pyg.AGNNConv(),
+    "graph": lambda: pyg.GraphConv((F_IN, F_IN), F_OUT, aggr="max", bias=False),
+    "lg": lambda: pyg.LGConv(normalize=False),
+    "sg": lambda: pyg.SGConv(F_IN, F_OUT, K=2, add_self_loops=False),
+    "appnp": lambda: pyg.APPNP(3, 0.2, add_self_loops=False, aggr="mean"),
+    "tag": lambda: pyg.TAGConv(F_IN, F_OUT, K=2, bias=False),
+    "cheb": lambda: pyg.ChebConv(F_IN, F_OUT, 3, normalization=None),
     "agnn constant": lambda: pyg.AGNNConv(requires_grad=False, add_self_loops=False),
 }
 
@@ -90,7 +96,7 @@ class Mixed(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.first = pyg.GATConv(F_IN, F_OUT, 2, dropout=0.6)
-        self.blocks = torch.nn.ModuleList([pyg.GCNConv(8, 8), pyg.ChebConv(8, 8, 2)])
+        self.blocks = torch.nn.ModuleList([pyg.GCNConv(8, 8), pyg.ARMAConv(8, 8)])
         self.named = torch.nn.ModuleDict({"again": self.blocks[0], "last": pyg.TransformerConv(8, F_OUT)})
         self.head = pyg.Sequential("x, edge_index", [(pyg.SAGEConv(F_OUT, F_OUT), "x, edge_index -> x")])
 
@@ -115,8 +121,8 @@ def test_a_model_in_place(device):
         "named.last": "TransformerConv",
         "head.module_0": "SAGEConv",
     }
-    assert done.left == {"blocks.1": "there is no ChebConv here"}
-    assert str(done).splitlines()[-1] == "blocks.1: left, there is no ChebConv here"
+    assert done.left == {"blocks.1": "there is no ARMAConv here"}
+    assert str(done).splitlines()[-1] == "blocks.1: left, there is no ARMAConv here"
     assert model.named["again"] is model.blocks[0] and isinstance(model.blocks[0], ours.GCNConv)
     assert list(model.state_dict()) == names and not model.first.att_src.requires_grad
     torch.testing.assert_close(results(model, inputs), expected, rtol=1e-10, atol=1e-12)
@@ -256,7 +262,7 @@ def explained():
         (lambda: pyg.GCNConv(F_IN, F_OUT, node_dim=0), "GCNConv: node_dim must be -2"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, decomposed_layers=2), "decomposed_layers is not supported"),
         (lambda: Changed(F_IN, F_OUT), "a subclass of GATConv, whose changes would be lost"),
-        (lambda: pyg.SuperGATConv(F_IN, F_OUT), "there is no SuperGATConv here"),
+        (lambda: pyg.FeaStConv(F_IN, F_OUT), "there is no FeaStConv here"),
         (hooked, "it has hooks"),
         (watched, "it has hooks"),
         (within, "its lin has hooks"),

@@ -136,6 +136,12 @@ def calls() -> Calls:
             {"edge_attr": numbers(NNZ, 3)},
         ),
         "AGNNConv": (lambda: nn.AGNNConv(), {}),
+        "GraphConv": (lambda: nn.GraphConv(FEAT, 4), {"edge_weight": val}),
+        "LGConv": (lambda: nn.LGConv(), {"edge_weight": val.abs()}),
+        "SGConv": (lambda: nn.SGConv(FEAT, 4), {"edge_weight": val.abs()}),
+        "APPNP": (lambda: nn.APPNP(2, 0.1), {"edge_weight": val.abs()}),
+        "TAGConv": (lambda: nn.TAGConv(FEAT, 4, K=2), {"edge_weight": val.abs()}),
+        "ChebConv": (lambda: nn.ChebConv(FEAT, 4, 3), {"edge_weight": val.abs()}),
     }
     for name, (make, carried) in layers.items():
         given(name, lambda here, m=make, **t: layer(m, here.device)(**t), x=x, edge_index=edges, **carried)

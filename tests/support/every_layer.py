@@ -25,4 +25,10 @@ LAYERS = {  # what makes a layer, and the shape of what its edges carry
     "GATv2": (lambda: nn.GATv2Conv(4, 4), None),
     "Transformer": (lambda: nn.TransformerConv(4, 4), None),
     "AGNN": (lambda: nn.AGNNConv(), None),
+    "Graph": (lambda: nn.GraphConv(4, 4), (5,)),
+    "LG": (lambda: nn.LGConv(), None),
+    "SG": (lambda: nn.SGConv(4, 4, K=2), None),
+    "APPNP": (lambda: nn.APPNP(2, 0.1), None),
+    "TAG": (lambda: nn.TAGConv(4, 4, K=2), None),
+    "Cheb": (lambda: nn.ChebConv(4, 4, 3), None),
 }

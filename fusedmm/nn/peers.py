@@ -1,0 +1,92 @@
+"""What makes a layer of ours of PyG's, without its parameters: by the options that PyG's layers keep as attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.nn.parameter import Parameter
+
+from fusedmm.nn.aggr import FUSED
+from fusedmm.nn.agnn_conv import AGNNConv
+from fusedmm.nn.appnp import APPNP
+from fusedmm.nn.cheb_conv import ChebConv
+from fusedmm.nn.gat_conv import GATConv
+from fusedmm.nn.gatv2_conv import GATv2Conv
+from fusedmm.nn.gcn_conv import GCNConv
+from fusedmm.nn.gin_conv import GINConv, GINEConv
+from fusedmm.nn.graph_conv import GraphConv
+from fusedmm.nn.layer import Layer
+from fusedmm.nn.lg_conv import LGConv
+from fusedmm.nn.sage_conv import SAGEConv
+from fusedmm.nn.sg_conv import SGConv
+from fusedmm.nn.tag_conv import TAGConv
+from fusedmm.nn.transformer_conv import TransformerConv
+
+Make = Callable[[Any], Layer]
+SIZES = "in_channels out_channels "
+BASE = "aggr flow node_dim"  # attributes of PyG's base class that ours may refuse
+
+
+def _by(kind: type[Layer], options: str, bias: str = "", base: str = BASE) -> Make:
+    """Makes a layer by the attributes of PyG's that its options are named after; bias is where a bias would be."""
+
+    def make(peer: Any) -> Layer:
+        given = {name: getattr(peer, name) for name in (*options.split(), *base.split())}
+        if bias:
+            given["bias"] = attrgetter(bias)(peer) is not None
+        return kind(**given)
+
+    return make
+
+
+def _sage(peer: Any) -> SAGEConv:
+    aggr = peer.aggr if isinstance(peer.aggr, str) and peer.aggr in FUSED else peer.aggr_module
+    layer = SAGEConv(
+        peer.in_channels, peer.out_channels, aggr, peer.normalize, peer.root_weight, peer.project,
+        peer.lin_l.bias is not None, flow=peer.flow, node_dim=peer.node_dim,
+    )  # fmt: skip
+    vars(layer)["aggr"] = peer.aggr
+    return layer
+
+
+def _base(peer: Any) -> dict[str, Any]:
+    return {name: getattr(peer, name) for name in BASE.split()}
+
+
+def _gin(peer: Any) -> GINConv:
+    return GINConv(torch.nn.Identity(), peer.initial_eps, isinstance(peer.eps, Parameter), **_base(peer))
+
+
+def _gine(peer: Any) -> GINEConv:
+    lin = peer.lin
+    nn = torch.nn.Identity() if lin is None else torch.nn.Linear(lin.out_channels, 1)
+    edge_dim = None if lin is None else lin.in_channels
+    return GINEConv(nn, peer.initial_eps, isinstance(peer.eps, Parameter), edge_dim, **_base(peer))
+
+
+def _cheb(peer: Any) -> ChebConv:
+    sizes = peer.in_channels, peer.out_channels, len(peer.lins)
+    return ChebConv(*sizes, peer.normalization, peer.bias is not None, **_base(peer))
+
+
+ATTENDS = SIZES + "heads concat dropout edge_dim "
+WITH_LOOPS = ATTENDS + "negative_slope add_self_loops fill_value residual "
+LAYERS: dict[str, Make] = {  # by where PyG has a layer
+    "gcn_conv.GCNConv": _by(GCNConv, SIZES + "improved cached add_self_loops normalize", "bias"),
+    "sage_conv.SAGEConv": _sage,
+    "gin_conv.GINConv": _gin,
+    "gin_conv.GINEConv": _gine,
+    "gat_conv.GATConv": _by(GATConv, WITH_LOOPS, "bias"),
+    "gatv2_conv.GATv2Conv": _by(GATv2Conv, WITH_LOOPS + "share_weights", "bias"),
+    "transformer_conv.TransformerConv": _by(TransformerConv, ATTENDS + "beta root_weight", "lin_key.bias"),
+    "agnn_conv.AGNNConv": _by(AGNNConv, "requires_grad add_self_loops"),
+    "graph_conv.GraphConv": _by(GraphConv, SIZES, "lin_rel.bias"),
+    "lg_conv.LGConv": _by(LGConv, "normalize"),
+    "sg_conv.SGConv": _by(SGConv, SIZES + "K cached add_self_loops", "lin.bias"),
+    "appnp.APPNP": _by(APPNP, "K alpha dropout cached add_self_loops normalize"),
+    "tag_conv.TAGConv": _by(TAGConv, SIZES + "K normalize", "bias"),
+    "cheb_conv.ChebConv": _cheb,
+}
