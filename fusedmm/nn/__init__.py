@@ -10,6 +10,7 @@ from fusedmm.nn.gcn_conv import GCNConv
 from fusedmm.nn.gin_conv import GINConv, GINEConv
 from fusedmm.nn.graph_conv import GraphConv
 from fusedmm.nn.lg_conv import LGConv
+from fusedmm.nn.rgcn_conv import FastRGCNConv, RGCNConv
 from fusedmm.nn.sage_conv import SAGEConv
 from fusedmm.nn.sg_conv import SGConv
 from fusedmm.nn.tag_conv import TAGConv
@@ -20,6 +21,7 @@ __all__ = [
     "AGNNConv",
     "ChebConv",
     "Conversion",
+    "FastRGCNConv",
     "GATConv",
     "GATv2Conv",
     "GCNConv",
@@ -27,6 +29,7 @@ __all__ = [
     "GINEConv",
     "GraphConv",
     "LGConv",
+    "RGCNConv",
     "SAGEConv",
     "SGConv",
     "TAGConv",

@@ -18,9 +18,11 @@ MAPPED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)  # what a linear
 BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}
 
 
-def require_options(layer: str, options: dict[str, Any]) -> None:
-    """Refuses options of PyG's base class whose values are not the defaults."""
+def require_options(layer: str, options: dict[str, Any], node_dim: int = -2) -> None:
+    """Refuses options of PyG's base class whose values are not the defaults, or the node_dim that PyG's layer has."""
     for name, value in options.items():
+        if name == "node_dim" and type(value) is int and value == node_dim:
+            continue
         if name not in BASE_OPTIONS:
             raise ValueError(f"{layer}: the option {name} is not supported")
         if value != BASE_OPTIONS[name] and not (name == "aggr_kwargs" and value == {}):
@@ -53,13 +55,13 @@ def require_number(layer: str, name: str, value: Any) -> float:
     return structure.require_number(f"{layer}: {name}", value, torch.float32)
 
 
-def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[int, int]:
-    """F of sources and of targets; the sizes are positive, or -1 for those of inputs."""
+def require_channels(layer: str, in_channels: Any, out_channels: Any, lazy: bool = True) -> tuple[int, int]:
+    """F of sources and of targets; the sizes are positive, or -1 for those of inputs where they may be open."""
     pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
     if len(pair) != 2:
         raise ValueError(f"{layer}: in_channels must be an integer or a pair, not {in_channels!r}")
     for size in pair:
-        require_size(layer, "in_channels", size, lazy=True)
+        require_size(layer, "in_channels", size, lazy)
     require_size(layer, "out_channels", out_channels)
     return pair[0], pair[1]
 
@@ -155,6 +157,15 @@ def require_mapped(layer: str, name: str, x: Tensor, lin: Any, size: str, times:
     weight = lin._parameters.get("weight")  # not there, where it is a function of others, as in pruning
     if weight is None:
         return
+    require_like(layer, name, x, weight)
+
+
+def require_like(layer: str, name: str, x: Tensor, weight: Tensor) -> None:
+    """x has the device and, but for autocast, the dtype of a parameter.
+
+    Raises:
+        TypeError: it has another.
+    """
     if x.device != weight.device:
         raise TypeError(f"{layer}: {name} is on {x.device}, the parameters on {weight.device}")
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):

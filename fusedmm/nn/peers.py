@@ -20,6 +20,7 @@ from fusedmm.nn.gin_conv import GINConv, GINEConv
 from fusedmm.nn.graph_conv import GraphConv
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.lg_conv import LGConv
+from fusedmm.nn.rgcn_conv import FastRGCNConv, RGCNConv
 from fusedmm.nn.sage_conv import SAGEConv
 from fusedmm.nn.sg_conv import SGConv
 from fusedmm.nn.tag_conv import TAGConv
@@ -30,13 +31,15 @@ SIZES = "in_channels out_channels "
 BASE = "aggr flow node_dim"  # attributes of PyG's base class that ours may refuse
 
 
-def _by(kind: type[Layer], options: str, bias: str = "", base: str = BASE) -> Make:
-    """Makes a layer by the attributes of PyG's that its options are named after; bias is where a bias would be."""
+def _by(kind: type[Layer], options: str, base: str = BASE, **present: str) -> Make:
+    """Makes a layer by the attributes of PyG's that its options are named after.
+
+    present: where PyG's layer has what an option, such as bias, asks for.
+    """
 
     def make(peer: Any) -> Layer:
         given = {name: getattr(peer, name) for name in (*options.split(), *base.split())}
-        if bias:
-            given["bias"] = attrgetter(bias)(peer) is not None
+        given |= {name: attrgetter(where)(peer) is not None for name, where in present.items()}
         return kind(**given)
 
     return make
@@ -74,19 +77,22 @@ def _cheb(peer: Any) -> ChebConv:
 
 ATTENDS = SIZES + "heads concat dropout edge_dim "
 WITH_LOOPS = ATTENDS + "negative_slope add_self_loops fill_value residual "
+RELATIONS = SIZES + "num_relations num_bases num_blocks is_sorted "
 LAYERS: dict[str, Make] = {  # by where PyG has a layer
-    "gcn_conv.GCNConv": _by(GCNConv, SIZES + "improved cached add_self_loops normalize", "bias"),
+    "gcn_conv.GCNConv": _by(GCNConv, SIZES + "improved cached add_self_loops normalize", bias="bias"),
     "sage_conv.SAGEConv": _sage,
     "gin_conv.GINConv": _gin,
     "gin_conv.GINEConv": _gine,
-    "gat_conv.GATConv": _by(GATConv, WITH_LOOPS, "bias"),
-    "gatv2_conv.GATv2Conv": _by(GATv2Conv, WITH_LOOPS + "share_weights", "bias"),
-    "transformer_conv.TransformerConv": _by(TransformerConv, ATTENDS + "beta root_weight", "lin_key.bias"),
+    "gat_conv.GATConv": _by(GATConv, WITH_LOOPS, bias="bias"),
+    "gatv2_conv.GATv2Conv": _by(GATv2Conv, WITH_LOOPS + "share_weights", bias="bias"),
+    "transformer_conv.TransformerConv": _by(TransformerConv, ATTENDS + "beta root_weight", bias="lin_key.bias"),
     "agnn_conv.AGNNConv": _by(AGNNConv, "requires_grad add_self_loops"),
-    "graph_conv.GraphConv": _by(GraphConv, SIZES, "lin_rel.bias"),
+    "graph_conv.GraphConv": _by(GraphConv, SIZES, bias="lin_rel.bias"),
     "lg_conv.LGConv": _by(LGConv, "normalize"),
-    "sg_conv.SGConv": _by(SGConv, SIZES + "K cached add_self_loops", "lin.bias"),
+    "sg_conv.SGConv": _by(SGConv, SIZES + "K cached add_self_loops", bias="lin.bias"),
     "appnp.APPNP": _by(APPNP, "K alpha dropout cached add_self_loops normalize"),
-    "tag_conv.TAGConv": _by(TAGConv, SIZES + "K normalize", "bias"),
+    "tag_conv.TAGConv": _by(TAGConv, SIZES + "K normalize", bias="bias"),
     "cheb_conv.ChebConv": _cheb,
+    "rgcn_conv.RGCNConv": _by(RGCNConv, RELATIONS, bias="bias", root_weight="root"),
+    "rgcn_conv.FastRGCNConv": _by(FastRGCNConv, RELATIONS, bias="bias", root_weight="root"),
 }

@@ -98,6 +98,7 @@ def names(device, val, order=None):
         "t": random(3, seed=3).to(device) - 0.5,
         "w": random(row.numel(), seed=4).to(device),
         "e": random(row.numel(), 3, seed=5).to(device),
+        "r": torch.arange(row.numel(), device=device) % 2,
         "m": lambda: torch.nn.Linear(3, 2),
         "presets": presets,
         "torch": torch,
@@ -198,7 +199,7 @@ def needs_kernel(call, device):
 def test_the_table_knows_the_formula_of_every_call_that_uses_values():
     assert {call for call, what in CALLS if what == "used"} == set(FORMULAS)
     assert {what for _, what in CALLS} == {"used", "refused", "replaced", "kept", "structure"}
-    assert {what for _, what in LAYERS} == {"PyG: used", "PyG: no part", "PyG: refused", "replaced"}
+    assert {what for _, what in LAYERS} == {"PyG: used", "PyG: no part", "PyG: refused", "no part", "replaced"}
     assert len(set(ROWS)) == len(ROWS)
 
 

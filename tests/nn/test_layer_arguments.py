@@ -10,7 +10,14 @@ from support.small_graph import NODES, features, graph, weights
 F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
 NAMES = ["GCNConv", "SAGEConv", "GINConv", "GINEConv", "GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"]
 NAMES += ["GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
-REST = {"APPNP": (3, 0.1), "ChebConv": (3,)}  # what has no default, behind the sizes
+RELATED = ["RGCNConv", "FastRGCNConv"]  # whose x may be integers
+NAMES += RELATED
+REST = {
+    "APPNP": (3, 0.1),
+    "ChebConv": (3,),
+    "RGCNConv": (3,),
+    "FastRGCNConv": (3,),
+}  # what has no default, behind the sizes
 UNSIZED = ["GINConv", "GINEConv", "AGNNConv", "LGConv", "APPNP"]
 SIZED = [name for name in NAMES if name not in UNSIZED]
 ATTENTION = ["GATConv", "GATv2Conv", "TransformerConv"]
@@ -38,7 +45,7 @@ def test_options_of_the_base_class_with_their_defaults(name):
     options = {k: p.default for k, p in base.items() if k not in ("self", "aggr")}
     assert set(options) == {"aggr_kwargs", "flow", "node_dim", "decomposed_layers"}
     assert repr(layer(name, **options)) == repr(layer(name))
-    attends = name in (*ATTENTION, "AGNNConv")
+    attends = name in (*ATTENTION, "AGNNConv", *RELATED)
     if attends:
         assert make(theirs, "GATConv", F_IN, F_OUT).node_dim == 0 and repr(layer(name, node_dim=0)) == repr(layer(name))
     for k, value in {
@@ -112,13 +119,14 @@ def given(name, edge_dim=None):
     inputs = {"x": features(NODES, F_IN), "edge_index": graph()}
     if name == "GINEConv" or edge_dim is not None:
         inputs["edge_attr"] = features(40, edge_dim or F_IN, seed=6)
-    return inputs
+    return inputs | ({"edge_type": torch.arange(40) % 3} if name in RELATED else {})
 
 
-def pair():
+def pair(name=None):
     edge_index = graph()
     edge_index[1] %= 5
-    return {"x": (features(NODES, F_IN), features(TARGETS, F_IN, seed=5)), "edge_index": edge_index}
+    inputs = {"x": (features(NODES, F_IN), features(TARGETS, F_IN, seed=5)), "edge_index": edge_index}
+    return inputs | ({"edge_type": torch.arange(40) % 3} if name in RELATED else {})
 
 
 def bad_features():
@@ -126,33 +134,40 @@ def bad_features():
     x = features(NODES, F_IN)
     for name in NAMES:
         floats = "x must be float32, float64, float16 or bfloat16, not torch."
-        yield name, {}, {"x": x.long()}, TypeError, floats + "int64"
+        if name in RELATED:
+            yield name, {}, {"x": x.long()}, ValueError, "x must have 1 dimension, not 2"
+        else:
+            yield name, {}, {"x": x.long()}, TypeError, floats + "int64"
+            yield name, {}, {"x": None}, TypeError, "x must be a tensor, not NoneType"
         yield name, {}, {"x": x > 0}, TypeError, floats + "bool"
         yield name, {}, {"x": x.cfloat()}, TypeError, floats + "complex64"
         yield name, {}, {"x": x[0]}, ValueError, "x must be [nodes, F]"
         yield name, {}, {"x": x[None, None]}, ValueError, "x must be [nodes, F]"
-        yield name, {}, {"x": None}, TypeError, "x must be a tensor, not NoneType"
         yield name, {}, {"x": x.numpy()}, TypeError, "x must be a tensor, not ndarray"
     for name in SIZED:
         wide = features(NODES, F_IN + 1)
         yield name, {}, {"x": wide}, ValueError, "x has 6 features, in_channels is 5"
         yield name, {}, {"x": x.float()}, TypeError, "x is torch.float32, the parameters torch.float64"
+        if name in RELATED:
+            continue
         yield name, {"size": -1}, {"x": x.long()}, TypeError, "x must be float32"
         if name in PAIRED:
             yield name, {"size": (-1, -1)}, {"x": (x, x.long())}, TypeError, "x[1] must be float32"
             yield name, {"size": (F_IN, 2)}, {"x": x}, ValueError, "x has 5 features, in_channels is 2"
     for name in PAIRED:
         source, target = pair()["x"]
-        yield name, {}, {"x": (source.int(), target)}, TypeError, "x[0] must be float32"
-        yield name, {}, {"x": (source, target.int())}, TypeError, "x[1] must be float32"
-        yield name, {}, {"x": (None, target)}, TypeError, "x[0] must be a tensor, not NoneType"
-        yield name, {}, {"x": (source,)}, ValueError, "x must be a tensor or a pair, not 1 of them"
         wide = (source[:, :3], target), (source, target[:, :3])
         if name in SIZED:
             yield name, {}, {"x": wide[0]}, ValueError, "x[0] has 3 features, in_channels is 5"
             yield name, {}, {"x": wide[1]}, ValueError, "x[1] has 3 features, in_channels is 5"
         else:
             yield name, {}, {"x": wide[1]}, ValueError, "x[0] has 5 features and x[1] 3, which are added"
+        if name in RELATED:
+            continue
+        yield name, {}, {"x": (source.int(), target)}, TypeError, "x[0] must be float32"
+        yield name, {}, {"x": (source, target.int())}, TypeError, "x[1] must be float32"
+        yield name, {}, {"x": (None, target)}, TypeError, "x[0] must be a tensor, not NoneType"
+        yield name, {}, {"x": (source,)}, ValueError, "x must be a tensor or a pair, not 1 of them"
     yield "SAGEConv", {"project": True}, {"x": x[:, :3]}, ValueError, "x has 3 features, in_channels is 5"
     yield "SAGEConv", {"aggr": ["mean", "max"]}, {"x": x[:, :3]}, ValueError, "x has 3 features, in_channels is 5"
 
@@ -190,7 +205,7 @@ def bad_edges():
 @pytest.mark.parametrize("name, options, bad, kind, text", [*bad_features(), *bad_edges()])
 def test_bad_inputs_are_named_and_the_next_call_works(name, options, bad, kind, text, device):
     mine, fresh = on(device, (layer(name, **options), layer(name, **options)))
-    good = pair() if isinstance(bad.get("x"), tuple) else given(name, D if "edge_attr" in bad else None)
+    good = pair(name) if isinstance(bad.get("x"), tuple) else given(name, D if "edge_attr" in bad else None)
     if name == "GINEConv":
         good.setdefault("edge_attr", features(40, F_IN, seed=6))
     good, bad = on(device, (good, bad))

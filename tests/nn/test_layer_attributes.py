@@ -28,7 +28,10 @@ ARGS = {
     "APPNP": (3, 0.1),
     "TAGConv": (F, F),
     "ChebConv": (F, F, 3),
+    "RGCNConv": (F, F, 3),
+    "FastRGCNConv": (F, F, 3),
 }
+RELATED = ["RGCNConv", "FastRGCNConv"]
 WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 VALUES = {"aggr": "max", "flow": "target_to_source", "node_dim": 1, "decomposed_layers": 2}
 
@@ -39,7 +42,8 @@ def layer(name, module=ours, device="cpu", **options):
 
 def inputs(name, device="cpu", edged=False):
     attr = [features(40, F if name == "GINEConv" else D)] if edged or name == "GINEConv" else []
-    return on(device, [features(NODES, F), graph(), *attr])
+    types = [torch.arange(40) % 3] if name in RELATED else []
+    return on(device, [features(NODES, F), graph(), *attr, *types])
 
 
 @pytest.mark.parametrize("attribute", FIXED)

@@ -44,12 +44,18 @@ LAYERS = {
     "appnp": lambda: pyg.APPNP(3, 0.2, add_self_loops=False, aggr="mean"),
     "tag": lambda: pyg.TAGConv(F_IN, F_OUT, K=2, bias=False),
     "cheb": lambda: pyg.ChebConv(F_IN, F_OUT, 3, normalization=None),
+    "rgcn": lambda: pyg.RGCNConv((F_IN, F_IN), F_OUT, 3, aggr="max", bias=False),
+    "rgcn bases": lambda: pyg.RGCNConv(F_IN, F_OUT, 3, num_bases=2, root_weight=False),
+    "fast rgcn": lambda: pyg.FastRGCNConv(F_IN, 10, 3, num_blocks=5),
     "agnn constant": lambda: pyg.AGNNConv(requires_grad=False, add_self_loops=False),
 }
 
 
 def given(layer):
     edged = isinstance(layer, pyg.GINEConv) or getattr(layer, "edge_dim", None) is not None
+    if isinstance(layer, pyg.RGCNConv):
+        x = features(NODES, F_IN)
+        return [x if layer.in_channels == F_IN else (x, x), graph(), torch.arange(40) % 3]
     size = F_IN if isinstance(layer, pyg.GINEConv) and layer.lin is None else D
     return [features(NODES, F_IN), graph(), *([features(40, size)] if edged else [])]
 

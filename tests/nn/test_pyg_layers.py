@@ -59,17 +59,20 @@ LAYERS = {
     "TAG": sized("TAGConv"),
     "TAG mean": sized("TAGConv", aggr="mean", normalize=False),
     "Cheb": sized("ChebConv", K=3),
+    "RGCN": sized("RGCNConv", num_relations=3),
+    "RGCN bases": sized("FastRGCNConv", num_relations=3, num_bases=2, aggr="add"),
     "Cheb rw": sized("ChebConv", K=3, normalization="rw", aggr="min"),
 }
-EDGED = ["GINE", "GAT edges", "GATv2 edges", "Transformer edges"]
+RELATED = ["RGCN", "RGCN bases"]
+EDGED = [*RELATED, "GINE", "GAT edges", "GATv2 edges", "Transformer edges"]
 WEIGHED = ["GCN", "Graph", "Graph max", "LG", "SG", "APPNP", "TAG", "TAG mean", "Cheb", "Cheb rw"]  # take edge weights
 BATCHED = [*WEIGHED, "SAGE", "SAGE pool", "GIN", "GINE"]  # take a batch of features on one graph
-UNMAPPED = ["AGNN", "LG", "APPNP"]  # have no maps
+UNMAPPED = ["AGNN", "LG", "APPNP", *RELATED]  # have no maps
 PAIRED = [name for name in LAYERS if name not in WEIGHED or "Graph" in name]
 PAIRED.remove("AGNN")
 ALONE = ["SAGE", "SAGE pool", "GIN", "GINE", "GAT"]  # whose targets may have no features
 # PyG's TAGConv and ChebConv call their maps in a way that leaves the size open.
-LAZY = [name for name in LAYERS if name.split()[0] not in ("GIN", "GINE", "TAG", "Cheb", *UNMAPPED)]
+LAZY = [name for name in LAYERS if name.split()[0] not in ("GIN", "GINE", "TAG", "Cheb", "RGCN", *UNMAPPED)]
 ATTENTION = ["GAT", "GAT edges", "GATv2", "GATv2 edges", "Transformer", "Transformer edges"]
 
 
@@ -88,6 +91,9 @@ def both(name, device="cpu", *args, **options):
 
 
 def edge_attr(name, count):
+    """What edges carry: features, or a type."""
+    if name in RELATED:
+        return [torch.arange(count) % 3]
     return [features(count, D, seed=6)] if name in EDGED else []
 
 

@@ -136,6 +136,7 @@ def calls() -> Calls:
             {"edge_attr": numbers(NNZ, 3)},
         ),
         "AGNNConv": (lambda: nn.AGNNConv(), {}),
+        "RGCNConv": (lambda: nn.RGCNConv(FEAT, 4, 3), {"edge_type": torch.arange(NNZ) % 3}),
         "GraphConv": (lambda: nn.GraphConv(FEAT, 4), {"edge_weight": val}),
         "LGConv": (lambda: nn.LGConv(), {"edge_weight": val.abs()}),
         "SGConv": (lambda: nn.SGConv(FEAT, 4), {"edge_weight": val.abs()}),
