@@ -7,9 +7,12 @@ from fusedmm.nn.convert import Conversion, convert
 from fusedmm.nn.gat_conv import GATConv
 from fusedmm.nn.gatv2_conv import GATv2Conv
 from fusedmm.nn.gcn_conv import GCNConv
+from fusedmm.nn.gen_conv import GENConv
 from fusedmm.nn.gin_conv import GINConv, GINEConv
 from fusedmm.nn.graph_conv import GraphConv
 from fusedmm.nn.lg_conv import LGConv
+from fusedmm.nn.pna_conv import PNAConv
+from fusedmm.nn.res_gated_graph_conv import ResGatedGraphConv
 from fusedmm.nn.rgcn_conv import FastRGCNConv, RGCNConv
 from fusedmm.nn.sage_conv import SAGEConv
 from fusedmm.nn.sg_conv import SGConv
@@ -25,11 +28,14 @@ __all__ = [
     "GATConv",
     "GATv2Conv",
     "GCNConv",
+    "GENConv",
     "GINConv",
     "GINEConv",
     "GraphConv",
     "LGConv",
+    "PNAConv",
     "RGCNConv",
+    "ResGatedGraphConv",
     "SAGEConv",
     "SGConv",
     "TAGConv",

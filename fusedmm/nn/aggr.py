@@ -99,13 +99,14 @@ class Aggregation(torch.nn.Module):
     """One aggregation.
 
     Args:
+        layer: whose it is, for the text of errors.
         kind: a key of ``OPTIONS``.
         options: all those of PyG's class of that name. With ``learn`` t or p is a parameter [channels].
     """
 
-    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+    def __init__(self, layer: str, kind: str, options: dict[str, Any]) -> None:
         super().__init__()
-        self.kind, self.kinds, self.times = kind, [kind], 1
+        self.layer, self.kind, self.kinds, self.times = layer, kind, [kind], 1
         self.options = options
         self.learnt = {"softmax": "t", "powermean": "p"}.get(kind) if self.options.get("learn") else None
         if self.learnt is not None:
@@ -129,7 +130,9 @@ class Aggregation(torch.nn.Module):
         """[targets, F], or [batch, targets, F]."""
         channels, width = self.options.get("channels", 1), near.x.shape[-1]
         if channels not in (1, width):
-            raise ValueError(f"SAGEConv: x has {width} features, the {self.learnt} of aggr {self.kind!r} {channels}")
+            raise ValueError(
+                f"{self.layer}: x has {width} features, the {self.learnt} of aggr {self.kind!r} {channels}"
+            )
         return self._of(near).to(near.x.dtype)
 
     def _of(self, near: Neighbours) -> Tensor:
@@ -231,7 +234,7 @@ def _one(layer: str, aggr: Any, options: dict[str, Any]) -> Aggregation:
     if options.get("p") == 0:
         raise ValueError(f"{layer}: aggr {kind!r}: p must not be 0, whose inverse is a power too")
     require_size(layer, f"aggr {kind!r}: channels", options.get("channels", 1))
-    found = Aggregation(kind, options)
+    found = Aggregation(layer, kind, options)
     learn, semi, channels = (found.options.get(name) for name in ("learn", "semi_grad", "channels"))
     if kind == "softmax" and learn and semi:
         raise ValueError(f"{layer}: aggr 'softmax' cannot learn t with semi_grad")

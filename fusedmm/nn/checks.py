@@ -130,6 +130,18 @@ def require_nodes(
         _require_features(layer, "x", x, target, batch, 1)
 
 
+def require_sizes(layer: str, name: str, x: Tensor, size: int, weight: Tensor) -> None:
+    """Node features of the size of in_channels, for layers whose maps do not tell it, and like their parameters.
+
+    Raises:
+        TypeError: a dtype or device that is not the parameters'.
+        ValueError: another F.
+    """
+    if x.shape[-1] != size:
+        raise ValueError(f"{layer}: {name} has {x.shape[-1]} features, in_channels is {size}")
+    require_like(layer, name, x, weight)
+
+
 def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, times: int) -> None:
     require_tensor(f"{layer}: {name}", x)
     if type(lin) is not Linear or x.layout not in MAPPED:

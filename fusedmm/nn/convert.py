@@ -16,8 +16,9 @@ from fusedmm.nn.linear import Linear
 from fusedmm.nn.peers import LAYERS
 
 PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
-WHOLE = ("nn",)  # parts of a layer that ours takes as they are
-CONTAINERS = (torch.nn.ModuleList,)
+WHOLE = ("nn", "act", "mlp", "msg_norm")  # parts of a layer that ours takes as they are
+CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential)
+ACTIVATIONS = "torch.nn.modules.activation"
 LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
     "where cached is set; refused are torch.jit, and aggr, flow, node_dim, decomposed_layers or a method set later"
@@ -143,7 +144,8 @@ def _require_plain(peer: Any) -> None:
             raise ValueError(f"its {patched[0]} is not that of its class")
         if not name:
             continue
-        if kind not in CONTAINERS and (kind.__module__ != PEER_LINEAR or kind.__name__ != "Linear"):
+        is_linear = kind.__module__ == PEER_LINEAR and kind.__name__ == "Linear"
+        if not is_linear and kind not in CONTAINERS and kind.__module__ != ACTIVATIONS:
             raise ValueError(f"its {name} is a {kind.__name__} of {kind.__module__}")
         if any(hooks_of(part, when) for when in ("forward", "backward", "backward_pre")) or _watched(part):
             raise ValueError(f"its {name} has hooks")

@@ -16,10 +16,13 @@ from fusedmm.nn.cheb_conv import ChebConv
 from fusedmm.nn.gat_conv import GATConv
 from fusedmm.nn.gatv2_conv import GATv2Conv
 from fusedmm.nn.gcn_conv import GCNConv
+from fusedmm.nn.gen_conv import GENConv
 from fusedmm.nn.gin_conv import GINConv, GINEConv
 from fusedmm.nn.graph_conv import GraphConv
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.lg_conv import LGConv
+from fusedmm.nn.pna_conv import PNAConv
+from fusedmm.nn.res_gated_graph_conv import ResGatedGraphConv
 from fusedmm.nn.rgcn_conv import FastRGCNConv, RGCNConv
 from fusedmm.nn.sage_conv import SAGEConv
 from fusedmm.nn.sg_conv import SGConv
@@ -75,6 +78,32 @@ def _cheb(peer: Any) -> ChebConv:
     return ChebConv(*sizes, peer.normalization, peer.bias is not None, **_base(peer))
 
 
+def _gen(peer: Any) -> GENConv:
+    parts = peer._modules
+    layer = GENConv(
+        peer.in_channels, peer.out_channels, peer.aggr_module, msg_norm="msg_norm" in parts, eps=peer.eps,
+        bias=peer.mlp[0].bias is not None, edge_dim=peer.lin_edge.in_channels if "lin_edge" in parts else None,
+        flow=peer.flow, node_dim=peer.node_dim,
+    )  # fmt: skip
+    vars(layer)["aggr"] = peer.aggr
+    return layer
+
+
+def _pna(peer: Any) -> PNAConv:
+    aggr = peer.aggr_module
+    pre_layers, post_layers = ((len(nns[0]) + 1) // 2 for nns in (peer.pre_nns, peer.post_nns))
+    layer = PNAConv(
+        peer.in_channels, peer.out_channels, list(aggr.aggr.aggrs), aggr.scaler, torch.ones(2, device="cpu"),
+        peer.edge_dim, peer.towers, pre_layers, post_layers, peer.divide_input, torch.nn.Identity(),
+        train_norm=isinstance(aggr.avg_deg_lin, Parameter), flow=peer.flow, node_dim=peer.node_dim,
+    )  # fmt: skip
+    for name in ("init_avg_deg_lin", "init_avg_deg_log"):
+        setattr(layer.aggr_module, name, getattr(aggr, name))
+    for mine, theirs in zip((*layer.pre_nns, *layer.post_nns), (*peer.pre_nns, *peer.post_nns), strict=True):
+        mine._modules.update({key: part for key, part in theirs._modules.items() if int(key) % 2})  # activations
+    return layer
+
+
 ATTENDS = SIZES + "heads concat dropout edge_dim "
 WITH_LOOPS = ATTENDS + "negative_slope add_self_loops fill_value residual "
 RELATIONS = SIZES + "num_relations num_bases num_blocks is_sorted "
@@ -93,6 +122,9 @@ LAYERS: dict[str, Make] = {  # by where PyG has a layer
     "appnp.APPNP": _by(APPNP, "K alpha dropout cached add_self_loops normalize"),
     "tag_conv.TAGConv": _by(TAGConv, SIZES + "K normalize", bias="bias"),
     "cheb_conv.ChebConv": _cheb,
+    "res_gated_graph_conv.ResGatedGraphConv": _by(ResGatedGraphConv, SIZES + "act edge_dim root_weight", bias="bias"),
+    "gen_conv.GENConv": _gen,
+    "pna_conv.PNAConv": _pna,
     "rgcn_conv.RGCNConv": _by(RGCNConv, RELATIONS, bias="bias", root_weight="root"),
     "rgcn_conv.FastRGCNConv": _by(FastRGCNConv, RELATIONS, bias="bias", root_weight="root"),
 }

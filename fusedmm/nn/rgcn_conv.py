@@ -12,7 +12,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.matrix.structure import INTEGERS, require_range, require_vector
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, reduction
-from fusedmm.nn.checks import require_channels, require_like, require_nodes, require_options, require_size
+from fusedmm.nn.checks import require_channels, require_nodes, require_options, require_size, require_sizes
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.relations import Relations, relations_of
 from fusedmm.ops.sage import ONE_STEP
@@ -171,9 +171,7 @@ class RGCNConv(Layer):
                 require_range(f"{name}: {label}[{{}}]", x, size)
             elif x is not None:
                 require_nodes(name, x)
-                if x.shape[1] != size:
-                    raise ValueError(f"{name}: {label} has {x.shape[1]} features, in_channels is {size}")
-                require_like(name, label, x, self.weight)
+                require_sizes(name, label, x, size, self.weight)
         if target is None and source is not None:
             raise ValueError(f"{name}: x[1] must be a tensor")
 

@@ -11,19 +11,21 @@ F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
 NAMES = ["GCNConv", "SAGEConv", "GINConv", "GINEConv", "GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"]
 NAMES += ["GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 RELATED = ["RGCNConv", "FastRGCNConv"]  # whose x may be integers
-NAMES += RELATED
+NAMES += [*RELATED, "ResGatedGraphConv", "GENConv", "PNAConv"]
 REST = {
     "APPNP": (3, 0.1),
     "ChebConv": (3,),
     "RGCNConv": (3,),
     "FastRGCNConv": (3,),
 }  # what has no default, behind the sizes
+REST["PNAConv"] = (["mean", "max", "std"], ["identity", "amplification"], torch.tensor([1, 2, 3]))
+CLOSED = [*RELATED, "PNAConv"]  # whose sizes cannot be left open
 UNSIZED = ["GINConv", "GINEConv", "AGNNConv", "LGConv", "APPNP"]
 SIZED = [name for name in NAMES if name not in UNSIZED]
 ATTENTION = ["GATConv", "GATv2Conv", "TransformerConv"]
 WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 PAIRED = [name for name in NAMES if name not in WEIGHED or name == "GraphConv"]
-PAIRED.remove("AGNNConv")
+PAIRED = [name for name in PAIRED if name not in ("AGNNConv", "PNAConv")]
 
 
 # ---- PyG's names and defaults: there is no difference, and so no list of reasons ----
@@ -33,10 +35,16 @@ PAIRED.remove("AGNNConv")
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_and_defaults_are_pygs(name, method):
     mine, peer = (
-        [(p.name, p.kind, p.default) for p in inspect.signature(getattr(getattr(m, name), method)).parameters.values()]
+        [
+            (p.name, p.kind, repr(p.default))
+            for p in inspect.signature(getattr(getattr(m, name), method)).parameters.values()
+        ]
         for m in (ours, theirs)
     )
     assert mine == peer
+
+
+AGGREGATES = ["SAGEConvaggr_kwargs", "GENConvaggr_kwargs"]  # which have an aggr with options
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,7 +53,7 @@ def test_options_of_the_base_class_with_their_defaults(name):
     options = {k: p.default for k, p in base.items() if k not in ("self", "aggr")}
     assert set(options) == {"aggr_kwargs", "flow", "node_dim", "decomposed_layers"}
     assert repr(layer(name, **options)) == repr(layer(name))
-    attends = name in (*ATTENTION, "AGNNConv", *RELATED)
+    attends = name in (*ATTENTION, "AGNNConv", *CLOSED)
     if attends:
         assert make(theirs, "GATConv", F_IN, F_OUT).node_dim == 0 and repr(layer(name, node_dim=0)) == repr(layer(name))
     for k, value in {
@@ -54,7 +62,7 @@ def test_options_of_the_base_class_with_their_defaults(name):
         "decomposed_layers": 2,
         "aggr_kwargs": {"a": 1},
     }.items():
-        with pytest.raises(ValueError, match=f"{name}: .*{'option a' if name + k == 'SAGEConvaggr_kwargs' else k}"):
+        with pytest.raises(ValueError, match=f"{name}: .*{'option a' if name + k in AGGREGATES else k}"):
             layer(name, **{k: value})
 
 
@@ -94,7 +102,11 @@ def sizes():
     for value in (-0.1, 1.1, "0.5"):
         yield "APPNP", {"dropout": value}, "dropout"
     yield "ChebConv", {"normalization": "row"}, "normalization"
-    for name in [*ATTENTION, "GINEConv"]:
+    for name in ("PNAConv", "ResGatedGraphConv"):
+        yield name, {"edge_dim": -1}, "edge_dim"
+    for name in ("towers", "pre_layers", "post_layers"):
+        yield "PNAConv", {name: 0}, name
+    for name in [*ATTENTION, "GINEConv", "GENConv"]:
         for value in (0, -2, 2.0):
             yield name, {"edge_dim": value}, "edge_dim"
     for name in ATTENTION[:2]:
@@ -148,7 +160,7 @@ def bad_features():
         wide = features(NODES, F_IN + 1)
         yield name, {}, {"x": wide}, ValueError, "x has 6 features, in_channels is 5"
         yield name, {}, {"x": x.float()}, TypeError, "x is torch.float32, the parameters torch.float64"
-        if name in RELATED:
+        if name in CLOSED:
             continue
         yield name, {"size": -1}, {"x": x.long()}, TypeError, "x must be float32"
         if name in PAIRED:
@@ -182,7 +194,7 @@ def bad_edges():
     for name in WEIGHED:
         yield name, {}, {"edge_weight": weight.long()}, TypeError, "edge_weight must be floating-point, not torch.int"
         yield name, {}, {"edge_weight": [1.0] * 40}, TypeError, "edge_weight must be a tensor, not list"
-    for name in [*ATTENTION, "GINEConv"]:
+    for name in [*ATTENTION, "GINEConv", "ResGatedGraphConv", "GENConv", "PNAConv"]:
         edged = {"edge_dim": D}
         yield (
             name,
@@ -196,7 +208,8 @@ def bad_edges():
         yield name, edged, {"edge_attr": attr.long()}, TypeError, "edge_attr must be float32, float64,"
         yield name, edged, {"edge_attr": attr.float()}, TypeError, "edge_attr is torch.float32, the parameters torch.f"
         yield name, edged, {"edge_attr": attr.numpy()}, TypeError, "edge_attr must be a tensor, not ndarray"
-        yield name, {"edge_dim": -1}, {"edge_attr": attr.long()}, TypeError, "edge_attr must be float32, float64,"
+        if name not in ("ResGatedGraphConv", "PNAConv"):
+            yield name, {"edge_dim": -1}, {"edge_attr": attr.long()}, TypeError, "edge_attr must be float32, float64,"
     for name in ATTENTION[:2]:
         lazy = {"edge_dim": -1, "fill_value": torch.ones(2)}
         yield name, lazy, {"edge_attr": attr}, ValueError, "fill_value must be [3], as edge_attr's features, not [2]"

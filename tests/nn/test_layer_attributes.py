@@ -30,6 +30,9 @@ ARGS = {
     "ChebConv": (F, F, 3),
     "RGCNConv": (F, F, 3),
     "FastRGCNConv": (F, F, 3),
+    "ResGatedGraphConv": (F, F),
+    "GENConv": (F, F),
+    "PNAConv": (F, F, ["mean", "max", "std"], ["identity", "amplification"], torch.tensor([1, 2, 3])),
 }
 RELATED = ["RGCNConv", "FastRGCNConv"]
 WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
@@ -168,6 +171,9 @@ HONOURED = [
     ("APPNP", {}, "alpha", 0.7),
     ("APPNP", {}, "dropout", 1.0),
     ("ChebConv", {}, "normalization", "rw"),
+    ("ResGatedGraphConv", {}, "act", torch.nn.Tanh()),
+    ("ResGatedGraphConv", {}, "root_weight", False),
+    ("GENConv", {}, "eps", 0.1),
     ("TransformerConv", {}, "root_weight", False),
     ("TransformerConv", {"heads": 2, "root_weight": False}, "concat", False),
 ]
@@ -243,8 +249,8 @@ def test_the_document_has_refused_arguments():
 
 @pytest.mark.parametrize("call, kind, text", REFUSED)
 def test_each_refused_argument_of_the_document_is_refused_here_alone(call, kind, text):
-    names = {**vars(ours), "Identity": torch.nn.Identity}
+    names = {**vars(ours), "Identity": torch.nn.Identity, "deg": torch.tensor([1, 2])}
     with pytest.raises({"TypeError": TypeError, "ValueError": ValueError}[kind]) as error:
         eval(call, names)
     assert str(error.value) == text
-    eval(call, {**vars(theirs), "Identity": torch.nn.Identity})  # which PyG takes
+    eval(call, {**vars(theirs), "Identity": torch.nn.Identity, "deg": torch.tensor([1, 2])})  # which PyG takes

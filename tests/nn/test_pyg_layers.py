@@ -38,6 +38,7 @@ def sized(name, **fixed):
     return make
 
 
+PNA = {"aggregators": ["mean", "max", "std"], "scalers": ["linear", "attenuation"], "deg": torch.tensor([1, 2, 3])}
 LAYERS = {
     "GCN": sized("GCNConv"),
     "SAGE": sized("SAGEConv"),
@@ -59,20 +60,27 @@ LAYERS = {
     "TAG": sized("TAGConv"),
     "TAG mean": sized("TAGConv", aggr="mean", normalize=False),
     "Cheb": sized("ChebConv", K=3),
+    "ResGated": sized("ResGatedGraphConv"),
+    "ResGated edges": sized("ResGatedGraphConv", edge_dim=D, aggr="mean"),
+    "GEN": sized("GENConv", norm="layer", learn_t=True),
+    "GEN edges": sized("GENConv", aggr="powermean", learn_p=True, edge_dim=D, msg_norm=True, learn_msg_scale=True),
+    "PNA": sized("PNAConv", **PNA, towers=2),
+    "PNA edges": sized("PNAConv", **PNA, edge_dim=D, pre_layers=2, post_layers=2),
     "RGCN": sized("RGCNConv", num_relations=3),
     "RGCN bases": sized("FastRGCNConv", num_relations=3, num_bases=2, aggr="add"),
     "Cheb rw": sized("ChebConv", K=3, normalization="rw", aggr="min"),
 }
 RELATED = ["RGCN", "RGCN bases"]
-EDGED = [*RELATED, "GINE", "GAT edges", "GATv2 edges", "Transformer edges"]
+EDGED = [*RELATED, "GINE", *(name for name in LAYERS if "edges" in name)]
 WEIGHED = ["GCN", "Graph", "Graph max", "LG", "SG", "APPNP", "TAG", "TAG mean", "Cheb", "Cheb rw"]  # take edge weights
 BATCHED = [*WEIGHED, "SAGE", "SAGE pool", "GIN", "GINE"]  # take a batch of features on one graph
 UNMAPPED = ["AGNN", "LG", "APPNP", *RELATED]  # have no maps
 PAIRED = [name for name in LAYERS if name not in WEIGHED or "Graph" in name]
-PAIRED.remove("AGNN")
-ALONE = ["SAGE", "SAGE pool", "GIN", "GINE", "GAT"]  # whose targets may have no features
+PAIRED = [name for name in PAIRED if "AGNN" not in name and "PNA" not in name]
+ALONE = ["SAGE", "SAGE pool", "GIN", "GINE", "GAT", "GEN"]  # whose targets may have no features
 # PyG's TAGConv and ChebConv call their maps in a way that leaves the size open.
-LAZY = [name for name in LAYERS if name.split()[0] not in ("GIN", "GINE", "TAG", "Cheb", "RGCN", *UNMAPPED)]
+LAZY = [name for name in LAYERS if name.split()[0] not in ("GIN", "GINE", "TAG", "Cheb", "RGCN", "PNA", *UNMAPPED)]
+LAZY.remove("ResGated edges")
 ATTENTION = ["GAT", "GAT edges", "GATv2", "GATv2 edges", "Transformer", "Transformer edges"]
 
 

@@ -137,6 +137,13 @@ def calls() -> Calls:
         ),
         "AGNNConv": (lambda: nn.AGNNConv(), {}),
         "RGCNConv": (lambda: nn.RGCNConv(FEAT, 4, 3), {"edge_type": torch.arange(NNZ) % 3}),
+        "ResGatedGraphConv": (lambda: nn.ResGatedGraphConv(FEAT, 4), {}),
+        "ResGatedGraphConv of edge_dim": (
+            lambda: nn.ResGatedGraphConv(FEAT, 4, edge_dim=3),
+            {"edge_attr": numbers(NNZ, 3)},
+        ),
+        "GENConv": (lambda: nn.GENConv(FEAT, 4, edge_dim=3, norm="layer"), {"edge_attr": numbers(NNZ, 3)}),
+        "PNAConv": (lambda: nn.PNAConv(FEAT, 4, ["mean", "std"], ["linear"], torch.tensor([1, 2])), {}),
         "GraphConv": (lambda: nn.GraphConv(FEAT, 4), {"edge_weight": val}),
         "LGConv": (lambda: nn.LGConv(), {"edge_weight": val.abs()}),
         "SGConv": (lambda: nn.SGConv(FEAT, 4), {"edge_weight": val.abs()}),
