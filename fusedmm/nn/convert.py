@@ -16,8 +16,10 @@ from fusedmm.nn.linear import Linear
 from fusedmm.nn.peers import LAYERS
 
 PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
-WHOLE = ("nn", "act", "mlp", "msg_norm")  # parts of a layer that ours takes as they are
-CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential)
+PEER_PARAMETERS = "torch_geometric.nn.parameter_dict"
+WHOLE = ("nn", "act", "mlp", "msg_norm", "k_lin")  # parts of a layer that ours takes as they are
+CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterDict, torch.nn.Sequential)
+MAPS = ("Linear", "HeteroLinear", "HeteroDictLinear")
 ACTIVATIONS = "torch.nn.modules.activation"
 LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
@@ -144,8 +146,8 @@ def _require_plain(peer: Any) -> None:
             raise ValueError(f"its {patched[0]} is not that of its class")
         if not name:
             continue
-        is_linear = kind.__module__ == PEER_LINEAR and kind.__name__ == "Linear"
-        if not is_linear and kind not in CONTAINERS and kind.__module__ != ACTIVATIONS:
+        is_map = kind.__module__ == PEER_LINEAR and kind.__name__ in MAPS
+        if not (is_map or kind in CONTAINERS or kind.__module__ == ACTIVATIONS or kind.__module__ == PEER_PARAMETERS):
             raise ValueError(f"its {name} is a {kind.__name__} of {kind.__module__}")
         if any(hooks_of(part, when) for when in ("forward", "backward", "backward_pre")) or _watched(part):
             raise ValueError(f"its {name} has hooks")

@@ -19,6 +19,8 @@ from fusedmm.nn.gcn_conv import GCNConv
 from fusedmm.nn.gen_conv import GENConv
 from fusedmm.nn.gin_conv import GINConv, GINEConv
 from fusedmm.nn.graph_conv import GraphConv
+from fusedmm.nn.han_conv import HANConv
+from fusedmm.nn.hgt_conv import HGTConv
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.lg_conv import LGConv
 from fusedmm.nn.pna_conv import PNAConv
@@ -26,6 +28,7 @@ from fusedmm.nn.res_gated_graph_conv import ResGatedGraphConv
 from fusedmm.nn.rgcn_conv import FastRGCNConv, RGCNConv
 from fusedmm.nn.sage_conv import SAGEConv
 from fusedmm.nn.sg_conv import SGConv
+from fusedmm.nn.supergat_conv import SuperGATConv
 from fusedmm.nn.tag_conv import TAGConv
 from fusedmm.nn.transformer_conv import TransformerConv
 
@@ -104,8 +107,25 @@ def _pna(peer: Any) -> PNAConv:
     return layer
 
 
+def _supergat(peer: Any) -> SuperGATConv:
+    if peer.training:
+        raise ValueError("in training its loss of sampled edges is not computed here; call eval() before")
+    return _supergat_in_eval(peer)  # type: ignore[return-value]
+
+
+def _hgt(peer: Any) -> HGTConv:
+    metadata = peer.node_types, peer.edge_types
+    return HGTConv(dict(peer.in_channels), peer.out_channels, metadata, peer.heads, flow=peer.flow)
+
+
 ATTENDS = SIZES + "heads concat dropout edge_dim "
 WITH_LOOPS = ATTENDS + "negative_slope add_self_loops fill_value residual "
+_supergat_in_eval = _by(
+    SuperGATConv,
+    SIZES + "heads concat negative_slope dropout add_self_loops attention_type neg_sample_ratio edge_sample_ratio "
+    "is_undirected",
+    bias="bias",
+)
 RELATIONS = SIZES + "num_relations num_bases num_blocks is_sorted "
 LAYERS: dict[str, Make] = {  # by where PyG has a layer
     "gcn_conv.GCNConv": _by(GCNConv, SIZES + "improved cached add_self_loops normalize", bias="bias"),
@@ -125,6 +145,9 @@ LAYERS: dict[str, Make] = {  # by where PyG has a layer
     "res_gated_graph_conv.ResGatedGraphConv": _by(ResGatedGraphConv, SIZES + "act edge_dim root_weight", bias="bias"),
     "gen_conv.GENConv": _gen,
     "pna_conv.PNAConv": _pna,
+    "supergat_conv.SuperGATConv": _supergat,
+    "hgt_conv.HGTConv": _hgt,
+    "han_conv.HANConv": _by(HANConv, SIZES + "metadata heads negative_slope dropout", base="flow"),
     "rgcn_conv.RGCNConv": _by(RGCNConv, RELATIONS, bias="bias", root_weight="root"),
     "rgcn_conv.FastRGCNConv": _by(FastRGCNConv, RELATIONS, bias="bias", root_weight="root"),
 }

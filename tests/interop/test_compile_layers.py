@@ -130,7 +130,7 @@ def test_one_graph_is_refused_by_name():
             )
 
 
-@pytest.mark.parametrize("name", ["Graph", "LG", "SG", "APPNP", "TAG", "Cheb", "ResGated", "GEN", "PNA"])
+@pytest.mark.parametrize("name", ["Graph", "LG", "SG", "APPNP", "TAG", "Cheb", "SuperGAT", "ResGated", "GEN", "PNA"])
 def test_one_graph_of_a_matrix_that_was_seen(name):
     """One call without gradients is enough where the transpose is there."""
     make, shape = LAYERS[name]

@@ -100,6 +100,7 @@ def names(device, val, order=None):
         "e": random(row.numel(), 3, seed=5).to(device),
         "r": torch.arange(row.numel(), device=device) % 2,
         "m": lambda: torch.nn.Linear(3, 2),
+        "K": (["n"], [("n", "to", "n")]),
         "presets": presets,
         "torch": torch,
     }  # fmt: skip
@@ -284,15 +285,16 @@ def graphs(device, val, features):
 
 def both(call, device):
     """How a layer runs on a line's operands; our layer, converted; PyG's, on the CPU; the operands on the device."""
-    made, arguments = re.fullmatch(r"(\w+\(.*\))\((x, .*)\)", call).groups()
+    made, arguments = re.fullmatch(r"(\w+\(.*\))\(((?:x|\{).*)\)", call).groups()
     given = {place: names(place, values(0).to(place)) for place in {device, "cpu"}}
     torch.manual_seed(7)
-    peer = eval(made, vars(theirs) | given["cpu"]).double()  # on CUDA torch has no maximum of a sparse tensor
+    peer = eval(made, vars(theirs) | given["cpu"]).double().eval()  # on CUDA torch has no maximum of a sparse tensor
     mine = nn.convert(copy.deepcopy(peer)).model.to(device)
     assert type(mine) is getattr(nn, type(peer).__name__)
 
     def run(layer, operands, place=device):
-        return layer(*eval(f"({arguments},)", given[place] | operands))
+        found = layer(*eval(f"({arguments},)", given[place] | operands))
+        return found["n"] if isinstance(found, dict) else found
 
     return run, mine, peer, given[device]
 

@@ -11,7 +11,7 @@ F_IN, F_OUT, TARGETS, D = 5, 4, 7, 3
 NAMES = ["GCNConv", "SAGEConv", "GINConv", "GINEConv", "GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"]
 NAMES += ["GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 RELATED = ["RGCNConv", "FastRGCNConv"]  # whose x may be integers
-NAMES += [*RELATED, "ResGatedGraphConv", "GENConv", "PNAConv"]
+NAMES += [*RELATED, "ResGatedGraphConv", "GENConv", "PNAConv", "SuperGATConv"]
 REST = {
     "APPNP": (3, 0.1),
     "ChebConv": (3,),
@@ -25,7 +25,7 @@ SIZED = [name for name in NAMES if name not in UNSIZED]
 ATTENTION = ["GATConv", "GATv2Conv", "TransformerConv"]
 WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 PAIRED = [name for name in NAMES if name not in WEIGHED or name == "GraphConv"]
-PAIRED = [name for name in PAIRED if name not in ("AGNNConv", "PNAConv")]
+PAIRED = [name for name in PAIRED if name not in ("AGNNConv", "PNAConv", "SuperGATConv")]
 
 
 # ---- PyG's names and defaults: there is no difference, and so no list of reasons ----
@@ -53,7 +53,7 @@ def test_options_of_the_base_class_with_their_defaults(name):
     options = {k: p.default for k, p in base.items() if k not in ("self", "aggr")}
     assert set(options) == {"aggr_kwargs", "flow", "node_dim", "decomposed_layers"}
     assert repr(layer(name, **options)) == repr(layer(name))
-    attends = name in (*ATTENTION, "AGNNConv", *CLOSED)
+    attends = name in (*ATTENTION, "AGNNConv", "SuperGATConv", *CLOSED)
     if attends:
         assert make(theirs, "GATConv", F_IN, F_OUT).node_dim == 0 and repr(layer(name, node_dim=0)) == repr(layer(name))
     for k, value in {
@@ -86,7 +86,8 @@ def sizes():
             yield name, {"size": (5, 0)}, "in_channels"
             yield name, {"size": (5, 3, 2)}, "in_channels"
         yield name, {"out_channels": -1}, "out_channels"
-    for name in ATTENTION:
+    yield "SuperGATConv", {"attention_type": "MD"}, "attention_type"
+    for name in [*ATTENTION, "SuperGATConv"]:
         for value in (0, -1, 1.5, None):
             yield name, {"heads": value}, "heads"
         for value in (-0.1, 1.1, float("nan"), "0.5", None):
@@ -117,7 +118,7 @@ def sizes():
 def test_bad_sizes_are_named_when_the_layer_is_made(name, options, argument):
     value = options.get(argument, options.get("size"))
     is_number = isinstance(value, (int, tuple, torch.Tensor)) or (argument == "dropout" and isinstance(value, float))
-    is_number |= argument == "normalization"
+    is_number |= argument in ("normalization", "attention_type")
     with pytest.raises(ValueError if is_number else TypeError, match=f"^{name}: {argument} must be ") as error:
         layer(name, **options)
     assert isinstance(value, (torch.Tensor, tuple)) or repr(value) in str(error.value)

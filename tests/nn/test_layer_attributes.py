@@ -32,6 +32,7 @@ ARGS = {
     "FastRGCNConv": (F, F, 3),
     "ResGatedGraphConv": (F, F),
     "GENConv": (F, F),
+    "SuperGATConv": (F, F),
     "PNAConv": (F, F, ["mean", "max", "std"], ["identity", "amplification"], torch.tensor([1, 2, 3])),
 }
 RELATED = ["RGCNConv", "FastRGCNConv"]
@@ -174,6 +175,10 @@ HONOURED = [
     ("ResGatedGraphConv", {}, "act", torch.nn.Tanh()),
     ("ResGatedGraphConv", {}, "root_weight", False),
     ("GENConv", {}, "eps", 0.1),
+    ("SuperGATConv", {}, "negative_slope", 0.7),
+    ("SuperGATConv", {}, "add_self_loops", False),
+    ("SuperGATConv", {}, "dropout", 1.0),
+    ("SuperGATConv", {"heads": 2, "bias": False}, "concat", False),
     ("TransformerConv", {}, "root_weight", False),
     ("TransformerConv", {"heads": 2, "root_weight": False}, "concat", False),
 ]

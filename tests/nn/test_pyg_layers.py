@@ -66,6 +66,8 @@ LAYERS = {
     "GEN edges": sized("GENConv", aggr="powermean", learn_p=True, edge_dim=D, msg_norm=True, learn_msg_scale=True),
     "PNA": sized("PNAConv", **PNA, towers=2),
     "PNA edges": sized("PNAConv", **PNA, edge_dim=D, pre_layers=2, post_layers=2),
+    "SuperGAT": sized("SuperGATConv", heads=2),
+    "SuperGAT dot": sized("SuperGATConv", heads=2, attention_type="SD", concat=False),
     "RGCN": sized("RGCNConv", num_relations=3),
     "RGCN bases": sized("FastRGCNConv", num_relations=3, num_bases=2, aggr="add"),
     "Cheb rw": sized("ChebConv", K=3, normalization="rw", aggr="min"),
@@ -76,7 +78,7 @@ WEIGHED = ["GCN", "Graph", "Graph max", "LG", "SG", "APPNP", "TAG", "TAG mean", 
 BATCHED = [*WEIGHED, "SAGE", "SAGE pool", "GIN", "GINE"]  # take a batch of features on one graph
 UNMAPPED = ["AGNN", "LG", "APPNP", *RELATED]  # have no maps
 PAIRED = [name for name in LAYERS if name not in WEIGHED or "Graph" in name]
-PAIRED = [name for name in PAIRED if "AGNN" not in name and "PNA" not in name]
+PAIRED = [name for name in PAIRED if name.split()[0] not in ("AGNN", "PNA", "SuperGAT")]
 ALONE = ["SAGE", "SAGE pool", "GIN", "GINE", "GAT", "GEN"]  # whose targets may have no features
 # PyG's TAGConv and ChebConv call their maps in a way that leaves the size open.
 LAZY = [name for name in LAYERS if name.split()[0] not in ("GIN", "GINE", "TAG", "Cheb", "RGCN", "PNA", *UNMAPPED)]

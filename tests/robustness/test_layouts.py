@@ -137,6 +137,7 @@ def calls() -> Calls:
         ),
         "AGNNConv": (lambda: nn.AGNNConv(), {}),
         "RGCNConv": (lambda: nn.RGCNConv(FEAT, 4, 3), {"edge_type": torch.arange(NNZ) % 3}),
+        "SuperGATConv": (lambda: nn.SuperGATConv(FEAT, 4, heads=2), {}),
         "ResGatedGraphConv": (lambda: nn.ResGatedGraphConv(FEAT, 4), {}),
         "ResGatedGraphConv of edge_dim": (
             lambda: nn.ResGatedGraphConv(FEAT, 4, edge_dim=3),
