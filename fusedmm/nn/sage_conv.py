@@ -26,8 +26,9 @@ class SAGEConv(Layer):
         in_channels: F of x, or (F of sources, F of targets); -1 takes it from the first input.
         out_channels: F of the result.
         aggr: "mean", "sum" or "add", "max", "min", "var", "std", "softmax", "powermean",
-            "variancepreserving", PyG's module for one of these, or a list of them, whose results stand
-            side by side. Nodes without neighbours get 0, but from "powermean".
+            "variancepreserving", "median", "mul", "lstm", PyG's module for one of these, or a list of them (not of
+            "lstm"), whose results stand side by side. Nodes without neighbours get 0, but from "powermean", "mul",
+            which gives 1, and "lstm", whose steps they take with zeros.
         normalize: divide each result row by its 2-norm.
         root_weight: whether to add ``W_r x``.
         project: apply ``relu(W x + b)`` to the sources first.
@@ -43,7 +44,8 @@ class SAGEConv(Layer):
     aggr learns, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: an SpMM (two for var and std) per aggregation, which share what they have in common, and at
-    most three dense products per call.
+    most three dense products per call. "median", "mul" and "lstm" store the neighbours of all nodes, [edges, F], and
+    "lstm" as many for each node as one has at most.
 
     Source: Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", 2017.
 
@@ -69,8 +71,11 @@ class SAGEConv(Layer):
         **kwargs: Any,
     ) -> None:
         names = [str(a) for a in aggr] if isinstance(aggr, (tuple, list)) else str(aggr)
-        super().__init__(names, resolve("SAGEConv", aggr, kwargs.pop("aggr_kwargs", None)))
         source, target = require_channels("SAGEConv", in_channels, out_channels)
+        options = kwargs.pop("aggr_kwargs", None)
+        if isinstance(aggr, str) and aggr == "lstm":
+            options = {"in_channels": source, "out_channels": source} | (options or {})
+        super().__init__(names, resolve("SAGEConv", aggr, options))
         self.reduce = FUSED.get(aggr) if isinstance(aggr, str) else None
         require_options("SAGEConv", kwargs)
         self.in_channels = in_channels

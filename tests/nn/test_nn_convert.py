@@ -27,6 +27,7 @@ LAYERS = {
     "gcn without loops": lambda: pyg.GCNConv(F_IN, F_OUT, add_self_loops=False),
     "sage": lambda: pyg.SAGEConv(F_IN, F_OUT, aggr="max", normalize=True, project=True),
     "sage alone": lambda: pyg.SAGEConv((F_IN, F_IN), F_OUT, root_weight=False, bias=False),
+    "sage median": lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["median", "mul", "sum"]),
     "gin": lambda: pyg.GINConv(mlp(), 0.3, True),
     "gin constant": lambda: pyg.GINConv(mlp(), 0.3, aggr="mean"),
     "gine": lambda: pyg.GINEConv(mlp(), 0.3, True, edge_dim=D),
@@ -234,6 +235,11 @@ def aggregated():
     return layer
 
 
+def two_layers():
+    options = {"in_channels": F_IN, "out_channels": F_IN, "num_layers": 2}
+    return pyg.SAGEConv(F_IN, F_OUT, aggr="lstm", aggr_kwargs=options)
+
+
 def replaced():
     layer = pyg.GATConv(F_IN, F_OUT)
     layer.lin = torch.nn.Linear(F_IN, F_OUT)
@@ -267,8 +273,12 @@ def explained():
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr="lstm"), "SAGEConv: aggr must be one of add, .*not LSTM"),
-        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", "median"]), "SAGEConv: aggr must be one of"),
+        (
+            lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=pyg.QuantileAggregation(0.3)),
+            "SAGEConv: aggr must be one of add, .*not Q",
+        ),
+        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", pyg.QuantileAggregation(0.3)]), "SAGEConv: aggr must be one"),
+        (two_layers, "its parameters are .*lstm.weight_ih_l1"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, aggr=pyg.SumAggregation()), "GCNConv: aggr must be one of"),
         (lambda: pyg.GATConv(F_IN, F_OUT, aggr="max"), "GATConv: aggr must be 'add' or 'sum'"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, flow="target_to_source"), "GCNConv: flow must be"),
