@@ -155,6 +155,9 @@ class GENConv(Layer):
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size)
         adj, (source, target) = with_edge_values(edge_index, x, size)
+        for t, lin in ((source, lin_src), (target, lin_dst)):
+            if t is not None and lin is None and t.shape[1] != self.out_channels:
+                raise ValueError(f"GENConv: x has {t.shape[1]} features, in_channels is {self.in_channels}")
         source = source if lin_src is None else lin_src(source)
         attr = features_of(adj) if edge_attr is None else edge_attr
         if attr is None:

@@ -70,6 +70,14 @@ def test_targets_without_features(device):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_sizes_without_a_map_are_checked_too(device):
+    layer, (x, edges) = make(ours, "GENConv", F, F).to(device), on(device, given(False))
+    for bad in (x[:, :3], (x, x[:, :3])):
+        with pytest.raises(ValueError, match=r"^GENConv: x has 3 features, in_channels is 6"):
+            layer(bad, edges)
+    assert layer(x, edges).isfinite().all()
+
+
 PNAS = [
     {},
     {"towers": 2, "train_norm": True},
