@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 import torch._dynamo.testing
-from support.every_layer import EDGES, LAYERS, NODES, linear
+from support.every_layer import EDGES, LAYERS, NODES, WITHOUT_PARAMETERS, linear
 from support.turns import in_turn
 
 import fusedmm
@@ -133,7 +133,7 @@ def test_one_graph_is_refused_by_name():
 @pytest.mark.parametrize("name", ["Graph", "LG", "SG", "APPNP", "TAG", "Cheb", "SuperGAT", "ResGated", "GEN", "PNA"])
 def test_one_graph_of_a_matrix_that_was_seen(name):
     """One call without gradients is enough where the transpose is there."""
-    make, shape = LAYERS[name]
+    make, shape = (LAYERS | WITHOUT_PARAMETERS)[name]
     x, others = operands(shape)
     layer, graph = make(), fusedmm.CSR.from_edge_index(EDGES, size=NODES).cache_transpose()
     with torch.no_grad():
