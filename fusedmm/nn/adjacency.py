@@ -93,6 +93,14 @@ def aggregate(adj: CSR, x: Tensor, reduce: str) -> Tensor:
     return spmm(adj, x, reduce=reduce)
 
 
+def aggregate_as_given(adj: CSR, x: Tensor, reduce: str) -> Tensor:
+    """``aggregate`` in x's dtype under autocast too, for layers without a product that autocast knows."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return aggregate(adj, x, reduce)
+    with torch.autocast(x.device.type, enabled=False):
+        return aggregate(adj, x, reduce)
+
+
 def reduction(layer: str, aggr: Any, name: str = "aggr") -> str:
     """The name that ``spmm`` has for PyG's ``aggr``."""
     reduce = "sum" if aggr == "add" else aggr

@@ -4,6 +4,7 @@
     powermean           mean(x^p)^(1/p), both clamped
     variancepreserving  sum / sqrt(number of neighbours)
     softmax             per channel, sum of softmax(t x) x: attention with a head per channel and no query
+    median, mul, lstm   are in one_by_one.py
 
 Several in a list share their sums: with d neighbours the mean is sum / d, and std takes var where both
 are asked for. In 16 bits what is made of a sum is made of one in the dtype of sums, and rounded at its end:
@@ -24,6 +25,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import require_strided
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_number, require_size
+from fusedmm.nn.one_by_one import last_state, median, product
 from fusedmm.ops.attention import attention
 from fusedmm.ops.checks import autocast
 from fusedmm.ops.spmm_sddmm import cached_entries
@@ -37,6 +39,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softmax": {"t": 1.0, "learn": False, "semi_grad": False, "channels": 1},
     "powermean": {"p": 1.0, "learn": False, "channels": 1, "clamp_min": 1e-4, "clamp_max": 100.0},
     "variancepreserving": {},
+    "median": {"fill_value": 0.0},
+    "mul": {},
+    "lstm": {"in_channels": None, "out_channels": None},
 }
 MODES = ("cat", "sum", "mean", "max", "min", "logsumexp", "std", "var")
 
@@ -99,21 +104,28 @@ class Aggregation(torch.nn.Module):
     """One aggregation.
 
     Args:
+        layer: whose it is, for the text of errors.
         kind: a key of ``OPTIONS``.
         options: all those of PyG's class of that name. With ``learn`` t or p is a parameter [channels].
     """
 
-    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+    def __init__(self, layer: str, kind: str, options: dict[str, Any]) -> None:
         super().__init__()
-        self.kind, self.kinds, self.times = kind, [kind], 1
+        self.layer, self.kind, self.kinds, self.times = layer, kind, [kind], 1
         self.options = options
         self.learnt = {"softmax": "t", "powermean": "p"}.get(kind) if self.options.get("learn") else None
         if self.learnt is not None:
             self.register_parameter(self.learnt, Parameter(torch.empty(self.options["channels"])))
+        if kind == "median":
+            self.register_buffer("q", torch.tensor([[0.5]]))  # as PyG's, which is a quantile
+        if kind == "lstm":
+            self.lstm = torch.nn.LSTM(options["in_channels"], options["out_channels"], batch_first=True)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets a learnt number to its first value."""
+        """Sets a learnt number to its first value, and draws an LSTM's parameters."""
+        if self.kind == "lstm":
+            self.lstm.reset_parameters()
         if self.learnt is not None:
             with torch.no_grad():
                 getattr(self, self.learnt).fill_(self.options[self.learnt])
@@ -129,7 +141,9 @@ class Aggregation(torch.nn.Module):
         """[targets, F], or [batch, targets, F]."""
         channels, width = self.options.get("channels", 1), near.x.shape[-1]
         if channels not in (1, width):
-            raise ValueError(f"SAGEConv: x has {width} features, the {self.learnt} of aggr {self.kind!r} {channels}")
+            raise ValueError(
+                f"{self.layer}: x has {width} features, the {self.learnt} of aggr {self.kind!r} {channels}"
+            )
         return self._of(near).to(near.x.dtype)
 
     def _of(self, near: Neighbours) -> Tensor:
@@ -142,7 +156,16 @@ class Aggregation(torch.nn.Module):
             return out.masked_fill(out <= math.sqrt(1e-5), 0.0)
         if self.kind == "variancepreserving":
             return near.shared_by(near.entries().sqrt())
+        if self.kind in ("median", "mul", "lstm"):
+            return self._one_by_one(near)
         return self._softmax(near) if self.kind == "softmax" else self._powermean(near)
+
+    def _one_by_one(self, near: Neighbours) -> Tensor:
+        if near.x.dim() != 2:
+            raise ValueError(f"{self.layer}: aggr {self.kind!r} takes no batch, and x is {list(near.x.shape)}")
+        if self.kind == "median":
+            return median(near.adj, near.x, self.options["fill_value"])
+        return product(near.adj, near.x) if self.kind == "mul" else last_state(near.adj, near.x, self.lstm)
 
     def _softmax(self, near: Neighbours) -> Tensor:
         x = near.x if near.x.dim() == 2 else near.x.transpose(0, 1)
@@ -225,13 +248,16 @@ def _one(layer: str, aggr: Any, options: dict[str, Any]) -> Aggregation:
         if option not in OPTIONS[kind]:
             raise ValueError(f"{layer}: aggr {aggr!r} has no option {option}")
     options = OPTIONS[kind] | (options if name is aggr else _options_of(kind, aggr))
-    for number in ("t", "p", "clamp_min", "clamp_max"):
+    for number in ("t", "p", "clamp_min", "clamp_max", "fill_value"):
         if options.get(number) is not None:
             options[number] = require_number(layer, f"aggr {kind!r}: {number}", options[number])
     if options.get("p") == 0:
         raise ValueError(f"{layer}: aggr {kind!r}: p must not be 0, whose inverse is a power too")
-    require_size(layer, f"aggr {kind!r}: channels", options.get("channels", 1))
-    found = Aggregation(kind, options)
+    for size in ("channels",) if kind != "lstm" else ("in_channels", "out_channels"):
+        require_size(layer, f"aggr {kind!r}: {size}", options.get(size, 1))
+    if kind == "lstm" and options["in_channels"] != options["out_channels"]:
+        raise ValueError(f"{layer}: aggr 'lstm' has as many out_channels as in_channels, not {options}")
+    found = Aggregation(layer, kind, options)
     learn, semi, channels = (found.options.get(name) for name in ("learn", "semi_grad", "channels"))
     if kind == "softmax" and learn and semi:
         raise ValueError(f"{layer}: aggr 'softmax' cannot learn t with semi_grad")
@@ -261,6 +287,8 @@ def _several(
     for k, one in enumerate(found):
         if one.kind in ("mean", "var", "std") and one.kind in [other.kind for other in found[:k]]:
             raise ValueError(f"{layer}: aggr has {one.kind!r} twice, of which PyG's layer computes the first otherwise")
+        if one.kind == "lstm":
+            raise ValueError(f"{layer}: aggr 'lstm' is supported alone, not in a list")
         if one.kind in ("var", "std") and one.options["semi_grad"]:
             raise ValueError(f"{layer}: semi_grad is supported for one aggr, not in a list")
     return Aggregations(found, mode)

@@ -18,9 +18,11 @@ MAPPED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)  # what a linear
 BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}
 
 
-def require_options(layer: str, options: dict[str, Any]) -> None:
-    """Refuses options of PyG's base class whose values are not the defaults."""
+def require_options(layer: str, options: dict[str, Any], node_dim: int = -2) -> None:
+    """Refuses options of PyG's base class whose values are not the defaults, or the node_dim that PyG's layer has."""
     for name, value in options.items():
+        if name == "node_dim" and type(value) is int and value == node_dim:
+            continue
         if name not in BASE_OPTIONS:
             raise ValueError(f"{layer}: the option {name} is not supported")
         if value != BASE_OPTIONS[name] and not (name == "aggr_kwargs" and value == {}):
@@ -53,24 +55,45 @@ def require_number(layer: str, name: str, value: Any) -> float:
     return structure.require_number(f"{layer}: {name}", value, torch.float32)
 
 
-def require_channels(layer: str, in_channels: Any, out_channels: Any) -> tuple[int, int]:
-    """F of sources and of targets; the sizes are positive, or -1 for those of inputs."""
+def require_channels(layer: str, in_channels: Any, out_channels: Any, lazy: bool = True) -> tuple[int, int]:
+    """F of sources and of targets; the sizes are positive, or -1 for those of inputs where they may be open."""
     pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
     if len(pair) != 2:
         raise ValueError(f"{layer}: in_channels must be an integer or a pair, not {in_channels!r}")
     for size in pair:
-        require_size(layer, "in_channels", size, lazy=True)
+        require_size(layer, "in_channels", size, lazy)
     require_size(layer, "out_channels", out_channels)
     return pair[0], pair[1]
+
+
+def require_dropout(layer: str, dropout: Any) -> None:
+    """A probability.
+
+    Raises:
+        TypeError: no number.
+        ValueError: a number outside [0, 1].
+    """
+    require_number(layer, "dropout", dropout)
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")
+
+
+def require_steps(layer: str, steps: Any) -> None:
+    """How many times a layer multiplies by its matrix: K, which may be 0.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: a negative one, or one of 2^31 or more.
+    """
+    if not isinstance(steps, int) or steps != 0:
+        require_size(layer, "K", steps)
 
 
 def require_attention(layer: str, out_channels: Any, heads: Any, dropout: Any, edge_dim: Any) -> None:
     """Checks the options that the attention layers share."""
     require_size(layer, "heads", heads)
     require_size(layer, "heads * out_channels", operator.index(heads) * operator.index(out_channels))
-    require_number(layer, "dropout", dropout)
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"{layer}: dropout must be in [0, 1], not {dropout}")
+    require_dropout(layer, dropout)
     if edge_dim is not None:
         require_size(layer, "edge_dim", edge_dim, lazy=True)
 
@@ -107,6 +130,18 @@ def require_nodes(
         _require_features(layer, "x", x, target, batch, 1)
 
 
+def require_sizes(layer: str, name: str, x: Tensor, size: int, weight: Tensor) -> None:
+    """Node features of the size of in_channels, for layers whose maps do not tell it, and like their parameters.
+
+    Raises:
+        TypeError: a dtype or device that is not the parameters'.
+        ValueError: another F.
+    """
+    if x.shape[-1] != size:
+        raise ValueError(f"{layer}: {name} has {x.shape[-1]} features, in_channels is {size}")
+    require_like(layer, name, x, weight)
+
+
 def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, times: int) -> None:
     require_tensor(f"{layer}: {name}", x)
     if type(lin) is not Linear or x.layout not in MAPPED:
@@ -134,6 +169,15 @@ def require_mapped(layer: str, name: str, x: Tensor, lin: Any, size: str, times:
     weight = lin._parameters.get("weight")  # not there, where it is a function of others, as in pruning
     if weight is None:
         return
+    require_like(layer, name, x, weight)
+
+
+def require_like(layer: str, name: str, x: Tensor, weight: Tensor) -> None:
+    """x has the device and, but for autocast, the dtype of a parameter.
+
+    Raises:
+        TypeError: it has another.
+    """
     if x.device != weight.device:
         raise TypeError(f"{layer}: {name} is on {x.device}, the parameters on {weight.device}")
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):

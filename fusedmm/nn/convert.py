@@ -2,102 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn import Module
-from torch.nn.parameter import Parameter, UninitializedParameter
+from torch.nn.parameter import UninitializedParameter
 
 from fusedmm._torch_compat import hooks_of
 from fusedmm.nn.aggr import FUSED
-from fusedmm.nn.agnn_conv import AGNNConv
-from fusedmm.nn.gat_conv import GATConv
-from fusedmm.nn.gatv2_conv import GATv2Conv
-from fusedmm.nn.gcn_conv import GCNConv
-from fusedmm.nn.gin_conv import GINConv, GINEConv
 from fusedmm.nn.layer import BASE, PEERS, Layer
 from fusedmm.nn.linear import Linear
-from fusedmm.nn.sage_conv import SAGEConv
-from fusedmm.nn.transformer_conv import TransformerConv
+from fusedmm.nn.peers import LAYERS
 
 PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
+PEER_PARAMETERS = "torch_geometric.nn.parameter_dict"
+WHOLE = ("nn", "act", "mlp", "msg_norm", "k_lin")  # parts of a layer that ours takes as they are
+CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterDict, torch.nn.Sequential)
+MAPS = ("Linear", "HeteroLinear", "HeteroDictLinear")
+ACTIVATIONS = "torch.nn.modules.activation"
 LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
     "where cached is set; refused are torch.jit, and aggr, flow, node_dim, decomposed_layers or a method set later"
 )
-
-
-def _common(peer: Any) -> dict[str, Any]:
-    return {"aggr": peer.aggr, "flow": peer.flow, "node_dim": peer.node_dim}
-
-
-def _gcn(peer: Any) -> GCNConv:
-    return GCNConv(
-        peer.in_channels, peer.out_channels, peer.improved, peer.cached, peer.add_self_loops, peer.normalize,
-        peer.bias is not None, **_common(peer),
-    )  # fmt: skip
-
-
-def _sage(peer: Any) -> SAGEConv:
-    aggr = peer.aggr if isinstance(peer.aggr, str) and peer.aggr in FUSED else peer.aggr_module
-    layer = SAGEConv(
-        peer.in_channels, peer.out_channels, aggr, peer.normalize, peer.root_weight, peer.project,
-        peer.lin_l.bias is not None, flow=peer.flow, node_dim=peer.node_dim,
-    )  # fmt: skip
-    vars(layer)["aggr"] = peer.aggr
-    return layer
-
-
-def _gin(peer: Any) -> GINConv:
-    return GINConv(torch.nn.Identity(), peer.initial_eps, isinstance(peer.eps, Parameter), **_common(peer))
-
-
-def _gine(peer: Any) -> GINEConv:
-    lin = peer.lin
-    nn = torch.nn.Identity() if lin is None else torch.nn.Linear(lin.out_channels, 1)
-    edge_dim = None if lin is None else lin.in_channels
-    return GINEConv(nn, peer.initial_eps, isinstance(peer.eps, Parameter), edge_dim, **_common(peer))
-
-
-def _gat(peer: Any) -> GATConv:
-    return GATConv(
-        peer.in_channels, peer.out_channels, peer.heads, peer.concat, peer.negative_slope, peer.dropout,
-        peer.add_self_loops, peer.edge_dim, peer.fill_value, peer.bias is not None, peer.residual, **_common(peer),
-    )  # fmt: skip
-
-
-def _gatv2(peer: Any) -> GATv2Conv:
-    return GATv2Conv(
-        peer.in_channels, peer.out_channels, peer.heads, peer.concat, peer.negative_slope, peer.dropout,
-        peer.add_self_loops, peer.edge_dim, peer.fill_value, peer.bias is not None, peer.share_weights,
-        peer.residual, **_common(peer),
-    )  # fmt: skip
-
-
-def _transformer(peer: Any) -> TransformerConv:
-    return TransformerConv(
-        peer.in_channels, peer.out_channels, peer.heads, peer.concat, peer.beta, peer.dropout, peer.edge_dim,
-        peer.lin_key.bias is not None, peer.root_weight, **_common(peer),
-    )  # fmt: skip
-
-
-def _agnn(peer: Any) -> AGNNConv:
-    return AGNNConv(peer.requires_grad, peer.add_self_loops, **_common(peer))
-
-
-# Where PyG has a layer, and what makes ours of one, whose parameters are still to be put in.
-LAYERS: dict[str, Callable[[Any], Layer]] = {
-    "gcn_conv.GCNConv": _gcn,
-    "sage_conv.SAGEConv": _sage,
-    "gin_conv.GINConv": _gin,
-    "gin_conv.GINEConv": _gine,
-    "gat_conv.GATConv": _gat,
-    "gatv2_conv.GATv2Conv": _gatv2,
-    "transformer_conv.TransformerConv": _transformer,
-    "agnn_conv.AGNNConv": _agnn,
-}
 
 
 @dataclass
@@ -128,11 +55,11 @@ class Conversion:
 def convert(model: Module) -> Conversion:
     """Puts our layers in the place of PyG's within a model.
 
-    GCNConv, SAGEConv, GINConv, GINEConv, GATConv, GATv2Conv, TransformerConv and AGNNConv are swapped
-    in place. The new layers hold the very parameters of the old ones, so that values, names in
-    ``state_dict``, optimisers and ties between layers stay what they were. What cannot be swapped
-    without changing what the model computes is left: other layers, subclasses, options we do not have,
-    layers with hooks. A ``cached`` GCNConv keeps the first graph that it sees after the conversion.
+    Layers that ``fusedmm.nn`` has too are swapped in place. The new layers hold the very parameters of the
+    old ones, so that values, names in ``state_dict``, optimisers and ties between layers stay what they were.
+    What cannot be swapped without changing what the model computes is left: other layers, subclasses, options
+    we do not have, layers with hooks. A ``cached`` layer keeps the first graph that it sees after the
+    conversion.
 
     What is lost: explainers, and whatever else masks messages or hooks into them, make our layers compute as PyG's
     do, in the time and memory of those, and do so no more where ``cached`` is set. Attributes that were set on a layer
@@ -207,20 +134,22 @@ def _require_plain(peer: Any) -> None:
         raise ValueError(f"its aggr {peer.aggr!r} is not what its aggr_module computes")
     if any(name.endswith("_hooks") and value for name, value in vars(peer).items()):
         raise ValueError("it has hooks")
-    for layer in (peer, *(m for name, m in peer.named_children() if name not in ("nn", "aggr_module"))):
-        if getattr(layer, "_compiled_call_impl", None):
-            raise ValueError("it is compiled: convert it before")
-        if patched := [name for name, value in vars(layer).items() if callable(value) and hasattr(type(layer), name)]:
-            raise ValueError(f"its {patched[0]} is not that of its class")
-    for name, child in peer.named_children():
-        kind = type(child)
-        if name == "aggr_module" and any(hooks_of(m, "forward") or hooks_of(m, "forward_pre") for m in child.modules()):
+    for name, part in peer.named_modules():
+        kind, first = type(part), name.partition(".")[0]
+        if first == "aggr_module" and any(hooks_of(part, when) for when in ("forward", "forward_pre")):
             raise ValueError("its aggr_module has hooks")
-        if name in ("nn", "aggr_module"):
+        if first in ("aggr_module", *WHOLE):
             continue
-        if kind.__module__ != PEER_LINEAR or kind.__name__ != "Linear":
+        if getattr(part, "_compiled_call_impl", None):
+            raise ValueError("it is compiled: convert it before")
+        if patched := [name for name, value in vars(part).items() if callable(value) and hasattr(kind, name)]:
+            raise ValueError(f"its {patched[0]} is not that of its class")
+        if not name:
+            continue
+        is_map = kind.__module__ == PEER_LINEAR and kind.__name__ in MAPS
+        if not (is_map or kind in CONTAINERS or kind.__module__ == ACTIVATIONS or kind.__module__ == PEER_PARAMETERS):
             raise ValueError(f"its {name} is a {kind.__name__} of {kind.__module__}")
-        if any(hooks_of(child, when) for when in ("forward", "backward", "backward_pre")) or _watched(child):
+        if any(hooks_of(part, when) for when in ("forward", "backward", "backward_pre")) or _watched(part):
             raise ValueError(f"its {name} has hooks")
 
 
@@ -231,9 +160,10 @@ def _watched(linear: Any) -> bool:
 
 
 def _move_parameters(layer: Module, peer: Any) -> None:
-    """Gives layer the parameters and buffers of peer themselves, and the nn of GIN."""
-    if "nn" in peer._modules:
-        layer._modules["nn"] = peer.nn
+    """Gives layer the parameters and buffers of peer themselves, and the parts that it takes whole."""
+    for part in WHOLE:
+        if part in peer._modules:
+            layer._modules[part] = peer._modules[part]
     for kind, of in (("parameters", Module.named_parameters), ("buffers", Module.named_buffers)):
         ours, theirs = (dict(of(module, remove_duplicate=False)) for module in (layer, peer))
         if ours.keys() != theirs.keys():

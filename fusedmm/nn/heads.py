@@ -49,9 +49,7 @@ def require_sum(layer: str, options: dict[str, Any]) -> None:
     aggr = options.pop("aggr", "add")
     if reduction(layer, aggr) != "sum":
         raise ValueError(f"{layer}: aggr must be 'add' or 'sum', not {aggr!r}")
-    if type(options.get("node_dim")) is int and options["node_dim"] == 0:  # of [nodes, F] the first is the last but one
-        del options["node_dim"]
-    require_options(layer, options)
+    require_options(layer, options, node_dim=0)  # of [nodes, F] the first is the last but one
 
 
 def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:

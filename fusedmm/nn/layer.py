@@ -130,6 +130,8 @@ class Layer(torch.nn.Module, metaclass=_Guarded):
         for name, value in () if own is None else own.named_parameters():
             prefix, _, leaf = name.rpartition(".")
             aggr_module.get_submodule(prefix)._parameters[leaf] = value
+        if own is not None and "lstm" in own._modules:  # which keeps its parameters in another place too
+            aggr_module._modules["lstm"] = own._modules["lstm"]
         attributes = vars(peer)
         attributes.update(vars(self), _explain=None, _cached_edge_index=None, _cached_adj_t=None)
         attributes["_modules"] = {**self._modules, "aggr_module": aggr_module}

@@ -99,7 +99,7 @@ def maps_of(x: Tensor, *maps: Linear) -> list[Tensor]:
 
     Each is what ``map(x)`` gives, to rounding.
     """
-    one = joined(x, *maps)
+    one = joined(x, *maps) if len(maps) > 1 else None
     if one is None:
         return [lin(x) for lin in maps]
     return list(torch.nn.functional.linear(x, *one).split([lin.out_channels for lin in maps], -1))

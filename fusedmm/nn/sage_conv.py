@@ -26,8 +26,9 @@ class SAGEConv(Layer):
         in_channels: F of x, or (F of sources, F of targets); -1 takes it from the first input.
         out_channels: F of the result.
         aggr: "mean", "sum" or "add", "max", "min", "var", "std", "softmax", "powermean",
-            "variancepreserving", PyG's module for one of these, or a list of them, whose results stand
-            side by side. Nodes without neighbours get 0, but from "powermean".
+            "variancepreserving", "median", "mul", "lstm", PyG's module for one of these, or a list of them (not of
+            "lstm"), whose results stand side by side. Nodes without neighbours get 0, but from "powermean", "mul",
+            which gives 1, and "lstm", whose steps they take with zeros.
         normalize: divide each result row by its 2-norm.
         root_weight: whether to add ``W_r x``.
         project: apply ``relu(W x + b)`` to the sources first.
@@ -43,7 +44,8 @@ class SAGEConv(Layer):
     aggr learns, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: an SpMM (two for var and std) per aggregation, which share what they have in common, and at
-    most three dense products per call.
+    most three dense products per call. "median", "mul" and "lstm" store the neighbours of all nodes, [edges, F], and
+    "lstm" as many for each node as one has at most.
 
     Source: Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", 2017.
 
@@ -69,8 +71,11 @@ class SAGEConv(Layer):
         **kwargs: Any,
     ) -> None:
         names = [str(a) for a in aggr] if isinstance(aggr, (tuple, list)) else str(aggr)
-        super().__init__(names, resolve("SAGEConv", aggr, kwargs.pop("aggr_kwargs", None)))
         source, target = require_channels("SAGEConv", in_channels, out_channels)
+        options = kwargs.pop("aggr_kwargs", None)
+        if isinstance(aggr, str) and aggr == "lstm":
+            options = {"in_channels": source, "out_channels": source} | (options or {})
+        super().__init__(names, resolve("SAGEConv", aggr, options))
         self.reduce = FUSED.get(aggr) if isinstance(aggr, str) else None
         require_options("SAGEConv", kwargs)
         self.in_channels = in_channels
@@ -121,7 +126,8 @@ class SAGEConv(Layer):
         """
         project = self.project and "lin" in self._modules  # which is made with the layer, or never
         first, times = (self.lin, 1) if project else (self.lin_l, self.aggr_module.times)
-        require_nodes("SAGEConv", x, first, self.lin_r if self.root_weight else None, batch=True, times=times)
+        lin_r = self.lin_r if self.root_weight else None
+        require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, size)
         # The product that follows checks each index by itself, so that the host need not wait for an answer first.
@@ -129,38 +135,43 @@ class SAGEConv(Layer):
         adj, (source, target) = bipartite(edge_index, x, size, DEFERRED if defer else True)
         if project:
             source = self.lin(source).relu()
-        out = self._in_one_step(adj, source, target)
+        out = in_one_step(adj, self.reduce, source, target, self.lin_l, lin_r)
         if out is None:
-            out = self._in_parts(adj, source, target)
+            out = self._in_parts(adj, source, target, lin_r)
         settle(adj, edge_index)
         return normalize(out) if self.normalize else out
 
-    def _in_one_step(self, adj: CSR, source: Tensor, target: Tensor | None) -> Tensor | None:
-        """The sum or mean and its maps as one step of autograd; None where something has to see the parts."""
-        if self.reduce not in ONE_STEP or adj.val is not None or source.dim() != 2:
-            return None
-        lin_l, lin_r = self.lin_l, self.lin_r if self.root_weight and target is not None else None
-        if not goes_unseen(source, lin_l):
-            return None
-        if lin_r is None or target is None:
-            return convolve(adj, self.reduce, source, None, lin_l.weight_for(source), lin_l.bias, None)
-        if target.dim() != 2 or not goes_unseen(target, lin_r):
-            return None
-        weight, own = lin_l.weight_for(source), lin_r.weight_for(target)
-        return convolve(adj, self.reduce, source, None if target is source else target, weight, lin_l.bias, own)
-
-    def _in_parts(self, adj: CSR, source: Tensor, target: Tensor | None) -> Tensor:
+    def _in_parts(self, adj: CSR, source: Tensor, target: Tensor | None, lin_r: Linear | None) -> Tensor:
         """Any aggregation, and then its maps, each as a step of autograd of its own."""
         if self.reduce is None:
             out = self.aggr_module(Neighbours(adj.pattern(), source, self.aggr_module.kinds))
         else:
             out = aggregate(adj, source, self.reduce)
-        out = self.lin_l(out)
-        if self.root_weight and target is not None:
-            if out.dim() == 2 and target.dim() == 2 and goes_unseen(target, self.lin_r):
-                return torch.addmm(out, target, self.lin_r.weight_for(target).t())  # a call less, either way
-            out = out + self.lin_r(target)
-        return out
+        return mapped(out, target, self.lin_l, lin_r)
 
     def __repr__(self) -> str:
         return f"SAGEConv({self.in_channels}, {self.out_channels}, aggr={self.aggr})"
+
+
+def in_one_step(
+    adj: CSR, reduce: str | None, source: Tensor, target: Tensor | None, lin_l: Linear, lin_r: Linear | None
+) -> Tensor | None:
+    """``lin_l(A source) + lin_r(target)`` as one step of autograd; None where something has to see the parts."""
+    if reduce not in ONE_STEP or adj.val is not None or source.dim() != 2 or not goes_unseen(source, lin_l):
+        return None
+    if lin_r is None or target is None:
+        return convolve(adj, reduce, source, None, lin_l.weight_for(source), lin_l.bias, None)
+    if target.dim() != 2 or not goes_unseen(target, lin_r):
+        return None
+    weight, own = lin_l.weight_for(source), lin_r.weight_for(target)
+    return convolve(adj, reduce, source, None if target is source else target, weight, lin_l.bias, own)
+
+
+def mapped(out: Tensor, target: Tensor | None, lin_l: Linear, lin_r: Linear | None) -> Tensor:
+    """``lin_l(out) + lin_r(target)``."""
+    out = lin_l(out)
+    if lin_r is None or target is None:
+        return out
+    if out.dim() == 2 and target.dim() == 2 and goes_unseen(target, lin_r):
+        return torch.addmm(out, target, lin_r.weight_for(target).t())  # a call less, either way
+    return out + lin_r(target)

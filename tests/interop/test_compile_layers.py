@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 import torch._dynamo.testing
-from support.every_layer import EDGES, LAYERS, NODES, linear
+from support.every_layer import EDGES, LAYERS, NODES, WITHOUT_PARAMETERS, linear
 from support.turns import in_turn
 
 import fusedmm
@@ -128,6 +128,18 @@ def test_one_graph_is_refused_by_name():
             torch.testing.assert_close(
                 step(torch.compile(layer, backend="aot_eager", fullgraph=True), x, given, []), step(layer, x, given, [])
             )
+
+
+@pytest.mark.parametrize("name", ["Graph", "LG", "SG", "APPNP", "TAG", "Cheb", "SuperGAT", "ResGated", "GEN", "PNA"])
+def test_one_graph_of_a_matrix_that_was_seen(name):
+    """One call without gradients is enough where the transpose is there."""
+    make, shape = (LAYERS | WITHOUT_PARAMETERS)[name]
+    x, others = operands(shape)
+    layer, graph = make(), fusedmm.CSR.from_edge_index(EDGES, size=NODES).cache_transpose()
+    with torch.no_grad():
+        layer(x, graph, *others)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(step(compiled, x, graph, others), step(layer, x, graph, others))
 
 
 @pytest.mark.parametrize("fill, conv", in_turn(["mean", "add", "max", "min", 1.0], [nn.GATConv, nn.GATv2Conv]))

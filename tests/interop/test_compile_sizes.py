@@ -90,6 +90,8 @@ LAYERS = {
     "GATv2": lambda h, f: nn.GATv2Conv(f, f, heads=h),
     "Transformer": lambda h, f: nn.TransformerConv(f, f, heads=h, edge_dim=f),
     "AGNN": lambda h, f: nn.AGNNConv(),
+    "TAG": lambda h, f: nn.TAGConv(f, h, K=2),
+    "Cheb": lambda h, f: nn.ChebConv(f, h, 3),
 }
 
 

@@ -39,6 +39,7 @@ from support.pyg_watchers import (
 from support.small_graph import NODES, features
 from torch_geometric import utils
 from torch_geometric.data import Data
+from torch_geometric.explain.algorithm.utils import set_masks
 from torch_geometric.loader import NeighborLoader
 
 import fusedmm
@@ -239,6 +240,23 @@ def check_csr(device):
     assert torch.equal(mine(x, adj), before)
 
 
+def check_kinds(device):
+    edges, x = {("n", "to", "n"): inputs("GAT loops", device)[1]}, inputs("GAT loops", device)[0]
+    mask = features(40, seed=4).to(device)
+    for conv in (ours.HGTConv, ours.HANConv):
+        mine = conv(F, F, (["n"], list(edges))).double().to(device)
+        before = mine({"n": x}, edges)["n"]
+        for watch in (
+            lambda m: set_masks(m, mask, edges["n", "to", "n"]),
+            lambda m: m.register_message_forward_hook(print),
+        ):
+            with pytest.raises(
+                ValueError, match=r"^H\w+Conv: .* is not supported where there are several kinds of nodes"
+            ):
+                watch(mine)
+        assert torch.equal(mine({"n": x}, edges)["n"], before)
+
+
 def check_jit(device):
     mine, args = ours.GATConv(F, F).double().to(device), inputs("GAT loops", device)
     with pytest.raises(RuntimeError, match=r"^GATConv: torch\.jit\.trace does not take this layer"):
@@ -271,11 +289,12 @@ TOOLS = {
     "hooks of messages": check_hooks,
     "any of these where `cached` is set": check_cached,
     "any of these with a `CSR`": check_csr,
+    "any of these on `HGTConv` and `HANConv`": check_kinds,
     "`copy.deepcopy`, `pickle`": check_deepcopy,
     "`torch.compile`": check_compile,
     "`torch.jit`": check_jit,
 }
-REFUSED = (check_cached, check_csr, check_jit)
+REFUSED = (check_cached, check_csr, check_kinds, check_jit)
 
 
 def table():

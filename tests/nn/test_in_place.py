@@ -42,6 +42,20 @@ for label, options in {
     CASES["Transformer" + label] = ("TransformerConv", [F_IN, 2], {"heads": 3, **options})
 CASES["AGNN"] = ("AGNNConv", [], {})
 CASES["AGNN without loops"] = ("AGNNConv", [], {"add_self_loops": False})
+for name, args, options in (
+    ("GraphConv", [F_IN, 2], {"bias": False}),
+    ("LGConv", [], {}),
+    ("SGConv", [F_IN, 2], {"bias": False}),
+    ("APPNP", [2, 0.1], {}),
+    ("TAGConv", [F_IN, 2, 0], {"bias": False}),
+    ("TAGConv", [F_IN, 2, 1], {"bias": False}),
+    ("ChebConv", [F_IN, 2, 1], {"bias": False}),
+    ("ChebConv", [F_IN, 2, 3], {"bias": False}),
+    ("ResGatedGraphConv", [F_IN, 2], {"bias": False, "root_weight": False}),
+    ("SuperGATConv", [F_IN, 2], {"bias": False, "heads": 2}),
+    ("SuperGATConv", [F_IN, 2], {"bias": False, "heads": 2, "concat": False}),
+):
+    CASES[f"{name} of {args}, {options}"] = (name, args, options)
 
 
 @pytest.mark.parametrize("name", CASES)

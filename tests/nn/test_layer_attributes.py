@@ -22,7 +22,21 @@ ARGS = {
     "GATv2Conv": (F, F),
     "TransformerConv": (F, F),
     "AGNNConv": (),
+    "GraphConv": (F, F),
+    "LGConv": (),
+    "SGConv": (F, F),
+    "APPNP": (3, 0.1),
+    "TAGConv": (F, F),
+    "ChebConv": (F, F, 3),
+    "RGCNConv": (F, F, 3),
+    "FastRGCNConv": (F, F, 3),
+    "ResGatedGraphConv": (F, F),
+    "GENConv": (F, F),
+    "SuperGATConv": (F, F),
+    "PNAConv": (F, F, ["mean", "max", "std"], ["identity", "amplification"], torch.tensor([1, 2, 3])),
 }
+RELATED = ["RGCNConv", "FastRGCNConv"]
+WEIGHED = ["GCNConv", "GraphConv", "LGConv", "SGConv", "APPNP", "TAGConv", "ChebConv"]
 VALUES = {"aggr": "max", "flow": "target_to_source", "node_dim": 1, "decomposed_layers": 2}
 
 
@@ -32,7 +46,8 @@ def layer(name, module=ours, device="cpu", **options):
 
 def inputs(name, device="cpu", edged=False):
     attr = [features(40, F if name == "GINEConv" else D)] if edged or name == "GINEConv" else []
-    return on(device, [features(NODES, F), graph(), *attr])
+    types = [torch.arange(40) % 3] if name in RELATED else []
+    return on(device, [features(NODES, F), graph(), *attr, *types])
 
 
 @pytest.mark.parametrize("attribute", FIXED)
@@ -151,6 +166,19 @@ HONOURED = [
     *((name, {"edge_dim": D}, "fill_value", "max") for name in ("GATConv", "GATv2Conv")),
     *((name, {}, "dropout", 1.0) for name in ("GATConv", "GATv2Conv", "TransformerConv")),
     ("GATv2Conv", {}, "share_weights", True),
+    *((name, {}, "normalize", False) for name in ("LGConv", "APPNP", "TAGConv")),
+    *((name, {}, "add_self_loops", False) for name in ("SGConv", "APPNP")),
+    *((name, {}, "K", 2) for name in ("SGConv", "APPNP")),
+    ("APPNP", {}, "alpha", 0.7),
+    ("APPNP", {}, "dropout", 1.0),
+    ("ChebConv", {}, "normalization", "rw"),
+    ("ResGatedGraphConv", {}, "act", torch.nn.Tanh()),
+    ("ResGatedGraphConv", {}, "root_weight", False),
+    ("GENConv", {}, "eps", 0.1),
+    ("SuperGATConv", {}, "negative_slope", 0.7),
+    ("SuperGATConv", {}, "add_self_loops", False),
+    ("SuperGATConv", {}, "dropout", 1.0),
+    ("SuperGATConv", {"heads": 2, "bias": False}, "concat", False),
     ("TransformerConv", {}, "root_weight", False),
     ("TransformerConv", {"heads": 2, "root_weight": False}, "concat", False),
 ]
@@ -160,7 +188,7 @@ HONOURED = [
 def test_what_is_honoured_counts_from_the_next_call_on(name, options, attribute, value, device):
     args = inputs(name, device, "edge_dim" in options)
     weighted = [*args, weights(args[1].cpu()).to(device)]
-    for given in (args, weighted) if name == "GCNConv" else (args,):
+    for given in (args, weighted) if name in WEIGHED else (args,):
         mine, peer = (layer(name, module, device, **options) for module in (ours, theirs))
         before = mine(*given)
         for one in (mine, peer):
@@ -226,8 +254,8 @@ def test_the_document_has_refused_arguments():
 
 @pytest.mark.parametrize("call, kind, text", REFUSED)
 def test_each_refused_argument_of_the_document_is_refused_here_alone(call, kind, text):
-    names = {**vars(ours), "Identity": torch.nn.Identity}
+    names = {**vars(ours), "Identity": torch.nn.Identity, "deg": torch.tensor([1, 2])}
     with pytest.raises({"TypeError": TypeError, "ValueError": ValueError}[kind]) as error:
         eval(call, names)
     assert str(error.value) == text
-    eval(call, {**vars(theirs), "Identity": torch.nn.Identity})  # which PyG takes
+    eval(call, {**vars(theirs), "Identity": torch.nn.Identity, "deg": torch.tensor([1, 2])})  # which PyG takes

@@ -322,7 +322,7 @@ def test_compiled_code_cannot_make_a_structure(name, args):
 @pytest.mark.parametrize(
     "make_layer, text",
     [
-        (lambda: ours.SAGEConv(3, 2, aggr="lstm"), "SAGEConv: aggr must be one of add, .*not 'lstm'"),
+        (lambda: ours.SAGEConv(3, 2, aggr="gru"), "SAGEConv: aggr must be one of add, .*not 'gru'"),
         (lambda: ours.SAGEConv(-1, 2, project=True), "SAGEConv: project=True needs in_channels"),
         (lambda: ours.GCNConv(3, 2, flow="target_to_source"), "GCNConv: flow must be 'source_to_target'.*flip"),
         (lambda: ours.GCNConv(3, 2, node_dim=0), "GCNConv: node_dim must be -2, not 0"),

@@ -27,6 +27,7 @@ LAYERS = {
     "gcn without loops": lambda: pyg.GCNConv(F_IN, F_OUT, add_self_loops=False),
     "sage": lambda: pyg.SAGEConv(F_IN, F_OUT, aggr="max", normalize=True, project=True),
     "sage alone": lambda: pyg.SAGEConv((F_IN, F_IN), F_OUT, root_weight=False, bias=False),
+    "sage median": lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["median", "mul", "sum"]),
     "gin": lambda: pyg.GINConv(mlp(), 0.3, True),
     "gin constant": lambda: pyg.GINConv(mlp(), 0.3, aggr="mean"),
     "gine": lambda: pyg.GINEConv(mlp(), 0.3, True, edge_dim=D),
@@ -38,12 +39,31 @@ LAYERS = {
     "transformer": lambda: pyg.TransformerConv(F_IN, F_OUT, 3, beta=True, edge_dim=D),
     "transformer merged": lambda: pyg.TransformerConv(F_IN, F_OUT, 3, concat=False, bias=False, root_weight=False),
     "agnn": lambda: pyg.AGNNConv(),
+    "graph": lambda: pyg.GraphConv((F_IN, F_IN), F_OUT, aggr="max", bias=False),
+    "lg": lambda: pyg.LGConv(normalize=False),
+    "sg": lambda: pyg.SGConv(F_IN, F_OUT, K=2, add_self_loops=False),
+    "appnp": lambda: pyg.APPNP(3, 0.2, add_self_loops=False, aggr="mean"),
+    "tag": lambda: pyg.TAGConv(F_IN, F_OUT, K=2, bias=False),
+    "cheb": lambda: pyg.ChebConv(F_IN, F_OUT, 3, normalization=None),
+    "res gated": lambda: pyg.ResGatedGraphConv(F_IN, F_OUT, torch.nn.Tanh(), edge_dim=D, root_weight=False),
+    "res gated function": lambda: pyg.ResGatedGraphConv((F_IN, F_IN), F_OUT, torch.relu, bias=False),
+    "gen": lambda: pyg.GENConv(F_IN, F_OUT, learn_t=True, t=0.3, edge_dim=D, norm="layer", num_layers=3, bias=True),
+    "gen of nodes' size": lambda: pyg.GENConv(F_IN, F_IN, ["mean", "max"], msg_norm=True, eps=0.1, norm=None),
+    "pna": lambda: pyg.PNAConv(F_IN, F_OUT, ["mean", "std"], ["linear"], torch.tensor([1, 2]), D, 2, 2, 2, act="prelu"),
+    "pna learnt": lambda: pyg.PNAConv(F_IN, F_OUT, ["max"], ["attenuation"], torch.tensor([1, 2]), train_norm=True),
+    "super gat": lambda: pyg.SuperGATConv(F_IN, F_OUT, 2, attention_type="SD", is_undirected=True).eval(),
+    "rgcn": lambda: pyg.RGCNConv((F_IN, F_IN), F_OUT, 3, aggr="max", bias=False),
+    "rgcn bases": lambda: pyg.RGCNConv(F_IN, F_OUT, 3, num_bases=2, root_weight=False),
+    "fast rgcn": lambda: pyg.FastRGCNConv(F_IN, 10, 3, num_blocks=5),
     "agnn constant": lambda: pyg.AGNNConv(requires_grad=False, add_self_loops=False),
 }
 
 
 def given(layer):
     edged = isinstance(layer, pyg.GINEConv) or getattr(layer, "edge_dim", None) is not None
+    if isinstance(layer, pyg.RGCNConv):
+        x = features(NODES, F_IN)
+        return [x if layer.in_channels == F_IN else (x, x), graph(), torch.arange(40) % 3]
     size = F_IN if isinstance(layer, pyg.GINEConv) and layer.lin is None else D
     return [features(NODES, F_IN), graph(), *([features(40, size)] if edged else [])]
 
@@ -90,7 +110,7 @@ class Mixed(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.first = pyg.GATConv(F_IN, F_OUT, 2, dropout=0.6)
-        self.blocks = torch.nn.ModuleList([pyg.GCNConv(8, 8), pyg.ChebConv(8, 8, 2)])
+        self.blocks = torch.nn.ModuleList([pyg.GCNConv(8, 8), pyg.ARMAConv(8, 8)])
         self.named = torch.nn.ModuleDict({"again": self.blocks[0], "last": pyg.TransformerConv(8, F_OUT)})
         self.head = pyg.Sequential("x, edge_index", [(pyg.SAGEConv(F_OUT, F_OUT), "x, edge_index -> x")])
 
@@ -115,8 +135,8 @@ def test_a_model_in_place(device):
         "named.last": "TransformerConv",
         "head.module_0": "SAGEConv",
     }
-    assert done.left == {"blocks.1": "there is no ChebConv here"}
-    assert str(done).splitlines()[-1] == "blocks.1: left, there is no ChebConv here"
+    assert done.left == {"blocks.1": "there is no ARMAConv here"}
+    assert str(done).splitlines()[-1] == "blocks.1: left, there is no ARMAConv here"
     assert model.named["again"] is model.blocks[0] and isinstance(model.blocks[0], ours.GCNConv)
     assert list(model.state_dict()) == names and not model.first.att_src.requires_grad
     torch.testing.assert_close(results(model, inputs), expected, rtol=1e-10, atol=1e-12)
@@ -215,6 +235,11 @@ def aggregated():
     return layer
 
 
+def two_layers():
+    options = {"in_channels": F_IN, "out_channels": F_IN, "num_layers": 2}
+    return pyg.SAGEConv(F_IN, F_OUT, aggr="lstm", aggr_kwargs=options)
+
+
 def replaced():
     layer = pyg.GATConv(F_IN, F_OUT)
     layer.lin = torch.nn.Linear(F_IN, F_OUT)
@@ -248,15 +273,20 @@ def explained():
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr="lstm"), "SAGEConv: aggr must be one of add, .*not LSTM"),
-        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", "median"]), "SAGEConv: aggr must be one of"),
+        (
+            lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=pyg.QuantileAggregation(0.3)),
+            "SAGEConv: aggr must be one of add, .*not Q",
+        ),
+        (lambda: pyg.SAGEConv(F_IN, F_OUT, aggr=["mean", pyg.QuantileAggregation(0.3)]), "SAGEConv: aggr must be one"),
+        (two_layers, "its parameters are .*lstm.weight_ih_l1"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, aggr=pyg.SumAggregation()), "GCNConv: aggr must be one of"),
         (lambda: pyg.GATConv(F_IN, F_OUT, aggr="max"), "GATConv: aggr must be 'add' or 'sum'"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, flow="target_to_source"), "GCNConv: flow must be"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, node_dim=0), "GCNConv: node_dim must be -2"),
         (lambda: pyg.GCNConv(F_IN, F_OUT, decomposed_layers=2), "decomposed_layers is not supported"),
         (lambda: Changed(F_IN, F_OUT), "a subclass of GATConv, whose changes would be lost"),
-        (lambda: pyg.SuperGATConv(F_IN, F_OUT), "there is no SuperGATConv here"),
+        (lambda: pyg.FeaStConv(F_IN, F_OUT), "there is no FeaStConv here"),
+        (lambda: pyg.SuperGATConv(F_IN, F_OUT), "in training its loss of sampled edges is not computed here"),
         (hooked, "it has hooks"),
         (watched, "it has hooks"),
         (within, "its lin has hooks"),

@@ -48,7 +48,7 @@ def test_parts_are_called_what_they_are(make, text):
 
 
 def test_what_is_lost_is_said_once_where_something_was_swapped():
-    model = torch.nn.Sequential(pyg.GATConv(6, 4), pyg.GCNConv(4, 4), pyg.ChebConv(4, 4, 2))
+    model = torch.nn.Sequential(pyg.GATConv(6, 4), pyg.GCNConv(4, 4), pyg.ARMAConv(4, 4))
     lines = str(ours.convert(model)).splitlines()
     assert lines[:3] == ["0: now fusedmm.nn.GATConv", "1: now fusedmm.nn.GCNConv", LOST]
     assert len(lines) == 4 and lines[3].startswith("2: left, ")

@@ -31,6 +31,10 @@ AGGREGATIONS = {
     "powermean ends": {"aggr": "powermean", "aggr_kwargs": {"p": 0.5, "clamp_min": 0.1, "clamp_max": 1.0}},
     "powermean learnt": {"aggr": "powermean", "aggr_kwargs": {"p": 2.0, "learn": True, "channels": F_IN}},
     "variance preserving": {"aggr": "variance_preserving"},
+    "median": {"aggr": "median"},
+    "median filled": {"aggr": "median", "aggr_kwargs": {"fill_value": 2.5}},
+    "product": {"aggr": "mul"},
+    "one by one": {"aggr": ["median", "mul", "mean"]},
     "long name": {"aggr": "MeanAggregation"},
     "mean and max": {"aggr": ["mean", "max"]},
     "all": {"aggr": ["add", "mean", "max", "min", "var", "std"]},
@@ -188,16 +192,18 @@ def test_convert_swaps_them(name, device):
     torch.testing.assert_close(results(done.model, inputs), expected, rtol=1e-9, atol=1e-11)
 
 
+WIDTHS = {"in_channels": F_IN, "out_channels": F_IN}
 PROJECTED = {"mode": "proj", "mode_kwargs": {"in_channels": F_IN, "out_channels": F_IN}}
 
 
 @pytest.mark.parametrize(
     "given, text",
     [
-        ({"aggr": "median"}, "aggr must be one of add, .*, softmax, .* or a list of them, not "),
-        ({"aggr": "lstm"}, "aggr must be one of add, .*LSTM|not 'lstm'"),
-        ({"aggr": "mul"}, "aggr must be one of add"),
-        ({"aggr": ["mean", "median"]}, "aggr must be one of add"),
+        ({"aggr": aggr.QuantileAggregation(0.3)}, "aggr must be one of add, .*, softmax, .* or a list of them, not "),
+        ({"aggr": "gru", "aggr_kwargs": WIDTHS}, "aggr must be one of add, .*GRU|not 'gru'"),
+        ({"aggr": "lstm", "aggr_kwargs": {"num_layers": 2}}, "aggr 'lstm' has no option num_layers|its parameters are"),
+        ({"aggr": ["mean", aggr.QuantileAggregation(0.3)]}, "aggr must be one of add"),
+        ({"aggr": ["mean", "lstm"], "aggr_kwargs": {"aggrs_kwargs": [{}, WIDTHS]}}, "aggr 'lstm' is supported alone"),
         ({"aggr": ["mean", ["max", "min"]]}, "aggr must be one of add"),
         ({"aggr": ["mean", "max"], "aggr_kwargs": PROJECTED}, "one of the modes cat, .*, not 'proj'"),
         ({"aggr": ["mean", "mean"]}, "aggr has 'mean' twice"),
@@ -232,3 +238,39 @@ def test_what_is_no_spmm_is_refused_and_left(given, text):
 def test_bad_options(given, text):
     with pytest.raises(ValueError, match=f"SAGEConv: .*{text}"):
         ours.SAGEConv(F_IN, F_OUT, **given)
+
+
+def test_an_lstm_over_neighbours(device):
+    """In the order of the edges, whatever that is, where PyG's wants them sorted by targets; hooks of messages work."""
+    edges = graph()
+    by_target = edges[:, edges[1].argsort(stable=True)]
+    mine, peer = check("SAGEConv", (F_IN, F_OUT), [features(NODES, F_IN), by_target], device=device, aggr="lstm")
+    pair = features(NODES, F_IN), features(TARGETS, F_IN, seed=6)
+    fewer = torch.stack([edges[0], edges[1] % TARGETS])
+    check(
+        "SAGEConv", ((F_IN, F_IN), F_OUT), [pair, fewer[:, fewer[1].argsort(stable=True)]], device=device, aggr="lstm"
+    )
+    x, edges, by_target = on(device, (features(NODES, F_IN), edges, by_target))
+    expected = peer(x, by_target)
+    torch.testing.assert_close(mine(x, edges), expected, rtol=1e-10, atol=1e-12)
+    alone = mine.lin_l(torch.zeros_like(x)) + mine.lin_r(x)  # where torch refuses PyG's LSTM a sequence of nothing
+    torch.testing.assert_close(mine(x, edges[:, :0]), alone, rtol=1e-10, atol=1e-12)
+    for one in (mine, peer):
+        one.register_message_forward_hook(lambda m, inputs, out: 2 * out)
+    torch.testing.assert_close(mine(x, by_target), peer(x, by_target), rtol=1e-10, atol=1e-12)
+    done = ours.convert(copy.deepcopy(make(theirs, "SAGEConv", F_IN, F_OUT, aggr="lstm").to(device)))
+    assert done.swapped == {"": "SAGEConv"}
+    torch.testing.assert_close(
+        done.model(x, edges), make(theirs, "SAGEConv", F_IN, F_OUT, aggr="lstm").to(device)(x, by_target)
+    )
+
+
+@pytest.mark.parametrize("kind", ["median", "mul", "lstm"])
+def test_one_by_one_takes_no_batch(kind, device):
+    layer = make(ours, "SAGEConv", F_IN, F_OUT, aggr=kind).to(device)
+    x, edges = on(device, (features(3, NODES, F_IN), graph()))
+    with pytest.raises(ValueError, match=rf"^SAGEConv: aggr '{kind}' takes no batch, and x is \[3, 11, 5\]"):
+        layer(x, edges)
+    with pytest.raises((TypeError, ValueError), match=r"SAGEConv: aggr 'lstm': in_channels must be"):
+        ours.SAGEConv(-1, F_OUT, aggr="lstm")
+    assert layer(x[0], edges).isfinite().all()

@@ -136,6 +136,21 @@ def calls() -> Calls:
             {"edge_attr": numbers(NNZ, 3)},
         ),
         "AGNNConv": (lambda: nn.AGNNConv(), {}),
+        "RGCNConv": (lambda: nn.RGCNConv(FEAT, 4, 3), {"edge_type": torch.arange(NNZ) % 3}),
+        "SuperGATConv": (lambda: nn.SuperGATConv(FEAT, 4, heads=2), {}),
+        "ResGatedGraphConv": (lambda: nn.ResGatedGraphConv(FEAT, 4), {}),
+        "ResGatedGraphConv of edge_dim": (
+            lambda: nn.ResGatedGraphConv(FEAT, 4, edge_dim=3),
+            {"edge_attr": numbers(NNZ, 3)},
+        ),
+        "GENConv": (lambda: nn.GENConv(FEAT, 4, edge_dim=3, norm="layer"), {"edge_attr": numbers(NNZ, 3)}),
+        "PNAConv": (lambda: nn.PNAConv(FEAT, 4, ["mean", "std"], ["linear"], torch.tensor([1, 2])), {}),
+        "GraphConv": (lambda: nn.GraphConv(FEAT, 4), {"edge_weight": val}),
+        "LGConv": (lambda: nn.LGConv(), {"edge_weight": val.abs()}),
+        "SGConv": (lambda: nn.SGConv(FEAT, 4), {"edge_weight": val.abs()}),
+        "APPNP": (lambda: nn.APPNP(2, 0.1), {"edge_weight": val.abs()}),
+        "TAGConv": (lambda: nn.TAGConv(FEAT, 4, K=2), {"edge_weight": val.abs()}),
+        "ChebConv": (lambda: nn.ChebConv(FEAT, 4, 3), {"edge_weight": val.abs()}),
     }
     for name, (make, carried) in layers.items():
         given(name, lambda here, m=make, **t: layer(m, here.device)(**t), x=x, edge_index=edges, **carried)

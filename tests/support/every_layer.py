@@ -25,4 +25,16 @@ LAYERS = {  # what makes a layer, and the shape of what its edges carry
     "GATv2": (lambda: nn.GATv2Conv(4, 4), None),
     "Transformer": (lambda: nn.TransformerConv(4, 4), None),
     "AGNN": (lambda: nn.AGNNConv(), None),
+    "Graph": (lambda: nn.GraphConv(4, 4), (5,)),
+    "SG": (lambda: nn.SGConv(4, 4, K=2), None),
+    "TAG": (lambda: nn.TAGConv(4, 4, K=2), None),
+    "Cheb": (lambda: nn.ChebConv(4, 4, 3), None),
+    "SuperGAT": (lambda: nn.SuperGATConv(4, 4), None),
+    "ResGated": (lambda: nn.ResGatedGraphConv(4, 4), None),
+    "GEN": (lambda: nn.GENConv(4, 4, norm="layer"), (5, 4)),
+    "PNA": (lambda: nn.PNAConv(4, 4, ["mean", "max", "std"], ["identity", "linear"], torch.tensor([1, 2])), None),
+}
+WITHOUT_PARAMETERS = {
+    "LG": (lambda: nn.LGConv(), None),
+    "APPNP": (lambda: nn.APPNP(2, 0.1), None),
 }

@@ -33,10 +33,17 @@ LAYERS = {  # each gives F features, and takes pairs of nodes where PyG's does
     "GATv2": lambda m: m.GATv2Conv(F, 2, heads=3, edge_dim=D, add_self_loops=False),
     "Transformer": lambda m: m.TransformerConv(F, 2, heads=3, beta=True, edge_dim=D),
     "AGNN": lambda m: m.AGNNConv(add_self_loops=False),
+    "Graph": lambda m: m.GraphConv(F, F),
+    "TAG": lambda m: m.TAGConv(F, F, K=2),
+    "ResGated": lambda m: m.ResGatedGraphConv(F, F, edge_dim=D),
+    "GEN": lambda m: m.GENConv(F, F, norm="layer", edge_dim=D, msg_norm=True),
+    "PNA": lambda m: m.PNAConv(
+        F, F, ["mean", "std"], ["linear", "attenuation"], torch.tensor([1, 2, 3]), D, pre_layers=2
+    ),
 }
 LEARNT = {"t": 0.7, "learn": True, "channels": F}
-EDGED = ("GINE", "GAT", "GATv2", "Transformer")
-ALONE = ("GCN", "GCN loops", "AGNN")  # one kind of nodes
+EDGED = ("GINE", "GAT", "GATv2", "Transformer", "ResGated", "GEN", "PNA")
+ALONE = ("GCN", "GCN loops", "AGNN", "TAG", "PNA")  # one kind of nodes
 LOOPED = ("GCN loops", "GAT loops")
 
 
