@@ -21,7 +21,8 @@ from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
 from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, require_scalar, rows_of
-from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
+from fusedmm.ops.edge_softmax import require_logits
+from fusedmm.ops.row_softmax import log_sum_exp, softmax, weights
 from fusedmm.ops.sddmm import elementwise
 from fusedmm.ops.spmm_sddmm import (
     gradients,
