@@ -11,6 +11,7 @@ from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.matrix import export as _export  # noqa: F401  makes CSR known to torch.export
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.stacking import block_diag, hstack, unbatch, vstack
 from fusedmm.ops import presets as presets
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
@@ -30,12 +31,14 @@ __all__ = [
     "algorithms",
     "as_csr",
     "attention",
+    "block_diag",
     "build_info",
     "data",
     "distributed",
     "edge_softmax",
     "formats",
     "fused",
+    "hstack",
     "load_algorithms",
     "nn",
     "presets",
@@ -45,6 +48,8 @@ __all__ = [
     "spmm",
     "spmv",
     "triple_product",
+    "unbatch",
+    "vstack",
 ]
 
 

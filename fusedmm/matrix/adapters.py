@@ -13,8 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
 from fusedmm._torch_compat import are_transforms_active, is_tracing, raw_indices, raw_values, storage_number, writes_to
-from fusedmm.matrix.compress import EDGE_PLACES, as_eid, is_outside, require_inside
-from fusedmm.matrix.constructors import from_edges
+from fusedmm.matrix.compress import EDGE_PLACES, is_outside, require_inside
+from fusedmm.matrix.constructors import from_edges, from_parts
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import Looped, looped_edges, with_loops
 from fusedmm.matrix.structure import (
@@ -24,10 +24,8 @@ from fusedmm.matrix.structure import (
     is_captured,
     is_strided,
     outside,
-    own,
     own_values,
     plain,
-    require_permutation,
     require_shape,
     require_size,
     require_untraced,
@@ -126,10 +124,10 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         return CSR.from_scipy(adj, check=check)
     if module.startswith("dgl.sparse"):
         ptr, idx, order = adj.csr()
-        return _from_parts(ptr, idx, order, adj.val, tuple(adj.shape), check)
+        return from_parts(CSR, ptr, idx, order, adj.val, tuple(adj.shape), check)
     if hasattr(adj, "adj_tensors"):  # DGLGraph: the CSC of sources to destinations
         ptr, idx, order = adj.adj_tensors("csc")
-        return _from_parts(ptr, idx, order, None, (ptr.numel() - 1, adj.num_src_nodes()), check)
+        return from_parts(CSR, ptr, idx, order, None, (ptr.numel() - 1, adj.num_src_nodes()), check)
     if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
         ptr, idx, val = adj.csr()
         return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
@@ -170,18 +168,6 @@ def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = 
     made = CSR.from_csr(ptr, idx, val, shape, check=check)
     _remember(_known, idx, mark, size, check, made.pattern(), ptr)
     return made
-
-
-def _from_parts(
-    ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
-) -> CSR:
-    """A CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
-    made = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
-    if order is None or not order.numel():
-        return made
-    if check:
-        require_permutation("the order of the edges", order, made.nnz)
-    return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False, check)
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped[CSR]:

@@ -127,7 +127,10 @@ class Matrix:
         other._set(val_here=self.val_there, val_there=self.val_here, _fixed=self._fixed)
         return other
 
-    T = property(t)
+    @property
+    def T(self: M) -> M:
+        """``t()``."""
+        return self.t()
 
     def with_values(self: M, val: Tensor | None) -> M:
         """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.

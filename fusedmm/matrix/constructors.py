@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import raw_indices, raw_values
-from fusedmm.matrix.base import M, Matrix
-from fusedmm.matrix.compress import EDGE_PLACES, Places, compress
+from fusedmm.matrix.base import M
+from fusedmm.matrix.compress import EDGE_PLACES, Places, as_eid, compress
 from fusedmm.matrix.structure import (
     FLOATS,
     is_captured,
@@ -23,6 +23,7 @@ from fusedmm.matrix.structure import (
     require_data,
     require_device,
     require_integers,
+    require_permutation,
     require_range,
     require_same_device,
     require_shape,
@@ -158,6 +159,43 @@ def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
     return from_csr(kind, torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check)
 
 
+def from_parts(
+    kind: type[M], ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: Any, check: bool
+) -> M:
+    """A matrix whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
+    made = from_csr(kind, ptr, idx, val if order is None or not order.numel() else None, shape, check)
+    if order is None or not order.numel():
+        return made
+    if check:
+        require_permutation("the order of the edges", order, made.nnz)
+    return kind.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, made.n_cols, False, check)
+
+
+def from_tensors(kind: type[M], tensors: Any, check: bool) -> M:
+    """``CSR.from_tensors``."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors must be a mapping of names to tensors, not {type(tensors).__name__}")
+    needed, known = ("ptr", "idx", "shape"), ("ptr", "idx", "shape", "eid", "val")
+    if wrong := [name for name in needed if name not in tensors] or [name for name in tensors if name not in known]:
+        raise ValueError(f"tensors must have {', '.join(needed)} and may have eid and val; {wrong[0]!r} is amiss")
+    require_vector("shape", tensors["shape"])
+    shape = tuple(tensors["shape"].tolist())
+    return from_parts(kind, tensors["ptr"], tensors["idx"], tensors.get("eid"), tensors.get("val"), shape, check)
+
+
+@lasting
+def eye(kind: type[M], n: Any, dtype: torch.dtype | None, device: Any) -> M:
+    """``CSR.eye``."""
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"eye: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
+    rows, _ = require_shape((n, n), "eye: n")
+    place = torch.get_default_device() if device is None else require_device("eye: device", device)
+    ptr = torch.arange(rows + 1, device=place)
+    val = None if dtype is None else torch.ones(rows, dtype=dtype, device=place)
+    none = torch.empty(0, dtype=torch.uint8, device=place)
+    return kind.make(ptr, ptr[:-1].int(), none, val, rows, False)
+
+
 @lasting
 def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     """``CSR.to``."""
@@ -181,32 +219,3 @@ def pin_memory(adj: M) -> M:
     return type(adj).make(
         adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True
     )
-
-
-def to_dense(adj: Matrix) -> Tensor:
-    """``CSR.to_dense``."""
-    row, col, val = adj.coo()
-    if val is None:
-        val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device)
-    return val.new_zeros(*adj.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
-
-
-def to_torch(adj: Matrix, layout: torch.layout) -> Tensor:
-    """``CSR.to_torch``."""
-    if adj.val is not None and adj.val.dim() != 1:
-        raise ValueError("torch sparse tensors hold one value per entry, not one per head")
-    val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device) if adj.val is None else adj.val
-    if layout == torch.sparse_csr:
-        row, col, _ = adj.coo()
-        # torch's rows have each column once, in rising order: others' entries are sorted, and added up.
-        keys, place = torch.unique(row.long() * adj.shape[1] + col, return_inverse=True)
-        val = val.new_zeros(keys.shape[0]).index_add(0, place, val)
-        ptr = torch.zeros_like(adj.ptr)
-        ptr[1:] = torch.bincount(keys // max(adj.shape[1], 1), minlength=adj.shape[0]).cumsum(0)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse")  # that the layout is in beta, that it checks nothing
-            return torch.sparse_csr_tensor(ptr, keys % max(adj.shape[1], 1), val, adj.shape)
-    if layout == torch.sparse_coo:
-        row, col, _ = adj.coo()
-        return torch.sparse_coo_tensor(torch.stack([row, col]), val, adj.shape)
-    raise ValueError(f"layout must be torch.sparse_csr or torch.sparse_coo, not {layout}")

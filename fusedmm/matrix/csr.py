@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from fusedmm.matrix import constructors, normalize
-from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.algebra.arithmetic import Arithmetic
+from fusedmm.matrix.algebra.forms import Forms
+from fusedmm.matrix.algebra.kind import Kind
+from fusedmm.matrix.algebra.loops import Loops
+from fusedmm.matrix.algebra.reduce import Reduce
+from fusedmm.matrix.algebra.scaling import Scaling
+from fusedmm.matrix.algebra.select import Select
 from fusedmm.ops.matvec import times
 
 
-class CSR(Matrix):
+class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
     """A sparse matrix [rows, cols] in compressed sparse rows, made by one of the ``from_`` functions.
 
     Row i holds the entries ``ptr[i] <= p < ptr[i+1]``, entry p stands in column ``idx[p]``. Columns may
@@ -148,6 +155,40 @@ class CSR(Matrix):
         """
         return constructors.from_scipy(CSR, matrix, check)
 
+    @staticmethod
+    def eye(n: int, *, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None) -> CSR:
+        """The identity [n, n].
+
+        Args:
+            n: its rows and columns.
+            dtype: of its values; None makes a pattern, whose entries count as ones.
+            device: torch's default without it.
+
+        Raises:
+            TypeError: no integer, no floating dtype, no device.
+            ValueError: fewer than no rows or 2^31 and more, or a device that is not there.
+
+        Example:
+            >>> CSR.eye(2).to_dense()
+            tensor([[1., 0.],
+                    [0., 1.]])
+        """
+        return constructors.eye(CSR, n, dtype, device)
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, Tensor], *, check: bool = True) -> CSR:
+        """From what ``tensors()`` gave, such as a file of safetensors holds.
+
+        Args:
+            tensors: ptr, idx and shape, and eid and val where the matrix has them.
+            check: as in ``from_csr``.
+
+        Raises:
+            TypeError: no mapping, or what is in it is no tensor of its kind.
+            ValueError: a tensor that lacks or is unknown, or a malformed structure.
+        """
+        return constructors.from_tensors(CSR, tensors, check)
+
     def __repr__(self) -> str:
         val = "none" if self.val is None else f"{str(self.val.dtype)[6:]}{list(self.val.shape)}"
         return f"CSR(shape={self.shape}, nnz={self.nnz}, val={val}, device={self.device})"
@@ -182,27 +223,9 @@ class CSR(Matrix):
         """In memory that a GPU copies from without waiting; needs a GPU, as torch's does."""
         return constructors.pin_memory(self)
 
-    def add_self_loops(self, fill: float = 1.0) -> CSR:
-        """With one self loop per node; see ``fusedmm.matrix.normalize.add_self_loops``."""
-        return normalize.add_self_loops(self, fill)
-
     def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
         """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.matrix.normalize.gcn_norm``."""
         return normalize.gcn_norm(self, improved, add_self_loops)
-
-    # ---- into other forms ----
-
-    def to_dense(self) -> Tensor:
-        """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
-        return constructors.to_dense(self)
-
-    def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
-        """As a torch sparse tensor (CSR, where repeated entries are added up, or COO); float32 ones without values.
-
-        Raises:
-            ValueError: values with heads, or another layout.
-        """
-        return constructors.to_torch(self, layout)
 
     @overload
     def __matmul__(self, x: Tensor) -> Tensor: ...
