@@ -16,6 +16,8 @@ from fusedmm.matrix.base import M
 from fusedmm.matrix.compress import EDGE_PLACES, Places, as_eid, compress
 from fusedmm.matrix.structure import (
     FLOATS,
+    INTEGERS,
+    as_values,
     is_captured,
     lasting,
     own,
@@ -40,6 +42,7 @@ from fusedmm.matrix.structure import (
 def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
     """``CSR.from_csr``."""
     require_untraced()
+    val = as_values(val)
     require_vector("ptr", ptr)
     require_vector("idx", idx)
     require_same_device(ptr=ptr, idx=idx, val=val)
@@ -80,6 +83,7 @@ def _from_pairs(
 ) -> M:
     """A CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of col."""
     require_untraced()
+    val = as_values(val)
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
@@ -98,6 +102,7 @@ def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | Non
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         hint = "; transpose it" if edge_index.dim() == 2 and edge_index.shape[1] == 2 else ""
         raise ValueError(f"an edge_index must be [2, nnz], not {list(edge_index.shape)}{hint}")
+    edge_weight = as_values(edge_weight)
     require_values(edge_weight, edge_index.shape[1], edge_index.device, "edge_weight")
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
@@ -116,8 +121,9 @@ def from_dense(kind: type[M], dense: Tensor) -> M:
     """``CSR.from_dense``."""
     require_tensor("dense", dense)
     require_data("dense", dense)
-    if dense.dtype not in FLOATS:
-        raise TypeError(f"dense must be float32, float64, float16 or bfloat16, not {dense.dtype}")
+    if dense.dtype not in (*FLOATS, *INTEGERS, torch.bool):
+        kinds = "float32, float64, float16, bfloat16, integers or booleans"
+        raise TypeError(f"dense must be of {kinds}, not {dense.dtype}")
     if dense.dim() != 2:
         raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
     row, col = torch.nonzero(dense.detach(), as_tuple=True)
@@ -155,7 +161,7 @@ def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
         raise TypeError(f"matrix must hold real numbers of at most 64 bits, not {matrix.dtype}")
     csr = matrix.tocsr()
     val = torch.from_numpy(csr.data)
-    val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
+    val = val.clone() if val.dtype.is_floating_point else val.to(torch.get_default_dtype())
     return from_csr(kind, torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check)
 
 

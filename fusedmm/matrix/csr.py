@@ -71,7 +71,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         Args:
             ptr: [rows + 1], integers, from 0 and never falling to nnz.
             idx: [nnz], integers in [0, cols).
-            val: [nnz] or [nnz, heads], floating, or None for ones.
+            val: [nnz] or [nnz, heads], or None for ones; integers and booleans become torch's default dtype.
             shape: (rows, cols); without it cols is the largest column + 1.
             check: False skips validation and measuring how long rows are, the only synchronisations
                 with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
@@ -96,7 +96,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
 
         Args:
             row, col: [nnz], integers; pairs may repeat.
-            val: [nnz] or [nnz, heads], floating, or None for ones.
+            val: as in ``from_csr``.
             shape: (rows, cols); without it the largest indices + 1.
             check: as in ``from_csr``.
 
@@ -117,8 +117,8 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
 
         Args:
             edge_index: [2, nnz], integers; row 0 = sources (columns), row 1 = targets (rows).
-            edge_weight: [nnz] or [nnz, heads], in the order of edge_index.
-            size: number of nodes, or (sources, targets); without it the largest index + 1.
+            edge_weight: [nnz] or [nnz, heads], in the order of edge_index, of the dtypes of val in ``from_csr``.
+            size: number of nodes, or (sources, targets), which is (cols, rows); without it the largest index + 1.
             check: as in ``from_csr``.
 
         Returns:
@@ -128,7 +128,10 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
 
     @staticmethod
     def from_dense(dense: Tensor) -> CSR:
-        """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
+        """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it).
+
+        Integers and booleans become torch's default dtype.
+        """
         return constructors.from_dense(CSR, dense)
 
     @staticmethod
@@ -140,14 +143,16 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         the values came from; that of a CSC tensor itself (its ``.grad``, as a leaf) torch refuses to keep.
 
         Raises:
-            TypeError: another layout, or values that are not floating-point.
+            TypeError: another layout, or complex values. (Integers and booleans become torch's default dtype.)
             ValueError: a batch, or more than two sparse dimensions.
         """
         return constructors.from_torch(CSR, adj, check)
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
-        """From a scipy sparse matrix or array; values in the order of its CSR form, integers become float32.
+        """From a scipy sparse matrix or array; values in the order of its CSR form.
+
+        Integers and booleans become torch's default dtype.
 
         Raises:
             TypeError: complex numbers, long doubles, or no sparse matrix.

@@ -21,7 +21,8 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
         adj: a ``CSR`` without values, or what ``as_csr`` takes, without values too: the formula has none. Of a
             holder that always has some (scipy's, a torch sparse tensor) give ``as_csr(adj).pattern()``; where
             they are the logits, give them as ``logits``.
-        logits: float32, float64, float16 or bfloat16, [nnz] or [nnz, heads], in the caller's edge order.
+        logits: float32, float64, float16 or bfloat16, [nnz], [nnz, heads] or [nnz, heads, 1], in the caller's edge
+            order.
 
     Returns:
         w, like logits. Any size of logits is fine; a row of nothing but -inf gives 0.
@@ -43,11 +44,11 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
     logits = autocast(logits)
     if logits.dim() == 1:
         return softmax(adj, logits[:, None])[:, 0]
-    return softmax(adj, logits)
+    return softmax(adj, logits) if logits.dim() == 2 else softmax(adj, logits[..., 0])[..., None]
 
 
 def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
-    """x is a floating tensor [nnz] or [nnz, heads] on the matrix's device.
+    """x is a floating tensor [nnz], [nnz, heads] or [nnz, heads, 1] on the matrix's device.
 
     Raises:
         TypeError: not a tensor, a dtype without a kernel, another device.
@@ -56,10 +57,10 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
     if x.dtype not in FLOATS:
-        hint = "; torch.where(mask, 0.0, -torch.inf) makes one of a mask" if x.dtype == torch.bool else ""
+        hint = "; attention takes masks as mask=" if x.dtype == torch.bool else ""
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}{hint}")
     require_strided(f"{op}: {name}", x)
     if x.device != adj.ptr.device:
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {adj.ptr.device}")
-    if x.dim() not in (1, 2) or x.shape[0] != adj.nnz:
+    if x.dim() not in (1, 2, 3) or x.shape[0] != adj.nnz or (x.dim() == 3 and x.shape[2] != 1):
         raise ValueError(f"{op}: {name} must be [{adj.nnz}] or [{adj.nnz}, heads], not {list(x.shape)}")

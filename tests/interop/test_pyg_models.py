@@ -63,7 +63,7 @@ def pair(name, device="cpu", num_layers=3, size=F_IN, **options):
     with torch.no_grad():
         for p in peer.parameters():
             p.add_(0.3 * features(*p.shape, seed=4).to(device))
-    mine = ours.convert(copy.deepcopy(peer))
+    mine = ours.convert(copy.deepcopy(peer), report=True)
     assert len(mine.swapped) == num_layers and not mine.left
     return mine.model, peer
 
@@ -130,7 +130,7 @@ def test_few_layers_and_open_sizes(name, num_layers, device):
         if name == "GIN":
             continue
         peer = kind(-1, HIDDEN, num_layers, out_channels=F_OUT, jk=jk, **more).to(device)
-        mine = ours.convert(copy.deepcopy(peer)).model
+        mine = ours.convert(copy.deepcopy(peer))
         torch.manual_seed(4)
         out = mine(x, edges)
         torch.manual_seed(4)

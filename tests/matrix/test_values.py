@@ -308,7 +308,7 @@ def both(call, device):
     given = {place: names(place, values(0).to(place)) for place in {device, "cpu"}}
     torch.manual_seed(7)
     peer = eval(made, vars(theirs) | given["cpu"]).double()  # on CUDA torch has no maximum of a sparse tensor
-    mine = nn.convert(copy.deepcopy(peer)).model.to(device)
+    mine = nn.convert(copy.deepcopy(peer)).to(device)
     assert type(mine) is getattr(nn, type(peer).__name__)
 
     def run(layer, operands, place=device):
@@ -369,7 +369,7 @@ def test_gradients_reach_the_values_that_layers_use(call, device):
 
 # ---- nothing is missing ----
 
-NO_MATRIX = {"algorithms", "build_info", "load_algorithms"}
+NO_MATRIX = {"algorithms", "build_info", "convert", "load_algorithms"}
 OF_THE_LIBRARY = {"make", "transpose_half", "constant_values"}  # without a formula: parts of what others do
 ON_A_GPU = {"cuda", "pin_memory"}  # as ``to`` and ``cpu``
 ROUNDED = {"half", "bfloat16", "float"}  # as ``double``
