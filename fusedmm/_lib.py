@@ -159,6 +159,11 @@ def read_numbers() -> None:
 read_numbers()
 
 
+def is_algorithm(op: str, device: str, name: Any) -> bool:
+    """Whether the registry has an algorithm of that name, which may be one that cannot run here."""
+    return isinstance(name, str) and name in _numbers.get((op, device), ())
+
+
 def algorithm_number(op: str, device: str, name: str) -> int:
     """The registry's number of an algorithm, 0 for ``"auto"``; a ValueError lists what there is."""
     if not isinstance(name, str):

@@ -162,14 +162,15 @@ def _is_free(*operands: Any) -> bool:
 def _from_tuple(parts: Any, check: bool) -> CSR:
     """``_from_csr``, whose errors point to the constructors of what else a tuple may be meant to be."""
     first, second = parts[:2]
-    if first.dim() == 2 and first.shape[0] == 2 and isinstance(second, Tensor):
+    pair = is_strided(first) and isinstance(second, Tensor) and is_strided(second)
+    if pair and first.dim() == 2 and first.shape[0] == 2:
         raise ValueError(
             "a tuple is (ptr, idx[, val[, shape]]): of (edge_index, edge_weight) CSR.from_edge_index makes a matrix"
         )
     try:
         return _from_csr(*parts, check=check)
     except ValueError as error:
-        if len(parts) == 2 or not isinstance(second, Tensor) or first.shape != second.shape:
+        if len(parts) == 2 or not pair or first.shape != second.shape:
             raise
         hint = "a tuple is (ptr, idx[, val[, shape]]); of (row, col, val) CSR.from_coo makes a matrix"
         raise ValueError(f"{error}; {hint}") from None

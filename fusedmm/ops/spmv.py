@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedmm._lib import algorithm_number, sums_dtype
+from fusedmm._lib import algorithm_number, is_algorithm, sums_dtype
 from fusedmm.formats import COO, FORMATS
 from fusedmm.formats.padded import Padded
 from fusedmm.matrix.adapters import lent
@@ -86,11 +86,10 @@ def _number(name: str, number: Any, x: Tensor) -> float:
 
 def _algorithm(a: Any, x: Tensor, name: Any) -> int:
     """The number of an algorithm, which must be one of a's format."""
-    number = algorithm_number("spmv", x.device.type, name)
-    family = name.partition(":")[0]
+    family = name.partition(":")[0] if is_algorithm("spmv", x.device.type, name) else ""
     wanted, given = FORMATS.get(family), type(a)
     if wanted is not None and wanted is not given:
         raise ValueError(
             f"spmv: {name} takes {wanted.__name__}, not {given.__name__}: fusedmm.formats.to_{family} makes one"
         )
-    return number
+    return algorithm_number("spmv", x.device.type, name)
