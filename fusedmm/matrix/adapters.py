@@ -170,9 +170,9 @@ def _from_tuple(parts: Any, check: bool) -> CSR:
     try:
         return _from_csr(*parts, check=check)
     except ValueError as error:
-        if len(parts) == 2 or not pair or first.shape != second.shape:
+        if not pair or first.shape != second.shape:
             raise
-        hint = "a tuple is (ptr, idx[, val[, shape]]); of (row, col, val) CSR.from_coo makes a matrix"
+        hint = "a tuple is (ptr, idx[, val[, shape]]); of (row, col[, val]) CSR.from_coo makes a matrix"
         raise ValueError(f"{error}; {hint}") from None
 
 

@@ -95,6 +95,7 @@ def masked(x: Operands, adj: CSR, mask: Tensor, is_lost: bool) -> Operands:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         found = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"attention: mask must be booleans, not {found}; what is added to the logits is bias")
+    require_strided("attention: mask", mask)
     if is_lost:
         raise ValueError("attention: a mask of additive scores needs slope above 0, which keeps -inf what it is")
     none = torch.zeros((), dtype=x.v.dtype, device=mask.device)

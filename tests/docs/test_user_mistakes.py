@@ -63,7 +63,7 @@ MISTAKES = {  # what is called, the error, and its text
     ),
     "coordinates as a tuple": (
         lambda d: fusedmm.spmm((*EDGES.to(d), torch.ones(COUNT, device=d)), x(d)), ValueError,
-        "of (row, col, val) CSR.from_coo makes a matrix",
+        "of (row, col[, val]) CSR.from_coo makes a matrix",
     ),
     "the class as a constructor": (
         lambda d: CSR(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1)), TypeError,

@@ -111,7 +111,8 @@ def _intersection(a: M, b: Matrix) -> M:
     pattern, in_a, in_b = _common(once(a).pattern, once(b).pattern)
     if patterns and once(a).pattern.nnz == a.nnz and once(b).pattern.nnz == b.nnz:
         return pattern
-    return pattern.with_values(reduced_once(a, val)[in_a] * reduced_once(b, other)[in_b])
+    left, right = reduced_once(a, val).index_select(0, in_a), reduced_once(b, other).index_select(0, in_b)
+    return pattern.with_values(left * right)
 
 
 @lasting

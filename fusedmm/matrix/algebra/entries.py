@@ -113,7 +113,7 @@ def _once(adj: M) -> Once[M]:
     row, col = row[first], col[first]
     pattern = type(adj).make(pointers(row, rows), col, adj.none, None, cols, False)
     gather = ones_at(adj, pad(first, (0, 1), value=adj.nnz), number)
-    place = torch.empty_like(first, dtype=torch.int32).new_empty(adj.nnz)
+    place = torch.empty(adj.nnz, dtype=torch.int32, device=adj.device)
     place.scatter_(0, number.long(), (new.cumsum(0) - 1).int())
     each = torch.arange(adj.nnz + 1, device=adj.device)
     plan, rows_are = plan_of(each, place, first.numel(), False)

@@ -136,19 +136,24 @@ def _with_values(adj: M, pattern: M, number: Tensor) -> M:
 
 @lasting
 def _selected(adj: M, rows: Tensor | None, cols: Tensor | None) -> tuple[M, Tensor]:
-    """The structure of some rows and columns, and the caller's number of each of its entries."""
-    n_rows, n_cols, ptr = adj.shape[0], adj.shape[1], adj.ptr
+    """The structure of some rows and columns, and the caller's number of each of its entries.
+
+    An unchecked matrix may hold any pointers and columns: nothing outside of the tensors is read, and entries of
+    columns that the matrix does not have are left out where columns are chosen.
+    """
+    (n_rows, n_cols), ptr = adj.shape, adj.ptr.clamp(0, adj.nnz)
     if rows is None:
         row, place = rows_of(ptr, adj.nnz).long(), torch.arange(adj.nnz, device=adj.device)
     else:
-        n_rows, lengths = rows.numel(), adj.degree()[rows]
+        n_rows, lengths = rows.numel(), (ptr[1:] - ptr[:-1]).clamp(min=0)[rows]
         row, place = runs(ptr[rows], lengths)
         ptr = pad(lengths.cumsum(0), (1, 0))
     idx = adj.idx[place]
     if cols is not None:
-        times = torch.zeros(n_cols, dtype=torch.int64, device=adj.device).index_add_(0, cols, torch.ones_like(cols))
+        times = cols.new_zeros(n_cols + 1).index_add_(0, cols, torch.ones_like(cols))
         order = torch.sort(cols, stable=True).indices  # the new columns that an old one becomes are neighbours here
-        entry, new = runs((times.cumsum(0) - times)[idx.long()], times[idx.long()])
+        old = torch.where((idx >= 0) & (idx < n_cols), idx.long(), n_cols)
+        entry, new = runs((times.cumsum(0) - times)[old], times[old])
         row, place, idx, n_cols = row[entry], place[entry], order[new].int(), cols.numel()
         ptr = pointers(row, n_rows)
     number = numbers_of(adj)[place].long()
