@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -194,7 +195,11 @@ def eye(kind: type[M], n: Any, dtype: torch.dtype | None, device: Any) -> M:
     """``CSR.eye``."""
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"eye: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
-    rows, _ = require_shape((n, n), "eye: n")
+    try:
+        rows = operator.index(n)
+    except TypeError:
+        raise TypeError(f"eye: n must be an integer, not {n!r}") from None
+    require_shape((rows, rows), "eye: n")
     place = torch.get_default_device() if device is None else require_device("eye: device", device)
     ptr = torch.arange(rows + 1, device=place)
     val = None if dtype is None else torch.ones(rows, dtype=dtype, device=place)

@@ -80,7 +80,7 @@ MISTAKES = [
     (lambda: SQUARE.set_self_loops(torch.ones(3).long()), TypeError, "must be floating-point on cpu, not torch.int64"),
     (lambda: SQUARE.add_self_loops(fill="1"), TypeError, "add_self_loops: fill_value must be a number, not '1'"),
     (lambda: CSR.eye(-1), ValueError, r"eye: n \(-1, -1\): both must be in \[0, 2\^31\)"),
-    (lambda: CSR.eye(2.5), TypeError, "eye: n must be .*integer"),
+    (lambda: CSR.eye(2.5), TypeError, "eye: n must be an integer, not 2.5"),
     (lambda: CSR.eye(2, dtype=torch.int64), TypeError, "eye: dtype must be float32, .* not torch.int64"),
     (lambda: CSR.eye(2, device="tpu"), ValueError, "eye: device"),
     (lambda: A.size(2), IndexError, "range"),

@@ -96,6 +96,21 @@ def test_masked_entries_take_no_part(score, shape, device):
     assert g.isfinite().all()
 
 
+def test_compiled_masks_and_groups(device):
+    adj = tiny(device, torch.float32).pattern().cache_transpose()
+    q, k = torch.randn(4, 4, 3, device=device), torch.randn(5, 2, 3, device=device)
+    mask = torch.rand(9, 4, device=device) > 0.4
+
+    def f(q, k, mask):
+        return fusedmm.attention(adj, q, k, k, mask=mask)
+
+    found = torch.compile(f, fullgraph=True, backend="eager")(q.requires_grad_(), k.requires_grad_(), mask)
+    torch.testing.assert_close(found, f(q, k, mask))
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), (q, k)), torch.autograd.grad(f(q, k, mask).sum(), (q, k))
+    )
+
+
 def test_what_is_no_mask(device):
     adj = tiny(device).pattern()
     q, k, v = (torch.randn(n, 2, 3, dtype=torch.float64, device=device) for n in (4, 5, 5))
