@@ -128,7 +128,7 @@ class Forms(Matrix):
     def to_dgl(self) -> Any:
         """As a ``dgl.sparse.SparseMatrix`` with the values in A's edge order, ones of a pattern; needs dgl."""
         row, col, _ = self.coo()
-        return extra("dgl.sparse", "dgl", "dgl").from_coo(row, col, values_of(self), self.shape)
+        return extra("dgl.sparse", "dgl", "").from_coo(row, col, values_of(self), self.shape)
 
     def tensors(self) -> dict[str, Tensor]:
         """What the matrix is as named tensors, for formats that store nothing else, such as safetensors.
