@@ -50,7 +50,13 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
                 [3., 4.]])
     """
     if type(adj) is not CSR:
-        adj = lent(adj, x, rows_of(x))
+        try:
+            adj = lent(adj, x, rows_of(x))
+        except ValueError as error:
+            if not isinstance(x, Tensor) or x.dim() != 3:
+                raise
+            hint = f"x is {list(x.shape)}, [nodes, heads, F]; of a batch [batch, nodes, F] give x.transpose(0, 1)"
+            raise ValueError(f"{error}; {hint}") from None
     if isinstance(x, Tensor) and x.dim() == 1 and isinstance(reduce, str):
         if reduce in ("sum", "add"):
             return spmv(adj, x, algorithm=algorithm)
