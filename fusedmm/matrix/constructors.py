@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._torch_compat import raw_indices, raw_values
+from fusedmm._torch_compat import are_transforms_active, raw_indices, raw_values
 from fusedmm.matrix.base import M
 from fusedmm.matrix.compress import EDGE_PLACES, Places, as_eid, compress
 from fusedmm.matrix.structure import (
@@ -207,9 +207,16 @@ def eye(kind: type[M], n: Any, dtype: torch.dtype | None, device: Any) -> M:
     return kind.make(ptr, ptr[:-1].int(), none, val, rows, False)
 
 
-@lasting
 def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     """``CSR.to``."""
+    if adj.val is None or not are_transforms_active():
+        return _to(adj, device, dtype, non_blocking)
+    there = _to(adj.pattern(), device, dtype, non_blocking)  # a transform follows the values, which it may not leave
+    return there.with_values(adj.val.to(there.device, dtype))
+
+
+@lasting
+def _to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
     if dtype is not None and dtype not in FLOATS:

@@ -67,6 +67,22 @@ def test_gradients_of_the_values(name, heads, device):
     assert gradcheck(f, val) and gradgradcheck(f, val)
 
 
+@pytest.mark.parametrize("name", [*CALLS, *(name for name in FLAT if name != "to_torch")])
+def test_transforms_of_the_values(name, device):
+    """vmap and forward mode; torch has none of sparse tensors."""
+    adj, call = tiny(device), (CALLS | FLAT)[name]
+
+    def f(val):
+        return call(adj.with_values(val))
+
+    val = adj.val.detach()
+    batch = torch.stack([val, 2 * val, val - 1])
+    torch.testing.assert_close(torch.func.vmap(f)(batch), torch.stack([f(v) for v in batch]))
+    found = torch.func.jvp(f, (val,), (torch.ones_like(val),))[1]
+    near = (f(val + 1e-6) - f(val - 1e-6)) / 2e-6
+    torch.testing.assert_close(found, near, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", FLAT)
 def test_gradients_of_flat_values(name, device):
     adj = tiny(device)
