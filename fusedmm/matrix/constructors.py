@@ -41,7 +41,7 @@ from fusedmm.matrix.structure import (
 
 @lasting
 def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
-    """``CSR.from_csr``."""
+    """Does what ``CSR.from_csr`` documents."""
     require_untraced()
     val = as_values(val)
     require_vector("ptr", ptr)
@@ -62,7 +62,7 @@ def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape:
 
 
 def from_coo(kind: type[M], row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
-    """``CSR.from_coo``."""
+    """Does what ``CSR.from_coo`` documents."""
     require_vector("row", row)
     require_vector("col", col)
     require_same_device(row=row, col=col, val=val)
@@ -82,7 +82,8 @@ def _from_pairs(
     check: int,
     places: Places,
 ) -> M:
-    """A CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of col."""
+    """Returns a CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of
+    col."""
     require_untraced()
     val = as_values(val)
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
@@ -97,7 +98,7 @@ def _from_pairs(
 
 
 def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> M:
-    """``CSR.from_edge_index``."""
+    """Does what ``CSR.from_edge_index`` documents."""
     require_integers("edge_index", edge_index)
     require_data("edge_index", edge_index)
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -113,13 +114,13 @@ def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | Non
 def from_edges(
     kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int
 ) -> M:
-    """``from_edge_index`` for callers who have checked edge_index and sizes."""
+    """Does what ``from_edge_index`` does for callers who have checked edge_index and sizes."""
     col, row = edge_index.unbind()
     return _from_pairs(kind, row, col, edge_weight, (targets, sources), check, EDGE_PLACES)
 
 
 def from_dense(kind: type[M], dense: Tensor) -> M:
-    """``CSR.from_dense``."""
+    """Does what ``CSR.from_dense`` documents."""
     require_tensor("dense", dense)
     require_data("dense", dense)
     if dense.dtype not in (*FLOATS, *INTEGERS, torch.bool):
@@ -132,7 +133,7 @@ def from_dense(kind: type[M], dense: Tensor) -> M:
 
 
 def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
-    """``CSR.from_torch``."""
+    """Does what ``CSR.from_torch`` documents."""
     require_tensor("adj", adj)
     if adj.layout in (torch.sparse_csr, torch.sparse_csc):
         if adj.values().dim() < 1 or adj.dim() - adj.dense_dim() != 2:
@@ -153,7 +154,7 @@ def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
 
 
 def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
-    """``CSR.from_scipy``."""
+    """Does what ``CSR.from_scipy`` documents."""
     if not hasattr(matrix, "tocsr"):
         raise TypeError(f"matrix must be a scipy sparse matrix or array, not {type(matrix).__name__}")
     if matrix.ndim != 2:
@@ -232,7 +233,7 @@ def _to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M
 
 @lasting
 def pin_memory(adj: M) -> M:
-    """``CSR.pin_memory``."""
+    """Does what ``CSR.pin_memory`` documents."""
     val = None if adj.val is None else adj.val.pin_memory()
     return type(adj).make(
         adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True
