@@ -11,6 +11,8 @@ from fusedmm._lib import Algorithm, algorithms, build_info
 from fusedmm.matrix import export as _export  # noqa: F401  makes CSR known to torch.export
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.stacking import block_diag, hstack, unbatch, vstack
+from fusedmm.nn.convert import convert
 from fusedmm.ops import presets as presets
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
@@ -21,6 +23,7 @@ from fusedmm.ops.spgemm import spgemm, spgemm_plan, triple_product
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmv import spmv
 from fusedmm.plugins import load_algorithms
+from fusedmm.prepare import prepare
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -30,14 +33,18 @@ __all__ = [
     "algorithms",
     "as_csr",
     "attention",
+    "block_diag",
     "build_info",
+    "convert",
     "data",
     "distributed",
     "edge_softmax",
     "formats",
     "fused",
+    "hstack",
     "load_algorithms",
     "nn",
+    "prepare",
     "presets",
     "sddmm",
     "spgemm",
@@ -45,6 +52,8 @@ __all__ = [
     "spmm",
     "spmv",
     "triple_product",
+    "unbatch",
+    "vstack",
 ]
 
 

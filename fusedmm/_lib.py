@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -82,6 +82,13 @@ ACTIVATIONS = {None: NUMBERS["FMM_ACT_NONE"]} | numbers_of("FMM_ACT_", "relu", "
 class Algorithm:
     """One way to compute an operator on a device, as the library's registry lists it.
 
+    Attributes:
+        number: what exported programs name it by.
+        name: what ``algorithm=`` takes.
+        about, source: what it does, and where that was published.
+        deterministic: whether it gives the same bits at every run.
+        unavailable: why it cannot run here, or nothing.
+
     Example:
         >>> fusedmm.algorithms("spmm")[0].name
         'reference'
@@ -92,6 +99,7 @@ class Algorithm:
     about: str
     source: str
     deterministic: bool
+    unavailable: str = ""
 
 
 def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
@@ -102,7 +110,8 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
         device: ``"cpu"`` or ``"cuda"``, with or without a number, or a ``torch.device``.
 
     Returns:
-        The entries of the registry, in the order of their numbers. ``"auto"`` chooses among them.
+        The entries of the registry, in the order of their numbers. ``"auto"`` chooses among those that can run here;
+        of the others ``unavailable`` says why they cannot.
 
     Raises:
         ValueError: no such operator or device.
@@ -116,25 +125,49 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
     kind = device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
     if kind not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
+    why = _no_cuda() if kind == "cuda" else ""
+    return [replace(a, unavailable=why) if why else a for a in _registered(op, kind)]
+
+
+def _registered(op: str, kind: str) -> list[Algorithm]:
+    """The entries of the registry, with what is amiss for CPUs."""
     found: list[Algorithm] = []
     while entry := library.fmm_algorithms(OPERATORS[op], DEVICES[kind], len(found)):
         a = entry.contents
         text = [s.decode() if s else "" for s in (a.name, a.about, a.source)]
-        found.append(Algorithm(a.number, text[0], text[1], text[2], a.deterministic))
+        level = text[0].rpartition(":")[2]
+        why = f"this processor has no {level}" if kind == "cpu" and level in _absent else ""
+        found.append(Algorithm(a.number, text[0], text[1], text[2], a.deterministic, why))
     return found
 
 
+def _no_cuda() -> str:
+    """Why nothing runs on a GPU here, or nothing."""
+    if build_info()["cuda"] is None:
+        return "fusedmm was built without CUDA"
+    return "" if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+_absent = {"scalar", "avx2", "avx512", "neon"} - set(json.loads(library.fmm_build_info())["isa"].split(","))
 _numbers: dict[tuple[str, str], dict[str, int]] = {}
+_unavailable: dict[tuple[str, str], dict[str, str]] = {}
 
 
 def read_numbers() -> None:
     """Reads the registry again: compiled code looks names up in what this keeps, since it cannot call ctypes."""
     for op in OPERATORS:
         for device in DEVICES:
-            _numbers[op, device] = {"auto": 0} | {a.name: a.number for a in algorithms(op, device)}
+            found = _registered(op, device)
+            _numbers[op, device] = {"auto": 0} | {a.name: a.number for a in found}
+            _unavailable[op, device] = {a.name: a.unavailable for a in found if a.unavailable}
 
 
 read_numbers()
+
+
+def is_algorithm(op: str, device: str, name: Any) -> bool:
+    """Whether the registry has an algorithm of that name, which may be one that cannot run here."""
+    return isinstance(name, str) and name in _numbers.get((op, device), ())
 
 
 def algorithm_number(op: str, device: str, name: str) -> int:
@@ -144,6 +177,9 @@ def algorithm_number(op: str, device: str, name: str) -> int:
     known = _numbers.get((op, device), {"auto": 0})
     if name not in known:
         raise ValueError(f"{op} has no algorithm {name!r} on {device}; there are {', '.join(known)}")
+    why = _unavailable.get((op, device), {}).get(name)
+    if why is not None:
+        raise ValueError(f"{op}: algorithm {name} cannot run here: {why}")
     return known[name]
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fusedmm._extra import extra
 from fusedmm._lib import build_info
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
-from fusedmm.data.graph import extra
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import require_device
 from fusedmm.networks import MODELS, Model, Network

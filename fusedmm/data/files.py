@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusedmm.data.graph import Graph, extra
+from fusedmm._extra import extra
+from fusedmm.data.graph import Graph
 from fusedmm.matrix.csr import CSR
 
 Array = np.ndarray[Any, Any]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fusedmm._extra import extra
 from fusedmm.matrix.csr import CSR
 
 
@@ -36,14 +35,6 @@ class Graph:
     train: Tensor | None = None
     val: Tensor | None = None
     test: Tensor | None = None
-
-
-def extra(module: str, package: str | None = None, install: str = "demo") -> Any:
-    """Imports a module that only the extra ``install`` brings; the error says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f"this needs {package or module}: pip install fusedmm[{install}]") from error
 
 
 def random_split(graph: Graph, train_per_class: int = 20, val_per_class: int = 30, seed: int = 0) -> Graph:

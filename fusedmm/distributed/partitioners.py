@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusedmm.data.graph import extra
+from fusedmm._extra import extra
 from fusedmm.matrix.csr import CSR
 
 IMBALANCE = 0.03  # by which KaMinPar's heaviest part may exceed the mean, METIS's default for many parts

@@ -13,21 +13,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
 from fusedmm._torch_compat import are_transforms_active, is_tracing, raw_indices, raw_values, storage_number, writes_to
-from fusedmm.matrix.compress import EDGE_PLACES, as_eid, is_outside, require_inside
-from fusedmm.matrix.constructors import from_edges
+from fusedmm.matrix.compress import EDGE_PLACES, is_outside, require_inside
+from fusedmm.matrix.constructors import from_edges, from_parts
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import Looped, looped_edges, with_loops
 from fusedmm.matrix.structure import (
     CONVERTED,
     DEFERRED,
     INTEGERS,
+    as_values,
     is_captured,
     is_strided,
     outside,
-    own,
     own_values,
     plain,
-    require_permutation,
     require_shape,
     require_size,
     require_untraced,
@@ -90,7 +89,9 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
               targets: the matrix that gathers sources into targets;
             - torch_sparse's ``SparseTensor``, dgl's ``SparseMatrix``, a homogeneous or bipartite
               ``DGLGraph`` (gathering sources into destinations);
-            - a scipy sparse matrix or array (integer values become float32).
+            - a scipy sparse matrix or array.
+
+            Integer and boolean values become torch's default dtype.
         size: for an edge_index: the number of nodes, or (sources, targets); an EdgeIndex that knows
             its own keeps it.
         check: False skips validation.
@@ -120,16 +121,16 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
     if isinstance(adj, Tensor):
         return _from_tensor(adj, size, check)
     if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4 and isinstance(adj[0], Tensor):
-        return _from_csr(*adj, check=check)
+        return _from_tuple(adj, check)
     module = type(adj).__module__
     if module.startswith("scipy.sparse"):
         return CSR.from_scipy(adj, check=check)
     if module.startswith("dgl.sparse"):
         ptr, idx, order = adj.csr()
-        return _from_parts(ptr, idx, order, adj.val, tuple(adj.shape), check)
+        return from_parts(CSR, ptr, idx, order, adj.val, tuple(adj.shape), check)
     if hasattr(adj, "adj_tensors"):  # DGLGraph: the CSC of sources to destinations
         ptr, idx, order = adj.adj_tensors("csc")
-        return _from_parts(ptr, idx, order, None, (ptr.numel() - 1, adj.num_src_nodes()), check)
+        return from_parts(CSR, ptr, idx, order, None, (ptr.numel() - 1, adj.num_src_nodes()), check)
     if hasattr(adj, "sparse_sizes") and hasattr(adj, "csr"):  # torch_sparse.SparseTensor
         ptr, idx, val = adj.csr()
         return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
@@ -149,7 +150,7 @@ def lent(adj: Any, x: Any, size: Size) -> CSR:
     if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
         return as_csr(adj, size=size)
     known: CSR | None = _recall(_known, adj, _mark(adj), adj.shape, True)
-    return as_csr(adj, size=size) if known is None else known.with_values(adj.values())
+    return as_csr(adj, size=size) if known is None else known.with_values(as_values(adj.values()))
 
 
 def _is_free(*operands: Any) -> bool:
@@ -157,6 +158,23 @@ def _is_free(*operands: Any) -> bool:
     if torch.compiler.is_compiling() or are_transforms_active() or is_tracing():
         return False
     return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
+
+
+def _from_tuple(parts: Any, check: bool) -> CSR:
+    """``_from_csr``, whose errors point to the constructors of what else a tuple may be meant to be."""
+    first, second = parts[:2]
+    pair = is_strided(first) and isinstance(second, Tensor) and is_strided(second)
+    if pair and first.dim() == 2 and first.shape[0] == 2:
+        raise ValueError(
+            "a tuple is (ptr, idx[, val[, shape]]): of (edge_index, edge_weight) CSR.from_edge_index makes a matrix"
+        )
+    try:
+        return _from_csr(*parts, check=check)
+    except ValueError as error:
+        if not pair or first.shape != second.shape:
+            raise
+        hint = "a tuple is (ptr, idx[, val[, shape]]); of (row, col[, val]) CSR.from_coo makes a matrix"
+        raise ValueError(f"{error}; {hint}") from None
 
 
 def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = None, *, check: bool) -> CSR:
@@ -167,22 +185,10 @@ def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = 
     mark = None if of_idx is None or of_ptr is None else (of_idx, of_ptr, WeakIdRef(ptr))
     known: CSR | None = _recall(_known, idx, mark, size, check)
     if known is not None:
-        return known if val is None else known.with_values(val)
+        return known if val is None else known.with_values(as_values(val))
     made = CSR.from_csr(ptr, idx, val, shape, check=check)
     _remember(_known, idx, mark, size, check, made.pattern(), ptr)
     return made
-
-
-def _from_parts(
-    ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
-) -> CSR:
-    """Returns a CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
-    made = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
-    if order is None or not order.numel():
-        return made
-    if check:
-        require_permutation("the order of the edges", order, made.nnz)
-    return CSR.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, shape[1], False, check)
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped[CSR]:

@@ -41,10 +41,10 @@ class Matrix:
 
     ptr: Tensor
     idx: Tensor
-    val: Tensor | None
-    eid: Tensor
-    plan: Tensor
-    none: Tensor
+    val: Tensor | None = None
+    eid: Tensor = None  # type: ignore[assignment]
+    plan: Tensor = None  # type: ignore[assignment]
+    none: Tensor = None  # type: ignore[assignment]
     n_cols: int = -1
     ptr_t: Tensor | None = None
     idx_t: Tensor | None = None
@@ -127,7 +127,10 @@ class Matrix:
         other._set(val_here=self.val_there, val_there=self.val_here, _fixed=self._fixed)
         return other
 
-    T = property(t)
+    @property
+    def T(self: M) -> M:
+        """``t()``."""
+        return self.t()
 
     def with_values(self: M, val: Tensor | None) -> M:
         """Returns the same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
@@ -225,6 +228,11 @@ class Matrix:
     # ---- pickling: the lock stays behind ----
 
     def __post_init__(self) -> None:
+        if self.none is None:
+            raise TypeError(
+                "CSR(...) takes every tensor of a finished matrix; make one by CSR.from_csr(ptr, idx, val, shape), "
+                "CSR.from_coo(row, col, val, shape) or CSR.from_edge_index(edge_index, edge_weight, size)"
+            )
         if isinstance(self.n_cols, int) and self.n_cols < 0:  # of an exported program, and not a traced size
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")

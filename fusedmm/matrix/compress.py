@@ -102,8 +102,14 @@ def made_of(
 
 def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Places) -> None:
     """Raises at the first coordinate that is outside."""
-    require_range(places[0], row, rows)
-    require_range(places[1], col, cols)
+    try:
+        require_range(places[0], row, rows)
+        require_range(places[1], col, cols)
+    except ValueError as error:
+        if places is not EDGE_PLACES or rows == cols:
+            raise
+        hint = f"size is (sources, targets) = ({cols}, {rows}), shape is (rows, cols) = ({rows}, {cols})"
+        raise ValueError(f"{error}; {hint}") from None
 
 
 def is_outside(answer: Tensor) -> bool:

@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
-import warnings
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedmm._torch_compat import raw_indices, raw_values
-from fusedmm.matrix.base import M, Matrix
-from fusedmm.matrix.compress import EDGE_PLACES, Places, compress
+from fusedmm._torch_compat import are_transforms_active, raw_indices, raw_values
+from fusedmm.matrix.base import M
+from fusedmm.matrix.compress import EDGE_PLACES, Places, as_eid, compress
 from fusedmm.matrix.structure import (
     FLOATS,
+    INTEGERS,
+    as_values,
     is_captured,
     lasting,
     own,
@@ -23,6 +26,7 @@ from fusedmm.matrix.structure import (
     require_data,
     require_device,
     require_integers,
+    require_permutation,
     require_range,
     require_same_device,
     require_shape,
@@ -39,6 +43,7 @@ from fusedmm.matrix.structure import (
 def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
     """Does what ``CSR.from_csr`` documents."""
     require_untraced()
+    val = as_values(val)
     require_vector("ptr", ptr)
     require_vector("idx", idx)
     require_same_device(ptr=ptr, idx=idx, val=val)
@@ -80,6 +85,7 @@ def _from_pairs(
     """Returns a CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of
     col."""
     require_untraced()
+    val = as_values(val)
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
@@ -98,6 +104,7 @@ def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | Non
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         hint = "; transpose it" if edge_index.dim() == 2 and edge_index.shape[1] == 2 else ""
         raise ValueError(f"an edge_index must be [2, nnz], not {list(edge_index.shape)}{hint}")
+    edge_weight = as_values(edge_weight)
     require_values(edge_weight, edge_index.shape[1], edge_index.device, "edge_weight")
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
@@ -116,8 +123,9 @@ def from_dense(kind: type[M], dense: Tensor) -> M:
     """Does what ``CSR.from_dense`` documents."""
     require_tensor("dense", dense)
     require_data("dense", dense)
-    if dense.dtype not in FLOATS:
-        raise TypeError(f"dense must be float32, float64, float16 or bfloat16, not {dense.dtype}")
+    if dense.dtype not in (*FLOATS, *INTEGERS, torch.bool):
+        kinds = "float32, float64, float16, bfloat16, integers or booleans"
+        raise TypeError(f"dense must be of {kinds}, not {dense.dtype}")
     if dense.dim() != 2:
         raise ValueError(f"dense must have 2 dimensions, not {dense.dim()}")
     row, col = torch.nonzero(dense.detach(), as_tuple=True)
@@ -155,8 +163,49 @@ def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
         raise TypeError(f"matrix must hold real numbers of at most 64 bits, not {matrix.dtype}")
     csr = matrix.tocsr()
     val = torch.from_numpy(csr.data)
-    val = val.clone() if val.dtype.is_floating_point else val.to(torch.float32)
+    val = val.clone() if val.dtype.is_floating_point else val.to(torch.get_default_dtype())
     return from_csr(kind, torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices), val, csr.shape, check)
+
+
+def from_parts(
+    kind: type[M], ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: Any, check: bool
+) -> M:
+    """A matrix whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
+    made = from_csr(kind, ptr, idx, val if order is None or not order.numel() else None, shape, check)
+    if order is None or not order.numel():
+        return made
+    if check:
+        require_permutation("the order of the edges", order, made.nnz)
+    return kind.make(made.ptr, made.idx, as_eid(own(order, torch.int64)), val, made.n_cols, False, check)
+
+
+def from_tensors(kind: type[M], tensors: Any, check: bool) -> M:
+    """Does what ``CSR.from_tensors`` documents."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors must be a mapping of names to tensors, not {type(tensors).__name__}")
+    needed, known = ("ptr", "idx", "shape"), ("ptr", "idx", "shape", "eid", "val")
+    if wrong := [name for name in needed if name not in tensors] or [name for name in tensors if name not in known]:
+        raise ValueError(f"tensors must have {', '.join(needed)} and may have eid and val; {wrong[0]!r} is amiss")
+    require_vector("shape", tensors["shape"])
+    shape = tuple(tensors["shape"].tolist())
+    return from_parts(kind, tensors["ptr"], tensors["idx"], tensors.get("eid"), tensors.get("val"), shape, check)
+
+
+@lasting
+def eye(kind: type[M], n: Any, dtype: torch.dtype | None, device: Any) -> M:
+    """Does what ``CSR.eye`` documents."""
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"eye: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
+    try:
+        rows = operator.index(n)
+    except TypeError:
+        raise TypeError(f"eye: n must be an integer, not {n!r}") from None
+    require_shape((rows, rows), "eye: n")
+    place = torch.get_default_device() if device is None else require_device("eye: device", device)
+    ptr = torch.arange(rows + 1, device=place)
+    val = None if dtype is None else torch.ones(rows, dtype=dtype, device=place)
+    none = torch.empty(0, dtype=torch.uint8, device=place)
+    return kind.make(ptr, ptr[:-1].int(), none, val, rows, False)
 
 
 def require_target(here: torch.device, device: Any, dtype: torch.dtype | None) -> torch.device:
@@ -173,9 +222,16 @@ def require_target(here: torch.device, device: Any, dtype: torch.dtype | None) -
     return here if device is None else require_device("device", device)
 
 
-@lasting
 def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     """Does what ``CSR.to`` documents."""
+    if adj.val is None or not are_transforms_active():
+        return _to(adj, device, dtype, non_blocking)
+    there = _to(adj.pattern(), device, dtype, non_blocking)  # a transform follows the values, which it may not leave
+    return there.with_values(adj.val.to(there.device, dtype))
+
+
+@lasting
+def _to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     target = require_target(adj.device, device, dtype)
     non_blocking = non_blocking and target.type == "cuda"  # else the CPU would permute values that are not there yet
     val = None if adj.val is None else adj.val.to(target, dtype, non_blocking)
@@ -192,32 +248,3 @@ def pin_memory(adj: M) -> M:
     return type(adj).make(
         adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True
     )
-
-
-def to_dense(adj: Matrix) -> Tensor:
-    """Does what ``CSR.to_dense`` documents."""
-    row, col, val = adj.coo()
-    if val is None:
-        val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device)
-    return val.new_zeros(*adj.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
-
-
-def to_torch(adj: Matrix, layout: torch.layout) -> Tensor:
-    """Does what ``CSR.to_torch`` documents."""
-    if adj.val is not None and adj.val.dim() != 1:
-        raise ValueError("torch sparse tensors hold one value per entry, not one per head")
-    val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device) if adj.val is None else adj.val
-    if layout == torch.sparse_csr:
-        row, col, _ = adj.coo()
-        # torch's rows have each column once, in rising order: others' entries are sorted, and added up.
-        keys, place = torch.unique(row.long() * adj.shape[1] + col, return_inverse=True)
-        val = val.new_zeros(keys.shape[0]).index_add(0, place, val)
-        ptr = torch.zeros_like(adj.ptr)
-        ptr[1:] = torch.bincount(keys // max(adj.shape[1], 1), minlength=adj.shape[0]).cumsum(0)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse")  # that the layout is in beta, that it checks nothing
-            return torch.sparse_csr_tensor(ptr, keys % max(adj.shape[1], 1), val, adj.shape)
-    if layout == torch.sparse_coo:
-        row, col, _ = adj.coo()
-        return torch.sparse_coo_tensor(torch.stack([row, col]), val, adj.shape)
-    raise ValueError(f"layout must be torch.sparse_csr or torch.sparse_coo, not {layout}")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from fusedmm.matrix import constructors, normalize
-from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.algebra.arithmetic import Arithmetic
+from fusedmm.matrix.algebra.forms import Forms
+from fusedmm.matrix.algebra.kind import Kind
+from fusedmm.matrix.algebra.loops import Loops
+from fusedmm.matrix.algebra.reduce import Reduce
+from fusedmm.matrix.algebra.scaling import Scaling
+from fusedmm.matrix.algebra.select import Select
 from fusedmm.ops.matvec import times
 
 
-class CSR(Matrix):
+class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
     """A sparse matrix [rows, cols] in compressed sparse rows, made by one of the ``from_`` functions.
 
     Row i holds the entries ``ptr[i] <= p < ptr[i+1]``, entry p stands in column ``idx[p]``. Columns may
@@ -64,7 +71,7 @@ class CSR(Matrix):
         Args:
             ptr: [rows + 1], integers, from 0 and never falling to nnz.
             idx: [nnz], integers in [0, cols).
-            val: [nnz] or [nnz, heads], floating, or None for ones.
+            val: [nnz] or [nnz, heads], or None for ones; integers and booleans become torch's default dtype.
             shape: (rows, cols); without it cols is the largest column + 1.
             check: False skips validation and measuring how long rows are, the only synchronisations
                 with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
@@ -89,7 +96,7 @@ class CSR(Matrix):
 
         Args:
             row, col: [nnz], integers; pairs may repeat.
-            val: [nnz] or [nnz, heads], floating, or None for ones.
+            val: as in ``from_csr``.
             shape: (rows, cols); without it the largest indices + 1.
             check: as in ``from_csr``.
 
@@ -110,8 +117,8 @@ class CSR(Matrix):
 
         Args:
             edge_index: [2, nnz], integers; row 0 = sources (columns), row 1 = targets (rows).
-            edge_weight: [nnz] or [nnz, heads], in the order of edge_index.
-            size: number of nodes, or (sources, targets); without it the largest index + 1.
+            edge_weight: [nnz] or [nnz, heads], in the order of edge_index, of the dtypes of val in ``from_csr``.
+            size: number of nodes, or (sources, targets), which is (cols, rows); without it the largest index + 1.
             check: as in ``from_csr``.
 
         Returns:
@@ -121,7 +128,10 @@ class CSR(Matrix):
 
     @staticmethod
     def from_dense(dense: Tensor) -> CSR:
-        """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it)."""
+        """From a dense matrix [rows, cols]: its entries that are not zero (gradients reach it).
+
+        Integers and booleans become torch's default dtype.
+        """
         return constructors.from_dense(CSR, dense)
 
     @staticmethod
@@ -133,20 +143,56 @@ class CSR(Matrix):
         the values came from; that of a CSC tensor itself (its ``.grad``, as a leaf) torch refuses to keep.
 
         Raises:
-            TypeError: another layout, or values that are not floating-point.
+            TypeError: another layout, or complex values. (Integers and booleans become torch's default dtype.)
             ValueError: a batch, or more than two sparse dimensions.
         """
         return constructors.from_torch(CSR, adj, check)
 
     @staticmethod
     def from_scipy(matrix: Any, *, check: bool = True) -> CSR:
-        """From a scipy sparse matrix or array; values in the order of its CSR form, integers become float32.
+        """From a scipy sparse matrix or array; values in the order of its CSR form.
+
+        Integers and booleans become torch's default dtype.
 
         Raises:
             TypeError: complex numbers, long doubles, or no sparse matrix.
             ValueError: an array of other than two dimensions.
         """
         return constructors.from_scipy(CSR, matrix, check)
+
+    @staticmethod
+    def eye(n: int, *, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None) -> CSR:
+        """The identity [n, n].
+
+        Args:
+            n: its rows and columns.
+            dtype: of its values; None makes a pattern, whose entries count as ones.
+            device: torch's default without it.
+
+        Raises:
+            TypeError: no integer, no floating dtype, no device.
+            ValueError: fewer than no rows or 2^31 and more, or a device that is not there.
+
+        Example:
+            >>> CSR.eye(2).to_dense()
+            tensor([[1., 0.],
+                    [0., 1.]])
+        """
+        return constructors.eye(CSR, n, dtype, device)
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, Tensor], *, check: bool = True) -> CSR:
+        """From what ``tensors()`` gave, such as a file of safetensors holds.
+
+        Args:
+            tensors: ptr, idx and shape, and eid and val where the matrix has them.
+            check: as in ``from_csr``.
+
+        Raises:
+            TypeError: no mapping, or what is in it is no tensor of its kind.
+            ValueError: a tensor that lacks or is unknown, or a malformed structure.
+        """
+        return constructors.from_tensors(CSR, tensors, check)
 
     def __repr__(self) -> str:
         val = "none" if self.val is None else f"{str(self.val.dtype)[6:]}{list(self.val.shape)}"
@@ -182,27 +228,9 @@ class CSR(Matrix):
         """In memory that a GPU copies from without waiting; needs a GPU, as torch's does."""
         return constructors.pin_memory(self)
 
-    def add_self_loops(self, fill: float = 1.0) -> CSR:
-        """With one self loop per node; see ``fusedmm.matrix.normalize.add_self_loops``."""
-        return normalize.add_self_loops(self, fill)
-
     def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
         """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.matrix.normalize.gcn_norm``."""
         return normalize.gcn_norm(self, improved, add_self_loops)
-
-    # ---- into other forms ----
-
-    def to_dense(self) -> Tensor:
-        """The dense matrix [rows, cols], or [rows, cols, heads]; float32 ones without values."""
-        return constructors.to_dense(self)
-
-    def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
-        """As a torch sparse tensor (CSR, where repeated entries are added up, or COO); float32 ones without values.
-
-        Raises:
-            ValueError: values with heads, or another layout.
-        """
-        return constructors.to_torch(self, layout)
 
     @overload
     def __matmul__(self, x: Tensor) -> Tensor: ...

@@ -56,21 +56,21 @@ class Looped(Generic[M]):
     others: Tensor | None  # int64, which of the old entries are no self loops; None: all of them
 
 
-def add_self_loops(adj: M, fill: float = 1.0) -> M:
+def add_self_loops(adj: M, fill_value: float = 1.0) -> M:
     """Gives every node of a square matrix one self loop.
 
     Args:
         adj: [nodes, nodes], values [nnz], [nnz, heads] or none.
-        fill: weight of the loops of nodes that had none. An existing loop keeps its weight; of several
+        fill_value: weight of the loops of nodes that had none. An existing loop keeps its weight; of several
             at one node the last stays.
 
     Returns:
         CSR whose entries are those of adj that are no loops, in the caller's order, and then the loops
-        of nodes 0, 1, ... A pattern stays a pattern where ``fill`` is 1, else it gets float32 values.
+        of nodes 0, 1, ... A pattern stays a pattern where ``fill_value`` is 1, else it gets float32 values.
 
     Raises:
-        TypeError: no CSR, or a ``fill`` that is no number.
-        ValueError: a matrix that is not square, or a ``fill`` that the values' dtype does not have.
+        TypeError: no CSR, or a ``fill_value`` that is no number.
+        ValueError: a matrix that is not square, or a ``fill_value`` that the values' dtype does not have.
         RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
     Gradient: reaches adj's values.
@@ -83,8 +83,8 @@ def add_self_loops(adj: M, fill: float = 1.0) -> M:
         tensor([[1., 5.],
                 [0., 7.]])
     """
-    _require_square(adj)
-    fill = require_number("add_self_loops: fill", fill, torch.float32 if adj.val is None else adj.val.dtype)
+    require_square(adj)
+    fill = require_number("add_self_loops: fill_value", fill_value, torch.float32 if adj.val is None else adj.val.dtype)
     looped = with_loops(adj)
     if adj.val is None and fill == 1:
         return looped.pattern
@@ -121,7 +121,7 @@ def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dty
         tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]])
     """
-    _require_square(adj)
+    require_square(adj)
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"gcn_norm: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
     made = normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
@@ -133,7 +133,7 @@ def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtyp
 
     The result for a pattern is cached and shared: nobody may write to its values.
     """
-    _require_square(adj)
+    require_square(adj)
     if val is not None:
         require_values(val, adj.nnz, adj.device)
         return _normalized(adj, val, fill, None)
@@ -286,7 +286,7 @@ def _ones(adj: Matrix, dtype: torch.dtype | None) -> Tensor:
     return torch.ones(adj.nnz, dtype=dtype or torch.float32, device=adj.device) if adj.val is None else adj.val
 
 
-def _require_square(adj: Matrix) -> None:
+def require_square(adj: Matrix) -> None:
     if not isinstance(adj, Matrix):
         raise TypeError(f"self loops and normalisation need a CSR, not {type(adj).__name__}; as_csr makes one")
     if adj.shape[0] != adj.shape[1]:

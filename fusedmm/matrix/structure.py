@@ -45,6 +45,10 @@ DEFERRED: int = NUMBERS[
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+ORDERS = {
+    "shape": "; shape is (rows, cols), and an edge_index takes size, (sources, targets), which is (cols, rows)",
+    "size": "; size is (sources, targets), which is (cols, rows) of a shape",
+}
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared
 
 
@@ -150,11 +154,17 @@ def own(t: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def own_values(values: Tensor) -> Tensor:
-    """Returns a copy of values that gradients pass through. Those of a sparse tensor are views, which torch.compile
-    rejects."""
-    if not values.dtype.is_floating_point:
-        raise TypeError(f"values must be floating-point, not {values.dtype}")
-    return values.clone()
+    """A copy of values that gradients pass through. Those of a sparse tensor are views, which torch.compile rejects."""
+    if values.dtype.is_complex:
+        raise TypeError(f"values must be floating-point, integers or booleans, not {values.dtype}")
+    return values.clone() if values.dtype.is_floating_point else as_values(values)
+
+
+def as_values(val: Any) -> Any:
+    """Values as they are; integers and booleans in torch's default dtype."""
+    if isinstance(val, Tensor) and (val.dtype in INTEGERS or val.dtype == torch.bool):
+        return val.to(torch.get_default_dtype())
+    return val
 
 
 def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None) -> Plan:
@@ -254,7 +264,7 @@ def require_shape(shape: Any, name: str = "shape") -> tuple[int, int]:
         first, second = shape
         pair = operator.index(first), operator.index(second)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be two integers, not {shape!r}") from None
+        raise TypeError(f"{name} must be two integers, not {shape!r}{ORDERS.get(name, '')}") from None
     if not 0 <= pair[0] < 2**31 or not 0 <= pair[1] < 2**31:
         raise ValueError(f"{name} {pair}: both must be in [0, 2^31)")
     return pair
@@ -271,7 +281,8 @@ def require_size(size: Any) -> tuple[int, int]:
     try:
         nodes = operator.index(size)
     except TypeError:
-        raise TypeError(f"size must be an integer or (sources, targets), not {size!r}") from None
+        hint = "; shape is (rows, cols), which is (targets, sources)"
+        raise TypeError(f"size must be an integer or (sources, targets), not {size!r}{hint}") from None
     return require_shape((nodes, nodes), "size")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch.nn import Module
@@ -29,7 +29,7 @@ LOST = (
 
 @dataclass
 class Conversion:
-    """What ``convert`` did.
+    """What ``convert`` did, where it is asked for by ``report=True``.
 
     Attributes:
         model: the model; another object than the one given only where that was itself a layer.
@@ -37,7 +37,7 @@ class Conversion:
         left: why a layer of PyG stays, by its name.
 
     Example:
-        >>> fusedmm.nn.convert(torch.nn.Linear(2, 2)).swapped
+        >>> fusedmm.nn.convert(torch.nn.Linear(2, 2), report=True).swapped
         {}
     """
 
@@ -52,7 +52,11 @@ class Conversion:
         return "\n".join(lines or ["no layers of torch_geometric"])
 
 
-def convert(model: Module) -> Conversion:
+@overload
+def convert(model: Module, report: Literal[False] = ...) -> Module: ...
+@overload
+def convert(model: Module, report: Literal[True]) -> Conversion: ...
+def convert(model: Module, report: bool = False) -> Module | Conversion:
     """Puts our layers in the place of PyG's within a model.
 
     Layers that ``fusedmm.nn`` has too are swapped in place. The new layers hold the very parameters of the
@@ -70,15 +74,18 @@ def convert(model: Module) -> Conversion:
 
     Args:
         model: any module; it is changed.
+        report: whether to say what was swapped and what was left.
 
     Returns:
+        The model, another object than the one given only where that was itself a layer. With ``report=True`` a
         Conversion: the model, what was swapped, and what was left and why. Printed, it is a report.
 
     Raises:
         TypeError: not a module.
 
     Example:
-        >>> print(fusedmm.nn.convert(torch.nn.Sequential(torch.nn.Linear(2, 2))))
+        >>> model = fusedmm.convert(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+        >>> print(fusedmm.convert(model, report=True))
         no layers of torch_geometric
     """
     if not isinstance(model, Module):
@@ -98,7 +105,7 @@ def convert(model: Module) -> Conversion:
         return found
 
     done.model = visit(model, "")
-    return done
+    return done if report else done.model
 
 
 def _swapped(module: Module, name: str, done: Conversion) -> Module:

@@ -10,7 +10,7 @@ differentiated, it is taken through the same formula written with edge_softmax a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -31,9 +31,10 @@ from fusedmm._lib import (
 )
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
-from fusedmm.ops.checks import autocast, needs_rules, normalize, require_dense, require_scalar, rows_of
-from fusedmm.ops.edge_softmax import log_sum_exp, require_logits, softmax, weights
+from fusedmm.matrix.structure import require_number
+from fusedmm.ops.attention_operands import Operands, Optional, masked, operands_of
+from fusedmm.ops.checks import needs_rules, require_scalar, rows_of
+from fusedmm.ops.row_softmax import log_sum_exp, softmax, weights
 from fusedmm.ops.sddmm import elementwise
 from fusedmm.ops.spmm_sddmm import (
     gradients,
@@ -51,7 +52,6 @@ from fusedmm.ops.spmm_sddmm import (
 DOT, ADDITIVE, GATV2, SCALED = numbers_of("FMM_", "dot", "additive", "gatv2", "scaled").values()
 LARGEST = torch.finfo(torch.float32).max
 SCORES = {"dot": DOT, "additive": ADDITIVE, "gatv2": GATV2, "cosine": DOT}
-Optional = Tensor | None
 
 _forward: Any = ops._attention.default
 _rows: Any = ops._attention_rows.default
@@ -73,19 +73,41 @@ class Options(NamedTuple):
     pos: bool  # whether forward also gives what the gradient of q follows from
 
 
-class Operands(NamedTuple):
-    """Holds the tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H], or [nnz, 1] and [nnz] for all
-    heads."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    att: Optional
-    bias: Optional
-    weight: Optional
-    seed: Optional
-
-
+@overload
+def attention(
+    adj: Any, q: Tensor, k: Tensor, v: Tensor, *, score: str = ..., scale: float | None = ..., slope: float = ...,
+    att: Tensor | None = ..., bias: Tensor | None = ..., mask: Tensor | None = ..., edge_weight: Tensor | None = ...,
+    dropout: float = ..., training: bool = ..., return_lse: Literal[False] = ..., return_weights: Literal[False] = ...,
+    algorithm: str = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    adj: Any, q: Tensor, k: Tensor, v: Tensor, *, score: str = ..., scale: float | None = ..., slope: float = ...,
+    att: Tensor | None = ..., bias: Tensor | None = ..., mask: Tensor | None = ..., edge_weight: Tensor | None = ...,
+    dropout: float = ..., training: bool = ..., return_lse: Literal[True], return_weights: Literal[False] = ...,
+    algorithm: str = ...,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    adj: Any, q: Tensor, k: Tensor, v: Tensor, *, score: str = ..., scale: float | None = ..., slope: float = ...,
+    att: Tensor | None = ..., bias: Tensor | None = ..., mask: Tensor | None = ..., edge_weight: Tensor | None = ...,
+    dropout: float = ..., training: bool = ..., return_lse: Literal[False] = ..., return_weights: Literal[True],
+    algorithm: str = ...,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    adj: Any, q: Tensor, k: Tensor, v: Tensor, *, score: str = ..., scale: float | None = ..., slope: float = ...,
+    att: Tensor | None = ..., bias: Tensor | None = ..., mask: Tensor | None = ..., edge_weight: Tensor | None = ...,
+    dropout: float = ..., training: bool = ..., return_lse: Literal[True], return_weights: Literal[True],
+    algorithm: str = ...,
+) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    adj: Any, q: Tensor, k: Tensor, v: Tensor, *, score: str = ..., scale: float | None = ..., slope: float = ...,
+    att: Tensor | None = ..., bias: Tensor | None = ..., mask: Tensor | None = ..., edge_weight: Tensor | None = ...,
+    dropout: float = ..., training: bool = ..., return_lse: bool = ..., return_weights: bool = ...,
+    algorithm: str = ...,
+) -> Tensor | tuple[Tensor, ...]: ...  # fmt: skip
 def attention(
     adj: Any,
     q: Tensor,
@@ -97,13 +119,14 @@ def attention(
     slope: float = 0.2,
     att: Tensor | None = None,
     bias: Tensor | None = None,
+    mask: Tensor | None = None,
     edge_weight: Tensor | None = None,
     dropout: float = 0.0,
     training: bool = True,
     return_lse: bool = False,
     return_weights: bool = False,
     algorithm: str = "auto",
-) -> Tensor | tuple[Tensor, ...]:
+) -> Any:
     """Attends from each row to the columns of its entries: ``out[i] = sum_p u[p] v[j]``, p = (i, j).
 
     ``u = val * dropout(softmax over row i's entries of logit)`` with, per head, one of
@@ -119,13 +142,15 @@ def attention(
         q: float32, float64, float16 or bfloat16, [rows, heads, F], or [rows, F] for one head without
             a heads axis in all of q, k, v and out. Additive: [rows, heads], or [rows] for one.
         k: the same of [cols].
-        v: the same dtype, [cols, heads, C] or [cols, C].
+        v: the same dtype, [cols, heads, C] or [cols, C]. Where k and v have fewer heads than q, a number that divides
+            q's, each serves as many neighbouring heads of q (grouped queries).
         score: as above.
         scale: multiplies the product of dot and cosine; for no other score.
         slope: of leaky_relu below 0.
         att: [heads, F] (or [1, heads, F], or for one head [F]), for gatv2.
-        bias: [nnz, heads], or for all heads [nnz] or [nnz, 1], in the caller's edge order, added to the logits.
-            -inf masks an entry, and a large negative number masks it where a row has others.
+        bias: [nnz, heads] or [nnz, heads, 1], or for all heads [nnz] or [nnz, 1], in the caller's edge order, added to
+            the logits. -inf masks an entry, and a large negative number masks it where a row has others.
+        mask: booleans shaped like bias: true where an entry takes part.
         edge_weight: shaped like bias; stands in the place of val.
         dropout: probability that a weight becomes 0; the others are divided by 1 - dropout. The mask
             depends on torch's generator (one seed per call), the edge and the head alone.
@@ -171,7 +196,9 @@ def attention(
         adj = as_csr(adj, size=rows_of(v, q))
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
-    x, flat = _operands(adj, q, k, v, score, att, bias, edge_weight)
+    x, flat = operands_of(adj, q, k, v, score, att, bias, edge_weight)
+    if mask is not None:
+        x = masked(x, adj, mask, score == "additive" and slope <= 0)
     if scale is not None and abs(scale) > LARGEST and v.dtype != torch.float64:
         require_number("attention: scale", float(scale), torch.float32)
     kind = SCALED if score == "dot" and scale is None else SCORES[score]
@@ -200,63 +227,6 @@ def attention(
     if return_weights:
         found.append(_weights(options, x, lses))
     return found[0] if len(found) == 1 else tuple(found)
-
-
-def _operands(
-    adj: CSR, q: Tensor, k: Tensor, v: Tensor, score: str, att: Optional, bias: Optional, weight: Optional
-) -> tuple[Operands, bool]:
-    """Returns the operands in one dtype and with an axis of heads, and whether v came without that axis."""
-    require_dense("attention", "v", v, adj, adj.n_cols, "columns")
-    flat = v.dim() == 2
-    v = autocast(v[:, None] if flat else v)
-    heads, given = v.shape[1], []
-    for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
-        dense = isinstance(x, Tensor) and is_strided(x)
-        if score == "additive" and dense:
-            if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
-                raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
-            x = x[:, None, None] if x.dim() == 1 else x[..., None]
-        elif dense and x.dim() == 2 and flat:
-            x = x[:, None]
-        require_dense("attention", name, x, adj, rows, axis)
-        if x.dim() != 3 or x.shape[1] != heads:
-            raise ValueError(f"attention: {name} is {list(x.shape)} and v {list(v.shape)}; heads must agree")
-        given.append(autocast(x))
-    q, k = given
-    if q.dtype != v.dtype or k.dtype != v.dtype:
-        raise TypeError(f"attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; they must be of one dtype")
-    if q.shape[2] != k.shape[2]:
-        raise ValueError(f"attention: q has {q.shape[2]} features and k {k.shape[2]}")
-    if score == "cosine":
-        q, k = normalize(q), normalize(k)
-    if (att is None) == (score == "gatv2"):
-        raise ValueError("attention: att must be given for gatv2 and for no other score")
-    if att is not None:
-        if not isinstance(att, Tensor) or att.dtype not in FLOATS:
-            kind = att.dtype if isinstance(att, Tensor) else type(att).__name__
-            raise TypeError(f"attention: att must be float32, float64, float16 or bfloat16, not {kind}")
-        require_strided("attention: att", att)
-        each = [heads, q.shape[2]]
-        if list(att.shape) not in (each, [1, *each], each[heads == 1 :]):
-            raise ValueError(f"attention: att must be {each}, not {list(att.shape)}")
-        if att.device != v.device:
-            raise TypeError(f"attention: att is on {att.device}, v on {v.device}")
-        att = att.reshape(heads, q.shape[2]).to(v.dtype)
-    if bias is not None:
-        bias = _per_edge("bias", bias, adj, v)
-        bias = bias[:, None] if bias.dim() == 1 else bias
-    if weight is not None:
-        weight = _per_edge("adj.val" if weight is adj.val else "edge_weight", weight, adj, v)
-    return Operands(q, k, v, att, bias, weight, None), flat
-
-
-def _per_edge(name: str, x: Tensor, adj: CSR, v: Tensor) -> Tensor:
-    require_logits("attention", name, x, adj)
-    if x.dim() == 2 and x.shape[1] == 1:
-        x = x[:, 0]
-    if x.dim() == 2 and x.shape[1] != v.shape[1]:
-        raise ValueError(f"attention: {name} has {x.shape[1]} heads, v {v.shape[1]}")
-    return x.to(v.dtype)
 
 
 def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:

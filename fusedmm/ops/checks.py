@@ -48,7 +48,9 @@ def require_dense(op: str, name: str, x: Tensor, adj: Matrix, rows: int, axis: s
     if len(shape) != 2 and len(shape) != 3:
         raise ValueError(f"{op}: {name} must be [{axis}, F] or [{axis}, heads, F], not {list(shape)}")
     if shape[0] != rows:
-        raise ValueError(f"{op}: {name} has {shape[0]} rows, the matrix {rows} {axis}")
+        batch = len(shape) == 3 and shape[1] == rows
+        hint = f"; of a batch [batch, {axis}, F] give {name}.transpose(0, 1), whose result is so too" if batch else ""
+        raise ValueError(f"{op}: {name} has {shape[0]} rows, the matrix {rows} {axis}{hint}")
 
 
 def require_pattern(op: str, why: str, adj: Matrix, given: Any, name: str = "adj") -> None:
@@ -132,14 +134,16 @@ def has_tangent(*operands: Any) -> bool:
 
 
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:
-    """Requires of values [nnz, heads] that operands are [rows, heads, F] of as many heads.
+    """Values [nnz, heads] need operands [rows, heads, F] of as many heads; values [nnz, 1] are like [nnz].
 
     Raises:
         ValueError: other heads.
     """
     if val is None or val.dim() == 1:
         return
+    if val.shape[1] == 1:
+        return
     if x.dim() != 3:
         raise ValueError(f"{op}: values {list(val.shape)} have heads, so operands must be [rows, heads, F]")
-    if val.shape[1] not in (1, x.shape[1]):
+    if val.shape[1] != x.shape[1]:
         raise ValueError(f"{op}: values have {val.shape[1]} heads, the operands {x.shape[1]}")

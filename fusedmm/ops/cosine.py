@@ -20,7 +20,8 @@ from torch import Tensor
 from fusedmm._lib import WANT_GK, WANT_GQ, WANT_GV, sums_dtype
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
-from fusedmm.ops.attention import DOT, Operands, Options
+from fusedmm.ops.attention import DOT, Options
+from fusedmm.ops.attention_operands import Operands
 from fusedmm.ops.checks import needs_rules, normalize, require_dense
 from fusedmm.ops.spmm_sddmm import gradients, run, widened
 

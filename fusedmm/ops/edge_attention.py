@@ -20,9 +20,10 @@ from fusedmm._lib import WANT_GBIAS, WANT_GK, WANT_GQ, WANT_GV, ops, sums_dtype
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows
 from fusedmm.ops import attention as base
-from fusedmm.ops.attention import DOT, Operands, Options
+from fusedmm.ops.attention import DOT, Options
+from fusedmm.ops.attention_operands import Operands
 from fusedmm.ops.checks import needs_rules, require_dense
-from fusedmm.ops.edge_softmax import softmax
+from fusedmm.ops.row_softmax import softmax
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import gradients, half, run, sddmm_half, spmm_half, widened

@@ -134,7 +134,7 @@ def fused(
         tensor([[2.5000, 1.0000],
                 [0.0000, 0.0000]])
     """
-    y = x if y is None else y
+    y, reduce = x if y is None else y, "sum" if reduce == "add" else reduce
     given, adj = adj, adj if type(adj) is CSR else as_csr(adj, size=rows_of(y, x))
     for name, value, known in (
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
@@ -154,6 +154,8 @@ def fused(
     z = y if z is None else z
     _require_fit(x, y, z, score, message)
     require_values("fused", adj.val, x)
+    if x.dim() == 2 and adj.val is not None and adj.val.dim() == 2:
+        adj = adj.with_values(adj.val[:, 0])
     if adj.val is not None and not _names_values(edge):
         require_pattern("fused", f"edge {edge!r} does not name a, which stands for the values", adj, given)
     number = 0 if algorithm == "auto" else algorithm_number("fused", x.device.type, algorithm)

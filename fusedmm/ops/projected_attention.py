@@ -21,7 +21,8 @@ from torch.nn.functional import linear
 from fusedmm._lib import ops
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
-from fusedmm.ops.attention import DOT, GATV2, Optional, Options
+from fusedmm.ops.attention import DOT, GATV2, Options
+from fusedmm.ops.attention_operands import Optional
 from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
 from fusedmm.ops.spmm_sddmm import gradients, run
 

@@ -22,9 +22,11 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes, which says what it remembers (an ``edge_index``
             until it is written to; a ``CSR`` costs the host less). A pattern counts as ones.
         x: float32, float64, float16 or bfloat16, [cols, F] or [cols, heads, F], any strides. Values
-            [nnz] serve every head, values [nnz, heads] need x with as many heads. A vector [cols], with the
-            reduction "sum", goes to ``spmv``, whose algorithms it then takes.
-        reduce: "sum", "mean", "max" or "min" over the row's entries. Rows without entries give 0.
+            [nnz] or [nnz, 1] serve every head, values [nnz, heads] need x with as many heads. A vector [cols], with
+            the reduction "sum", goes to ``spmv``, whose algorithms it then takes. The axis of nodes comes FIRST: give
+            a batch [batch, cols, F] as ``x.transpose(0, 1)``. Where batch and cols are equal nothing can tell the two
+            apart, and an x that is not transposed is summed over the batch.
+        reduce: "sum" (or "add"), "mean", "max" or "min" over the row's entries. Rows without entries give 0.
         algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
 
     Returns:
@@ -48,12 +50,22 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
                 [3., 4.]])
     """
     if type(adj) is not CSR:
-        adj = lent(adj, x, rows_of(x))
-    if isinstance(x, Tensor) and x.dim() == 1 and isinstance(reduce, str) and reduce == "sum":
-        return spmv(adj, x, algorithm=algorithm)
+        try:
+            adj = lent(adj, x, rows_of(x))
+        except ValueError as error:
+            if not isinstance(x, Tensor) or x.dim() != 3:
+                raise
+            hint = f"x is {list(x.shape)}, [nodes, heads, F]; of a batch [batch, nodes, F] give x.transpose(0, 1)"
+            raise ValueError(f"{error}; {hint}") from None
+    if isinstance(x, Tensor) and x.dim() == 1 and isinstance(reduce, str):
+        if reduce in ("sum", "add"):
+            return spmv(adj, x, algorithm=algorithm)
+        return spmm(adj, x[:, None], reduce=reduce, algorithm=algorithm)[:, 0]
     x = right_side(adj, x)
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
-        raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
+        if reduce != "add":
+            raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
+        reduce = "sum"
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
     compute = spmm_half if reduce in ("sum", "mean") else extreme
     return compute(adj, False, adj.val, x, REDUCTIONS[reduce], number)

@@ -124,6 +124,8 @@ def times_values(ge: Tensor, val: Values) -> Tensor:
     if val is None or not val.numel():
         return ge
     ge, val = widened(ge, val)
+    if ge.dim() < val.dim():  # of one head, [nnz, 1]
+        val = val[:, 0]
     return ge * (val[:, None] if ge.dim() > val.dim() else val)
 
 

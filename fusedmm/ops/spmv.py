@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedmm._lib import algorithm_number, sums_dtype
+from fusedmm._lib import algorithm_number, is_algorithm, sums_dtype
 from fusedmm.formats import COO, FORMATS
 from fusedmm.formats.padded import Padded
 from fusedmm.matrix.adapters import lent
@@ -86,10 +86,9 @@ def _number(name: str, number: Any, x: Tensor) -> float:
 
 def _algorithm(a: Any, x: Tensor, name: Any) -> int:
     """Returns the number of an algorithm, which must be one of a's format."""
-    number = algorithm_number("spmv", x.device.type, name)
-    family = name.partition(":")[0]
+    family = name.partition(":")[0] if is_algorithm("spmv", x.device.type, name) else ""
     wanted, given = FORMATS.get(family), type(a)
     if wanted is not None and wanted is not given:
         mend = "its to_csr()" if wanted is CSR else f"fusedmm.formats.to_{family}, of a CSR,"
         raise ValueError(f"spmv: {name} takes {wanted.__name__}, not {given.__name__}: {mend} makes one")
-    return number
+    return algorithm_number("spmv", x.device.type, name)

@@ -53,8 +53,33 @@ MISTAKES = {  # what is called, the error, and its text
     "too few edge weights": (
         lambda d: CSR.from_edge_index(EDGES, torch.ones(5), NODES), ValueError, "edge_weight has 5 values for 9 entries"
     ),
-    "integer weights": (
-        lambda d: CSR.from_edge_index(EDGES, EDGES[0], NODES), TypeError, "edge_weight must be a floating-point tensor"
+    "complex weights": (
+        lambda d: CSR.from_edge_index(EDGES, EDGES[0].cfloat(), NODES), TypeError,
+        "edge_weight must be a floating-point tensor",
+    ),
+    "edges and weights as a pair": (
+        lambda d: fusedmm.spmm((EDGES.to(d), torch.ones(COUNT, device=d)), x(d)), ValueError,
+        "of (edge_index, edge_weight) CSR.from_edge_index makes a matrix",
+    ),
+    "coordinates as a tuple": (
+        lambda d: fusedmm.spmm((*EDGES.to(d), torch.ones(COUNT, device=d)), x(d)), ValueError,
+        "of (row, col[, val]) CSR.from_coo makes a matrix",
+    ),
+    "the class as a constructor": (
+        lambda d: CSR(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1)), TypeError,
+        "make one by CSR.from_csr(ptr, idx, val, shape)",
+    ),
+    "sizes in the other order": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), size=(3, 6)), ValueError,
+        "is outside [0, 3); size is (sources, targets) = (3, 6), shape is (rows, cols) = (6, 3)",
+    ),
+    "a batch in front of the nodes, and edges": (
+        lambda d: fusedmm.spmm(EDGES.to(d), torch.ones(2, NODES, 4, device=d)), ValueError,
+        "x is [2, 6, 4], [nodes, heads, F]; of a batch [batch, nodes, F] give x.transpose(0, 1)",
+    ),
+    "a batch in front of the nodes": (
+        lambda d: matrix(d) @ torch.ones(2, NODES, 4, device=d), ValueError,
+        "of a batch [batch, columns, F] give x.transpose(0, 1)",
     ),
     "another dtype": (
         lambda d: fusedmm.sddmm(matrix(d), x(d), x(d).double()), TypeError,
@@ -88,7 +113,7 @@ MISTAKES = {  # what is called, the error, and its text
     "a boolean mask": (
         lambda d: fusedmm.attention(matrix(d), x(d), x(d), x(d), bias=torch.ones(COUNT, device=d) > 0),
         TypeError,
-        "bias must be float32, float64, float16 or bfloat16, not torch.bool; torch.where(mask, 0.0, -torch.inf)",
+        "bias must be float32, float64, float16 or bfloat16, not torch.bool; attention takes masks as mask=",
     ),
     "a dense mask": (
         lambda d: fusedmm.attention(matrix(d), x(d), x(d), x(d), bias=torch.ones(NODES, NODES, device=d)),
@@ -131,5 +156,4 @@ def test_the_way_out_of_a_mask():
     keep, adj = torch.arange(COUNT) % 2 == 0, matrix("cpu")
     q = torch.randn(NODES, 4, dtype=torch.float64)
     kept = CSR.from_edge_index(EDGES[:, keep], size=NODES)
-    bias = torch.where(keep, 0.0, -torch.inf)
-    close(fusedmm.attention(adj, q, q, q, bias=bias.double()), fusedmm.attention(kept, q, q, q))
+    close(fusedmm.attention(adj, q, q, q, mask=keep), fusedmm.attention(kept, q, q, q))

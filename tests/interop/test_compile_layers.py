@@ -142,6 +142,27 @@ def test_one_graph_of_a_matrix_that_was_seen(name):
     torch.testing.assert_close(step(compiled, x, graph, others), step(layer, x, graph, others))
 
 
+@pytest.mark.parametrize("name, weights", [*((name, False) for name in LAYERS), ("GCN", True)])
+def test_one_graph_of_a_matrix_that_was_prepared(name, weights):
+    """No layer was called before, and gradients are wanted."""
+    make, shape = LAYERS[name]
+    x, others = operands(shape)
+    layer, graph = make(), fusedmm.CSR.from_edge_index(EDGES, torch.rand(5) if weights else None, NODES)
+    expected = step(layer, x, fusedmm.CSR.from_edge_index(EDGES, graph.val, NODES), others)
+    adj = fusedmm.prepare(graph, torch.nn.Sequential(torch.nn.Linear(2, 2), layer))
+    assert adj is graph
+    found = step(torch.compile(layer, backend="aot_eager", fullgraph=True), x, adj, others)
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_cannot_be_prepared():
+    with pytest.raises(TypeError, match=r"prepare: modules must be torch\.nn\.Module, not str"):
+        fusedmm.prepare(EDGES, "model")
+    with pytest.raises(ValueError, match="square"):
+        fusedmm.prepare(fusedmm.CSR.from_edge_index(EDGES, size=(4, 5)), nn.GCNConv(4, 4))
+    assert fusedmm.prepare(EDGES).ptr_t is not None
+
+
 @pytest.mark.parametrize("fill, conv", in_turn(["mean", "add", "max", "min", 1.0], [nn.GATConv, nn.GATv2Conv]))
 def test_one_graph_with_loops_and_features_that_learn(fill, conv):
     """An encoder of edges before the layer, on a graph that has self loops already."""

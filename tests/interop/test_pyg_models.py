@@ -63,7 +63,7 @@ def pair(name, device="cpu", num_layers=3, size=F_IN, **options):
     with torch.no_grad():
         for p in peer.parameters():
             p.add_(0.3 * features(*p.shape, seed=4).to(device))
-    mine = ours.convert(copy.deepcopy(peer))
+    mine = ours.convert(copy.deepcopy(peer), report=True)
     assert len(mine.swapped) == num_layers and not mine.left
     return mine.model, peer
 
@@ -130,7 +130,7 @@ def test_few_layers_and_open_sizes(name, num_layers, device):
         if name == "GIN":
             continue
         peer = kind(-1, HIDDEN, num_layers, out_channels=F_OUT, jk=jk, **more).to(device)
-        mine = ours.convert(copy.deepcopy(peer)).model
+        mine = ours.convert(copy.deepcopy(peer))
         torch.manual_seed(4)
         out = mine(x, edges)
         torch.manual_seed(4)
@@ -344,7 +344,7 @@ def test_graph_u_net():
     their = models.GraphUNet(F_IN, HIDDEN, F_OUT, depth=2).double()
     our = OurUNet(F_IN, HIDDEN, F_OUT, depth=2).double()
     our.load_state_dict(their.state_dict())
-    our = ours.convert(our).model
+    our = ours.convert(our)
     edges = EDGES[:, EDGES[0] != EDGES[1]]
     x, y = features(NODES, F_IN).requires_grad_(), features(NODES, F_IN).requires_grad_()
     expected, found = their(x, edges), our(y, edges)

@@ -59,7 +59,7 @@ def to_hetero(device, transform=pyg.to_hetero, names=tuple(LAYERS), **options):
         before = quiet(transform, swapped(model), meta, **options)
         assert any(isinstance(m, ours.layer.Layer) for m in before.modules())
         same(with_gradients(before, args), with_gradients(expected, args))
-        after = ours.convert(copy.deepcopy(expected))
+        after = ours.convert(copy.deepcopy(expected), report=True)
         same(with_gradients(after.model, args), with_gradients(expected, args))
         yield name, before, after
 
@@ -83,7 +83,7 @@ def check_hetero_conv(device):
     model = quiet(pyg.HeteroConv, {kind: LAYERS[name](pyg) for kind, name in make.items()}).double().to(device)
     x, edges, _ = hetero_inputs("GAT", EDGES, device)
     attr = {EDGES[2]: features(40, D).to(device)}
-    mine = quiet(pyg.HeteroConv, {kind: ours.convert(copy.deepcopy(model.convs[kind])).model for kind in make})
+    mine = quiet(pyg.HeteroConv, {kind: ours.convert(copy.deepcopy(model.convs[kind])) for kind in make})
     for found in (mine, swapped(model)):
         same(found(x, edges, edge_attr_dict=attr), model(x, edges, edge_attr_dict=attr))
 

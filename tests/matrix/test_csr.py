@@ -139,9 +139,33 @@ def test_ones_are_float32_whatever_the_default(device):
     assert {t.dtype for t in made} == {torch.float32}
 
 
-def test_integers_of_a_dense_matrix_are_called_that():
-    with pytest.raises(TypeError, match=r"dense must be float32, .*, not torch"):
-        CSR.from_dense(torch.eye(3, dtype=torch.int64))
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_and_booleans_become_the_default_dtype(dtype, default, device):
+    """In every constructor, at the first call and at one that remembers the structure."""
+    row, col = torch.tensor([0, 1, 1], device=device), torch.tensor([1, 0, 1], device=device)
+    val = torch.tensor([1, 0, 3], device=device).to(dtype)
+    dense = torch.zeros(2, 2, dtype=dtype, device=device).index_put((row, col), val)
+    ptr, edges = torch.tensor([0, 1, 3], device=device), torch.stack([col, row])
+    sparse = torch.sparse_coo_tensor(torch.stack([row, col]), val, (2, 2), is_coalesced=True)
+    compressed = torch.sparse_compressed_tensor(ptr, col, val, (2, 2), layout=torch.sparse_csr)
+    torch.set_default_dtype(default)
+    try:
+        made = [CSR.from_coo(row, col, val), CSR.from_csr(ptr, col, val), CSR.from_edge_index(edges, val)]
+        made += [CSR.from_dense(dense), CSR.from_torch(sparse), CSR.from_torch(compressed)]
+        made += [fusedmm.as_csr(given) for given in (sparse, compressed, (ptr, col, val)) * 2]
+        y = fusedmm.spmm(compressed, torch.ones(2, 1, device=device))
+        if device == "cpu":
+            scipy = pytest.importorskip("scipy.sparse")
+            made.append(CSR.from_scipy(scipy.csr_array(dense.numpy())))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for adj in made:
+        assert adj.dtype == default and torch.equal(adj.to_dense(), dense.to(default))
+    assert torch.equal(y, dense.to(default).sum(1, keepdim=True))
 
 
 def test_it_is_frozen():

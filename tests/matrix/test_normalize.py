@@ -26,6 +26,8 @@ def test_add_self_loops(loops, heads, fill):
     assert torch.equal(col, torch.cat([edge_index[0][keep], node]))
     assert torch.equal(got, torch.cat([val[keep], loop]))
     assert adj.add_self_loops().ptr is adj.with_values(val + 1).add_self_loops().ptr  # built once
+    assert torch.equal(adj.add_self_loops(fill=fill).val, adj.add_self_loops(fill_value=fill).val)
+    assert torch.equal(adj.set_self_loops(fill=fill).val, adj.set_self_loops(fill_value=fill).val)
     pattern = adj.pattern().add_self_loops(fill)
     assert (pattern.val is None) == (fill == 1)
     assert torch.equal(pattern.to_dense(), adj.with_values(torch.ones(40)).add_self_loops(fill).to_dense())

@@ -224,13 +224,13 @@ def test_a_cached_graph_is_forgotten_by_pygs_names(attribute, device):
 def test_convert_sees_what_was_set_on_pygs_layer(name, attribute, text):
     peer = layer(name, theirs)
     setattr(peer, attribute, VALUES[attribute])
-    assert ours.convert(peer).left[""].startswith(text)
+    assert ours.convert(peer, report=True).left[""].startswith(text)
 
 
 def test_convert_keeps_what_explainers_are_to_skip(device):
     peer, args = layer("GCNConv", theirs, device), inputs("GCNConv", device)
     peer.explain = False
-    mine = ours.convert(copy.deepcopy(peer)).model
+    mine = ours.convert(copy.deepcopy(peer))
     set_masks(mine, features(40).to(device), args[1])
     assert mine.explain is False and mine._edge_mask is None
     torch.testing.assert_close(mine(*args), peer(*args))

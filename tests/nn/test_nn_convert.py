@@ -10,6 +10,7 @@ import torch.nn.utils.prune
 from support.parity import on
 from support.small_graph import NODES, features, graph
 
+import fusedmm
 from fusedmm import nn as ours
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -89,7 +90,7 @@ def test_every_layer_computes_the_same_with_the_same_parameters(name, device):
     inputs, before = on(device, given(peer)), dict(peer.named_parameters(remove_duplicate=False))
     expected, state = results(peer, inputs), copy.deepcopy(peer.state_dict())
     random = random_state()
-    done = ours.convert(peer)
+    done = ours.convert(peer, report=True)
     assert all(map(torch.equal, random_state(), random))
     assert type(done.model) is getattr(ours, type(peer).__name__) and repr(done.model) == repr(peer)
     assert done.swapped == {"": type(peer).__name__} and done.left == {}
@@ -126,7 +127,7 @@ def test_a_model_in_place(device):
     model, *inputs = on(device, [Mixed().double().eval(), features(NODES, F_IN), graph()])
     model.first.att_src.requires_grad_(False)
     expected, names = results(model, inputs), list(model.state_dict())
-    done = ours.convert(model)
+    done = ours.convert(model, report=True)
     assert done.model is model and not model.first.training
     assert done.swapped == {
         "first": "GATConv",
@@ -140,7 +141,7 @@ def test_a_model_in_place(device):
     assert model.named["again"] is model.blocks[0] and isinstance(model.blocks[0], ours.GCNConv)
     assert list(model.state_dict()) == names and not model.first.att_src.requires_grad
     torch.testing.assert_close(results(model, inputs), expected, rtol=1e-10, atol=1e-12)
-    again = ours.convert(model)
+    again = ours.convert(model, report=True)
     assert again.swapped == {} and list(again.left) == ["blocks.1"]
 
 
@@ -166,7 +167,7 @@ def test_pygs_own_models(name, device):
     model = getattr(pyg, "GAT" if name == "gatv2" else name)(F_IN, 8, 3, F_OUT, norm="layer", jk="cat", **options)
     model, *inputs = on(device, [model.double(), features(NODES, F_IN), graph()])
     expected = results(model, inputs)
-    done = ours.convert(model)
+    done = ours.convert(model, report=True)
     assert list(done.swapped) == ["convs.0", "convs.1", "convs.2"] and done.left == {}
     torch.testing.assert_close(results(model, inputs), expected, rtol=1e-10, atol=1e-12)
 
@@ -182,7 +183,7 @@ def test_a_heterogeneous_model(device):
     x = on(device, {"paper": features(NODES, F_IN), "author": features(NODES, D)})
     edges = on(device, {kind: graph(seed=s) for s, kind in enumerate(kinds)})
     expected = model(x, edges)
-    done = ours.convert(model)
+    done = ours.convert(model, report=True)
     assert sorted(done.swapped.values()) == ["GATConv", "GCNConv", "SAGEConv"] and done.left == {}
     torch.testing.assert_close(model(x, edges), expected)
 
@@ -194,7 +195,7 @@ def test_sizes_that_are_still_open(make, device):
     opened = copy.deepcopy(model)
     x, edge_index = on(device, (features(NODES, F_IN).float(), graph()))
     expected = opened[0](x, edge_index)
-    assert ours.convert(opened).left == {} and ours.convert(model).left == {}
+    assert ours.convert(opened, report=True).left == {} and ours.convert(model, report=True).left == {}
     torch.testing.assert_close(opened[0](x, edge_index), expected)
     assert opened[0].lin_l.in_channels == F_IN if hasattr(opened[0], "lin_l") else opened[0].lin.in_channels == F_IN
     assert model[0](x, edge_index).shape == expected.shape
@@ -302,7 +303,7 @@ def test_what_is_left_says_why_and_stays_as_it_was(make, text):
     layer = make()
     model = torch.nn.Sequential(layer)
     state = list(layer.state_dict())
-    done = ours.convert(model)
+    done = ours.convert(model, report=True)
     assert model[0] is layer and done.swapped == {} and list(done.left) == ["0"]
     assert re.search(text, done.left["0"])
     assert list(layer.state_dict()) == state
@@ -310,7 +311,7 @@ def test_what_is_left_says_why_and_stays_as_it_was(make, text):
 
 def test_models_without_pyg_and_things_that_are_none():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), ours.GCNConv(2, 2))
-    done = ours.convert(model)
+    done = ours.convert(model, report=True)
     assert (done.swapped, done.left, str(done)) == ({}, {}, "no layers of torch_geometric")
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, not str"):
         ours.convert("model")
@@ -321,8 +322,18 @@ def test_a_layer_whose_method_was_replaced_is_left(name):
     peers = pytest.importorskip("torch_geometric.nn")
     layer = peers.GCNConv(6, 6)
     setattr(layer, name, getattr(layer, name))
-    report = ours.convert(layer)
+    report = ours.convert(layer, report=True)
     assert report.model is layer and f"its {name} is not that of its class" in str(report)
     layer = peers.GCNConv(6, 6)
     layer.lin.forward = layer.lin.forward
-    assert ours.convert(layer).model is layer
+    assert ours.convert(layer) is layer
+
+
+def test_a_model_is_what_comes_back():
+    """``model = convert(model)``, by the name that people try first."""
+    model = torch.nn.Sequential(pyg.GCNConv(3, 2))
+    assert fusedmm.convert is ours.convert and fusedmm.convert(model) is model
+    assert type(model[0]) is ours.GCNConv
+    layer = fusedmm.convert(pyg.GCNConv(3, 2))
+    assert type(layer) is ours.GCNConv
+    assert type(fusedmm.convert(layer, report=True)) is ours.Conversion

@@ -44,15 +44,15 @@ def with_parameter():
 )
 def test_parts_are_called_what_they_are(make, text):
     model = torch.nn.Sequential(make())
-    assert str(ours.convert(model)) == f"0: left, {text}"
+    assert str(ours.convert(model, report=True)) == f"0: left, {text}"
 
 
 def test_what_is_lost_is_said_once_where_something_was_swapped():
     model = torch.nn.Sequential(pyg.GATConv(6, 4), pyg.GCNConv(4, 4), pyg.ARMAConv(4, 4))
-    lines = str(ours.convert(model)).splitlines()
+    lines = str(ours.convert(model, report=True)).splitlines()
     assert lines[:3] == ["0: now fusedmm.nn.GATConv", "1: now fusedmm.nn.GCNConv", LOST]
     assert len(lines) == 4 and lines[3].startswith("2: left, ")
-    assert LOST not in str(ours.convert(model))
+    assert LOST not in str(ours.convert(model, report=True))
 
 
 def test_options_come_along_and_other_attributes_do_not():

@@ -186,7 +186,7 @@ def test_convert_swaps_them(name, device):
             p.add_(0.1 * features(*p.shape, seed=4).to(device))
     inputs, parameters = on(device, [features(NODES, F_IN), graph()]), dict(peer.named_parameters())
     text, expected = repr(peer), results(peer, inputs)
-    done = ours.convert(peer)
+    done = ours.convert(peer, report=True)
     assert done.left == {} and type(done.model) is ours.SAGEConv and repr(done.model) == text
     assert {n: id(p) for n, p in done.model.named_parameters()} == {n: id(p) for n, p in parameters.items()}
     torch.testing.assert_close(results(done.model, inputs), expected, rtol=1e-9, atol=1e-11)
@@ -217,7 +217,7 @@ def test_what_is_no_spmm_is_refused_and_left(given, text):
     if given["aggr"] == ["mean", ["max", "min"]]:
         return  # PyG's layer cannot be made of it either
     model = torch.nn.Sequential(theirs.SAGEConv(F_IN, F_OUT, **given))
-    layer, done = model[0], ours.convert(model)
+    layer, done = model[0], ours.convert(model, report=True)
     assert model[0] is layer and re.search(text, done.left["0"])
 
 

@@ -9,7 +9,7 @@ import fusedmm
 from fusedmm.matrix.normalize import gcn_norm
 from fusedmm.nn import AGNNConv, GATConv, SAGEConv
 from fusedmm.ops.checks import normalize
-from fusedmm.ops.edge_softmax import log_sum_exp, softmax
+from fusedmm.ops.row_softmax import log_sum_exp, softmax
 
 HALVES = [torch.float16, torch.bfloat16]
 halves = pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -104,7 +104,7 @@ CONSTRUCTORS = [
     ),
     (lambda: fusedmm.CSR.from_coo(vector(0), vector(0, dtype=torch.uint32)), TypeError, "col must hold integers"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0)[None]), ValueError, "idx must have 1 dimension, not 2"),
-    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), vector(1)), TypeError, "val must be a floating-point"),
+    (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), vector(1).cfloat()), TypeError, "val must be a floating"),
     (lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), [1.0]), TypeError, "val must be a floating-point"),
     (
         lambda: fusedmm.CSR.from_csr(vector(0, 1), vector(0), torch.ones(2)),
@@ -130,10 +130,14 @@ CONSTRUCTORS = [
     (lambda: fusedmm.CSR.from_edge_index(torch.ones(2, 3)), TypeError, "edge_index must hold integers"),
     (lambda: fusedmm.CSR.from_edge_index(EDGES, size=3.7), TypeError, r"size must be an integer or \(sources, t.*3.7"),
     (lambda: fusedmm.CSR.from_edge_index(EDGES, size="33"), TypeError, "size must be an integer or .*, not '33'"),
-    (lambda: fusedmm.CSR.from_edge_index(EDGES, size=(3, 3, 3)), TypeError, r"size must be two integers, not \(3, 3"),
+    (
+        lambda: fusedmm.CSR.from_edge_index(EDGES, size=(3, 3, 3)),
+        TypeError,
+        r"size must be two integers, not \(3, 3, 3\); size is",
+    ),
     (lambda: fusedmm.CSR.from_edge_index(EDGES, size=-1), ValueError, r"size \(-1, -1\): both must be in \[0, 2\^31"),
     (lambda: fusedmm.as_csr(EDGES, size=(3.0, 3)), TypeError, r"size must be two integers, not \(3.0, 3\)"),
-    (lambda: fusedmm.CSR.from_coo(*EDGES, shape=3), TypeError, "shape must be two integers, not 3"),
+    (lambda: fusedmm.CSR.from_coo(*EDGES, shape=3), TypeError, "shape must be two integers, not 3; shape is"),
     (lambda: fusedmm.CSR.from_coo(*EDGES, shape=(3.7, 3)), TypeError, r"shape must be two integers, not \(3.7, 3\)"),
     (lambda: fusedmm.CSR.from_coo(*EDGES, shape=(3, 3, 3)), TypeError, r"shape must be two integers, not \(3, 3, 3\)"),
     (lambda: fusedmm.CSR.from_coo(*EDGES, shape="33"), TypeError, "shape must be two integers, not '33'"),
@@ -154,7 +158,11 @@ CONSTRUCTORS = [
         "dtype must be float32, .* not torch.int32",
     ),
     (lambda: add_self_loops(EDGES), TypeError, "self loops and normalisation need a CSR, not Tensor; as_csr makes one"),
-    (lambda: fusedmm.as_csr(EDGES).add_self_loops("1"), TypeError, "add_self_loops: fill must be a number, not '1'"),
+    (
+        lambda: fusedmm.as_csr(EDGES).add_self_loops("1"),
+        TypeError,
+        "add_self_loops: fill_value must be a number, not '1'",
+    ),
     (lambda: small().to("meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
     (lambda: small().to("foo"), ValueError, "device: there is no 'foo'"),
     (lambda: small().to("cuda:"), ValueError, "device: there is no 'cuda:'"),
@@ -168,7 +176,7 @@ CONSTRUCTORS = [
     (lambda: small().with_values(torch.ones(59)), ValueError, "val has 59 values for 60 entries"),
     (lambda: small().with_values(torch.ones(60, dtype=torch.int64)), TypeError, "val must be a floating-point tensor"),
     (lambda: small(heads=2).to_torch(), ValueError, "one value per entry, not one per head"),
-    (lambda: small().to_torch(torch.sparse_bsr), ValueError, "layout must be torch.sparse_csr or torch.sparse_coo"),
+    (lambda: small().to_torch(torch.sparse_bsr), ValueError, "layout must be one of torch.sparse_csr, torch.sparse_c"),
     (lambda: fusedmm.as_csr("graph"), TypeError, "cannot make a CSR of str"),
     (lambda: fusedmm.as_csr(None), TypeError, "cannot make a CSR of NoneType"),
     (lambda: fusedmm.as_csr(torch.ones(3, 3)), TypeError, r"a dense tensor \[3, 3\] of torch.float32 is no graph"),
@@ -182,8 +190,12 @@ CONSTRUCTORS = [
         "float8_e4m3fn",
     ),
     (lambda: fusedmm.as_csr(torch.eye(4).to_sparse_bsr((2, 2))), TypeError, "layout torch.sparse_bsr"),
-    (lambda: fusedmm.as_csr(torch.eye(3).long().to_sparse_csr()), TypeError, "values must be floating-point, not"),
-    (lambda: fusedmm.as_csr(torch.eye(3).bool().to_sparse_coo()), TypeError, "values must be floating-point, not"),
+    (lambda: fusedmm.as_csr(torch.eye(3).cfloat().to_sparse_csr()), TypeError, "values must be floating-point, int"),
+    (
+        lambda: fusedmm.CSR.from_dense(torch.eye(3).cfloat()),
+        TypeError,
+        "dense must be of float32, .* not torch.complex",
+    ),
     (lambda: fusedmm.algorithms("spgemv"), ValueError, "op must be one of spmm, sddmm"),
     (lambda: fusedmm.algorithms("spmm", "tpu"), ValueError, "device must be one of cpu, cuda, not 'tpu'"),
 ]
@@ -227,12 +239,11 @@ def call(op, adj, device, replaced=None, by=None, **options):
     return getattr(fusedmm, op)(adj, *operands.values(), **options)
 
 
-@pytest.mark.parametrize("op, name", [("spmm", "x"), ("sddmm", "a"), ("sddmm", "b")])
-def test_vectors(op, name, device):
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_vectors(name, device):
     """Several of them make a dense operand; one alone has a product, but no entries."""
-    adj, options = small(device=device), {"reduce": "max"} if op == "spmm" else {}
     with pytest.raises(ValueError, match=rf"{name} must be \[\w+, F\] or \[\w+, heads, F\], not \[1\d\]"):
-        call(op, adj, device, name, lambda t: t[:, 0], **options)
+        call("sddmm", small(device=device), device, name, lambda t: t[:, 0])
     works(device)
 
 

@@ -79,7 +79,7 @@ REFUSED = {
     "sparse values": (lambda: fusedmm.CSR.from_coo(*EDGES, torch.ones(3).to_sparse()), "val must be one dense tensor"),
     "nested weights": (lambda: fusedmm.CSR.from_edge_index(EDGES, nested()), "edge_weight must be one dense tensor"),
     "nested edges": (lambda: fusedmm.CSR.from_edge_index(nested().long()), "edge_index must be one dense tensor"),
-    "weights of integers": (lambda: fusedmm.CSR.from_edge_index(EDGES, EDGES[0]), "edge_weight must be a float"),
+    "complex weights": (lambda: fusedmm.CSR.from_edge_index(EDGES, EDGES[0].cfloat()), "edge_weight must be a float"),
     "nested att": (lambda: attend(nested()), "attention: att must be one dense tensor, not a nested one"),
     "sparse att": (lambda: attend(torch.ones(1, 4).to_sparse()), "attention: att must be one dense tensor"),
     "nested operand of four dimensions": (

@@ -1,6 +1,7 @@
 """Bad input of spmv and of the formats: a named exception, and the next call works."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_forged_numbers_lead_nowhere(device):
                 with torch.no_grad():
                     y = fusedmm.spmv(matrix, x, algorithm=algorithm)
             except ValueError as error:
-                assert "does not support" in str(error)
+                assert re.search("does not support|cannot run here", str(error))
                 continue
             assert y.shape == matrix.shape[:1]
     assert torch.equal(fusedmm.spmv(adj, x), good)

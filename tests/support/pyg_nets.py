@@ -81,7 +81,7 @@ def net(name, device="cpu"):
 
 def swapped(model):
     """A copy with our layers."""
-    done = ours.convert(copy.deepcopy(model))
+    done = ours.convert(copy.deepcopy(model), report=True)
     assert done.swapped and not done.left
     return done.model
 

@@ -1,0 +1,67 @@
+"""What layers need of a graph, made before they are compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import from_columns, into_rows
+from fusedmm.matrix.normalize import normalized, with_loops, without_loops
+from fusedmm.nn.gcn_conv import GCNConv
+from fusedmm.nn.gin_conv import GINEConv
+from fusedmm.nn.layer import Layer
+
+
+def prepare(adj: Any, *modules: Module) -> CSR:
+    """Makes all that layers need of a graph's structure, so that they compile as one graph (``fullgraph=True``).
+
+    It is kept with the structure, also for matrices of other values: the transpose for gradients, self loops,
+    normalised weights, and what takes edge features to nodes. Nothing is computed of features, and no layer is called.
+
+    Args:
+        adj: a ``CSR``, or what ``as_csr`` takes.
+        modules: layers of ``fusedmm.nn``, or models of them; other modules in these need nothing. Without any only the
+            transpose is made, which is what operators need.
+
+    Returns:
+        The CSR, which compiled code is to be given.
+
+    Raises:
+        TypeError: no matrix, or no module.
+        ValueError: a malformed matrix, or one that is not square for a layer that normalises.
+
+    Cost: one sort for the transpose; O(nnz) for each structure with self loops and each normalisation.
+
+    Example:
+        >>> conv = fusedmm.nn.GCNConv(2, 2)
+        >>> adj = fusedmm.prepare(torch.tensor([[0, 1], [1, 0]]), conv)
+        >>> compiled = torch.compile(conv, fullgraph=True)  # takes adj, forward and backward
+    """
+    csr = as_csr(adj).cache_transpose()
+    for module in modules:
+        if not isinstance(module, Module):
+            raise TypeError(f"prepare: modules must be torch.nn.Module, not {type(module).__name__}")
+        for layer in module.modules():
+            if isinstance(layer, Layer):
+                _prepare(csr, layer)
+    return csr
+
+
+@torch.no_grad()
+def _prepare(adj: CSR, layer: Layer) -> None:
+    adj, loops = adj.pattern(), bool(getattr(layer, "add_self_loops", False))
+    structures = [adj, with_loops(adj).pattern] if loops else [adj]
+    if isinstance(layer, GCNConv) and layer.normalize:
+        dtype = next((p.dtype for p in layer.parameters()), torch.get_default_dtype())
+        for val in (None, torch.ones(adj.nnz, dtype=dtype, device=adj.device)):  # of a pattern, of weighted edges
+            normalized(adj, val, 1.0 if loops else None, dtype)
+    if isinstance(layer, GINEConv) or getattr(layer, "edge_dim", None) is not None:
+        for each in structures:
+            into_rows(each).cache_transpose()
+            from_columns(each).cache_transpose()
+        if loops:
+            without_loops(adj).cache_transpose()
