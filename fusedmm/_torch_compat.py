@@ -8,6 +8,7 @@ is an attribute, or must not be looked up before it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -108,3 +109,16 @@ def hooks_of(module: Module, kind: str) -> dict[int, Any]:
 def argument_names(operator: Any) -> list[str]:
     """The names of an operator's arguments, by which its errors call them."""
     return [argument.name for argument in operator.default._schema.arguments]
+
+
+# ---- processes and backward passes ----
+
+
+def default_store() -> Any:
+    """The store through which the processes of torch.distributed found each other."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+def when_backward_ends(call: Callable[[], None]) -> None:
+    """Has a hook's backward pass call something once all of its gradients are there."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)

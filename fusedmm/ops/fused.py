@@ -22,11 +22,12 @@ from fusedmm._torch_compat import graph_break
 from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import from_columns, from_rows
 from fusedmm.matrix.structure import Half, derived
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
+from fusedmm.ops.fused_extreme import Gathered, Needed, in_parts, is_too_large
 from fusedmm.ops.spmm_sddmm import (
     cached_entries,
     gradients,
@@ -275,6 +276,9 @@ def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spe
         compute = spmm_half if spec.reduce in ("sum", "mean") else extreme
         return compute(adj, False, weight(s, a), z, REDUCTIONS[spec.reduce], 0)
     with_val = adj.pattern() if val is None else adj.with_values(val)
+    if type(adj) is not CSR:  # whose columns may be another rank's: products bring them
+        x = Gathered(spmm_half(from_rows(adj), False, None, x))
+        y, z = (Gathered(spmm_half(from_columns(adj), False, None, t)) for t in (y, z))
     return reference.fused(with_val, x, y, z, weight, spec.score, spec.message, spec.activation, spec.reduce)
 
 
