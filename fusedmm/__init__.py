@@ -1,5 +1,8 @@
 """Sparse kernels for graph neural networks: SpMM and SDDMM that are each other's gradient, on CPU and CUDA."""
 
+import importlib
+from typing import Any
+
 from fusedmm import _fakes as _fakes  # registers with torch what makes results without numbers
 from fusedmm import data as data
 from fusedmm import formats as formats
@@ -29,6 +32,7 @@ __all__ = [
     "attention",
     "build_info",
     "data",
+    "distributed",
     "edge_softmax",
     "formats",
     "fused",
@@ -42,6 +46,13 @@ __all__ = [
     "spmv",
     "triple_product",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads ``fusedmm.distributed`` on first use."""
+    if name == "distributed":
+        return importlib.import_module("fusedmm.distributed")
+    raise AttributeError(f"module 'fusedmm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

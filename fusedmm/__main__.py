@@ -1,4 +1,4 @@
-"""The command line: ``python -m fusedmm info`` and ``python -m fusedmm train``."""
+"""The command line: ``python -m fusedmm info``, ``train`` and ``partition``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from fusedmm import train
 from fusedmm._lib import build_info
+from fusedmm.distributed import command
 
 
 def info(as_json: bool) -> None:
@@ -34,14 +35,17 @@ def main(argv: list[str] | None = None) -> None:
     about.add_argument("--json", action="store_true", help="as JSON")
     training = commands.add_parser("train", help="train a graph network and compare it with PyG or torch.sparse")
     train.add_arguments(training)
+    cutting = commands.add_parser("partition", help="cut a graph for many ranks: a report, or shards")
+    command.add_arguments(cutting)
     args = parser.parse_args(argv)
     if args.command == "info":
         info(args.json)
         return
+    parser, run = (training, train.main) if args.command == "train" else (cutting, command.main)
     try:
-        train.main(args)
+        run(args)
     except (OSError, ValueError, ImportError) as error:
-        training.error(str(error))
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

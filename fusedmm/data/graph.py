@@ -38,12 +38,12 @@ class Graph:
     test: Tensor | None = None
 
 
-def extra(module: str, package: str | None = None) -> Any:
-    """Imports a module that only the extras install; the error says how to get it."""
+def extra(module: str, package: str | None = None, install: str = "demo") -> Any:
+    """Imports a module that only the extra ``install`` brings; the error says how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"this needs {package or module}: pip install fusedmm[demo]") from error
+        raise ImportError(f"this needs {package or module}: pip install fusedmm[{install}]") from error
 
 
 def random_split(graph: Graph, train_per_class: int = 20, val_per_class: int = 30, seed: int = 0) -> Graph:

@@ -1,9 +1,33 @@
-"""Graphs larger than one device: the same operators and layers over ``torch.distributed``."""
+"""Graphs larger than one device: the same operators and layers over ``torch.distributed``.
 
-from fusedmm.distributed import attend as _attend  # noqa: F401  teaches the operators of whole layers
+``partition`` numbers the nodes anew so that each rank owns consecutive rows, and reports what ranks would send each
+other. ``ShardWriter`` writes a graph to a folder of memory-mapped files without ever holding the whole, and ``Shards``
+gives each rank its rows of it. ``load`` makes a ``DistCSR`` of them, which operators and layers take as they take a
+``CSR``, and ``replicate``, ``cross_entropy`` and ``dropout`` train on it. docs/distributed.md explains all of it.
+"""
+
+from fusedmm.distributed import attend as _attend  # noqa: F401  teaches ``ops`` the operators of whole layers
+from fusedmm.distributed.load import Data, load
 from fusedmm.distributed.matrix import DistCSR
+from fusedmm.distributed.model import cross_entropy, dropout, replicate
+from fusedmm.distributed.partition import Load, Partition, partition
+from fusedmm.distributed.shards import Local, Shards
+from fusedmm.distributed.writer import ShardWriter
 
-__all__ = ["DistCSR"]
+__all__ = [
+    "Data",
+    "DistCSR",
+    "Load",
+    "Local",
+    "Partition",
+    "ShardWriter",
+    "Shards",
+    "cross_entropy",
+    "dropout",
+    "load",
+    "partition",
+    "replicate",
+]
 
 
 def __dir__() -> list[str]:

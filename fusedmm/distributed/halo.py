@@ -46,6 +46,10 @@ class Ranks:
         """The tensors of all ranks, which are of one shape and dtype, in the order of the ranks."""
         return [t]
 
+    def first(self, t: Tensor) -> Tensor:
+        """Rank 0's tensor; the others give one of the same shape and dtype."""
+        return t
+
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """Sends out[r] rows to each rank r, in order, and returns the into[r] rows from each, in order."""
         return rows
@@ -63,14 +67,17 @@ class Ranks:
             ValueError: they do not; the text names what two ranks do.
         """
         self.calls += 1
-        self.doing = key if isinstance(key, str) else describe()
-        if key in self.agreed and not self.always:
-            return
-        texts = self.words(self.doing[:TEXT])
-        for rank, text in enumerate(texts):
-            if text != texts[0]:
-                raise ValueError(f"ranks disagree at call {self.calls}: rank 0 does {texts[0]}; rank {rank} does {text}")
-        self.agreed.add(key)
+        self.doing = describe()
+        if key not in self.agreed or self.always:
+            self.same(self.doing)
+            self.agreed.add(key)
+
+    def same(self, text: str) -> None:
+        """Raises a ValueError on all ranks if one of them has another text."""
+        texts = self.words(text[:TEXT])
+        for rank, other in enumerate(texts):
+            if other != texts[0]:
+                raise ValueError(f"ranks disagree at call {self.calls}: rank 0 has {texts[0]}; rank {rank} has {other}")
 
     def together(self, compute: Callable[[], T]) -> T:
         """What ``compute`` returns; where it raises on one rank, all of them raise, and none waits for the others.
@@ -129,6 +136,13 @@ class Group(Ranks):
         t = t.contiguous()
         found = [torch.empty_like(t) for _ in range(self.count)]
         self._call(lambda: dist.all_gather(found, t, group=self.group))
+        return found
+
+    def first(self, t: Tensor) -> Tensor:
+        from torch import distributed as dist
+
+        found = t.clone(memory_format=torch.contiguous_format)
+        self._call(lambda: dist.broadcast(found, self.members[0], group=self.group))
         return found
 
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:

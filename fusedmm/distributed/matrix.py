@@ -358,9 +358,7 @@ def _agree_on(ranks: Ranks, rows: Tensor, cols: Tensor, val: Tensor | None) -> N
     digest = hashlib.sha256(torch.cat([rows, cols]).numpy().tobytes()).hexdigest()[:16]
     kind = "none" if val is None else f"{val.dtype}{list(val.shape[1:])}"
     sizes = f"{int(rows[-1])} rows and {int(cols[-1])} columns, offsets of digest {digest}"
-    what = f"a matrix of {sizes}, values {kind}"
-    ranks.agreed.discard(what)
-    ranks.agree(what, lambda: what)
+    ranks.same(f"a matrix of {sizes}, values {kind}")
 
 
 def _numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:

@@ -174,7 +174,7 @@ def _keyed(part: Part, seed: Tensor, func: Any) -> Tensor:
     Rank 0's is written into the tensor that a forward pass was given, where backward finds it.
     """
     if func in (ops._attention.default, ops._attention_weights.default):
-        agreed = part.home.ranks.gather(seed)[0]
+        agreed = part.home.ranks.first(seed)
         if not torch.equal(seed, agreed):  # a seed that backward has must not change once more
             seed.copy_(agreed)
     return torch.cat([seed, part.edge_keys()])

@@ -12,6 +12,7 @@ from support.machine import ROOT
 
 import fusedmm
 import fusedmm.data
+import fusedmm.distributed
 
 MODULES = [
     m.name
@@ -20,7 +21,7 @@ MODULES = [
 ]
 SECTIONS = ("Args:", "Returns:", "Raises:", "Example:")
 FUNCTIONS = {name: getattr(fusedmm, name) for name in fusedmm.__all__ if inspect.isfunction(getattr(fusedmm, name))}
-NAMESPACES = (fusedmm, fusedmm.nn, fusedmm.data, fusedmm.formats)
+NAMESPACES = (fusedmm, fusedmm.nn, fusedmm.data, fusedmm.distributed, fusedmm.formats)
 PUBLIC = {
     f"{space.__name__}.{name}": getattr(space, name)
     for space in NAMESPACES

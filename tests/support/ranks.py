@@ -38,6 +38,9 @@ class Thread(Ranks):
         assert all(part.shape == t.shape and part.dtype == t.dtype for part in parts)
         return [part.clone() for part in parts]
 
+    def first(self, t):
+        return self.board.all(self.rank, t)[0].clone()
+
     def swap(self, rows, out, into):
         assert sum(out) == len(rows)
         self.bytes += rows.numel() * rows.element_size()
