@@ -36,7 +36,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.doing = "nothing yet"
+        self.doing: Callable[[], str] = lambda: "nothing yet"
         self.agreed: set[Any] = set()
         self.always = os.environ.get(CHECK) == "1"
 
@@ -67,9 +67,9 @@ class Ranks:
             ValueError: they do not; the text names what two ranks do.
         """
         self.calls += 1
-        self.doing = describe()
+        self.doing = describe
         if key not in self.agreed or self.always:
-            self.same(self.doing)
+            self.same(describe())
             self.agreed.add(key)
 
     def same(self, text: str) -> None:
@@ -135,14 +135,14 @@ class Group(Ranks):
 
         t = t.contiguous()
         found = [torch.empty_like(t) for _ in range(self.count)]
-        self._call(lambda: dist.all_gather(found, t, group=self.group))
+        self._call(lambda: dist.all_gather(found, t, group=self._of(t)))
         return found
 
     def first(self, t: Tensor) -> Tensor:
         from torch import distributed as dist
 
         found = t.clone(memory_format=torch.contiguous_format)
-        self._call(lambda: dist.broadcast(found, self.members[0], group=self.group))
+        self._call(lambda: dist.broadcast(found, self.members[0], group=self._of(t)))
         return found
 
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
@@ -162,6 +162,9 @@ class Group(Ranks):
         self._call(lambda: dist.all_gather(found, mine, group=self.aside))
         return [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in found]
 
+    def _of(self, t: Tensor) -> Any:
+        return self.group if t.is_cuda else self.aside
+
     def _call(self, collective: Callable[[], Any]) -> None:
         """Runs a collective; where it fails, the error says what every rank did and which do not answer.
 
@@ -175,14 +178,16 @@ class Group(Ranks):
 
     def _last_words(self) -> str:
         """What every rank did when a collective failed, as far as they still answer."""
-        own, known = f"call {self.calls}, {self.doing}", []
+        own, known = f"call {self.calls}, {self.doing()}", []
         silent = []
         patience = timedelta(seconds=GRACE / max(self.count - 1, 1))
         try:
             store = default_store()
             store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
         except RuntimeError:
-            return f"rank {self.rank} lost the others at {own}: what holds their store is gone (rank 0, unless torchrun)"
+            return (
+                f"rank {self.rank} lost the others at {own}: what holds their store is gone (rank 0, unless torchrun)"
+            )
         for rank, member in enumerate(self.members):
             key = f"fusedmm/last words/{member}"
             try:

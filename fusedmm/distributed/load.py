@@ -80,7 +80,9 @@ def load(folder: str | os.PathLike[str], mesh: Any, *, check: bool = True) -> Da
     def read() -> Any:
         shards = Shards(folder)
         if shards.shape[0] != shards.shape[1]:
-            raise ValueError(f"{folder}: the matrix has shape {shards.shape}; load takes nodes that are rows and columns")
+            raise ValueError(
+                f"{folder}: the matrix has shape {shards.shape}; load takes nodes that are rows and columns"
+            )
         return shards.local(ranks.rank, ranks.count, check=check)
 
     local = ranks.together(read)

@@ -177,7 +177,7 @@ class DistCSR(CSR):
 
     @property
     def _part(self) -> Part | None:
-        """What this rank has of the matrix; None for a matrix of its own nodes and edges, which concerns nobody else."""
+        """What this rank has of the matrix; None for one of its own nodes and edges, which concerns nobody else."""
         part: Part | None = getattr(self.plan, "part", None)
         return part
 
@@ -255,7 +255,9 @@ class DistCSR(CSR):
         row = rows_of(self.ptr, self.idx.shape[0]).long() + rows[ranks.rank]
         own = self.idx < self.n_cols
         if part.remote.numel():
-            col = torch.where(own, self.idx + cols[ranks.rank], part.remote[(self.idx.long() - self.n_cols).clamp(min=0)])
+            col = torch.where(
+                own, self.idx + cols[ranks.rank], part.remote[(self.idx.long() - self.n_cols).clamp(min=0)]
+            )
         else:
             col = self.idx + cols[ranks.rank]
         order, edges = sent_to(ranks, torch.searchsorted(cols, col, right=True) - 1)
@@ -317,7 +319,9 @@ class DistCSR(CSR):
             ValueError: of a transposed matrix, whose entries lie with others.
         """
         if _travels(self.plan):
-            raise ValueError("coo: the edges of a transposed DistCSR lie with the owners of its columns; ask before t()")
+            raise ValueError(
+                "coo: the edges of a transposed DistCSR lie with the owners of its columns; ask before t()"
+            )
         return super().coo()
 
     def to_dense(self) -> Tensor:
@@ -436,7 +440,9 @@ def _columns_of_edges(adj: DistCSR) -> DistCSR:
     ptr, col = torch.arange(adj.nnz + 1, device=adj.device), adj.coo()[1].int()
     arrived = Part(part.home, there.edges or there.cols, there.edges, eid_t, there.remote, True)
     idx_t = eid_t.int() if eid_t.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-    plan = Plan.of(plan_of(ptr, col, adj.n_cols, False)[0], Part(part.home, part.cols, None, adj.none, part.remote, False))
+    plan = Plan.of(
+        plan_of(ptr, col, adj.n_cols, False)[0], Part(part.home, part.cols, None, adj.none, part.remote, False)
+    )
     plan_t = Plan.of(plan_of(ptr_t, idx_t, adj.nnz, False)[0], arrived)
     return DistCSR(ptr, col, None, adj.none, plan, adj.none, adj.n_cols, ptr_t, idx_t, eid_t, plan_t, UNEVEN, UNEVEN)
 

@@ -46,7 +46,9 @@ def replicate(model: M, mesh: Any) -> M:
     def check() -> None:
         for name, module in model.named_modules():
             if isinstance(module, _BatchNorm):
-                raise ValueError(f"replicate: {name} is a {type(module).__name__}, whose statistics are of one rank's nodes")
+                raise ValueError(
+                    f"replicate: {name} is a {type(module).__name__}, whose statistics are of one rank's nodes"
+                )
         for name, p in names.items():
             if is_lazy(p):
                 raise ValueError(f"replicate: {name} has no size yet; call the layer once, or give in_channels")
@@ -67,8 +69,8 @@ def replicate(model: M, mesh: Any) -> M:
 class _Sums:
     """Adds the ranks' gradients of parameters when a backward pass ends.
 
-    A pass adds to what ``grad`` holds already, which all ranks have in common. So that is put aside when the pass reaches
-    a parameter, and what the pass made is added to it once the ranks have exchanged it.
+    A pass adds to what ``grad`` holds already, which all ranks have in common. So that is put aside when the pass
+    reaches a parameter, and what the pass made is added to it once the ranks have exchanged it.
     """
 
     def __init__(self, ranks: Ranks, parameters: dict[str, torch.nn.Parameter]) -> None:

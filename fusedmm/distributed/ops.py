@@ -44,6 +44,11 @@ class Home:
     total: int
     route: Exchange | None
 
+    def __post_init__(self) -> None:
+        ids = self.edge_ids
+        # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
+        self.is_plain = self.ranks.count == 1 and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
+
 
 @dataclass(eq=False)
 class Part:
@@ -96,14 +101,15 @@ class Plan(torch.Tensor):
 
 
 # Of each operator: what its operands behind the half belong to, and what its results do. r: rows of the half; c: its
-# columns; b: both; e: edges; k: edges, in two dimensions or absent; s: the seed of dropout; -: nobody, so that all ranks have it; x: it is left away.
+# columns; b: both; e: edges; k: edges, in two dimensions or absent; s: the seed of dropout; -: nobody, so that all
+# ranks have it; x: it is left away.
 ROLES = {
     ops._spmm.default: ("ec", "r"),
     ops._sddmm.default: ("erc", "e"),
     ops._attention.default: ("rcc-ees", "rrrrr"),
     ops._attention_weights.default: ("rcc-eesrr", "e"),
     ops._attention_rows.default: ("rcc-eesrrrr", "r-ee"),
-    ops._attention_cols.default: ("crr-eescccc" "x", "rr"),
+    ops._attention_cols.default: ("crr-eesccccx", "rr"),
     ops._fused.default: ("ercc", "r"),
     ops._fused_rows.default: ("erccr", "ree"),
     ops._fused_cols.default: ("ecrrck", "rr"),
@@ -121,7 +127,7 @@ def call(func: Any, args: Sequence[Any]) -> Any:
         RuntimeError: a rank is lost.
     """
     part = next(t for t in args if type(t) is Plan).part
-    if part.home.ranks.count == 1:
+    if part.home.ranks.count == 1 and (part.home.is_plain or not func._schema.name.startswith("fusedmm::_att")):
         return func(*(t.rows if type(t) is Plan else t for t in args))
     if are_transforms_active() or torch.compiler.is_compiling():
         raise TypeError("a DistCSR of several ranks takes neither torch.func's transforms nor compiled code")
@@ -202,14 +208,16 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
 
 
 def mirrored(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Plan, *rest: Any) -> Tensor:
-    """``_fused_mirrored``: x and g are of rows and of columns at once, so that remote nodes become rows without entries;
-    both kinds of values are in the order of the half's entries."""
+    """``_fused_mirrored``: x and g are of rows and of columns at once, so that remote nodes become rows without
+    entries. Both kinds of values are in the order of the half's entries."""
     val, x, y, z, g, val_t, *numbers = rest
     part = plan.part
     _agree(part, "_fused_mirrored", [ptr, idx, eid, plan, *rest], "ebbbb")
     wide, up = part.cols.fetch([x, g])
     ptr = torch.cat([ptr, ptr[-1:].expand(wide.shape[0] - x.shape[0])])
-    found: Tensor = ops._fused_mirrored.default(ptr, idx, eid, ops._plan(ptr, idx), val, wide, y, z, up, val_t, *numbers)
+    found: Tensor = ops._fused_mirrored.default(
+        ptr, idx, eid, ops._plan(ptr, idx), val, wide, y, z, up, val_t, *numbers
+    )
     return found[: x.shape[0]].clone()
 
 

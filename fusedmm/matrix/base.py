@@ -56,7 +56,7 @@ class Matrix:
     # These are set on each object and are no arguments, since a copy and ``dataclasses.replace`` must make them anew.
     val_here: ClassVar[Tensor | None] = None  # constant values in the order of the matrix's own entries
     val_there: ClassVar[Tensor | None] = None  # the same in the order of the transpose's
-    makers: ClassVar[dict[Any, Callable[..., Any]]] = {}  # what a kind of matrix derives in a way of its own, by its key
+    makers: ClassVar[dict[Any, Callable[..., Any]]] = {}  # what a class derives in its own way, by the key
     _shared: ClassVar[Shared | None] = None
     _written: ClassVar[int] = -2  # ``written(val)`` when val_here was made; -2 is none of its results
     _fixed: ClassVar[bool] = False  # whether val belongs to this matrix alone, so that nobody writes to it

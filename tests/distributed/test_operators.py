@@ -27,8 +27,7 @@ def few(request):
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
 def test_spmm(whole, reduce):
-    rows, cols = whole.shape
-    given = {"v": ("e", normal(whole.nnz)), "x": ("c", normal(cols, 7))}
+    given = {"v": ("e", normal(whole.nnz)), "x": ("c", normal(whole.shape[1], 7))}
     require_equal(both(whole, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x, reduce=reduce), given, second=True))
     require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x, reduce=reduce), {"x": given["x"]}, second=True))
 
@@ -104,7 +103,9 @@ def test_fused_through_its_composite(few):
     """Maxima of other messages and second derivatives gather in another order than one device: within the bound."""
     given = {"x": ("r", normal(few.shape[0], 5)), "y": ("c", normal(few.shape[1], 5))}
     for options in ({"message": "add", "edge": "s", "reduce": "max"}, {"score": "sqdist", "edge": "sigmoid(s)"}):
-        pairs = both(few, lambda adj, x, y, o=options: fusedmm.fused(adj, x, y, **o), given, second="reduce" not in options)
+        pairs = both(
+            few, lambda adj, x, y, o=options: fusedmm.fused(adj, x, y, **o), given, second="reduce" not in options
+        )
         assert torch.equal(pairs[0][2], pairs[0][3])
         for name, _, one, many in pairs:
             assert torch.allclose(one, many, rtol=1e-4, atol=1e-5 * float(one.abs().max() + 1)), name

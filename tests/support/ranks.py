@@ -118,12 +118,12 @@ class Whole:
 known, drawn = threading.local(), torch.randint
 
 
-def _randint(*args, **kwargs):
+def randint(*args, **kwargs):
     """torch.randint with a generator of this thread: torch's own is one for all."""
     return drawn(*args, **{"generator": getattr(known, "generator", None), **kwargs})
 
 
-@mock.patch.object(torch, "randint", _randint)
+@mock.patch.object(torch, "randint", randint)
 def both(whole: Whole, compute, given: dict[str, tuple], results: str = "r", second: bool = False, mesh=None):
     """Runs ``compute(adj, **operands)`` on one device and on ranks, with all gradients.
 
@@ -159,7 +159,9 @@ def both(whole: Whole, compute, given: dict[str, tuple], results: str = "r", sec
                 probes.update({n: torch.randn(t.shape, dtype=t.dtype) for n, t in operands.items()})
             pairs = [(n, g) for n, g in zip(leaves, grads, strict=True) if g is not None and g.requires_grad]
             loss = sum((g * cut(probes[n], roles[n])).sum() for n, g in pairs)
-            again = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True) if pairs else [None] * len(leaves)
+            again = (
+                torch.autograd.grad(loss, list(leaves.values()), allow_unused=True) if pairs else [None] * len(leaves)
+            )
             found += [torch.zeros_like(x) if g is None else g for g, x in zip(again, leaves.values(), strict=True)]
         return found
 
