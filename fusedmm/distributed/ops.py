@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm._torch_compat import are_transforms_active
 from fusedmm.distributed.halo import Exchange, Ranks
+from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
+
+UNCOMPILED = "fusedmm: what ranks say to each other is no part of a compiled graph"
 
 
 @dataclass(eq=False)
@@ -122,15 +124,15 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     """Runs an operator of the library on a half of a part; all ranks call it together.
 
     Raises:
-        TypeError: an operator that knows nothing of parts; a transform of torch.func.
+        TypeError: an operator that knows nothing of parts.
         ValueError: the ranks disagree.
         RuntimeError: a rank is lost.
     """
     part = next(t for t in args if type(t) is Plan).part
     if part.home.ranks.count == 1 and (part.home.is_plain or not func._schema.name.startswith("fusedmm::_att")):
         return func(*(t.rows if type(t) is Plan else t for t in args))
-    if are_transforms_active() or torch.compiler.is_compiling():
-        raise TypeError("a DistCSR of several ranks takes neither torch.func's transforms nor compiled code")
+    if torch.compiler.is_compiling():
+        return outside(UNCOMPILED, call, func, args)
     if func in WHOLE:
         return WHOLE[func](*args)
     name = func._schema.name.partition("::")[2]
