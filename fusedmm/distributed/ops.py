@@ -120,6 +120,21 @@ EXTREME = {COLS: ("eerc-c", "r"), EDGES: ("eecrcr", "e")}  # by the form; the ot
 EXTREME_ROWS = ("eecrcr", "r")
 
 
+# Where operators have the seed of dropout.
+SEEDS = {
+    ops._attention.default: 10,
+    ops._attention_weights.default: 10,
+    ops._attention_rows.default: 10,
+    ops._attention_cols.default: 10,
+    ops._attend_self.default: 7,
+    ops._attend_self_back.default: 7,
+    ops._attend_maps.default: 6,
+    ops._attend_maps_back.default: 10,
+}
+# Which number says which results are wanted, a bit for each; of operators with several results, some of edges.
+WANTED = {ops._attention_rows.default: -2, ops._fused_rows.default: -3}
+
+
 def call(func: Any, args: Sequence[Any]) -> Any:
     """Runs an operator of the library on a half of a part; all ranks call it together.
 
@@ -129,7 +144,7 @@ def call(func: Any, args: Sequence[Any]) -> Any:
         RuntimeError: a rank is lost.
     """
     part = next(t for t in args if type(t) is Plan).part
-    if part.home.ranks.count == 1 and (part.home.is_plain or not func._schema.name.startswith("fusedmm::_att")):
+    if part.home.is_plain or (part.home.ranks.count == 1 and not _has_seed(func, args)):
         return func(*(t.rows if type(t) is Plan else t for t in args))
     if torch.compiler.is_compiling():
         return outside(UNCOMPILED, call, func, args)
@@ -158,7 +173,16 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     found = func(*given)
     if part.edges is None or "e" not in results:
         return found
-    return part.edges.give_back(found)  # of those with results for edges, sddmm and extreme alone run on a transpose
+    if isinstance(found, Tensor):
+        return part.edges.give_back(found)
+    wanted = args[WANTED[func]]
+    own = (role == "e" and wanted >> k & 1 for k, role in enumerate(results))
+    return tuple(part.edges.give_back(t) if mine else t for t, mine in zip(found, own, strict=True))
+
+
+def _has_seed(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a call drops edges."""
+    return func in SEEDS and _is_there("s", args[SEEDS[func]])
 
 
 def _is_there(role: str, t: Tensor) -> bool:

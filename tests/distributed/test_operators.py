@@ -138,3 +138,21 @@ def test_attention_of_other_dtypes(few, dtype):
     shapes = {"q": ("r", rows), "k": ("c", cols), "v": ("c", cols)}
     given = {name: (role, normal(n, 2, 4, dtype=dtype)) for name, (role, n) in shapes.items()}
     require_equal(both(few, lambda adj, q, k, v: fusedmm.attention(adj, q, k, v, dropout=0.3), given))
+
+
+def test_transposes_are_matrices(whole):
+    """The transpose of a part is one that users may give: edges then lie with the owners of its columns."""
+    rows, cols = whole.shape
+    q, k, v = ("c", normal(cols, 2, 4)), ("r", normal(rows, 2, 4)), ("r", normal(rows, 2, 3))
+    edges = {"b": ("e", normal(whole.nnz, 2)), "w": ("e", normal(whole.nnz))}
+
+    def attend(adj, q, k, v, b, w):
+        return fusedmm.attention(adj.t(), q, k, v, bias=b, edge_weight=w, dropout=0.3, return_weights=True)[0]
+
+    require_equal(both(whole, attend, {"q": q, "k": k, "v": v} | edges, "c"))
+    given = {"x": ("c", normal(cols, 5)), "y": ("r", normal(rows, 5)), "v": ("e", normal(whole.nnz))}
+    for reduce in ("sum", "max"):
+        require_equal(
+            both(whole, lambda adj, x, y, v: fusedmm.fused(adj.with_values(v).t(), x, y, reduce=reduce), given, "c")  # noqa: B023
+        )
+    require_equal(both(whole, lambda adj, b: fusedmm.edge_softmax(adj.t(), b), {"b": edges["b"]}, "e", second=True))
