@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -130,8 +131,7 @@ def accuracies(network: Network, x: Tensor, y: Tensor, data: Data, ranks: Ranks)
 
 def save(folder: Path, epoch: int, best: Best, ranks: Ranks, network: Network, optimiser: Optimizer) -> None:
     """Writes a checkpoint beside the two before, of which the older goes once this one is whole."""
-    state = _state(network, optimiser, best)
-    _checkpoints().save(state, checkpoint_id=_place(folder, epoch), no_dist=ranks.count == 1)
+    _checkpoint("save", _state(network, optimiser, best), _place(folder, epoch), ranks)
     for old in _whole(folder)[:-2] if ranks.rank == 0 else []:
         shutil.rmtree(_place(folder, old))
 
@@ -147,7 +147,7 @@ def restore(folder: Path | None, ranks: Ranks, network: Network, optimiser: Opti
     optimiser.step()
     optimiser.zero_grad()
     state = _state(network, optimiser, (0.0, 0.0))
-    _checkpoints().load(state, checkpoint_id=_place(folder, epoch), no_dist=ranks.count == 1)
+    _checkpoint("load", state, _place(folder, epoch), ranks)
     network.load_state_dict(state["model"])
     optimiser.load_state_dict(state["optimiser"])
     val, test = state["best"].tolist()
@@ -159,11 +159,13 @@ def _state(network: Network, optimiser: Optimizer, best: Best) -> dict[str, Any]
     return {"model": network.state_dict(), "optimiser": optimiser.state_dict(), "best": of_best}
 
 
-def _checkpoints() -> Any:
-    """torch's module for checkpoints, which takes long to import."""
-    from torch.distributed import checkpoint
+def _checkpoint(name: str, state: dict[str, Any], place: Path, ranks: Ranks) -> None:
+    """Calls torch's ``save`` or ``load``."""
+    from torch.distributed import checkpoint  # which takes long to import
 
-    return checkpoint
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is meant to be in one process
+        getattr(checkpoint, name)(state, checkpoint_id=place, no_dist=ranks.count == 1)
 
 
 def _place(folder: Path, epoch: int) -> Path:
