@@ -16,7 +16,9 @@ typedef enum fmm_spmv_step {
 } fmm_spmv_step;
 
 enum {
-    FMM_SPMV_BLOCK = 512,   /* rows of a padded format whose sums a kernel keeps at once */
+    FMM_SPMV_BLOCK = 512,   /* rows whose sums a kernel keeps at once, or chooses sums for */
+    FMM_SPMV_CHUNK = 128,   /* rows of CSR that are summed side by side, at most */
+    FMM_SPMV_LONG = 64,     /* entries from which a row is summed by itself */
     FMM_SPMV_PIECE = 16384, /* rows and entries of a piece of CSR or COO: some 10 us */
 };
 
@@ -26,14 +28,18 @@ typedef struct fmm_spmv_carry {
     double head, tail;          /* the sums of their entries here */
 } fmm_spmv_carry;
 
+/* How a row of CSR is summed: one entry after the other, in lanes side by side, or as suits the
+ * lengths of the rows around it. */
+typedef enum fmm_spmv_sums { FMM_SPMV_ONE, FMM_SPMV_SIDE_BY_SIDE, FMM_SPMV_EITHER } fmm_spmv_sums;
+
 typedef struct fmm_spmv_task {
     fmm_rows_task rows; /* first, since kernels are handed a pointer to it */
     fmm_spmv_step step;
-    bool lanes;           /* CSR: several sums a row, side by side */
-    bool by_entries;      /* CSR: pieces of equally many entries, instead of rows + entries */
-    int64_t pieces;       /* CSR, COO: how many the path is cut in */
-    int64_t units, group; /* what the step runs over, and how many a thread takes at once */
-    const void *x;        /* contiguous, of the type of sums: the caller's, or wide */
+    fmm_spmv_sums sums_are; /* CSR */
+    bool by_entries;        /* CSR: pieces of equally many entries, instead of rows + entries */
+    int64_t pieces;         /* CSR, COO: how many the path is cut in */
+    int64_t units, group;   /* what the step runs over, and how many a thread takes at once */
+    const void *x;          /* contiguous, of the type of sums: the caller's, or wide */
     void *wide; /* [cols], of the type of sums; NULL where the caller's x is as the loops read it */
     void *sums; /* [rows], of the type of sums: COO and HYB; else NULL */
     fmm_spmv_carry *carries; /* [pieces]: CSR by path, COO, HYB */

@@ -5,7 +5,7 @@
  *
  *     all          WIDEN, where x is no contiguous vector of the type of sums: a gather of numbers
  *                  that need no conversion is worth a pass over x
- *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, four sums a row
+ *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, sums side by side
  *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
  *     coo          ENTRIES, a join, FINISH    hyb             BLOCKS before them
  *     dia, ell     BLOCKS                     sell            SLICES */
@@ -17,9 +17,8 @@
 
 FMM_ISA_KERNELS(spmv)
 
-/* Entries a row, in the mean, from which four sums a row pay for their joining: at 16 one sum is
- * still up to a fifth faster, at 26 it is a third slower. */
-enum { LANES_FROM = 20 };
+/* Entries a row, in the mean, from which a small matrix is summed side by side. */
+enum { LONG = 20 };
 
 /* ---- where pieces begin ---- */
 
@@ -163,9 +162,6 @@ static size_t room_of_entries(const fmm_call *call)
 
 /* ---- the families of algorithms ---- */
 
-/* Asked of the matrix alone, so that the bits do not depend on the machine. */
-static bool rows_are_long(const fmm_csr *a) { return a->nnz >= LANES_FROM * a->rows; }
-
 typedef enum family { ROWS_SCALAR, ROWS_VECTOR, SEGMENTED, MERGE, PADDED, ENTRIES } family;
 
 /* Runs the steps of a family, each of which ends before the next one begins: a later step reads
@@ -176,8 +172,9 @@ static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family 
     const int64_t rows = a->csr.rows;
     char *room = exec->workspace;
     fmm_spmv_task t = {.rows = {.call = call, .kernel = kernel_of(level, call->x->dtype)},
-                       .lanes =
-                           how == ROWS_VECTOR || (how != ROWS_SCALAR && rows_are_long(&a->csr)),
+                       .sums_are = how == ROWS_SCALAR   ? FMM_SPMV_ONE
+                                   : how == ROWS_VECTOR ? FMM_SPMV_SIDE_BY_SIDE
+                                                        : FMM_SPMV_EITHER,
                        .by_entries = how == SEGMENTED,
                        .pieces = pieces_of(call, how == SEGMENTED)};
     if (!reads_x_in_place(call)) t.wide = room;
@@ -249,7 +246,8 @@ static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
      fmm_spmv_reference},
     LINES(10, csr_scalar, room_of_x, "one sum a row", "Bell & Garland 2009"),
-    LINES(20, csr_vector, room_of_x, "four sums a row, side by side", "Bell & Garland 2009"),
+    LINES(20, csr_vector, room_of_x, "the lanes of a vector sum a row side by side",
+          "Bell & Garland 2009"),
     LINES(30, csr_segmented, room_of_path,
           "pieces of equally many entries, carries joined in order",
           "Blelloch, Heroux & Zagha 1993"),
@@ -267,10 +265,10 @@ static const fmm_algorithm algorithms[] = {
 };
 
 /* A format has its own algorithm but CSR, whose rows may have any length. Measured on real graphs,
- * grids and R-MAT with one and two threads, `merge` is as fast as walking over whole rows, once
- * both use one sum for short rows and four for long ones; and only `merge` keeps threads busy where
- * one row has most entries. A matrix of a single piece has nothing to share: whole rows then spare
- * it the workspace. */
+ * grids and R-MAT with one and two threads, `merge` is as fast as walking over whole rows, and it
+ * alone keeps threads busy where one row has most entries. A matrix of a single piece has nothing
+ * to share: whole rows then spare it the workspace. Its short rows are summed one after the other,
+ * since a processor that meets so few of them again and again remembers where they end. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const int numbers[FMM_FORMATS] = {
@@ -278,7 +276,8 @@ static const fmm_algorithm *choose(const fmm_call *call)
         [FMM_FORMAT_HYB] = 80, [FMM_FORMAT_SELL] = 90,
     };
     int number = numbers[fmm_spmv_of(call)->matrix->format];
-    if (!number) number = pieces_of(call, false) > 1 ? 40 : rows_are_long(call->a) ? 20 : 10;
+    if (!number)
+        number = pieces_of(call, false) > 1 ? 40 : call->a->nnz >= LONG * call->a->rows ? 20 : 10;
     const fmm_algorithm *found = algorithms;
     while (found->number != number) found++;
     return found;

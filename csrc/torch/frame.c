@@ -1,4 +1,5 @@
 /* Tensor handles to views, and back; see frame.h. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "frame.h"
 
 #include <inttypes.h>
@@ -7,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MOST_DIMENSIONS = 3, LARGEST_ELEMENT = 8 };
 
@@ -120,6 +122,20 @@ static bool describe(frame *f, AtenTensorHandle handle, tensor *t)
     return true;
 }
 
+/* malloc gives blocks of 32 MiB and more back to the system, so that each result of this size is
+ * made of pages that come when they are first written. A result of an SpMM took up to four times as
+ * long to receive in pages of 4 KiB as to compute. Large pages are a wish: the system may decline.
+ */
+static void wish_for_large_pages(const tensor *t)
+{
+    enum { FROM = 32 << 20 };
+    const uintptr_t page = 2 << 20, begin = (uintptr_t)t->data;
+    const uintptr_t end = begin + (uintptr_t)t->numel * element_bytes(t->dtype);
+    if (end - begin < FROM) return;
+    const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+    madvise((void *)first, last - first, MADV_HUGEPAGE);
+}
+
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t)
 {
     int64_t stride[MOST_DIMENSIONS], bytes = LARGEST_ELEMENT;
@@ -140,7 +156,9 @@ bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, t
                                      bytes / LARGEST_ELEMENT));
     }
     f->held[f->count++] = handle;
-    return describe(f, handle, t);
+    if (!describe(f, handle, t)) return false;
+    if (f->exec.device == FMM_CPU) wish_for_large_pages(t);
+    return true;
 }
 
 bool frame_vector(frame *f, int64_t n, int32_t dtype, tensor *t)

@@ -29,6 +29,9 @@ __all__ = [
     "replicate",
 ]
 
+# Pickles name the module that users know, whichever file a class is in.
+Load.__module__ = Local.__module__ = Partition.__module__ = Shards.__module__ = ShardWriter.__module__ = __name__
+
 
 def __dir__() -> list[str]:
     """The public names alone, without the modules that importing them leaves here."""

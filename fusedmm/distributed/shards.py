@@ -24,8 +24,9 @@ GRAPH = "graph.json"
 ENTRIES = ("idx", "edge_ids", "val")  # arrays with a row for each entry; ptr comes before them
 STRUCTURE = ("ptr", "idx", "edge_ids")
 NODE = re.compile(r"node_([A-Za-z_][A-Za-z0-9_]*)")  # arrays with a row for each row of the matrix
+INTEGERS = ("|u1", "|i1", "<i2", "<i4", "<i8")
 FLOATS = ("<f2", "<f4", "<f8")
-DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", *FLOATS)
+DTYPES = ("|b1", *INTEGERS, *FLOATS)
 
 
 def spans(name: str, ptr: Array, offsets: Array) -> list[tuple[int, int]]:
@@ -43,8 +44,8 @@ def digest(array: Array, begin: int, end: int) -> str:
 class Local:
     """The rows of a matrix that one rank owns; made by ``Shards.local``.
 
-    All but ptr and offsets are maps of the files: nothing is read before it is used, and what is written to them stays
-    in this process.
+    All but ptr and offsets are maps of the files, whose pages the system may drop and read again. What is written to
+    them stays in this process.
 
     Attributes:
         offsets: int64 [ranks + 1]; rank r owns the rows ``offsets[r] <= i < offsets[r + 1]``.
@@ -128,7 +129,8 @@ class Shards:
 
         Args:
             rank, ranks: 0 <= rank < ranks <= parts.
-            check: whether to compare the SHA-256 of all that the rank owns, which reads it once.
+            check: whether to compare the SHA-256 of all that the rank owns, which reads it once. Without it only ptr,
+                idx and edge_ids are read.
 
         Raises:
             ValueError: more ranks than parts; content that is not what was written, or no matrix. The text names the

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fusedmm.distributed.shards import DTYPES, FLOATS, FORMAT, GRAPH, NODE, VERSION, Array, digest, spans
-from fusedmm.matrix.structure import require_range, require_vector
+from fusedmm.distributed.shards import DTYPES, FLOATS, FORMAT, GRAPH, INTEGERS, NODE, VERSION, Array, digest, spans
+from fusedmm.matrix.structure import require_range
 
 
 class ShardWriter:
@@ -50,8 +51,7 @@ class ShardWriter:
 
     def __init__(self, folder: str | os.PathLike[str], rows: int, cols: int, offsets: Any) -> None:
         self.shape = operator.index(rows), operator.index(cols)
-        self.offsets: Array = _numbers("offsets", offsets, ("<i8",))
-        cuts = self.offsets
+        self.offsets = cuts = _numbers("offsets", offsets, INTEGERS).astype(np.int64)
         if cuts.ndim != 1 or cuts.size < 2 or cuts[0] != 0 or cuts[-1] != rows or (np.diff(cuts) < 0).any() or cols < 0:
             raise ValueError(f"offsets must begin with 0, never fall, and end with the rows of the shape {self.shape}")
         self.nnz = 0
@@ -75,12 +75,17 @@ class ShardWriter:
         Raises:
             TypeError, ValueError: dtypes, shapes or coordinates that are wrong, values unlike those of earlier pieces,
                 or the writer is closed; nothing of the piece was added.
+            OSError: the disk is full; nothing was added either.
         """
         self._require_open()
-        row, col = torch.as_tensor(row).cpu(), torch.as_tensor(col).cpu()
-        for name, coordinate, end in (("row", row, self.shape[0]), ("col", col, self.shape[1])):
-            require_vector(name, coordinate)
-            require_range(name + "[{}]", coordinate, end)
+        ends = []
+        for name, places, end in (("row", row, self.shape[0]), ("col", col, self.shape[1])):
+            array = _numbers(name, places, INTEGERS)
+            if array.ndim != 1:
+                raise ValueError(f"{name} must have 1 dimension, not {array.ndim}")
+            ends.append(torch.from_numpy(array.astype(np.int64)))
+            require_range(name + "[{}]", ends[-1], end)
+        row, col = ends
         values = None if val is None else _numbers("val", val, FLOATS)
         if row.shape != col.shape:
             raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
@@ -94,6 +99,7 @@ class ShardWriter:
         if values is not None:
             edges["val"] = values
         part = np.searchsorted(self.offsets, edges["row"], side="right") - 1
+        self._waiting.seek(self.nnz * edges.itemsize)  # back, where a full disk ended an earlier piece
         edges[np.argsort(part, kind="stable")].tofile(self._waiting)
         self._kind = kind
         self._counts.append(np.bincount(part, minlength=self.offsets.size - 1))
@@ -179,7 +185,11 @@ class ShardWriter:
         return arrays
 
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Any:
-        return np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, shape)
+        path = self.folder / f"{name}.npy"
+        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        with path.open("r+b") as file:  # a full disk is an error here, where the map would end the process
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
 
     def _require_open(self) -> None:
         if self._waiting.closed:
@@ -189,15 +199,17 @@ class ShardWriter:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
+        if kind is None and not self._waiting.closed:
             self.close()
         self._waiting.close()
 
 
 def _numbers(name: str, what: Any, dtypes: tuple[str, ...]) -> Array:
-    """A tensor or an array as one of numpy's, of one of the dtypes."""
-    t = torch.as_tensor(what).detach().cpu()
-    array = t.numpy() if t.dtype != torch.bfloat16 else None  # which numpy does not have
-    if array is None or array.dtype.str not in dtypes:
-        raise TypeError(f"{name} must be one of {', '.join(dtypes)}, not {t.dtype}")
+    """A tensor, an array or a list as an array of one of the dtypes."""
+    try:
+        array: Array = what.detach().cpu().numpy() if isinstance(what, Tensor) else np.asarray(what)
+    except TypeError as error:  # numpy has no bfloat16
+        raise TypeError(f"{name}: {error}") from error
+    if array.dtype.str not in dtypes:
+        raise TypeError(f"{name} must be {', '.join(np.dtype(d).name for d in dtypes)}, not {array.dtype}")
     return array

@@ -1,6 +1,8 @@
 """Partitions: the permutation and its undoing, what the report counts, the partitioners, the command line."""
 
+import pickle
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +18,10 @@ from fusedmm import __main__ as command
 from fusedmm.distributed import Load, Shards, partition
 from fusedmm.distributed.partitioners import METHODS, cut, weights
 
+FIRST_USE = """import sys, fusedmm
+print("fusedmm.distributed" in sys.modules)
+fusedmm.distributed
+print("fusedmm.distributed" in sys.modules)"""
 WHEELS = {"metis": "pymetis", "kaminpar": "kaminpar"}
 
 
@@ -216,8 +222,13 @@ def test_report_prints_what_it_returns(capsys):
         assert cells[7] == f"{load.wire_bytes / 2**20:.2f}" and cells[8] == f"{load.memory_bytes / 2**20:.2f}"
 
 
-def test_the_package_loads_on_first_use():
-    assert fusedmm.distributed.partition is partition
+def test_the_package_loads_on_first_use_and_pickles_name_it():
+    assert fusedmm.distributed.partition is partition and "distributed" in dir(fusedmm)
+    part = partition(data.banded(5, 1), 2, "random")
+    stored = pickle.dumps(part)
+    assert b"distributed.partition" not in stored and torch.equal(pickle.loads(stored).new_of, part.new_of)
+    found = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "True"]
     with pytest.raises(AttributeError, match="no attribute 'distribute'"):
         _ = fusedmm.distribute
 

@@ -7,7 +7,7 @@ import pytest
 from support.machine import ROOT
 
 FOLDER = ROOT / "notebooks"
-NAMES = ["graph_transformer", "node_embedding", "quickstart", "sparse_formats", "swap_in_pyg"]
+NAMES = ["graph_transformer", "node_embedding", "partition", "quickstart", "sparse_formats", "swap_in_pyg"]
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")

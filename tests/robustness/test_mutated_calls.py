@@ -80,8 +80,9 @@ def arguments(name: str, device: str) -> dict[str, Any]:
 def by_name(name: str, given: Any) -> re.Pattern[str]:
     """How an error begins: with the argument, an element or several of them, and what is or must be of it."""
     words = "|".join((*given, "values"))
+    operator = "spm[mv]" if name == "spmm" else name  # spmm of a vector is spmv's
     return re.compile(
-        rf"({name}: |an )?({words})( ?[\[(].*?[\])])?( = -?\d+|: both)? (is|has|have|must) "
+        rf"({operator}: |an )?({words})( ?[\[(].*?[\])])?( = -?\d+|: both)? (is|has|have|must) "
         rf"|{name} has no algorithm '|tensors on several devices: ({words}) on "
     )
 
