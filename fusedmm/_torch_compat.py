@@ -91,6 +91,9 @@ def raw_values(t: Tensor) -> Tensor:
     return t._values()
 
 
+# A context in which tensors of a class of its own are as others: what is called there is not handed to the class.
+as_plain_tensors = torch._C.DisableTorchFunctionSubclass
+
 # ---- modules and operators ----
 
 

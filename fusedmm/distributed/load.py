@@ -22,6 +22,13 @@ class Data:
         adj: its rows of the matrix.
         nodes: [own rows, ...] for each name that the shards have; ``x``, ``y``, ``train``, ``val`` and ``test`` are
             attributes too, None where the shards do not have them.
+
+    Example:
+        >>> from fusedmm.distributed import Data, DistCSR
+        >>> edges, offsets = torch.tensor([0, 1]), torch.tensor([0, 2])
+        >>> data = Data(DistCSR.from_edges(edges, edges, None, offsets, None), {"y": torch.tensor([1, 0])})
+        >>> data.y, data.x
+        (tensor([1, 0]), None)
     """
 
     adj: DistCSR

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from fusedmm._lib import sums_dtype
@@ -39,13 +38,17 @@ def replicate(model: M, mesh: Any) -> M:
     Raises:
         ValueError: models that differ in names, shapes or dtypes (on all ranks); a layer whose sizes are not known
             yet; batch normalisation, whose statistics would be those of one rank's nodes.
+
+    Example:
+        >>> fusedmm.distributed.replicate(fusedmm.nn.GCNConv(3, 2), None)
+        GCNConv(3, 2)
     """
     ranks = ranks_of(mesh)
     names = dict(model.named_parameters())
 
     def check() -> None:
         for name, module in model.named_modules():
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm)):
                 raise ValueError(
                     f"replicate: {name} is a {type(module).__name__}, whose statistics are of one rank's nodes"
                 )
@@ -171,6 +174,14 @@ def dropout(x: Tensor, p: float, adj: DistCSR, training: bool = True) -> Tensor:
         ValueError: a p outside [0, 1], or another number of rows.
 
     Gradient: reaches x.
+
+    Example:
+        >>> from fusedmm.distributed import DistCSR, dropout
+        >>> edges, offsets = torch.tensor([0, 1]), torch.tensor([0, 2])
+        >>> adj = DistCSR.from_edges(edges, edges, None, offsets, None)
+        >>> dropout(torch.ones(2, 3), 1.0, adj)
+        tensor([[0., 0., 0.],
+                [0., 0., 0.]])
     """
     require_scalar("dropout", "p", p)
     if not 0 <= p <= 1:

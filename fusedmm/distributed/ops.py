@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
+from fusedmm._torch_compat import as_plain_tensors
 from fusedmm.distributed.halo import Exchange, Ranks
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
@@ -98,7 +99,7 @@ class Plan(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "namespace", None) == "fusedmm":
             return call(func, args)
-        with torch._C.DisableTorchFunctionSubclass():
+        with as_plain_tensors():
             return func(*args, **(kwargs or {}))
 
 
@@ -150,7 +151,7 @@ def call(func: Any, args: Sequence[Any]) -> Any:
         return outside(UNCOMPILED, call, func, args)
     if func in WHOLE:
         return WHOLE[func](*args)
-    name = func._schema.name.partition("::")[2]
+    name = str(func).split(".")[1]
     if func is ops._extreme.default:
         operands, results = EXTREME.get(args[-1], EXTREME_ROWS)
     elif func in ROLES:

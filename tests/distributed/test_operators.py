@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from distributed.graphs import CUTS, FEW, SQUARE, normal
-from support.ranks import both, require_equal
+from distributed.graphs import CUTS, FEW, SQUARE, draw, normal
+from support.ranks import Whole, both, require_equal
 
 import fusedmm
 
@@ -156,3 +156,19 @@ def test_transposes_are_matrices(whole):
             both(whole, lambda adj, x, y, v: fusedmm.fused(adj.with_values(v).t(), x, y, reduce=reduce), given, "c")  # noqa: B023
         )
     require_equal(both(whole, lambda adj, b: fusedmm.edge_softmax(adj.t(), b), {"b": edges["b"]}, "e", second=True))
+
+
+def test_rows_of_many_chunks():
+    """Kernels walk large matrices in chunks, which begin at other rows on a rank than on one device."""
+    nodes, edges = 3000, 40_000
+    row, col = torch.randint(nodes, (edges,), generator=draw), torch.randint(nodes, (edges,), generator=draw)
+    row[:9000], col[9000:16_000] = 1234, 77  # hubs on either side
+    large = Whole(row, col, (nodes, nodes), [0, 700, 1234, 1235, 3000])
+    x, v = ("r", normal(nodes, 8)), ("e", normal(edges))
+    require_equal(both(large, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), {"v": v, "x": x}))
+    require_equal(both(large, lambda adj, x: fusedmm.fused(adj, x, edge="sigmoid(s)"), {"x": x}))
+    q, k, z = (("r", normal(nodes, 2, 4)) for _ in range(3))
+    require_equal(both(large, lambda adj, q, k, z: fusedmm.attention(adj, q, k, z), {"q": q, "k": k, "z": z}))
+    q, k = (("r", normal(nodes, 2)) for _ in range(2))
+    given = {"q": q, "k": k, "z": z, "b": ("e", normal(edges, 2))}
+    require_equal(both(large, lambda adj, q, k, z, b: fusedmm.attention(adj, q, k, z, score="additive", bias=b), given))
