@@ -122,6 +122,10 @@ def default_store() -> Any:
     return torch.distributed.distributed_c10d._get_default_store()
 
 
+# A number of the backward pass that runs in this thread.
+backward_number = torch._C._current_graph_task_id
+
+
 def when_backward_ends(call: Callable[[], None]) -> None:
     """Has a hook's backward pass call something once all of its gradients are there."""
     torch.autograd.Variable._execution_engine.queue_callback(call)

@@ -26,6 +26,7 @@ T = TypeVar("T")
 CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, which costs a message each
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
 MESSAGE = 2**28  # bytes from one rank to another in one message; gloo fails on much larger ones
+KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
 GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
 
 
@@ -83,19 +84,20 @@ class Ranks:
         """What ``compute`` returns; where it raises on one rank, all of them raise, and none waits for the others.
 
         Raises:
-            TypeError, ValueError: that of the first rank that failed, with its number.
+            OSError, TypeError, ValueError: that of the first rank that failed, with its number.
         """
         failure, made = "", None
         try:
             made = compute()
-        except (TypeError, ValueError) as error:
-            failure = f"{type(error).__name__}: {error}"
+        except (OSError, TypeError, ValueError) as error:
             if self.count == 1:
                 raise
+            kind = next(kind for kind in KINDS if isinstance(error, kind))
+            failure = f"{kind.__name__}: {error}"
         for rank, text in enumerate(self.words(failure[:TEXT])):
             if text:
-                kind, _, rest = text.partition(": ")
-                raise (TypeError if kind == "TypeError" else ValueError)(f"rank {rank}: {rest}")
+                name, _, rest = text.partition(": ")
+                raise next(kind for kind in KINDS if kind.__name__ == name)(f"rank {rank}: {rest}")
         return made  # type: ignore[return-value]
 
     def gather_ragged(self, t: Tensor) -> Tensor:
@@ -178,8 +180,7 @@ class Group(Ranks):
 
     def _last_words(self) -> str:
         """What every rank did when a collective failed, as far as they still answer."""
-        own, known = f"call {self.calls}, {self.doing()}", []
-        silent = []
+        own, known, silent = f"call {self.calls}, {self.doing()}", [], []
         patience = timedelta(seconds=GRACE / max(self.count - 1, 1))
         try:
             store = default_store()
@@ -195,9 +196,9 @@ class Group(Ranks):
                     store.wait([key], patience)
                 known.append(f"rank {rank} was at {store.get(key).decode(errors='replace')}")
             except RuntimeError:
-                silent.append(str(rank))
-        lost = f"rank {', '.join(silent)} does not answer; " if silent else "the ranks waited for different things; "
-        return lost + "; ".join(known)
+                silent.append(rank)
+        lost = [f"rank {rank} does not answer" for rank in silent] or ["the ranks waited for different things"]
+        return "; ".join([*lost, *known])
 
 
 _groups: dict[Any, Group] = {}

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fusedmm.distributed.halo import Exchange, Ranks, exchange_of, ranks_of, sent_to
-from fusedmm.distributed.ops import Home, Part, Plan, route
+from fusedmm.distributed.ops import Columns, Home, Part, Plan, route
 from fusedmm.matrix import normalize
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.incidence import _into_rows, into_rows
+from fusedmm.matrix.incidence import _into_rows
 from fusedmm.matrix.normalize import Looped
 from fusedmm.matrix.structure import (
     UNEVEN,
@@ -35,9 +35,10 @@ from fusedmm.matrix.structure import (
     require_values,
     require_vector,
     validate,
+    was_measured,
     written,
 )
-from fusedmm.ops.fused import _is_mirrored
+from fusedmm.matrix.transpose import transpose
 
 
 class DistCSR(CSR):
@@ -63,7 +64,7 @@ class DistCSR(CSR):
                 [1.]])
     """
 
-    makers: ClassVar[dict[Any, Any]] = {}  # filled below
+    makers: ClassVar[dict[Any, Any]]  # given below
 
     # ---- making one ----
 
@@ -176,16 +177,15 @@ class DistCSR(CSR):
     # ---- what it is ----
 
     @property
-    def _part(self) -> Part | None:
-        """What this rank has of the matrix; None for one of its own nodes and edges, which concerns nobody else."""
-        part: Part | None = getattr(self.plan, "part", None)
+    def part(self) -> Part:
+        """What travels when an operator runs on this matrix."""
+        part: Part = self.plan.part  # type: ignore[attr-defined]
         return part
 
     @property
     def home(self) -> Home:
         """Who owns what."""
-        assert self._part is not None
-        return self._part.home
+        return self.part.home
 
     @property
     def ranks(self) -> Ranks:
@@ -195,14 +195,12 @@ class DistCSR(CSR):
     @property
     def offsets(self) -> Tensor:
         """The first row of each rank, int64 [ranks + 1]."""
-        assert self._part is not None
-        return self.home.cols if self._part.transposed else self.home.rows
+        return self.home.cols if self.part.transposed else self.home.rows
 
     @property
     def col_offsets(self) -> Tensor:
         """The first column of each rank, int64 [ranks + 1]."""
-        assert self._part is not None
-        return self.home.rows if self._part.transposed else self.home.cols
+        return self.home.rows if self.part.transposed else self.home.cols
 
     @property
     def edge_ids(self) -> Tensor:
@@ -212,7 +210,27 @@ class DistCSR(CSR):
     @property
     def nnz(self) -> int:
         """How many edges this rank has, which is how many values."""
-        return self.idx.shape[0] if self._part is None else self.home.edge_ids.shape[0]
+        return self.home.edge_ids.shape[0]
+
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """The global row and column of each of this rank's edges, int64 [nnz], in the order of ``edge_ids``.
+
+        Raises:
+            ValueError: of a transposed matrix, whose entries lie with others.
+        """
+        if self.part.transposed:
+            raise ValueError("edges: those of a transposed DistCSR lie with the owners of its columns; ask before t()")
+        row, col = self._global()
+        if not self.eid.numel():
+            return row, col
+        order = self.eid.long()
+        return torch.empty_like(row).scatter_(0, order, row), torch.empty_like(col).scatter_(0, order, col)
+
+    def local(self) -> CSR:
+        """This rank's rows as a plain pattern over the columns that it sees, remote ones behind its own."""
+        part = self.part
+        cols = self.n_cols + part.remote.numel()
+        return CSR(self.ptr, part.idx, None, self.eid, part.plan, self.none, cols, rows_are=self.rows_are)
 
     def route(self, attr: Tensor) -> Tensor:
         """Brings what belongs to the edges that this rank gave to ``from_edges`` to the edges' owners.
@@ -232,8 +250,6 @@ class DistCSR(CSR):
 
     def __repr__(self) -> str:
         val = "none" if self.val is None else f"{str(self.val.dtype)[6:]}{list(self.val.shape)}"
-        if self._part is None:
-            return f"DistCSR(shape={self.shape}, nnz={self.nnz}, val={val}, device={self.device})"
         whole, ranks = (int(self.offsets[-1]), int(self.col_offsets[-1])), self.ranks
         return (
             f"DistCSR(rank {ranks.rank} of {ranks.count}: shape={self.shape} of {whole}, "
@@ -242,33 +258,34 @@ class DistCSR(CSR):
 
     # ---- what a part does in a way of its own ----
 
+    def _global(self) -> tuple[Tensor, Tensor]:
+        """The global row and column of each entry, in the order of the rows."""
+        part, ranks = self.part, self.ranks
+        first_row, first_col = int(self.offsets[ranks.rank]), int(self.col_offsets[ranks.rank])
+        seen = torch.cat([torch.arange(first_col, first_col + self.n_cols, device=self.device), part.remote])
+        row = rows_of(self.ptr, part.idx.shape[0]).long() + first_row
+        return row, seen.index_select(0, part.idx)
+
     @lasting
     def _transposed(self) -> tuple[Half, int]:
-        part = self._part
-        if part is None:
-            return super()._transposed()
-        home, ranks = part.home, part.home.ranks
+        part, home, ranks = self.part, self.home, self.ranks
         if ranks.count == 1:
-            (ptr, idx, eid, plan), rows_are = super()._transposed()
-            return (ptr, idx, eid, Plan.of(plan, Part(home, part.cols, None, eid, part.remote, True))), rows_are
-        rows, cols = (t.to(self.device) for t in (home.rows, home.cols))
-        row = rows_of(self.ptr, self.idx.shape[0]).long() + rows[ranks.rank]
-        own = self.idx < self.n_cols
-        if part.remote.numel():
-            col = torch.where(
-                own, self.idx + cols[ranks.rank], part.remote[(self.idx.long() - self.n_cols).clamp(min=0)]
-            )
-        else:
-            col = self.idx + cols[ranks.rank]
+            half, rows_are = transpose(self.ptr, part.idx, self.eid, part.plan, self.n_cols, was_measured(self))
+            ptr, idx, eid, plan = half
+            there = Part(home, part.cols, None, eid, idx, plan, part.remote, True)
+            return (ptr, idx, eid, Plan.of(there)), rows_are
+        row, col = self._global()
+        cols = home.cols.to(self.device)
         order, edges = sent_to(ranks, torch.searchsorted(cols, col, right=True) - 1)
         (came,) = edges.fetch([torch.stack([row, col], 1)])
         edges.send = self.eid.long().index_select(0, order) if self.eid.numel() else order
         # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
-        local, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
-        ptr, eid = pointers(local, self.n_cols), as_eid(place)
+        column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
+        ptr, eid = pointers(column, self.n_cols), as_eid(place)
         idx, exchange, remote = _numbered(ranks, came[:, 0].index_select(0, place), home.rows)
-        there = Part(home, exchange, edges, eid, remote, True)
-        return (ptr, idx, eid, Plan.of(plan_of(ptr, idx, self.shape[0], False)[0], there)), UNEVEN
+        plan, _ = plan_of(ptr, idx, self.shape[0], False)
+        plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True))
+        return (ptr, idx.as_subclass(Columns), eid, plan), UNEVEN
 
     def constant_values(self, transposed: bool) -> Tensor | None:
         """Current values in the order of the matrix or of its transpose; None where kernels read val by eid.
@@ -276,8 +293,8 @@ class DistCSR(CSR):
         Values that travelled are kept only if nobody can write to them: ranks that counted writes each for itself could
         differ in whether to send anew.
         """
-        plan = self.plan_t if transposed else self.plan
-        if not isinstance(plan, Plan) or plan.part.edges is None:
+        plan: Any = self.plan_t if transposed else self.plan
+        if not _travels(plan):
             return super().constant_values(transposed)
         name, val = "val_there" if transposed else "val_here", self.val
         if val is None or val.requires_grad:
@@ -300,6 +317,11 @@ class DistCSR(CSR):
 
     # ---- what a part cannot do ----
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise TypeError("a DistCSR is made by from_edges or from_rows: this is not for a part of a matrix")
+        super().__post_init__()
+
     def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> DistCSR:
         """With values of another dtype.
 
@@ -308,33 +330,7 @@ class DistCSR(CSR):
         """
         if device is not None and torch.device(device) != self.device:
             raise ValueError("a DistCSR stays on its device: make it of edges on another one")
-        made = super().to(None, dtype, non_blocking)
-        assert isinstance(made, DistCSR)
-        return made
-
-    def coo(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(row, col, val) in the order of ``edge_ids``, in this rank's own numbers: remote columns follow its own.
-
-        Raises:
-            ValueError: of a transposed matrix, whose entries lie with others.
-        """
-        if _travels(self.plan):
-            raise ValueError(
-                "coo: the edges of a transposed DistCSR lie with the owners of its columns; ask before t()"
-            )
-        return super().coo()
-
-    def to_dense(self) -> Tensor:
-        """Raises a ValueError: no rank holds the whole."""
-        raise ValueError("to_dense: a DistCSR is a part of a matrix; no rank holds the whole")
-
-    def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
-        """Raises a ValueError: no rank holds the whole."""
-        raise ValueError("to_torch: a DistCSR is a part of a matrix; no rank holds the whole")
-
-    def pin_memory(self) -> DistCSR:
-        """Raises a ValueError: a DistCSR stays where it is."""
-        raise ValueError("pin_memory: a DistCSR stays on its device: make it of edges on another one")
+        return self if self.val is None else self.with_values(self.val.to(dtype))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a DistCSR cannot be pickled or copied: it belongs to its ranks' processes; save the edges")
@@ -383,12 +379,18 @@ def _made(home: Home, ptr: Tensor, col: Tensor, eid: Tensor, val: Tensor | None)
     own = int(home.cols[ranks.rank + 1] - home.cols[ranks.rank])
     idx, exchange, remote = _numbered(ranks, col, home.cols)
     plan, rows_are = plan_of(ptr, idx, own, ranks.count == 1)
-    plan = Plan.of(plan, Part(home, exchange, None, eid, remote, False))
+    part = Part(home, exchange, None, eid, idx, plan, remote, False)
     # Which kernel runs must not follow from one rank's rows. Renumbered columns do not rise, which is UNEVEN.
-    adj = DistCSR(ptr, idx, val, eid, plan, none, own, rows_are=rows_are if ranks.count == 1 else UNEVEN)
+    rows_are = rows_are if ranks.count == 1 else UNEVEN
+    adj = DistCSR(ptr, _columns(home, idx), val, eid, Plan.of(part), none, own, rows_are=rows_are)
     if val is not None:
         adj._permute_values()
     return adj
+
+
+def _columns(home: Home, idx: Tensor) -> Tensor:
+    """idx as others see it: on one rank its numbers are those of the matrix."""
+    return idx if home.ranks.count == 1 else idx.as_subclass(Columns)
 
 
 # ---- what is derived of a part ----
@@ -396,16 +398,13 @@ def _made(home: Home, ptr: Tensor, col: Tensor, eid: Tensor, val: Tensor | None)
 
 def _looped(adj: DistCSR) -> Looped[DistCSR]:
     """``normalize.with_loops``: rows gain entries in columns that their rank owns, and so nothing more travels."""
-    part, made = adj._part, None
-    if part is not None:
-        if part.transposed:
-            raise ValueError("self loops of a transposed DistCSR: add them before t()")
-        if not torch.equal(part.home.rows, part.home.cols):
-            raise ValueError("self loops need nodes that are rows and columns of the same ranks: equal offsets")
-    made = normalize._make_looped(adj)
-    if part is None:
-        return made
-    home, ranks, others = part.home, part.home.ranks, made.others
+    part, home, ranks = adj.part, adj.home, adj.ranks
+    if part.transposed:
+        raise ValueError("self loops of a transposed DistCSR: add them before t()")
+    if not torch.equal(home.rows, home.cols):
+        raise ValueError("self loops need nodes that are rows and columns of the same ranks: equal offsets")
+    made = normalize._make_looped(adj.local())
+    others = made.others
     # Entries are numbered as those of the whole matrix would be: those that stay in their order, then all loops.
     stay = home.edge_ids if others is None else home.edge_ids.index_select(0, others)
     lost = torch.ones_like(home.edge_ids, dtype=torch.bool)
@@ -418,42 +417,48 @@ def _looped(adj: DistCSR) -> Looped[DistCSR]:
     loops = torch.arange(kept + first, kept + first + made.pattern.shape[0], device=adj.device)
     total = kept + int(home.rows[-1])
     looped = Home(ranks, home.rows, home.cols, torch.cat([stay, loops]), total, None)
-    pattern = made.pattern
-    pattern._set(plan=Plan.of(pattern.plan, Part(looped, part.cols, None, pattern.eid, part.remote, False)))
-    pattern._set(rows_are=adj.rows_are)
-    return Looped(pattern, others)
+    ptr, idx, eid, plan = made.pattern.ptr, made.pattern.idx, made.pattern.eid, made.pattern.plan
+    plan = Plan.of(Part(looped, part.cols, None, eid, idx, plan, part.remote, False))
+    columns = _columns(home, idx)
+    return Looped(DistCSR(ptr, columns, None, eid, plan, adj.none, adj.n_cols, rows_are=adj.rows_are), others)
 
 
-def _edges_to_rows(adj: DistCSR) -> DistCSR:
+def _edges_to_rows(adj: DistCSR) -> CSR:
     """``incidence.into_rows``: local, since edges lie with their rows; of a transpose they are fetched."""
-    return _columns_of_edges(adj.t()).t() if _travels(adj.plan) else _into_rows(adj)
+    return _columns_of_edges(adj.t()).t() if adj.part.transposed else _into_rows(adj.local())
 
 
-def _columns_of_edges(adj: DistCSR) -> DistCSR:
+def _columns_of_edges(adj: DistCSR) -> CSR:
     """``incidence.from_columns``: rows of remote columns are fetched as for the matrix itself, and gradients of edges
     come to the owner of the column as values do."""
-    part = adj._part
-    if part is None or part.edges is not None:
-        return into_rows(adj.t()).t()
-    ptr_t, _, eid_t, plan_t = adj.transpose_half()
+    if adj.part.transposed:
+        return _edges_to_rows(adj.t()).t()
+    home, part, (ptr_t, _, eid_t, plan_t) = adj.home, adj.part, adj.transpose_half()
     there: Part = plan_t.part  # type: ignore[attr-defined]
-    ptr, col = torch.arange(adj.nnz + 1, device=adj.device), adj.coo()[1].int()
-    arrived = Part(part.home, there.edges or there.cols, there.edges, eid_t, there.remote, True)
+    ptr, idx = torch.arange(adj.nnz + 1, device=adj.device), adj.local().coo()[1].int()
     idx_t = eid_t.int() if eid_t.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-    plan = Plan.of(
-        plan_of(ptr, col, adj.n_cols, False)[0], Part(part.home, part.cols, None, adj.none, part.remote, False)
-    )
-    plan_t = Plan.of(plan_of(ptr_t, idx_t, adj.nnz, False)[0], arrived)
-    return DistCSR(ptr, col, None, adj.none, plan, adj.none, adj.n_cols, ptr_t, idx_t, eid_t, plan_t, UNEVEN, UNEVEN)
+    plan, plan_t = plan_of(ptr, idx, adj.n_cols, False)[0], plan_of(ptr_t, idx_t, adj.nnz, False)[0]
+    here = Part(home, part.cols, None, adj.none, idx, plan, part.remote, False)
+    arrived = Part(home, there.edges or there.cols, there.edges, eid_t, idx_t, plan_t, there.remote, True)
+    return DistCSR(
+        ptr, _columns(home, idx), None, adj.none, Plan.of(here), adj.none, adj.n_cols,
+        ptr_t, _columns(home, idx_t), eid_t, Plan.of(arrived), UNEVEN, UNEVEN,
+    )  # fmt: skip
 
 
 def _mirrored(adj: DistCSR) -> bool:
     """Whether each entry (i, j) has its (j, i): on all ranks, since all of them have to choose the same pass."""
-    here = _is_mirrored(adj)
-    if adj._part is None:
-        return here
+    ptr, _, _, plan = adj.transpose_half()
+    here = torch.equal(adj.ptr, ptr) and torch.equal(adj.part.idx, plan.part.idx)  # type: ignore[attr-defined]
     return all(int(n) for n in adj.ranks.gather(torch.tensor([here], dtype=torch.int64, device=adj.device)))
 
 
-DistCSR.makers.update(loops=_looped, incidence=_edges_to_rows, gather=_columns_of_edges, mirrored=_mirrored)
+DistCSR.makers = {
+    "loops": _looped,
+    "others": lambda adj: normalize._without_loops(adj.local()),
+    "old loops": lambda adj: normalize._old_loops(adj.local()),
+    "incidence": _edges_to_rows,
+    "gather": _columns_of_edges,
+    "mirrored": _mirrored,
+}
 DistCSR.__module__ = "fusedmm.distributed"

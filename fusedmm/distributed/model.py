@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
 from fusedmm._lib import sums_dtype
-from fusedmm._torch_compat import when_backward_ends
+from fusedmm._torch_compat import backward_number, when_backward_ends
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.matrix import DistCSR
 from fusedmm.matrix.csr import CSR
@@ -79,18 +79,22 @@ class _Sums:
     def __init__(self, ranks: Ranks, parameters: dict[str, torch.nn.Parameter]) -> None:
         self.ranks, self.parameters = ranks, parameters
         self.before: dict[str, Tensor | None] = {}
+        self.number = -1  # of the pass that before is of
         for name, p in parameters.items():
             p.register_hook(lambda g, name=name: self._reached(name))
 
     def _reached(self, name: str) -> None:
-        if not self.before:
+        if self.number != backward_number():
+            for other, g in self.before.items():  # of a pass that an error ended: nothing of it stays
+                self.parameters[other].grad = g
+            self.before, self.number = {}, backward_number()
             when_backward_ends(self._add)
         if name not in self.before:
             p = self.parameters[name]
             self.before[name], p.grad = p.grad, None
 
     def _add(self) -> None:
-        before, self.before = self.before, {}
+        before, self.before, self.number = self.before, {}, -1
         made = {name: self.parameters[name].grad for name in sorted(before)}
         for name, g in made.items():
             if g is None:  # of torch.autograd.grad, which leaves ``grad`` as it is
@@ -171,6 +175,7 @@ def dropout(x: Tensor, p: float, adj: DistCSR, training: bool = True) -> Tensor:
         the whole x.
 
     Raises:
+        TypeError: adj is no DistCSR.
         ValueError: a p outside [0, 1], or another number of rows.
 
     Gradient: reaches x.
@@ -186,6 +191,8 @@ def dropout(x: Tensor, p: float, adj: DistCSR, training: bool = True) -> Tensor:
     require_scalar("dropout", "p", p)
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p must be in [0, 1], not {p}")
+    if not isinstance(adj, DistCSR):
+        raise TypeError(f"dropout: adj must be a DistCSR, not {type(adj).__name__}")
     if not training or not p:
         return x
     rows = adj.shape[0]

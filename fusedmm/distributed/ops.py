@@ -62,6 +62,8 @@ class Part:
         cols: how rows of remote columns come.
         edges: how edge data come to this half's entries; None where they are here, as those of rows are.
         eid: the half's own eid: a call with another one has edge data in the order of the half already.
+        idx: int32, the columns of the half's entries in this rank's numbers.
+        plan: a plan of the half's rows.
         remote: int64, the global numbers of remote columns, rising.
         transposed: whether this is the half of the transpose.
     """
@@ -70,6 +72,8 @@ class Part:
     cols: Exchange
     edges: Exchange | None
     eid: Tensor
+    idx: Tensor
+    plan: Tensor
     remote: Tensor
     transposed: bool
     keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
@@ -86,19 +90,34 @@ class Plan(torch.Tensor):
     """The plan of one half of a ``DistCSR``: a plan of its rows, and what travels before they are walked."""
 
     part: Part
-    rows: Tensor  # the plan of the rank's rows alone
 
     @staticmethod
-    def of(plan: Tensor, part: Part) -> Plan:
-        """A plan of a rank's rows together with what it has to do with other ranks."""
-        made = plan.as_subclass(Plan)
-        made.part, made.rows = part, plan
+    def of(part: Part) -> Plan:
+        """The plan of a part's rows together with what it has to do with other ranks."""
+        made = part.plan.as_subclass(Plan)
+        made.part = part
         return made
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "namespace", None) == "fusedmm":
             return call(func, args)
+        with as_plain_tensors():
+            return func(*args, **(kwargs or {}))
+
+
+class Columns(torch.Tensor):
+    """The idx of one half of a ``DistCSR`` of several ranks, which none but the library's operators may read.
+
+    What else takes a ``CSR`` knows nothing of a rank's own numbers: it gets an error, and no wrong columns.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "namespace", None) == "fusedmm":
+            return call(func, args)
+        if func.__name__ not in ("__get__", "numel", "dim", "size"):
+            raise TypeError(f"a DistCSR of several ranks is not taken here ({func.__name__} of its columns)")
         with as_plain_tensors():
             return func(*args, **(kwargs or {}))
 
@@ -144,9 +163,11 @@ def call(func: Any, args: Sequence[Any]) -> Any:
         ValueError: the ranks disagree.
         RuntimeError: a rank is lost.
     """
-    part = next(t for t in args if type(t) is Plan).part
+    part = next((t.part for t in args if type(t) is Plan), None)
+    if part is None:
+        raise _refused(func)
     if part.home.is_plain or (part.home.ranks.count == 1 and not _has_seed(func, args)):
-        return func(*(t.rows if type(t) is Plan else t for t in args))
+        return func(*(t.part.plan if type(t) is Plan else t for t in args))
     if torch.compiler.is_compiling():
         return outside(UNCOMPILED, call, func, args)
     if func in WHOLE:
@@ -157,9 +178,9 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     elif func in ROLES:
         operands, results = ROLES[func]
     else:
-        raise TypeError(f"{name.strip('_')} does not take a DistCSR of several ranks")
+        raise _refused(func)
     given = list(args)
-    given[3] = args[3].rows
+    given[1], given[3] = part.idx, part.plan
     _agree(part, name, given, operands)
     placed = dict(enumerate(operands, 4))
     there = {k: role for k, role in placed.items() if _is_there(role, given[k])}
@@ -179,6 +200,10 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     wanted = args[WANTED[func]]
     own = (role == "e" and wanted >> k & 1 for k, role in enumerate(results))
     return tuple(part.edges.give_back(t) if mine else t for t, mine in zip(found, own, strict=True))
+
+
+def _refused(func: Any) -> TypeError:
+    return TypeError(f"{str(func).split('.')[1].strip('_')} does not take a DistCSR of several ranks")
 
 
 def _has_seed(func: Any, args: Sequence[Any]) -> bool:
@@ -241,7 +266,7 @@ def mirrored(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Plan, *rest: Any) -> T
     part = plan.part
     _agree(part, "_fused_mirrored", [ptr, idx, eid, plan, *rest], "ebbbb")
     wide, up = part.cols.fetch([x, g])
-    ptr = torch.cat([ptr, ptr[-1:].expand(wide.shape[0] - x.shape[0])])
+    ptr, idx = torch.cat([ptr, ptr[-1:].expand(wide.shape[0] - x.shape[0])]), part.idx
     found: Tensor = ops._fused_mirrored.default(
         ptr, idx, eid, ops._plan(ptr, idx), val, wide, y, z, up, val_t, *numbers
     )

@@ -275,11 +275,13 @@ def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spe
         a = s.new_ones(()) if val is None else val.to(s.dtype).reshape(*val.shape, *[1] * (s.dim() - val.dim()))
         compute = spmm_half if spec.reduce in ("sum", "mean") else extreme
         return compute(adj, False, weight(s, a), z, REDUCTIONS[spec.reduce], 0)
-    with_val = adj.pattern() if val is None else adj.with_values(val)
     given: Any = x, y, z
     if type(adj) is not CSR:  # whose columns may be another rank's: products bring them
         sides = from_rows(adj), from_columns(adj), from_columns(adj)
         given = (Gathered(spmm_half(m, False, None, t)) for m, t in zip(sides, given, strict=True))
+        parted: Any = adj
+        adj = parted.local()
+    with_val = adj.pattern() if val is None else adj.with_values(val)
     x, y, z = given
     return reference.fused(with_val, x, y, z, weight, spec.score, spec.message, spec.activation, spec.reduce)
 

@@ -10,7 +10,7 @@ from support.ranks import on_ranks
 
 import fusedmm
 from fusedmm import nn
-from fusedmm.distributed import DistCSR
+from fusedmm.distributed import DistCSR, partition
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -19,11 +19,9 @@ def test_edges_are_numbered_as_they_were_listed(cut):
 
     def work(ranks):
         part = whole.part(ranks)
-        row, col, val = part.coo()
-        assert val is None and part.nnz == row.numel() == part.edge_ids.numel()
-        remote = torch.cat([torch.arange(part.shape[1]) + whole.col_offsets[ranks.rank], part.plan.part.remote])
-        assert torch.equal(row + whole.offsets[ranks.rank], whole.row[part.edge_ids])
-        assert torch.equal(remote[col], whole.col[part.edge_ids])
+        row, col = part.edges()
+        assert part.nnz == row.numel() == part.edge_ids.numel()
+        assert torch.equal(row, whole.row[part.edge_ids]) and torch.equal(col, whole.col[part.edge_ids])
         assert torch.equal(part.offsets, whole.offsets) and torch.equal(part.col_offsets, whole.col_offsets)
         assert torch.equal(part.t().offsets, whole.col_offsets) and part.t().shape == part.shape[::-1]
         assert part.t().nnz == part.nnz
@@ -78,7 +76,7 @@ def test_only_what_is_missing_travels():
         part = whole.part(ranks)
         before = ranks.bytes
         fusedmm.spmm(part, torch.ones(30, 6))
-        return ranks.bytes - before, part.plan.part.cols.send.numel(), part.plan.part.remote
+        return ranks.bytes - before, part.part.cols.send.numel(), part.part.remote
 
     found = on_ranks(2, work)
     for rank, (sent, rows, _) in enumerate(found):
@@ -98,7 +96,7 @@ def test_a_fixed_graph_sends_its_values_once():
             before = ranks.bytes
             conv(torch.ones(30, 8, requires_grad=True), part).sum().backward()
             sent.append(ranks.bytes - before)
-        rows = part.plan.part.cols.send.numel() + part.transpose_half()[3].part.cols.send.numel()
+        rows = part.part.cols.send.numel() + part.transpose_half()[3].part.cols.send.numel()
         return sent, rows * 4 * 4
 
     for sent, expected in on_ranks(2, work):
@@ -120,16 +118,19 @@ def test_one_rank_is_a_csr():
 
 
 REFUSALS = {  # what a part is asked for, and what it says
-    "dense": (lambda part: part.to_dense(), ValueError, "no rank holds the whole"),
-    "torch": (lambda part: part.to_torch(), ValueError, "no rank holds the whole"),
-    "pin": (lambda part: part.pin_memory(), ValueError, "stays on its device"),
+    "dense": (lambda part: part.to_dense(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "torch": (lambda part: part.to_torch(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "coordinates": (lambda part: part.coo(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "format": (lambda part: fusedmm.formats.to_ell(part), TypeError, "a DistCSR of several ranks is not taken here"),
+    "parts": (lambda part: partition(part, 2).loads(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "made": (lambda part: DistCSR.make(part.ptr, part.ptr, part.none, None, 3, False), TypeError, "from_edges or"),
     "device": (lambda part: part.to("meta"), ValueError, "stays on its device"),
     "pickle": (lambda part: pickle.dumps(part), TypeError, "cannot be pickled"),
     "copy": (lambda part: copy.deepcopy(part), TypeError, "cannot be pickled or copied"),
     "vector": (lambda part: part @ torch.ones(part.shape[1]), TypeError, "spmv does not take a DistCSR"),
     "product": (lambda part: part @ part, TypeError, "spgemm_symbolic does not take a DistCSR"),
     "loops": (lambda part: part.t().add_self_loops(), ValueError, "add them before t"),
-    "coordinates": (lambda part: part.cache_transpose().t().coo(), ValueError, "ask before t"),
+    "edges": (lambda part: part.cache_transpose().t().edges(), ValueError, "ask before t"),
     "rows": (lambda part: fusedmm.spmm(part, torch.ones(99, 2)), ValueError, "x has 99 rows, the matrix"),
     "attr": (lambda part: part.route(torch.ones(1, 2)), ValueError, "rank 0: route: attr must have a row for each"),
     "attr type": (lambda part: part.route([1]), TypeError, "rank 0: route: attr must be a tensor, not list"),

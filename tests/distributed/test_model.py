@@ -89,6 +89,31 @@ def test_grad_is_a_share_and_leaves_what_was_added():
     assert not second.any()  # no label lies with rank 1
 
 
+def test_a_pass_that_failed_leaves_nothing():
+    whole = CUTS["two even ranks"]()
+
+    def work(ranks):
+        adj = whole.part(ranks)
+        model = replicate(network(0), ranks)
+        x, y, mask = (whole.cut(t, "r", adj) for t in (X, Y, MASK))
+
+        def step(fails):
+            hidden = model.first(x, adj)
+            hidden.register_hook(lambda g: 1 / 0 if fails else None)
+            cross_entropy(model.second(hidden.relu(), adj), y, mask, ranks).backward()
+            return [p.grad.clone() for p in model.parameters()]
+
+        step(False)
+        model.zero_grad()
+        expected = step(False)
+        model.zero_grad()
+        with pytest.raises(ZeroDivisionError):
+            step(True)
+        assert all(torch.equal(a, b) for a, b in zip(step(False), expected, strict=True))
+
+    on_ranks(2, work)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -149,5 +174,7 @@ def test_dropout_refuses():
     adj = on_ranks(1, CUTS["one rank"]().part)[0]
     with pytest.raises(ValueError, match=r"p must be in \[0, 1\], not 1.5"):
         dropout(X, 1.5, adj)
+    with pytest.raises(TypeError, match="adj must be a DistCSR, not CSR"):
+        dropout(X, 0.5, CUTS["one rank"]().csr)
     with pytest.raises(ValueError, match="must have the matrix's 60 rows"):
         dropout(X[:3], 0.5, adj)
