@@ -140,6 +140,16 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
     return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
 
 
+@fake("_row_softmax")
+def _(ptr, idx, eid, plan, x):  # type: ignore[no-untyped-def]
+    return x.new_empty(x.shape)
+
+
+@fake("_row_softmax_back")
+def _(ptr, idx, eid, plan, g, w):  # type: ignore[no-untyped-def]
+    return g.new_empty(g.shape)
+
+
 NODE_PACKED: int = NUMBERS["FMM_NODE_PACKED"]
 
 

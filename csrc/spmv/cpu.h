@@ -17,8 +17,9 @@ typedef enum fmm_spmv_step {
 
 enum {
     FMM_SPMV_BLOCK = 512,   /* rows whose sums a kernel keeps at once, or chooses sums for */
-    FMM_SPMV_CHUNK = 128,   /* rows of CSR that are summed side by side, at most */
-    FMM_SPMV_LONG = 64,     /* entries from which a row is summed by itself */
+    FMM_SPMV_CHUNK = 512,   /* entries of CSR that are summed side by side, at most */
+    FMM_SPMV_AT_ONCE = 128, /* and their rows */
+    FMM_SPMV_LONG = 64,     /* a row of more entries is summed by itself */
     FMM_SPMV_PIECE = 16384, /* rows and entries of a piece of CSR or COO: some 10 us */
 };
 

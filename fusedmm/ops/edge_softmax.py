@@ -1,8 +1,9 @@
 """Softmax over each row's entries, with gradients of any order.
 
-The kernels of attention do it: scores of nothing but a bias, lse from the forward pass and weights from
-it. With w = softmax and s = sum over a row's entries of w * g, the gradient is w (g - s), which is made
-of a softmax, an SpMM and an SDDMM again; that of lse is w.
+On a CPU it has loops of its own (csrc/row_softmax). On CUDA the kernels of attention do it: scores of nothing
+but a bias, lse from the forward pass and weights from it. With w = softmax and s = sum over a row's entries of
+w * g, the gradient is w (g - s). Where it is differentiated again it is made of a softmax, an SpMM and an SDDMM;
+that of lse is w.
 """
 
 from __future__ import annotations
@@ -123,6 +124,9 @@ class Softmax(Formula):
 
     @staticmethod
     def run(adj: CSR, logits: Tensor) -> Tensor:
+        if logits.is_cpu:
+            found: Tensor = run(ops._row_softmax.default, logits, *half(adj, False), logits)
+            return found
         return weights(adj, logits, *lse_and_rest(adj, logits), None, 0.0)
 
     @staticmethod
@@ -137,7 +141,7 @@ class Softmax(Formula):
         dtype = w.dtype
         w = w if dtype == sums_dtype(w) else softmax(adj, *widened(w))
         (g,) = widened(g)
-        return ((w * (g - to_entries(adj, over_rows(adj, w * g)))).to(dtype),)
+        return (softmax_back(adj, w, g).to(dtype),)
 
     @staticmethod
     def jvp(adj: CSR, operands: Operands, output: Tensor, tangents: Operands) -> Values:
@@ -148,6 +152,41 @@ class Softmax(Formula):
     @staticmethod
     def vmap(adj: CSR, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
         return softmax(adj, _flat(operands[0], dims[0])).unflatten(1, (batch, -1)), 1
+
+
+class SoftmaxBack(Formula):
+    """w (g - s), where s sums w g over each row's entries; a call is the matrix. All are in the dtype of sums."""
+
+    @staticmethod
+    def run(adj: CSR, w: Tensor, g: Tensor) -> Tensor:
+        if w.is_cpu:
+            found: Tensor = run(ops._row_softmax_back.default, w, *half(adj, False), g, w)
+            return found
+        return w * (g - _spread(adj, w * g))
+
+    @staticmethod
+    def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
+        return operands, None
+
+    @staticmethod
+    def backward(adj: CSR, saved: Operands, note: Any, needs: Needs, u: Tensor) -> Operands:
+        w, g = saved
+        assert w is not None and g is not None
+        gw = u * (g - _spread(adj, w * g)) - g * _spread(adj, w * u) if needs[0] else None
+        return gw, softmax_back(adj, w, u) if needs[1] else None
+
+    @staticmethod
+    def jvp(adj: CSR, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        (w, g), (tw, tg) = operands, tangents
+        assert w is not None and g is not None
+        along = torch.zeros_like(w) if tg is None else softmax_back(adj, w, tg)
+        return along if tw is None else along + tw * (g - _spread(adj, w * g)) - w * _spread(adj, tw * g)
+
+    @staticmethod
+    def vmap(adj: CSR, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+        both = [t.unsqueeze(1) if d is None else t.movedim(d, 1) for t, d in zip(operands, dims, strict=True)]
+        w, g = (t.expand(-1, batch, -1).flatten(1) for t in both)
+        return softmax_back(adj, w, g).unflatten(1, (batch, -1)), 1
 
 
 class LogSumExp(Formula):
@@ -177,6 +216,11 @@ class LogSumExp(Formula):
         return log_sum_exp(adj, _flat(operands[0], dims[0])).unflatten(1, (batch, -1)), 1
 
 
+def _spread(adj: CSR, x: Tensor) -> Tensor:
+    """Gives every entry the sum of x over the entries of its row."""
+    return to_entries(adj, over_rows(adj, x))
+
+
 def _flat(logits: Tensor, dim: int | None) -> Tensor:
     """Logits [nnz, heads] of each sample, the batch at dim, as [nnz, batch * heads]."""
     assert dim is not None  # of a function of one operand, it is this one that has the batch
@@ -184,4 +228,5 @@ def _flat(logits: Tensor, dim: int | None) -> Tensor:
 
 
 softmax = differentiable(Softmax)  # edge_softmax of logits [nnz, heads]
+softmax_back = differentiable(SoftmaxBack)  # its gradient, of the softmax and of the result's gradient
 log_sum_exp = differentiable(LogSumExp)  # [rows, heads] of logits [nnz, heads]; -inf for a row without entries

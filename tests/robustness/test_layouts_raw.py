@@ -22,7 +22,8 @@ OPERATORS = sorted(
     {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith("fusedmm::")}
 )
 SPGEMM = {"_spgemm", "_spgemm_colours", "_spgemm_dots", "_spgemm_symbolic"}
-ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": {"_fused_mirrored"} | SPGEMM}  # what a device's calls do without
+CPU_ALONE = {"_fused_mirrored", "_row_softmax", "_row_softmax_back"} | SPGEMM
+ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": CPU_ALONE}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
 OPAQUE = ("plan", "program", "lines")
 NODES, NNZ, HEADS, FEAT = 6, 20, 2, 4

@@ -1,0 +1,6 @@
+/* The loops of softmax over rows, compiled once per instruction set and pair of dtypes. */
+#define ROOM row_softmax
+#define LOOPS "../row_softmax/cpu.inc"
+#include "../cpu/exp.h"
+#include "../cpu/reference.h"
+#include "../cpu/kernels.inc"
