@@ -132,6 +132,8 @@ ROLES = {
     ops._attention_weights.default: ("rcc-eesrr", "e"),
     ops._attention_rows.default: ("rcc-eesrrrr", "r-ee"),
     ops._attention_cols.default: ("crr-eesccccx", "rr"),
+    ops._row_softmax.default: ("e", "e"),
+    ops._row_softmax_back.default: ("ee", "e"),
     ops._fused.default: ("ercc", "r"),
     ops._fused_rows.default: ("erccr", "ree"),
     ops._fused_cols.default: ("ecrrck", "rr"),
