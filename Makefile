@@ -113,10 +113,10 @@ warnings:
 	    for f in $$(git ls-files 'csrc/*.c'); do \
 	        case $$f in \
 	            */cpu.c | */index_check.c) \
-	                for half in "" -DFMM_HALF; do \
-	                    $$cc $(WARN) -DFMM_ISA=scalar $$half -fsyntax-only $$f; \
-	                    $$cc $(WARN) $(AVX2) -DFMM_ISA=avx2 $$half -fsyntax-only $$f; \
-	                    $$cc $(WARN) $(AVX512) -DFMM_ISA=avx512 $$half -fsyntax-only $$f; \
+	                for bits in "" -DFMM_16_BITS; do \
+	                    $$cc $(WARN) -DFMM_ISA=scalar $$bits -fsyntax-only $$f; \
+	                    $$cc $(WARN) $(AVX2) -DFMM_ISA=avx2 $$bits -fsyntax-only $$f; \
+	                    $$cc $(WARN) $(AVX512) -DFMM_ISA=avx512 $$bits -fsyntax-only $$f; \
 	                done;; \
 	            *) $$cc $(WARN) -fsyntax-only $$f;; \
 	        esac; \

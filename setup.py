@@ -98,7 +98,7 @@ def isa_variants(source: Path) -> list[tuple[str, list[str]]]:
         command = [*shlex.split(SHARED[isa.upper()]), f"-DFMM_ISA={isa}"]
         found.append((f".{isa}", command))
         if source.name == "cpu.c":
-            found.append((f".{isa}.half", [*command, "-DFMM_HALF"]))
+            found.append((f".{isa}.bits16", [*command, "-DFMM_16_BITS"]))
     return found
 
 

@@ -8,7 +8,24 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from fusedmm._lib import DEVICES, MESSAGES, NUMBERS, numbers_of, ops, sums_dtype
+from fusedmm._lib import (
+    DEVICES,
+    MESSAGES,
+    NUMBERS,
+    WANT_GATT,
+    WANT_GBIAS,
+    WANT_GK,
+    WANT_GQ,
+    WANT_GV,
+    WANT_GWEIGHT,
+    WANT_KEPT,
+    WANT_OUT,
+    WANT_OUT2,
+    WANT_POS,
+    numbers_of,
+    ops,
+    sums_dtype,
+)
 from fusedmm._torch_compat import argument_names
 
 
@@ -79,17 +96,24 @@ def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, re
     return _spmm_like(z if message == MESSAGES["scale"] else x, ptr)
 
 
+KEPT_EACH: int = NUMBERS["FMM_KEPT_EACH"]
+
+
 @fake("_fused_rows")
 def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
-    kept = x.new_empty((idx.size(0), *x.shape[1:-1], 2) if wanted & 4 else 0, dtype=sums_dtype(x))
-    return _spmm_like(x, ptr) if wanted & 1 else none, _sddmm_like(idx, x) if wanted & 2 else none.clone(), kept
+    kept = x.new_empty((idx.size(0), *x.shape[1:-1], KEPT_EACH) if wanted & WANT_KEPT else 0, dtype=sums_dtype(x))
+    return (
+        _spmm_like(x, ptr) if wanted & WANT_OUT else none,
+        _sddmm_like(idx, x) if wanted & WANT_OUT2 else none.clone(),
+        kept,
+    )
 
 
 @fake("_fused_cols")
 def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
-    return _spmm_like(y, ptr) if wanted & 1 else none, _spmm_like(z, ptr) if wanted & 2 else none.clone()
+    return _spmm_like(y, ptr) if wanted & WANT_OUT else none, _spmm_like(z, ptr) if wanted & WANT_OUT2 else none.clone()
 
 
 @fake("_fused_mirrored")
@@ -108,7 +132,7 @@ def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-un
 def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     size = (ptr.size(0) - 1, q.size(1))
     out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=sums_dtype(v))
-    if not rest[-2] & 1:
+    if not rest[-2] & WANT_POS:
         return out, lse, torch.empty_like(lse), v.new_empty(0), v.new_empty(0)
     return out, lse, torch.empty_like(lse), torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
 
@@ -119,25 +143,30 @@ def _(ptr, idx, eid, plan, q, *rest):  # type: ignore[no-untyped-def]
 
 
 def _gatt_parts(x: Tensor) -> int:
-    """The number of parts in which the gradient of att comes."""
+    """Returns the number of parts in which the gradient of att comes."""
     return NUMBERS["FMM_GATT_PARTS_CUDA" if x.is_cuda else "FMM_GATT_PARTS_CPU"]
 
 
 @fake("_attention_rows")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, heads, feat = rest[-2], q.size(1), q.size(2)
-    gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & 1 else (0,))
+    gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & WANT_GQ else (0,))
     parts = (_gatt_parts(q), heads, feat)
-    gatt = q.new_empty(parts, dtype=sums_dtype(q)) if want & 2 else q.new_empty(0)
+    gatt = q.new_empty(parts, dtype=sums_dtype(q)) if want & WANT_GATT else q.new_empty(0)
     edges = (idx.size(0), heads)
-    return gq, gatt, q.new_empty(edges if want & 4 else (0,)), q.new_empty(edges if want & 8 else (0,))
+    return (
+        gq,
+        gatt,
+        q.new_empty(edges if want & WANT_GBIAS else (0,)),
+        q.new_empty(edges if want & WANT_GWEIGHT else (0,)),
+    )
 
 
 @fake("_attention_cols")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, rows, heads = rest[-2], ptr.size(0) - 1, q.size(1)
-    gk = q.new_empty((rows, heads, k.size(2)) if want & 1 else (0,))
-    return gk, q.new_empty((rows, heads, v.size(2)) if want & 2 else (0,))
+    gk = q.new_empty((rows, heads, k.size(2)) if want & WANT_GK else (0,))
+    return gk, q.new_empty((rows, heads, v.size(2)) if want & WANT_GV else (0,))
 
 
 @fake("_row_softmax")
@@ -170,7 +199,8 @@ SUMS, WIDE, WHOLE, ADDED = numbers_of("FMM_KEPT_", "sums", "wide", "whole", "add
 
 
 def _kept(operator: str, x: Tensor, heads: int, feat: int, wanted: int) -> Tensor:
-    """A tensor with room for the views that the library lists as kept by the operator, as far apart as it lays them."""
+    """Returns a tensor with room for the views that the library lists as kept by the operator, as far apart as it lays
+    them."""
     size, apart = 0, NUMBERS["FMM_ATTEND_APART"]
     for name, holds in NUMBERS.items():
         if name.startswith(f"FMM_KEPT_{operator}_") and not holds & (WHOLE | ADDED) & ~wanted:
@@ -193,24 +223,27 @@ def _(ptr, idx, eid, plan, x, att_k, att_q, seed, out, kept, gout, slope, dropou
     return x.new_empty(x.shape), x.new_empty(gatt), x.new_empty(gatt), gbias
 
 
+LEAST, MOST = numbers_of("FMM_MAPS_", "least", "most").values()
+
+
 def _channels(p: Tensor, heads: int, maps: int) -> int:
-    """The number of channels of one head, as csrc/attention/torch_attend_maps.c computes it."""
-    if not 2 <= maps <= 4 or heads < 1:
-        raise ValueError(f"there may be 2 to 4 maps of 1 head or more, not {maps} of {heads}")
+    """Returns the number of channels of one head, as csrc/attention/torch_attend_maps.c computes it."""
+    if not LEAST <= maps <= MOST or heads < 1:
+        raise ValueError(f"there may be {LEAST} to {MOST} maps of 1 head or more, not {maps} of {heads}")
     return p.size(1) // (maps * heads)
 
 
 @fake("_attend_maps")
 def _(ptr, idx, eid, plan, p, att, seed, bias, scale, slope, dropout, heads, maps, whole):  # type: ignore[no-untyped-def]
     feat = _channels(p, heads, maps)
-    wanted = ADDED if whole and (maps == 4 or bias.size(0)) else 0
+    wanted = ADDED if whole and (maps == MOST or bias.size(0)) else 0
     return p.new_empty(p.size(0), heads * feat), _kept("maps", p, heads, feat, wanted)
 
 
 @fake("_attend_maps_back")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, p, *rest):  # type: ignore[no-untyped-def]
     heads, maps = rest[-2:]
-    parts = _gatt_parts(p) if maps == 2 else 0
+    parts = _gatt_parts(p) if maps == LEAST else 0
     return p.new_empty(p.shape), p.new_empty(parts, heads, _channels(p, heads, maps), dtype=sums_dtype(p))
 
 

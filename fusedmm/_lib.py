@@ -38,6 +38,7 @@ def _load() -> ctypes.CDLL:
     library.fmm_algorithms.restype = ctypes.POINTER(_Algorithm)
     library.fmm_operator_name.restype = ctypes.c_char_p
     library.fmm_number.restype = ctypes.c_char_p
+    library.fmm_csr_report.argtypes = ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64)
     problem = library.fmm_torch_register()
     if problem is not None:
         raise ImportError(f"fusedmm: {problem.decode()}")
@@ -51,7 +52,7 @@ ops: Any = torch.ops.fusedmm
 
 
 def _read_numbers() -> dict[str, Any]:
-    """The numbers of the C code by their names there: counts and enums are ints, shares are floats."""
+    """Returns the numbers of the C code by their names there: counts and enums are ints, shares are floats."""
     value = ctypes.c_double()
     names = itertools.takewhile(bool, (library.fmm_number(k, ctypes.byref(value)) for k in itertools.count()))
     return {name.decode(): int(value.value) if value.value.is_integer() else value.value for name in names}
@@ -61,7 +62,7 @@ NUMBERS = _read_numbers()
 
 
 def numbers_of(prefix: str, *names: str) -> dict[str, int]:
-    """The numbers of an enum by its names in lower case."""
+    """Returns the numbers of an enum by its names in lower case."""
     return {name: NUMBERS[prefix + name.upper()] for name in names}
 
 
@@ -69,6 +70,11 @@ DEVICES = numbers_of("FMM_", "cpu", "cuda")
 REDUCTIONS = numbers_of("FMM_", "sum", "mean", "max", "min")
 SCORES = numbers_of("FMM_SCORE_", "none", "dot", "sqdist", "l1", "additive")
 MESSAGES = numbers_of("FMM_MESSAGE_", "scale", "add", "sub", "mul", "max", "min")
+# The bits by which a call says which of its results it wants: of attention's passes, and of fused's.
+WANT_POS, WANT_GQ, WANT_GATT, WANT_GBIAS, WANT_GWEIGHT, WANT_GK, WANT_GV = numbers_of(
+    "FMM_WANT_", "pos", "gq", "gatt", "gbias", "gweight", "gk", "gv"
+).values()
+WANT_OUT, WANT_OUT2, WANT_KEPT, WANT_SUM = numbers_of("FMM_WANT_", "out", "out2", "kept", "sum").values()
 ACTIVATIONS = {None: NUMBERS["FMM_ACT_NONE"]} | numbers_of("FMM_ACT_", "relu", "leaky_relu", "sigmoid", "tanh")
 
 
@@ -132,13 +138,20 @@ read_numbers()
 
 
 def algorithm_number(op: str, device: str, name: str) -> int:
-    """The registry's number of an algorithm, 0 for ``"auto"``; a ValueError lists what there is."""
+    """Returns the registry's number of an algorithm, 0 for ``"auto"``; a ValueError lists what there is."""
     if not isinstance(name, str):
         raise TypeError(f"{op}: algorithm must be a name, not {name!r}")
     known = _numbers.get((op, device), {"auto": 0})
     if name not in known:
         raise ValueError(f"{op} has no algorithm {name!r} on {device}; there are {', '.join(known)}")
     return known[name]
+
+
+def csr_fault(report: int) -> tuple[int, int]:
+    """Returns the code of what ``_check`` reports as wrong with a structure, 0 for nothing, and where it is."""
+    where = ctypes.c_int64()
+    code: int = library.fmm_csr_report(report & (2**64 - 1), ctypes.byref(where))  # torch has it as signed
+    return code, where.value
 
 
 def build_info() -> dict[str, Any]:
@@ -177,5 +190,5 @@ def raise_translated(error: RuntimeError, device: torch.device) -> NoReturn:
 
 
 def sums_dtype(x: Tensor) -> torch.dtype:
-    """What sums over numbers of x's dtype are kept in."""
+    """Returns what sums over numbers of x's dtype are kept in."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -38,7 +38,7 @@ is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
 
 
 def in_forward_mode() -> bool:
-    """Whether forward mode is at work: outside of it no tensor has a tangent, and none needs to be asked."""
+    """Tells whether forward mode is at work: outside of it no tensor has a tangent, and none needs to be asked."""
     return forward_ad._current_level >= 0
 
 
@@ -54,7 +54,7 @@ def graph_break(why: str) -> None:
 
 
 def is_exporting() -> bool:
-    """Whether torch.export traces.
+    """Tells whether torch.export traces.
 
     To what torch 2.10 and 2.11 compile, the public function is always true; there the flag behind it is asked too.
     """
@@ -68,7 +68,7 @@ is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
 def writes_to(t: Tensor) -> int:
-    """How often a tensor was written to in place, as torch counts it.
+    """Tells how often a tensor was written to in place, as torch counts it.
 
     Raises:
         RuntimeError: it was made in inference mode, where torch does not count.
@@ -77,17 +77,18 @@ def writes_to(t: Tensor) -> int:
 
 
 def storage_number(t: Tensor) -> int:
-    """A number of a tensor's storage that no other has while it lives: ``edge_index.data = other`` changes it."""
+    """Returns a number of a tensor's storage that no other has while it lives: ``edge_index.data = other`` changes
+    it."""
     return t.untyped_storage()._cdata
 
 
 def raw_indices(t: Tensor) -> Tensor:
-    """The indices of a COO tensor, coalesced or not: ``indices()`` refuses the second."""
+    """Returns the indices of a COO tensor, coalesced or not: ``indices()`` refuses the second."""
     return t._indices()
 
 
 def raw_values(t: Tensor) -> Tensor:
-    """The values of a COO tensor, coalesced or not."""
+    """Returns the values of a COO tensor, coalesced or not."""
     return t._values()
 
 
@@ -98,19 +99,19 @@ as_plain_tensors = torch._C.DisableTorchFunctionSubclass
 
 
 def is_hooked(module: Module) -> bool:
-    """Whether anybody is told when a module is called."""
+    """Tells whether anybody is told when a module is called."""
     forward: Any = module._forward_hooks or module._forward_pre_hooks
     return bool(forward or module._backward_hooks or module._backward_pre_hooks) or _has_any_global_hook()
 
 
 def hooks_of(module: Module, kind: str) -> dict[int, Any]:
-    """A module's own hooks of a kind: "forward", "forward_pre", "backward" or "backward_pre"."""
+    """Returns a module's own hooks of a kind: "forward", "forward_pre", "backward" or "backward_pre"."""
     found: dict[int, Any] = getattr(module, f"_{kind}_hooks")
     return found
 
 
 def argument_names(operator: Any) -> list[str]:
-    """The names of an operator's arguments, by which its errors call them."""
+    """Returns the names of an operator's arguments, by which its errors call them."""
     return [argument.name for argument in operator.default._schema.arguments]
 
 

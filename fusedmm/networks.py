@@ -28,7 +28,8 @@ def _torch_csr(row: Tensor, col: Tensor, val: Tensor, nodes: int) -> Tensor:
 
 
 def gcn_matrix(adj: CSR) -> Tensor:
-    """The normalised adjacency with self loops as a torch.sparse CSR tensor, every node's own loop counted once."""
+    """Returns the normalised adjacency with self loops as a torch.sparse CSR tensor, every node's own loop counted
+    once."""
     row, col, _ = adj.coo()
     other, nodes = row != col, torch.arange(adj.shape[0], device=adj.device)
     row, col = torch.cat([row[other], nodes]), torch.cat([col[other], nodes])
@@ -37,29 +38,29 @@ def gcn_matrix(adj: CSR) -> Tensor:
 
 
 def mean_matrix(adj: CSR) -> Tensor:
-    """The adjacency whose rows add to one, as a torch.sparse CSR tensor."""
+    """Returns the adjacency whose rows add to one, as a torch.sparse CSR tensor."""
     row, col, _ = adj.coo()
     return _torch_csr(row, col, adj.degree().float().reciprocal()[row], adj.shape[0])
 
 
 def edge_index(adj: CSR) -> Tensor:
-    """The adjacency as PyG has it."""
+    """Returns the adjacency as PyG has it."""
     row, col, _ = adj.coo()
     return torch.stack([col, row])
 
 
 def gcn_by_torch(conv: Any, x: Tensor, matrix: Tensor) -> Tensor:
-    """What GCNConv computes, through torch.sparse."""
+    """Returns what GCNConv computes, through torch.sparse."""
     return torch.sparse.mm(matrix, conv.lin(x)) + conv.bias
 
 
 def sage_by_torch(conv: Any, x: Tensor, matrix: Tensor) -> Tensor:
-    """What SAGEConv computes, through torch.sparse."""
+    """Returns what SAGEConv computes, through torch.sparse."""
     return conv.lin_l(torch.sparse.mm(matrix, x)) + conv.lin_r(x)
 
 
 def by_itself(layer: Any, x: Tensor, graph: Any) -> Tensor:
-    """A layer that takes the graph."""
+    """Returns a layer that takes the graph."""
     out: Tensor = layer(x, graph)
     return out
 
@@ -103,16 +104,16 @@ class Model:
     decay: tuple[float, float] = (5e-4, 5e-4)
 
     def ours(self, features: int, classes: int) -> Network:
-        """The network on our layers."""
+        """Returns the network on our layers."""
         return Network(self, *self.layers(fusedmm.nn, features, classes), by_itself)
 
     def theirs(self, features: int, classes: int) -> Network:
-        """The network on what is beside us, which begins with the same weights for the same seed."""
+        """Returns the network on what is beside us, which begins with the same weights for the same seed."""
         where = importlib.import_module("torch_geometric.nn") if self.beside == PYG else fusedmm.nn
         return Network(self, *self.layers(where, features, classes), self.apply)
 
     def has_theirs(self) -> bool:
-        """Whether what is beside us is installed."""
+        """Tells whether what is beside us is installed."""
         return self.beside != PYG or importlib.util.find_spec("torch_geometric") is not None
 
 

@@ -49,8 +49,8 @@ def sddmm(adj: CSR, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """x[index] with a gradient of the same bits every time: what indexing adds by atomics on a CPU index_select adds
-    in order, and the other way round on a GPU."""
+    """Returns x[index] with a gradient of the same bits every time: what indexing adds by atomics on a CPU index_select
+    adds in order, and the other way round on a GPU."""
     return x[index] if x.is_cuda else x.index_select(0, index)
 
 
@@ -91,6 +91,6 @@ def fused(
 
 
 def dense(adj: CSR) -> Tensor:
-    """The matrix in float64, entries added up."""
+    """Returns the matrix in float64, entries added up."""
     val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val.double()
     return adj.with_values(val).to_dense().double()

@@ -32,7 +32,7 @@ CLEAR = Path("/proc/self/clear_refs")
 
 @dataclass
 class Result:
-    """What one way to compute the network came to."""
+    """Holds what one way to compute the network came to."""
 
     accuracy: list[float] = field(default_factory=list)
     epoch_ms: float = 0.0
@@ -101,7 +101,7 @@ def run(
 
 
 def ways(model: Model) -> list[str]:
-    """How a network is computed: by us, by what is beside us where it is installed, and without edges."""
+    """Tells how a network is computed: by us, by what is beside us where it is installed, and without edges."""
     return [OURS, *([model.beside] if model.has_theirs() else []), ALONE]
 
 
@@ -145,7 +145,8 @@ def _peak(device: torch.device) -> int:
 
 
 def graphs(file: str | None) -> Callable[[int], Graph]:
-    """From a seed to the graph: the digits, or a file whose features are scaled to rows that add to one.
+    """Returns a function from a seed to the graph: the digits, or a file whose features are scaled to rows that add to
+    one.
 
     Digits, and files that bring no split, get one from the seed.
 
@@ -242,7 +243,7 @@ def _memory_name(device: torch.device) -> str:
 
 
 def table(results: dict[str, Result], device: torch.device) -> str:
-    """The results as lines of text."""
+    """Returns the results as lines of text."""
     lines = [f"{'':20}{'test accuracy':>18}{'time per epoch':>17}{'peak memory':>15}"]
     for way, result in results.items():
         mean, spread = statistics.fmean(result.accuracy), statistics.pstdev(result.accuracy)

@@ -11,7 +11,7 @@ ARM_SOURCES := $(filter-out $(foreach room,$(wildcard csrc/*),$(room)/torch%.c $
 ARM_PER_ISA := $(filter %/cpu.c %/index_check.c,$(ARM_SOURCES))
 ARM_OBJECTS := $(patsubst csrc/%.c,build/arm/%.o,$(filter-out $(ARM_PER_ISA),$(ARM_SOURCES))) \
                $(foreach isa,neon scalar,$(patsubst csrc/%.c,build/arm/%.$(isa).o,$(ARM_PER_ISA)) \
-                   $(patsubst csrc/%.c,build/arm/%.$(isa).half.o,$(filter %/cpu.c,$(ARM_PER_ISA))))
+                   $(patsubst csrc/%.c,build/arm/%.$(isa).bits16.o,$(filter %/cpu.c,$(ARM_PER_ISA))))
 ARM_TESTS := $(patsubst tests/c/%.c,build/arm/%,$(wildcard tests/c/test_*.c))
 ARM_READ := $(wildcard csrc/*/*.h csrc/*/*.inc csrc/*/*.def) tests/arm.mk
 
@@ -27,9 +27,9 @@ define ARM_OF_ISA
 build/arm/%.$(1).o: csrc/%.c $(ARM_READ)
 	mkdir -p $$(@D)
 	$(ARM_CC) $(ARM_FLAGS) $(2) -DFMM_ISA=$(1) -c $$< -o $$@
-build/arm/%.$(1).half.o: csrc/%.c $(ARM_READ)
+build/arm/%.$(1).bits16.o: csrc/%.c $(ARM_READ)
 	mkdir -p $$(@D)
-	$(ARM_CC) $(ARM_FLAGS) $(2) -DFMM_ISA=$(1) -DFMM_HALF -c $$< -o $$@
+	$(ARM_CC) $(ARM_FLAGS) $(2) -DFMM_ISA=$(1) -DFMM_16_BITS -c $$< -o $$@
 endef
 $(eval $(call ARM_OF_ISA,neon,$(NEON)))
 $(eval $(call ARM_OF_ISA,scalar,$(SCALAR)))

@@ -2,7 +2,7 @@
 # Objects of a build, by the names of their sources: those of a room's loops, one per instruction set and pair of
 # dtypes, and the rest.
 LOOPS := $(wildcard csrc/*/cpu.c)
-PER_ISA := $(foreach isa,scalar avx2 avx512,$(LOOPS:csrc/%.c=%.$(isa).o) $(LOOPS:csrc/%.c=%.$(isa).half.o) \
+PER_ISA := $(foreach isa,scalar avx2 avx512,$(LOOPS:csrc/%.c=%.$(isa).o) $(LOOPS:csrc/%.c=%.$(isa).bits16.o) \
     cpu/index_check.$(isa).o)
 ONCE := $(filter-out csrc/cuda/% csrc/lessons/% $(wildcard csrc/*/cuda*.c) $(LOOPS) csrc/cpu/index_check.c,\
     $(wildcard csrc/*/*.c)) csrc/cuda/absent.c
@@ -22,9 +22,9 @@ define build_isa
 build/$(1)/%.$(4).o: csrc/%.c $(HEADERS)
 	@mkdir -p $$(@D)
 	$(2) $(CHECKED) $(3) $(5) -DFMM_ISA=$(4) -c $$< -o $$@
-build/$(1)/%.$(4).half.o: csrc/%.c $(HEADERS)
+build/$(1)/%.$(4).bits16.o: csrc/%.c $(HEADERS)
 	@mkdir -p $$(@D)
-	$(2) $(CHECKED) $(3) $(5) -DFMM_ISA=$(4) -DFMM_HALF -c $$< -o $$@
+	$(2) $(CHECKED) $(3) $(5) -DFMM_ISA=$(4) -DFMM_16_BITS -c $$< -o $$@
 endef
 
 # $(1): folder under build/, $(2): compiler, $(3): flags, $(4): more for all but the kernels, $(5): for those

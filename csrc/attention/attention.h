@@ -1,12 +1,9 @@
 /* Attention as the library's own files call it: with what the public interface does not show. */
-#ifndef FMM_ATTENTION_INSIDE_H
-#define FMM_ATTENTION_INSIDE_H
+#pragma once
 
 #include "../core/core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* Parts in which attention's operators leave the gradient of att. */
 enum { FMM_GATT_PARTS_CPU = 64, FMM_GATT_PARTS_CUDA = 1024 };
@@ -25,7 +22,4 @@ static inline const fmm_packed_attention *fmm_packed_attention_of(const fmm_call
 fmm_status fmm_attend_packed(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,
                              const void *packed, bool before, int algorithm);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+FMM_C_END

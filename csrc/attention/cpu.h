@@ -1,7 +1,6 @@
 /* The loops of attention on the CPU that are the specification. They also compute rows whose
  * indices are out of range, and skip those entries. */
-#ifndef FMM_ATTENTION_CPU_H
-#define FMM_ATTENTION_CPU_H
+#pragma once
 
 #include "../cpu/rows.h"
 
@@ -9,5 +8,3 @@ fmm_rows_guarded fmm_attention_plain_rows;
 fmm_status fmm_attention_reference(const fmm_exec *exec, const fmm_call *call);
 /* Writes zeros to the parts of gatt. */
 void fmm_attention_clear_gatt(const fmm_attention *call);
-
-#endif

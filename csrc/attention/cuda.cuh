@@ -23,8 +23,7 @@
  *
  * The pass WEIGHTS is ROWS without gout. Each result has one owner, so every run gives the same
  * bits. */
-#ifndef FMM_CUDA_ATTENTION_CUH
-#define FMM_CUDA_ATTENTION_CUH
+#pragma once
 
 #include "attention.h"
 #include "../core/philox.h"
@@ -216,5 +215,3 @@ static inline int64_t attention_widest(const fmm_attention *t)
     const int64_t pack = t->q.dtype == FMM_F64 ? 2 : t->q.dtype == FMM_F32 ? 4 : 8;
     return WARP * (attention_packs(t) ? per_packs(pack) * pack : PER_SINGLE);
 }
-
-#endif

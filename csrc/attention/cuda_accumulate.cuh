@@ -12,8 +12,7 @@
  * FORWARD is an online softmax: `high` is the largest logit so far, and sum, pos_w, v and pos are
  * relative to exp(high). A batch moves `high` once, for all its entries. The backward knows the
  * softmax's statistics from the start and only adds. */
-#ifndef FMM_CUDA_ATTENTION_ACCUMULATE_CUH
-#define FMM_CUDA_ATTENTION_ACCUMULATE_CUH
+#pragma once
 
 #include "cuda_score.cuh"
 
@@ -208,5 +207,3 @@ STEP void accumulate_back(const attend_lane<K> &me, const walk_args<K> &s, int64
      * delta, hence it is not part of the exchange. */
     if (K::LATE) r->s[0][0] += me.sum_of_head(met) - level;
 }
-
-#endif

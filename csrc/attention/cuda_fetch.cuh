@@ -12,8 +12,7 @@
  * In results an ABSENT entry does not even count as 0 times infinity. In gradients, and in results
  * of additive scores with POS, an infinity that the last entry of a row gathers may become NaN: a
  * condition there would pull the loads apart and cost up to a fifth of the time. */
-#ifndef FMM_CUDA_ATTENTION_FETCH_CUH
-#define FMM_CUDA_ATTENTION_FETCH_CUH
+#pragma once
 
 #include "cuda_lanes.cuh"
 
@@ -82,5 +81,3 @@ STEP void arrive(const attend_lane<K> &me, const walk_args<K> &s, bool there, en
         it->keep = s.drops ? keep_mask(s, me.seed, it->edge, me.first_head, me.group_heads) : ALL;
     }
 }
-
-#endif

@@ -9,8 +9,7 @@
  *
  * gatt is a sum over all rows, which no item owns. So each block takes a fixed share of the items,
  * sums theirs in shared memory and leaves one sum for the caller to add up. */
-#ifndef FMM_CUDA_ATTENTION_FINISH_CUH
-#define FMM_CUDA_ATTENTION_FINISH_CUH
+#pragma once
 
 #include "cuda_accumulate.cuh"
 
@@ -147,5 +146,3 @@ STEP void write_collected(const attend_lane<K> &me, const walk_args<K> &s,
         *s.to_att.at(blockIdx.x, me.head, me.column[c / K::VS] + c % K::VS) = total;
     }
 }
-
-#endif

@@ -9,8 +9,7 @@
  *     own_v  [PER][VEC]     far_v  [FLY][PER][VEC]        gout (ROWS) and v      v and gout
  *     lse, delta            lse, delta [FLY]              of the own row         of the far row
  */
-#ifndef FMM_CUDA_ATTENTION_GATHER_CUH
-#define FMM_CUDA_ATTENTION_GATHER_CUH
+#pragma once
 
 #include "cuda_fetch.cuh"
 
@@ -169,5 +168,3 @@ STEP void gather(const attend_lane<K> &me, const walk_args<K> &s, const own_numb
         }
     }
 }
-
-#endif

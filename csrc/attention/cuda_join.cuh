@@ -13,8 +13,7 @@
  *         stretch 1    slots 1, n+1, ...                       > a tree in shared memory -> result
  *         ...                                                 /
  */
-#ifndef FMM_CUDA_ATTENTION_JOIN_CUH
-#define FMM_CUDA_ATTENTION_JOIN_CUH
+#pragma once
 
 #include "cuda.cuh"
 
@@ -189,5 +188,3 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         }
     }
 }
-
-#endif

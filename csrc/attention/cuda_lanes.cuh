@@ -13,8 +13,7 @@
  * All heads of a row share its column indices, and where heads lie side by side in memory a group
  * gathers one stretch of it. Sums over a head's columns are exchanges by shuffle between its lanes,
  * so every lane of a head knows its logits. */
-#ifndef FMM_CUDA_ATTENTION_LANES_CUH
-#define FMM_CUDA_ATTENTION_LANES_CUH
+#pragma once
 
 #include "cuda_traits.cuh"
 
@@ -98,5 +97,3 @@ template <class K> struct attend_lane {
         return x;
     }
 };
-
-#endif

@@ -9,8 +9,7 @@
  *
  * A kernel is compiled for one shape: the compiler then keeps a lane's columns in registers and
  * knows how many loads a batch starts. */
-#ifndef FMM_CUDA_ATTENTION_LAUNCH_CUH
-#define FMM_CUDA_ATTENTION_LAUNCH_CUH
+#pragma once
 
 #include "cuda_join.cuh"
 #include "cuda_walk.cuh"
@@ -188,5 +187,3 @@ static void choose_score(const fmm_exec *exec, const attend_args<T> &s, int scor
         choose_walk<T, WALK, FMM_ADDITIVE, false>(exec, s, packs, kind, parts);
     if (score == FMM_GATV2) choose_walk<T, WALK, FMM_GATV2, false>(exec, s, packs, kind, parts);
 }
-
-#endif

@@ -4,14 +4,10 @@
  *     group of 2^lane_bits lanes    a node's head, or N of them at once
  *     lane                          VEC channels, then the next VEC a group's width further on
  */
-#ifndef FMM_CUDA_NODE_SUMS_CUH
-#define FMM_CUDA_NODE_SUMS_CUH
+#pragma once
 
 #include "cuda.cuh"
-
-extern "C" {
 #include "node_sums.h"
-}
 
 enum { PLANES = 3 }; /* SPREAD's totals: for att_k, for att_q, and the sum of gout */
 /* What node_dots computes. DELTA_POS is DELTA that also makes q's gradient from pos and pos_w. */
@@ -137,5 +133,3 @@ template <class T, class U, int VEC, bool ONE, int N> struct dots {
             }
     }
 };
-
-#endif

@@ -10,8 +10,7 @@
  *     unless the matrix     what COLS gathers of a row,   partial sums of the pieces
  *     has one               unless the caller packed it   of long rows
  */
-#ifndef FMM_CUDA_ATTENTION_RUN_CUH
-#define FMM_CUDA_ATTENTION_RUN_CUH
+#pragma once
 
 #include "cuda_launch.cuh"
 #include "cuda.h"
@@ -120,5 +119,3 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     if (!forward && !cols) choose_score<T, ROWS>(exec, s, t->score, packs, kind, parts);
     return cuda_leave("attention", exec, before);
 }
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Scores are symmetric in the own and the far operand: ROWS has q of its own and gathers k, COLS
  * has k and gathers q, and both round a logit as FORWARD did. */
-#ifndef FMM_CUDA_ATTENTION_SCORE_CUH
-#define FMM_CUDA_ATTENTION_SCORE_CUH
+#pragma once
 
 #include "cuda_gather.cuh"
 
@@ -107,5 +106,3 @@ STEP void score(const attend_lane<K> &me, const walk_args<K> &s, const own_numbe
             if (K::EDGES) to->logit[f] += b.bias[f];
         }
 }
-
-#endif

@@ -4,8 +4,7 @@
  * joins the two and names what follows from them. Every step of the walk is a function of one
  * template parameter, K, which is a walk_traits. What is known only when a call is made, such as
  * sizes, strides and the plan, stands in the kernel's argument, attend_args (cuda.cuh). */
-#ifndef FMM_CUDA_ATTENTION_TRAITS_CUH
-#define FMM_CUDA_ATTENTION_TRAITS_CUH
+#pragma once
 
 #include "cuda.cuh"
 
@@ -65,5 +64,3 @@ template <class TASK, class SHAPE> struct walk_traits : TASK, SHAPE {
  */
 template <class K> using walk_args = attend_args<typename K::T>;
 #define STEP template <class K> static __device__ __forceinline__
-
-#endif

@@ -21,8 +21,7 @@
  * Why this is deterministic: a row, or a piece of one, has one owner, which adds its entries in the
  * order of storage. Pieces are cut at places that depend on the matrix alone and are joined in
  * order. There are no floating-point atomics. */
-#ifndef FMM_CUDA_ATTENTION_WALK_CUH
-#define FMM_CUDA_ATTENTION_WALK_CUH
+#pragma once
 
 #include "cuda_finish.cuh"
 
@@ -129,5 +128,3 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     }
     if constexpr (COLLECT) write_collected(me, s, collected, in_block);
 }
-
-#endif

@@ -1,10 +1,11 @@
 /* Sums over the channels of single nodes, and over nodes, which additive attention needs beside its
  * walks over entries. node_sums.c has the equations. This interface is internal: the torch
  * operators of attention use it. */
-#ifndef FMM_NODE_SUMS_H
-#define FMM_NODE_SUMS_H
+#pragma once
 
 #include "../core/core.h"
+
+FMM_C_BEGIN
 
 typedef enum fmm_node_form {
     FMM_NODE_SCORES,
@@ -67,4 +68,4 @@ fmm_status fmm_node_sums(const fmm_exec *exec, const fmm_node_call *call);
 fmm_status fmm_node_sums_cpu(const fmm_exec *exec, const fmm_node_call *call);
 fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call);
 
-#endif
+FMM_C_END

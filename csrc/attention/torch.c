@@ -2,19 +2,25 @@
  * _attention_cols; see attention.c.
  *
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
- * `want` has one bit per result, in their order; a result not wanted has no elements. Of
- * _attention, 1 wants what additive scores keep for the gradient of q (pos and pos_w). The score
- * FMM_SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled code of any F cannot
- * name that number. */
-#include "../torch/frame.h"
-#include "attention.h"
-#include "node_sums.h"
+ * `want` has a bit for each result that a call may do without (FMM_WANT_); a result not wanted has
+ * no elements. The score FMM_SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled
+ * code of any F cannot name that number. */
+#include "torch_attend.h"
 
 #include <math.h>
 
 /* The tensors of every pass in this order; a pass takes as many of them as it needs. */
 enum { Q = 4, K, V, ATT, BIAS, WEIGHT, SEED, LSE, LSE_REST, DELTA, GOUT, PACKED, TENSORS };
 enum { FMM_SCALED = FMM_GATV2 + 1 };
+enum {
+    FMM_WANT_POS = 1, /* of _attention: pos and pos_w, from which q's gradient follows */
+    FMM_WANT_GQ = 1,  /* of _attention_rows */
+    FMM_WANT_GATT = 2,
+    FMM_WANT_GBIAS = 4,
+    FMM_WANT_GWEIGHT = 8,
+    FMM_WANT_GK = 1, /* of _attention_cols */
+    FMM_WANT_GV = 2,
+};
 
 typedef struct attend {
     frame *f;
@@ -55,7 +61,7 @@ static bool take_seed(attend *s)
     return true;
 }
 
-/* Everything a pass reads, of which there are so many tensors. */
+/* Takes everything that a pass reads; its first `tensors` inputs are tensors. */
 static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
                   fmm_attention_pass pass, int tensors)
 {
@@ -111,8 +117,8 @@ FMM_KERNEL(forward, LSE, 5)
            give(&s, &c->out, true, false, s.a.rows, c->v.feat, false) &&
            give(&s, &c->lse, true, true, s.a.rows, 1, true) &&
            give(&s, &c->lse_rest, true, true, s.a.rows, 1, true) &&
-           give(&s, &c->pos, s.want & 1, true, s.a.rows, c->v.feat, false) &&
-           give(&s, &c->pos_w, s.want & 1, true, s.a.rows, 1, true) && run(&s);
+           give(&s, &c->pos, s.want & FMM_WANT_POS, true, s.a.rows, c->v.feat, false) &&
+           give(&s, &c->pos_w, s.want & FMM_WANT_POS, true, s.a.rows, 1, true) && run(&s);
 }
 
 FMM_KERNEL(weights, DELTA, 1)
@@ -128,10 +134,10 @@ FMM_KERNEL(rows, PACKED, 4)
     fmm_attention *c = &s.call;
     const int64_t parts = f->exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
     return begin(&s, f, number, out, FMM_ATTENTION_ROWS, PACKED) &&
-           give(&s, &c->gq, s.want & 1, false, s.a.rows, c->q.feat, false) &&
-           give(&s, &c->gatt, s.want & 2, true, parts, c->q.feat, false) &&
-           give(&s, &c->gbias, s.want & 4, false, s.a.nnz, 1, true) &&
-           give(&s, &c->gweight, s.want & 8, false, s.a.nnz, 1, true) && run(&s);
+           give(&s, &c->gq, s.want & FMM_WANT_GQ, false, s.a.rows, c->q.feat, false) &&
+           give(&s, &c->gatt, s.want & FMM_WANT_GATT, true, parts, c->q.feat, false) &&
+           give(&s, &c->gbias, s.want & FMM_WANT_GBIAS, false, s.a.nnz, 1, true) &&
+           give(&s, &c->gweight, s.want & FMM_WANT_GWEIGHT, false, s.a.nnz, 1, true) && run(&s);
 }
 
 /* What _node_delta may have packed of lse, its rest, delta and q; without elements the pass does
@@ -156,8 +162,8 @@ FMM_KERNEL(cols, TENSORS, 2)
     attend s;
     fmm_attention *c = &s.call;
     return begin(&s, f, number, out, FMM_ATTENTION_COLS, TENSORS) && take_packed(&s) &&
-           give(&s, &c->gk, s.want & 1, false, s.a.rows, c->k.feat, false) &&
-           give(&s, &c->gv, s.want & 2, false, s.a.rows, c->v.feat, false) && run(&s);
+           give(&s, &c->gk, s.want & FMM_WANT_GK, false, s.a.rows, c->k.feat, false) &&
+           give(&s, &c->gv, s.want & FMM_WANT_GV, false, s.a.rows, c->v.feat, false) && run(&s);
 }
 
 #define OPERANDS                                                                                   \
@@ -182,6 +188,9 @@ const fmm_torch_operator fmm_torch_attention[] = {
     /* clang-format off */
     FMM_NUMBER(FMM_DOT), FMM_NUMBER(FMM_ADDITIVE), FMM_NUMBER(FMM_GATV2), FMM_NUMBER(FMM_SCALED),
     FMM_NUMBER(FMM_NODE_PACKED), FMM_NUMBER(FMM_GATT_PARTS_CPU), FMM_NUMBER(FMM_GATT_PARTS_CUDA),
+    FMM_NUMBER(FMM_WANT_POS), FMM_NUMBER(FMM_WANT_GQ), FMM_NUMBER(FMM_WANT_GATT),
+    FMM_NUMBER(FMM_WANT_GBIAS), FMM_NUMBER(FMM_WANT_GWEIGHT), FMM_NUMBER(FMM_WANT_GK),
+    FMM_NUMBER(FMM_WANT_GV),
     /* clang-format on */
     {0},
 };

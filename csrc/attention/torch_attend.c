@@ -8,13 +8,13 @@ enum { APART = FMM_ATTEND_APART, KEPT_ALIGNED = 16 };
 /* What a size that int64 does not hold becomes, which no allocation has. */
 static const int64_t TOO_MANY = INT64_MAX / 2 / APART * APART;
 
-bool attend_seed(attending *s, int k)
+bool attend_seed(frame *f, int k, const int64_t **seed)
 {
     tensor t;
-    if (!frame_take(s->f, k, "seed", &t)) return false;
+    if (!frame_take(f, k, "seed", &t)) return false;
     if (t.numel > 1 || (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64()))
-        return frame_fail(s->f, "seed must be int64, one number");
-    s->call.seed = t.numel ? t.data : NULL;
+        return frame_fail(f, "seed must be int64, one number");
+    *seed = t.numel ? t.data : NULL;
     return true;
 }
 
@@ -52,6 +52,15 @@ bool attend_bias(attending *s, int k, fmm_dense *bias)
     *bias = frame_view(t.data, s->dtype, s->n, s->heads, s->feat);
     bias->row_stride = 0;
     return true;
+}
+
+bool attend_backward(attending *s, int first, fmm_node_call *delta, tensor *kept)
+{
+    tensor t;
+    return frame_take(s->f, first, "out", &t) &&
+           (!t.numel || attend_flat(s, first, "out", &delta->value, &t)) &&
+           frame_take(s->f, first + 1, "kept", kept) &&
+           attend_flat(s, first + 2, "gout", &delta->x, &t);
 }
 
 bool attend_kept(attending *s, int64_t bytes, const tensor *t)

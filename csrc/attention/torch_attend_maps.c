@@ -14,7 +14,7 @@
 
 #include <inttypes.h>
 
-enum { PARAMETERS = 3, LEAST = 2, MOST = 4 };
+enum { PARAMETERS = 3, FMM_MAPS_LEAST = 2, FMM_MAPS_MOST = 4 };
 
 typedef struct maps {
     attending s;
@@ -52,8 +52,9 @@ static bool begin(maps *m, frame *f, const StableIValue *number, int first)
         return false;
     s->heads = (int64_t)number[3];
     m->count = (int64_t)number[4];
-    if (m->count < LEAST || m->count > MOST)
-        return frame_fail(f, "there may be %d to %d maps, not %" PRId64, LEAST, MOST, m->count);
+    if (m->count < FMM_MAPS_LEAST || m->count > FMM_MAPS_MOST)
+        return frame_fail(f, "there may be %d to %d maps, not %" PRId64, FMM_MAPS_LEAST,
+                          FMM_MAPS_MOST, m->count);
     if (m->p.dim != 2 || s->heads < 1 || s->heads > p.feat || p.feat % m->count ||
         p.feat / m->count % s->heads)
         return frame_fail(f, "p must be [n, maps * heads * C]");
@@ -69,26 +70,13 @@ static bool begin(maps *m, frame *f, const StableIValue *number, int first)
     s->call.k = key(m, &m->p);
     s->call.v = value(m, &m->p);
     s->call.q = query(m, &m->p);
-    return attend_seed(s, first + 2) && attend_matrix(s, "p");
+    return attend_seed(f, first + 2, &s->call.seed) && attend_matrix(s, "p");
 }
 
-/* What forward keeps. X(view, what holds of it) */
+/* What forward keeps. X(view, its bits) */
 #define KEPT_LIST(X)                                                                               \
     X(lse, FMM_KEPT_SUMS) X(lse_rest, FMM_KEPT_SUMS) X(out, FMM_KEPT_WIDE | FMM_KEPT_ADDED)
-typedef struct kept {
-#define X(view, holds) fmm_dense view;
-    KEPT_LIST(X)
-#undef X
-} kept;
-
-static int64_t kept_in(const attending *s, int wanted, unsigned char *base, kept *k)
-{
-    carving c = {s, base, 0};
-#define X(view, holds) k->view = attend_carve_kept(&c, holds, wanted);
-    KEPT_LIST(X)
-#undef X
-    return c.bytes;
-}
+FMM_KEPT_LAYOUT(KEPT_LIST)
 
 /* (half, p, att, seed, bias, scale, slope, dropout, heads, maps, whole) -> out, kept */
 FMM_KERNEL(forward, 8, 2)
@@ -97,22 +85,21 @@ FMM_KERNEL(forward, 8, 2)
     maps m;
     attending *s = &m.s;
     fmm_node_call add = {.form = FMM_NODE_ADD};
-    kept k;
     const bool whole = number[5] != 0;
     if (!begin(&m, f, number, FIRST) || !attend_bias(s, BIAS, &add.value) ||
         !frame_result(f, 2, s->dtype, s->n, s->heads, s->feat, &out[0], &add.out))
         return false;
-    if (m.count == MOST && add.value.data) return frame_fail(f, "either a bias or a map is added");
-    if (m.count == MOST) add.value = map(&m, &m.p, MOST - 1);
+    if (m.count == FMM_MAPS_MOST && add.value.data)
+        return frame_fail(f, "either a bias or a map is added");
+    if (m.count == FMM_MAPS_MOST) add.value = map(&m, &m.p, FMM_MAPS_MOST - 1);
     const bool added = add.value.data != NULL;
     const int wanted = whole && added ? FMM_KEPT_ADDED : 0;
-    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) return false;
-    kept_in(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
+    if (!attend_bytes(s, lay_out(s, wanted, NULL, &c), &out[1])) return false;
+    lay_out(s, wanted, out[1].data, &c);
     c.pass = FMM_ATTENTION_FORWARD;
-    c.out = add.x = whole && added ? k.out : add.out;
-    c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
+    if (!wanted) c.out = add.out;
+    add.x = c.out;
     return attend_pass(s, &c, NULL) && (!added || attend_nodes(s, &add));
 }
 
@@ -121,21 +108,18 @@ FMM_KERNEL(forward, 8, 2)
  * is among what was kept. */
 FMM_KERNEL(backward, 14, 2)
 {
-    enum { HALF = 4, FIRST = 8, OUT = FIRST + PARAMETERS, KEPT, GOUT };
+    enum { HALF = 4, FIRST = 8, OUT = FIRST + PARAMETERS };
     maps m;
     attending *s = &m.s;
     fmm_node_call delta = {.form = FMM_NODE_DELTA}, add = {.form = FMM_NODE_ADD};
     fmm_dense whole, gatt;
-    kept k;
     tensor t;
-    if (!begin(&m, f, number, FIRST) || !frame_take(f, OUT, "out", &t) ||
-        (t.numel && !attend_flat(s, OUT, "out", &delta.value, &t)))
-        return false;
-    const bool added = t.numel == 0;
-    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(f, KEPT, "kept", &t) ||
-        !attend_kept(s, kept_in(s, added ? FMM_KEPT_ADDED : 0, t.data, &k), &t))
-        return false;
-    if (added) delta.value = k.out;
+    if (!begin(&m, f, number, FIRST) || !attend_backward(s, OUT, &delta, &t)) return false;
+    const int wanted = delta.value.data ? 0 : FMM_KEPT_ADDED;
+    fmm_attention c = s->call;
+    if (!attend_kept(s, lay_out(s, wanted, t.data, &c), &t)) return false;
+    if (!delta.value.data) delta.value = c.out;
+    c.out = (fmm_dense){0}; /* no pass writes it again */
 
     const bool gatv2 = m.count == 2;
     const int64_t parts = f->exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
@@ -152,9 +136,6 @@ FMM_KERNEL(backward, 14, 2)
     delta.delta.data = t.data;
     if (gatv2) gv.data = (char *)t.data + from;
 
-    fmm_attention c = s->call;
-    c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
     c.delta = delta.delta;
     c.gout = delta.x;
     c.pass = FMM_ATTENTION_ROWS;
@@ -167,9 +148,9 @@ FMM_KERNEL(backward, 14, 2)
     c.gv = gatv2 ? gv : value(&m, &out[0]);
     if (!frame_half(f, HALF, s->n, &s->a) || !attend_pass(s, &c, NULL)) return false;
     add.x = gatv2 ? c.gk : c.gout;
-    add.out = gatv2 ? c.gk : map(&m, &out[0], MOST - 1);
+    add.out = gatv2 ? c.gk : map(&m, &out[0], FMM_MAPS_MOST - 1);
     if (gatv2) add.value = gv;
-    return (!gatv2 && m.count != MOST) || attend_nodes(s, &add);
+    return (!gatv2 && m.count != FMM_MAPS_MOST) || attend_nodes(s, &add);
 }
 
 #define PARAMETERS_OF "Tensor p, Tensor att, Tensor seed, "
@@ -183,8 +164,8 @@ const fmm_torch_operator fmm_torch_attend_maps[] = {
      "_attend_maps_back(" FMM_WHOLE PARAMETERS_OF "Tensor out, Tensor kept, Tensor gout, " NUMBERS
      ") -> (Tensor, Tensor)",
      .kernel = backward},
-#define X(view, holds) FMM_KEPT_NUMBER(maps, view, holds),
-    KEPT_LIST(X)
-#undef X
-        {0},
+    FMM_NUMBER(FMM_MAPS_LEAST),
+    FMM_NUMBER(FMM_MAPS_MOST),
+#define NUMBER(view, holds) FMM_KEPT_NUMBER(maps, view, holds),
+    KEPT_LIST(NUMBER){0},
 };

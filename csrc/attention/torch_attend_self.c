@@ -36,14 +36,14 @@ static bool begin(self *o, frame *f, const StableIValue *number)
     }
     s->heads = o->att[0].heads;
     s->feat = o->att[0].feat;
-    if (!attend_flat(s, X, "x", &o->x, &t) || !attend_seed(s, SEED)) return false;
+    if (!attend_flat(s, X, "x", &o->x, &t) || !attend_seed(f, SEED, &s->call.seed)) return false;
     s->given = t.dtype;
     s->dtype = o->x.dtype;
     s->n = o->x.rows;
     return attend_matrix(s, "x");
 }
 
-/* What forward keeps; the gradient of q follows from pos and pos_w. X(view, what holds of it) */
+/* What forward keeps; the gradient of q follows from pos and pos_w. X(view, its bits) */
 #define KEPT_LIST(X)                                                                               \
     X(pos, FMM_KEPT_SUMS | FMM_KEPT_WIDE | FMM_KEPT_WHOLE)                                         \
     X(pos_w, FMM_KEPT_SUMS | FMM_KEPT_WHOLE)                                                       \
@@ -52,20 +52,7 @@ static bool begin(self *o, frame *f, const StableIValue *number)
     X(lse_rest, FMM_KEPT_SUMS)                                                                     \
     X(k, 0)                                                                                        \
     X(q, 0)
-typedef struct kept {
-#define X(view, holds) fmm_dense view;
-    KEPT_LIST(X)
-#undef X
-} kept;
-
-static int64_t kept_in(const attending *s, int wanted, unsigned char *base, kept *k)
-{
-    carving c = {s, base, 0};
-#define X(view, holds) k->view = attend_carve_kept(&c, holds, wanted);
-    KEPT_LIST(X)
-#undef X
-    return c.bytes;
-}
+FMM_KEPT_LAYOUT(KEPT_LIST)
 
 /* What backward needs while it runs, in one allocation. */
 typedef struct scratch {
@@ -73,7 +60,7 @@ typedef struct scratch {
     uint32_t *arrived;
 } scratch;
 
-static int64_t scratch_in(const attending *s, int planes, unsigned char *base, scratch *w)
+static int64_t lay_out_scratch(const attending *s, int planes, unsigned char *base, scratch *w)
 {
     const fmm_device device = s->f->exec.device;
     const int64_t n = s->n, heads = s->heads, feat = s->feat, parts = fmm_node_parts(device, n);
@@ -101,7 +88,6 @@ FMM_KERNEL(forward, BIAS + 1, 2)
 {
     self o;
     attending *s = &o.s;
-    kept k;
     fmm_node_call scores = {.form = FMM_NODE_SCORES}, add = {.form = FMM_NODE_ADD};
     const bool whole = number[2] != 0;
     if (!begin(&o, f, number) ||
@@ -110,70 +96,61 @@ FMM_KERNEL(forward, BIAS + 1, 2)
         return false;
     const bool added = add.value.data != NULL;
     const int wanted = !whole ? 0 : added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
-    if (!attend_bytes(s, kept_in(s, wanted, NULL, &k), &out[1])) return false;
-    kept_in(s, wanted, out[1].data, &k);
     fmm_attention c = s->call;
+    if (!attend_bytes(s, lay_out(s, wanted, NULL, &c), &out[1])) return false;
+    lay_out(s, wanted, out[1].data, &c);
     c.pass = FMM_ATTENTION_FORWARD;
-    c.out = add.x = whole && added ? k.out : add.out;
+    if (!(whole && added)) c.out = add.out;
+    add.x = c.out;
     c.v = scores.x = o.x;
-    c.k = scores.score[0] = k.k;
-    c.q = scores.score[1] = k.q;
-    c.lse = k.lse;
-    c.lse_rest = k.lse_rest;
-    c.pos = k.pos;
-    c.pos_w = k.pos_w;
+    scores.score[0] = c.k;
+    scores.score[1] = c.q;
     return nodes(&o, &scores) && attend_pass(s, &c, NULL) && (!added || attend_nodes(s, &add));
 }
 
 /* (half of the transpose, x, att_k, att_q, seed, out, kept, gout, slope, dropout, int bias) -> the
  * gradients of x, att_k, att_q and, with bias, of what was added to out, else nothing. out without
  * elements is among what was kept. */
-enum { OUT = SHARED, KEPT, GOUT };
-FMM_KERNEL(backward, GOUT + 1, 4)
+enum { OUT = SHARED };
+FMM_KERNEL(backward, OUT + 3, 4)
 {
     self o;
     attending *s = &o.s;
-    kept k;
     scratch w;
     fmm_node_call delta = {.form = FMM_NODE_DELTA}, spread = {.form = FMM_NODE_SPREAD};
     tensor t;
     const bool bias = number[2] != 0;
     const int planes = bias ? 3 : 2;
-    if (!begin(&o, f, number) || !frame_take(f, OUT, "out", &t) ||
-        (t.numel && !attend_flat(s, OUT, "out", &delta.value, &t)))
-        return false;
-    const bool added = t.numel == 0;
-    const int kept_are = added ? FMM_KEPT_WHOLE | FMM_KEPT_ADDED : FMM_KEPT_WHOLE;
-    if (!attend_flat(s, GOUT, "gout", &delta.x, &t) || !frame_take(f, KEPT, "kept", &t) ||
-        !attend_kept(s, kept_in(s, kept_are, t.data, &k), &t))
-        return false;
-    if (added) delta.value = k.out;
+    if (!begin(&o, f, number) || !attend_backward(s, OUT, &delta, &t)) return false;
+    const int wanted = delta.value.data ? FMM_KEPT_WHOLE : FMM_KEPT_WHOLE | FMM_KEPT_ADDED;
+    fmm_attention c = s->call;
+    if (!attend_kept(s, lay_out(s, wanted, t.data, &c), &t)) return false;
+    if (!delta.value.data) delta.value = c.out;
+    delta.lse = c.lse;
+    delta.lse_rest = c.lse_rest;
+    delta.pos = c.pos;
+    delta.pos_w = c.pos_w;
+    c.out = c.pos = c.pos_w = (fmm_dense){0}; /* COLS writes none of them */
     const int64_t n = s->n, heads = s->heads, feat = s->feat;
     if (!frame_result(f, 2, s->dtype, n, heads, feat, &out[0], &spread.out) ||
         !frame_result(f, 3, s->dtype, 1, heads, feat, &out[1], &spread.total[0]) ||
         !frame_result(f, 3, s->dtype, 1, heads, feat, &out[2], &spread.total[1]) ||
         !frame_vector(f, bias ? heads * feat : 0, s->given, &out[3]) ||
-        !attend_bytes(s, scratch_in(s, planes, NULL, &w), &t))
+        !attend_bytes(s, lay_out_scratch(s, planes, NULL, &w), &t))
         return false;
-    scratch_in(s, planes, t.data, &w);
+    lay_out_scratch(s, planes, t.data, &w);
     if (bias) spread.total[2] = frame_view(out[3].data, s->dtype, 1, heads, feat);
-    fmm_attention c = s->call;
     c.pass = FMM_ATTENTION_COLS;
     c.gout = spread.gout = delta.x;
     c.delta = delta.delta = w.delta;
     delta.packed = w.packed.data;
     delta.arrived = spread.arrived = w.arrived;
-    delta.score[0] = c.q = k.q;
+    delta.score[0] = c.q;
     delta.score[1] = spread.score[1] = w.gq;
-    c.k = k.k;
     c.gk = spread.score[0] = w.gk;
     c.gv = spread.value = w.gv;
     c.v = spread.x = o.x;
     spread.parts = w.parts;
-    delta.lse = c.lse = k.lse;
-    delta.lse_rest = c.lse_rest = k.lse_rest;
-    delta.pos = k.pos;
-    delta.pos_w = k.pos_w;
     return nodes(&o, &delta) && attend_pass(s, &c, delta.packed) && nodes(&o, &spread);
 }
 
@@ -192,8 +169,6 @@ const fmm_torch_operator fmm_torch_attend_self[] = {
     FMM_NUMBER(FMM_ATTEND_APART), FMM_NUMBER(FMM_KEPT_SUMS), FMM_NUMBER(FMM_KEPT_WIDE),
     FMM_NUMBER(FMM_KEPT_WHOLE), FMM_NUMBER(FMM_KEPT_ADDED),
 /* clang-format on */
-#define X(view, holds) FMM_KEPT_NUMBER(self, view, holds),
-    KEPT_LIST(X)
-#undef X
-        {0},
+#define NUMBER(view, holds) FMM_KEPT_NUMBER(self, view, holds),
+    KEPT_LIST(NUMBER){0},
 };

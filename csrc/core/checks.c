@@ -6,7 +6,8 @@
 
 #include <inttypes.h>
 
-/* ptr and idx cannot have more elements in any memory: rows + nnz and what is cut of it fit. */
+/* No memory holds more elements of ptr and idx than this, so rows + nnz fits in int64, and so do
+ * the bounds that are computed from it. */
 #define MOST (INT64_MAX / 32)
 
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a)
@@ -35,8 +36,8 @@ static bool reach(const fmm_dense *d, int64_t *elements)
            !__builtin_add_overflow(*elements, d->feat, elements) && *elements <= INT64_MAX / 8;
 }
 
-/* Rows may share memory, so that there are more elements than it has; workspaces are sized by their
- * number, of each row also where there is none. */
+/* Rows may share memory, so a view may have more elements than its memory. Workspaces are sized by
+ * the number of elements, and some by that of one row, so no size counts as less than 1. */
 static bool countable(const fmm_dense *d)
 {
     const int64_t rows = d->rows ? d->rows : 1, feat = d->feat ? d->feat : 1;
@@ -92,10 +93,11 @@ fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *v
     return FMM_OK;
 }
 
-/* n times feat elements, stride apart, lie one after the other, and so do m such runs. */
-static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t far)
+/* Whether n rows of feat elements, which begin `stride` apart, do not overlap, and m such blocks,
+ * which begin `apart` apart, neither. */
+static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t apart)
 {
-    return (n <= 1 || stride >= feat) && (m <= 1 || far >= (n - 1) * stride + feat);
+    return (n <= 1 || stride >= feat) && (m <= 1 || apart >= (n - 1) * stride + feat);
 }
 
 fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *out)

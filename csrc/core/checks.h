@@ -1,6 +1,5 @@
 /* What every operator checks before it computes: views that make sense, sizes that fit. */
-#ifndef FMM_CHECK_H
-#define FMM_CHECK_H
+#pragma once
 
 #include "core.h"
 
@@ -32,5 +31,3 @@ fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *nam
 
 /* The workspace is at least `bytes` and aligned. */
 fmm_status fmm_check_workspace(const char *op, const fmm_exec *exec, size_t bytes);
-
-#endif

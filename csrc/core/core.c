@@ -119,7 +119,7 @@ static fmm_status fail_with(fmm_status status, const char *text)
 const fmm_host *fmm_plugin_host(void)
 {
     static const fmm_host host = {.add = fmm_register, .fail = fail_with};
-    message[0] = 0; /* what is there after the plug-in's refusal is its own */
+    message[0] = 0; /* a message after the plug-in's refusal is then its own */
     return &host;
 }
 
@@ -183,18 +183,18 @@ fmm_status fmm_run(fmm_operator op, const fmm_exec *exec, int number, const fmm_
     const fmm_algorithm *found;
     TRY(fmm_algorithm_find(op, exec->device, number, call, &found));
     const size_t bytes = bytes_of(found, call);
-    fmm_exec own = *exec;
-    own.allocate = NULL; /* what the algorithm calls in turn has its part of this workspace */
+    fmm_exec inner = *exec;
+    inner.allocate = NULL; /* operators that the algorithm calls get parts of this workspace */
     if (exec->allocate && bytes) {
         message[0] = 0;
-        const fmm_status status = exec->allocate(exec->owner, bytes, &own.workspace);
+        const fmm_status status = exec->allocate(exec->owner, bytes, &inner.workspace);
         REQUIRE(status == FMM_OK || message[0], status, "%s: no workspace of %zu bytes",
                 operators[op], bytes);
         TRY(status);
-        own.workspace_bytes = bytes;
+        inner.workspace_bytes = bytes;
     }
-    TRY(fmm_check_workspace(operators[op], &own, bytes));
-    return empty ? FMM_OK : run(found, &own, call);
+    TRY(fmm_check_workspace(operators[op], &inner, bytes));
+    return empty ? FMM_OK : run(found, &inner, call);
 }
 
 #ifndef FMM_CC

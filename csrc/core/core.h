@@ -1,12 +1,9 @@
 /* What every file of the library shares: errors, dtype facts, the registry's tables. */
-#ifndef FMM_CORE_H
-#define FMM_CORE_H
+#pragma once
 
 #include "../include/fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* Fails the function with a status and a sentence unless cond holds. */
 #define REQUIRE(cond, status, ...)                                                                 \
@@ -71,7 +68,4 @@ const char *fmm_isa_levels(void); /* cpu/isa.c: "scalar,avx2,avx512", those this
 const char *
 fmm_cuda_info(void); /* JSON object: architectures, runtime, needed driver; "null" without nvcc */
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+FMM_C_END

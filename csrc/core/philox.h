@@ -3,8 +3,7 @@
  *
  * A mask is a function of (seed, edge, head) alone, so it is never stored: every pass, on the CPU
  * and on CUDA, computes the same one again. Plain integer arithmetic, for C and CUDA. */
-#ifndef FMM_PHILOX_H
-#define FMM_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -48,7 +47,7 @@ static FMM_HOST_DEVICE fmm_philox_block fmm_philox(uint64_t seed, uint64_t edge,
     return c;
 }
 
-/* A word is kept when it is at least this: dropout of all words are below. */
+/* Dropout keeps a word that is at least this number. The share `dropout` of all words is below. */
 static FMM_HOST_DEVICE uint64_t fmm_philox_limit(double dropout)
 {
     const double limit = dropout * 4294967296.0;
@@ -62,5 +61,3 @@ static FMM_HOST_DEVICE int fmm_philox_keeps(uint64_t seed, int64_t edge, int64_t
     const fmm_philox_block block = fmm_philox(seed, (uint64_t)edge, (uint32_t)(h / 4));
     return block.word[h % 4] >= limit;
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * log of a normal positive number: x = m 2^k, sqrt(1/2) <= m < sqrt(2), and with z = (m - 1) /
  * (m + 1), |z| < 0.172, log m = 2 z + 2 z^3 / 3 + 2 z^5 / 5 + ... NaN stays NaN, infinity does. */
-#ifndef FMM_EXP_H
-#define FMM_EXP_H
+#pragma once
 
 #include "simd.h"
 
@@ -123,5 +122,3 @@ FMM_INLINE double f64_log(double x)
     const double all = FMM_FMA64(k, 0x1.62e42fefa39efp-1, log);
     return x < (double)INFINITY ? all : x;
 }
-
-#endif

@@ -4,10 +4,11 @@
  *     FMM_PANEL known -> compiled ---+--> usable ----> the best of them ----> `auto`
  *     FUSEDMM_ISA -------------------------------> cap --/
  *
- * A set counts when cpuid lists it and XCR0 says that the system saves its registers (a kernel may
- * keep them off). FUSEDMM_ISA=scalar|avx2|avx512|neon caps what `auto` takes: tests and comparisons
- * run a lesser set on a better machine; a set asked for by name is not capped. It is read once, at
- * the first `auto`. Any other word is an error, so that a misspelt set is not ignored.
+ * A set counts when cpuid lists it and XCR0 says that the operating system saves its registers,
+ * which it may have switched off. FUSEDMM_ISA=scalar|avx2|avx512|neon caps what `auto` takes: tests
+ * and comparisons run a lesser set on a better machine; a set asked for by name is not capped. It
+ * is read once, at the first `auto`. Any other word is an error, so that a misspelt set is not
+ * ignored.
  *
  * Both answers stay in atomic variables. Threads that race compute the same answer, so no lock
  * is needed. */

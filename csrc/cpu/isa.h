@@ -4,8 +4,7 @@
  * level)`. FMM_ISA_RUNS makes of it one function per set. FMM_ISA_ALGORITHMS writes the lines of
  * the room's table, `algorithms`: the specification, then the sets. FMM_ISA_REGISTRY registers the
  * table with fmm_isa_best, which finds the line that number 0 stands for. */
-#ifndef FMM_ISA_H
-#define FMM_ISA_H
+#pragma once
 
 #include "rows.h"
 
@@ -23,18 +22,18 @@ typedef enum fmm_isa { FMM_SCALAR, FMM_AVX2, FMM_AVX512, FMM_NEON, FMM_ISAS } fm
 
 /* Defines kernel_of(level, dtype), the room's kernel in a set: its objects are those of cpu.c. */
 #define FMM_ISA_DECLARE(room, isa, level)                                                          \
-    extern fmm_rows_kernel *const fmm_##room##_##isa##_whole[2],                                   \
-        *const fmm_##room##_##isa##_half[2];
+    extern fmm_rows_kernel *const fmm_##room##_##isa##_wide[2],                                    \
+        *const fmm_##room##_##isa##_bits16[2];
 #define FMM_ISA_NAME(room, isa, level)                                                             \
-    [level] = {fmm_##room##_##isa##_whole, fmm_##room##_##isa##_half},
+    [level] = {fmm_##room##_##isa##_wide, fmm_##room##_##isa##_bits16},
 #define FMM_ISA_KERNELS(room)                                                                      \
     FMM_ISA_LIST(FMM_ISA_DECLARE, room)                                                            \
     static fmm_rows_kernel *kernel_of(fmm_isa level, fmm_dtype dtype)                              \
     {                                                                                              \
         static fmm_rows_kernel *const *const kernels[FMM_ISAS][2] = {                              \
             FMM_ISA_LIST(FMM_ISA_NAME, room)};                                                     \
-        const bool half = dtype == FMM_F16 || dtype == FMM_BF16;                                   \
-        return kernels[level][half][dtype == FMM_F64 || dtype == FMM_BF16];                        \
+        const bool bits16 = dtype == FMM_F16 || dtype == FMM_BF16;                                 \
+        return kernels[level][bits16][dtype == FMM_F64 || dtype == FMM_BF16];                      \
     }
 
 /* The set's copy and check of a chunk's indices. */
@@ -77,5 +76,3 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);
         return (void)call, fmm_isa_best(algorithms);                                               \
     }                                                                                              \
     const fmm_registry fmm_##room##_cpu = {algorithms, choose};
-
-#endif

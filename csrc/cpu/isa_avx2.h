@@ -5,8 +5,7 @@
  *
  * Parts of 32- and 64-bit vectors are loaded and stored by mask. There are no masks for 16 bits:
  * parts of those are put together from narrower loads, and stored one by one. */
-#ifndef FMM_ISA_AVX2_H
-#define FMM_ISA_AVX2_H
+#pragma once
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd.h"
@@ -154,7 +153,7 @@ static inline void store16(uint16_t *p, __m128i h) { _mm_storeu_si128((void *)p,
 /* Two words hold the n numbers and zeros, without a read past them. */
 static inline __m128i load16_part(const uint16_t *p, int64_t n)
 {
-    const fmm_halves parts = fmm_load_halves(p, n);
+    const fmm_words parts = fmm_load_words(p, n);
     return _mm_set_epi64x((int64_t)parts.high, (int64_t)parts.low);
 }
 /* At most seven numbers, once at the end of a row. */
@@ -165,10 +164,8 @@ static inline void store16_part(uint16_t *p, __m128i h, int64_t n)
     for (int64_t k = 0; k < n; k++) p[k] = all[k];
 }
 
-#include "halves.inc"
+#include "bits16.inc"
 
 /* Of 16 registers, sums take 8, and the others hold what is loaded and the weights. */
 #define FMM_PANEL 8
-#endif
-
 #endif

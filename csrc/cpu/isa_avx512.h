@@ -5,8 +5,7 @@
  *
  * Every instruction takes a mask, so parts of vectors of any width are one load or store. Lanes
  * that are masked off are not touched in memory, even on a page that may not be read. */
-#ifndef FMM_ISA_AVX512_H
-#define FMM_ISA_AVX512_H
+#pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "simd.h"
@@ -168,10 +167,8 @@ static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
     _mm256_mask_storeu_epi16(p, mask16(n), h);
 }
 
-#include "halves.inc"
+#include "bits16.inc"
 
 /* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16
-#endif
-
 #endif

@@ -5,8 +5,7 @@
  *
  * NEON has no masks. Parts of vectors go through an array on the stack, which compilers turn to a
  * few loads: at most three numbers are left over. `make test-arm` runs the C tests on this set. */
-#ifndef FMM_ISA_NEON_H
-#define FMM_ISA_NEON_H
+#pragma once
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
 #include "simd.h"
@@ -119,7 +118,7 @@ static inline uint16x4_t load16(const uint16_t *p) { return vld1_u16(p); }
 static inline void store16(uint16_t *p, uint16x4_t h) { vst1_u16(p, h); }
 static inline uint16x4_t load16_part(const uint16_t *p, int64_t n)
 {
-    return vcreate_u16(fmm_load_halves(p, n).low);
+    return vcreate_u16(fmm_load_words(p, n).low);
 }
 static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 {
@@ -128,10 +127,8 @@ static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
     for (int64_t k = 0; k < n; k++) p[k] = all[k];
 }
 
-#include "halves.inc"
+#include "bits16.inc"
 
 /* Of 32 registers, sums take 16. */
 #define FMM_PANEL 16
-#endif
-
 #endif

@@ -3,8 +3,7 @@
  * A vector has one lane, so there are no parts of vectors: the part functions are named all over
  * the loops, but never reached. a b + c is rounded twice here and once in the other sets, so
  * results differ from theirs in the last bits, within the same bound. */
-#ifndef FMM_ISA_SCALAR_H
-#define FMM_ISA_SCALAR_H
+#pragma once
 
 #include "simd.h"
 
@@ -59,5 +58,3 @@ FMM_APART void bf16_store(uint16_t *p, float v) { *p = bf16_of(v); }
 
 /* Sums side by side hide the latency of additions here, too. */
 #define FMM_PANEL 8
-
-#endif

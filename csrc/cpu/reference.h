@@ -4,8 +4,7 @@
  * The kernels read a copy of a chunk's indices that was checked as a whole. Here each index is
  * checked where it is used, which needs no memory and lets single entries be skipped, so these
  * loops also serve the rows whose check failed. */
-#ifndef FMM_REFERENCE_H
-#define FMM_REFERENCE_H
+#pragma once
 
 #include "rows.h"
 #include "simd.h"
@@ -105,5 +104,3 @@ static inline int64_t edge_of(const fmm_csr *a, int64_t p)
                                                : ((const volatile int64_t *)a->eid)[p];
     return edge < 0 || edge >= a->nnz ? -1 : edge;
 }
-
-#endif

@@ -6,8 +6,8 @@
  * need no test per entry, and a chunk with an index out of range goes to the reference loops, which
  * skip such indices. Nothing is read or written outside.
  *
- * A copy lies on the stack of the thread that runs the chunk. One that is too long for it, as the
- * entries of a hub are, lies in the workspace, of which each takes the next part. */
+ * A copy lies on the stack of the thread that runs the chunk. A copy that is too long for the
+ * stack, as that of a hub is, takes the next part of the workspace. */
 #include "rows.h"
 
 #include <string.h>
@@ -66,7 +66,8 @@ static size_t room_for(const fmm_csr *a)
     return all <= LOCAL_BYTES ? 0 : (size_t)((all + all / 256) / 16 * 16 + 16);
 }
 
-/* Whether rows [first, last) have more entries in all than `most`; so they have where ptr falls. */
+/* Whether rows [first, last) have more entries in all than `most`. Where ptr falls the answer is
+ * yes, since the difference is unsigned. */
 static bool longer(const fmm_csr *a, int64_t first, int64_t last, int64_t most)
 {
     return (uint64_t)a->ptr[last] - (uint64_t)a->ptr[first] > (uint64_t)most;

@@ -3,8 +3,7 @@
  * Decomposition: a chunk is a run of whole rows with about equal rows + entries, found by binary
  * search on ptr[i] + i (the prefix sum that CSR already is). Chunks depend on the operands alone,
  * and each row is computed by one owner in one order, so the result does not depend on threads. */
-#ifndef FMM_ROWS_H
-#define FMM_ROWS_H
+#pragma once
 
 #include "../core/core.h"
 
@@ -71,5 +70,3 @@ static inline int64_t fmm_row_of(const fmm_csr *a, int64_t i, int64_t p)
     while (a->ptr[i + 1] <= p) i++;
     return i;
 }
-
-#endif

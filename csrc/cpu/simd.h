@@ -13,8 +13,7 @@
  * f32 and f64 of eight lanes and more load n = LANES too.
  * f16 and bf16 are uint16_t in memory and vf32 in registers. kernels.inc
  * compiles a room's loops with it. */
-#ifndef FMM_SIMD_H
-#define FMM_SIMD_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -104,13 +103,13 @@ static inline double f64_value(double f) { return f; }
 
 /* The n numbers of 16 bits at p, 0 < n < 8, in two words and zeros after them. Loads overlap
  * instead of reaching past the end; for n < 4 some number is taken twice to the same place. */
-typedef struct fmm_halves {
+typedef struct fmm_words {
     uint64_t low, high;
-} fmm_halves;
+} fmm_words;
 
-static inline fmm_halves fmm_load_halves(const uint16_t *p, int64_t n)
+static inline fmm_words fmm_load_words(const uint16_t *p, int64_t n)
 {
-    fmm_halves parts = {0, 0};
+    fmm_words parts = {0, 0};
     if (n >= 4) {
         memcpy(&parts.low, p, 8);
         memcpy(&parts.high, p + n - 4, 8);
@@ -163,6 +162,4 @@ static inline void fmm_sum4_pd(__m256d a, __m256d b, __m256d c, __m256d d, doubl
     const __m256d low = _mm256_permute2f128_pd(ab, cd, 0x20);
     _mm256_storeu_pd(out, _mm256_add_pd(low, _mm256_permute2f128_pd(ab, cd, 0x31)));
 }
-#endif
-
 #endif

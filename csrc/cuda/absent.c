@@ -47,7 +47,7 @@ NO_ROOM(fmm_cuda_compress_workspace, size_t, const fmm_exec *exec, const fmm_coo
         const fmm_coo_facts *facts, bool loops, bool identity)
 ABSENT(compress, fmm_cuda_compress, const fmm_exec *exec, const fmm_coo *a,
        const fmm_coo_facts *facts, bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-       int64_t *kept)
+       int64_t *others)
 NO_ROOM(fmm_cuda_transpose_workspace, size_t, const fmm_exec *exec, const fmm_csr *a)
 ABSENT(transpose, fmm_cuda_transpose, const fmm_exec *exec, const fmm_csr *a, int64_t *ptr,
        int32_t *idx, int32_t *eid, void *plan)

@@ -4,11 +4,8 @@
  *     edges.cuh      the matrix and the values of its entries
  *     launch.cuh     threads, blocks, devices and streams
  */
-#ifndef FMM_CUDA_COMMON_CUH
-#define FMM_CUDA_COMMON_CUH
+#pragma once
 
 #include "edges.cuh"
 #include "elements.cuh"
 #include "launch.cuh"
-
-#endif

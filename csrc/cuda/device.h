@@ -1,15 +1,11 @@
 /* What is asked of a CUDA device once, and then kept. */
-#ifndef FMM_CUDA_DEVICE_H
-#define FMM_CUDA_DEVICE_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "../core/core.h"
+
+FMM_C_BEGIN
 
 /* Multiprocessors of a device; 1 of a device that does not answer. */
 int fmm_cuda_processors(int device);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+FMM_C_END

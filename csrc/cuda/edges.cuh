@@ -12,8 +12,7 @@
  * Nothing here trusts what an array holds. A range is clamped, and so is an edge to read from; an
  * edge to write to that does not exist is skipped. No kernel leaves its arguments, whatever they
  * hold. */
-#ifndef FMM_CUDA_EDGES_CUH
-#define FMM_CUDA_EDGES_CUH
+#pragma once
 
 #include "elements.cuh"
 
@@ -153,5 +152,3 @@ static inline edge_view view_edges(const fmm_csr *a, const fmm_dense *val)
                      some ? (int)val->dtype : (int)FMM_F32,
                      a->nnz > INT32_MAX};
 }
-
-#endif

@@ -11,8 +11,7 @@
  *                         |              store: rounds once and writes past the caches
  *     memory     | T T T T T T T T |
  */
-#ifndef FMM_CUDA_ELEMENTS_CUH
-#define FMM_CUDA_ELEMENTS_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -185,5 +184,3 @@ static __device__ __forceinline__ void fetch_kept(const A *from, int64_t some, A
     for (int i = 0; i < N; i += EACH)
         unpack<A, EACH>(__ldcs(reinterpret_cast<const PACK(A, EACH) *>(from + i)), sums + i);
 }
-
-#endif

@@ -1,11 +1,8 @@
 /* What the choices of several rooms ask of a matrix. */
-#ifndef FMM_CUDA_HEURISTICS_H
-#define FMM_CUDA_HEURISTICS_H
+#pragma once
 
 #include "../core/core.h"
 
 /* Whether windows of the dense operand in shared memory are likely to pay: enough entries, in rows
  * that are even enough. */
 bool fmm_may_be_tiled(const fmm_csr *a);
-
-#endif

@@ -7,8 +7,7 @@
  *     cuda_bf16.cu    fmm_<room>_segments_bf16 /
  *
  * What they can take, and the bytes of workspace they need, depend on sizes alone. */
-#ifndef FMM_CUDA_KERNELS_H
-#define FMM_CUDA_KERNELS_H
+#pragma once
 
 #include "../core/core.h"
 
@@ -52,5 +51,3 @@ typedef fmm_status fmm_cuda_run(const fmm_exec *exec, const fmm_call *call);
                                                  [FMM_BF16] = fmm_##room##_segments_bf16};         \
         return of_dtype[(operand)->dtype](exec, call);                                             \
     }
-
-#endif

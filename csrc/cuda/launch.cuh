@@ -7,8 +7,7 @@
  *     first kernel     let_next_start() ....... its last blocks ....... end
  *     second kernel         prologue, reads of what was there before  | wait_for_previous() | rest
  */
-#ifndef FMM_CUDA_LAUNCH_CUH
-#define FMM_CUDA_LAUNCH_CUH
+#pragma once
 
 #include "../core/core.h"
 #include <cuda_runtime.h>
@@ -121,5 +120,3 @@ static void launch_early(int device, cudaStream_t stream, Kernel kernel, dim3 gr
     config.numAttrs = starts_early(device, kernel);
     cudaLaunchKernelEx(&config, kernel, args);
 }
-
-#endif

@@ -7,8 +7,7 @@
  *
  *     terms  ->  part[0]  -- every 512 terms -->  part[1]  -- every 512 of those -->  part[2]
  */
-#ifndef FMM_CUDA_REFERENCE_CUH
-#define FMM_CUDA_REFERENCE_CUH
+#pragma once
 
 #include "search.cuh"
 
@@ -42,5 +41,3 @@ static __device__ T *element(const fmm_dense &d, int64_t row, int64_t head, int6
 {
     return static_cast<T *>(d.data) + row * d.row_stride + head * d.head_stride + c;
 }
-
-#endif

@@ -6,8 +6,7 @@
  *     keys     0 0 1 1 1 3 3 4      the first that is at least 1: place 2
  *     ptr    0 4 4 9                entry 4 lies in row 2, since row 1 is empty
  */
-#ifndef FMM_CUDA_SEARCH_CUH
-#define FMM_CUDA_SEARCH_CUH
+#pragma once
 
 #include "common.cuh"
 
@@ -31,5 +30,3 @@ static __device__ __forceinline__ int64_t row_of(const csr_view &a, int64_t p)
 {
     return first_at_least(a.ptr + 1, 1, a.rows - 1, p + 1);
 }
-
-#endif

@@ -15,8 +15,7 @@
  *
  * The groups of a warp run the same loop, as often as the longest of them needs. So every shuffle
  * has all lanes, and entries behind a group's own end are column -1, which loads nothing. */
-#ifndef FMM_CUDA_SEGMENTS_CUH
-#define FMM_CUDA_SEGMENTS_CUH
+#pragma once
 
 #include "../matrix/cuda_plan.cuh"
 
@@ -333,5 +332,3 @@ static inline bool can_be_flat(const fmm_dense *d)
 {
     return d->heads == 1 || d->head_stride == d->feat;
 }
-
-#endif

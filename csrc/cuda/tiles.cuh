@@ -14,8 +14,7 @@
  * These two barriers for each stage guard the ring, and not the block's one barrier. A warp whose
  * rows have more entries in a window may lag behind by a window, and nobody waits at every window's
  * end. */
-#ifndef FMM_CUDA_TILES_CUH
-#define FMM_CUDA_TILES_CUH
+#pragma once
 
 #include <cuda_awbarrier_primitives.h>
 #include <cuda_pipeline_primitives.h>
@@ -185,5 +184,3 @@ static inline int tiles_rows(const fmm_exec *exec, int64_t count, int64_t strips
     }
     return best;
 }
-
-#endif

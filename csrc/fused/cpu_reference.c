@@ -133,13 +133,13 @@ typedef struct row_sums {
  * by score and value. The program runs on a tile of one. */
 static void weigh(const fmm_fusion *f, double s, double a, double w[3])
 {
-    edge_plan_f64 plan;
+    edge_program_f64 program;
     edge_space_f64 t;
     const double *result[3];
-    edge_prepare_f64(f, &plan);
+    edge_prepare_f64(f, &program);
     t.space[0][0] = s;
     t.space[1][0] = a;
-    edge_run_f64(&plan, 1, &t, result);
+    edge_run_f64(&program, 1, &t, result);
     for (int k = 0; k < (f->g ? 3 : 1); k++) w[k] = result[k][0];
 }
 

@@ -29,8 +29,7 @@
  * Five forms are compiled: the dot product with the message y or z, and the squared distance with
  * x - y, for edge functions that have direct code; RUN, the dot product with y for those that are
  * interpreted; and ANY, which branches on everything, the same way in every lane. */
-#ifndef FMM_CUDA_FUSED_CUH
-#define FMM_CUDA_FUSED_CUH
+#pragma once
 
 #include "cuda_edge.cuh"
 #include "../sddmm/cuda.cuh"
@@ -284,5 +283,3 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
         now = span_after(r);
     }
 }
-
-#endif

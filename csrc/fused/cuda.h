@@ -1,6 +1,5 @@
 /* What cuda_algorithms.c needs of the CUDA files of fused. */
-#ifndef FMM_FUSED_CUDA_H
-#define FMM_FUSED_CUDA_H
+#pragma once
 
 #include "../cuda/kernels.h"
 
@@ -13,5 +12,3 @@ FMM_C fmm_cuda_run fmm_fused_tiles_f32;
 FMM_CUDA_DECLARE(fmm_fused_back_to_back)
 FMM_CUDA_DECLARE(fmm_fused_cusparse)
 FMM_CUDA_DECLARE(fmm_fused_cublas)
-
-#endif

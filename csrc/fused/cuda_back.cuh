@@ -28,8 +28,7 @@
  * The third, ANY, takes every score, message, activation and program. It branches on them once for
  * each pack of channels, the same way in every lane; a message of x and y has no second operand on
  * the side where z would be. */
-#ifndef FMM_CUDA_FUSED_BACK_CUH
-#define FMM_CUDA_FUSED_BACK_CUH
+#pragma once
 
 #include "cuda.cuh"
 #include "cuda_pack.cuh"
@@ -274,5 +273,3 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
         }
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* How the gradients of fused `segments` are launched: which side a row gathers, which form of the
  * kernel (cuda_back.cuh) serves a call, how many lanes a row takes, and the joins of long rows. */
-#ifndef FMM_CUDA_FUSED_BACK_RUN_CUH
-#define FMM_CUDA_FUSED_BACK_RUN_CUH
+#pragma once
 
 #include "cuda_back.cuh"
 #include "cuda_run.cuh"
@@ -116,5 +115,3 @@ template <class T> static fmm_status fused_run(const fmm_exec *exec, const fmm_c
 {
     return fmm_fusion_of(call)->g ? back_run<T>(exec, call) : forward_run<T>(exec, call);
 }
-
-#endif

@@ -15,8 +15,7 @@
  *              EDGE_PROGRAM --> edge_run         in local memory, a step after the other
  *
  * What an operation computes stands in formulas.def, for the CPU, too. */
-#ifndef FMM_CUDA_FUSED_EDGE_CUH
-#define FMM_CUDA_FUSED_EDGE_CUH
+#pragma once
 
 #include <float.h>
 
@@ -324,5 +323,3 @@ template <class A> static __device__ __forceinline__ A score_slope(int score, A 
 #undef NUM
 #undef VALUE_CASE
 #undef GRADIENT_CASE
-
-#endif

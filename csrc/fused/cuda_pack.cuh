@@ -12,8 +12,7 @@
  * launch, so every lane branches alike, once for each pack. Terms are those of the definition,
  * added one by one: a gradient of distances collects x[i] - y[j] and not both of their sums, which
  * would cancel. */
-#ifndef FMM_CUDA_FUSED_PACK_CUH
-#define FMM_CUDA_FUSED_PACK_CUH
+#pragma once
 
 #include "cuda_edge.cuh"
 #include "../spmm/cuda_terms.cuh"
@@ -134,5 +133,3 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
         sum_s[v] += term[v];
     }
 }
-
-#endif

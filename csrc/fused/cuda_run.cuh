@@ -8,8 +8,7 @@
  *     sqdist    x - y     direct           SQDIST_SUB
  *     all others, an activation, max or min: ANY_FORM
  */
-#ifndef FMM_CUDA_FUSED_RUN_CUH
-#define FMM_CUDA_FUSED_RUN_CUH
+#pragma once
 
 #include "cuda.cuh"
 
@@ -118,5 +117,3 @@ template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm
     choose_group(exec, s, fused_vec(f));
     return cuda_leave("fused", exec, before);
 }
-
-#endif

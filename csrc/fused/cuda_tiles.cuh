@@ -29,8 +29,7 @@
  * A row has an order of addition that depends on the matrix and, through the groups that share a
  * row, on the number of multiprocessors. Before an accumulator has more than CHAIN terms, the
  * groups' sums meet in a fixed tree and are added to out. */
-#ifndef FMM_CUDA_FUSED_TILES_CUH
-#define FMM_CUDA_FUSED_TILES_CUH
+#pragma once
 
 #include "cuda_edge.cuh"
 #include "../sddmm/cuda.cuh"
@@ -245,5 +244,3 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     flush(true);
 #endif
 }
-
-#endif

@@ -153,10 +153,10 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
             "fused: kept is for gradients of dot and scale without activation on the CPU, of at "
             "most %" PRId64 " features",
             most);
-    REQUIRE(f->kept->rows == a->nnz && f->kept->heads == f->x->heads && f->kept->feat == 2 &&
-                f->kept->dtype == dtype,
-            FMM_INVALID_ARGUMENT, "fused: kept should be %s [%" PRId64 ", %" PRId64 ", 2]",
-            fmm_dtype_name(dtype), a->nnz, f->x->heads);
+    REQUIRE(f->kept->rows == a->nnz && f->kept->heads == f->x->heads &&
+                f->kept->feat == FMM_KEPT_EACH && f->kept->dtype == dtype,
+            FMM_INVALID_ARGUMENT, "fused: kept should be %s [%" PRId64 ", %" PRId64 ", %d]",
+            fmm_dtype_name(dtype), a->nnz, f->x->heads, FMM_KEPT_EACH);
     return FMM_OK;
 }
 

@@ -4,9 +4,14 @@
 #include <string.h>
 
 /* Tensors ptr, idx, eid, plan, val, x, y, z, [g, [kept,]] program, then numbers score, message,
- * activation and either reduce or `wanted`, then algorithm and rows_are. Wanted are out (1), out2
- * (2) and of the row pass kept (4), of the column pass the sum of both in out (4). */
+ * activation and either reduce or `wanted`, then algorithm and rows_are. */
 enum { VAL = 4, X, Y, Z, G, KEPT };
+enum {
+    FMM_WANT_OUT = 1,
+    FMM_WANT_OUT2 = 2,
+    FMM_WANT_KEPT = 4, /* of the row pass */
+    FMM_WANT_SUM = 4,  /* of the column pass: out and out2 in one, which is out */
+};
 
 /* The program [n, 5] float64 on the CPU, whatever the device of the others. */
 static bool take_program(frame *f, int k, fmm_fusion *fusion, fmm_edge_step *steps)
@@ -101,13 +106,14 @@ static bool take_kept(frame *f, operands *o, bool rows, bool wanted, tensor *t)
     tensor given;
     if (!rows) {
         if (!frame_take(f, KEPT, "kept", &given)) return false;
-        if (given.dim < 2) return true; /* of no edges it has none, and is there */
+        /* Absent, since that of a matrix without edges has 2 dimensions or 3. */
+        if (given.dim < 2) return true;
         o->fusion.kept = &o->kept;
         return frame_dense(f, KEPT, "kept", &o->kept, NULL);
     }
     if (wanted) o->fusion.kept = &o->kept;
     return frame_result_if(f, wanted, o->x_given.dim, frame_sums(o->x.dtype), o->a.nnz, o->x.heads,
-                           2, t, &o->kept);
+                           FMM_KEPT_EACH, t, &o->kept);
 }
 
 /* Both passes: out and out2 where wanted, else a tensor without elements; the row pass also kept.
@@ -123,9 +129,11 @@ static bool backward(frame *f, const StableIValue *number, tensor *out, fmm_pass
     const int64_t count[2] = {o.a.rows, rows ? o.a.nnz : o.a.rows};
     for (int k = 0; k < 2; k++)
         if (!allocate(f, &o, wanted >> k & 1, count[k], feat[k], &out[k], &view[k])) return false;
-    o.fusion.out = wanted & 1 ? &view[0] : NULL;
-    o.fusion.out2 = wanted & 2 ? &view[1] : !rows && wanted & 4 ? &view[0] : NULL;
-    return take_kept(f, &o, rows, wanted & 4, &out[2]) && compute(f, &o, &number[4]);
+    o.fusion.out = wanted & FMM_WANT_OUT ? &view[0] : NULL;
+    o.fusion.out2 = wanted & FMM_WANT_OUT2           ? &view[1]
+                    : !rows && wanted & FMM_WANT_SUM ? &view[0]
+                                                     : NULL;
+    return take_kept(f, &o, rows, wanted & FMM_WANT_KEPT, &out[2]) && compute(f, &o, &number[4]);
 }
 
 FMM_KERNEL(rows_pass, 10, 3) { return backward(f, number, out, FMM_ROWS); }
@@ -167,7 +175,8 @@ const fmm_torch_operator fmm_torch_fused[] = {
     FMM_NUMBER(FMM_MESSAGE_MAX), FMM_NUMBER(FMM_MESSAGE_MIN), FMM_NUMBER(FMM_ACT_NONE),
     FMM_NUMBER(FMM_ACT_RELU), FMM_NUMBER(FMM_ACT_LEAKY_RELU), FMM_NUMBER(FMM_ACT_SIGMOID),
     FMM_NUMBER(FMM_ACT_TANH), FMM_NUMBER(FMM_EDGE_REGISTERS), FMM_NUMBER(FMM_EDGE_STEPS),
-    FMM_NUMBER(FMM_KEPT_FEAT),
+    FMM_NUMBER(FMM_KEPT_FEAT), FMM_NUMBER(FMM_KEPT_EACH), FMM_NUMBER(FMM_WANT_OUT),
+    FMM_NUMBER(FMM_WANT_OUT2), FMM_NUMBER(FMM_WANT_KEPT), FMM_NUMBER(FMM_WANT_SUM),
     /* clang-format on */
     {0},
 };

@@ -20,9 +20,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The functions between these two are C's, in a file of C++ or CUDA too. */
 #ifdef __cplusplus
-extern "C" {
+#define FMM_C_BEGIN extern "C" {
+#define FMM_C_END }
+#else
+#define FMM_C_BEGIN
+#define FMM_C_END
 #endif
+
+FMM_C_BEGIN
 
 #define FMM_API __attribute__((visibility("default")))
 #define FMM_VERSION "0.1.0"
@@ -176,9 +183,7 @@ FMM_API const char *fmm_number(int k, double *value);
  * wrong. */
 FMM_API const char *fmm_torch_register(void);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 
 #include "fusedmm_attention.h"
 #include "fusedmm_fused.h"

@@ -4,9 +4,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* Graph attention, a softmax over each row's entries:
  *     logit[p,h] = scale * < q[i,h,:], k[j,h,:] > + bias[e,h]             DOT
@@ -65,7 +63,5 @@ FMM_API fmm_status fmm_attend(const fmm_exec *exec, const fmm_csr *a, const fmm_
 FMM_API fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a,
                                         const fmm_attention *call, int algorithm, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

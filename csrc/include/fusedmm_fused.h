@@ -4,9 +4,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* The parts of fmm_fused. With i the row and j = idx[p] the column of entry p, per head:
  *
@@ -82,13 +80,12 @@ typedef void fmm_edge_function(int64_t n, const double *s, const double *a, doub
  * COLS, on the transpose of A (a is the transpose, x still belongs to A's rows): out is the
  * gradient of y, out2 that of z (SCALE).
  * On the CPU a DOT of at most FMM_KEPT_FEAT features with SCALE and no activation may trade memory
- * for time: with kept, [nnz, heads, 2] in f32 (f64 for f64), ROWS leaves w and dL/ds of each edge
- * there, and COLS takes them instead of computing them; out2 == out then gets the sum of both
- * gradients.
- * MIRRORED, on A, for such a fusion on the CPU of one x that is y and z too, where A and its
- * transpose have the same ptr and idx: out is the sum of the three gradients, val_t the values in
- * the order of the transpose. */
-enum { FMM_KEPT_FEAT = 1024 };
+ * for time: with kept, [nnz, heads, FMM_KEPT_EACH] in f32 (f64 for f64), ROWS leaves w and dL/ds of
+ * each edge there, and COLS takes them instead of computing them; out2 == out then gets the sum of
+ * both gradients. MIRRORED, on A, for such a fusion on the CPU of one x that is y and z too, where
+ * A and its transpose have the same ptr and idx: out is the sum of the three gradients, val_t the
+ * values in the order of the transpose. */
+enum { FMM_KEPT_FEAT = 1024, FMM_KEPT_EACH = 2 };
 typedef enum fmm_pass { FMM_FORWARD, FMM_ROWS, FMM_COLS, FMM_MIRRORED } fmm_pass;
 typedef struct fmm_fusion {
     fmm_pass pass;
@@ -119,7 +116,5 @@ FMM_API fmm_status fmm_fused(const fmm_exec *exec, const fmm_csr *a, const fmm_f
 FMM_API fmm_status fmm_fused_workspace(const fmm_exec *exec, const fmm_csr *a,
                                        const fmm_fusion *fusion, int algorithm, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* A plug-in is a shared library with one FMM_PLUGIN { host->add(...); return FMM_OK; }, which
  * exports two symbols; fusedmm.load_algorithms loads it (docs/plugins.md). The host's functions
@@ -29,7 +27,5 @@ typedef struct fmm_host {
     fmm_status fmm_plugin(const fmm_host *host)
 FMM_API const fmm_host *fmm_plugin_host(void);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

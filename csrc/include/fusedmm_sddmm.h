@@ -5,9 +5,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* a is [rows, heads, feat], b [cols, heads, feat], e [nnz, heads, 1]. val is [nnz, heads or 1, 1],
  * or absent, which counts as ones. */
@@ -18,7 +16,5 @@ FMM_API fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, c
                                        const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
                                        int algorithm, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

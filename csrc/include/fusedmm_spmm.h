@@ -5,9 +5,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* y is [rows, heads, feat], x [cols, heads, feat]. val is [nnz, heads or 1, 1], or absent, which
  * counts as ones. */
@@ -18,7 +16,5 @@ FMM_API fmm_status fmm_spmm_workspace(const fmm_exec *exec, const fmm_csr *a, co
                                       const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce,
                                       int algorithm, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

@@ -16,9 +16,7 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 typedef enum fmm_format {
     FMM_FORMAT_CSR,
@@ -70,7 +68,5 @@ static inline const fmm_spmv_operands *fmm_spmv_of(const fmm_call *call)
     return (const fmm_spmv_operands *)call->own;
 }
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif

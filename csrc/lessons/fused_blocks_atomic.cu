@@ -94,5 +94,4 @@ static const char about[] = "blocks of B positions of a dense row, added atomica
 static const char source[] = "a first translation of FusedMM, Rahman et al., IPDPS 2021";
 
 #define ENTRY(b) lesson("blocks_atomic:" #b, about, source, run<b>, supports<b>, NULL, false)
-extern fmm_algorithm fused_blocks_atomic[];
 fmm_algorithm fused_blocks_atomic[] = {ENTRY(32), ENTRY(64), ENTRY(128), ENTRY(256), {}};

@@ -105,7 +105,6 @@ static bool supports(const fmm_call *call)
     return lesson_fused_supports(call) && widest(call) <= 8 * WARP;
 }
 
-extern fmm_algorithm fused_row_vector[];
 fmm_algorithm fused_row_vector[] = {
     lesson("row_vector", "a warp per row: the scores of 32 entries, then their sum",
            "after Bell and Garland, SC 2009", run, supports),

@@ -11,8 +11,7 @@
  * deterministic, save blocks_atomic and gather_wall, which add by them.
  *
  * Nothing here trusts the content of an array: an entry whose column lies outside is skipped. */
-#ifndef FMM_LESSON_CUH
-#define FMM_LESSON_CUH
+#pragma once
 
 #include "../cuda/common.cuh"
 
@@ -209,5 +208,3 @@ static inline fmm_algorithm lesson(const char *name, const char *about, const ch
 {
     return fmm_algorithm{0, name, about, source, deterministic, guard, workspace, run};
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  *     entry (i, j)    score = < x[i], y[j] >    weight_of(score, value)    out[i] += weight z[j]
  *                     the lesson's own          here                       the lesson's own */
-#ifndef FMM_LESSON_FUSED_CUH
-#define FMM_LESSON_FUSED_CUH
+#pragma once
 
 #include "../fused/cuda_edge.cuh"
 #include "lesson.cuh"
@@ -71,5 +70,3 @@ static fmm_status run_fused(const fmm_exec *exec, const fmm_call *call, Launch l
     return run_lesson("fused", exec, fmm_fusion_of(call)->x->dtype,
                       [&](auto t) { launch(fused_of(call, t)); });
 }
-
-#endif

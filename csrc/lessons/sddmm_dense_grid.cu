@@ -29,7 +29,6 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call)
     });
 }
 
-extern fmm_algorithm sddmm_dense_grid[];
 fmm_algorithm sddmm_dense_grid[] = {
     lesson("dense_grid", "a thread per position of a dense row, most of which have no entry",
            "translation of a dense kernel", run),

@@ -48,7 +48,6 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call)
     });
 }
 
-extern fmm_algorithm sddmm_dynamic[];
 fmm_algorithm sddmm_dynamic[] = {
     lesson("dynamic", "a thread per row launches a grid for its entries",
            "CUDA's dynamic parallelism", run),

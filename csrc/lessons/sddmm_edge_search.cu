@@ -70,7 +70,6 @@ static fmm_status run_shared(const fmm_exec *exec, const fmm_call *call)
 static const char about[] = "a thread per entry, its row found by bisection";
 static const char source[] = "baseline of Nisa et al., HiPC 2018";
 
-extern fmm_algorithm sddmm_edge_search[];
 fmm_algorithm sddmm_edge_search[] = {
     lesson("edge_search:64", about, source, run<64>),
     lesson("edge_search:128", about, source, run<128>),

@@ -152,7 +152,6 @@ static fmm_status run_padded(const fmm_exec *exec, const fmm_call *call)
 
 static const char source[] = "blocking as in Nisa et al., HiPC 2018";
 
-extern fmm_algorithm sddmm_row_blocks[];
 fmm_algorithm sddmm_row_blocks[] = {
     lesson("row_blocks", "whole blocks per row, counted, scanned and searched on the GPU", source,
            run_blocks, lesson_supports, scan_bytes),

@@ -75,7 +75,6 @@ static fmm_status run_auto(const fmm_exec *exec, const fmm_call *call)
 static const char about[] = "NT threads per row share out the columns";
 static const char source[] = "after Bell and Garland, SC 2009";
 
-extern fmm_algorithm sddmm_row_vector[];
 fmm_algorithm sddmm_row_vector[] = {
     lesson("row_vector:4", about, source, run<4>),
     lesson("row_vector:8", about, source, run<8>),

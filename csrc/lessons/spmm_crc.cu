@@ -60,7 +60,6 @@ template <int C> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
 static const char merged[] = "as crc, a warp covers C tiles of 32 columns";
 static const char source[] = "GE-SpMM, Huang et al., SC 2020";
 
-extern fmm_algorithm spmm_crc[];
 fmm_algorithm spmm_crc[] = {
     lesson("crc", "a warp per row and 32 columns, its entries cached in shared memory", source,
            run<1>),

@@ -198,7 +198,6 @@ static fmm_algorithm wall(const char *name, lesson_run *run)
 }
 
 /* Which of them is least depends on the width of the rows: all are tried. */
-extern fmm_algorithm spmm_gather_wall[];
 fmm_algorithm spmm_gather_wall[] = {
     wall("gather_wall:1x4", run<1, 4>),
     wall("gather_wall:1x8", run<1, 8>),

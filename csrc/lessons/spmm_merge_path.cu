@@ -124,7 +124,6 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call)
     });
 }
 
-extern fmm_algorithm spmm_merge_path[];
 fmm_algorithm spmm_merge_path[] = {
     lesson("merge_path",
            "equal pieces of row ends and entries, open rows carried to a second kernel",

@@ -43,7 +43,6 @@ template <int LANES> static fmm_status run(const fmm_exec *exec, const fmm_call 
 
 static const char source[] = "Bell and Garland, SC 2009";
 
-extern fmm_algorithm spmm_multi_spmv[];
 fmm_algorithm spmm_multi_spmv[] = {
     lesson("multi_spmv_scalar", "a thread per row and column", source, run<1>),
     lesson("multi_spmv_vector", "a warp per row and column", source, run<WARP>),

@@ -49,7 +49,6 @@ template <int H> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
 static const char about[] = "a warp per row and 32 columns, entries by shuffle, H rows per block";
 static const char source[] = "Yang et al., Euro-Par 2018";
 
-extern fmm_algorithm spmm_row_split[];
 fmm_algorithm spmm_row_split[] = {
     lesson("row_split:4", about, source, run<4>),
     lesson("row_split:16", about, source, run<16>),

@@ -101,7 +101,6 @@ static bool supports(const fmm_call *call)
     return lesson_supports(call) && in_loads(call->x) && in_loads(call->y);
 }
 
-extern fmm_algorithm spmm_row_vector[];
 fmm_algorithm spmm_row_vector[] = {
     lesson("row_vector", "a group of lanes per row, 16-byte loads, entries fetched ahead",
            "Sputnik, Gale et al., SC 2020", run, supports),

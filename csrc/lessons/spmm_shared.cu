@@ -53,7 +53,6 @@ static const char about[] = "entries staged in shared memory, blocks of B column
 static const char swapped[] = "as shared:B, all rows of a column tile before the next tile";
 static const char source[] = "after Yang et al., Euro-Par 2018";
 
-extern fmm_algorithm spmm_shared[];
 fmm_algorithm spmm_shared[] = {
     lesson("shared:32", about, source, run<32, false>),
     lesson("shared:128", about, source, run<128, false>),

@@ -44,7 +44,6 @@ template <int B> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
 static const char about[] = "one thread per output element, blocks of B columns of one row";
 static const char source[] = "baseline of Yang et al., Euro-Par 2018";
 
-extern fmm_algorithm spmm_thread_per_output[];
 fmm_algorithm spmm_thread_per_output[] = {
     lesson("thread_per_output:32", about, source, run<32>),
     lesson("thread_per_output:64", about, source, run<64>),

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FEW_NUMBERS = 32768 }; /* up to which one thread divides before others have woken */
+enum { FEW_NUMBERS = 32768 }; /* one thread divides fewer before others have woken */
 
 typedef struct placed {
     int32_t row, number;
@@ -69,7 +69,7 @@ static void sum_up(int64_t groups, int64_t *begin)
     for (int64_t g = 0; g < groups; g++) begin[g + 1] += begin[g];
 }
 
-/* Where groups begin, after a walk has moved each beginning to its group's end. */
+/* Makes begin[g] again where group g begins, after a walk has moved it to the group's end. */
 static void step_back(int64_t groups, int64_t *begin)
 {
     if (groups) memmove(begin + 1, begin, (size_t)groups * sizeof *begin);
@@ -97,14 +97,14 @@ static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
 
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-                        int64_t *kept)
+                        int64_t *others)
 {
     const bool identity = !loops && !eid;
     TRY(fmm_check_sizes("compress", a->rows, a->cols, a->nnz));
     TRY(fmm_check_workspace("compress", exec,
                             fmm_compress_workspace(exec, a, facts, loops, identity)));
     if (exec->device == FMM_CUDA)
-        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, plan, kept);
+        return fmm_cuda_compress(exec, a, facts, loops, ptr, idx, eid, plan, others);
     memset(ptr, 0, bounds_bytes(a->rows));
     if (identity) return compress_sorted(a, ptr, idx), FMM_OK;
     int64_t *end = exec->workspace;
@@ -125,11 +125,11 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
     for (int64_t p = 0; p < a->nnz; p++) {
         const int64_t r = a->places[p].row, c = a->places[p].col;
         if (loops && r == c) continue;
-        if (kept) kept[number] = p;
+        if (others) others[number] = p;
         by_col[end[c]++] = (placed){.row = (int32_t)r, .number = (int32_t)number++};
     }
-    /* As on CUDA: zeros where nothing was kept. */
-    if (kept) memset(kept + number, 0, (size_t)(a->nnz - number) * sizeof *kept);
+    /* As on CUDA, zeros follow the numbers. */
+    if (others) memset(others + number, 0, (size_t)(a->nnz - number) * sizeof *others);
     for (int64_t c = 0, q = 0; c < a->cols; c++)
         for (; q < end[c]; q++) {
             const int64_t p = ptr[by_col[q].row]++;
@@ -189,8 +189,9 @@ fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, i
     return FMM_OK;
 }
 
-/* The arithmetic of a product of two vectors rsqrt(d) at the entries, and so its bits. Of content
- * that was changed behind the check nothing is believed: what is outside counts as nothing. */
+/* A weight is the product of one number for its row and one for its column, rounded once, so its
+ * bits are those of torch's product. ptr and idx may have changed since they were checked, so each
+ * is checked again here, and an entry outside gets 0. */
 fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here)
 {
     TRY(fmm_check_sizes("normalize", a->rows, a->cols, a->nnz));
@@ -246,7 +247,7 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
             "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
             fmm_dtype_name(g->dtype), g->rows, rows);
     const int64_t numbers = rows * g->heads * g->feat;
-    if (!numbers) return FMM_OK; /* of whatever heads */
+    if (!numbers) return FMM_OK; /* there may be no heads */
     if (exec->device == FMM_CUDA) return fmm_cuda_mean_back(exec, ptr, g, out);
     mean_task task = {.ptr = ptr, .g = g, .out = out};
     if (numbers < FEW_NUMBERS)

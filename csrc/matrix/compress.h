@@ -1,13 +1,14 @@
 /* Coordinates to a CSR, a CSR to its transpose, the weights of a graph convolution and the gradient
- * of a mean; see compress.c. Internal: what a step with a graph of its own asks of the library, a
- * call for each. */
-#ifndef FMM_COMPRESS_H
-#define FMM_COMPRESS_H
+ * of a mean; see compress.c. These functions are internal: a training step that makes a graph of
+ * its own needs one call of each. */
+#pragma once
 
 #include "../core/core.h"
 
-/* Whether sizes, and loops beside the entries, are what int32 counts: what all of these ask first.
- */
+FMM_C_BEGIN
+
+/* Fails where int32 does not count the sizes, or the entries with a loop for each node. All
+ * functions below call it first. */
 fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz);
 
 typedef struct fmm_place {
@@ -35,22 +36,22 @@ enum { FMM_COO_CHECK_BYTES = 1 << 14 };
 fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
 /* On CUDA the check in two parts: one that leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers
- * in device memory, and one that waits for them and fails where "a coordinate is outside". */
+ * in device memory, and one that waits for them and fails where a coordinate is outside. */
 enum { FMM_COO_LINE = 2 };
 int64_t fmm_cuda_coo_lines(int64_t nnz);
 fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
 fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
                                    fmm_coo_facts *facts);
 
-/* ptr [rows + 1], idx and eid [entries] of what fmm_coo_check found; on CUDA, of what nobody
- * checked too, with no facts. With `loops` the self loops are left out, the other entries are
- * numbered anew (kept, where given, [nnz], says in its first nnz - facts.loops which those are),
- * and min(rows, cols) loops follow, each the last of its row. eid may be absent where the entries
- * are sorted and loops stay: it is the identity. plan, of fmm_plan_bytes, is made with it on CUDA.
- */
+/* Makes ptr [rows + 1], idx and eid [entries] of coordinates that fmm_coo_check has checked. On
+ * CUDA they may be unchecked, and facts are then zeros. With `loops` the self loops are left out,
+ * the other entries are numbered anew, and min(rows, cols) loops follow, each the last of its row.
+ * others, [nnz] where given, then begins with the old numbers of the nnz - facts.loops other
+ * entries. eid may be NULL where it would be the identity: the entries are sorted, and `loops` is
+ * false. On CUDA plan, of fmm_plan_bytes, is made too. */
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-                        int64_t *kept);
+                        int64_t *others);
 size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                               bool loops, bool identity);
 
@@ -72,7 +73,7 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
 fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                              bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
-                             int64_t *kept);
+                             int64_t *others);
 size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
                                    const fmm_coo_facts *facts, bool loops, bool identity);
 fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
@@ -82,4 +83,4 @@ fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val
 fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr, const fmm_dense *g,
                               float *out);
 
-#endif
+FMM_C_END

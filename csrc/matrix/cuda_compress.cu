@@ -146,10 +146,11 @@ static int64_t entries_of(const fmm_coo *a, const fmm_coo_facts *f, bool loops)
     return loops ? a->nnz - f->loops + smaller(a->rows, a->cols) : a->nnz;
 }
 
-/* Steps that follow each other in time share memory: */
+/* Steps that follow each other in time share memory. */
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* What CUB needs depends on the card. Where it cannot say so now, its call will. */
+/* What CUB needs depends on the card. Where the card cannot be asked, the sort itself will fail and
+ * say why. */
 extern "C" size_t fmm_cuda_compress_workspace(const fmm_exec *exec, const fmm_coo *a,
                                               const fmm_coo_facts *f, bool loops, bool identity)
 {
@@ -208,17 +209,17 @@ static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t
  * makes the plan too; many go through CUB's sorts. */
 extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
                                         const fmm_coo_facts *f, bool loops, int64_t *ptr,
-                                        int32_t *idx, int32_t *eid, void *plan, int64_t *kept)
+                                        int32_t *idx, int32_t *eid, void *plan, int64_t *others)
 {
     int before;
     const cudaStream_t stream = stream_of(exec);
     const int64_t n = entries_of(a, f, loops);
-    const coordinates c = {*a, kept, loops ? a->nnz - f->loops : a->nnz, n};
+    const coordinates c = {*a, others, loops ? a->nnz - f->loops : a->nnz, n};
     /* What the plan is made for. */
     const fmm_csr made = {a->rows, a->cols, n, ptr, idx};
     cudaError_t said = cudaSuccess;
     TRY(cuda_enter("compress", exec, &before));
-    if (kept) said = select_others(exec, a, kept);
+    if (others) said = select_others(exec, a, others);
     if (!eid) {
         find_groups<<<blocks_for(a->rows + 1), BLOCK, 0, stream>>>(a->row, a->row_stride, n,
                                                                    a->rows, ptr);

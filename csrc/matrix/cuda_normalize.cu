@@ -6,10 +6,7 @@
  *
  * Each output has one owner and one product, so the bits are the same every time. */
 #include "../cuda/search.cuh"
-
-extern "C" {
 #include "compress.h"
-}
 
 /* ---- the weights of a graph convolution ---- */
 

@@ -16,8 +16,7 @@
  * has asked it cuts the plan behind its last segment, and calls take room for no more partial sums.
  * A plan that was never made, or made for another matrix, gives wrong results, but nothing read
  * from it is used before it is clamped. */
-#ifndef FMM_CUDA_PLAN_CUH
-#define FMM_CUDA_PLAN_CUH
+#pragma once
 
 #include "../cuda/common.cuh"
 #include <stddef.h>
@@ -153,5 +152,3 @@ static inline plan_view plan_for_call(const fmm_exec *exec, const fmm_csr *a)
     plan_build(stream_of(exec), a, at, at + plan_padded((int64_t)plan_size(a->rows, a->nnz)));
     return view_plan(at, a->rows, a->nnz, plan_slots(a));
 }
-
-#endif

@@ -10,8 +10,7 @@
  *
  * `lines` has a line for each class, and one for the pieces of long rows. ptr is read through the
  * caches, not past them, since the launch of cuda_sort.cu has just written it. */
-#ifndef FMM_CUDA_PLAN_STEPS_CUH
-#define FMM_CUDA_PLAN_STEPS_CUH
+#pragma once
 
 #include "cuda_plan.cuh"
 
@@ -232,5 +231,3 @@ static __device__ void place_rows(const rows_view &v, const plan_view &p)
         __syncwarp();
     }
 }
-
-#endif

@@ -130,8 +130,9 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
 
 /* ---- what is sorted ---- */
 
-/* A thread's entries, or rows: `first` and every `step` from there, EACH of them, which are all.
- * Searches for them go side by side, since each waits for its loads. */
+/* A thread's entries, or rows: `first` and every step-th from there. EACH of them are enough for
+ * all threads to cover all. The searches for them run side by side, since each waits for its loads.
+ */
 struct share {
     int first, step;
 };

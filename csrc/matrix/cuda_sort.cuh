@@ -7,14 +7,10 @@
  *     entry k      0 .. others - 1                others .. total - 1
  *     stands for   coordinate k, or selected[k]   the loop of node k - others
  */
-#ifndef FMM_CUDA_ARRANGE_CUH
-#define FMM_CUDA_ARRANGE_CUH
+#pragma once
 
 #include "../cuda/search.cuh"
-
-extern "C" {
 #include "compress.h"
-}
 
 struct coordinates {
     fmm_coo a;
@@ -71,5 +67,3 @@ void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int3
                   int32_t *eid, void *plan);
 void arrange_columns(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
                      int32_t *eid, void *plan);
-
-#endif

@@ -36,7 +36,7 @@ FMM_KERNEL(plan, 2, 1)
            (!out->numel || frame_try(f, fmm_plan(&f->exec, &a, out->data)));
 }
 
-/* Coordinate k as torch has it: a vector of int64, any stride. */
+/* Takes input k, one coordinate of each entry: a vector of int64 of any stride. */
 static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
 {
     if (!frame_take(f, k, name, t)) return false;
@@ -45,13 +45,14 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
     return true;
 }
 
-enum { NO_CHECK, CHECK, DEFERRED };
+enum { FMM_CHECK_NONE, FMM_CHECK_NOW, FMM_CHECK_DEFERRED };
 
-/* Finds the facts of coordinates as far as that is wanted, and where they are needed. */
+/* Finds the facts of coordinates: on the CPU always, since the loops need them, on CUDA if `check`
+ * asks for it. */
 static bool find_facts(frame *f, fmm_coo *a, int check, fmm_coo_facts *facts)
 {
     const bool cpu = f->exec.device == FMM_CPU;
-    if (!cpu && check != CHECK) return true;
+    if (!cpu && check != FMM_CHECK_NOW) return true;
     const size_t places = (size_t)a->nnz * sizeof *a->places;
     if (!frame_workspace(f, cpu ? places : FMM_COO_CHECK_BYTES)) return false;
     if (cpu) a->places = f->exec.workspace;
@@ -71,7 +72,8 @@ FMM_KERNEL(compress, 2, 5)
     const bool loops = number[2] != 0;
     int check = frame_int(number[3]);
     if (!take_coordinates(f, 0, "row", &row) || !take_coordinates(f, 1, "col", &col)) return false;
-    if (check < NO_CHECK || check > DEFERRED) return frame_fail(f, "check must be 0, 1 or 2");
+    if (check < FMM_CHECK_NONE || check > FMM_CHECK_DEFERRED)
+        return frame_fail(f, "check must be 0, 1 or 2");
     if (row.numel != col.numel)
         return frame_fail(f, "row has %" PRId64 " elements and col %" PRId64, row.numel, col.numel);
     fmm_coo a = {.rows = (int64_t)number[0],
@@ -81,14 +83,15 @@ FMM_KERNEL(compress, 2, 5)
                  .col = col.data,
                  .row_stride = row.stride[0],
                  .col_stride = col.stride[0]};
-    if (loops && check == DEFERRED) check = CHECK; /* how many stay decides the sizes */
+    if (loops && check == FMM_CHECK_DEFERRED)
+        check = FMM_CHECK_NOW; /* how many stay decides the sizes */
     if (!frame_try(f, fmm_check_sizes("compress", a.rows, a.cols, a.nnz)) ||
         !find_facts(f, &a, check, &facts))
         return false;
     const int64_t nodes = a.rows < a.cols ? a.rows : a.cols, stay = a.nnz - facts.loops;
     const int64_t entries = loops ? stay + nodes : a.nnz;
     const bool identity = !loops && facts.sorted;
-    const bool deferred = check == DEFERRED && f->exec.device == FMM_CUDA;
+    const bool deferred = check == FMM_CHECK_DEFERRED && f->exec.device == FMM_CUDA;
     const int64_t others = loops && facts.loops ? a.nnz
                            : deferred           ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
                                                 : 0;
@@ -182,7 +185,7 @@ const fmm_torch_operator fmm_torch_csr[] = {
     FMM_NUMBER(FMM_ROWS_UNEVEN), FMM_NUMBER(FMM_ROWS_NEITHER), FMM_NUMBER(FMM_PLAN_USED),
     FMM_NUMBER(FMM_TILED_SHARE), FMM_NUMBER(FMM_TILED_ROWS), FMM_NUMBER(FMM_TILED_COLS),
     FMM_NUMBER(FMM_CSR_PTR_FIRST), FMM_NUMBER(FMM_CSR_PTR_FALLS), FMM_NUMBER(FMM_CSR_PTR_LAST),
-    FMM_NUMBER(FMM_CSR_IDX),
+    FMM_NUMBER(FMM_CSR_IDX), FMM_NUMBER(FMM_CHECK_DEFERRED),
     /* clang-format on */
     {0},
 };

@@ -24,8 +24,7 @@
  * A row that is wider than the group's tile is taken tile by tile (WIDE), and then a's slice is
  * read again for each batch, from L1. No accumulator adds more than 512 terms: after CHAIN of them
  * it is added to a second one. */
-#ifndef FMM_CUDA_SDDMM_CUH
-#define FMM_CUDA_SDDMM_CUH
+#pragma once
 
 #include "../cuda/segments.cuh"
 #include "cuda.h"
@@ -301,5 +300,3 @@ template <class T> static fmm_status sddmm_run(const fmm_exec *exec, const fmm_c
     choose_lanes(exec, s, packs ? full : 1);
     return cuda_leave("sddmm", exec, before);
 }
-
-#endif

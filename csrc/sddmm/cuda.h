@@ -1,6 +1,5 @@
 /* What cuda_algorithms.c needs of the CUDA files of SDDMM. */
-#ifndef FMM_SDDMM_CUDA_H
-#define FMM_SDDMM_CUDA_H
+#pragma once
 
 #include "../cuda/kernels.h"
 
@@ -8,5 +7,3 @@ FMM_SEGMENTS_DECLARE(sddmm)
 
 FMM_C bool fmm_sddmm_tiles_supports(const fmm_call *call);
 FMM_C fmm_cuda_run fmm_sddmm_tiles_f32;
-
-#endif

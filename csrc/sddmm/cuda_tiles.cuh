@@ -20,8 +20,7 @@
  * What no window took, because columns do not rise or lie outside the matrix, is computed at the
  * end from global memory: right for any content, fast for sorted rows. Every entry has one owner
  * and one order of addition, and no accumulator adds more than 8 terms before the butterfly. */
-#ifndef FMM_CUDA_SDDMM_TILES_CUH
-#define FMM_CUDA_SDDMM_TILES_CUH
+#pragma once
 
 #include "cuda.cuh"
 #include "../cuda/tiles.cuh"
@@ -189,5 +188,3 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     }
 #endif
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The vendors' algorithms of SDDMM; see cuda_vendor.c. */
-#ifndef FMM_SDDMM_CUDA_VENDOR_H
-#define FMM_SDDMM_CUDA_VENDOR_H
+#pragma once
 
 #include "../cuda/vendor/vendor.h"
 
@@ -10,5 +9,3 @@
 FMM_CUSPARSE_SDDMM_LIST(FMM_CUSPARSE_DECLARE)
 bool fmm_sddmm_cusparse_supports(const fmm_call *call);
 fmm_status fmm_sddmm_cublas(const fmm_exec *exec, const fmm_call *call);
-
-#endif

@@ -12,8 +12,11 @@
 
 #include <inttypes.h>
 
-static fmm_status check(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
-                        const fmm_dense *a, const fmm_dense *b, const fmm_dense *e)
+static const fmm_dense absent = {.heads = 1, .feat = 1};
+
+static fmm_status prepare(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
+                          const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
+                          fmm_call *call)
 {
     TRY(fmm_check_matrix("sddmm", exec, s));
     TRY(fmm_check_dense("sddmm", "a", a));
@@ -27,37 +30,33 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *s, const fmm_dense 
     REQUIRE(a->heads == b->heads && a->feat == b->feat, FMM_INVALID_ARGUMENT,
             "sddmm: a has %" PRId64 " heads of %" PRId64 " features, b %" PRId64 " of %" PRId64,
             a->heads, a->feat, b->heads, b->feat);
-    REQUIRE(e->rows == s->nnz && e->heads == a->heads && e->feat == 1, FMM_INVALID_ARGUMENT,
-            "sddmm: e is [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64
-            ", 1]",
-            e->rows, e->heads, e->feat, s->nnz, a->heads);
     REQUIRE(a->dtype == b->dtype && a->dtype == e->dtype, FMM_INVALID_ARGUMENT,
             "sddmm: a is %s, b %s and e %s", fmm_dtype_name(a->dtype), fmm_dtype_name(b->dtype),
             fmm_dtype_name(e->dtype));
+    TRY(fmm_check_shape("sddmm", "e", e, a->dtype, s->nnz, a->heads, 1));
     TRY(fmm_check_output("sddmm", "e", e));
     TRY(fmm_check_apart("sddmm", e, "a", a));
     TRY(fmm_check_apart("sddmm", e, "b", b));
-    return fmm_check_apart("sddmm", e, "val", val);
+    TRY(fmm_check_apart("sddmm", e, "val", val));
+    *call = (fmm_call){
+        .index = exec->index, .a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    return FMM_OK;
 }
-
-static const fmm_dense absent = {.heads = 1, .feat = 1};
 
 fmm_status fmm_sddmm_workspace(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
                                const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
                                int algorithm, size_t *bytes)
 {
+    fmm_call call;
     *bytes = 0;
-    TRY(check(exec, s, val, a, b, e));
-    const fmm_call call = {
-        .index = exec->index, .a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    TRY(prepare(exec, s, val, a, b, e, &call));
     return fmm_workspace(FMM_SDDMM, exec, algorithm, &call, bytes);
 }
 
 fmm_status fmm_sddmm(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
                      const fmm_dense *a, const fmm_dense *b, const fmm_dense *e, int algorithm)
 {
-    TRY(check(exec, s, val, a, b, e));
-    const fmm_call call = {
-        .index = exec->index, .a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+    fmm_call call;
+    TRY(prepare(exec, s, val, a, b, e, &call));
     return fmm_run(FMM_SDDMM, exec, algorithm, &call, !e->rows || !e->heads);
 }

@@ -7,8 +7,7 @@
  * An accumulator is as long as a row of C may be, so there is one for each worker and not for each
  * chunk. Workers take chunks as they become free, which no result depends on: a row has one owner,
  * who adds its products in the order of A's entries. */
-#ifndef FMM_SPGEMM_CPU_H
-#define FMM_SPGEMM_CPU_H
+#pragma once
 
 #include "../core/checks.h"
 
@@ -117,5 +116,3 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
 
 fmm_status fmm_spgemm_reference(const fmm_exec *exec, const fmm_call *call);
 size_t fmm_spgemm_reference_workspace(const fmm_call *call);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of the symbolic phase share. */
-#ifndef FMM_SPGEMM_SYMBOLIC_H
-#define FMM_SPGEMM_SYMBOLIC_H
+#pragma once
 
 #include "cpu.h"
 
@@ -31,5 +30,3 @@ typedef struct symbolic {
 
 /* Counts products and runs, and makes the schedule. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s);
-
-#endif

@@ -13,7 +13,7 @@ size_t fmm_spmm_segments_workspace(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const int64_t sum_bytes = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
-    /* Flat heads need a little less than heads padded one by one: the larger is said. */
+    /* Flat heads need a little less than heads padded one by one; this is the larger number. */
     int64_t bytes;
     if (__builtin_mul_overflow(plan_slots(a) * sum_bytes, call->x->heads, &bytes) ||
         __builtin_mul_overflow(bytes, ceil_div(call->x->feat, 4) * 4, &bytes))

@@ -24,8 +24,7 @@
  * Every sum has one owner and an order that depends on the matrix alone: the same bits every time.
  * No accumulator adds more than 512 terms, here or in the join. Gathering takes the time. What
  * helps is to have many loads in flight, and rows of one length together in a warp. */
-#ifndef FMM_CUDA_SPMM_CUH
-#define FMM_CUDA_SPMM_CUH
+#pragma once
 
 #include "cuda_join.cuh"
 #include "cuda.h"
@@ -294,5 +293,3 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     choose_lanes(exec, s, packs ? full : 1);
     return cuda_leave("spmm", exec, before);
 }
-
-#endif

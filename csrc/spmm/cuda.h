@@ -1,6 +1,5 @@
 /* What cuda_algorithms.c needs of the CUDA files of SpMM. */
-#ifndef FMM_SPMM_CUDA_H
-#define FMM_SPMM_CUDA_H
+#pragma once
 
 #include "../cuda/kernels.h"
 
@@ -9,5 +8,3 @@ FMM_SEGMENTS_DECLARE(spmm)
 FMM_C bool fmm_spmm_tiles_supports(const fmm_call *call);
 FMM_C fmm_cuda_run fmm_spmm_tiles_f32;
 FMM_C fmm_cuda_run fmm_spmm_tiles_f64;
-
-#endif

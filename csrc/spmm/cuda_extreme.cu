@@ -12,10 +12,7 @@
  * of shuffles. Terms are added in the order of storage and in double, so that long sums of shorter
  * types lose nothing that the output could hold. */
 #include "../cuda/search.cuh"
-
-extern "C" {
 #include "extreme.h"
-}
 
 template <class T> struct extreme_args { /* names as in extreme.h */
     csr_view a;

@@ -14,8 +14,7 @@
  *
  * Which thread adds what follows from the matrix alone, so the bits are the same every time. No
  * accumulator takes more than CHAIN slots in a row. */
-#ifndef FMM_CUDA_SPMM_JOIN_CUH
-#define FMM_CUDA_SPMM_JOIN_CUH
+#pragma once
 
 #include "../cuda/device.h"
 #include "cuda_terms.cuh"
@@ -27,9 +26,8 @@ template <class A> struct four {
     A v[WIDTH];
 };
 
-/* Adds the slots begin, begin + step, ... before `end`, of whose columns the first `some` are
- * there.
- */
+/* Adds the slots begin, begin + step, ... before `end`. The first `some` of their columns are
+ * there. */
 template <class A, class Reduce>
 static __device__ __forceinline__ void join_slots(four<A> *sum, const A *from, int64_t some,
                                                   int64_t begin, int64_t end, int64_t step,
@@ -125,5 +123,3 @@ static void launch_join(const fmm_exec *exec, const join_args<T> &s)
     const dim3 grid((unsigned)smaller(ceil_div(threads, BLOCK), most));
     launch_early(exec->index, stream_of(exec), spmm_join<T, Reduce>, grid, s);
 }
-
-#endif

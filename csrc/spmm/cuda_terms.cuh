@@ -5,8 +5,7 @@
  *
  * Two reductions are compiled. Sums and means add products; a mean is divided once at the end.
  * Maxima and minima compare products, and a minimum is the maximum of negated terms. */
-#ifndef FMM_CUDA_SPMM_TERMS_CUH
-#define FMM_CUDA_SPMM_TERMS_CUH
+#pragma once
 
 #include "../cuda/segments.cuh"
 
@@ -110,5 +109,3 @@ static __device__ __forceinline__ typename sum_of<T>::type value_of(const spmm_a
     }
     return edge_number<A>(s.val, bits);
 }
-
-#endif

@@ -26,8 +26,7 @@
  * What no window took, because columns do not rise or lie outside the matrix, is added at the end
  * from global memory: right for any content, fast for sorted rows. A row has one owner and an order
  * that depends on the matrix alone. */
-#ifndef FMM_CUDA_SPMM_TILES_CUH
-#define FMM_CUDA_SPMM_TILES_CUH
+#pragma once
 
 #include "../cuda/tiles.cuh"
 
@@ -220,5 +219,3 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     flush(true);
 #endif
 }
-
-#endif

@@ -4,8 +4,7 @@
  *     columns of x    | strip | strip | strip |      a block takes one strip of them ...
  *     rows of y       16 warps, 1 to 4 rows each     ... and so many rows
  */
-#ifndef FMM_CUDA_SPMM_TILES_RUN_CUH
-#define FMM_CUDA_SPMM_TILES_RUN_CUH
+#pragma once
 
 #include "cuda_tiles.cuh"
 
@@ -63,5 +62,3 @@ static fmm_status tiles_run(const fmm_exec *exec, const fmm_call *call,
     TRY(cuda_leave("spmm", exec, before));
     return status == FMM_UNSUPPORTED ? otherwise(exec, call) : status;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The vendors' algorithms of SpMM; see cuda_vendor.c. */
-#ifndef FMM_SPMM_CUDA_VENDOR_H
-#define FMM_SPMM_CUDA_VENDOR_H
+#pragma once
 
 #include "../cuda/vendor/vendor.h"
 
@@ -17,5 +16,3 @@
 FMM_CUSPARSE_SPMM_LIST(FMM_CUSPARSE_DECLARE)
 bool fmm_spmm_cusparse_supports(const fmm_call *call);
 fmm_status fmm_spmm_cublas(const fmm_exec *exec, const fmm_call *call);
-
-#endif

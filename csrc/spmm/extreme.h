@@ -1,8 +1,9 @@
 /* Products over the entries that a max or min chose; see extreme.c. Internal: spmm's gradients. */
-#ifndef FMM_EXTREME_H
-#define FMM_EXTREME_H
+#pragma once
 
 #include "../core/core.h"
+
+FMM_C_BEGIN
 
 typedef enum fmm_extreme_form {
     FMM_EXTREME_ROWS,
@@ -26,4 +27,4 @@ fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call);
 fmm_status fmm_extreme_cpu(const fmm_exec *exec, const fmm_extreme_call *call);
 fmm_status fmm_extreme_cuda(const fmm_exec *exec, const fmm_extreme_call *call);
 
-#endif
+FMM_C_END

@@ -1,6 +1,5 @@
 /* What the files of SpMV on the CPU share: a call cut in pieces, and what pieces leave. */
-#ifndef FMM_SPMV_CPU_H
-#define FMM_SPMV_CPU_H
+#pragma once
 
 #include "../cpu/rows.h"
 
@@ -54,5 +53,3 @@ fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spm
 
 /* The specification. */
 fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call);
-
-#endif

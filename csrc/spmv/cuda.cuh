@@ -17,8 +17,7 @@
  *
  * An entry whose column lies outside the matrix, as padding does, has no product: it loads zeros
  * and adds 0, whatever x holds. */
-#ifndef FMM_SPMV_CUDA_CUH
-#define FMM_SPMV_CUDA_CUH
+#pragma once
 
 #include "../cuda/reference.cuh"
 #include "cuda.h"
@@ -265,5 +264,3 @@ template <class Launch> static fmm_status on_device(const fmm_exec *exec, Launch
 }
 
 static inline bool lies_at(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
-
-#endif

@@ -1,12 +1,9 @@
 /* What cuda_algorithms.c needs of the CUDA files of SpMV. */
-#ifndef FMM_SPMV_CUDA_H
-#define FMM_SPMV_CUDA_H
+#pragma once
 
 #include "../core/core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 fmm_status fmm_spmv_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 
@@ -33,7 +30,4 @@ void fmm_spmv_sell_place(const fmm_exec *exec, const fmm_call *call, const void 
 fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call);
 size_t fmm_spmv_hyb_workspace(const fmm_call *call);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+FMM_C_END

@@ -21,8 +21,7 @@
  *
  * Merrill and Garland, SC 2016, for the cut; Greathouse and Daga, "Efficient Sparse Matrix-Vector
  * Multiplication on GPUs Using the CSR Storage Format", SC 2014, for products in shared memory. */
-#ifndef FMM_SPMV_CUDA_MERGE_CUH
-#define FMM_SPMV_CUDA_MERGE_CUH
+#pragma once
 
 #include "cuda_pieces.cuh"
 
@@ -168,5 +167,3 @@ static void launch_merge(const fmm_exec *exec, const fmm_call *call, void *room,
     launch_pieces(exec, call, 1, room, sums,
                   [](auto x, auto v) { return spmv_merge<decltype(x), decltype(v), COO>; });
 }
-
-#endif

@@ -17,8 +17,7 @@
  * (cuda_runs.cuh) than one block can join.
  *
  * Merrill and Garland, "Merge-Based Parallel Sparse Matrix-Vector Multiplication", SC 2016. */
-#ifndef FMM_SPMV_CUDA_PIECES_CUH
-#define FMM_SPMV_CUDA_PIECES_CUH
+#pragma once
 
 #include "cuda_runs.cuh"
 
@@ -154,5 +153,3 @@ static inline size_t pieces_room(const fmm_call *call, int by_rows)
     const int64_t blocks = blocks_of(cut(call->a, by_rows));
     return blocks > 1 ? records_bytes(blocks, call->x->dtype == FMM_F64) : 0;
 }
-
-#endif

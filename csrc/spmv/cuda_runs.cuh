@@ -23,8 +23,7 @@
  *
  * Segmented scans: Blelloch, Heroux and Zagha, CMU-CS-93-173, 1993; on GPUs Sengupta, Harris, Zhang
  * and Owens, Graphics Hardware 2007; in SpMV by COO Bell and Garland, SC 2009. */
-#ifndef FMM_SPMV_CUDA_RUNS_CUH
-#define FMM_SPMV_CUDA_RUNS_CUH
+#pragma once
 
 #include "cuda.cuh"
 
@@ -144,5 +143,3 @@ static __global__ void __launch_bounds__(JOIN_BLOCK)
     }
     if (threadIdx.x == 0) close(open);
 }
-
-#endif

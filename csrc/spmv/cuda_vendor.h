@@ -1,7 +1,6 @@
 /* The vendor's algorithms of SpMV; see cuda_vendor.c. `auto` never chooses them: several do not
  * repeat their bits, and none keeps this library's bound. */
-#ifndef FMM_SPMV_CUDA_VENDOR_H
-#define FMM_SPMV_CUDA_VENDOR_H
+#pragma once
 
 #include "../cuda/vendor/vendor.h"
 
@@ -21,5 +20,3 @@
     size_t fmm_spmv_cusparse_##what##_workspace(const fmm_call *call);                             \
     fmm_status fmm_spmv_cusparse_##what(const fmm_exec *exec, const fmm_call *call);
 FMM_CUSPARSE_SPMV_LIST(DECLARE)
-
-#endif

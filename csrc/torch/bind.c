@@ -99,7 +99,8 @@ const char *fmm_torch_register(void)
     static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
     static bool tried, done;
     pthread_mutex_lock(&one_at_a_time);
-    /* A torch that is not loaded yet may be later; one that refused has some of the operators. */
+    /* A torch that is not loaded yet may be loaded later. One that refused has some of the
+     * operators already, so it is not asked again. */
     if (!tried && bind_shim()) {
         tried = true;
         done = register_operators();

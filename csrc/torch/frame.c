@@ -332,8 +332,8 @@ static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
 
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
 {
-    tensor own;
-    if (!t) t = &own;
+    tensor unused;
+    if (!t) t = &unused;
     return frame_take(f, k, name, t) && to_dense(f, name, t, d);
 }
 

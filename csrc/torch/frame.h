@@ -6,8 +6,7 @@
  * arguments, because those could not be freed from C.
  *
  * The functions that return bool set f->status and the thread's message when they return false. */
-#ifndef FMM_TORCH_FRAME_H
-#define FMM_TORCH_FRAME_H
+#pragma once
 
 #include "../core/core.h"
 #include "shim.h"
@@ -29,8 +28,8 @@ typedef struct tensor {
     void *data;
 } tensor;
 
-/* An int argument, which torch carries as 64 bits, as what fits: beyond int it is the end of int,
- * which names nothing anywhere and is refused as such, and never another number's lower half. */
+/* An int argument, which torch carries as 64 bits. A number beyond int becomes the largest or
+ * smallest int, which names nothing and is refused; its lower 32 bits might name something. */
 int frame_int(StableIValue slot);
 double frame_float(StableIValue slot);
 
@@ -56,8 +55,8 @@ bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fm
 /* Input k as [n, F] or [n, H, F] with last stride 1: a tensor of another layout is copied first.
  * t may be NULL. */
 bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
-/* Input k as one number per row and head, [n] or [n, H]; absent without elements. Values: of edges.
- */
+/* Input k as one number per row and head, [n] or [n, H]; absent without elements. frame_values
+ * takes those of edges, `val`. */
 bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val);
 bool frame_values(frame *f, int k, fmm_dense *val);
 
@@ -66,8 +65,8 @@ bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *
 /* Input k as a contiguous vector of int32, or of int64; absent without elements. */
 bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t);
 
-/* A new contiguous tensor of up to 3 dimensions, or a vector of n numbers; the workspace of what
- * needs one before it is called: the operators ask for theirs by exec.allocate. */
+/* A new contiguous tensor of up to 3 dimensions, or a vector of n numbers. frame_workspace is for
+ * functions that take a workspace but do not ask for it by exec.allocate, as operators do. */
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t);
 bool frame_vector(frame *f, int64_t n, int32_t dtype, tensor *t);
 bool frame_workspace(frame *f, size_t bytes);
@@ -84,7 +83,7 @@ static inline fmm_dtype frame_sums(fmm_dtype dtype) /* that of sums of such numb
 }
 int32_t frame_dtype(fmm_dtype dtype); /* torch's number */
 bool frame_is_float(int32_t number, fmm_dtype *dtype);
-/* Keeps the status of what was called, and says whether it is good. */
+/* Stores the status of a call in the frame, and says whether it is FMM_OK. */
 static inline bool frame_try(frame *f, fmm_status status)
 {
     f->status = status;
@@ -131,5 +130,3 @@ typedef struct fmm_torch_operator {
  * either half. Who leaves them out says FMM_ROWS_UNKNOWN. */
 #define FMM_HALF_ROWS ", int rows_are=0"
 #define FMM_WHOLE_ROWS FMM_HALF_ROWS ", int rows_are_t=0"
-
-#endif

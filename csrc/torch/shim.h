@@ -4,8 +4,7 @@
  * proves every prototype against the headers of the installed torch.
  *
  * X(result, name, arguments, first torch release that has it) */
-#ifndef FMM_TORCH_SHIM_H
-#define FMM_TORCH_SHIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@ typedef struct fmm_shim {
 } fmm_shim;
 
 extern fmm_shim fmm_torch; /* bind.c: filled once by fmm_torch_register, read-only after */
-
-#endif

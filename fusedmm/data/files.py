@@ -43,7 +43,7 @@ def find_graph(name: str) -> Path:
 
 
 class _Archive:
-    """The arrays of an npz file, read without unpickling; every complaint names file and key."""
+    """Holds the arrays of an npz file, read without unpickling; every complaint names file and key."""
 
     def __init__(self, path: Path, arrays: Mapping[str, Array]) -> None:
         self.path, self.arrays = path, arrays
@@ -72,7 +72,7 @@ class _Archive:
         return torch.from_numpy(self.array(key, "iu", np.int64))
 
     def csr(self, prefix: str, data: str | None = None) -> CSR:
-        """The matrix of ``{prefix}indptr``, ``{prefix}indices`` and ``{prefix}shape``."""
+        """Returns the matrix of ``{prefix}indptr``, ``{prefix}indices`` and ``{prefix}shape``."""
         ptr, idx, shape = self.ids(f"{prefix}indptr"), self.ids(f"{prefix}indices"), self.ids(f"{prefix}shape")
         if shape.numel() != 2:
             raise self.wrong(f"{prefix}shape", f"must be rows and columns, has {shape.numel()} elements")
@@ -104,7 +104,7 @@ class _Archive:
         return y
 
     def part(self, name: str, split: int, nodes: int) -> Tensor | None:
-        """Node ids of one part of a split, given as ids or as one mask per split."""
+        """Returns node ids of one part of a split, given as ids or as one mask per split."""
         masks = f"{name}_masks"
         if name in self:
             ids = self.ids(name)

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _from_keys(keys: Array, rows: int, cols: int) -> CSR:
-    """The pattern of sorted, distinct positions row * cols + col."""
+    """Returns the pattern of sorted, distinct positions row * cols + col."""
     row, col = np.divmod(keys, max(cols, 1))
     ptr = np.searchsorted(row, np.arange(rows + 1))
     return CSR.from_csr(torch.from_numpy(ptr), torch.from_numpy(col), None, (rows, cols))
@@ -71,7 +71,7 @@ def uniform(rows: int, cols: int, nnz: int, seed: int = 0) -> CSR:
 
 
 def _from_offsets(extent: tuple[int, ...], offsets: Array) -> CSR:
-    """The pattern that joins every point of a grid to those at the offsets, sorted, that lie inside."""
+    """Returns the pattern that joins every point of a grid to those at the offsets, sorted, that lie inside."""
     n = int(np.prod(extent))
     points = np.stack(np.unravel_index(np.arange(n), extent), axis=1)
     reached = points[:, None, :] + offsets[None, :, :]

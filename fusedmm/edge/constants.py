@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 def fold(op: str, numbers: list[float], value: float) -> float:
-    """op of numbers; infinite where it overflows, not a number where it is not defined."""
+    """Returns op of numbers; infinite where it overflows, not a number where it is not defined."""
     u = numbers[0] if numbers else 0.0
     try:
         if op == "pow":

@@ -12,7 +12,7 @@ from fusedmm.edge.constants import fold
 
 
 class Node(NamedTuple):
-    """An operation on earlier nodes; value is its constant."""
+    """Stands for an operation on earlier nodes; value is its constant."""
 
     op: str
     args: tuple[int, ...] = ()
@@ -43,7 +43,8 @@ class Graph:
         return self.nodes[k].value if self.nodes[k].op == "const" else None
 
     def make(self, op: str, *args: int, value: float = 0.0) -> int:
-        """A node for the operation, or a simpler one: constants are computed, a 0 or 1 without effect is left out."""
+        """Returns a node for the operation, or a simpler one: constants are computed, a 0 or 1 without effect is left
+        out."""
         numbers = [self.value(k) for k in args]
         known = [n for n in numbers if n is not None]
         if len(known) == len(numbers):
@@ -82,7 +83,7 @@ class Graph:
         return sorted(seen)
 
     def derivative(self, root: int, name: str) -> int:
-        """The node of root's derivative by the variable of that name; those of its parts are remembered too."""
+        """Returns the node of root's derivative by the variable of that name; those of its parts are remembered too."""
         for k in self.reachable([root]):
             if (k, name) not in self.derived:
                 self.derived[k, name] = self._rule(k, name)
@@ -110,7 +111,7 @@ class Graph:
         return make("mul", self._slope(k, op, u, value), d[0])
 
     def _slope(self, k: int, op: str, u: int, value: float) -> int:
-        """The derivative of a function of one argument, by its own value where that is stable."""
+        """Returns the derivative of a function of one argument, by its own value where that is stable."""
         make, const = self.make, self.const
         if op == "neg":
             return const(-1)

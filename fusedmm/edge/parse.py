@@ -62,7 +62,7 @@ class Expression:
         self._uses: dict[str, bool] = {}
 
     def derivative(self, name: str) -> Expression:
-        """The derivative by ``"s"`` or ``"a"``: an expression again, so any order exists."""
+        """Returns the derivative by ``"s"`` or ``"a"``: an expression again, so any order exists."""
         if name not in ("s", "a"):
             raise ValueError(f"an edge function has the variables s and a, not {name!r}")
         with self.graph.lock:
@@ -85,13 +85,13 @@ class Expression:
         return values[self.root]
 
     def uses(self, name: str) -> bool:
-        """Whether s, or a, is in the expression."""
+        """Tells whether s, or a, is in the expression."""
         if name not in self._uses:
             self._uses[name] = any(self.graph.nodes[k].op == name for k in self.graph.reachable([self.root]))
         return self._uses[name]
 
     def program(self, gradients: bool = False) -> Tensor:
-        """The kernels' program: float64 [steps, 5] of (operation, register, left, right, constant) on the CPU.
+        """Returns the kernels' program: float64 [steps, 5] of (operation, register, left, right, constant) on the CPU.
 
         Registers 0 and 1 hold s and a at the start, 0 the value at the end; with gradients, 1 and 2 the
         derivatives by s and by a.
@@ -107,7 +107,7 @@ class Expression:
         return found
 
     def steps(self, gradients: bool) -> list[tuple[float, ...]]:
-        """The program as a list."""
+        """Returns the program as a list."""
         found = self._steps.get(gradients)
         if found is None:
             roots = [self.root]
@@ -121,7 +121,7 @@ class Expression:
 
 
 def _text(graph: Graph, root: int) -> str:
-    """The expression as a text that parses to it; shared parts are written out, so long ones are cut."""
+    """Returns the expression as a text that parses to it; shared parts are written out, so long ones are cut."""
     signs = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
     names = {"max": "maximum", "min": "minimum", "leaky": "leaky_relu"}
     texts: dict[int, str] = {}
@@ -146,7 +146,7 @@ def _text(graph: Graph, root: int) -> str:
 
 
 class _Reader:
-    """From Python's syntax tree to a graph; everything that is not listed is refused."""
+    """Turns Python's syntax tree into a graph; everything that is not listed is refused."""
 
     def __init__(self, text: str) -> None:
         self.text, self.graph = text, Graph()
@@ -157,7 +157,7 @@ class _Reader:
         raise ValueError(f"edge: {piece!r} {why}")
 
     def read(self, node: ast.AST, depth: int = 0) -> int:
-        """The node of a piece; constants stay finite."""
+        """Returns the node of a piece; constants stay finite."""
         k = self.read_any(node, depth)
         if not math.isfinite(self.graph.value(k) or 0):
             self.refuse(node, "is no finite number")

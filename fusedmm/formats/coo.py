@@ -52,7 +52,7 @@ class COO:
         return self.nnz * (8 + (0 if self.csr.val is None else self.csr.val.element_size()))
 
     def to_csr(self) -> CSR:
-        """The CSR that it was made of."""
+        """Returns the CSR that it was made of."""
         return self.csr
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> COO:

@@ -69,7 +69,7 @@ def to_ell(a: Any, *, growth: float = GROWTH) -> ELL:
 
 
 def head_of_rows(csr: CSR, row: Tensor, col: Tensor, val: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """(val, idx) [width, rows] of the first entries of each row."""
+    """Returns (val, idx) [width, rows] of the first entries of each row."""
     rows, place = csr.shape[0], place_in_row(csr, row)
     first = place < width
     at = (place * rows + row)[first]

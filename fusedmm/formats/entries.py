@@ -18,7 +18,7 @@ SPARED = 1 << 20  # bytes that padding may take however small the matrix is
 
 
 def entries(name: str, a: Any) -> tuple[CSR, Tensor, Tensor, Tensor]:
-    """The matrix, and row, column and value of each entry in the order of its rows; row and column int64.
+    """Returns the matrix, and row, column and value of each entry in the order of its rows; row and column int64.
 
     Raises:
         TypeError, ValueError: as ``as_csr``, values with heads, values that want a gradient.
@@ -34,12 +34,12 @@ def entries(name: str, a: Any) -> tuple[CSR, Tensor, Tensor, Tensor]:
 
 
 def place_in_row(csr: CSR, row: Tensor) -> Tensor:
-    """How many entries of its row lie before each entry."""
+    """Tells how many entries of its row lie before each entry."""
     return torch.arange(csr.nnz, device=csr.device) - csr.ptr[row]
 
 
 def longest_row(csr: CSR) -> int:
-    """The most entries that a row has."""
+    """Returns the most entries that a row has."""
     return int(csr.degree().amax()) if csr.shape[0] else 0
 
 

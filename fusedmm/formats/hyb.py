@@ -85,7 +85,7 @@ def to_hyb(a: Any, *, width: int | None = None, growth: float = GROWTH) -> HYB:
 
 
 def hyb_width(csr: CSR) -> int:
-    """The largest width that a third of the rows fill (Bell and Garland's rule)."""
+    """Returns the largest width that a third of the rows fill (Bell and Garland's rule)."""
     rows = csr.shape[0]
     return int(csr.degree().sort(descending=True).values[(rows - 1) // 3]) if rows else 0
 

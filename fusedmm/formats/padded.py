@@ -19,7 +19,7 @@ P = TypeVar("P", bound="Padded")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded:
-    """What DIA, ELL, HYB and SELL share: a frozen matrix of tensors for inference, with one value per place.
+    """Holds what DIA, ELL, HYB and SELL share: a frozen matrix of tensors for inference, with one value per place.
 
     Attributes:
         shape: (rows, cols).
@@ -53,7 +53,7 @@ class Padded:
         return self._coordinates()[0].numel()
 
     def to_csr(self) -> CSR:
-        """The matrix as a ``CSR`` with values, sorted by row; padding is left out."""
+        """Returns the matrix as a ``CSR`` with values, sorted by row; padding is left out."""
         row, col, val = self._coordinates()
         order = torch.argsort(row, stable=True)
         return CSR.from_coo(row[order], col[order], val[order], self.shape)
@@ -74,11 +74,11 @@ class Padded:
         return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
 
     def _coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(row, col, val) of the entries, int64 and in any order."""
+        """Returns (row, col, val) of the entries, int64 and in any order."""
         raise NotImplementedError
 
     def _operands(self) -> PaddedOperands:
-        """What ``padded_product`` takes."""
+        """Returns what ``padded_product`` takes."""
         raise NotImplementedError
 
     def __matmul__(self, x: Tensor) -> Tensor:

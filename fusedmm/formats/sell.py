@@ -92,7 +92,7 @@ def to_sell(a: Any, *, sigma: int = SIGMA, growth: float = GROWTH) -> SELL:
 
 
 def slices_of(csr: CSR, sigma: int) -> tuple[Tensor, Tensor]:
-    """(order, offsets) of SELL: both int64."""
+    """Returns (order, offsets) of SELL: both int64."""
     rows, length, longest = csr.shape[0], csr.degree(), longest_row(csr)
     window = torch.arange(rows, device=csr.device) // sigma
     order = torch.argsort(window * (longest + 1) + (longest - length), stable=True)

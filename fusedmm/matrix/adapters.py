@@ -48,7 +48,7 @@ Mark = tuple[Any, ...]  # equal as long as a tensor holds what it held
 
 
 class Remembered(NamedTuple):
-    """The structures that were made of a tensor while it had this mark."""
+    """Holds the structures that were made of a tensor while it had this mark."""
 
     of: weakref.ref[Tensor]
     mark: Mark
@@ -144,7 +144,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
 
 
 def lent(adj: Any, x: Any, size: Size) -> CSR:
-    """``as_csr`` for one product with x: where no gradient keeps the values of a sparse tensor, they are not copied."""
+    """Does what ``as_csr`` does for one product with x: where no gradient keeps the values of a sparse tensor, they are
+    not copied."""
     if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
         return as_csr(adj, size=size)
     known: CSR | None = _recall(_known, adj, _mark(adj), adj.shape, True)
@@ -152,14 +153,14 @@ def lent(adj: Any, x: Any, size: Size) -> CSR:
 
 
 def _is_free(*operands: Any) -> bool:
-    """Whether a product of these leaves nothing behind for a gradient, for compiled code or for a trace."""
+    """Tells whether a product of these leaves nothing behind for a gradient, for compiled code or for a trace."""
     if torch.compiler.is_compiling() or are_transforms_active() or is_tracing():
         return False
     return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in operands)
 
 
 def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = None, *, check: bool) -> CSR:
-    """``CSR.from_csr`` whose structure is remembered as long as idx and ptr live unchanged."""
+    """Does what ``CSR.from_csr`` does, and remembers the structure as long as idx and ptr live unchanged."""
     if not isinstance(idx, Tensor) or torch.compiler.is_compiling() or are_transforms_active():
         return CSR.from_csr(ptr, idx, val, shape, check=check)
     size, of_idx, of_ptr = None if shape is None else require_shape(shape), _mark(idx), _mark(ptr)
@@ -175,7 +176,7 @@ def _from_csr(ptr: Tensor, idx: Tensor, val: Tensor | None = None, shape: Any = 
 def _from_parts(
     ptr: Tensor, idx: Tensor, order: Tensor | None, val: Tensor | None, shape: tuple[int, int], check: bool
 ) -> CSR:
-    """A CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
+    """Returns a CSR whose entry p is the caller's edge order[p]; no order, or an empty one, is the identity."""
     made = CSR.from_csr(ptr, idx, val if order is None or not order.numel() else None, shape, check=check)
     if order is None or not order.numel():
         return made
@@ -185,7 +186,8 @@ def _from_parts(
 
 
 def looped(adj: Any, size: tuple[int, int]) -> Looped[CSR]:
-    """``with_loops(as_csr(adj, size=size))``, in one call of the library for an edge_index that was not seen before."""
+    """Returns ``with_loops(as_csr(adj, size=size))``, in one call of the library for an edge_index that was not seen
+    before."""
     if torch.compiler.is_dynamo_compiling() and isinstance(adj, Tensor):
         return outside(CONVERTED, looped, adj, size)
     if are_transforms_active():
@@ -206,7 +208,7 @@ def looped(adj: Any, size: tuple[int, int]) -> Looped[CSR]:
 
 
 def is_edge_index(adj: Any) -> bool:
-    """Whether adj is a structure alone, in the form that neighbour samplers give."""
+    """Tells whether adj is a structure alone, in the form that neighbour samplers give."""
     if not isinstance(adj, Tensor) or not is_strided(adj) or adj.dtype not in INTEGERS:
         return False
     return adj.dim() == 2 and adj.shape[0] == 2
@@ -261,13 +263,13 @@ def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
 
 
 def _with_transpose(adj: Tensor, size: Size, check: bool) -> CSR:
-    """A CSR with its transpose, which gradients in compiled code need beforehand."""
+    """Returns a CSR with its transpose, which gradients in compiled code need beforehand."""
     csr = _from_tensor(adj, size, check)
     return csr.cache_transpose() if torch.is_grad_enabled() else csr
 
 
 def _mark(t: Tensor) -> Mark | None:
-    """A value that changes when the tensor does; None for traced tensors, and where torch counts no writes."""
+    """Returns a value that changes when the tensor does; None for traced tensors, and where torch counts no writes."""
     try:
         if t.layout == torch.strided:
             return writes_to(t), storage_number(t), t.data_ptr(), t.shape, t.stride(), t.dtype

@@ -38,7 +38,7 @@ M = TypeVar("M", bound="Matrix")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Matrix:
-    """The tensors that ``CSR`` documents, and what operators ask of them."""
+    """Holds the tensors that ``CSR`` documents, and what operators ask of them."""
 
     ptr: Tensor
     idx: Tensor
@@ -73,7 +73,7 @@ class Matrix:
         check: bool,
         plan: Plan | bool = False,
     ) -> M:
-        """A matrix of contiguous tensors that have the right dtypes and belong to nobody else.
+        """Returns a matrix of contiguous tensors that have the right dtypes and belong to nobody else.
 
         plan: what ``plan_of`` answered, or whether it may measure rows.
         """
@@ -109,7 +109,7 @@ class Matrix:
         return self.ptr[1:] - self.ptr[:-1]
 
     def coo(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(row, col, val) in the caller's edge order; row and col int64 [nnz]."""
+        """Returns (row, col, val) in the caller's edge order; row and col int64 [nnz]."""
         row, col = rows_of(self.ptr, self.nnz).long(), self.idx.long()
         if self.eid.numel():
             order = self.eid.long()
@@ -119,7 +119,7 @@ class Matrix:
     # ---- others of the same structure ----
 
     def t(self: M) -> M:
-        """The transpose, sharing every tensor, values too."""
+        """Returns the transpose, sharing every tensor, values too."""
         ptr, idx, eid, plan = self.transpose_half()
         self._refresh()
         other = type(self)(
@@ -132,7 +132,7 @@ class Matrix:
     T = property(t)
 
     def with_values(self: M, val: Tensor | None) -> M:
-        """The same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
+        """Returns the same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
 
         Raises:
             TypeError, ValueError: values of another device, dtype or length.
@@ -146,7 +146,7 @@ class Matrix:
         return other
 
     def constant_values(self, transposed: bool) -> Tensor | None:
-        """Current values in the order of the matrix or of its transpose; None where kernels read val by eid."""
+        """Returns current values in the order of the matrix or of its transpose; None where kernels read val by eid."""
         here = self.val_there if transposed else self.val_here
         if here is None:
             return None
@@ -158,7 +158,7 @@ class Matrix:
         return here
 
     def pattern(self: M) -> M:
-        """The same structure without values: every entry counts as one."""
+        """Returns the same structure without values: every entry counts as one."""
         return self if self.val is None else self.with_values(None)
 
     def cache_transpose(self: M) -> M:
@@ -172,7 +172,7 @@ class Matrix:
         return self
 
     def transpose_half(self) -> Half:
-        """(ptr, idx, eid, plan) of the transpose, made on first use under a lock.
+        """Returns (ptr, idx, eid, plan) of the transpose, made on first use under a lock.
 
         Raises:
             RuntimeError: in compiled code of one graph, where a sort would run at every step.

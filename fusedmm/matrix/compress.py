@@ -13,7 +13,6 @@ from torch import Tensor
 from fusedmm._lib import ops, raise_translated
 from fusedmm.matrix.structure import Plan, inside, numbers, own, plan_of, require_range
 
-OUTSIDE = "a coordinate is outside"  # as csrc/matrix/compress.h has it
 _compress: Any = ops._compress.default
 _check_wait: Any = ops._check_wait.default
 
@@ -32,7 +31,7 @@ def as_eid(order: Tensor) -> Tensor:
 
 
 def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
-    """Where each row begins among entries that order, or none, sorts by row."""
+    """Finds where each row begins among entries that order, or none, sorts by row."""
     if row.is_cpu:
         row = row.clone()  # torch reads it twice, and another thread may write to the caller's between
     if row.is_cpu and inside(row, rows):
@@ -45,7 +44,7 @@ def pointers(row: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
 
 
 def rows_of(ptr: Tensor, nnz: int) -> Tensor:
-    """The row of each entry, int32; inside, whatever unchecked pointers say."""
+    """Returns the row of each entry, int32; inside, whatever unchecked pointers say."""
     if ptr.is_cpu and type(ptr) is Tensor and not torch.compiler.is_compiling():
         degree = ptr[1:] - ptr[:-1]
         if not nnz or (bool((degree >= 0).all()) and int(degree.sum()) == nnz):  # repeats must not go beyond
@@ -56,7 +55,7 @@ def rows_of(ptr: Tensor, nnz: int) -> Tensor:
 
 
 def keys_of(row: Tensor, col: Tensor) -> Tensor:
-    """row * 2^32 + col: in the order of a CSR, with the column in the lower half."""
+    """Returns row * 2^32 + col: in the order of a CSR, with the column in the lower half."""
     return torch.add(col, row, alpha=2**32)
 
 
@@ -65,7 +64,7 @@ def is_few(nnz: int, rows: int, cols: int) -> bool:
 
 
 def count_in_range(row: Tensor, col: Tensor, rows: int, cols: int, places: Places, what: Tensor) -> int:
-    """How many of the booleans are true; first raises where a coordinate is outside. One synchronisation."""
+    """Tells how many of the booleans are true; first raises where a coordinate is outside. One synchronisation."""
     low_row, high_row, low_col, high_col, found = numbers(*torch.aminmax(row), *torch.aminmax(col), what.sum())
     if low_row < 0 or high_row >= rows or low_col < 0 or high_col >= cols:
         require_inside(row, col, rows, cols, places)
@@ -73,14 +72,14 @@ def count_in_range(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
 
 
 def in_one_call(where: Tensor, nnz: int, rows: int, cols: int) -> bool:
-    """Whether the library makes a structure of that size itself: on a GPU of as many entries as int32 counts."""
+    """Tells whether the library makes a structure of that size itself: on a GPU of as many entries as int32 counts."""
     return is_few(nnz, rows, cols) if where.is_cpu else max(nnz + min(rows, cols), rows, cols) < 2**31 - 1
 
 
 def made_of(
     row: Tensor, col: Tensor, rows: int, cols: int, loops: bool, check: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
-    """(ptr, idx, eid, plan, rest) of coordinates, in one call of the library.
+    """Returns (ptr, idx, eid, plan, rest) of coordinates, in one call of the library.
 
     eid has no elements where it would be the identity. With loops, rest begins with the numbers of the entries that are
     no self loops; it has no elements where all of them stay. Coordinates outside raise. Without a check they give None
@@ -108,25 +107,26 @@ def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
 
 
 def is_outside(answer: Tensor) -> bool:
-    """Whether a deferred check found a coordinate outside; waits for the GPU."""
+    """Tells whether a deferred check found a coordinate outside; waits for the GPU."""
     try:
         _check_wait(answer)
     except RuntimeError as error:
-        if OUTSIDE in str(error):
+        if is_refused(error):
             return True
         raise_translated(error, answer.device)
     return False
 
 
 def is_refused(error: RuntimeError) -> bool:
-    """Whether the library found that content is malformed, and not that memory is short."""
+    """Tells whether the library found that content is malformed, and not that memory is short."""
     return str(error).startswith("invalid: ")
 
 
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Plan, Tensor | None]:
-    """(ptr, idx, eid, plan, answer) of int64 coordinates in any order; places are what errors call a row and a column.
+    """Returns (ptr, idx, eid, plan, answer) of int64 coordinates in any order; places are what errors call a row and a
+    column.
 
     answer is that of a check that was DEFERRED, or None.
     """
@@ -165,7 +165,8 @@ def _sorted(
 def compress_with_loops(
     row: Tensor, col: Tensor, rows: int, cols: int, places: Places
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """(ptr, idx, eid, plan, others) of entries without their self loops, and with one loop at the end of each row.
+    """Returns (ptr, idx, eid, plan, others) of entries without their self loops, and with one loop at the end of each
+    row.
 
     The loops are numbered after the other entries. others, int64, says which of the entries given those are; None
     stands for all of them.

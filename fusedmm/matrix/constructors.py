@@ -37,7 +37,7 @@ from fusedmm.matrix.structure import (
 
 @lasting
 def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
-    """``CSR.from_csr``."""
+    """Does what ``CSR.from_csr`` documents."""
     require_untraced()
     require_vector("ptr", ptr)
     require_vector("idx", idx)
@@ -57,7 +57,7 @@ def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape:
 
 
 def from_coo(kind: type[M], row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
-    """``CSR.from_coo``."""
+    """Does what ``CSR.from_coo`` documents."""
     require_vector("row", row)
     require_vector("col", col)
     require_same_device(row=row, col=col, val=val)
@@ -77,7 +77,8 @@ def _from_pairs(
     check: int,
     places: Places,
 ) -> M:
-    """A CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of col."""
+    """Returns a CSR of coordinates of checked shapes and dtypes; places are what errors call an element of row and of
+    col."""
     require_untraced()
     row, col = row.long(), col.long()  # narrower ones would wrap where the size is beyond them
     if shape is None:
@@ -91,7 +92,7 @@ def _from_pairs(
 
 
 def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> M:
-    """``CSR.from_edge_index``."""
+    """Does what ``CSR.from_edge_index`` documents."""
     require_integers("edge_index", edge_index)
     require_data("edge_index", edge_index)
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -106,13 +107,13 @@ def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | Non
 def from_edges(
     kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, sources: int, targets: int, check: int
 ) -> M:
-    """``from_edge_index`` for callers who have checked edge_index and sizes."""
+    """Does what ``from_edge_index`` does for callers who have checked edge_index and sizes."""
     col, row = edge_index.unbind()
     return _from_pairs(kind, row, col, edge_weight, (targets, sources), check, EDGE_PLACES)
 
 
 def from_dense(kind: type[M], dense: Tensor) -> M:
-    """``CSR.from_dense``."""
+    """Does what ``CSR.from_dense`` documents."""
     require_tensor("dense", dense)
     require_data("dense", dense)
     if dense.dtype not in FLOATS:
@@ -124,7 +125,7 @@ def from_dense(kind: type[M], dense: Tensor) -> M:
 
 
 def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
-    """``CSR.from_torch``."""
+    """Does what ``CSR.from_torch`` documents."""
     require_tensor("adj", adj)
     if adj.layout in (torch.sparse_csr, torch.sparse_csc):
         if adj.values().dim() < 1 or adj.dim() - adj.dense_dim() != 2:
@@ -145,7 +146,7 @@ def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
 
 
 def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
-    """``CSR.from_scipy``."""
+    """Does what ``CSR.from_scipy`` documents."""
     if not hasattr(matrix, "tocsr"):
         raise TypeError(f"matrix must be a scipy sparse matrix or array, not {type(matrix).__name__}")
     if matrix.ndim != 2:
@@ -160,7 +161,7 @@ def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
 
 @lasting
 def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
-    """``CSR.to``."""
+    """Does what ``CSR.to`` documents."""
     if isinstance(device, torch.dtype):
         raise TypeError(f"device must be a device or its name, not {device!r}; give a dtype as dtype=")
     if dtype is not None and dtype not in FLOATS:
@@ -176,7 +177,7 @@ def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
 
 @lasting
 def pin_memory(adj: M) -> M:
-    """``CSR.pin_memory``."""
+    """Does what ``CSR.pin_memory`` documents."""
     val = None if adj.val is None else adj.val.pin_memory()
     return type(adj).make(
         adj.ptr.pin_memory(), adj.idx.pin_memory(), adj.eid.pin_memory(), val, adj.n_cols, False, True
@@ -184,7 +185,7 @@ def pin_memory(adj: M) -> M:
 
 
 def to_dense(adj: Matrix) -> Tensor:
-    """``CSR.to_dense``."""
+    """Does what ``CSR.to_dense`` documents."""
     row, col, val = adj.coo()
     if val is None:
         val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device)
@@ -192,7 +193,7 @@ def to_dense(adj: Matrix) -> Tensor:
 
 
 def to_torch(adj: Matrix, layout: torch.layout) -> Tensor:
-    """``CSR.to_torch``."""
+    """Does what ``CSR.to_torch`` documents."""
     if adj.val is not None and adj.val.dim() != 1:
         raise ValueError("torch sparse tensors hold one value per entry, not one per head")
     val = torch.ones(adj.nnz, dtype=torch.float32, device=adj.device) if adj.val is None else adj.val

@@ -27,7 +27,7 @@ NAMES = sorted((*(f.name for f in fields(CSR) if f.name not in NUMBERS), *IN_ORD
 
 @dataclass(frozen=True)
 class Untold:
-    """What the tensors do not tell. A program refuses a matrix where this is not equal to its example's."""
+    """Holds what the tensors do not tell. A program refuses a matrix where this is not equal to its example's."""
 
     cols: int | None  # of a matrix whose transpose is not there
     rows_are: int = field(compare=False)

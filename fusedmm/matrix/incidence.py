@@ -21,7 +21,8 @@ NOT_SEEN = (
 
 
 def into_rows(adj: M) -> M:
-    """[rows, nnz]: has a 1 at (i, p) where entry p of the caller's order is in row i. Kept beside the structure.
+    """Returns the matrix [rows, nnz] that has a 1 at (i, p) where entry p of the caller's order is in row i. Kept
+    beside the structure.
 
     Raises:
         ValueError: 2^31 entries or more.
@@ -44,7 +45,7 @@ def _into_rows(adj: M) -> M:
 
 
 def from_rows(adj: M) -> M:
-    """[nnz, rows]: has a 1 at (p, i) where entry p of the caller's order is in row i.
+    """Returns the matrix [nnz, rows] that has a 1 at (p, i) where entry p of the caller's order is in row i.
 
     Raises:
         ValueError, RuntimeError: as ``into_rows``.
@@ -53,7 +54,7 @@ def from_rows(adj: M) -> M:
 
 
 def from_columns(adj: M) -> M:
-    """[nnz, cols]: has a 1 at (p, j) where entry p of the caller's order is in column j.
+    """Returns the matrix [nnz, cols] that has a 1 at (p, j) where entry p of the caller's order is in column j.
 
     Raises:
         ValueError, RuntimeError: as ``into_rows``.

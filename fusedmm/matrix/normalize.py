@@ -47,7 +47,7 @@ NO_NORM = _NOT_SEEN.format(
 
 @dataclass(frozen=True, eq=False)
 class Looped(Generic[M]):
-    """A structure with one self loop per node: the other entries in the caller's order, then the loops.
+    """Holds a structure with one self loop per node: the other entries in the caller's order, then the loops.
 
     Of a matrix that is not square the first min(rows, cols) nodes count as the same on both sides.
     """
@@ -129,7 +129,7 @@ def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dty
 
 
 def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtype | None) -> M:
-    """``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops.
+    """Returns ``gcn_norm`` of adj's structure with the values val; ``fill`` None adds no self loops.
 
     The result for a pattern is cached and shared: nobody may write to its values.
     """
@@ -144,7 +144,7 @@ def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtyp
 
 
 def with_loops(adj: M, why: str = NO_LOOPS) -> Looped[M]:
-    """The structure of adj with self loops, made once per structure; why: see ``structure.outside``."""
+    """Returns the structure of adj with self loops, made once per structure; why: see ``structure.outside``."""
     looped = derived(adj, "loops", why, _make_looped)
     _turned(adj, looped.pattern)
     return looped
@@ -159,7 +159,8 @@ def _turned(adj: M, made: M) -> M:
 
 @lasting
 def looped_edges(kind: type[M], edge_index: Tensor, sources: int, targets: int) -> Looped[M] | None:
-    """The structure of an edge_index [2, nnz] with self loops, in one call; None where there are too many edges.
+    """Returns the structure of an edge_index [2, nnz] with self loops, in one call; None where there are too many
+    edges.
 
     Raises:
         ValueError: an index outside; the text has it.
@@ -172,7 +173,7 @@ def looped_edges(kind: type[M], edge_index: Tensor, sources: int, targets: int) 
 
 
 def without_loops(adj: M) -> M:
-    """[rows, nnz]: ``into_rows`` less the self loops, made once and kept beside the structure."""
+    """Returns the matrix [rows, nnz] of ``into_rows`` less the self loops, made once and kept beside the structure."""
     if with_loops(adj).others is None:
         return into_rows(adj)
     return _turned(adj, derived(adj, "others", NO_LOOPS, _without_loops))
@@ -253,7 +254,7 @@ def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.d
 @lasting
 @torch.no_grad()
 def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
-    """The normalised pattern, whose values belong to it alone and are put in the order of its rows at once."""
+    """Returns the normalised pattern, whose values belong to it alone and are put in the order of its rows at once."""
     here = None
     if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):
         val, here = run(_normalize, adj.ptr, adj.ptr, adj.idx, adj.eid, adj.plan)

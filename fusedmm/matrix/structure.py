@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from fusedmm._lib import DEVICES, NUMBERS, numbers_of, ops
+from fusedmm._lib import DEVICES, NUMBERS, csr_fault, numbers_of, ops
 from fusedmm._torch_compat import (
     are_transforms_active,
     graph_break,
@@ -39,7 +39,9 @@ TILED = tuple(NUMBERS["FMM_TILED_" + name] for name in ("SHARE", "ROWS", "COLS")
 UNKNOWN, EVEN, UNEVEN, NEITHER = numbers_of("FMM_ROWS_", "unknown", "even", "uneven", "neither").values()
 USED: int = NUMBERS["FMM_PLAN_USED"]
 LARGE = 1 << 22  # entries from which a plan is cut to what it holds: calls then take room for fewer partial sums
-DEFERRED = 2  # a check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer
+DEFERRED: int = NUMBERS[
+    "FMM_CHECK_DEFERRED"
+]  # a check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -47,7 +49,8 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # o
 
 
 class Shared:
-    """What all matrices of one structure share, so that it is made once: the transpose, and whatever is derived."""
+    """Holds what all matrices of one structure share, so that it is made once: the transpose, and whatever is
+    derived."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -102,7 +105,7 @@ def require_untraced() -> None:
 
 
 def shared_by(adj: Any) -> Shared:
-    """What the matrices of adj's structure share; a matrix that compiled code made gets its own here."""
+    """Returns what the matrices of adj's structure share; a matrix that compiled code made gets its own here."""
     if adj._shared is None:
         adj._set(_shared=Shared())
     shared: Shared = adj._shared
@@ -110,7 +113,8 @@ def shared_by(adj: Any) -> Shared:
 
 
 def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) -> T:
-    """The result of ``make(adj, *args)``, computed once for all matrices of adj's structure; why: see ``outside``."""
+    """Returns the result of ``make(adj, *args)``, computed once for all matrices of adj's structure; why: see
+    ``outside``."""
     known: T | None = None if adj._shared is None else adj._shared.derived.get(key)
     if known is None:
         if torch.compiler.is_compiling():
@@ -120,7 +124,8 @@ def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) ->
 
 
 def plain(t: Any) -> Any:
-    """The tensor inside of torch.func's wrappers, where it holds integers, which have no gradients; others as they are.
+    """Returns the tensor inside of torch.func's wrappers, where it holds integers, which have no gradients; others as
+    they are.
 
     Raises:
         TypeError: a vmap has another such tensor for each of its samples.
@@ -134,25 +139,26 @@ def plain(t: Any) -> Any:
 
 
 def is_wrapped(t: Any) -> bool:
-    """Whether a tensor is a wrapper of torch.func's, which must not outlive the transform that made it."""
+    """Tells whether a tensor is a wrapper of torch.func's, which must not outlive the transform that made it."""
     return isinstance(t, Tensor) and is_wrapper(t)
 
 
 @lasting
 def own(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """A contiguous copy. The index tensors of torch's sparse tensors are views, which torch.compile rejects."""
+    """Returns a contiguous copy. The index tensors of torch's sparse tensors are views, which torch.compile rejects."""
     return t.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 def own_values(values: Tensor) -> Tensor:
-    """A copy of values that gradients pass through. Those of a sparse tensor are views, which torch.compile rejects."""
+    """Returns a copy of values that gradients pass through. Those of a sparse tensor are views, which torch.compile
+    rejects."""
     if not values.dtype.is_floating_point:
         raise TypeError(f"values must be floating-point, not {values.dtype}")
     return values.clone()
 
 
 def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None) -> Plan:
-    """The plan of a structure, ``made`` where the library made one already, and what its rows are like.
+    """Returns the plan of a structure, ``made`` where the library made one already, and what its rows are like.
 
     Where ``measure`` is true, large matrices, and those as full as layers of pruned networks, are measured, which waits
     for the GPU once. The plans of large ones are cut to the bytes in use.
@@ -181,7 +187,7 @@ def evenness(ptr: Tensor, idx: Tensor) -> int:
 
 
 def was_measured(adj: Any) -> bool:
-    """Whether ``plan_of`` measured a matrix, so that its transpose may be measured too.
+    """Tells whether ``plan_of`` measured a matrix, so that its transpose may be measured too.
 
     That waits for the GPU: the caller agreed to it once, and while a CUDA graph records it is impossible.
     """
@@ -194,7 +200,7 @@ def numbers(*scalars: Tensor) -> list[int]:
 
 
 def inside(t: Tensor, end: int) -> bool:
-    """All in [0, end); a synchronisation with a GPU."""
+    """Tells whether all numbers of t are in [0, end); a synchronisation with a GPU."""
     if not t.numel():
         return True
     low, high = numbers(*torch.aminmax(t))
@@ -203,7 +209,7 @@ def inside(t: Tensor, end: int) -> bool:
 
 @lasting
 def constant(val: Tensor | None, eid: Tensor, old: Tensor | None = None) -> Tensor | None:
-    """Constant values in the order of a half's entries, so that kernels read them one after the other.
+    """Returns constant values in the order of a half's entries, so that kernels read them one after the other.
 
     None where a gradient is wanted, where the caller's order is that of the half, and where torch would not count
     writes to val. The result is written into ``old`` where there is one, since a captured CUDA graph reads there.
@@ -216,21 +222,21 @@ def constant(val: Tensor | None, eid: Tensor, old: Tensor | None = None) -> Tens
 
 
 def is_captured(t: Tensor) -> bool:
-    """Whether a CUDA graph records the calls on t's device instead of running them."""
+    """Tells whether a CUDA graph records the calls on t's device instead of running them."""
     return t.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def written(val: Tensor | None) -> int:
-    """How often val was written to in place; -1 without values, and in inference mode, where torch does not count."""
+    """Tells how often val was written to in place; -1 without values, and in inference mode, where torch does not
+    count."""
     return -1 if val is None or val.is_inference() else writes_to(val)
 
 
 def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
     """Raises on a malformed structure; one kernel, and one word copied back."""
-    word = int(ops._check(ptr, idx, cols)) & (2**64 - 1)
-    if word == 2**64 - 1:
+    code, where = csr_fault(int(ops._check(ptr, idx, cols)))
+    if not code:
         return
-    code, where = word & 7, (word >> 3) & (2**60 - 1)
     rows, nnz = ptr.numel() - 1, idx.numel()
     if code == NUMBERS["FMM_CSR_IDX"]:
         raise ValueError(f"idx[{where}] = {int(idx[where])} is outside [0, {cols})")
@@ -243,7 +249,7 @@ def validate(ptr: Tensor, idx: Tensor, cols: int) -> None:
 
 
 def require_shape(shape: Any, name: str = "shape") -> tuple[int, int]:
-    """Two sizes, whatever kind of integers they are."""
+    """Returns two sizes, whatever kind of integers they are."""
     try:
         first, second = shape
         pair = operator.index(first), operator.index(second)
@@ -255,7 +261,7 @@ def require_shape(shape: Any, name: str = "shape") -> tuple[int, int]:
 
 
 def require_size(size: Any) -> tuple[int, int]:
-    """(sources, targets) of an edge_index; one integer is both.
+    """Returns (sources, targets) of an edge_index; one integer is both.
 
     Raises:
         TypeError, ValueError: something else, or beyond int32.
@@ -270,7 +276,7 @@ def require_size(size: Any) -> tuple[int, int]:
 
 
 def require_device(name: str, device: Any) -> torch.device:
-    """A device that is there and that there are kernels for.
+    """Returns a device that is there and that there are kernels for.
 
     Raises:
         TypeError: neither a device, nor a name or number of one.
@@ -295,26 +301,26 @@ def require_tensor(name: str, t: Any) -> None:
 
 
 def is_strided(t: Tensor) -> bool:
-    """Whether t is one dense tensor with strides: neither sparse nor mkldnn's nor nested."""
+    """Tells whether t is one dense tensor with strides: neither sparse nor mkldnn's nor nested."""
     return t.layout == torch.strided and not t.is_nested
 
 
 def require_strided(name: str, t: Tensor) -> None:
-    """One dense tensor, whose numbers lie at strides."""
+    """Requires one dense tensor, whose numbers lie at strides."""
     if not is_strided(t):
         what = t.layout if t.layout != torch.strided else "a nested one"
         raise TypeError(f"{name} must be one dense tensor, not {what}")
 
 
 def require_data(name: str, t: Tensor) -> None:
-    """One dense tensor that has numbers to read."""
+    """Requires one dense tensor that has numbers to read."""
     require_strided(name, t)
     if t.device.type not in DEVICES:
         raise TypeError(f"{name} must be on cpu or cuda, not on {t.device}")
 
 
 def require_number(name: str, value: Any, dtype: torch.dtype) -> float:
-    """A real number, infinite ones too, that dtype has.
+    """Returns a real number, infinite ones too, that dtype has.
 
     Raises:
         TypeError: no number.
@@ -346,7 +352,7 @@ def require_vector(name: str, t: Any) -> None:
 
 
 def require_range(place: str, t: Tensor, end: int) -> None:
-    """All in [0, end); place is the name of an element, with braces for its number."""
+    """Requires all numbers of t in [0, end); place is the name of an element, with braces for its number."""
     if not inside(t, end):
         where = int(((t < 0) | (t >= end)).nonzero()[0])
         raise ValueError(f"{place.format(where)} = {int(t[where])} is outside [0, {end})")

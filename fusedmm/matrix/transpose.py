@@ -16,7 +16,8 @@ _transpose: Any = ops._transpose.default
 
 @lasting
 def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int, measure: bool) -> tuple[Half, int]:
-    """The transpose, whose entries are sorted by column, each column's rows in order, and what its rows are like."""
+    """Returns the transpose, whose entries are sorted by column, each column's rows in order, and what its rows are
+    like."""
     rows, nnz = ptr.shape[0] - 1, idx.shape[0]
     if in_one_call(idx, nnz, rows, cols):
         try:

@@ -16,7 +16,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from fusedmm._lib import algorithm_number, numbers_of, ops, sums_dtype
+from fusedmm._lib import (
+    WANT_GATT,
+    WANT_GBIAS,
+    WANT_GK,
+    WANT_GQ,
+    WANT_GV,
+    WANT_GWEIGHT,
+    WANT_POS,
+    algorithm_number,
+    numbers_of,
+    ops,
+    sums_dtype,
+)
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, is_strided, require_number, require_strided
@@ -50,7 +62,7 @@ row_sums: Any = ops._node_delta.default
 
 
 class Options(NamedTuple):
-    """The part of a call that is no tensor."""
+    """Holds the part of a call that is no tensor."""
 
     adj: CSR
     score: int
@@ -62,7 +74,8 @@ class Options(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H], or [nnz, 1] and [nnz] for all heads."""
+    """Holds the tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H], or [nnz, 1] and [nnz] for all
+    heads."""
 
     q: Tensor
     k: Tensor
@@ -192,7 +205,7 @@ def attention(
 def _operands(
     adj: CSR, q: Tensor, k: Tensor, v: Tensor, score: str, att: Optional, bias: Optional, weight: Optional
 ) -> tuple[Operands, bool]:
-    """The operands in one dtype and with an axis of heads, and whether v came without that axis."""
+    """Returns the operands in one dtype and with an axis of heads, and whether v came without that axis."""
     require_dense("attention", "v", v, adj, adj.n_cols, "columns")
     flat = v.dim() == 2
     v = autocast(v[:, None] if flat else v)
@@ -258,18 +271,19 @@ def _numbers(o: Options) -> tuple[float, float, float, int]:
 
 
 def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """out, lse, its rest that rounding removed, and the parts of out and of the weights' sum from positive arguments.
+    """Returns out, lse, its rest that rounding removed, and the parts of out and of the weights' sum from positive
+    arguments.
 
     The parts are empty unless o.pos.
     """
-    found: Any = run(_forward, x.v, *_arguments(o, x, False), *_numbers(o), int(o.pos), o.algorithm)
+    found: Any = run(_forward, x.v, *_arguments(o, x, False), *_numbers(o), WANT_POS if o.pos else 0, o.algorithm)
     return found
 
 
 def backward_rows(
     o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q (bit 1 of want), att in parts (2), bias (4) and weight (8); what is not wanted is empty."""
+    """Returns the gradients of q, att in parts, bias and weight; what has no bit in want (WANT_G...) is empty."""
     found: Any = run(_rows, gout, *_arguments(o, x, False), *lses, delta, gout, *_numbers(o), want, o.algorithm)
     return found
 
@@ -277,14 +291,14 @@ def backward_rows(
 def backward_cols(
     o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int, packed: Optional = None
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of k (bit 1 of want) and of v (2); what is not wanted is empty."""
+    """Returns the gradients of k and of v; what has no bit in want is empty."""
     behind = *lses, delta, gout, o.adj.none if packed is None else packed, *_numbers(o)
     found: Any = run(_cols, gout, *_arguments(o, x, True), *behind, want, o.algorithm)
     return found
 
 
 class Attention(torch.autograd.Function):
-    """out and lse, with a gradient that keeps neither weights nor logits."""
+    """Computes out and lse, with a gradient that keeps neither weights nor logits."""
 
     @staticmethod
     def forward(ctx: Any, o: Options, *operands: Any) -> tuple[Tensor, Tensor]:
@@ -307,7 +321,7 @@ class Attention(torch.autograd.Function):
         packs = o.score == ADDITIVE and (needs[1] or needs[2])
         given = none if glse is None else glse, pos, pos_w, x.q if packs else none
         delta, gq, packed = run(row_sums, gout, gout, out, lse, rest, *given, o.slope)
-        want = needs[0] + 2 * needs[3] + 4 * needs[4] + 8 * needs[5]
+        want = needs[0] * WANT_GQ | needs[3] * WANT_GATT | needs[4] * WANT_GBIAS | needs[5] * WANT_GWEIGHT
         if not o.pos and want:
             kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]
             shared = any(kind is not None and serves_all(kind, x.q) for kind in kinds)
@@ -316,7 +330,7 @@ class Attention(torch.autograd.Function):
             rows = backward_rows(o, of, (lse, rest), delta, g, want)
             gq, gatt = rows[0].to(x.q.dtype), rows[1].sum(0).to(x.q.dtype) if needs[3] else None
             gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows[2:], kinds, strict=True))
-        want = needs[1] + 2 * needs[2]
+        want = needs[1] * WANT_GK | needs[2] * WANT_GV
         if want:
             gk, gv = backward_cols(o, x, (lse, rest), delta, gout, want, packed)
         return (
@@ -335,7 +349,7 @@ class Attention(torch.autograd.Function):
 
 
 def in_sums(x: Operands) -> Operands:
-    """The operands in the dtype of sums."""
+    """Returns the operands in the dtype of sums."""
     seed, given = x.seed, x._replace(seed=None)
     wide: Any = (None if t is None else t.to(sums_dtype(t)) for t in given)
     return Operands(*wide)._replace(seed=seed)
@@ -355,7 +369,8 @@ def _logits(o: Options, x: Operands) -> Tensor:
 
 
 def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
-    """The weights w times edge weights and dropout's mask, which are the kernel's weights for logits and lse 0."""
+    """Returns the weights w times edge weights and dropout's mask, which are the kernel's weights for logits and lse
+    0."""
     if x.weight is not None:
         w = w * (x.weight[:, None] if x.weight.dim() == 1 else x.weight)
     if x.seed is None:
@@ -366,7 +381,8 @@ def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
 
 
 def _weights(o: Options, x: Operands, lses: Sequence[Tensor] | None) -> Tensor:
-    """u, from the kernel where ``lses`` of a forward are given; that is the case where nobody wants a gradient."""
+    """Returns u, from the kernel where ``lses`` of a forward are given; that is the case where nobody wants a
+    gradient."""
     if lses is None:
         y = in_sums(x)
         return _thinned(o, y, softmax(o.adj, _logits(o, y))).to(x.v.dtype)
@@ -377,7 +393,7 @@ def _weights(o: Options, x: Operands, lses: Sequence[Tensor] | None) -> Tensor:
 
 
 def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
-    """out and lse, computed in the dtype of sums by operations that torch differentiates; the weights are in memory."""
+    """Computes out and lse in the dtype of sums by operations that torch differentiates; the weights are in memory."""
     dtype, x = x.v.dtype, in_sums(x)
     logits = _logits(o, x)
     out = spmm_half(o.adj, False, _thinned(o, x, softmax(o.adj, logits)), x.v)
@@ -387,7 +403,7 @@ def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:
 def _differentiable(
     o: Options, x: Operands, needs: tuple[bool, ...], gout: Tensor, glse: Tensor
 ) -> tuple[Optional, ...]:
-    """The gradients, computed by differentiable operations, for gradients of gradients."""
+    """Returns the gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         copies: Any = (t.view_as(t) if t is not None and need else t for t, need in zip(x, needs, strict=True))
         copy = Operands(*copies)

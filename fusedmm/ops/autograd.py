@@ -27,7 +27,7 @@ Needs = Sequence[bool]
 
 
 class Formula:
-    """An operator with its derivatives: a subclass gives each of these functions and is never instantiated.
+    """Defines an operator with its derivatives: a subclass gives each of these functions and is never instantiated.
 
     ``call`` is everything that is no operand, such as the matrix; operands are tensors, or None where one is absent.
     """
@@ -36,34 +36,36 @@ class Formula:
 
     @staticmethod
     def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
-        """The tensors that ``backward`` reads, and a note for it which holds none; the rest may be freed or changed."""
+        """Returns the tensors that ``backward`` reads, and a note for it which holds none; the rest may be freed or
+        changed."""
         raise NotImplementedError
 
     @staticmethod
     def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
-        """The gradients of the operands that need one, each differentiable itself; g is that of the result."""
+        """Returns the gradients of the operands that need one, each differentiable itself; g is that of the result."""
         raise NotImplementedError
 
     @staticmethod
     def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Values:
-        """The tangent of the result."""
+        """Returns the tangent of the result."""
         raise NotImplementedError
 
     @staticmethod
     def vmap(call: Any, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
-        """The results of a whole batch, which lies in dimension dims[k] of operand k, and the dimension of theirs."""
+        """Returns the results of a whole batch, which lies in dimension dims[k] of operand k, and the dimension of
+        theirs."""
         raise NotImplementedError
 
 
 class Held:
-    """A call that torch.func leaves alone: in a tuple it would find the matrix, and wrap the matrix's tensors."""
+    """Holds a call that torch.func leaves alone: in a tuple it would find the matrix, and wrap the matrix's tensors."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
 
 
 def differentiable(formula: type[Formula]) -> Callable[..., Tensor]:
-    """The operator of a formula as a function of (call, *operands), with gradients of any order."""
+    """Returns the operator of a formula as a function of (call, *operands), with gradients of any order."""
     run, saved, gradients = formula.run, formula.saved, formula.backward
 
     class Classic(torch.autograd.Function):
@@ -116,10 +118,11 @@ def differentiable(formula: type[Formula]) -> Callable[..., Tensor]:
 
 
 class Given(Matrix):
-    """A matrix of the tensors that a call of ``torch.ops.fusedmm`` was given: without a transpose, four are empty."""
+    """Stands for a matrix of the tensors that a call of ``torch.ops.fusedmm`` was given: without a transpose, four are
+    empty."""
 
     def transpose_half(self) -> Half:
-        """(ptr, idx, eid, plan) of the transpose.
+        """Returns (ptr, idx, eid, plan) of the transpose.
 
         Raises:
             RuntimeError: they are not there.
@@ -160,19 +163,19 @@ def register(name: str, formula: type[Formula], operands: int) -> None:
 
 
 def _batch_behind(t: Tensor, dim: int | None, batch: int) -> Tensor:
-    """[n, ...] with a batch at dim (or none) as [n, batch, ...]."""
+    """Returns [n, ...] with a batch at dim (or none) as [n, batch, ...]."""
     return t.movedim(dim, 1) if dim is not None else t.unsqueeze(1).expand(t.shape[0], batch, *t.shape[1:])
 
 
 def flat_operand(x: Tensor, dim: int | None, batch: int) -> tuple[Tensor, int]:
-    """An operand [n, F] or [n, H, F] of each sample as [n, batch * H, F], and H (0 where it had no heads)."""
+    """Returns an operand [n, F] or [n, H, F] of each sample as [n, batch * H, F], and H (0 where it had no heads)."""
     x = _batch_behind(x, dim, batch)
     heads = x.shape[2] if x.dim() == 4 else 0
     return x.reshape(x.shape[0], -1, x.shape[-1]), heads
 
 
 def flat_values(val: Values, dim: int | None, batch: int, heads: int) -> Values:
-    """Values as [nnz, batch * heads]; [nnz] where one value serves all."""
+    """Returns values as [nnz, batch * heads]; [nnz] where one value serves all."""
     if val is None or (dim is None and val.dim() == 1):
         return val
     val = _batch_behind(val, dim, batch)
@@ -184,5 +187,5 @@ def flat_values(val: Values, dim: int | None, batch: int, heads: int) -> Values:
 
 
 def added(parts: list[Tensor]) -> Tensor:
-    """The sum of the parts of a tangent, of which there is at least one."""
+    """Returns the sum of the parts of a tangent, of which there is at least one."""
     return sum(parts[1:], parts[0])

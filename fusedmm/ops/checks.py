@@ -18,15 +18,15 @@ Size = int | tuple[int, int] | None
 
 
 def rows_of(*operands: Any) -> Size:
-    """The size that an edge_index must have for these operands: their rows. None where an operand is none, which the
-    checks that follow refuse by name."""
+    """Returns the size that an edge_index must have for these operands: their rows. None where an operand is none,
+    which the checks that follow refuse by name."""
     if not all(isinstance(t, Tensor) and t.dim() and not t.is_nested for t in operands):
         return None
     return operands[0].shape[0] if len(operands) == 1 else (operands[0].shape[0], operands[1].shape[0])
 
 
 def require_dense(op: str, name: str, x: Tensor, adj: Matrix, rows: int, axis: str) -> None:
-    """x is a floating tensor [rows, F] or [rows, heads, F] on the matrix's device.
+    """Requires that x is a floating tensor [rows, F] or [rows, heads, F] on the matrix's device.
 
     Raises:
         TypeError: not a tensor, a sparse one, a dtype without a kernel, another device.
@@ -52,7 +52,7 @@ def require_dense(op: str, name: str, x: Tensor, adj: Matrix, rows: int, axis: s
 
 
 def require_pattern(op: str, why: str, adj: Matrix, given: Any, name: str = "adj") -> None:
-    """A matrix without values, where no formula names them.
+    """Requires a matrix without values, where no formula names them.
 
     Args:
         op: for the text of the error.
@@ -70,7 +70,7 @@ def require_pattern(op: str, why: str, adj: Matrix, given: Any, name: str = "adj
 
 
 def autocast(x: Tensor) -> Tensor:
-    """x as autocast wants it; in the wrapper, above the operator, so that gradients return in x's dtype."""
+    """Returns x as autocast wants it; in the wrapper, above the operator, so that gradients return in x's dtype."""
     kind = "cuda" if x.is_cuda else "cpu"  # x.device.type makes two objects, in every call
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(kind))
@@ -98,7 +98,7 @@ def require_scalar(op: str, name: str, number: Any) -> None:
 
 
 def is_mixed(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
+    """Tells whether operands are of several dtypes, or autocast makes them so: torch promotes what is multiplied."""
     dtype = x.dtype
     for t in others:
         if t is not None and t.dtype != dtype:
@@ -107,13 +107,13 @@ def is_mixed(x: Tensor, *others: Tensor | None) -> bool:
 
 
 def normalize(x: Tensor) -> Tensor:
-    """x [..., F] divided by the lengths of its rows, which are computed in the dtype of sums: float16 can hold neither
-    torch's eps nor the length of 64 numbers of 10,000."""
+    """Returns x [..., F] divided by the lengths of its rows, which are computed in the dtype of sums: float16 can hold
+    neither torch's eps nor the length of 64 numbers of 10,000."""
     return torch.nn.functional.normalize(x.to(sums_dtype(x)), dim=-1).to(x.dtype)
 
 
 def needs_rules(*operands: Any) -> bool:
-    """Whether a torch.func transform is active, or forward-mode AD with a tangent on an operand."""
+    """Tells whether a torch.func transform is active, or forward-mode AD with a tangent on an operand."""
     if are_transforms_active():
         if torch.compiler.is_dynamo_compiling():  # which would take the forward alone, and give zeros as gradients
             graph_break("fusedmm: transforms of torch.func are not compiled; they run as they are")
@@ -127,7 +127,7 @@ def needs_rules(*operands: Any) -> bool:
 
 
 def require_values(op: str, val: Tensor | None, x: Tensor) -> None:
-    """Values [nnz, heads] need operands [rows, heads, F] of as many heads.
+    """Requires of values [nnz, heads] that operands are [rows, heads, F] of as many heads.
 
     Raises:
         ValueError: other heads.

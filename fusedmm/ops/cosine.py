@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import sums_dtype
+from fusedmm._lib import WANT_GK, WANT_GQ, WANT_GV, sums_dtype
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Operands, Options
@@ -64,7 +64,7 @@ def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
 
 
 class CosineAttention(torch.autograd.Function):
-    """``attend_cosine`` as a step of autograd."""
+    """Computes ``attend_cosine`` as a step of autograd."""
 
     @staticmethod
     def forward(ctx: Any, o: Options, x: Tensor, beta: Tensor) -> Tensor:
@@ -87,15 +87,15 @@ class CosineAttention(torch.autograd.Function):
         operands = Operands(q, unit, x[:, None], None, None, None, None)
 
         def along(a: Tensor, b: Tensor) -> Tensor:
-            """<a, b> of each node, [n, 1]."""
+            """Returns <a, b> of each node, [n, 1]."""
             return run(base.row_sums, a, a, b, none, none, none, none, none, none, o.slope)[0]
 
         delta = along(gout, out)
-        gq = base.backward_rows(o, operands, lses, delta, gout, 1)[0]
+        gq = base.backward_rows(o, operands, lses, delta, gout, WANT_GQ)[0]
         gbeta = along(gq, unit).sum(0).to(dtype) if needs[1] else None
         if not needs[0]:
             return None, None, gbeta
-        gk, gv = base.backward_cols(o, operands, lses, delta, gout, 3)
+        gk, gv = base.backward_cols(o, operands, lses, delta, gout, WANT_GK | WANT_GV)
         gunit = gk.addcmul_(gq, beta)
         del gq  # memory peaks here
         radial = along(gunit, unit)[..., None].mul_(length > EPS)
@@ -106,7 +106,7 @@ class CosineAttention(torch.autograd.Function):
 def _differentiable(
     o: Options, x: Tensor, beta: Tensor, needs: tuple[bool, ...], gout: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients, computed by differentiable operations, for gradients of gradients."""
+    """Returns the gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         given = [t.view_as(t) if need else t for t, need in zip((x, beta), needs, strict=True)]
         wide = given[0][:, None]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._lib import ops, sums_dtype
+from fusedmm._lib import WANT_GBIAS, WANT_GK, WANT_GQ, WANT_GV, ops, sums_dtype
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows
 from fusedmm.ops import attention as base
@@ -68,7 +68,7 @@ def attend_edges(
 
 
 def expanded(attr: Tensor, q: Tensor) -> Tensor:
-    """attr [nnz, D] repeated for every head of q, [nnz, H, D], by a view that takes no memory."""
+    """Returns attr [nnz, D] repeated for every head of q, [nnz, H, D], by a view that takes no memory."""
     return attr[:, None].expand(-1, q.shape[1], -1)
 
 
@@ -92,7 +92,7 @@ def _weights(o: Options, x: Operands, lses: list[Tensor]) -> Tensor:
 
 
 class EdgeAttention(torch.autograd.Function):
-    """``attend_edges`` as a step of autograd."""
+    """Computes ``attend_edges`` as a step of autograd."""
 
     @staticmethod
     def forward(
@@ -117,8 +117,8 @@ class EdgeAttention(torch.autograd.Function):
         each, features, none = into_rows(o.adj), expanded(attr, q), o.adj.none
         delta = run(base.row_sums, gout, gout, out, none, none, none, none, none, none, 0.0)[0]
         delta = delta.add_(run(base.row_sums, gsum, gsum, summed, none, none, none, none, none, none, 0.0)[0])
-        gq, _, gbias, _ = base.backward_rows(o, x, lses, delta, gout, 1 + 4)
-        gk, gv = base.backward_cols(o, x, lses, delta, gout, 3)
+        gq, _, gbias, _ = base.backward_rows(o, x, lses, delta, gout, WANT_GQ | WANT_GBIAS)
+        gk, gv = base.backward_cols(o, x, lses, delta, gout, WANT_GK | WANT_GV)
         t = sddmm_half(each, False, u, gsum, features)
         gq = gq.add_(spmm_half(o.adj, False, t, x.k), alpha=o.scale)
         gk = gk.add_(spmm_half(o.adj, True, t, x.q), alpha=o.scale)
@@ -135,7 +135,7 @@ class EdgeAttention(torch.autograd.Function):
 def _differentiable(
     o: Options, given: tuple[Tensor, ...], seed: Tensor | None, needs: tuple[bool, ...], gout: Tensor, gsum: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients, computed by differentiable operations, for gradients of gradients."""
+    """Returns the gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         copies = [t.view_as(t) if need else t for t, need in zip(given, needs, strict=True)]
         q, k, v, projected, attr = copies

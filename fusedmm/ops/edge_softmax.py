@@ -58,7 +58,7 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
 
 
 def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
-    """x is a floating tensor [nnz] or [nnz, heads] on the matrix's device.
+    """Requires that x is a floating tensor [nnz] or [nnz, heads] on the matrix's device.
 
     Raises:
         TypeError: not a tensor, a dtype without a kernel, another device.
@@ -77,7 +77,7 @@ def require_logits(op: str, name: str, x: Tensor, adj: CSR) -> None:
 
 
 def _columns(adj: CSR) -> int:
-    """The number of columns. Compiled code reads it off a tensor's size, since dynamo loses the number."""
+    """Returns the number of columns. Compiled code reads it off a tensor's size, since dynamo loses the number."""
     if adj.ptr_t is not None and torch.compiler.is_compiling():
         return adj.ptr_t.shape[0] - 1
     return adj.n_cols
@@ -94,13 +94,13 @@ def to_entries(adj: CSR, x: Tensor) -> Tensor:
 
 
 def _nothing(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k for a score of nothing but the bias: zeros, expanded so that they take no memory."""
+    """Returns q and k for a score of nothing but the bias: zeros, expanded so that they take no memory."""
     zero, heads = logits.new_zeros(1, 1, 1), logits.shape[1]
     return zero.expand(adj.shape[0], heads, 1), zero.expand(_columns(adj), heads, 1)
 
 
 def lse_and_rest(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """lse [rows, heads] and its rest, the part that rounding removed from lse, in the dtype of sums."""
+    """Returns lse [rows, heads] and its rest, the part that rounding removed from lse, in the dtype of sums."""
     (q, k), none = _nothing(adj, logits), adj.none
     operands = (*half(adj, False), q, k, k, none, logits, none, none)
     out: Any = run(ops._attention.default, q, *operands, 1.0, 1.0, 0.0, ADDITIVE, 0, 0)
@@ -108,7 +108,7 @@ def lse_and_rest(adj: CSR, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weights(adj: CSR, logits: Tensor, lse: Tensor, rest: Tensor, seed: Tensor | None, dropout: float) -> Tensor:
-    """exp(logits - lse - rest of the row), times keep / (1 - dropout) where there is a seed.
+    """Returns exp(logits - lse - rest of the row), times keep / (1 - dropout) where there is a seed.
 
     Dropout has no default: of a default torch.compile makes a symbol, which a step of autograd cannot take.
     """
@@ -120,7 +120,7 @@ def weights(adj: CSR, logits: Tensor, lse: Tensor, rest: Tensor, seed: Tensor | 
 
 
 class Softmax(Formula):
-    """w = softmax of logits [nnz, heads]; a call is the matrix."""
+    """Computes w = softmax of logits [nnz, heads]; a call is the matrix."""
 
     @staticmethod
     def run(adj: CSR, logits: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class SoftmaxBack(Formula):
 
 
 class LogSumExp(Formula):
-    """lse of logits [nnz, heads]; a call is the matrix."""
+    """Computes lse of logits [nnz, heads]; a call is the matrix."""
 
     @staticmethod
     def run(adj: CSR, logits: Tensor) -> Tensor:

@@ -31,23 +31,24 @@ Reached = tuple[Matrix, bool, Values, Tensor, Tensor]  # adj, transposed, val, x
 
 
 def extreme(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int, algorithm: int) -> Tensor:
-    """y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row."""
+    """Computes y[i] = max or min over row i's entries of val * x[j]; 0 for an empty row."""
     return _extreme((adj, transposed, reduce, algorithm), val, x)
 
 
 def extreme_sums(m: Reached, form: int, weight: Values = None, z: Values = None, g: Values = None) -> Tensor:
-    """One of the three sums, differentiable in weight, z and g; or the counts, which are constant."""
+    """Computes one of the three sums, differentiable in weight, z and g; or the counts, which are constant."""
     adj, transposed, *tensors = m
     return _extreme_sums((adj, transposed, form), *tensors, weight, z, g)
 
 
 def _counts(m: Reached) -> Tensor:
-    """How many entries reached each extreme, one where none did."""
+    """Tells how many entries reached each extreme, one where none did."""
     return extreme_sums(m, COUNTS).clamp(min=1)
 
 
 def _edges(m: Reached, weight: Tensor, z: Values, g: Values) -> Tensor:
-    """The form "edges" like weight; heads that share weights are channels of one sum where they share values too."""
+    """Returns the form "edges" like weight; heads that share weights are channels of one sum where they share values
+    too."""
     assert z is not None and g is not None
     adj, transposed, val, x, y = m
     kind = kind_of(weight)
@@ -58,7 +59,7 @@ def _edges(m: Reached, weight: Tensor, z: Values, g: Values) -> Tensor:
 
 
 class Extreme(Formula):
-    """y, with its gradient in shares; a call is (adj, transposed, reduce, algorithm)."""
+    """Computes y, with its gradient in shares; a call is (adj, transposed, reduce, algorithm)."""
 
     run = SpMM.run
 
@@ -76,7 +77,7 @@ class Extreme(Formula):
 
     @staticmethod
     def jvp(call: Any, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
-        """The mean of the tangents of the entries that reached the extreme."""
+        """Returns the mean of the tangents of the entries that reached the extreme."""
         (val, x), (dval, dx), parts = operands, tangents, []
         m = _reached(call, (val, x, output))
         if dx is not None:
@@ -100,7 +101,7 @@ def _reached(call: Any, tensors: Operands) -> Reached:
 
 
 class ExtremeSums(Formula):
-    """One of the three sums; its derivatives are the other two. A call is (adj, transposed, form).
+    """Computes one of the three sums; its derivatives are the other two. A call is (adj, transposed, form).
 
     It is linear in each of weight, z and g; val, x and y count as constant.
     """

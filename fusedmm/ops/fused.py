@@ -17,7 +17,19 @@ import torch
 from torch import Tensor
 
 from fusedmm import reference
-from fusedmm._lib import ACTIVATIONS, MESSAGES, NUMBERS, REDUCTIONS, SCORES, algorithm_number, ops
+from fusedmm._lib import (
+    ACTIVATIONS,
+    MESSAGES,
+    NUMBERS,
+    REDUCTIONS,
+    SCORES,
+    WANT_KEPT,
+    WANT_OUT,
+    WANT_OUT2,
+    WANT_SUM,
+    algorithm_number,
+    ops,
+)
 from fusedmm._torch_compat import graph_break
 from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
@@ -44,7 +56,7 @@ from fusedmm.ops.spmm_sddmm import (
 
 
 class Spec(NamedTuple):
-    """What to compute, and by which algorithm."""
+    """Says what to compute, and by which algorithm."""
 
     score: str
     edge: str
@@ -57,7 +69,7 @@ class Spec(NamedTuple):
         return SCORES[self.score], MESSAGES[self.message], ACTIVATIONS[self.activation]
 
     def is_sddmm_spmm(self) -> bool:
-        """Whether the composite is these two operators, with one number per edge and head between them."""
+        """Tells whether the composite is these two operators, with one number per edge and head between them."""
         return self.score in ("dot", "none") and self.message == "scale" and self.activation is None
 
 
@@ -197,7 +209,7 @@ def _(like, edge, gradients):  # type: ignore[no-untyped-def]
 
 
 def _ordered(adj: CSR, transposed: bool, val: Values) -> tuple[Half, Values]:
-    """A half, and values that fit it: constant ones lie in its own order, so that it needs no eid."""
+    """Returns a half, and values that fit it: constant ones lie in its own order, so that it needs no eid."""
     structure = half(adj, transposed)
     if val is not None and val is adj.val:
         here = adj.constant_values(transposed)
@@ -219,7 +231,8 @@ def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec)
 
 
 class Edge(Formula):
-    """w(s, a), whose derivatives are expressions again: the ones the kernels compute. A call is the expression."""
+    """Computes w(s, a), whose derivatives are expressions again: the ones the kernels compute. A call is the
+    expression."""
 
     @staticmethod
     def run(expression: Expression, s: Tensor, a: Tensor) -> Tensor:
@@ -258,7 +271,8 @@ edge_function = differentiable(Edge)
 
 
 def composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
-    """The same by differentiable operations, with one score per edge in memory; in the dtype of sums throughout."""
+    """Computes the same by differentiable operations, with one score per edge in memory; in the dtype of sums
+    throughout."""
     first, second, third = widened(x, y, z)
     return _composite(adj, val, first, second, third, spec).to(x.dtype)
 
@@ -287,7 +301,7 @@ def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spe
 
 
 class Fused(torch.autograd.Function):
-    """The kernel, with its gradients by recomputation, or through the composite where those end.
+    """Calls the kernel, with its gradients by recomputation, or through the composite where those end.
 
     y None is x, z None is y.
     """
@@ -321,7 +335,7 @@ class Fused(torch.autograd.Function):
 
 
 def _sum(a: Tensor | None, b: Tensor | None, fresh: bool) -> Tensor | None:
-    """a + b where both are there; written into a where it is fresh, which means that nobody else has it."""
+    """Returns a + b where both are there; written into a where it is fresh, which means that nobody else has it."""
     if a is None or b is None:
         return b if a is None else a
     return a.add_(b) if fresh else a + b
@@ -351,7 +365,7 @@ def _is_mirrored(adj: CSR) -> bool:
 
 
 def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, g: Tensor) -> Tensor | None:
-    """The gradient of an x that is y and z too, if every entry (i, j) has its (j, i)."""
+    """Returns the gradient of an x that is y and z too, if every entry (i, j) has its (j, i)."""
     if torch.compiler.is_compiling() or adj.shape[0] != adj.shape[1]:  # compiled code cannot look at the pattern
         return None
     (_, _, eid, _), there = _ordered(adj, True, val)  # the transpose, made here if it is not there yet
@@ -366,7 +380,7 @@ def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, 
 
 
 def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: Tensor, joined: bool) -> Grads:
-    """The gradients by recomputation. Where ``joined``, those of y and z may come as one sum in y's place."""
+    """Returns the gradients by recomputation. Where ``joined``, those of y and z may come as one sum in y's place."""
     val, x, y, z = saved
     scale, scored = spec.message == "scale", spec.score != "none"
     dtype = x.dtype
@@ -374,13 +388,14 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         x, y, z, g = *widened(x, y, z), per_entry(cached_entries(adj, False, g), g)
     program = _program(spec.edge, True, x)
     reaches = scored or not scale  # x and y have a part in the result
-    rows, cols = (needed[1] and reaches) | needed[0] << 1, (needed[2] and reaches) | (needed[3] and scale) << 1
+    rows = (needed[1] and reaches) * WANT_OUT | needed[0] * WANT_OUT2
+    cols, both = (needed[2] and reaches) * WANT_OUT | (needed[3] and scale) * WANT_OUT2, WANT_OUT | WANT_OUT2
     # On a CPU two numbers per edge cost less than the two dot products that make them.
     plain = spec.score == "dot" and scale and spec.activation is None
     few = rows and cols and plain and x.device.type == "cpu" and max(x.shape[-1], z.shape[-1]) <= KEPT_FEAT
-    hands_on = 4 if few else 0  # a bit of wanted; in compiled code few may be symbolic, and such have no bits
+    hands_on = WANT_KEPT if few else 0  # a bit of wanted; in compiled code few may be symbolic, and such have no bits
 
-    if hands_on and cols == 3 and x is y and y is z and not needed[0]:
+    if hands_on and cols == both and x is y and y is z and not needed[0]:
         found = _by_one_pass(adj, val, x, spec, program, g)
         if found is not None:
             return None, found, None, None
@@ -399,9 +414,10 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         rows_are = adj.rows_are_t if transposed else adj.rows_are
         found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0, rows_are)
         # A value's gradient is added up over its heads first.
-        second = (found[1].to(dtype) if transposed else found[1]) if wanted & 2 else None
-        return found[0].to(dtype) if wanted & 1 else None, second, *found[2:]
+        second = (found[1].to(dtype) if transposed else found[1]) if wanted & WANT_OUT2 else None
+        return found[0].to(dtype) if wanted & WANT_OUT else None, second, *found[2:]
 
     gx, gval, edges = compute(ops._fused_rows.default, False, rows | hands_on)
-    gy, gz, *_ = compute(ops._fused_cols.default, True, 5 if hands_on and joined and cols == 3 else cols, edges)
+    cols = WANT_OUT | WANT_SUM if hands_on and joined and cols == both else cols
+    gy, gz, *_ = compute(ops._fused_cols.default, True, cols, edges)
     return None if gval is None else like_values(gval, kind_of(val)), gx, gy, gz

@@ -30,7 +30,8 @@ Needed = tuple[bool, bool, bool, bool]
 
 
 class Gathered:
-    """An operand that was gathered already: it has a row per entry, and gathering it again gives it as it is."""
+    """Stands for an operand that was gathered already: it has a row per entry, and gathering it again gives it as it
+    is."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -42,7 +43,7 @@ class Gathered:
 
 
 def is_too_large(adj: CSR, x: Tensor, z: Tensor, g: Tensor) -> bool:
-    """Whether gradients are to be made in parts: never where they are differentiated, traced, mapped or recorded.
+    """Tells whether gradients are to be made in parts: never where they are differentiated, traced, mapped or recorded.
 
     Parts are found on the host, which waits for the device: what is small, or captured in a CUDA graph, does not.
     """
@@ -56,7 +57,7 @@ def is_too_large(adj: CSR, x: Tensor, z: Tensor, g: Tensor) -> bool:
 
 
 def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, needed: Needed, g: Tensor) -> Any:
-    """The gradients of val, x, y and z, from the composite of each part; None where one is not needed."""
+    """Returns the gradients of val, x, y and z, from the composite of each part; None where one is not needed."""
     val, x, y, z = saved
     dtype = sums_dtype(x)
     sums: list[Values] = [None, None, None, None]  # val's, in its own dtype and the caller's order; x's, y's and z's
@@ -93,7 +94,7 @@ def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, 
 
 
 def _numbers(x: Tensor, z: Tensor) -> int:
-    """How many numbers a gathered operand has per entry, but at least one."""
+    """Tells how many numbers a gathered operand has per entry, but at least one."""
     return max(x.shape[1:].numel(), z.shape[1:].numel(), 1)
 
 
@@ -111,7 +112,7 @@ def _parts(adj: CSR, most: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _add_at(total: Tensor, index: Tensor, terms: Tensor) -> None:
-    """total[index[p]] += terms[p], in a fixed order: index_put_ sorts on a GPU and adds one after another in one
+    """Adds terms[p] to total[index[p]], in a fixed order: index_put_ sorts on a GPU and adds one after another in one
     thread for index_add_ on a CPU, where the other of the two would be atomic."""
     if total.is_cuda:
         total.index_put_((index,), terms, accumulate=True)

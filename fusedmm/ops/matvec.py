@@ -53,7 +53,8 @@ def spmv_half(
     algorithm: int = 0,
     row: Values = None,
 ) -> Tensor:
-    """alpha * A x + beta * y, or with A^T, with the values given, which replace adj's; differentiable in val, x and y.
+    """Computes alpha * A x + beta * y, or with A^T, with the values given, which replace adj's; differentiable in val,
+    x and y.
 
     row: the row of each entry, where the algorithm is one of COO.
     """
@@ -63,7 +64,7 @@ def spmv_half(
 def padded_product(
     a: PaddedOperands, x: Tensor, y: Values = None, alpha: float = 1.0, beta: float = 0.0, algorithm: int = 0
 ) -> Tensor:
-    """alpha * A x + beta * y of a padded format, which has no gradient.
+    """Computes alpha * A x + beta * y of a padded format, which has no gradient.
 
     Raises:
         ValueError: x or y wants one.
@@ -77,7 +78,7 @@ def padded_product(
 
 
 def times(adj: Matrix, x: Any) -> Any:
-    """``adj @ x``, of a vector too; sparse where x is."""
+    """Returns ``adj @ x``, of a vector too; sparse where x is."""
     if isinstance(x, Matrix):
         return multiply(adj, x)
     if not isinstance(x, Tensor) or x.dim() != 1:
@@ -86,7 +87,7 @@ def times(adj: Matrix, x: Any) -> Any:
 
 
 def vector_product(adj: Matrix, x: Any, row: Values = None) -> Tensor:
-    """A @ x of a CSR, or with the row of each entry that of a COO.
+    """Returns A @ x of a CSR, or with the row of each entry that of a COO.
 
     Raises:
         TypeError, ValueError: as ``require_vector`` and ``require_flat_values``.
@@ -97,7 +98,7 @@ def vector_product(adj: Matrix, x: Any, row: Values = None) -> Tensor:
 
 
 def require_vector(op: str, name: str, x: Any, like: Tensor, length: int, axis: str) -> None:
-    """x is a floating vector of so many elements where ``like``, a tensor of the matrix, is.
+    """Requires that x is a floating vector of so many elements where ``like``, a tensor of the matrix, is.
 
     Raises:
         TypeError: not a tensor, a sparse one, a dtype without a kernel, another device.
@@ -123,7 +124,7 @@ def require_vector(op: str, name: str, x: Any, like: Tensor, length: int, axis: 
 
 
 def require_flat_values(op: str, val: Values) -> None:
-    """Values of one head.
+    """Requires values of one head.
 
     Raises:
         ValueError: values with several heads.
@@ -133,12 +134,12 @@ def require_flat_values(op: str, val: Values) -> None:
 
 
 def _times_number(g: Tensor, number: float) -> Tensor:
-    """g times a number, in the dtype of sums where there is something to round."""
+    """Returns g times a number, in the dtype of sums where there is something to round."""
     return g if number == 1 else widened(g)[0] * number
 
 
 class SpMV(Formula):
-    """y = alpha * A x + beta * y_in; a call is (adj, transposed, alpha, beta, algorithm, row).
+    """Computes y = alpha * A x + beta * y_in; a call is (adj, transposed, alpha, beta, algorithm, row).
 
     Without the last it is one of ``torch.ops.fusedmm.spmv``, whose derivatives alone are asked for.
     """
@@ -208,7 +209,7 @@ class SpMV(Formula):
 
 
 def _columns(t: Tensor, dim: int | None, batch: int) -> Tensor:
-    """A vector [n] of each sample as [n, batch]."""
+    """Returns a vector [n] of each sample as [n, batch]."""
     return t.movedim(dim, 1) if dim is not None else t[:, None].expand(-1, batch)
 
 

@@ -79,7 +79,8 @@ def attend_self(
 
 
 def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores k and q [n, H] of x [n, H, C], bit by bit those of ``attend_self``; differentiable to any order."""
+    """Returns the scores k and q [n, H] of x [n, H, C], bit by bit those of ``attend_self``; differentiable to any
+    order."""
     if needs_rules(x, att_k, att_q) or is_mixed(x, att_k, att_q):
         return (x * att_k).sum(-1), (x * att_q).sum(-1)
     k, q = Scores.apply(x, att_k, att_q)
@@ -87,7 +88,7 @@ def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor
 
 
 class Scores(torch.autograd.Function):
-    """``self_scores`` as a step of autograd; its results are [n, H, 1]."""
+    """Computes ``self_scores`` as a step of autograd; its results are [n, H, 1]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,8 +105,8 @@ class Scores(torch.autograd.Function):
 def _forward(
     o: Call, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None, whole: bool
 ) -> tuple[Tensor, Tensor]:
-    """out, and bytes that the gradient reads beside it. These are complete where ``whole``; with a bias they hold out
-    without the bias too."""
+    """Returns out, and bytes that the gradient reads beside it. These are complete where ``whole``; with a bias they
+    hold out without the bias too."""
     adj, slope, dropout = o
     none = adj.none
     found: tuple[Tensor, Tensor] = run(
@@ -116,7 +117,7 @@ def _forward(
 
 
 class SelfAttention(torch.autograd.Function):
-    """``attend_self`` as a step of autograd."""
+    """Computes ``attend_self`` as a step of autograd."""
 
     @staticmethod
     def forward(
@@ -162,7 +163,7 @@ class SelfAttention(torch.autograd.Function):
 def _differentiable(
     o: Call, operands: tuple[Tensor | None, ...], seed: Tensor | None, needs: list[bool], gout: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients, computed by differentiable operations, for gradients of gradients."""
+    """Returns the gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         given = [t.view_as(t) if t is not None and need else t for t, need in zip(operands, needs, strict=True)]
         x, weight, att_k, att_q = given

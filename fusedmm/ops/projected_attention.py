@@ -30,7 +30,7 @@ _attend_back: Any = ops._attend_maps_back.default
 
 
 class Call(NamedTuple):
-    """The part of a call that is no tensor."""
+    """Holds the part of a call that is no tensor."""
 
     adj: CSR
     scale: float
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     maps: int
 
     def split(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor, Optional]:
-        """q, k, v, [n, H, C], and skip, [n, H * C], of p."""
+        """Returns q, k, v, [n, H, C], and skip, [n, H * C], of p."""
         k, *others = p.view(p.shape[0], self.maps, self.heads, -1).unbind(1)
         v, q, *skip = others if self.maps > 2 else (k, *others)
         return q, k, v, skip[0].flatten(1) if skip else None
@@ -86,7 +86,7 @@ def _sum(out: Tensor, *others: Optional) -> Tensor:
 
 
 def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional, whole: bool) -> tuple[Tensor, Tensor]:
-    """out, and bytes that the gradient reads beside it: complete where ``whole``, and with the out before
+    """Returns out, and bytes that the gradient reads beside it: complete where ``whole``, and with the out before
     anything was added to it."""
     adj, *numbers = o
     none = adj.none
@@ -98,7 +98,7 @@ def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional,
 
 
 class MapsAttention(torch.autograd.Function):
-    """``attend_maps`` as a step of autograd."""
+    """Computes ``attend_maps`` as a step of autograd."""
 
     @staticmethod
     def forward(
@@ -149,7 +149,7 @@ class MapsAttention(torch.autograd.Function):
 def _differentiable(
     o: Call, operands: tuple[Optional, ...], seed: Optional, needs: list[bool], gout: Tensor
 ) -> tuple[Optional, ...]:
-    """The gradients, computed by differentiable operations, for gradients of gradients."""
+    """Returns the gradients, computed by differentiable operations, for gradients of gradients."""
     with torch.enable_grad():
         given = [t.view_as(t) if t is not None and need else t for t, need in zip(operands, needs, strict=True)]
         x, weight, bias, att = given

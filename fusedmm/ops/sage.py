@@ -71,7 +71,8 @@ def _forward(
 
 
 class Convolution(torch.autograd.Function):
-    """``convolve`` as a step of autograd. It returns s too: gradients of gradients need no x, which may change."""
+    """Computes ``convolve`` as a step of autograd. It returns s too: gradients of gradients need no x, which may
+    change."""
 
     @staticmethod
     def forward(

@@ -42,7 +42,7 @@ _divide: Any = ops._mean_back.default
 
 
 def half(adj: Matrix, transposed: bool) -> Half:
-    """(ptr, idx, eid, plan) of adj or of its transpose."""
+    """Returns (ptr, idx, eid, plan) of adj or of its transpose."""
     return adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
 
 
@@ -61,7 +61,8 @@ def gradients(
     needs: Iterable[bool],
     create_graph: bool = True,
 ) -> tuple[Values, ...]:
-    """The gradients of the ``given`` tensors that need one, differentiable too; None where no output depends on one."""
+    """Returns the gradients of the ``given`` tensors that need one, differentiable too; None where no output depends on
+    one."""
     pairs = list(zip(given, needs, strict=True))
     wanted = [t for t, need in pairs if need and t is not None]
     reached = [(out, g) for out, g in zip(outputs, upstream, strict=True) if out.requires_grad]
@@ -73,12 +74,12 @@ def gradients(
 
 
 def spmm_half(adj: Matrix, transposed: bool, val: Values, x: Tensor, reduce: int = SUM, algorithm: int = 0) -> Tensor:
-    """y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
+    """Computes y = A x or A^T x with the values given, which replace adj's; differentiable in val and x."""
     return spmm((adj, transposed, reduce, algorithm), val, x)
 
 
 def right_side(adj: Matrix, x: Tensor) -> Tensor:
-    """What a product adj @ x multiplies by: x in the dtype that autocast wants.
+    """Returns what a product adj @ x multiplies by: x in the dtype that autocast wants.
 
     Raises:
         TypeError, ValueError: as ``spmm``.
@@ -89,24 +90,26 @@ def right_side(adj: Matrix, x: Tensor) -> Tensor:
 
 
 def sddmm_half(adj: Matrix, transposed: bool, val: Values, a: Tensor, b: Tensor, algorithm: int = 0) -> Tensor:
-    """e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
+    """Computes e = val * <a_i, b_j> over the entries (i, j) of A or A^T; differentiable in val, a and b."""
     if a is b and torch.compiler.is_compiling():
         b = b.clone()  # torch.compile refuses an autograd function that is given one tensor twice
     return sddmm((adj, transposed, algorithm), val, a, b)
 
 
 def kind_of(val: Tensor) -> Kind:
-    """The number of heads (None where values have no such axis) and the dtype, which a gradient of values has too."""
+    """Returns the number of heads (None where values have no such axis) and the dtype, which a gradient of values has
+    too."""
     return val.shape[1] if val.dim() == 2 else None, val.dtype
 
 
 def serves_all(kind: Kind, x: Tensor) -> bool:
-    """Whether values [nnz] or [nnz, 1] serve several heads of x."""
+    """Tells whether values [nnz] or [nnz, 1] serve several heads of x."""
     return x.dim() == 3 and x.shape[1] != (1 if kind[0] is None else kind[0])
 
 
 def like_values(g: Tensor, kind: Kind) -> Tensor:
-    """A gradient per entry and head in the shape and dtype of the values: summed over the heads that share a value."""
+    """Returns a gradient per entry and head in the shape and dtype of the values: summed over the heads that share a
+    value."""
     heads, dtype = kind
     if g.dim() == 2 and g.shape[1] != heads:
         g = g.sum(1)
@@ -116,8 +119,8 @@ def like_values(g: Tensor, kind: Kind) -> Tensor:
 
 
 def times_values(ge: Tensor, val: Values) -> Tensor:
-    """ge * val per entry, by which SDDMM's gradients multiply; in the dtype of sums, since the product of two float16
-    numbers may be too large for float16."""
+    """Returns ge * val per entry, by which SDDMM's gradients multiply; in the dtype of sums, since the product of two
+    float16 numbers may be too large for float16."""
     if val is None or (ge.numel() and not val.numel()):
         return ge
     ge, val = widened(ge, val)
@@ -138,24 +141,24 @@ def widened(*operands: Tensor) -> tuple[Tensor, ...]:
 
 
 def entries_of(ptr: Tensor, like: Tensor) -> Tensor:
-    """How many entries each row has, but at least one; in the dtype of sums, since float16 ends at 65,504."""
+    """Tells how many entries each row has, but at least one; in the dtype of sums, since float16 ends at 65,504."""
     return (ptr[1:] - ptr[:-1]).clamp(min=1).to(sums_dtype(like))
 
 
 def per_entry(entries: Tensor, g: Tensor) -> Tensor:
-    """The gradient of each row's mean by one of the row's entries, in the dtype of sums."""
+    """Returns the gradient of each row's mean by one of the row's entries, in the dtype of sums."""
     return g / entries.view(-1, *[1] * (g.dim() - 1))
 
 
 def times_share(share: Values, val: Values) -> Values:
-    """val times the share [nnz] that each entry has of its row's mean; val itself where no mean is taken."""
+    """Returns val times the share [nnz] that each entry has of its row's mean; val itself where no mean is taken."""
     if share is None or val is None or (share.numel() and not val.numel()):
         return val if share is None else share
     return share.view(-1, *[1] * (val.dim() - 1)) * val
 
 
 def shares_of(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, n_cols: int, like: Tensor) -> Tensor:
-    """For each entry 1 / the number of entries in its row, [nnz], in the dtype of sums."""
+    """Returns for each entry 1 / the number of entries in its row, [nnz], in the dtype of sums."""
     shares = entries_of(ptr, like).reciprocal()[:, None]
     given = shares.new_empty(0), shares, shares.new_ones(1, 1).expand(n_cols, 1)
     result: Tensor = run(_sddmm, like, ptr, idx, eid, plan, *given, 0)
@@ -163,12 +166,12 @@ def shares_of(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, n_cols: int, 
 
 
 def cached_entries(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
-    """``entries_of`` a matrix or its transpose, computed once per structure."""
+    """Returns ``entries_of`` a matrix or its transpose, computed once per structure."""
     return _once(adj, ("entries", transposed, sums_dtype(like)), entries_of, half(adj, transposed)[0], like)
 
 
 def cached_shares(adj: Matrix, transposed: bool, like: Tensor) -> Tensor:
-    """``shares_of`` a matrix or its transpose, computed once per structure."""
+    """Returns ``shares_of`` a matrix or its transpose, computed once per structure."""
     n_cols = adj.shape[0] if transposed else adj.n_cols
     return _once(adj, ("shares", transposed), shares_of, *half(adj, transposed), n_cols, like)
 
@@ -209,13 +212,14 @@ def _mean_back(adj: Matrix, transposed: bool, gy: Tensor) -> tuple[Tensor, Value
 
 
 def spmm_back(adj: Matrix, gy: Tensor, reduce: int) -> Tensor:
-    """The gradient by x of the product of a pattern and x; differentiable."""
+    """Returns the gradient by x of the product of a pattern and x; differentiable."""
     gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
     return spmm_half(adj, True, share, gy)
 
 
 class SpMM(Formula):
-    """y = A x, y = A^T x, or the mean over each row's entries; a call is (adj, transposed, reduce, algorithm)."""
+    """Computes y = A x, y = A^T x, or the mean over each row's entries; a call is (adj, transposed, reduce,
+    algorithm)."""
 
     @staticmethod
     def run(call: Any, val: Values, x: Tensor) -> Tensor:
@@ -274,7 +278,7 @@ class SpMM(Formula):
 
 
 class SDDMM(Formula):
-    """e = val * <a_i, b_j>; a call is (adj, transposed, algorithm)."""
+    """Computes e = val * <a_i, b_j>; a call is (adj, transposed, algorithm)."""
 
     @staticmethod
     def run(call: Any, val: Values, a: Tensor, b: Tensor) -> Tensor:

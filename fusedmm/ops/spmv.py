@@ -85,7 +85,7 @@ def _number(name: str, number: Any, x: Tensor) -> float:
 
 
 def _algorithm(a: Any, x: Tensor, name: Any) -> int:
-    """The number of an algorithm, which must be one of a's format."""
+    """Returns the number of an algorithm, which must be one of a's format."""
     number = algorithm_number("spmv", x.device.type, name)
     family = name.partition(":")[0]
     wanted, given = FORMATS.get(family), type(a)

@@ -1,10 +1,11 @@
-"""What a number of no algorithm does; docs/example_operator has one that a removed algorithm left."""
+"""What a number of no algorithm does, and one that a removed algorithm left."""
 
 import pytest
 import torch
 from support.generate import small
 
 import fusedmm
+from fusedmm.edge.parse import parse
 
 HIGHEST = 1000 + 255  # of the numbers that plug-ins may get
 
@@ -30,3 +31,15 @@ def test_every_number_that_is_listed_is_found():
             torch.testing.assert_close(call(algorithm.number), call(0))
         except RuntimeError as error:  # another machine's, or a plug-in's that takes other calls
             assert f"algorithm {algorithm.name} does not support" in str(error)
+
+
+def test_a_number_that_a_removed_algorithm_left_runs_the_default():
+    """CPU only: 6 was back_to_back of fused, which exported programs may hold. Nothing lists it or finds its name."""
+    assert {a.number for a in fusedmm.algorithms("fused")}.isdisjoint({6})
+    assert "back_to_back" not in {a.name for a in fusedmm.algorithms("fused")}
+    adj, x, a = small(), torch.randn(15, 3), torch.randn(12, 3)
+    kinds = fusedmm._lib.SCORES["dot"], fusedmm._lib.MESSAGES["scale"], fusedmm._lib.ACTIVATIONS[None], 0
+    given = adj.ptr, adj.idx, adj.eid, adj.plan, adj.val, a, x, x, parse("s*a").program(False), *kinds
+    assert torch.equal(torch.ops.fusedmm._fused(*given, 6), torch.ops.fusedmm._fused(*given, 0))
+    with pytest.raises(RuntimeError, match=r"^invalid: fused has no algorithm number 7 on cpu$"):
+        torch.ops.fusedmm._fused(*given, 7)

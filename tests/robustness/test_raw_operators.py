@@ -103,10 +103,11 @@ def test_a_plan_is_taken_where_none_is_needed():
     assert torch.equal(spmm(**good), spmm(**{**good, "plan": torch.zeros(64, dtype=torch.uint8)}))
 
 
-def test_a_seed_of_other_integers(device):
+@pytest.mark.parametrize(("count", "dtype"), [(1, torch.int32), (2, torch.int64)], ids=str)
+def test_a_seed_that_is_not_one_int64(count, dtype, device):
     q = torch.ones(12, 1, 4, device=device)
     k, adj = torch.ones(15, 1, 4, device=device), small(device=device)
-    seed = torch.zeros(1, dtype=torch.int32, device=device)
+    seed = torch.zeros(count, dtype=dtype, device=device)
     with pytest.raises(RuntimeError, match="seed must be int64"):
         ops._attention(
             adj.ptr, adj.idx, adj.eid, adj.plan, q, k, k, *[q.new_empty(0)] * 3, seed, 1.0, 0.2, 0.5, 0, 0, 0

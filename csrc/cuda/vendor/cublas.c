@@ -44,7 +44,7 @@ static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
     if (!fmm_vendor_bind(op, &library)) return FMM_UNSUPPORTED;
     if (!handles[exec->index]) TRY_CUBLAS(op, api.cublasCreate_v2(&handles[exec->index]));
     *handle = handles[exec->index];
-    /* The order matters: another stream forgets the workspace. */
+    /* In this order, since cuBLAS drops its workspace when the stream changes. */
     TRY_CUBLAS(op, api.cublasSetStream_v2(*handle, exec->stream));
     TRY_CUBLAS(op, api.cublasSetWorkspace_v2(*handle, exec->workspace, SCRATCH));
     return FMM_OK;
@@ -77,7 +77,7 @@ size_t fmm_cublas_workspace(const fmm_call *call)
     return SCRATCH + (size_t)(call->a->rows * call->a->cols) * fmm_dtype_bytes(call->x->dtype);
 }
 
-/* Of a single row any leading dimension will do that spans it. */
+/* A single row may have any leading dimension that is at least its length. */
 fmm_cublas_matrix fmm_cublas_view(const fmm_dense *d, int64_t head)
 {
     return (fmm_cublas_matrix){.data = (char *)d->data +

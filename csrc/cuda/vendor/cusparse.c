@@ -2,12 +2,12 @@
  *
  * Its indices are of one type, so ptr is narrowed to int32 in the workspace, COO gets the row of
  * every entry, and values that are not already as it wants them (absent, of another type, in
- * another order) are gathered there: those passes are part of the call, since a user would pay them
- * too. Heads that share their values and lie side by side are one
- * wide product; others are taken one by one.
+ * another order) are gathered there: those passes are part of the call, since a user would pay for
+ * them too. Heads that share their values and lie side by side are one wide product; others are
+ * taken one by one.
  *
- * A `_preprocess` entry analyses the structure in every call. cuSPARSE means that for analyses that
- * serve many calls, which a call without memory of others cannot offer.
+ * A `_preprocess` entry analyses the structure in every call. cuSPARSE means such an analysis to
+ * serve many calls, but a call here keeps nothing of earlier ones.
  *
  * BSR and blocked ELL, its other formats, are not what a general CSR matrix can be cast into. */
 #include "vendor.h"
@@ -143,7 +143,7 @@ static bool is_empty(const fmm_call *call)
                      (calls)->edges ? (p)->right : (p)->left, (p)->beta,                           \
                      (calls)->edges ? (p)->sparse : (p)->right, (p)->compute, (v).algorithm, last)
 
-/* The library missing is run's error to give: here it only has no needs. */
+/* Without the library, the call itself fails and says so; here it needs nothing. */
 size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *call,
                               fmm_cusparse_variant v)
 {
@@ -219,15 +219,16 @@ static bool takes(const fmm_dense *d, int64_t width, bool apart)
            (!apart || d->heads == 1 || (size_t)d->head_stride * each % 16 == 0);
 }
 
-/* Sums; 32-bit sizes; rows that do not overlap, at 16 bytes as its vector loads want them. Results
- * of edges are not rounded as ours are in half precision, and more entries than places refused. */
+/* Sums; 32-bit sizes; rows that do not overlap, at 16 bytes as its vector loads want them. SDDMM in
+ * 16 bits is declined, since it rounds otherwise than ours, and so is a matrix of more entries than
+ * rows * cols. */
 bool fmm_cusparse_supports(const fmm_cusparse_calls *calls, const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const fmm_dense *x = call->x, *other = call->b ? call->b : call->y;
     const shape s = shape_of(calls, call, (fmm_cusparse_variant){0});
-    const bool half = x->dtype != FMM_F32 && x->dtype != FMM_F64;
-    return call->reduce == FMM_SUM && !(half && calls->edges) && a->rows < INT32_MAX &&
+    const bool bits16 = x->dtype != FMM_F32 && x->dtype != FMM_F64;
+    return call->reduce == FMM_SUM && !(bits16 && calls->edges) && a->rows < INT32_MAX &&
            a->cols < INT32_MAX && a->nnz < INT32_MAX && a->nnz <= a->rows * a->cols &&
            takes(x, s.width, s.products > 1) && takes(other, s.width, s.products > 1);
 }

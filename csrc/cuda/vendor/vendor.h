@@ -10,15 +10,12 @@
  *
  * Unlike every kernel of ours, theirs trust the content of ptr and idx: a matrix whose arrays were
  * changed behind fusedmm.CSR's check can crash the process. So `auto` never chooses them. */
-#ifndef FMM_CUDA_VENDOR_H
-#define FMM_CUDA_VENDOR_H
+#pragma once
 
 #include "../../core/core.h"
 #include "vendor_api.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 enum { VENDOR_DEVICES = 64, VENDOR_ALIGN = 256 };
 enum { VENDOR_PLAIN = 0, VENDOR_TRANSPOSED = 1 }; /* both libraries' operand kinds */
@@ -146,7 +143,4 @@ fmm_status fmm_cublas_multiply(const char *op, void *handle, fmm_dtype dtype, in
                                int64_t n, int64_t k, fmm_cublas_matrix a, fmm_cublas_matrix b,
                                fmm_cublas_matrix c);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+FMM_C_END

@@ -2,8 +2,7 @@
  * build needs neither: enumerations and statuses are int, handles and descriptors void *. One line
  * per function: X(result, name, arguments). tests/vendor_check.cpp compares them with NVIDIA's
  * headers. */
-#ifndef FMM_CUDA_VENDOR_API_H
-#define FMM_CUDA_VENDOR_API_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@
       (void *handle, int op_a, int op_b, int m, int n, int k, const double *alpha,                 \
        const double *a, int lda, const double *b, int ldb, const double *beta, double *c,          \
        int ldc))
-
-#endif

@@ -4,15 +4,11 @@
 
 #include "fusedmm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+FMM_C_BEGIN
 
 /* y[i,h,:] = sum over row i's entries p of val[eid[p],h,:]; val [nnz, heads, feat]. */
 FMM_API fmm_status fmm_rowsum(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                               const fmm_dense *y, int algorithm);
 
-#ifdef __cplusplus
-}
-#endif
+FMM_C_END
 #endif
