@@ -8,6 +8,7 @@ is an attribute, or must not be looked up before it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -91,6 +92,9 @@ def raw_values(t: Tensor) -> Tensor:
     return t._values()
 
 
+# A context in which tensors of a class of its own are as others: what is called there is not handed to the class.
+as_plain_tensors = torch._C.DisableTorchFunctionSubclass
+
 # ---- modules and operators ----
 
 
@@ -109,3 +113,20 @@ def hooks_of(module: Module, kind: str) -> dict[int, Any]:
 def argument_names(operator: Any) -> list[str]:
     """Returns the names of an operator's arguments, by which its errors call them."""
     return [argument.name for argument in operator.default._schema.arguments]
+
+
+# ---- processes and backward passes ----
+
+
+def default_store() -> Any:
+    """The store through which the processes of torch.distributed found each other."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+# A number of the backward pass that runs in this thread.
+backward_number = torch._C._current_graph_task_id
+
+
+def when_backward_ends(call: Callable[[], None]) -> None:
+    """Has a hook's backward pass call something once all of its gradients are there."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fusedmm._extra import extra
 from fusedmm._lib import build_info
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
+from fusedmm.distributed import train as shards
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import require_device
 from fusedmm.networks import MODELS, Model, Network
@@ -181,12 +182,16 @@ def _split(graph: Graph) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``python -m fusedmm train``."""
-    parser.add_argument("--graph", metavar="FILE.npz", help="a graph file (default: scikit-learn's digits)")
+    graph = "a graph file, or a folder of shards, which torchrun's processes share (default: scikit-learn's digits)"
+    parser.add_argument("--graph", metavar="FILE.npz", help=graph)
     parser.add_argument("--model", choices=MODELS, default="gat", help="default: gat")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     parser.add_argument("--seeds", type=int, default=3, help="number of runs (default: 3)")
     parser.add_argument("--epochs", type=int, default=200, help="epochs of each run (default: 200)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results there")
+    again = "of shards: a folder to save to, and to go on from, with any number of processes"
+    parser.add_argument("--checkpoint", metavar="FOLDER", type=Path, help=again)
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0, help="of shards: for late ranks")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -197,6 +202,9 @@ def main(args: argparse.Namespace) -> None:
     """
     if args.seeds < 1 or args.epochs < 1:
         raise ValueError("--seeds and --epochs must be at least 1")
+    if args.graph is not None and Path(args.graph).is_dir():
+        shards.main(args, _peak)
+        return
     if args.json is not None and not args.json.parent.is_dir():
         raise FileNotFoundError(f"--json: no folder {args.json.parent}")
     if args.json is not None and args.json.is_dir():

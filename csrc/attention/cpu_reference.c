@@ -80,7 +80,8 @@ static double keep(const walk *w)
     const double dropout = w->call->dropout;
     if (!(dropout > 0)) return 1;
     const uint64_t seed = (uint64_t)*w->call->seed, limit = fmm_philox_limit(dropout);
-    return fmm_philox_keeps(seed, w->edge, w->h, limit) ? 1 / (1 - dropout) : 0;
+    const int64_t key = w->call->keys ? w->call->keys[w->edge] : w->edge;
+    return fmm_philox_keeps(seed, key, w->h, limit) ? 1 / (1 - dropout) : 0;
 }
 
 /* The caller's own factor of the entry's weight. */

@@ -83,8 +83,8 @@ template <class T> struct attend_args {
     own_side<A> to_pos, to_pos_w;           /* of FORWARD with ADDITIVE, if the caller wants them */
     own_side<T> to_bias, to_weight, to_use; /* gbias, gweight and weights, of ROWS */
     A *partial; /* slots: [segments][heads][width], width_s sums for to_s, then those for to_v */
-    const int64_t *seed;
-    uint64_t keep_limit; /* dropout keeps what draws at least this */
+    const int64_t *seed, *keys; /* keys: of dropout, or NULL */
+    uint64_t keep_limit;        /* dropout keeps what draws at least this */
     int64_t width, width_s;
     uint64_t per_row, per_head, per_quad; /* reciprocals by which the join divides */
     A scale, slope;

@@ -28,14 +28,15 @@ template <> struct entry<true> {
 };
 
 /* Dropout's decisions on `heads` heads of an edge, from the counter-based generator Philox: they
- * depend on seed, edge and head alone, so that every pass makes the same ones and none is stored. A
- * block of the generator decides on four heads. */
+ * depend on seed, edge (or its key) and head alone, so that every pass makes the same ones and none
+ * is stored. A block of the generator decides on four heads. */
 template <class T>
 static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, uint64_t seed,
                                                      int64_t edge, int32_t first_head,
                                                      int32_t heads)
 {
     uint32_t mask = 0;
+    if (s.keys) edge = __ldg(s.keys + edge);
     const int32_t end = min(first_head + heads, s.heads);
     for (int32_t four = first_head / 4; four * 4 < end; four++) {
         const fmm_philox_block block = fmm_philox(seed, (uint64_t)edge, (uint32_t)four);

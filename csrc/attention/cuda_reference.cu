@@ -87,7 +87,8 @@ template <class T> struct plain_entry {
      * one from seed, edge and head. */
     __device__ void use(const plain_args<T> &s)
     {
-        const bool keeps = !s.drops || fmm_philox_keeps((uint64_t)*s.seed, e, h, s.keep_limit);
+        const bool keeps = !s.drops || fmm_philox_keeps((uint64_t)*s.seed, s.keys ? s.keys[e] : e,
+                                                        h, s.keep_limit);
         drop = !s.drops ? A(1) : keeps ? s.keep_scale : A(0);
         const int64_t head = s.weight.heads == 1 ? 0 : h; /* heads may share their weights */
         by = s.weight.data ? drop * widen(*element<T>(s.weight, e, head, 0)) : drop;

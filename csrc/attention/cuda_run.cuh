@@ -68,6 +68,7 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     }
     if (!cols && !forward) s.to_use = own_of<T>(&t->weights);
     s.seed = t->seed;
+    s.keys = t->keys;
     s.drops = t->dropout > 0;
     s.keep_limit = fmm_philox_limit(t->dropout);
     s.keep_scale = t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0);

@@ -47,6 +47,20 @@ static bool take_att(attend *s)
     return true;
 }
 
+static bool take_seed(attend *s)
+{
+    tensor t;
+    if (!frame_take(s->f, SEED, "seed", &t)) return false;
+    if (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64())
+        return frame_fail(s->f, "seed must be int64");
+    const int64_t keys = t.numel - 1;
+    if (keys > 0 && (keys != s->a.nnz || t.dim != 1 || t.stride[0] != 1))
+        return frame_fail(s->f, "seed must be one number, or that and a key for each edge");
+    s->call.seed = t.numel ? t.data : NULL;
+    s->call.keys = keys > 0 ? s->call.seed + 1 : NULL;
+    return true;
+}
+
 /* Takes everything that a pass reads; its first `tensors` inputs are tensors. */
 static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
                   fmm_attention_pass pass, int tensors)
@@ -62,8 +76,7 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
     s->want = wants ? (int64_t)rest[4] : 0;
     s->algorithm = frame_int(rest[wants ? 5 : 4]);
     if (!frame_dense(f, Q, "q", &c->q, NULL) || !frame_dense(f, K, "k", &c->k, NULL) ||
-        !take_att(s) || !attend_seed(f, SEED, &c->seed) ||
-        !frame_numbers(s->f, BIAS, "bias", &c->bias) ||
+        !take_att(s) || !frame_numbers(s->f, BIAS, "bias", &c->bias) ||
         !frame_numbers(s->f, WEIGHT, "weight", &c->weight))
         return false;
     if (pass != FMM_ATTENTION_WEIGHTS && !frame_dense(f, V, "v", &c->v, NULL)) return false;
@@ -77,7 +90,8 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
         c->score = FMM_DOT;
         c->scale = c->q.feat ? pow((double)c->q.feat, -0.5) : 1;
     }
-    return frame_matrix(s->f, pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows, &s->a);
+    return frame_matrix(s->f, pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows, &s->a) &&
+           take_seed(s);
 }
 
 /* The next result, [rows, heads, feat] or flat [rows, heads]; absent if not wanted. */

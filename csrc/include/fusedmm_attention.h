@@ -46,6 +46,7 @@ typedef struct fmm_attention {
     fmm_dense gatt;         /* [parts, heads, feat] as lse: the caller adds up the parts */
     fmm_dense gbias, gweight, weights; /* [nnz, heads, 1] */
     fmm_dense pos, pos_w; /* as out and lse, both as lse's dtype: ADDITIVE, may be absent */
+    const int64_t *keys;  /* [nnz] on the device, what dropout knows each edge e by; NULL: by e */
 } fmm_attention;
 
 /* All operands of a call of FMM_ATTENTION but its matrix. */
@@ -55,7 +56,8 @@ static inline const fmm_attention *fmm_attention_of(const fmm_call *call)
 }
 
 /* Philox4x32-10 decides what dropout keeps: word h % 4 of the block with key (seed low, high) and
- * counter (e low, e high, h / 4, 0) is at least dropout * 2^32. */
+ * counter (e low, e high, h / 4, 0) is at least dropout * 2^32. With keys, keys[e] stands for e:
+ * edges of a part of a larger graph are then dropped as the whole graph's. */
 FMM_API fmm_status fmm_attend(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,
                               int algorithm);
 FMM_API fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a,

@@ -1,21 +1,32 @@
-"""Graphs larger than one device: who owns which rows, and the files that each rank reads its rows from.
+"""Graphs larger than one device: the same operators and layers over ``torch.distributed``.
 
 ``partition`` numbers the nodes anew so that each rank owns consecutive rows, and reports what ranks would send each
 other. ``ShardWriter`` writes a graph to a folder of memory-mapped files without ever holding the whole, and ``Shards``
-gives each rank its rows of it. docs/distributed.md has the layout of the folder.
+gives each rank its rows of it. ``load`` makes a ``DistCSR`` of them, which operators and layers take as they take a
+``CSR``, and ``replicate``, ``cross_entropy`` and ``dropout`` train on it. docs/distributed.md explains all of it.
 """
 
+from fusedmm.distributed import attend as _attend  # noqa: F401  teaches ``ops`` the operators of whole layers
+from fusedmm.distributed.load import Data, load
+from fusedmm.distributed.matrix import DistCSR
+from fusedmm.distributed.model import cross_entropy, dropout, replicate
 from fusedmm.distributed.partition import Load, Partition, partition
 from fusedmm.distributed.shards import Local, Shards
 from fusedmm.distributed.writer import ShardWriter
 
 __all__ = [
+    "Data",
+    "DistCSR",
     "Load",
     "Local",
     "Partition",
     "ShardWriter",
     "Shards",
+    "cross_entropy",
+    "dropout",
+    "load",
     "partition",
+    "replicate",
 ]
 
 # Pickles name the module that users know, whichever file a class is in.

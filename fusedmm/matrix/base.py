@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -55,6 +56,7 @@ class Matrix:
     # These are set on each object and are no arguments, since a copy and ``dataclasses.replace`` must make them anew.
     val_here: ClassVar[Tensor | None] = None  # constant values in the order of the matrix's own entries
     val_there: ClassVar[Tensor | None] = None  # the same in the order of the transpose's
+    makers: ClassVar[dict[Any, Callable[..., Any]]] = {}  # what a class derives in its own way, by the key
     _shared: ClassVar[Shared | None] = None
     _written: ClassVar[int] = -2  # ``written(val)`` when val_here was made; -2 is none of its results
     _fixed: ClassVar[bool] = False  # whether val belongs to this matrix alone, so that nobody writes to it
@@ -185,8 +187,7 @@ class Matrix:
         shared = shared_by(self)
         with shared.lock:
             if shared.transpose is None:
-                measure = was_measured(self)
-                shared.transpose = transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols, measure)
+                shared.transpose = self._transposed()
             half, rows_are = shared.transpose
             ptr, idx, eid, plan = half
             self._set(idx_t=idx, eid_t=eid, plan_t=plan, rows_are_t=rows_are)
@@ -194,6 +195,10 @@ class Matrix:
                 self._permute_values()
             self._set(ptr_t=ptr)  # last: it is what others test, without the lock
         return half
+
+    def _transposed(self) -> tuple[Half, int]:
+        """Makes the transpose; see ``transpose``."""
+        return transpose(self.ptr, self.idx, self.eid, self.plan, self.n_cols, was_measured(self))
 
     def _settle(self, stored: bool = False) -> None:
         """Gives a matrix whose tensors came one by one, perhaps from another device, the plans of this one.

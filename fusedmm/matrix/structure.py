@@ -123,7 +123,7 @@ def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) ->
     if known is None:
         if torch.compiler.is_compiling():
             return outside(why, derived, adj, key, why, make, *args)
-        known = shared_by(adj).derived[key] = make(adj, *args)
+        known = shared_by(adj).derived[key] = adj.makers.get(key, make)(adj, *args)
     return known
 
 

@@ -34,11 +34,12 @@ from fusedmm._torch_compat import graph_break
 from fusedmm.edge.parse import Expression, parse
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import from_columns, from_rows
 from fusedmm.matrix.structure import Half, derived
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
+from fusedmm.ops.fused_extreme import Gathered, Needed, in_parts, is_too_large
 from fusedmm.ops.spmm_sddmm import (
     cached_entries,
     gradients,
@@ -290,7 +291,14 @@ def _composite(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spe
         a = s.new_ones(()) if val is None else val.to(s.dtype).reshape(*val.shape, *[1] * (s.dim() - val.dim()))
         compute = spmm_half if spec.reduce in ("sum", "mean") else extreme
         return compute(adj, False, weight(s, a), z, REDUCTIONS[spec.reduce], 0)
+    given: Any = x, y, z
+    if type(adj) is not CSR:  # whose columns may be another rank's: products bring them
+        sides = from_rows(adj), from_columns(adj), from_columns(adj)
+        given = (Gathered(spmm_half(m, False, None, t)) for m, t in zip(sides, given, strict=True))
+        parted: Any = adj
+        adj = parted.local()
     with_val = adj.pattern() if val is None else adj.with_values(val)
+    x, y, z = given
     return reference.fused(with_val, x, y, z, weight, spec.score, spec.message, spec.activation, spec.reduce)
 
 

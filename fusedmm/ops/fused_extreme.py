@@ -33,8 +33,8 @@ class Gathered:
     """Stands for an operand that was gathered already: it has a row per entry, and gathering it again gives it as it
     is."""
 
-    def __init__(self, rows: Tensor, needed: bool) -> None:
-        self.rows = rows.detach().requires_grad_(needed)
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
 
     is_cuda = False  # so that ``reference`` gathers by index_select alone
 
@@ -48,6 +48,8 @@ def is_too_large(adj: CSR, x: Tensor, z: Tensor, g: Tensor) -> bool:
     Parts are found on the host, which waits for the device: what is small, or captured in a CUDA graph, does not.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or type(adj.ptr) is not Tensor:
+        return False
+    if type(adj) is not CSR:  # of a part of a larger graph the size says nothing
         return False
     if adj.nnz * _numbers(x, z) <= PART[x.device.type] or is_captured(g) or needs_rules(g):
         return False
@@ -69,7 +71,7 @@ def in_parts(composite: Callable[..., Tensor], adj: CSR, saved: Any, spec: Any, 
         a = a if a is None else a.requires_grad_(needed[0])
         xi, yj = x[rows].index_select(0, row).to(dtype), y.index_select(0, col).to(dtype)
         zj = yj if z is y else z.index_select(0, col).to(dtype)
-        given = [Gathered(t, n) for t, n in zip((xi, yj, zj), needed[1:], strict=True)]
+        given = [Gathered(t.detach().requires_grad_(n)) for t, n in zip((xi, yj, zj), needed[1:], strict=True)]
         with torch.enable_grad():
             out = composite(part, a, *given, spec)
         found = gradients((out,), widened(g[rows]), (a, *(t.rows for t in given)), needed, False)

@@ -121,7 +121,7 @@ def like_values(g: Tensor, kind: Kind) -> Tensor:
 def times_values(ge: Tensor, val: Values) -> Tensor:
     """Returns ge * val per entry, by which SDDMM's gradients multiply; in the dtype of sums, since the product of two
     float16 numbers may be too large for float16."""
-    if val is None or not val.numel():
+    if val is None or (ge.numel() and not val.numel()):
         return ge
     ge, val = widened(ge, val)
     if ge.dim() < val.dim():  # of one head, [nnz, 1]
@@ -154,7 +154,7 @@ def per_entry(entries: Tensor, g: Tensor) -> Tensor:
 
 def times_share(share: Values, val: Values) -> Values:
     """Returns val times the share [nnz] that each entry has of its row's mean; val itself where no mean is taken."""
-    if share is None or val is None or not val.numel():
+    if share is None or val is None or (share.numel() and not val.numel()):
         return val if share is None else share
     return share.view(-1, *[1] * (val.dim() - 1)) * val
 

@@ -107,14 +107,14 @@ def test_weights_of_kinds(device):
 def test_sizes_from_the_first_call_and_conversion(name, device):
     torch.manual_seed(1)
     peer = getattr(theirs, name)(-1, C, METADATA, heads=2).double().to(device)
-    mine = ours.convert(copy.deepcopy(peer))
+    mine = ours.convert(copy.deepcopy(peer), report=True)
     assert mine.swapped == {"": name} and not mine.left
     x, graphs = given(device=device)
     opened = copy.deepcopy(peer)
     expected = results(opened, x, graphs)
     done = ours.convert(opened)
-    assert type(done.model) is getattr(ours, name) and repr(done.model) == repr(peer)
-    agree(results(done.model, x, graphs), expected, rtol=1e-9, atol=1e-11)
+    assert type(done) is getattr(ours, name) and repr(done) == repr(peer)
+    agree(results(done, x, graphs), expected, rtol=1e-9, atol=1e-11)
     out = mine.model(x, graphs)
     assert [p.shape for p in mine.model.parameters()] == [p.shape for p in opened.parameters()] and out["a"].shape[
         1

@@ -258,7 +258,7 @@ def test_an_lstm_over_neighbours(device):
     for one in (mine, peer):
         one.register_message_forward_hook(lambda m, inputs, out: 2 * out)
     torch.testing.assert_close(mine(x, by_target), peer(x, by_target), rtol=1e-10, atol=1e-12)
-    done = ours.convert(copy.deepcopy(make(theirs, "SAGEConv", F_IN, F_OUT, aggr="lstm").to(device)))
+    done = ours.convert(copy.deepcopy(make(theirs, "SAGEConv", F_IN, F_OUT, aggr="lstm").to(device)), report=True)
     assert done.swapped == {"": "SAGEConv"}
     torch.testing.assert_close(
         done.model(x, edges), make(theirs, "SAGEConv", F_IN, F_OUT, aggr="lstm").to(device)(x, by_target)

@@ -6,7 +6,7 @@ from support.attention_oracle import SCORES, algorithms, keeps, operands
 from support.generate import run_or_decline, small, tiny
 
 import fusedmm
-from fusedmm._lib import ops
+from fusedmm._lib import algorithm_number, ops
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INF = float("inf")
@@ -203,6 +203,39 @@ def test_dropout_is_philox_of_the_seed(device):
     _, u = fusedmm.attention(adj, q, k, v, dropout=0.25, return_weights=True, **options)
     _, w = fusedmm.attention(adj, q, k, v, return_weights=True, **options)
     torch.testing.assert_close(u.detach().double().cpu(), w.detach().double().cpu() * keeps(seed, 60, 6, 0.25))
+
+
+def test_dropout_may_know_edges_by_keys(device):
+    """A seed with a key for each edge behind it drops the edges that those numbers stand for, in every algorithm."""
+    adj, q, k, v, _ = operands("dot", device, heads=6, dtype=torch.float32)
+    seed, keys, none = torch.tensor([2**40 + 3]), torch.randperm(2**10)[:60], adj.none
+    keyed = torch.cat([seed, keys]).to(device)
+    expected = keeps(seed.item(), 2**10, 6, 0.25)[keys]
+
+    def run(algorithm, seed, dropout):
+        half = adj.ptr, adj.idx, adj.eid, adj.plan
+        given = (q, k, v, none, none, none, seed)
+        out, lse, rest, *_ = ops._attention.default(*half, *given, 1.0, 0.2, dropout, 0, 0, algorithm)
+        u = ops._attention_weights.default(*half, *given, lse, rest, 1.0, 0.2, dropout, 0, algorithm)
+        return out, u
+
+    with torch.no_grad():
+        for algorithm in algorithms(device):
+            number = algorithm_number("attention", device, algorithm)
+            try:
+                _, w = run(number, none, 0.0)
+            except RuntimeError as error:
+                assert "does not support this call" in str(error)
+                continue
+            out, u = run(number, keyed, 0.25)
+            torch.testing.assert_close(u.double().cpu(), w.double().cpu() * expected)
+            row, col, _ = adj.coo()
+            terms = torch.zeros_like(out).index_add(0, row, u[..., None] * v[col])
+            torch.testing.assert_close(out, terms)
+        with pytest.raises(RuntimeError, match="seed must be one number, or that and a key for each edge"):
+            run(0, keyed[:-1], 0.25)
+        with pytest.raises(RuntimeError, match="seed must be one number, or that and a key for each edge"):
+            run(0, torch.cat([keyed, keyed])[::2][:61], 0.25)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])

@@ -1,0 +1,321 @@
+"""All that ranks say to each other: the one file that communicates.
+
+A rank asks others for rows of their operands, and gets them in an order that was agreed once (``Exchange``). Nothing
+else travels while operators run: gradients are pulled in the same way, over the transposed matrix, so that nobody adds
+to what another rank owns and every sum has the order that it has on one device.
+
+Before ranks do something of its kind for the first time they agree on it (``Ranks.agree``), since two ranks that ask
+for rows of different widths would wait for each other. A rank that dies or stays away ends the others at the timeout of
+their process group, with an error that names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fusedmm._torch_compat import default_store
+
+T = TypeVar("T")
+
+CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, which costs a message each
+TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
+MESSAGE = 2**28  # bytes from one rank to another in one message; gloo fails on much larger ones
+KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
+GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
+
+
+class Ranks:
+    """Ranks that share the rows of matrices. This class is a single rank, which talks to nobody."""
+
+    rank, count = 0, 1
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.doing: Callable[[], str] = lambda: "nothing yet"
+        self.agreed: set[Any] = set()
+        self.always = os.environ.get(CHECK) == "1"
+
+    # ---- what a transport gives ----
+
+    def gather(self, t: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which are of one shape and dtype, in the order of the ranks."""
+        return [t]
+
+    def first(self, t: Tensor) -> Tensor:
+        """Rank 0's tensor; the others give one of the same shape and dtype."""
+        return t
+
+    def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
+        """Sends out[r] rows to each rank r, in order, and returns the into[r] rows from each, in order."""
+        return rows
+
+    def words(self, text: str) -> list[str]:
+        """The texts of all ranks; it goes another way than rows, so that it is heard where ranks disagree."""
+        return [text]
+
+    # ---- what follows from it ----
+
+    def agree(self, key: Any, describe: Callable[[], str]) -> None:
+        """Makes sure that all ranks do the same, the first time that something of this key is done.
+
+        Raises:
+            ValueError: they do not; the text names what two ranks do.
+        """
+        self.calls += 1
+        self.doing = describe
+        if key not in self.agreed or self.always:
+            self.same(describe())
+            self.agreed.add(key)
+
+    def same(self, text: str) -> None:
+        """Raises a ValueError on all ranks if one of them has another text."""
+        texts = self.words(text[:TEXT])
+        for rank, other in enumerate(texts):
+            if other != texts[0]:
+                raise ValueError(f"ranks disagree at call {self.calls}: rank 0 has {texts[0]}; rank {rank} has {other}")
+
+    def together(self, compute: Callable[[], T]) -> T:
+        """What ``compute`` returns; where it raises on one rank, all of them raise, and none waits for the others.
+
+        Raises:
+            OSError, TypeError, ValueError: that of the first rank that failed, with its number.
+        """
+        failure, made = "", None
+        try:
+            made = compute()
+        except (OSError, TypeError, ValueError) as error:
+            if self.count == 1:
+                raise
+            kind = next(kind for kind in KINDS if isinstance(error, kind))
+            failure = f"{kind.__name__}: {error}"
+        for rank, text in enumerate(self.words(failure[:TEXT])):
+            if text:
+                name, _, rest = text.partition(": ")
+                raise next(kind for kind in KINDS if kind.__name__ == name)(f"rank {rank}: {rest}")
+        return made  # type: ignore[return-value]
+
+    def gather_ragged(self, t: Tensor) -> Tensor:
+        """The tensors [n, ...] of all ranks end to end; n may differ."""
+        counts = [int(n) for n in self.gather(torch.tensor([t.shape[0]], device=t.device))]
+        if self.count == 1:
+            return t
+        padded = t.new_zeros(max(counts), *t.shape[1:])
+        padded[: t.shape[0]] = t
+        return torch.cat([part[:n] for part, n in zip(self.gather(padded), counts, strict=True)])
+
+    def sum(self, t: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, added in the order of the ranks."""
+        first, *others = self.gather(t)
+        total = first.clone()
+        for other in others:
+            total += other
+        return total
+
+
+class Group(Ranks):
+    """The ranks of a process group of torch.distributed."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        from torch import distributed as dist
+
+        self.group = group
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self.members = dist.get_process_group_ranks(group)
+        self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
+        if dist.get_backend(group) != "gloo":
+            self.aside = dist.new_group(self.members, backend="gloo")
+
+    def gather(self, t: Tensor) -> list[Tensor]:
+        from torch import distributed as dist
+
+        t = t.contiguous()
+        found = [torch.empty_like(t) for _ in range(self.count)]
+        self._call(lambda: dist.all_gather(found, t, group=self._of(t)))
+        return found
+
+    def first(self, t: Tensor) -> Tensor:
+        from torch import distributed as dist
+
+        found = t.clone(memory_format=torch.contiguous_format)
+        self._call(lambda: dist.broadcast(found, self.members[0], group=self._of(t)))
+        return found
+
+    def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
+        from torch import distributed as dist
+
+        found = rows.new_empty(sum(into), *rows.shape[1:])
+        self._call(lambda: dist.all_to_all_single(found, rows.contiguous(), into, out, group=self.group))
+        return found
+
+    def words(self, text: str) -> list[str]:
+        from torch import distributed as dist
+
+        mine = torch.zeros(TEXT, dtype=torch.uint8, device="cpu")
+        coded = text.encode(errors="replace")[:TEXT]
+        mine[: len(coded)] = torch.tensor(list(coded), dtype=torch.uint8, device="cpu")
+        found = [torch.empty_like(mine) for _ in range(self.count)]
+        self._call(lambda: dist.all_gather(found, mine, group=self.aside))
+        return [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in found]
+
+    def _of(self, t: Tensor) -> Any:
+        return self.group if t.is_cuda else self.aside
+
+    def _call(self, collective: Callable[[], Any]) -> None:
+        """Runs a collective; where it fails, the error says what every rank did and which do not answer.
+
+        Raises:
+            RuntimeError: a rank died, stayed away until the timeout, or waits for something else.
+        """
+        try:
+            collective()
+        except RuntimeError as error:
+            raise RuntimeError(f"{self._last_words()} (torch.distributed: {error})") from error
+
+    def _last_words(self) -> str:
+        """What every rank did when a collective failed, as far as they still answer."""
+        own, known, silent = f"call {self.calls}, {self.doing()}", [], []
+        patience = timedelta(seconds=GRACE / max(self.count - 1, 1))
+        try:
+            store = default_store()
+            store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
+        except RuntimeError:
+            return (
+                f"rank {self.rank} lost the others at {own}: what holds their store is gone (rank 0, unless torchrun)"
+            )
+        for rank, member in enumerate(self.members):
+            key = f"fusedmm/last words/{member}"
+            try:
+                if rank != self.rank:
+                    store.wait([key], patience)
+                known.append(f"rank {rank} was at {store.get(key).decode(errors='replace')}")
+            except RuntimeError:
+                silent.append(rank)
+        lost = [f"rank {rank} does not answer" for rank in silent] or ["the ranks waited for different things"]
+        return "; ".join([*lost, *known])
+
+
+_groups: dict[Any, Group] = {}
+ALONE = Ranks()
+
+
+def ranks_of(mesh: Any) -> Ranks:
+    """The ranks that share rows on a mesh: those of its dimension "rows", or of its only one; None is one rank.
+
+    Raises:
+        TypeError: no mesh.
+        ValueError: a mesh whose other dimensions have more than one rank.
+    """
+    if mesh is None:
+        return ALONE
+    if isinstance(mesh, Ranks):
+        return mesh
+    if not hasattr(mesh, "get_group") or not hasattr(mesh, "mesh_dim_names"):
+        raise TypeError(f"mesh must be a torch.distributed DeviceMesh or None, not {type(mesh).__name__}")
+    names = mesh.mesh_dim_names or ()
+    axis = names.index("rows") if "rows" in names else 0
+    for k in range(mesh.ndim):
+        if k != axis and mesh.size(k) > 1:
+            what = names[k] if names else k
+            raise ValueError(f"mesh dimension {what!r} has {mesh.size(k)} ranks: rows are shared over one dimension")
+    group = mesh.get_group(axis)
+    if group not in _groups:
+        _groups[group] = Group(group)
+    return _groups[group]
+
+
+class Exchange:
+    """Rows that travel between ranks in a fixed order.
+
+    Args:
+        ranks: who takes part.
+        send: int64, the numbers of own rows that go out, those for rank 0 first.
+        out: how many of them go to each rank.
+        into: how many rows come from each rank.
+        keep: whether ``fetch`` puts own rows before those that come.
+    """
+
+    def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
+        self.ranks, self.send, self.out, self.into, self.keep = ranks, send, out, into, keep
+        most = torch.tensor([max(out, default=0)], device=send.device)
+        self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
+
+    def fetch(self, operands: list[Tensor]) -> list[Tensor]:
+        """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
+        if self.ranks.count == 1:
+            return operands
+        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
+        came = self._carry(torch.cat(rows, 1) if len(rows) > 1 else rows[0], self.out, self.into)
+        found = []
+        for t, part in zip(operands, came.split([r.shape[1] for r in rows], 1), strict=True):
+            theirs = _typed(part, t, came.shape[0])
+            found.append(torch.cat([t, theirs]) if self.keep else theirs)
+        return found
+
+    def give_back(self, came: Tensor) -> Tensor:
+        """Turns a fetch of each row once around: what stands with the fetched rows goes to where they came from."""
+        if self.ranks.count == 1:
+            return came
+        back = _typed(self._carry(_bytes(came), self.into, self.out), came, self.send.shape[0])
+        return torch.empty_like(back).index_copy_(0, self.send, back)
+
+    def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
+        """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
+        each = max(MESSAGE // max(rows.shape[1], 1), 1)
+        rounds = -(-self.most // each)
+        if rounds <= 1:
+            return self.ranks.swap(rows, out, into)
+        sent, parts = rows.split(out), []
+        for k in range(rounds):
+            piece = [part[k * each : (k + 1) * each] for part in sent]
+            counts = [min(max(n - k * each, 0), each) for n in into]
+            parts.append(self.ranks.swap(torch.cat(piece), [len(p) for p in piece], counts).split(counts))
+        return torch.cat([part[r] for r in range(len(into)) for part in parts])
+
+
+def _bytes(t: Tensor) -> Tensor:
+    """Rows [n, ...] as rows [n, bytes]."""
+    return t.contiguous().view(t.shape[0], t.shape[1:].numel()).view(torch.uint8)
+
+
+def _typed(rows: Tensor, like: Tensor, n: int) -> Tensor:
+    """Rows of bytes as rows of like's dtype and shape."""
+    return rows.contiguous().view(like.dtype).view(n, *like.shape[1:])
+
+
+def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
+    """The exchange that brings rows to who wants them.
+
+    Args:
+        ranks: who takes part.
+        wanted: int64, the global numbers of rows of others, rising, so that those of one owner lie together.
+        offsets: int64 [ranks + 1], the first row of each rank.
+    """
+    into = counts_of(wanted, offsets)
+    mine = torch.tensor(into, device=wanted.device)
+    table = torch.stack(ranks.gather(mine))  # [who wants, who owns]
+    out: list[int] = table[:, ranks.rank].tolist()
+    asked = ranks.swap(wanted, into, out)
+    return Exchange(ranks, asked - int(offsets[ranks.rank]), out, into, True)
+
+
+def counts_of(rising: Tensor, offsets: Tensor) -> list[int]:
+    """How many of the rising global numbers each rank owns."""
+    bounds = torch.searchsorted(rising, offsets.to(rising.device))
+    found: list[int] = (bounds[1:] - bounds[:-1]).tolist()
+    return found
+
+
+def sent_to(ranks: Ranks, owner: Tensor) -> tuple[Tensor, Exchange]:
+    """(order, exchange) that bring each of a rank's entries to its owner: what comes is in the order of the ranks, and
+    of each rank's own list."""
+    order = torch.sort(owner, stable=True).indices
+    out = torch.bincount(owner, minlength=ranks.count)
+    table = torch.stack(ranks.gather(out))
+    return order, Exchange(ranks, order, out.tolist(), table[:, ranks.rank].tolist(), False)

@@ -1,0 +1,464 @@
+"""A sparse matrix whose rows lie with several ranks, and that operators and layers take as they take a ``CSR``.
+
+A rank holds its rows as a CSR. Its columns are numbered anew: those that the rank owns come first, and then those of
+other ranks, whose rows of an operand are fetched when an operator runs. Entries stay in the order that they have in the
+whole matrix, so that every row's sum is that of one device, bit by bit. The transpose is distributed in the same way,
+by the owners of the columns: a gradient is the same product over it, and nobody adds up what others made.
+
+What travels is said by the two plans (``ops.Plan``), and so all else of a CSR stays as it is: ``with_values``, ``t``,
+the cached structure with self loops, the weights of a graph convolution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fusedmm.distributed.halo import Exchange, Ranks, exchange_of, ranks_of, sent_to
+from fusedmm.distributed.ops import Columns, Home, Part, Plan, route
+from fusedmm.matrix import normalize
+from fusedmm.matrix.compress import as_eid, pointers, rows_of
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import _into_rows
+from fusedmm.matrix.normalize import Looped
+from fusedmm.matrix.structure import (
+    UNEVEN,
+    Half,
+    constant,
+    lasting,
+    plan_of,
+    require_range,
+    require_same_device,
+    require_values,
+    require_vector,
+    validate,
+    was_measured,
+    written,
+)
+from fusedmm.matrix.transpose import transpose
+
+
+class DistCSR(CSR):
+    """A sparse matrix [rows, cols] whose rows are shared by the ranks of a mesh.
+
+    Rank r owns the rows ``offsets[r] <= i < offsets[r + 1]`` and their entries, and the columns that ``col_offsets``
+    gives it. It gives operators its rows of each operand, and gets its rows of the result; values and edge gradients
+    are those of its own entries, in the order of ``edge_ids``. ``shape`` and ``nnz`` are this rank's.
+
+    All ranks call the same operators in the same order, as with any collective: also a rank without rows, and also
+    ``backward``.
+
+    Attributes:
+        offsets, col_offsets: int64 [ranks + 1], the first row and the first column of each rank.
+        edge_ids: int64 [nnz], the global number of each of this rank's entries.
+        ranks: who shares the matrix.
+
+    Example:
+        >>> from fusedmm.distributed import DistCSR
+        >>> D = DistCSR.from_edges(torch.tensor([0, 1]), torch.tensor([1, 0]), None, torch.tensor([0, 2]), None)
+        >>> fusedmm.spmm(D, torch.tensor([[1.], [2.]]))
+        tensor([[2.],
+                [1.]])
+    """
+
+    makers: ClassVar[dict[Any, Any]]  # given below
+
+    # ---- making one ----
+
+    @staticmethod
+    def from_edges(
+        row: Tensor,
+        col: Tensor,
+        val: Tensor | None,
+        offsets: Tensor,
+        mesh: Any,
+        *,
+        col_offsets: Tensor | None = None,
+    ) -> DistCSR:
+        """From edges that lie with any rank, which are brought to the owners of their rows.
+
+        The matrix is the one that ``CSR.from_coo`` makes of the ranks' lists laid end to end.
+
+        Args:
+            row, col: integers [n], global numbers; row is the target. n may differ from rank to rank.
+            val: [n] or [n, heads], floating, or None for ones on all ranks. Gradients reach it.
+            offsets: int64 [ranks + 1], the first row of each rank, from 0 to the number of rows; the same on all ranks.
+            mesh: a ``DeviceMesh``, or None for one rank.
+            col_offsets: the same of columns; ``offsets`` where absent.
+
+        Raises:
+            TypeError, ValueError: as ``CSR.from_coo``, on all ranks; the text has the number of the rank that is wrong.
+
+        Cost: a sort of the entries, and each edge travels once.
+        """
+        ranks = ranks_of(mesh)
+
+        def check() -> tuple[Tensor, Tensor]:
+            require_vector("row", row)
+            require_vector("col", col)
+            require_same_device(row=row, col=col, val=val)
+            if row.numel() != col.numel():
+                raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
+            require_values(val, row.numel(), row.device)
+            rows = _offsets("offsets", offsets, ranks)
+            cols = rows if col_offsets is None else _offsets("col_offsets", col_offsets, ranks)
+            require_range("row[{}]", row, int(rows[-1]))
+            require_range("col[{}]", col, int(cols[-1]))
+            return rows, cols
+
+        rows, cols = ranks.together(check)
+        _agree_on(ranks, rows, cols, val)
+        owner = torch.searchsorted(rows.to(row.device), row.long(), right=True) - 1
+        _, exchange = sent_to(ranks, owner)
+        counts = [int(n) for n in ranks.gather(torch.tensor([row.numel()], device=row.device))]
+        first = sum(counts[: ranks.rank])
+        number = torch.arange(first, first + row.numel(), device=row.device)
+        (edges,) = exchange.fetch([torch.stack([row.long(), col.long(), number], 1)])
+        local, column, edge_ids = (edges[:, 0] - rows[ranks.rank].to(row.device)), edges[:, 1], edges[:, 2].clone()
+        order = torch.sort(local * cols[-1].to(row.device) + column, stable=True).indices
+        home = Home(ranks, rows, cols, edge_ids, sum(counts), exchange)
+        ptr = pointers(local, int(rows[ranks.rank + 1] - rows[ranks.rank]), order)
+        eid = as_eid(order) if bool((order[1:] < order[:-1]).any()) else row.new_empty(0, dtype=torch.uint8)
+        return _made(home, ptr, column.index_select(0, order), eid, None if val is None else route(home, val))
+
+    @staticmethod
+    def from_rows(
+        ptr: Tensor,
+        idx: Tensor,
+        val: Tensor | None,
+        offsets: Tensor,
+        mesh: Any,
+        *,
+        col_offsets: Tensor | None = None,
+        edge_ids: Tensor | None = None,
+    ) -> DistCSR:
+        """From the rows that each rank owns, as shards hold them.
+
+        Args:
+            ptr: integers [own rows + 1], where each of this rank's rows begins in idx.
+            idx: integers [n], global columns, in the order that entries are to keep.
+            val: [n] or [n, heads], or None on all ranks.
+            offsets, mesh, col_offsets: as of ``from_edges``.
+            edge_ids: int64 [n], the global numbers of the entries; counted over the ranks where absent.
+
+        Raises:
+            TypeError, ValueError: as ``CSR.from_csr``, on all ranks.
+        """
+        ranks = ranks_of(mesh)
+
+        def check() -> tuple[Tensor, Tensor]:
+            require_vector("ptr", ptr)
+            require_vector("idx", idx)
+            require_same_device(ptr=ptr, idx=idx, val=val, edge_ids=edge_ids)
+            require_values(val, idx.numel(), idx.device)
+            rows = _offsets("offsets", offsets, ranks)
+            cols = rows if col_offsets is None else _offsets("col_offsets", col_offsets, ranks)
+            own = int(rows[ranks.rank + 1] - rows[ranks.rank])
+            if ptr.numel() != own + 1:
+                raise ValueError(f"ptr has {ptr.numel()} elements for {own} rows; {own + 1} are needed")
+            validate(ptr.long(), idx.new_zeros(idx.shape, dtype=torch.int32), 1)
+            require_range("idx[{}]", idx, int(cols[-1]))
+            if edge_ids is not None and edge_ids.shape != idx.shape:
+                raise ValueError(f"edge_ids must be [{idx.numel()}], not {list(edge_ids.shape)}")
+            return rows, cols
+
+        rows, cols = ranks.together(check)
+        _agree_on(ranks, rows, cols, val)
+        counts = [int(n) for n in ranks.gather(torch.tensor([idx.numel()], device=idx.device))]
+        first = sum(counts[: ranks.rank])
+        if edge_ids is None:
+            edge_ids = torch.arange(first, first + idx.numel(), device=idx.device)
+        home = Home(ranks, rows, cols, edge_ids.long(), sum(counts), None)
+        return _made(home, ptr.long().clone(), idx.long(), ptr.new_empty(0, dtype=torch.uint8), val)
+
+    # ---- what it is ----
+
+    @property
+    def part(self) -> Part:
+        """What travels when an operator runs on this matrix."""
+        part: Part = self.plan.part  # type: ignore[attr-defined]
+        return part
+
+    @property
+    def home(self) -> Home:
+        """Who owns what."""
+        return self.part.home
+
+    @property
+    def ranks(self) -> Ranks:
+        """Who shares the matrix."""
+        return self.home.ranks
+
+    @property
+    def offsets(self) -> Tensor:
+        """The first row of each rank, int64 [ranks + 1]."""
+        return self.home.cols if self.part.transposed else self.home.rows
+
+    @property
+    def col_offsets(self) -> Tensor:
+        """The first column of each rank, int64 [ranks + 1]."""
+        return self.home.rows if self.part.transposed else self.home.cols
+
+    @property
+    def edge_ids(self) -> Tensor:
+        """The global number of each of this rank's edges, int64 [nnz]."""
+        return self.home.edge_ids
+
+    @property
+    def nnz(self) -> int:
+        """How many edges this rank has, which is how many values."""
+        return self.home.edge_ids.shape[0]
+
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """The global row and column of each of this rank's edges, int64 [nnz], in the order of ``edge_ids``.
+
+        Raises:
+            ValueError: of a transposed matrix, whose entries lie with others.
+        """
+        if self.part.transposed:
+            raise ValueError("edges: those of a transposed DistCSR lie with the owners of its columns; ask before t()")
+        row, col = self._global()
+        if not self.eid.numel():
+            return row, col
+        order = self.eid.long()
+        return torch.empty_like(row).scatter_(0, order, row), torch.empty_like(col).scatter_(0, order, col)
+
+    def local(self) -> CSR:
+        """This rank's rows as a plain pattern over the columns that it sees, remote ones behind its own."""
+        part = self.part
+        cols = self.n_cols + part.remote.numel()
+        return CSR(self.ptr, part.idx, None, self.eid, part.plan, self.none, cols, rows_are=self.rows_are)
+
+    def route(self, attr: Tensor) -> Tensor:
+        """Brings what belongs to the edges that this rank gave to ``from_edges`` to the edges' owners.
+
+        Args:
+            attr: [n, ...], in the order of this rank's list.
+
+        Returns:
+            [nnz, ...], in the order of ``edge_ids``.
+
+        Raises:
+            ValueError: another number of edges, or a matrix that was made of rows.
+
+        Gradient: reaches attr.
+        """
+        return route(self.home, attr)
+
+    def __repr__(self) -> str:
+        val = "none" if self.val is None else f"{str(self.val.dtype)[6:]}{list(self.val.shape)}"
+        whole, ranks = (int(self.offsets[-1]), int(self.col_offsets[-1])), self.ranks
+        return (
+            f"DistCSR(rank {ranks.rank} of {ranks.count}: shape={self.shape} of {whole}, "
+            f"nnz={self.nnz} of {self.home.total}, val={val}, device={self.device})"
+        )
+
+    # ---- what a part does in a way of its own ----
+
+    def _global(self) -> tuple[Tensor, Tensor]:
+        """The global row and column of each entry, in the order of the rows."""
+        part, ranks = self.part, self.ranks
+        first_row, first_col = int(self.offsets[ranks.rank]), int(self.col_offsets[ranks.rank])
+        seen = torch.cat([torch.arange(first_col, first_col + self.n_cols, device=self.device), part.remote])
+        row = rows_of(self.ptr, part.idx.shape[0]).long() + first_row
+        return row, seen.index_select(0, part.idx)
+
+    @lasting
+    def _transposed(self) -> tuple[Half, int]:
+        part, home, ranks = self.part, self.home, self.ranks
+        if ranks.count == 1:
+            half, rows_are = transpose(self.ptr, part.idx, self.eid, part.plan, self.n_cols, was_measured(self))
+            ptr, idx, eid, plan = half
+            there = Part(home, part.cols, None, eid, idx, plan, part.remote, True)
+            return (ptr, idx, eid, Plan.of(there)), rows_are
+        row, col = self._global()
+        cols = home.cols.to(self.device)
+        order, edges = sent_to(ranks, torch.searchsorted(cols, col, right=True) - 1)
+        (came,) = edges.fetch([torch.stack([row, col], 1)])
+        edges.send = self.eid.long().index_select(0, order) if self.eid.numel() else order
+        # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
+        column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
+        ptr, eid = pointers(column, self.n_cols), as_eid(place)
+        idx, exchange, remote = _numbered(ranks, came[:, 0].index_select(0, place), home.rows)
+        plan, _ = plan_of(ptr, idx, self.shape[0], False)
+        plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True))
+        return (ptr, idx.as_subclass(Columns), eid, plan), UNEVEN
+
+    def constant_values(self, transposed: bool) -> Tensor | None:
+        """Current values in the order of the matrix or of its transpose; None where kernels read val by eid.
+
+        Values that travelled are kept only if nobody can write to them: ranks that counted writes each for itself could
+        differ in whether to send anew.
+        """
+        plan: Any = self.plan_t if transposed else self.plan
+        if not _travels(plan):
+            return super().constant_values(transposed)
+        name, val = "val_there" if transposed else "val_here", self.val
+        if val is None or val.requires_grad:
+            return None
+        found: Tensor | None = getattr(self, name)
+        if found is None:
+            (came,) = plan.part.edges.fetch([val])
+            found = came.index_select(0, plan.part.eid)
+            if self._fixed:
+                self._set(**{name: found})
+        return found
+
+    def _permute_values(self) -> None:
+        now = written(self.val)
+        if not _travels(self.plan) and (self.val_here is None or now != self._written):
+            self._set(val_here=constant(self.val, self.eid, self.val_here))
+        if not _travels(self.plan_t):
+            self._set(val_there=None if self.eid_t is None else constant(self.val, self.eid_t, self.val_there))
+        self._set(_written=now)
+
+    # ---- what a part cannot do ----
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise TypeError("a DistCSR is made by from_edges or from_rows: this is not for a part of a matrix")
+        super().__post_init__()
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> DistCSR:
+        """With values of another dtype.
+
+        Raises:
+            ValueError: another device, to which the edges must be brought before.
+        """
+        if device is not None and torch.device(device) != self.device:
+            raise ValueError("a DistCSR stays on its device: make it of edges on another one")
+        return self if self.val is None else self.with_values(self.val.to(dtype))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a DistCSR cannot be pickled or copied: it belongs to its ranks' processes; save the edges")
+
+
+def _travels(plan: Tensor | None) -> bool:
+    """Whether edge data come to a half from other ranks."""
+    return isinstance(plan, Plan) and plan.part.edges is not None
+
+
+def _offsets(name: str, offsets: Tensor, ranks: Ranks) -> Tensor:
+    require_vector(name, offsets)
+    found = offsets.detach().to("cpu", torch.int64)
+    if found.numel() != ranks.count + 1:
+        raise ValueError(f"{name} must have {ranks.count + 1} elements for {ranks.count} ranks, not {found.numel()}")
+    falls = (found[1:] < found[:-1]).nonzero()
+    if int(found[0]) or falls.numel():
+        where = int(falls[0]) + 1 if falls.numel() else 0
+        raise ValueError(f"{name} must rise from 0: {name}[{where}] = {int(found[where])}")
+    return found
+
+
+def _agree_on(ranks: Ranks, rows: Tensor, cols: Tensor, val: Tensor | None) -> None:
+    """Raises where ranks were given other offsets or other kinds of values."""
+    digest = hashlib.sha256(torch.cat([rows, cols]).numpy().tobytes()).hexdigest()[:16]
+    kind = "none" if val is None else f"{val.dtype}{list(val.shape[1:])}"
+    sizes = f"{int(rows[-1])} rows and {int(cols[-1])} columns, offsets of digest {digest}"
+    ranks.same(f"a matrix of {sizes}, values {kind}")
+
+
+def _numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
+    """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
+    first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
+    own = (col >= first) & (col < last)
+    remote = torch.unique(col[~own])
+    if last - first + remote.numel() >= 2**31:
+        raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
+    place = torch.searchsorted(remote, col) + (last - first)
+    return torch.where(own, col - first, place).int(), exchange_of(ranks, remote, offsets), remote
+
+
+@lasting
+def _made(home: Home, ptr: Tensor, col: Tensor, eid: Tensor, val: Tensor | None) -> DistCSR:
+    """The matrix of this rank's rows, whose entries stand in columns of global numbers."""
+    ranks, none = home.ranks, ptr.new_empty(0, dtype=torch.uint8)
+    own = int(home.cols[ranks.rank + 1] - home.cols[ranks.rank])
+    idx, exchange, remote = _numbered(ranks, col, home.cols)
+    plan, rows_are = plan_of(ptr, idx, own, ranks.count == 1)
+    part = Part(home, exchange, None, eid, idx, plan, remote, False)
+    # Which kernel runs must not follow from one rank's rows. Renumbered columns do not rise, which is UNEVEN.
+    rows_are = rows_are if ranks.count == 1 else UNEVEN
+    adj = DistCSR(ptr, _columns(home, idx), val, eid, Plan.of(part), none, own, rows_are=rows_are)
+    if val is not None:
+        adj._permute_values()
+    return adj
+
+
+def _columns(home: Home, idx: Tensor) -> Tensor:
+    """idx as others see it: on one rank its numbers are those of the matrix."""
+    return idx if home.ranks.count == 1 else idx.as_subclass(Columns)
+
+
+# ---- what is derived of a part ----
+
+
+def _looped(adj: DistCSR) -> Looped[DistCSR]:
+    """``normalize.with_loops``: rows gain entries in columns that their rank owns, and so nothing more travels."""
+    part, home, ranks = adj.part, adj.home, adj.ranks
+    if part.transposed:
+        raise ValueError("self loops of a transposed DistCSR: add them before t()")
+    if not torch.equal(home.rows, home.cols):
+        raise ValueError("self loops need nodes that are rows and columns of the same ranks: equal offsets")
+    made = normalize._make_looped(adj.local())
+    others = made.others
+    # Entries are numbered as those of the whole matrix would be: those that stay in their order, then all loops.
+    stay = home.edge_ids if others is None else home.edge_ids.index_select(0, others)
+    lost = torch.ones_like(home.edge_ids, dtype=torch.bool)
+    lost[: lost.numel() if others is None else 0] = False
+    if others is not None:
+        lost[others] = False
+    gone = torch.sort(ranks.gather_ragged(home.edge_ids[lost])).values
+    stay = stay - torch.searchsorted(gone, stay)
+    kept, first = home.total - gone.numel(), int(home.rows[ranks.rank])
+    loops = torch.arange(kept + first, kept + first + made.pattern.shape[0], device=adj.device)
+    total = kept + int(home.rows[-1])
+    looped = Home(ranks, home.rows, home.cols, torch.cat([stay, loops]), total, None)
+    ptr, idx, eid, plan = made.pattern.ptr, made.pattern.idx, made.pattern.eid, made.pattern.plan
+    plan = Plan.of(Part(looped, part.cols, None, eid, idx, plan, part.remote, False))
+    columns = _columns(home, idx)
+    return Looped(DistCSR(ptr, columns, None, eid, plan, adj.none, adj.n_cols, rows_are=adj.rows_are), others)
+
+
+def _edges_to_rows(adj: DistCSR) -> CSR:
+    """``incidence.into_rows``: local, since edges lie with their rows; of a transpose they are fetched."""
+    return _columns_of_edges(adj.t()).t() if adj.part.transposed else _into_rows(adj.local())
+
+
+def _columns_of_edges(adj: DistCSR) -> CSR:
+    """``incidence.from_columns``: rows of remote columns are fetched as for the matrix itself, and gradients of edges
+    come to the owner of the column as values do."""
+    if adj.part.transposed:
+        return _edges_to_rows(adj.t()).t()
+    home, part, (ptr_t, _, eid_t, plan_t) = adj.home, adj.part, adj.transpose_half()
+    there: Part = plan_t.part  # type: ignore[attr-defined]
+    ptr, idx = torch.arange(adj.nnz + 1, device=adj.device), adj.local().coo()[1].int()
+    idx_t = eid_t.int() if eid_t.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+    plan, plan_t = plan_of(ptr, idx, adj.n_cols, False)[0], plan_of(ptr_t, idx_t, adj.nnz, False)[0]
+    here = Part(home, part.cols, None, adj.none, idx, plan, part.remote, False)
+    arrived = Part(home, there.edges or there.cols, there.edges, eid_t, idx_t, plan_t, there.remote, True)
+    return DistCSR(
+        ptr, _columns(home, idx), None, adj.none, Plan.of(here), adj.none, adj.n_cols,
+        ptr_t, _columns(home, idx_t), eid_t, Plan.of(arrived), UNEVEN, UNEVEN,
+    )  # fmt: skip
+
+
+def _mirrored(adj: DistCSR) -> bool:
+    """Whether each entry (i, j) has its (j, i): on all ranks, since all of them have to choose the same pass."""
+    ptr, _, _, plan = adj.transpose_half()
+    here = torch.equal(adj.ptr, ptr) and torch.equal(adj.part.idx, plan.part.idx)  # type: ignore[attr-defined]
+    return all(int(n) for n in adj.ranks.gather(torch.tensor([here], dtype=torch.int64, device=adj.device)))
+
+
+DistCSR.makers = {
+    "loops": _looped,
+    "others": lambda adj: normalize._without_loops(adj.local()),
+    "old loops": lambda adj: normalize._old_loops(adj.local()),
+    "incidence": _edges_to_rows,
+    "gather": _columns_of_edges,
+    "mirrored": _mirrored,
+}
+DistCSR.__module__ = "fusedmm.distributed"

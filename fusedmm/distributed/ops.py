@@ -1,0 +1,330 @@
+"""How the library's operators run on a matrix of which each rank has a part.
+
+An operator of the library is called with the four tensors of a half: ptr, idx, eid and plan. The plan of a ``DistCSR``
+is a tensor of a class of its own, and torch hands a call with such an argument to that class (``__torch_function__``),
+whoever made the call. So everything above the library is the same as on one device: the checks, the formulas of all
+gradients, the layers; and a call with a plain plan costs nothing more.
+
+``ROLES`` says what each operand of an operator is indexed by. Operands of the half's columns gain the rows of remote
+columns, and operands of edges come to who has the entries; then the library's own kernel runs, on complete rows. Its
+results belong to rows, which their rank owns, or to edges, which go back to their owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm._lib import ops
+from fusedmm._torch_compat import as_plain_tensors
+from fusedmm.distributed.halo import Exchange, Ranks
+from fusedmm.matrix.structure import outside
+from fusedmm.ops.extreme import COLS, EDGES
+
+UNCOMPILED = "fusedmm: what ranks say to each other is no part of a compiled graph"
+
+
+@dataclass(eq=False)
+class Home:
+    """Who owns which nodes and edges of a matrix; the same for it, its transpose and all of its structure.
+
+    Attributes:
+        ranks: who shares the matrix.
+        rows, cols: int64 [ranks + 1] on the host, the first row and the first column of each rank.
+        edge_ids: int64 [nnz], the global numbers of this rank's edges.
+        total: how many edges all ranks have.
+        route: how edges came from where they were listed; None where they did not.
+    """
+
+    ranks: Ranks
+    rows: Tensor
+    cols: Tensor
+    edge_ids: Tensor
+    total: int
+    route: Exchange | None
+
+    def __post_init__(self) -> None:
+        ids = self.edge_ids
+        # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
+        self.is_plain = self.ranks.count == 1 and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
+
+
+@dataclass(eq=False)
+class Part:
+    """What travels when an operator runs on one half of this rank's part.
+
+    Attributes:
+        home: who owns what.
+        cols: how rows of remote columns come.
+        edges: how edge data come to this half's entries; None where they are here, as those of rows are.
+        eid: the half's own eid: a call with another one has edge data in the order of the half already.
+        idx: int32, the columns of the half's entries in this rank's numbers.
+        plan: a plan of the half's rows.
+        remote: int64, the global numbers of remote columns, rising.
+        transposed: whether this is the half of the transpose.
+    """
+
+    home: Home
+    cols: Exchange
+    edges: Exchange | None
+    eid: Tensor
+    idx: Tensor
+    plan: Tensor
+    remote: Tensor
+    transposed: bool
+    keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
+
+    def edge_keys(self) -> Tensor:
+        """The global number of each edge in the order in which edge data come to this half."""
+        if self.keys is None:
+            ids = self.home.edge_ids
+            self.keys = ids if self.edges is None else self.edges.fetch([ids])[0]
+        return self.keys
+
+
+class Plan(torch.Tensor):
+    """The plan of one half of a ``DistCSR``: a plan of its rows, and what travels before they are walked."""
+
+    part: Part
+
+    @staticmethod
+    def of(part: Part) -> Plan:
+        """The plan of a part's rows together with what it has to do with other ranks."""
+        made = part.plan.as_subclass(Plan)
+        made.part = part
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "namespace", None) == "fusedmm":
+            return call(func, args)
+        with as_plain_tensors():
+            return func(*args, **(kwargs or {}))
+
+
+class Columns(torch.Tensor):
+    """The idx of one half of a ``DistCSR`` of several ranks, which none but the library's operators may read.
+
+    What else takes a ``CSR`` knows nothing of a rank's own numbers: it gets an error, and no wrong columns.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "namespace", None) == "fusedmm":
+            return call(func, args)
+        if func.__name__ not in ("__get__", "numel", "dim", "size"):
+            raise TypeError(f"a DistCSR of several ranks is not taken here ({func.__name__} of its columns)")
+        with as_plain_tensors():
+            return func(*args, **(kwargs or {}))
+
+
+# Of each operator: what its operands behind the half belong to, and what its results do. r: rows of the half; c: its
+# columns; b: both; e: edges; k: edges, in two dimensions or absent; s: the seed of dropout; -: nobody, so that all
+# ranks have it; x: it is left away.
+ROLES = {
+    ops._spmm.default: ("ec", "r"),
+    ops._sddmm.default: ("erc", "e"),
+    ops._attention.default: ("rcc-ees", "rrrrr"),
+    ops._attention_weights.default: ("rcc-eesrr", "e"),
+    ops._attention_rows.default: ("rcc-eesrrrr", "r-ee"),
+    ops._attention_cols.default: ("crr-eesccccx", "rr"),
+    ops._row_softmax.default: ("e", "e"),
+    ops._row_softmax_back.default: ("ee", "e"),
+    ops._fused.default: ("ercc", "r"),
+    ops._fused_rows.default: ("erccr", "ree"),
+    ops._fused_cols.default: ("ecrrck", "rr"),
+}
+EXTREME = {COLS: ("eerc-c", "r"), EDGES: ("eecrcr", "e")}  # by the form; the others are as below
+EXTREME_ROWS = ("eecrcr", "r")
+
+
+# Where operators have the seed of dropout.
+SEEDS = {
+    ops._attention.default: 10,
+    ops._attention_weights.default: 10,
+    ops._attention_rows.default: 10,
+    ops._attention_cols.default: 10,
+    ops._attend_self.default: 7,
+    ops._attend_self_back.default: 7,
+    ops._attend_maps.default: 6,
+    ops._attend_maps_back.default: 10,
+}
+# Which number says which results are wanted, a bit for each; of operators with several results, some of edges.
+WANTED = {ops._attention_rows.default: -2, ops._fused_rows.default: -3}
+
+
+def call(func: Any, args: Sequence[Any]) -> Any:
+    """Runs an operator of the library on a half of a part; all ranks call it together.
+
+    Raises:
+        TypeError: an operator that knows nothing of parts.
+        ValueError: the ranks disagree.
+        RuntimeError: a rank is lost.
+    """
+    part = next((t.part for t in args if type(t) is Plan), None)
+    if part is None:
+        raise _refused(func)
+    if part.home.is_plain or (part.home.ranks.count == 1 and not _has_seed(func, args)):
+        return func(*(t.part.plan if type(t) is Plan else t for t in args))
+    if torch.compiler.is_compiling():
+        return outside(UNCOMPILED, call, func, args)
+    if func in WHOLE:
+        return WHOLE[func](*args)
+    name = str(func).split(".")[1]
+    if func is ops._extreme.default:
+        operands, results = EXTREME.get(args[-1], EXTREME_ROWS)
+    elif func in ROLES:
+        operands, results = ROLES[func]
+    else:
+        raise _refused(func)
+    given = list(args)
+    given[1], given[3] = part.idx, part.plan
+    _agree(part, name, given, operands)
+    placed = dict(enumerate(operands, 4))
+    there = {k: role for k, role in placed.items() if _is_there(role, given[k])}
+    _fetch(part.cols, given, [k for k, role in there.items() if role == "c"])
+    if part.edges is not None and given[2] is part.eid:
+        _fetch(part.edges, given, [k for k, role in there.items() if role in "ek"])
+    for k, role in there.items():
+        if role == "s":
+            given[k] = _keyed(part, given[k], func)
+        elif role == "x":
+            given[k] = given[2].new_empty(0, dtype=torch.uint8)
+    found = func(*given)
+    if part.edges is None or "e" not in results:
+        return found
+    if isinstance(found, Tensor):
+        return part.edges.give_back(found)
+    wanted = args[WANTED[func]]
+    own = (role == "e" and wanted >> k & 1 for k, role in enumerate(results))
+    return tuple(part.edges.give_back(t) if mine else t for t, mine in zip(found, own, strict=True))
+
+
+def _refused(func: Any) -> TypeError:
+    return TypeError(f"{str(func).split('.')[1].strip('_')} does not take a DistCSR of several ranks")
+
+
+def _has_seed(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a call drops edges."""
+    return func in SEEDS and _is_there("s", args[SEEDS[func]])
+
+
+def _is_there(role: str, t: Tensor) -> bool:
+    """Whether an operand is not the tensor that stands for an absent one. A rank without rows has one without numbers
+    too, but of another dtype."""
+    return t.dim() > 1 or (role != "k" and t.dtype != torch.uint8)
+
+
+def _fetch(exchange: Exchange, given: list[Any], places: list[int]) -> None:
+    """Replaces operands by what the exchange makes of them, each tensor once; all travel together."""
+    distinct: dict[int, Tensor] = {id(given[k]): given[k] for k in places}
+    if distinct:
+        found = dict(zip(distinct, exchange.fetch(list(distinct.values())), strict=True))
+        for k in places:
+            given[k] = found[id(given[k])]
+
+
+def _keyed(part: Part, seed: Tensor, func: Any) -> Tensor:
+    """The seed of rank 0 with the global number of each edge behind it, so that all ranks drop the same edges.
+
+    Rank 0's is written into the tensor that a forward pass was given, where backward finds it.
+    """
+    if func in (ops._attention.default, ops._attention_weights.default):
+        agreed = part.home.ranks.first(seed)
+        if not torch.equal(seed, agreed):  # a seed that backward has must not change once more
+            seed.copy_(agreed)
+    return torch.cat([seed, part.edge_keys()])
+
+
+def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
+    tensors = [(role, t.shape[1:], t.dtype) for role, t in zip(operands, given[4:], strict=False)]
+    numbers = tuple(n for n in given[4 + len(operands) :] if not isinstance(n, Tensor))
+    key = name, part.transposed, part.home.total, tuple(tensors), numbers
+
+    def describe() -> str:
+        shapes = ", ".join(
+            f"{str(dtype)[6:]}[{'edges' if role in 'ek' else 'n'}{''.join(f', {n}' for n in shape)}]"
+            for (role, shape, dtype), t in zip(tensors, given[4:], strict=False)
+            if role in "rcebk" and _is_there(role, t)
+        )
+        side = "the transpose of " if part.transposed else ""
+        matrix = f"{int(part.home.rows[-1])} x {int(part.home.cols[-1])} with {part.home.total} edges"
+        return f"{name.strip('_')} on {side}a matrix of {matrix}, {shapes}, options {list(numbers)}"
+
+    part.home.ranks.agree(key, describe)
+
+
+# ---- what the library does in one call on one device, and here in several ----
+
+
+def mirrored(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Plan, *rest: Any) -> Tensor:
+    """``_fused_mirrored``: x and g are of rows and of columns at once, so that remote nodes become rows without
+    entries. Both kinds of values are in the order of the half's entries."""
+    val, x, y, z, g, val_t, *numbers = rest
+    part = plan.part
+    _agree(part, "_fused_mirrored", [ptr, idx, eid, plan, *rest], "ebbbb")
+    wide, up = part.cols.fetch([x, g])
+    ptr, idx = torch.cat([ptr, ptr[-1:].expand(wide.shape[0] - x.shape[0])]), part.idx
+    found: Tensor = ops._fused_mirrored.default(
+        ptr, idx, eid, ops._plan(ptr, idx), val, wide, y, z, up, val_t, *numbers
+    )
+    return found[: x.shape[0]].clone()
+
+
+def normalize(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """``_normalize``: 1 / sqrt(degree of i * degree of j), in the caller's order and in that of the entries."""
+    degree = (ptr[1:] - ptr[:-1])[:, None].to(torch.float32)
+    scale = degree.rsqrt().masked_fill_(degree == 0, 0)
+    none = ptr.new_empty(0, dtype=torch.uint8)
+    val = ops._sddmm.default(ptr, idx, eid, plan, none, scale, scale, 0, 0)
+    return val, val.index_select(0, eid) if eid.numel() else val
+
+
+WHOLE: dict[Any, Any] = {ops._fused_mirrored.default: mirrored, ops._normalize.default: normalize}
+
+
+class _Route(torch.autograd.Function):
+    """Data of edges on their way to the owners, and gradients on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: Exchange, attr: Tensor) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.fetch([attr])[0].clone() if exchange.ranks.count == 1 else exchange.fetch([attr])[0]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        return None, _RouteBack.apply(ctx.exchange, g)
+
+
+class _RouteBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exchange: Exchange, g: Tensor) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.give_back(g)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        return None, _Route.apply(ctx.exchange, g)
+
+
+def route(home: Home, attr: Tensor) -> Tensor:
+    """``DistCSR.route``."""
+    if home.route is None:
+        raise ValueError("route: this matrix was not made of listed edges; its edge data lie with their rows")
+    listed = home.route.send.shape[0]
+
+    def check() -> None:
+        if not isinstance(attr, Tensor):
+            raise TypeError(f"route: attr must be a tensor, not {type(attr).__name__}")
+        if not attr.dim() or attr.shape[0] != listed:
+            raise ValueError(f"route: attr must have a row for each of {listed} edges, not {list(attr.shape)}")
+
+    home.ranks.together(check)
+    what = f"route of {attr.dtype}{list(attr.shape[1:])}"
+    home.ranks.agree(what, lambda: what)
+    found: Tensor = _Route.apply(home.route, attr)
+    return found

@@ -1,0 +1,200 @@
+"""Ranks of one process: each is a thread, and what they exchange is copied by indexing, so that cases take no time to
+start. What torch.distributed itself does is for the tests with processes."""
+
+import threading
+from unittest import mock
+
+import torch
+
+import fusedmm
+from fusedmm.distributed import DistCSR
+from fusedmm.distributed.halo import Ranks
+
+
+class Board:
+    """Where threads hang up what the others are to read."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.slots = count, [None] * count
+        self.barrier = threading.Barrier(count, timeout=60)
+
+    def all(self, rank: int, mine):
+        self.slots[rank] = mine
+        self.barrier.wait()
+        found = list(self.slots)
+        self.barrier.wait()
+        return found
+
+
+class Thread(Ranks):
+    """A rank that is a thread."""
+
+    def __init__(self, board: Board, rank: int) -> None:
+        super().__init__()
+        self.board, self.rank, self.count, self.bytes = board, rank, board.count, 0
+
+    def gather(self, t):
+        parts = self.board.all(self.rank, t)
+        assert all(part.shape == t.shape and part.dtype == t.dtype for part in parts)
+        return [part.clone() for part in parts]
+
+    def first(self, t):
+        return self.board.all(self.rank, t)[0].clone()
+
+    def swap(self, rows, out, into):
+        assert sum(out) == len(rows)
+        self.bytes += rows.numel() * rows.element_size()
+        parts = [theirs.split(counts)[self.rank] for theirs, counts in self.board.all(self.rank, (rows, out))]
+        assert [len(part) for part in parts] == into and all(part.shape[1:] == rows.shape[1:] for part in parts)
+        found = torch.cat(parts)
+        self.barrier()
+        return found
+
+    def words(self, text):
+        return self.board.all(self.rank, text)
+
+    def barrier(self):
+        self.board.barrier.wait()
+
+
+def on_ranks(count: int, work):
+    """What ``work(ranks)`` returns on each rank; the first error of one is raised here."""
+    board, found, failed = Board(count), [None] * count, []
+
+    def go(rank: int) -> None:
+        try:
+            found[rank] = work(Thread(board, rank))
+        except BaseException as error:
+            failed.append(error)
+            board.barrier.abort()
+
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise min(failed, key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    return found
+
+
+class Whole:
+    """A graph as one device has it, and how ranks share it: row and column offsets, and who lists which edges."""
+
+    def __init__(self, row, col, shape, offsets, col_offsets=None, lists=None) -> None:
+        self.row, self.col, self.shape = torch.as_tensor(row), torch.as_tensor(col), shape
+        self.offsets = torch.tensor(offsets)
+        self.col_offsets = self.offsets if col_offsets is None else torch.tensor(col_offsets)
+        self.count, self.nnz = len(offsets) - 1, self.row.numel()
+        self.lists = lists or [self.nnz * r // self.count for r in range(self.count + 1)]
+        self.csr = fusedmm.CSR.from_coo(self.row, self.col, shape=shape)
+
+    def part(self, ranks) -> DistCSR:
+        mine = slice(self.lists[ranks.rank], self.lists[ranks.rank + 1])
+        return DistCSR.from_edges(
+            self.row[mine], self.col[mine], None, self.offsets, ranks, col_offsets=self.col_offsets
+        )
+
+    def cut(self, t, role: str, part: DistCSR):
+        """A rank's part of what belongs to rows (r), columns (c) or edges (e)."""
+        rank = part.ranks.rank
+        if role == "e":
+            return t[part.edge_ids]
+        offsets = self.offsets if role == "r" else self.col_offsets
+        return t[offsets[rank] : offsets[rank + 1]] if role in "rc" else t
+
+    def join(self, parts, role: str, ids):
+        """The ranks' parts as one tensor: those of all ranks (p) are added up."""
+        if role == "p":
+            return sum(parts)
+        if role != "e":
+            return torch.cat(parts)
+        whole = parts[0].new_full((self.nnz, *parts[0].shape[1:]), torch.nan)
+        for part, where in zip(parts, ids, strict=True):
+            whole[where] = part
+        return whole
+
+
+known, drawn = threading.local(), torch.randint
+
+
+def randint(*args, **kwargs):
+    """torch.randint with a generator of this thread: torch's own is one for all."""
+    return drawn(*args, **{"generator": getattr(known, "generator", None), **kwargs})
+
+
+@mock.patch.object(torch, "randint", randint)
+def both(whole: Whole, compute, given: dict[str, tuple], results: str = "r", second: bool = False, mesh=None):
+    """Runs ``compute(adj, **operands)`` on one device and on ranks, with all gradients.
+
+    Args:
+        whole: the graph.
+        compute: returns a tensor, or as many as results has letters.
+        given: each operand's role and the tensor; floating ones are differentiated.
+        results: whom the results belong to.
+        second: whether gradients are differentiated too.
+        mesh: runs this rank alone, of real processes; without it all ranks run as threads.
+
+    Returns:
+        Pairs of (name, role, one device's tensor, the ranks'), the results first.
+    """
+    roles = {name: role for name, (role, _) in given.items()}
+    torch.manual_seed(3)
+    upstream: list = []
+    probes: dict = {}
+
+    def go(adj, operands, cut):
+        leaves = {n: t.clone().requires_grad_() for n, t in operands.items()}
+        known.generator = torch.Generator().manual_seed(7)
+        out = compute(adj, **leaves)
+        out = out if isinstance(out, tuple) else (out,)
+        if not upstream:
+            upstream.extend(torch.randn(t.shape, dtype=t.dtype) for t in out)
+        loss = sum((t * cut(g, role)).sum() for t, g, role in zip(out, upstream, results, strict=True))
+        grads = torch.autograd.grad(loss, list(leaves.values()), create_graph=second, allow_unused=True)
+        found = [t.detach() for t in out]
+        found += [torch.zeros_like(x) if g is None else g.detach() for g, x in zip(grads, leaves.values(), strict=True)]
+        if second:
+            if not probes:
+                probes.update({n: torch.randn(t.shape, dtype=t.dtype) for n, t in operands.items()})
+            pairs = [(n, g) for n, g in zip(leaves, grads, strict=True) if g is not None and g.requires_grad]
+            loss = sum((g * cut(probes[n], roles[n])).sum() for n, g in pairs)
+            again = (
+                torch.autograd.grad(loss, list(leaves.values()), allow_unused=True) if pairs else [None] * len(leaves)
+            )
+            found += [torch.zeros_like(x) if g is None else g for g, x in zip(again, leaves.values(), strict=True)]
+        return found
+
+    one = go(whole.csr, {n: t for n, (_, t) in given.items()}, lambda t, role: t)
+
+    def work(ranks):
+        part = whole.part(ranks)
+
+        def cut(t, role):
+            return whole.cut(t, role, part)
+
+        return part.edge_ids, go(part, {n: cut(t, role) for n, (role, t) in given.items()}, cut)
+
+    found = on_ranks(whole.count, work)
+    ids = [where for where, _ in found]
+    names = [f"result {k}" for k in range(len(results))] + [f"gradient of {n}" for n in given]
+    places = list(results) + list(roles.values())
+    if second:
+        names, places = names + [f"second gradient of {n}" for n in given], places + list(roles.values())
+    return [
+        (name, role, expected, whole.join([parts[k] for _, parts in found], role, ids))
+        for k, (name, role, expected) in enumerate(zip(names, places, one, strict=True))
+    ]
+
+
+def require_equal(pairs) -> None:
+    """Requires the same bits, and of what all ranks add to the same up to rounding."""
+    wrong = []
+    for name, role, one, many in pairs:
+        if role == "p":
+            scale = float(one.abs().max()) if one.numel() else 0.0
+            near = torch.allclose(one, many, rtol=1e-4, atol=1e-5 * max(scale, 1.0))
+            wrong += [] if near else [f"{name}: {float((one - many).abs().max())} apart"]
+        elif not torch.equal(one, many):
+            wrong.append(f"{name}: {int((one != many).sum())} of {one.numel()} differ")
+    assert not wrong, "; ".join(wrong)
