@@ -11,6 +11,7 @@
 #define FMM_SPGEMM_CPU_H
 
 #include "../core/checks.h"
+#include "calls.h"
 
 #include <stdatomic.h>
 
@@ -108,12 +109,6 @@ static inline size_t fmm_spgemm_width(fmm_dtype dtype) { return dtype == FMM_F64
 /* Values in the type of sums and the order of entries: where they lie, or a copy in the memory. */
 const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                            fmm_dtype dtype, spgemm_memory *m);
-
-/* a's sizes, and whether the device has an algorithm at all. */
-fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a);
-
-/* Sizes, devices, and whether A and B fit each other. */
-fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b);
 
 fmm_status fmm_spgemm_reference(const fmm_exec *exec, const fmm_call *call);
 size_t fmm_spgemm_reference_workspace(const fmm_call *call);
