@@ -1,5 +1,5 @@
-/* The arguments of SpGEMM's symbolic phase and of its gradient, which spgemm.c has checked, and who
- * takes them on each device. */
+/* What both devices have of SpGEMM: the arguments of its symbolic phase and of its gradient, which
+ * spgemm.c has checked, and the length of sums. */
 #ifndef FMM_SPGEMM_CALLS_H
 #define FMM_SPGEMM_CALLS_H
 
@@ -8,6 +8,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Terms that one accumulator adds in a row, at most: as FMM_BLOCK. */
+enum { SPGEMM_TERMS = 128 };
 
 typedef struct fmm_spgemm_symbolic_call {
     const fmm_csr *a, *b;

@@ -15,10 +15,7 @@
 
 #include <stdatomic.h>
 
-enum {
-    SPGEMM_TERMS = 128, /* terms that one accumulator adds in a row, at most: as FMM_BLOCK */
-    SPGEMM_BLOCK = 16,  /* of the rows of one colour that a worker takes at a time */
-};
+enum { SPGEMM_BLOCK = 16 }; /* of the rows of one colour that a worker takes at a time */
 
 /* Computes item `item` in room `worker`. */
 typedef void spgemm_body(void *ctx, int worker, int64_t item);

@@ -97,7 +97,8 @@ static void launch_bins(const fmm_exec *exec, const row_work &w, const ClassOf &
 
 /* Calls work(row, stripe) for the rows that this group takes; each row has so many stripes. */
 template <int WARPS, class Work>
-static __device__ void for_rows(const row_work &w, int k, int stripes, int64_t *shared, Work work)
+static __device__ __forceinline__ void for_rows(const row_work &w, int k, int stripes,
+                                                int64_t *shared, Work work)
 {
     typedef group<WARPS> g;
     const int64_t items = int64_t(w.lists->counts[k]) * stripes;
@@ -129,7 +130,7 @@ template <int WARPS, class A> struct shared_room {
     {
         return chunk_bytes() + (bytes + 15) / 16 * 16;
     }
-    static __device__ shared_room of(char *base, int bytes)
+    static __device__ __forceinline__ shared_room of(char *base, int bytes)
     {
         char *const own = base + (WARPS == 1 ? threadIdx.x / WARP * each(bytes) : 0);
         return shared_room{reinterpret_cast<chunk<WARPS, A> *>(own), own + chunk_bytes()};
@@ -174,7 +175,7 @@ static void launch_class(const fmm_exec *exec, Kernel kernel, const row_work &w,
                          const Args &args)
 {
     typedef group<WARPS> g;
-    const int threads = g::IN_BLOCK * g::THREADS;
+    const int threads = g::BLOCK_OF;
     const int bytes = g::IN_BLOCK * shared_room<WARPS, A>::each(w.bytes.of[k]);
     int blocks_each = 1;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

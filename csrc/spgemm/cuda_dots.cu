@@ -38,8 +38,8 @@ template <class A> struct class_of_dots {
 
 /* Entries [begin, end) of x in a table. Values of columns that repeat are added in turns. */
 template <int WARPS, class A>
-static __device__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin, int64_t end,
-                                    char *memory)
+static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
+                                                    int64_t end, char *memory)
 {
     typedef group<WARPS> g;
     table<A> t;
@@ -69,7 +69,8 @@ static __device__ table<A> table_of(const dots_args &s, row_shape r, int64_t beg
 }
 
 /* < the table, row k of y >, in SHARE lanes, all of which return it. */
-template <class A> static __device__ A dot(const dots_args &s, const table<A> &t, int64_t k)
+template <class A>
+static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, int64_t k)
 {
     int64_t begin = 0, length = 0;
     if (uint64_t(k) < uint64_t(s.y.rows)) length = row_range(s.y, k, &begin);
@@ -87,7 +88,7 @@ template <class A> static __device__ A dot(const dots_args &s, const table<A> &t
 }
 
 template <int WARPS, class A>
-static __global__ void __launch_bounds__(group<WARPS>::THREADS *group<WARPS>::IN_BLOCK)
+static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     dots_rows(const dots_args s, const row_work w, int k)
 {
     typedef group<WARPS> g;

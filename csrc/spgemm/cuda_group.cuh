@@ -18,6 +18,8 @@ enum : int32_t { NO_COLUMN = INT32_MAX };
 
 template <int WARPS> struct group {
     enum { THREADS = WARPS * WARP, IN_BLOCK = WARPS == 1 ? BLOCK / WARP : 1 };
+    /* Threads of a block, and blocks for which a multiprocessor has registers at least. */
+    enum { BLOCK_OF = IN_BLOCK * THREADS, RESIDENT = 1024 / BLOCK_OF };
     static __device__ __forceinline__ int thread(void) { return threadIdx.x % THREADS; }
     static __device__ __forceinline__ int lane(void) { return threadIdx.x % WARP; }
     static __device__ __forceinline__ int warp(void) { return thread() / WARP; }
@@ -42,7 +44,7 @@ static __device__ __forceinline__ unsigned lanes_below(void)
 
 /* The sum of the group's numbers up to this thread's. `totals` has room for each warp; the group
  * meets before it is used again. */
-template <int WARPS> static __device__ int64_t scanned(int64_t v, int64_t *totals)
+template <int WARPS> static __device__ __forceinline__ int64_t scanned(int64_t v, int64_t *totals)
 {
     typedef group<WARPS> g;
     for (int d = 1; d < WARP; d *= 2) {
@@ -65,7 +67,7 @@ static __host__ __device__ inline int64_t power_of_two(int64_t n)
 }
 
 /* Sorts n keys, a power of two of them, by a bitonic network. */
-template <int WARPS> static __device__ void sort_keys(int32_t *keys, int n)
+template <int WARPS> static __device__ __noinline__ void sort_keys(int32_t *keys, int n)
 {
     typedef group<WARPS> g;
     for (int run = 2; run <= n; run *= 2)
@@ -98,8 +100,9 @@ template <int WARPS, class A> struct chunk {
 /* Fills the chunk from entry p on; returns how many products it has. Without factors where val is
  * NULL. The group meets before the next call. */
 template <int WARPS, class A>
-static __device__ int64_t fill_chunk(chunk<WARPS, A> *to, const csr_view &a, const csr_view &b,
-                                     const edge_view *val, int64_t p, int64_t end)
+static __device__ __forceinline__ int64_t fill_chunk(chunk<WARPS, A> *to, const csr_view &a,
+                                                     const csr_view &b, const edge_view *val,
+                                                     int64_t p, int64_t end)
 {
     typedef group<WARPS> g;
     int64_t begin = 0, length = 0;
@@ -129,8 +132,8 @@ static __device__ __forceinline__ int entry_of(const chunk<WARPS, A> *in, int64_
 
 /* Calls visit(j) for the column of each product of row i of A B, in any order. */
 template <int WARPS, class A, class Visit>
-static __device__ void for_columns(chunk<WARPS, A> *room, const csr_view &a, const csr_view &b,
-                                   int64_t i, Visit visit)
+static __device__ __forceinline__ void for_columns(chunk<WARPS, A> *room, const csr_view &a,
+                                                   const csr_view &b, int64_t i, Visit visit)
 {
     typedef group<WARPS> g;
     int64_t begin;

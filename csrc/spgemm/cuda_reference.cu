@@ -9,6 +9,17 @@
 #include "../cuda/reference.cuh"
 #include "cuda_table.cuh"
 
+/* A sum of any length, as a slot of a table keeps it. */
+template <class A> struct slot_sum {
+    A sum, aside;
+    int terms;
+    __device__ void add(A x, A y)
+    {
+        sum = multiply_add(x, y, sum);
+        if (++terms == SPGEMM_TERMS) aside += sum, sum = A(0), terms = 0;
+    }
+};
+
 template <class A>
 static __global__ void __launch_bounds__(BLOCK)
     spgemm_reference(const csr_view a, const edge_view a_val, const csr_view b,
@@ -18,8 +29,7 @@ static __global__ void __launch_bounds__(BLOCK)
         int64_t p, begin;
         const int32_t j = __ldg(c.idx + r);
         const int64_t i = row_of(c, r), end = row_range(a, i, &p) + p;
-        long_sum<A> sum;
-        sum.start();
+        slot_sum<A> sum = {A(0), A(0), 0};
         for (; p < end && uint32_t(j) < uint32_t(c.cols); p++) {
             const int64_t k = __ldg(a.idx + p);
             if (uint64_t(k) >= uint64_t(b.rows)) continue;
@@ -29,7 +39,7 @@ static __global__ void __launch_bounds__(BLOCK)
                 if (__ldg(b.idx + q) == j)
                     sum.add(factor, edge_value<A>(b_val, edge_of(b_val, q), 0));
         }
-        write(out, r, sum.total());
+        write(out, r, sum.aside + sum.sum);
     }
 }
 

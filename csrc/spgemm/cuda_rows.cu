@@ -23,12 +23,13 @@ struct numeric_args {
 
 /* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. */
 template <class A>
-static __device__ row_shape shape_of(const numeric_args &s, int64_t i, const class_bytes &bytes)
+static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
+                                                     const class_bytes &bytes)
 {
     int64_t begin;
     const int64_t entries = row_range(s.c, i, &begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    row_shape r = {s.where, entries, s.b.cols, repeats || row_range(s.a, i, &begin) > CHAIN};
+    row_shape r = {s.where, entries, s.b.cols, repeats || row_range(s.a, i, &begin) > SPGEMM_TERMS};
     if (s.where == SPGEMM_AUTO) r.where = choose_where<A>(r, bytes);
     return r;
 }
@@ -64,9 +65,9 @@ static __device__ __forceinline__ int64_t window_of(int32_t j, int64_t cols, int
 /* The next window of this stripe after number `after`, for a row whose entries begin at `begin`;
  * false behind the last. A dense window in which no entry lies is left out. */
 template <int WARPS>
-static __device__ bool next_window(const csr_view &c, const row_shape &r, int64_t begin,
-                                   int64_t capacity, int64_t after, int stripes, int stripe,
-                                   int64_t *shared, window *w)
+static __device__ __forceinline__ bool
+next_window(const csr_view &c, const row_shape &r, int64_t begin, int64_t capacity, int64_t after,
+            int stripes, int stripe, int64_t *shared, window *w)
 {
     typedef group<WARPS> g;
     if (r.where != SPGEMM_IN_DENSE) {
@@ -95,7 +96,8 @@ static __device__ bool next_window(const csr_view &c, const row_shape &r, int64_
 }
 
 /* Slots that a class has for entries, or columns, of one window. */
-template <class A> static __device__ int64_t capacity_of(const row_shape &r, int bytes)
+template <class A>
+static __device__ __forceinline__ int64_t capacity_of(const row_shape &r, int bytes)
 {
     const int64_t slots = bytes / slot_bytes<A>(r.where, r.is_long);
     if (r.where == SPGEMM_IN_DENSE) return slots;
@@ -104,8 +106,8 @@ template <class A> static __device__ int64_t capacity_of(const row_shape &r, int
 
 /* The table of a window, all sums 0. */
 template <int WARPS, class A>
-static __device__ table<A> open_window(const csr_view &c, row_shape r, const window &w,
-                                       char *memory)
+static __device__ __forceinline__ table<A> open_window(const csr_view &c, row_shape r,
+                                                       const window &w, char *memory)
 {
     typedef group<WARPS> g;
     table<A> t;
@@ -134,11 +136,11 @@ static __device__ table<A> open_window(const csr_view &c, row_shape r, const win
 /* ---- one window of one row ---- */
 
 template <int WARPS, class A>
-static __device__ void add_products(const numeric_args &s, table<A> *t, chunk<WARPS, A> *room,
-                                    int64_t i)
+static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
+                                                    chunk<WARPS, A> *room, int64_t i)
 {
     typedef group<WARPS> g;
-    enum { EACH = WARPS == 1 ? 2 : 4, TURN = WARP * EACH }; /* products of a lane, of a warp */
+    enum { EACH = 2, TURN = WARP * EACH }; /* products of a lane, of a warp */
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += g::THREADS) {
@@ -171,8 +173,9 @@ static __device__ void add_products(const numeric_args &s, table<A> *t, chunk<WA
 }
 
 template <int WARPS, class A>
-static __device__ void write_window(const numeric_args &s, const table<A> &t, const row_shape &r,
-                                    const window &w, int64_t capacity)
+static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
+                                                    const row_shape &r, const window &w,
+                                                    int64_t capacity)
 {
     typedef group<WARPS> g;
     for (int64_t p = w.begin + g::thread(); p < w.end; p += g::THREADS) {
@@ -185,7 +188,7 @@ static __device__ void write_window(const numeric_args &s, const table<A> &t, co
 }
 
 template <int WARPS, class A>
-static __global__ void __launch_bounds__(group<WARPS>::THREADS *group<WARPS>::IN_BLOCK)
+static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     numeric_rows(const numeric_args s, const row_work w, int k)
 {
     extern __shared__ __align__(16) char spgemm_shared[];

@@ -68,12 +68,13 @@ static __global__ void __launch_bounds__(BLOCK) sum_rows(const csr_view a, Count
     }
 }
 
-/* Entries of B whose column is not above the one before. */
+/* Entries of B whose column is outside of it, or not above the one before. */
 struct count_falls {
-    const int32_t *idx;
+    csr_view b;
     __device__ int64_t operator()(int64_t q, int64_t begin) const
     {
-        return q > begin && __ldg(idx + q) <= __ldg(idx + q - 1);
+        const int32_t j = __ldg(b.idx + q);
+        return uint32_t(j) >= uint32_t(b.cols) || (q > begin && j <= __ldg(b.idx + q - 1));
     }
 };
 struct put_falls {
@@ -117,6 +118,15 @@ struct symbolic_args {
     csr_view a, b;
     int64_t *ptr;
     int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
+    const int64_t *schedule;
+
+    /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
+     */
+    __device__ bool is_lone(int64_t i) const
+    {
+        int64_t begin;
+        return row_range(a, i, &begin) == 1 && *schedule == 1;
+    }
 };
 
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
@@ -141,7 +151,7 @@ struct class_of_set {
     {
         int64_t begin;
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
-        if (most <= 0) return -1;
+        if (most <= 0 || (!s.idx && s.is_lone(i))) return -1;
         const set_size size(bytes, most, s.b.cols);
         const int fits = bytes.smallest(size.hashed ? size.hash : size.bits);
         const int work = class_of_work(row_range(s.a, i, &begin));
@@ -166,8 +176,9 @@ static __device__ __forceinline__ bool enter(int32_t *keys, int slots, int32_t j
 /* Row i by hashing; returns how many columns there are. Where they are wanted, they go to C in any
  * order first, and then come back to be sorted. */
 template <int WARPS>
-static __device__ int64_t hash_row(const symbolic_args &s, const shared_room<WARPS, float> &room,
-                                   int64_t i, int slots, int32_t *to, int64_t places)
+static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s,
+                                                   const shared_room<WARPS, float> &room, int64_t i,
+                                                   int slots, int32_t *to, int64_t places)
 {
     typedef group<WARPS> g;
     int32_t *const keys = reinterpret_cast<int32_t *>(room.row);
@@ -200,8 +211,9 @@ static __device__ int64_t hash_row(const symbolic_args &s, const shared_room<WAR
 
 /* Row i by bits; the same. */
 template <int WARPS>
-static __device__ int64_t bits_row(const symbolic_args &s, const shared_room<WARPS, float> &room,
-                                   int64_t i, int bytes, int32_t *to, int64_t places)
+static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s,
+                                                   const shared_room<WARPS, float> &room, int64_t i,
+                                                   int bytes, int32_t *to, int64_t places)
 {
     typedef group<WARPS> g;
     uint32_t *const bits = reinterpret_cast<uint32_t *>(room.row);
@@ -241,8 +253,23 @@ static __device__ int64_t bits_row(const symbolic_args &s, const shared_room<WAR
     return count < places || !to ? count : places;
 }
 
+/* Row i as it stands in B. */
 template <int WARPS>
-static __global__ void __launch_bounds__(group<WARPS>::THREADS *group<WARPS>::IN_BLOCK)
+static __device__ __forceinline__ int64_t copy_row(const symbolic_args &s, int64_t i, int32_t *to,
+                                                   int64_t places)
+{
+    int64_t p, begin = 0;
+    row_range(s.a, i, &p);
+    const int64_t k = __ldg(s.a.idx + p);
+    const int64_t length = uint64_t(k) < uint64_t(s.b.rows) ? row_range(s.b, k, &begin) : 0;
+    const int64_t here = length < places ? length : places;
+    for (int64_t at = group<WARPS>::thread(); at < here; at += group<WARPS>::THREADS)
+        to[at] = __ldg(s.b.idx + begin + at);
+    return here;
+}
+
+template <int WARPS>
+static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     symbolic_rows(const symbolic_args s, const row_work w, int k)
 {
     typedef group<WARPS> g;
@@ -253,8 +280,9 @@ static __global__ void __launch_bounds__(group<WARPS>::THREADS *group<WARPS>::IN
         const set_size size(w.bytes, most, s.b.cols);
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
-        const int64_t found = size.hashed ? hash_row<WARPS>(s, room, i, (int)size.slots, to, most)
-                                          : bits_row<WARPS>(s, room, i, w.bytes.of[k], to, most);
+        const int64_t found = s.is_lone(i)  ? copy_row<WARPS>(s, i, to, most)
+                              : size.hashed ? hash_row<WARPS>(s, room, i, (int)size.slots, to, most)
+                                            : bits_row<WARPS>(s, room, i, w.bytes.of[k], to, most);
         if (!to && !g::thread()) s.ptr[i + 1] = found;
         for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
         g::sync();
@@ -313,10 +341,10 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     const fmm_csr *a = call->a;
     const fmm_spgemm_pattern *out = call->out;
     const cudaStream_t stream = stream_of(exec);
-    symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL};
+    symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule};
     if (out->want > FMM_SPGEMM_CHUNKS) TRY(may_wait(exec));
     start_schedule<<<1, BLOCK, 0, stream>>>(out->schedule);
-    launch_sums(exec, s.b, count_falls{s.b.idx}, put_falls{out->schedule});
+    launch_sums(exec, s.b, count_falls{s.b}, put_falls{out->schedule});
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     cudaMemsetAsync(out->ptr, 0, sizeof *out->ptr, stream);
     int64_t nnz = 0;

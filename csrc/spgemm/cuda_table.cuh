@@ -10,9 +10,10 @@
  * Columns outside of it have no slot, and their products are left out: another window has them, or
  * nobody, where the row is a mask's.
  *
- * A row in which a sum may have more than CHAIN terms also has, for each slot, a count and a sum
- * `aside`, which takes the first after every CHAIN terms. So the bits of a sum follow from its
- * terms and their order alone, not from the kind of table, the window or the number of threads. */
+ * A row in which a sum may have more than SPGEMM_TERMS terms also has, for each slot, a count and a
+ * sum `aside`, which takes the first after every SPGEMM_TERMS terms. So the bits of a sum follow
+ * from its terms and their order alone, not from the kind of table, the window or the number of
+ * threads. */
 #ifndef FMM_SPGEMM_CUDA_TABLE_CUH
 #define FMM_SPGEMM_CUDA_TABLE_CUH
 
@@ -36,7 +37,7 @@ template <class A>
 static __host__ __device__ inline int slot_bytes(spgemm_where where, bool is_long)
 {
     const int sum = (int)sizeof(A), key = where == SPGEMM_IN_DENSE ? 0 : (int)sizeof(int32_t);
-    return sum + key + (is_long ? sum + (int)sizeof(unsigned short) : 0);
+    return sum + key + (is_long ? sum + (int)sizeof(uint8_t) : 0);
 }
 
 /* What is known of a row before it is computed. */
@@ -47,13 +48,14 @@ struct row_shape {
 };
 
 /* Slots that the whole row would take. */
-static __device__ inline int64_t slots_of(const row_shape &r)
+static __device__ __forceinline__ int64_t slots_of(const row_shape &r)
 {
     return r.where == SPGEMM_IN_DENSE  ? r.cols
            : r.where == SPGEMM_IN_HASH ? 2 * r.entries
                                        : power_of_two(r.entries);
 }
-template <class A> static __device__ int64_t bytes_of(row_shape r, spgemm_where where)
+template <class A>
+static __device__ __forceinline__ int64_t bytes_of(row_shape r, spgemm_where where)
 {
     r.where = where;
     return slots_of(r) * slot_bytes<A>(where, r.is_long);
@@ -64,7 +66,8 @@ template <class A> static __device__ int64_t bytes_of(row_shape r, spgemm_where 
  * rows run at once. Dense rows find their sums without a search, which is why they win at equal
  * numbers of windows. */
 template <class A>
-static __device__ spgemm_where choose_where(const row_shape &r, const class_bytes &bytes)
+static __device__ __forceinline__ spgemm_where choose_where(const row_shape &r,
+                                                            const class_bytes &bytes)
 {
     const int64_t dense = bytes_of<A>(r, SPGEMM_IN_DENSE), hash = bytes_of<A>(r, SPGEMM_IN_HASH);
     if (r.entries <= TINY && bytes_of<A>(r, SPGEMM_IN_SORTED) < dense) return SPGEMM_IN_SORTED;
@@ -82,10 +85,10 @@ template <class A> struct table {
     int32_t low;     /* DENSE: the first column */
     int32_t *keys;   /* HASH, SORTED */
     A *sums, *aside; /* aside and counts: of long rows */
-    uint16_t *counts;
+    uint8_t *counts;
 
     /* Lays so many slots out in memory. */
-    __device__ void lay_out(const row_shape &r, char *memory, int n)
+    __device__ __forceinline__ void lay_out(const row_shape &r, char *memory, int n)
     {
         where = r.where;
         is_long = r.is_long;
@@ -93,7 +96,7 @@ template <class A> struct table {
         sums = reinterpret_cast<A *>(memory);
         aside = sums + n;
         keys = reinterpret_cast<int32_t *>(aside + (is_long ? n : 0));
-        counts = reinterpret_cast<uint16_t *>(keys + (where == SPGEMM_IN_DENSE ? 0 : n));
+        counts = reinterpret_cast<uint8_t *>(keys + (where == SPGEMM_IN_DENSE ? 0 : n));
     }
 
     /* The slot of column j, or -1. */
@@ -136,8 +139,8 @@ template <class A> struct table {
         A sum = multiply_add(x, y, sums[slot]);
         if (is_long) {
             const int terms = counts[slot] + 1;
-            if (terms == CHAIN) aside[slot] += sum, sum = A(0);
-            counts[slot] = uint16_t(terms == CHAIN ? 0 : terms);
+            if (terms == SPGEMM_TERMS) aside[slot] += sum, sum = A(0);
+            counts[slot] = uint8_t(terms == SPGEMM_TERMS ? 0 : terms);
         }
         sums[slot] = sum;
     }
@@ -148,7 +151,7 @@ template <class A> struct table {
 };
 
 /* Makes all sums 0, and leaves no keys. The group meets afterwards. */
-template <int WARPS, class A> static __device__ void empty_table(const table<A> &t)
+template <int WARPS, class A> static __device__ __forceinline__ void empty_table(const table<A> &t)
 {
     for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
         t.sums[h] = A(0);
