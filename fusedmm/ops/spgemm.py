@@ -52,8 +52,7 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
     Args:
         a: a ``CSR`` [rows, inner] with values [nnz] or none (ones), or what ``as_csr`` takes.
         b: the same, [inner, cols], its values of the same dtype.
-        algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto". "kkmcr" and "kkmcw", which CPUs have, need a
-            plan.
+        algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto". "kkmcr" and "kkmcw" need a plan.
         sorted: whether C's columns rise within its rows.
         mask: a ``CSR`` [rows, cols] whose entries alone are computed, in its order; its values are not read.
 
