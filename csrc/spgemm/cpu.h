@@ -10,13 +10,11 @@
 #pragma once
 
 #include "../core/checks.h"
+#include "calls.h"
 
 #include <stdatomic.h>
 
-enum {
-    SPGEMM_TERMS = 128, /* terms that one accumulator adds in a row, at most: as FMM_BLOCK */
-    SPGEMM_BLOCK = 16,  /* of the rows of one colour that a worker takes at a time */
-};
+enum { SPGEMM_BLOCK = 16 }; /* of the rows of one colour that a worker takes at a time */
 
 /* Computes item `item` in room `worker`. */
 typedef void spgemm_body(void *ctx, int worker, int64_t item);
@@ -107,12 +105,6 @@ static inline size_t fmm_spgemm_width(fmm_dtype dtype) { return dtype == FMM_F64
 /* Values in the type of sums and the order of entries: where they lie, or a copy in the memory. */
 const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                            fmm_dtype dtype, spgemm_memory *m);
-
-/* a's sizes, and whether the device has an algorithm at all. */
-fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a);
-
-/* Sizes, devices, and whether A and B fit each other. */
-fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b);
 
 fmm_status fmm_spgemm_reference(const fmm_exec *exec, const fmm_call *call);
 size_t fmm_spgemm_reference_workspace(const fmm_call *call);

@@ -33,6 +33,7 @@ static int32_t first_free(const fmm_csr *c, int64_t i, uint64_t *masks)
 fmm_status fmm_spgemm_colours(const fmm_exec *exec, const fmm_csr *c, int32_t *colours)
 {
     TRY(fmm_spgemm_device(exec, c));
+    REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "spgemm: no algorithm on CUDA needs colours");
     REQUIRE(colours || !c->rows, FMM_INVALID_ARGUMENT, "spgemm: colours must be given");
     spgemm_memory m;
     TRY(fmm_spgemm_ask(exec, (size_t)c->cols * sizeof(uint64_t), &m));

@@ -45,40 +45,18 @@ static void run_part(void *ctx, int worker, int64_t part)
                          last);
 }
 
-static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
-                        const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
-                        const fmm_dense *out)
+fmm_status fmm_spgemm_dots_cpu(const fmm_exec *exec, const fmm_spgemm_dots_call *call)
 {
-    TRY(fmm_spgemm_device(exec, a));
-    TRY(fmm_check_matrix("spgemm_dots", exec, x));
-    TRY(fmm_check_matrix("spgemm_dots", exec, y));
-    REQUIRE(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols, FMM_INVALID_ARGUMENT,
-            "spgemm_dots: a, x and y have shapes that do not fit");
-    TRY(fmm_check_dense("spgemm_dots", "out", out));
-    TRY(fmm_check_values("spgemm_dots", x, x_val, 1));
-    TRY(fmm_check_values("spgemm_dots", y, y_val, 1));
-    REQUIRE(out->rows == a->nnz && out->heads == 1 && out->feat == 1 &&
-                (!x_val->data || x_val->dtype == out->dtype) &&
-                (!y_val->data || y_val->dtype == out->dtype),
-            FMM_INVALID_ARGUMENT, "spgemm_dots: out is not [entries of a] of the values' dtype");
-    TRY(fmm_check_output("spgemm_dots", "out", out));
-    TRY(fmm_check_apart("spgemm_dots", out, "x_val", x_val));
-    return fmm_check_apart("spgemm_dots", out, "y_val", y_val);
-}
-
-fmm_status fmm_spgemm_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
-                           const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
-                           const fmm_dense *out)
-{
-    TRY(check(exec, a, x, x_val, y, y_val, out));
+    const fmm_csr *a = call->a, *x = call->x, *y = call->y;
+    const fmm_dense *out = call->out;
     const int workers = fmm_spgemm_workers(exec, a->nnz + y->nnz);
     const size_t slot = 2 * fmm_spgemm_width(out->dtype);
     dots d = {.a = a, .x = x, .y = y, .out = out};
     spgemm_memory m = {0};
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
-        d.x_val = fmm_spgemm_lay(exec, x, x_val, out->dtype, &m);
-        d.y_val = fmm_spgemm_lay(exec, y, y_val, out->dtype, &m);
+        d.x_val = fmm_spgemm_lay(exec, x, call->x_val, out->dtype, &m);
+        d.y_val = fmm_spgemm_lay(exec, y, call->y_val, out->dtype, &m);
         d.rows = fmm_spgemm_take(&m, workers * x->cols, slot);
     }
     if (d.rows) memset(d.rows, 0, (size_t)(workers * x->cols) * slot);

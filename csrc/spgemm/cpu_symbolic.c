@@ -274,14 +274,10 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers)
     return FMM_OK;
 }
 
-fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b,
-                               const fmm_spgemm_pattern *out)
+fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
-    TRY(fmm_spgemm_check(exec, a, b));
-    REQUIRE(out && (unsigned)out->want <= FMM_SPGEMM_UNSORTED && out->schedule &&
-                (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
-                (out->columns || out->want <= FMM_SPGEMM_COUNTS),
-            FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
+    const fmm_csr *a = call->a, *b = call->b;
+    const fmm_spgemm_pattern *out = call->out;
     symbolic s = {.a = a, .b = b, .out = out};
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;

@@ -10,7 +10,7 @@
  * Cost: two flops for each product, of which there are as many as A's entries have entries in their
  * rows of B. Each product reads an entry of B and a sum at its column, which is what decides.
  *
- * Here: the contract of the numeric phase and the choice of algorithm. */
+ * Here: the contract of both phases and of the gradient, and the choice of device and algorithm. */
 #include "cpu.h"
 
 #include <inttypes.h>
@@ -55,14 +55,21 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense 
     return fmm_check_apart("spgemm", c_val, "b_val", &of->b_val);
 }
 
+static fmm_spgemm with_workers(const fmm_exec *exec, const fmm_csr *a, const fmm_spgemm *operands)
+{
+    fmm_spgemm own = *operands;
+    const int64_t entries = own.c->nnz + a->nnz + own.b->nnz;
+    own.workers = exec->device == FMM_CPU ? fmm_spgemm_workers(exec, entries) : 0;
+    return own;
+}
+
 fmm_status fmm_spgemm_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *a_val,
                                 const fmm_spgemm *operands, const fmm_dense *c_val, int algorithm,
                                 size_t *bytes)
 {
     *bytes = 0;
     TRY(check(exec, a, a_val, operands, c_val));
-    fmm_spgemm own = *operands;
-    own.workers = fmm_spgemm_workers(exec, own.c->nnz + a->nnz + own.b->nnz);
+    const fmm_spgemm own = with_workers(exec, a, operands);
     const fmm_call call = {.a = a, .val = a_val, .y = c_val, .own = &own};
     return fmm_workspace(FMM_SPGEMM, exec, algorithm, &call, bytes);
 }
@@ -71,8 +78,51 @@ fmm_status fmm_spgemm_numeric(const fmm_exec *exec, const fmm_csr *a, const fmm_
                               const fmm_spgemm *operands, const fmm_dense *c_val, int algorithm)
 {
     TRY(check(exec, a, a_val, operands, c_val));
-    fmm_spgemm own = *operands;
-    own.workers = fmm_spgemm_workers(exec, own.c->nnz + a->nnz + own.b->nnz);
+    const fmm_spgemm own = with_workers(exec, a, operands);
     const fmm_call call = {.a = a, .val = a_val, .y = c_val, .own = &own};
     return fmm_run(FMM_SPGEMM, exec, algorithm, &call, !c_val->rows);
+}
+
+fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b,
+                               const fmm_spgemm_pattern *out)
+{
+    TRY(fmm_spgemm_check(exec, a, b));
+    REQUIRE(out && (unsigned)out->want <= FMM_SPGEMM_UNSORTED && out->schedule &&
+                (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
+                (out->columns || out->want <= FMM_SPGEMM_COUNTS),
+            FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
+    const fmm_spgemm_symbolic_call call = {a, b, out};
+    return exec->device == FMM_CUDA ? fmm_spgemm_symbolic_cuda(exec, &call)
+                                    : fmm_spgemm_symbolic_cpu(exec, &call);
+}
+
+static fmm_status check_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
+                             const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
+                             const fmm_dense *out)
+{
+    TRY(fmm_spgemm_device(exec, a));
+    TRY(fmm_check_matrix("spgemm_dots", exec, x));
+    TRY(fmm_check_matrix("spgemm_dots", exec, y));
+    REQUIRE(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols, FMM_INVALID_ARGUMENT,
+            "spgemm_dots: a, x and y have shapes that do not fit");
+    TRY(fmm_check_dense("spgemm_dots", "out", out));
+    TRY(fmm_check_values("spgemm_dots", x, x_val, 1));
+    TRY(fmm_check_values("spgemm_dots", y, y_val, 1));
+    REQUIRE(out->rows == a->nnz && out->heads == 1 && out->feat == 1 &&
+                (!x_val->data || x_val->dtype == out->dtype) &&
+                (!y_val->data || y_val->dtype == out->dtype),
+            FMM_INVALID_ARGUMENT, "spgemm_dots: out is not [entries of a] of the values' dtype");
+    TRY(fmm_check_output("spgemm_dots", "out", out));
+    TRY(fmm_check_apart("spgemm_dots", out, "x_val", x_val));
+    return fmm_check_apart("spgemm_dots", out, "y_val", y_val);
+}
+
+fmm_status fmm_spgemm_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
+                           const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
+                           const fmm_dense *out)
+{
+    TRY(check_dots(exec, a, x, x_val, y, y_val, out));
+    const fmm_spgemm_dots_call call = {a, x, y, x_val, y_val, out};
+    return exec->device == FMM_CUDA ? fmm_spgemm_dots_cuda(exec, &call)
+                                    : fmm_spgemm_dots_cpu(exec, &call);
 }

@@ -123,23 +123,31 @@ FMM_KERNEL(spgemm_colours, 4, 1)
 
 #define OTHER(m) "Tensor ptr_" m ", Tensor idx_" m ", Tensor eid_" m ", Tensor plan_" m ", "
 const fmm_torch_operator fmm_torch_spgemm[] = {
-    {"_spgemm_symbolic",
-     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want) -> (Tensor, Tensor, Tensor)",
-     .kernel = spgemm_symbolic},
     {"_spgemm",
      "_spgemm(" FMM_HALF OTHER("b")
          OTHER("c") "Tensor schedule, Tensor colours, Tensor val, "
                     "Tensor val_b, int cols, bool masked, int algorithm) -> Tensor",
      .kernel = spgemm},
-    {"_spgemm_dots",
-     "_spgemm_dots(" FMM_HALF OTHER("x") OTHER("y") "Tensor val_x, Tensor val_y, int cols) -> "
-                                                    "Tensor",
-     .kernel = spgemm_dots},
     {"_spgemm_colours", "_spgemm_colours(" FMM_HALF "int cols) -> Tensor",
      .kernel = spgemm_colours},
+    {0},
+};
+
+const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
+    {"_spgemm_symbolic",
+     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want) -> (Tensor, Tensor, Tensor)",
+     .kernel = spgemm_symbolic},
     /* clang-format off */
     FMM_NUMBER(FMM_SPGEMM_CHUNKS), FMM_NUMBER(FMM_SPGEMM_COUNTS), FMM_NUMBER(FMM_SPGEMM_SORTED),
     FMM_NUMBER(FMM_SPGEMM_UNSORTED), FMM_NUMBER(FMM_SPGEMM_SCHEDULE),
     /* clang-format on */
+    {0},
+};
+
+const fmm_torch_operator fmm_torch_spgemm_dots[] = {
+    {"_spgemm_dots",
+     "_spgemm_dots(" FMM_HALF OTHER("x") OTHER("y") "Tensor val_x, Tensor val_y, int cols) -> "
+                                                    "Tensor",
+     .kernel = spgemm_dots},
     {0},
 };

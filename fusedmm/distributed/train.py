@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fusedmm.data.graph import extra
+from fusedmm._extra import extra
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.load import Data, load
 from fusedmm.distributed.model import cross_entropy, dropout, replicate

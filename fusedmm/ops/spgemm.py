@@ -20,7 +20,7 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         b: the same, [inner, cols].
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto".
         sorted: whether columns of the product rise within its rows; without it their order is some fixed one, which
-            is found slightly sooner.
+            is found slightly sooner on a CPU.
         mask: a ``CSR`` [rows, cols], or what ``as_csr`` takes, whose entries alone are computed, in its order; its
             values are not read.
 
@@ -30,7 +30,8 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
     Raises:
         TypeError: a or b is no matrix, or they are on two devices.
         ValueError: shapes that do not fit, an unknown algorithm, or "kkmcr" or "kkmcw" with a mask.
-        MemoryError: no room for the product's columns; the text has their number.
+        MemoryError: no room for the product's columns; the text has their number. torch.OutOfMemoryError on CUDA.
+        RuntimeError: a CUDA graph records, which cannot wait for the product's size.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))
@@ -62,13 +63,14 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
     Raises:
         TypeError: a or b is no matrix, or they are of two devices or dtypes.
         ValueError: shapes that do not fit, values with heads, an unknown algorithm or one that needs a plan.
-        MemoryError: C is too large; the text has the number of its entries.
+        MemoryError: C is too large; the text has the number of its entries. torch.OutOfMemoryError on CUDA.
+        RuntimeError: a CUDA graph records, which cannot wait for C's size; a plan made before can be captured.
 
     Gradient: reaches the values of A and B through ``C.val``, of any order, each by as many products as C took.
 
     Cost: two flops per product; A has as many products as its entries have entries in their rows of B. Finding C's
     structure takes about as long as computing its values. The memory beside C is a dense row of sums per thread, or
-    less where that is much.
+    less where that is much; on CUDA four bytes for each row.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))

@@ -213,11 +213,6 @@ def number(found):
     return found.to_dense() if isinstance(found, (fusedmm.CSR, torch.Tensor)) else found
 
 
-def needs_kernel(call, device):
-    if re.match(r"spgemm|A @ A|triple", call) and not fusedmm.algorithms("spgemm", device):
-        pytest.skip("sparse products have no kernel on this device")
-
-
 def test_the_table_knows_the_formula_of_every_call_that_uses_values():
     assert {call for call, what in CALLS if what == "used"} == set(FORMULAS)
     assert {what for _, what in CALLS} == {"used", "refused", "replaced", "kept", "structure"}
@@ -228,7 +223,6 @@ def test_the_table_knows_the_formula_of_every_call_that_uses_values():
 @pytest.mark.parametrize("call", [call for call, what in CALLS if what == "used"])
 def test_used_values_are_those_of_the_formula(call, device):
     """Two matrices of other values, and their gradients."""
-    needs_kernel(call, device)
     for seed in (0, 1):
         val = values(seed).to(device).requires_grad_()
         wide = val.detach().cpu().requires_grad_()
@@ -265,7 +259,6 @@ def test_refused_values_name_the_mend(call, device):
 
 @pytest.mark.parametrize("call", [call for call, what in CALLS if what == "replaced"])
 def test_replaced_values_have_no_part(call, device):
-    needs_kernel(call, device)
     given = names(device, values(0).to(device), MIXED)
     other = names(device, values(1).to(device), MIXED)["A"]
     found = number(eval(call, given))

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from support.machine import capture
 from support.spgemm_oracle import PLANNED, assert_product, products, random_csr
 
 import fusedmm
 from fusedmm import CSR
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-DEVICES = ["cpu"]  # CUDA has no kernel yet
+DEVICES = ["cpu", "cuda"]
 SHAPES = {  # rows, inner, columns, entries of a, entries of b
     "one": (1, 1, 1, 1, 1),
     "square": (40, 40, 40, 160, 160),
@@ -33,7 +34,7 @@ def pair(name, dtype=torch.float32, device="cpu"):
 
 
 def to_scipy(adj):
-    idx, ptr = adj.idx.numpy(), adj.ptr.numpy()
+    idx, ptr = adj.idx.cpu().numpy(), adj.ptr.cpu().numpy()
     return scipy.sparse.csr_matrix((np.ones(adj.nnz), idx, ptr), shape=adj.shape)
 
 
@@ -51,13 +52,13 @@ def test_products_within_the_bound(name, dtype, device):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_structure_is_scipys(name):
-    a, b = pair(name)
+def test_structure_is_scipys(name, device):
+    a, b = pair(name, device=device)
     c = fusedmm.spgemm(a, b)
     exact = to_scipy(a) @ to_scipy(b)
     exact.sort_indices()
-    assert torch.equal(c.ptr, torch.from_numpy(exact.indptr).long())
-    assert torch.equal(c.idx, torch.from_numpy(exact.indices))
+    assert torch.equal(c.ptr.cpu(), torch.from_numpy(exact.indptr).long())
+    assert torch.equal(c.idx.cpu(), torch.from_numpy(exact.indices))
     loose = fusedmm.spgemm(a, b, sorted=False)
     assert torch.equal(loose.ptr, c.ptr)
     for i in range(c.shape[0]):
@@ -91,11 +92,11 @@ def test_masked_products(dtype, device):
 
 
 @pytest.mark.parametrize("which", ["none", "a", "b", "both"])
-def test_patterns_count_as_ones(which):
-    a, b = pair("square", torch.float64)
+def test_patterns_count_as_ones(which, device):
+    a, b = pair("square", torch.float64, device)
     a = a.pattern() if which in ("none", "b") else a
     b = b.pattern() if which in ("none", "a") else b
-    for algorithm, c in products(a, b, "cpu"):
+    for algorithm, c in products(a, b, device):
         assert c.val.dtype == (torch.float32 if which == "none" else torch.float64)
         assert_product(c, a, b, algorithm)
 
@@ -111,46 +112,53 @@ def test_two_patterns_give_float32_whatever_torchs_default_is():
 
 @pytest.mark.parametrize("count", [511, 512, 513, 1024, 1025, 3000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_long_sums_of_constants(count, dtype):
+def test_long_sums_of_constants(count, dtype, device):
     """n equal terms are off by about n u / 4 where one accumulator adds them all."""
-    edge = torch.full((count,), 0.1, dtype=dtype)
-    row = CSR.from_coo(torch.zeros(count, dtype=torch.int64), torch.arange(count), edge, shape=(2, count))
-    col = CSR.from_coo(torch.arange(count), torch.zeros(count, dtype=torch.int64), edge, shape=(count, 3))
-    for algorithm, c in products(row, col, "cpu"):
+    edge = torch.full((count,), 0.1, dtype=dtype, device=device)
+    hub = torch.arange(count, device=device)
+    row = CSR.from_coo(torch.zeros_like(hub), hub, edge, shape=(2, count))
+    col = CSR.from_coo(hub, torch.zeros_like(hub), edge, shape=(count, 3))
+    for algorithm, c in products(row, col, device):
         assert_product(c, row, col, algorithm)
-    mask = CSR.from_coo(torch.zeros(4, dtype=torch.int64), torch.tensor([1, 0, 0, 2]), shape=(2, 3))
-    for algorithm, c in products(row, col, "cpu", mask=mask):
+    at = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 2]], device=device)
+    mask = CSR.from_coo(*at, shape=(2, 3))
+    for algorithm, c in products(row, col, device, mask=mask):
         assert_product(c, row, col, algorithm, mask)
 
 
 @pytest.mark.parametrize("count", [3, 300, 600, 5000])
-def test_long_sums_of_repeated_entries(count):
+def test_long_sums_of_repeated_entries(count, device):
     """An entry that repeats adds a term each time, also where one entry of a meets all of them."""
-    zeros = torch.zeros(count, dtype=torch.int64)
-    b = CSR.from_coo(zeros, zeros, torch.full((count,), 0.1), shape=(1, 2))
-    a = CSR.from_coo(zeros[:3], zeros[:3], torch.full((3,), 0.3), shape=(1, 1))
-    for algorithm, c in products(a, b, "cpu"):
+    zeros = torch.zeros(count, dtype=torch.int64, device=device)
+    b = CSR.from_coo(zeros, zeros, torch.full((count,), 0.1, device=device), shape=(1, 2))
+    a = CSR.from_coo(zeros[:3], zeros[:3], torch.full((3,), 0.3, device=device), shape=(1, 1))
+    for algorithm, c in products(a, b, device):
         assert_product(c, a, b, algorithm)
-    for algorithm, c in products(b.t(), a, "cpu"):
+    for algorithm, c in products(b.t(), a, device):
         assert_product(c, b.t(), a, algorithm)
 
 
-def test_hub_row_times_hub_column():
-    hub = torch.arange(3000)
-    a = CSR.from_coo(torch.cat([hub * 0 + 7, hub % 20]), torch.cat([hub, hub]), torch.rand(6000), shape=(20, 3000))
-    b = CSR.from_coo(torch.cat([hub, hub]), torch.cat([hub * 0 + 3, hub % 25]), torch.rand(6000), shape=(3000, 25))
-    for algorithm, c in products(a, b, "cpu"):
+def test_hub_row_times_hub_column(device):
+    hub = torch.arange(3000, device=device)
+    a = CSR.from_coo(
+        torch.cat([hub * 0 + 7, hub % 20]), torch.cat([hub, hub]), torch.rand(6000, device=device), shape=(20, 3000)
+    )
+    b = CSR.from_coo(
+        torch.cat([hub, hub]), torch.cat([hub * 0 + 3, hub % 25]), torch.rand(6000, device=device), shape=(3000, 25)
+    )
+    for algorithm, c in products(a, b, device):
         assert_product(c, a, b, algorithm)
 
 
 @pytest.mark.parametrize("entries", [1, 2, 31, 32, 33, 511, 512, 513, 1023, 1024, 1025, 2000])
-def test_rows_at_the_edges_of_classes(entries):
+def test_rows_at_the_edges_of_classes(entries, device):
     """Rows of c of so many entries: what is sorted, what one table of kkmem holds, what goes to the pool."""
-    zeros, cols = torch.zeros(entries, dtype=torch.int64), torch.randperm(5000)[:entries]
-    b = CSR.from_coo(zeros, cols, torch.rand(entries), shape=(2, 5000))
-    a = CSR.from_coo(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), torch.rand(3), shape=(3, 2))
+    zeros, cols = torch.zeros(entries, dtype=torch.int64, device=device), torch.randperm(5000, device=device)[:entries]
+    b = CSR.from_coo(zeros, cols, torch.rand(entries, device=device), shape=(2, 5000))
+    at = torch.tensor([[0, 1, 1], [0, 0, 1]], device=device)
+    a = CSR.from_coo(*at, torch.rand(3, device=device), shape=(3, 2))
     for sorted in (True, False):
-        for algorithm, c in products(a, b, "cpu", sorted):
+        for algorithm, c in products(a, b, device, sorted):
             assert c.nnz == 2 * entries
             assert_product(c, a, b, f"{algorithm} {entries}")
 
@@ -174,8 +182,8 @@ def test_infinity_reaches_only_what_it_is_stored_for():
     assert val.grad.tolist() == [0.0, 0.0]  # no triple is stored, whatever infinity is beside it
 
 
-def test_matmul_and_transpose():
-    a = random_csr(30, 50, 200)
+def test_matmul_and_transpose(device):
+    a = random_csr(30, 50, 200, device=device)
     c = a @ a.t()
     assert isinstance(c, CSR)
     assert_product(c, a, a.t())
@@ -183,9 +191,9 @@ def test_matmul_and_transpose():
 
 
 @pytest.mark.parametrize("order", ["auto", "left", "right"])
-def test_triple_product(order):
+def test_triple_product(order, device):
     sizes = (5, 40, 60), (40, 30, 300), (30, 4, 40)
-    r, a, p = (random_csr(*size, torch.float64) for size in sizes)
+    r, a, p = (random_csr(*size, torch.float64, device) for size in sizes)
     c = fusedmm.triple_product(r, a, p, order=order)
     torch.testing.assert_close(c.to_dense(), r.to_dense() @ a.to_dense() @ p.to_dense())
 
@@ -204,10 +212,16 @@ def test_triple_product_takes_the_cheaper_order(monkeypatch):
     assert seen == [((200, 200), (200, 2)), ((200, 200), (200, 2))]
 
 
-def test_more_products_than_32_bits_count():
+def column_and_row(n, device):
+    """All entries of [n, 1] and of [1, n], whose product is full."""
+    ptr = torch.arange(n + 1, device=device)
+    column = CSR.from_csr(ptr, torch.zeros_like(ptr[1:]), shape=(n, 1))
+    return column, CSR.from_csr(ptr[[0, n]], ptr[:-1], shape=(1, n))
+
+
+def test_more_products_than_32_bits_count(device):
     n = 2**16 + 1
-    column = CSR.from_csr(torch.arange(n + 1), torch.zeros(n, dtype=torch.int64), shape=(n, 1))
-    row = CSR.from_csr(torch.tensor([0, n]), torch.arange(n), shape=(1, n))
+    column, row = column_and_row(n, device)
     half = [column.ptr, column.idx, column.eid, column.plan, row.ptr, row.idx, row.eid, row.plan]
     from fusedmm.ops.products import WANT
 
@@ -227,6 +241,16 @@ def test_same_bits_at_every_run_and_number_of_threads(name, threads):
             assert torch.equal(plan(a.val, a.val).val, first)
     again = fusedmm.spgemm_plan(a, a, algorithm=name)
     assert torch.equal(again.c.idx, plan.c.idx) and torch.equal(again.schedule, plan.schedule)
+
+
+def test_same_bits_at_every_run_on_cuda(cuda):
+    a = random_csr(400, 400, 9000, device=cuda)
+    for found in fusedmm.algorithms("spgemm", cuda):
+        plan = fusedmm.spgemm_plan(a, a, algorithm=found.name)
+        first = plan(a.val, a.val).val
+        for _ in range(100):
+            assert torch.equal(plan(a.val, a.val).val, first)
+        assert torch.equal(fusedmm.spgemm_plan(a, a).c.idx, plan.c.idx)
 
 
 @pytest.mark.parametrize("threaded", [1, 2])
@@ -291,17 +315,39 @@ def test_refused_by_name(name):
     assert_product(fusedmm.spgemm(a, b), a, b)
 
 
-def test_cuda_is_refused_by_name(cuda):
-    a, b = pair("wide", device=cuda)
-    with pytest.raises(ValueError, match="spgemm: no algorithm on cuda"):
-        fusedmm.spgemm(a, b)
-    assert fusedmm.algorithms("spgemm", "cuda") == []
+def test_a_structure_cannot_be_found_while_a_graph_records(cuda):
+    a = random_csr(20, 20, 90, device=cuda)
+    with pytest.raises(RuntimeError, match=r"make a fusedmm\.spgemm_plan before the capture"):
+        capture(lambda: fusedmm.spgemm(a, a))
+    assert_product(a @ a, a, a)
 
 
-def test_too_large_a_product_says_how_large():
+def test_long_rows_come_in_windows_on_cuda(cuda):
+    """More columns than the shared memory of a block has bits, and rows of more entries than it has sums for."""
+    cols, entries = 3_000_000, 4000
+    b = random_csr(50, cols, 50 * 2000, device=cuda)
+    hub = torch.stack([torch.zeros(entries, dtype=torch.int64), torch.arange(entries) % 50]).to(cuda)
+    a = CSR.from_coo(*hub, torch.randn(entries, device=cuda), shape=(2, 50))
+    exact = fusedmm.spgemm(a.to("cpu", torch.float64), b.to("cpu", torch.float64))
+    found = [fusedmm.spgemm(a, b, algorithm=name) for name in ("auto", "kkspeed", "kkmem", "sort")]
+    for c in found:
+        assert torch.equal(c.idx.cpu(), exact.idx) and torch.equal(c.val, found[0].val)
+        torch.testing.assert_close(c.val.double().cpu(), exact.val, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_more_entries_than_32_bits_count_on_cuda(cuda):
+    n = 46_342
+    if torch.cuda.mem_get_info()[0] < 40 << 30:
+        pytest.skip("needs 40 GiB of device memory")
+    c = fusedmm.spgemm(*column_and_row(n, cuda))
+    assert c.nnz == n * n > 2**31 and int(c.ptr[-1]) == n * n
+    assert bool((c.val == 1).all()) and c.idx[-n:].tolist() == list(range(n))
+
+
+def test_too_large_a_product_says_how_large(device):
     n = 2_000_000
-    column = CSR.from_csr(torch.arange(n + 1), torch.zeros(n, dtype=torch.int64), shape=(n, 1))
-    row = CSR.from_csr(torch.tensor([0, n]), torch.arange(n), shape=(1, n))
-    with pytest.raises(MemoryError, match=str(n * n)):
+    column, row = column_and_row(n, device)
+    with pytest.raises((MemoryError, torch.OutOfMemoryError), match=str(n * n)):
         fusedmm.spgemm(column, row)
     assert fusedmm.spgemm(row, column).val.tolist() == [n]

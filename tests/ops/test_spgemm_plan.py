@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from support.machine import capture
 from support.spgemm_oracle import assert_product, random_csr
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -17,15 +18,15 @@ def values(adj):
     return adj.val.clone().requires_grad_()
 
 
-def operands():
-    return random_csr(9, 7, 25, torch.float64), random_csr(7, 8, 20, torch.float64)
+def operands(device="cpu"):
+    return random_csr(9, 7, 25, torch.float64, device), random_csr(7, 8, 20, torch.float64, device)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("algorithm", ["auto", "kkmem"])
-def test_gradients_of_any_order(masked, algorithm):
-    a, b = operands()
-    mask = random_csr(9, 8, 30) if masked else None
+def test_gradients_of_any_order(masked, algorithm, device):
+    a, b = operands(device)
+    mask = random_csr(9, 8, 30, device=device) if masked else None
     plan = fusedmm.spgemm_plan(a, b, algorithm=algorithm, mask=mask)
     assert gradcheck(lambda u, v: plan(u, v).val, (values(a), values(b)))
     assert gradgradcheck(lambda u, v: plan(u, v).val, (values(a), values(b)))
@@ -33,8 +34,8 @@ def test_gradients_of_any_order(masked, algorithm):
     assert gradcheck(lambda u: plan(u, u[:20]).val, (values(a),))
 
 
-def test_gradients_are_those_of_dense_products():
-    a, b = operands()
+def test_gradients_are_those_of_dense_products(device):
+    a, b = operands(device)
     u, v = values(a), values(b)
     c = fusedmm.spgemm(a.with_values(u), b.with_values(v))
     c.to_dense().pow(2).sum().backward()
@@ -44,16 +45,17 @@ def test_gradients_are_those_of_dense_products():
     torch.testing.assert_close(v.grad, y.grad)
 
 
-def test_gradients_of_long_rows_and_16_bits():
+def test_gradients_of_long_rows_and_16_bits(device):
     count = 3000
-    zeros, hub = torch.zeros(count, dtype=torch.int64), torch.arange(count)
-    a = CSR.from_coo(zeros[:1], zeros[:1], torch.ones(1), shape=(1, 1))
-    b = CSR.from_coo(zeros, hub, torch.full((count,), 0.1), shape=(1, count))
+    hub = torch.arange(count, device=device)
+    zeros = torch.zeros_like(hub)
+    a = CSR.from_coo(zeros[:1], zeros[:1], torch.ones(1, device=device), shape=(1, 1))
+    b = CSR.from_coo(zeros, hub, torch.full((count,), 0.1, device=device), shape=(1, count))
     u = values(a)
     fusedmm.spgemm(a.with_values(u), b).val.sum().backward()
     assert abs(float(u.grad) - float(b.val.double().sum())) <= 4 * count**0.5 * 2**-24 * 0.1 * count
     for dtype in (torch.float16, torch.bfloat16):
-        p, q = (m.to(dtype=dtype) for m in operands())
+        p, q = (m.to(dtype=dtype) for m in operands(device))
         u, v = values(p), values(q)
         fusedmm.spgemm(p.with_values(u), q.with_values(v)).val.sum().backward()
         assert u.grad.dtype == v.grad.dtype == dtype and bool(u.grad.isfinite().all())
@@ -75,12 +77,12 @@ def test_forward_mode_and_transforms():
         torch.testing.assert_close(g, u.grad)
 
 
-def test_other_values_of_the_same_structure():
-    a, b = random_csr(60, 50, 300), random_csr(50, 80, 400)
-    for name in ["auto", *(x.name for x in fusedmm.algorithms("spgemm"))]:
+def test_other_values_of_the_same_structure(device):
+    a, b = random_csr(60, 50, 300, device=device), random_csr(50, 80, 400, device=device)
+    for name in ["auto", *(x.name for x in fusedmm.algorithms("spgemm", device))]:
         plan = fusedmm.spgemm_plan(a, b, algorithm=name)
         for _ in range(3):
-            u, v = a.with_values(torch.randn(a.nnz)), b.with_values(torch.randn(b.nnz))
+            u, v = (m.with_values(torch.randn(m.nnz, device=device)) for m in (a, b))
             c = plan(u.val, v.val)
             assert_product(c, u, v, name)
             assert c.ptr is plan.c.ptr and c.idx is plan.c.idx
@@ -134,6 +136,26 @@ def test_exported_with_a_plan_as_argument(masked):
     plan = fusedmm.spgemm_plan(a, b, mask=random_csr(20, 25, 100) if masked else None).cache_transpose()
     program = torch.export.export(Twice(), (plan, a.val, b.val)).module()
     torch.testing.assert_close(program(plan, a.val, b.val), plan(a.val, b.val).val * 2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_captured_plan_replays_on_new_values(masked, cuda):
+    a, b = random_csr(60, 50, 300, device=cuda), random_csr(50, 80, 400, device=cuda)
+    mask = random_csr(60, 80, 200, device=cuda) if masked else None
+    plan = fusedmm.spgemm_plan(a, b, mask=mask).cache_transpose()
+    u, v, g = values(a), values(b), torch.randn(plan.c.nnz, device=cuda)
+
+    def step():
+        val = plan(u, v).val
+        return val.detach(), *torch.autograd.grad(val, (u, v), g)
+
+    captured, found = capture(step)
+    for _ in range(3):
+        with torch.no_grad():
+            u.normal_()
+            v.normal_()
+        captured.replay()
+        assert all(torch.equal(one, other) for one, other in zip(found, step(), strict=True))
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -21,8 +21,7 @@ from fusedmm.edge.parse import parse
 OPERATORS = sorted(
     {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith("fusedmm::")}
 )
-SPGEMM = {"_spgemm", "_spgemm_colours", "_spgemm_dots", "_spgemm_symbolic"}
-CPU_ALONE = {"_fused_mirrored", "_row_softmax", "_row_softmax_back"} | SPGEMM
+CPU_ALONE = {"_fused_mirrored", "_row_softmax", "_row_softmax_back", "_spgemm_colours"}
 ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": CPU_ALONE}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
 OPAQUE = ("plan", "program", "lines")
@@ -84,9 +83,9 @@ def exercise(device: str) -> None:
                 **more,
             )
             sum(t.sum() for t in out).backward()
-    if device == "cpu":  # CUDA has no sparse products yet
-        graph = fusedmm.CSR.from_edge_index(edges, val[:, 0], size=NODES)
-        fusedmm.spgemm(graph, graph.t()).val.square().sum().backward()
+    graph = fusedmm.CSR.from_edge_index(edges, val[:, 0], size=NODES)
+    fusedmm.spgemm(graph, graph.t()).val.square().sum().backward()
+    if device == "cpu":  # no algorithm on CUDA needs colours
         fusedmm.spgemm_plan(graph, graph, algorithm="kkmcr")(graph.val, graph.val)
     torch.autograd.grad(fusedmm.edge_softmax(pattern, val).square().sum(), val)
     flat = pattern.with_values(val[:, 0].detach())

@@ -1,0 +1,163 @@
+/* Products of rows of two sparse matrices where a third has entries: the gradients of SpGEMM.
+ *
+ *     row i of x     a hash table of its columns and values, or of a window of them
+ *     row i of a     a tile of entries (i, k) at a time; SHARE lanes take one of them
+ *     row k of y     each lane adds every SHARE-th product; the lanes' sums meet in a tree
+ *     tile           a partial sum for each entry, to which window after window is added
+ *
+ * Each output has one owner and one order of terms, which follows from the structures and from the
+ * size of windows on this card. Columns that x repeats add in its order. */
+#include "../cuda/reference.cuh"
+#include "cuda_table.cuh"
+
+enum { SHARE = 8 };
+
+struct dots_args {
+    csr_view a, x, y;
+    edge_view x_val, y_val;
+    entry_output out;
+};
+
+static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
+{
+    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), s.x.cols, false};
+}
+
+template <class A> struct class_of_dots {
+    dots_args s;
+    class_bytes bytes;
+    __device__ int operator()(int64_t i) const
+    {
+        int64_t begin;
+        const int work = class_of_work(row_range(s.a, i, &begin));
+        if (!row_range(s.a, i, &begin)) return -1;
+        const int fits = bytes.smallest(bytes_of<A>(shape_of(s, i, &begin), SPGEMM_IN_HASH));
+        return fits > work ? fits : work;
+    }
+};
+
+/* Entries [begin, end) of x in a table. Values of columns that repeat are added in turns. */
+template <int WARPS, class A>
+static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
+                                                    int64_t end, char *memory)
+{
+    typedef group<WARPS> g;
+    table<A> t;
+    r.entries = end - begin;
+    t.lay_out(r, memory, (int)slots_of(r));
+    empty_table<WARPS>(t);
+    bool again = false;
+    for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
+        const int32_t j = __ldg(s.x.idx + p);
+        if (uint32_t(j) < uint32_t(s.x.cols)) again |= t.enter(j);
+    }
+    const bool repeats = g::any(again);
+    g::sync();
+    for (int64_t first = begin; first < end; first += g::THREADS) {
+        const int64_t p = first + g::thread();
+        const int32_t j = p < end ? __ldg(s.x.idx + p) : int32_t(NO_COLUMN);
+        const int slot = uint32_t(j) < uint32_t(s.x.cols) ? t.find(j) : -1;
+        const A value = slot < 0 ? A(0) : edge_value<A>(s.x_val, edge_of(s.x_val, p), 0);
+        if (repeats) {
+            const term<A> one = {slot, rank_in_warp(slot), A(1), value};
+            take_turns<WARPS, 1>(&t, &one, WARPS);
+        } else if (slot >= 0)
+            t.sums[slot] = value;
+    }
+    g::sync();
+    return t;
+}
+
+/* < the table, row k of y >, in SHARE lanes, all of which return it. */
+template <class A>
+static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, int64_t k)
+{
+    int64_t begin = 0, length = 0;
+    if (uint64_t(k) < uint64_t(s.y.rows)) length = row_range(s.y, k, &begin);
+    long_sum<A> sum;
+    sum.start();
+    for (int64_t q = begin + threadIdx.x % SHARE; q < begin + length; q += SHARE) {
+        const int32_t j = __ldg(s.y.idx + q);
+        const int slot = uint32_t(j) < uint32_t(s.y.cols) ? t.find(j) : -1;
+        if (slot >= 0) sum.add(t.sums[slot], edge_value<A>(s.y_val, edge_of(s.y_val, q), 0));
+    }
+    A all = sum.total();
+    __syncwarp();
+    for (int d = SHARE / 2; d; d /= 2) all += __shfl_xor_sync(ALL, all, d);
+    return all;
+}
+
+template <int WARPS, class A>
+static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
+    dots_rows(const dots_args s, const row_work w, int k)
+{
+    typedef group<WARPS> g;
+    enum { AT_ONCE = g::THREADS / SHARE };
+    extern __shared__ __align__(16) char spgemm_shared[];
+    const auto room = shared_room<WARPS, A>::of(spgemm_shared, w.bytes.of[k]);
+    const int stripes = k == LARGEST ? STRIPES : 1;
+    A *const partial = room.products->factor;
+    for_rows<WARPS>(w, k, stripes, &room.products->shared, [&](int64_t i, int stripe) {
+        int64_t p0, r0;
+        const int64_t entries = row_range(s.a, i, &p0), tile = g::THREADS;
+        const row_shape r = shape_of(s, i, &r0);
+        const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false) / 2;
+        const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
+        table<A> t;
+        bool open = false;
+        for (int64_t first = stripe * tile; first < entries; first += stripes * tile) {
+            const int64_t here = entries - first < tile ? entries - first : tile;
+            partial[g::thread()] = A(0);
+            g::sync();
+            for (int64_t at = r0; at < r_end; at += capacity) {
+                const int64_t end = at + capacity < r_end ? at + capacity : r_end;
+                if (!open || windows > 1) t = table_of<WARPS, A>(s, r, at, end, room.row);
+                open = true;
+                for (int64_t base = 0; base < here; base += AT_ONCE) {
+                    const int64_t e = base + g::thread() / SHARE;
+                    const A sum = dot(s, t, e < here ? __ldg(s.a.idx + p0 + first + e) : -1);
+                    if (e < here && threadIdx.x % SHARE == 0) partial[e] += sum;
+                }
+                g::sync();
+            }
+            if (g::thread() < here) write(s.out, p0 + first + g::thread(), partial[g::thread()]);
+            g::sync();
+        }
+    });
+}
+
+template <class A>
+static void launch_dots(const fmm_exec *exec, const dots_args &s, const row_work &w)
+{
+    launch_bins(exec, w, class_of_dots<A>{s, w.bytes});
+    for_classes([&](int k, auto warps) {
+        enum { WARPS = decltype(warps)::WARPS };
+        launch_class<WARPS, A>(exec, dots_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
+    });
+}
+
+extern "C" fmm_status fmm_spgemm_dots_cuda(const fmm_exec *exec, const fmm_spgemm_dots_call *call)
+{
+    int before;
+    void *base = NULL;
+    const fmm_csr *a = call->a;
+    const size_t bytes = row_work_bytes(a->rows);
+    if (!a->nnz) return FMM_OK;
+    REQUIRE(exec->allocate, FMM_INVALID_ARGUMENT, "spgemm: exec.allocate must be given");
+    TRY(fmm_spgemm_countable(a));
+    const fmm_status status = exec->allocate(exec->owner, bytes, &base);
+    REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
+    const dots_args s = {view_csr(a),
+                         view_csr(call->x),
+                         view_csr(call->y),
+                         view_edges(call->x, call->x_val),
+                         view_edges(call->y, call->y_val),
+                         view_output(a, call->out)};
+    TRY(cuda_enter("spgemm", exec, &before));
+    const row_work w = row_work_in(exec, base, a->rows);
+    if (call->out->dtype == FMM_F64)
+        launch_dots<double>(exec, s, w);
+    else
+        launch_dots<float>(exec, s, w);
+    return cuda_leave("spgemm", exec, before);
+}
