@@ -34,6 +34,7 @@ COPY, ADD, SUB, MUL, DIV, ONE = numbers_of("FMM_COMBINE_", "copy", "add", "sub",
 ROW, COL, EDGE = numbers_of("FMM_AT_", "row", "col", "edge").values()
 SUM, MEAN, MAX, MIN = (REDUCTIONS[name] for name in ("sum", "mean", "max", "min"))
 AXES: int = NUMBERS["FMM_AXES"]
+TENSORS = 5  # of a call: lhs, rhs and the mask's lhs, rhs and y
 Shape = tuple[int, ...]
 _messages: Any = ops._messages.default
 
@@ -73,19 +74,35 @@ class Call(NamedTuple):
         return self._replace(reduce=SUM, algorithm=0, mask_op=self.op, mask_lhs_at=self.lhs_at, mask_rhs_at=self.rhs_at)
 
 
-def message(call: Call, lhs: Values, rhs: Values, *mask: Values) -> Tensor:
-    """[rows of call.to, *call.shape], differentiable in lhs and rhs; sums over the axes that the shape lacks."""
-    if lhs is rhs and lhs is not None and torch.compiler.is_compiling():
-        rhs = lhs.clone()  # torch.compile refuses an autograd function that is given one tensor twice
-    if call.reduce >= MAX:
-        compute = _extreme
-    else:
-        compute = _product if call.op in (MUL, DIV) else _message
-    return compute(call, lhs, rhs, *(mask or (None,) * 3))
+def message(call: Call, *operands: Values) -> Tensor:
+    """[rows of call.to, *call.shape] of lhs, rhs and the mask's three tensors, differentiable in the first two.
+
+    Operands that the call does not name are None, or are left out behind. Sums go over the axes that the shape lacks:
+    in the kernel to entries, behind it to nodes, where the whole is no larger than an operand's gradient.
+    """
+    operands = (*operands, *[None] * (TENSORS - len(operands)))
+    given = [t for t in operands if t is not None]
+    whole = tuple(torch.broadcast_shapes(*(t.shape[1:] for t in given)))
+    kept = whole
+    if call.to == "e":
+        kept = tuple(1 if s == 1 else w for s, w in zip(call.shape, whole, strict=True))
+    if len(_axes(operands, kept, whole)) > AXES:  # rare enough for operands in full
+        operands, kept = tuple(None if t is None else t.expand(t.shape[0], *whole) for t in operands), whole
+        if whole != call.shape and operands[-1] is None:  # sums that follow are rounded once, at their end
+            return message(call._replace(shape=whole), *(t if t is None else widened(t)[0] for t in operands)).sum(
+                [d + 1 for d, size in enumerate(call.shape) if size != whole[d]], keepdim=True, dtype=given[0].dtype
+            )
+    if operands[0] is operands[1] and operands[0] is not None and torch.compiler.is_compiling():
+        operands = (operands[0], operands[0].clone(), *operands[2:])  # torch.compile refuses one tensor given twice
+    compute = _extreme if call.reduce >= MAX else _product if call.op in (MUL, DIV) else _message
+    found = compute(call._replace(shape=kept), *operands)
+    found = _summed(found.reshape(found.shape[0], *kept), call.shape)
+    return found if tuple(found.shape[1:]) == call.shape else found.expand(found.shape[0], *call.shape)
 
 
-def _axes(features: list[Shape], whole: Shape) -> list[tuple[int, tuple[bool, ...]]]:
-    """Axes of (size, which of the features have it): neighbours that the same ones have are one axis."""
+def _axes(operands: Sequence[Values], kept: Shape, whole: Shape) -> list[tuple[int, tuple[bool, ...]]]:
+    """Axes of (size, which of the operands and of the result have it): neighbours that the same have are one axis."""
+    features = [*(whole if t is None else t.shape[1:] for t in operands), kept]
     axes: list[tuple[int, tuple[bool, ...]]] = []
     for d, size in enumerate(whole):
         if size == 1:
@@ -95,33 +112,6 @@ def _axes(features: list[Shape], whole: Shape) -> list[tuple[int, tuple[bool, ..
             size *= axes.pop()[0]
         axes.append((size, has))
     return axes
-
-
-def _compute(call: Call, operands: Sequence[Values]) -> Tensor:
-    """The message in one call of the library; its features are the whole of the operands' where it is of nodes."""
-    adj, of_nodes = call.adj, call.to != "e"
-    given = [t for t in operands if t is not None]
-    whole = torch.broadcast_shapes(*(tuple(t.shape[1:]) for t in given))
-    kept = whole if of_nodes else tuple(1 if s == 1 else w for s, w in zip(call.shape, whole, strict=True))
-    rows = adj.nnz if call.to == "e" else adj.n_cols if call.to == "u" else adj.shape[0]
-    like = given[0]
-    if not all(t.numel() for t in given) or not math.prod(whole):
-        return like.new_zeros((rows, *kept), dtype=sums_dtype(like) if call.op == ONE else like.dtype)
-    shapes = [whole if t is None else tuple(t.shape[1:]) for t in operands]
-    axes = _axes([*shapes, kept], whole)
-    if len(axes) > AXES:  # rare enough for operands in full
-        full = [None if t is None else t.expand(t.shape[0], *whole).contiguous() for t in operands]
-        found = _compute(call._replace(shape=whole), full)
-        return found if kept == whole else _summed(found, kept)
-    axes = [(1, (True,) * 6)] * (AXES - len(axes)) + axes
-    has = sum(1 << (AXES * k + d) for d, (_, of) in enumerate(axes) for k in range(6) if of[k])
-    places = {"e": EDGE, call.to: ROW} if of_nodes else {"e": EDGE, "v": ROW}
-    ats = call.lhs_at, call.rhs_at, call.mask_lhs_at, call.mask_rhs_at, "v", call.to
-    at = sum(places.get(name, COL) << 2 * k for k, name in enumerate(ats))
-    flat = [adj.none if t is None else t.reshape(t.shape[0], -1) for t in operands]
-    numbers = call.op, call.mask_op, call.reduce, at, has, *(size for size, _ in axes), call.algorithm
-    result: Tensor = run(_messages, like, *half(adj, call.to == "u"), *flat, *numbers)
-    return result.reshape(rows, *kept)
 
 
 def _summed(t: Tensor, shape: Shape) -> Tensor:
@@ -135,10 +125,24 @@ class Message(Formula):
 
     @staticmethod
     def run(call: Call, *operands: Values) -> Tensor:
-        found = _summed(_compute(call, operands), call.shape)
-        if tuple(found.shape[1:]) != call.shape:
-            found = found.expand(found.shape[0], *call.shape).contiguous()
-        return found
+        """[rows of call.to, features], in one call of the library."""
+        adj, to = call.adj, call.to
+        given = [t for t in operands if t is not None]
+        whole = tuple(torch.broadcast_shapes(*(t.shape[1:] for t in given)))
+        like, width = given[0], math.prod(call.shape)
+        if not all(t.numel() for t in given) or not width:
+            rows = adj.nnz if to == "e" else adj.n_cols if to == "u" else adj.shape[0]
+            return like.new_zeros((rows, width), dtype=sums_dtype(like) if call.op == ONE else like.dtype)
+        axes = _axes(operands, call.shape, whole)
+        axes = [(1, (True,) * (TENSORS + 1))] * (AXES - len(axes)) + axes
+        has = sum(1 << (AXES * k + d) for d, (_, of) in enumerate(axes) for k, there in enumerate(of) if there)
+        places = {"e": EDGE, "v" if to == "e" else to: ROW}
+        ats = call.lhs_at, call.rhs_at, call.mask_lhs_at, call.mask_rhs_at, "v", to
+        at = sum(places.get(name, COL) << 2 * k for k, name in enumerate(ats))
+        flat = [adj.none if t is None else t.reshape(t.shape[0], -1) for t in operands]
+        numbers = call.op, call.mask_op, call.reduce, at, has, *(size for size, _ in axes), call.algorithm
+        result: Tensor = run(_messages, like, *half(adj, to == "u"), *flat, *numbers)
+        return result
 
     @staticmethod
     def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
@@ -148,7 +152,7 @@ class Message(Formula):
     @staticmethod
     def backward(call: Call, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
         lhs, rhs, *mask, y = saved
-        dtype = g.dtype
+        dtype, g = g.dtype, g.reshape(g.shape[0], *call.shape)
         if call.reduce >= MAX:
             count, call, mask = _counts(call, lhs, rhs, y)
             g = (g / count).to(dtype)
@@ -177,7 +181,8 @@ class Message(Formula):
         elif drhs is not None:
             moved = message(copied._replace(lhs_at=call.rhs_at), drhs, None, *mask)
             parts.append(-moved if call.op == SUB else moved)
-        return added(parts) if count is None else (added(parts) / count).to(output.dtype)
+        found = added(parts) if count is None else (added(parts) / count).to(output.dtype)
+        return found.reshape(output.shape)
 
     @staticmethod
     def vmap(call: Call, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
@@ -186,7 +191,8 @@ class Message(Formula):
             None if t is None else t.unsqueeze(1) if dim is None else t.movedim(dim, 1)
             for t, dim in zip(operands, dims, strict=True)
         )  # fmt: skip
-        return message(call._replace(shape=(batch, *call.shape)), *moved), 1
+        found = message(call._replace(shape=(batch, *call.shape)), *moved)
+        return found.reshape(found.shape[0], batch, math.prod(call.shape)), 1
 
 
 class Product(Message):
@@ -213,7 +219,8 @@ def _features(operands: Operands) -> list[Shape]:
 
 def _counts(call: Call, lhs: Values, rhs: Values, y: Values) -> tuple[Tensor, Call, list[Values]]:
     """How many entries reached each extreme (one where none did), and the call and tensors of a sum over them."""
-    mask = [None if t is None else t.detach() for t in (lhs, rhs, y)]
+    assert y is not None
+    mask = [None if t is None else t.detach() for t in (lhs, rhs, y.reshape(y.shape[0], *call.shape))]
     linear = call.masked()
     return message(linear._replace(op=ONE), None, None, *mask).clamp(min=1), linear, mask
 
