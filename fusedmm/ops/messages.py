@@ -89,9 +89,8 @@ def message(call: Call, *operands: Values) -> Tensor:
     if len(_axes(operands, kept, whole)) > AXES:  # rare enough for operands in full
         operands, kept = tuple(None if t is None else t.expand(t.shape[0], *whole) for t in operands), whole
         if whole != call.shape and operands[-1] is None:  # sums that follow are rounded once, at their end
-            return message(call._replace(shape=whole), *(t if t is None else widened(t)[0] for t in operands)).sum(
-                [d + 1 for d, size in enumerate(call.shape) if size != whole[d]], keepdim=True, dtype=given[0].dtype
-            )
+            wide = (None if t is None else widened(t)[0] for t in operands)
+            return _summed(message(call._replace(shape=whole), *wide), call.shape).to(given[0].dtype)
     if operands[0] is operands[1] and operands[0] is not None and torch.compiler.is_compiling():
         operands = (operands[0], operands[0].clone(), *operands[2:])  # torch.compile refuses one tensor given twice
     compute = _extreme if call.reduce >= MAX else _product if call.op in (MUL, DIV) else _message

@@ -22,7 +22,10 @@ OPERATORS = sorted(
     {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith("fusedmm::")}
 )
 SPGEMM = {"_spgemm", "_spgemm_colours", "_spgemm_dots", "_spgemm_symbolic"}
-ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": {"_fused_mirrored"} | SPGEMM}  # what a device's calls do without
+ELSEWHERE = {
+    "cpu": {"_check_wait"},
+    "cuda": {"_fused_mirrored", "_messages"} | SPGEMM,
+}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
 OPAQUE = ("plan", "program", "lines")
 NODES, NNZ, HEADS, FEAT = 6, 20, 2, 4
@@ -83,7 +86,9 @@ def exercise(device: str) -> None:
                 **more,
             )
             sum(t.sum() for t in out).backward()
-    if device == "cpu":  # CUDA has no sparse products yet
+    if device == "cpu":  # CUDA has neither sparse products nor messages yet
+        fusedmm.gspmm(pattern, "mul", "max", q, val[..., None]).sum().backward()
+        fusedmm.gspmm(pattern, "div", "max", q, val[..., None]).square().sum().backward()
         graph = fusedmm.CSR.from_edge_index(edges, val[:, 0], size=NODES)
         fusedmm.spgemm(graph, graph.t()).val.square().sum().backward()
         fusedmm.spgemm_plan(graph, graph, algorithm="kkmcr")(graph.val, graph.val)
