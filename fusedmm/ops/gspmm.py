@@ -16,6 +16,7 @@ from fusedmm.ops.checks import Size, autocast, require_pattern
 from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, message
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import sddmm_half
+from fusedmm.ops.spmv import spmv
 
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
@@ -46,8 +47,8 @@ def gspmm(
         TypeError: wrong types, integer operands, operands of several dtypes or devices, a missing operand.
         ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, reduction or
             algorithm.
-        RuntimeError: operands on CUDA, but for sums, means, maxima and minima of copy_lhs, and of mul where e has one
-            number for each edge or head; those are ``spmm``'s.
+        RuntimeError: operands on CUDA, but for copy_lhs, for mul where e has one number for each edge or head, and for
+            the sum of one number for each edge; those are ``spmm``'s and ``spmv``'s.
 
     Gradient: reaches x and e, of any order. Entries that share a maximum or minimum share its gradient evenly.
 
@@ -72,7 +73,7 @@ def gspmm(
     x = x if op == "copy_rhs" else _operand("gspmm", "x", x, adj, "u")
     e = e if op == "copy_lhs" else _operand("gspmm", "e", e, adj, "e")
     shape = _broadcast("gspmm", x=x, e=e)
-    if x is not None and algorithm == "auto":
+    if algorithm == "auto":
         found = _product(adj, op, reduce, x, e, shape)
         if found is not None:
             return found
@@ -159,23 +160,28 @@ def gsddmm(
     return message(call, _aligned(lhs, shape), _aligned(rhs, shape))
 
 
-def _product(adj: CSR, op: str, reduce: str, x: Tensor, e: Tensor | None, shape: Shape) -> Tensor | None:
-    """The messages that are spmm's: x alone, or times one number for each edge, or for each edge and head."""
+def _product(adj: CSR, op: str, reduce: str, x: Tensor | None, e: Tensor | None, shape: Shape) -> Tensor | None:
+    """The messages that are products of a matrix: spmv's, where there is one number for each node or edge, and spmm's,
+    of x alone or times one number for each edge, or for each edge and head."""
+    rows = adj.shape[0]
+    if e is not None and reduce == "sum" and op in ("mul", "copy_rhs") and math.prod(shape) == 1:
+        vector = e.new_ones(1).expand(adj.n_cols) if x is None else x.reshape(x.shape[0])
+        return spmv(adj.with_values(e.reshape(e.shape[0])), vector).reshape(rows, *shape)
+    if x is None:
+        return None
     features = tuple(x.shape[1:])
     flat = x.shape[0], math.prod(features)
     if op == "copy_lhs":
-        return spmm(adj, x.reshape(flat), reduce=reduce).reshape(adj.shape[0], *shape)
+        return spmm(adj, x.reshape(flat), reduce=reduce).reshape(rows, *shape)
     if op != "mul" or e is None or features != shape:
         return None
     if math.prod(e.shape[1:]) == 1:
-        weighted = adj.with_values(e.reshape(e.shape[0]))
-        return spmm(weighted, x.reshape(flat), reduce=reduce).reshape(adj.shape[0], *shape)
-    heads = features[:-1]
-    if len(features) < 2 or features[-1] == 1 or tuple(e.shape[1:]) != (*heads, 1):
+        return spmm(adj.with_values(e.reshape(e.shape[0])), x.reshape(flat), reduce=reduce).reshape(rows, *shape)
+    *heads, last = features if features else (1,)
+    if last == 1 or tuple(e.shape[1:]) != (*heads, 1):
         return None
     weighted = adj.with_values(e.reshape(e.shape[0], math.prod(heads)))
-    y = spmm(weighted, x.reshape(x.shape[0], math.prod(heads), features[-1]), reduce=reduce)
-    return y.reshape(adj.shape[0], *shape)
+    return spmm(weighted, x.reshape(x.shape[0], math.prod(heads), last), reduce=reduce).reshape(rows, *shape)
 
 
 def _rows(*operands: Any) -> int | None:

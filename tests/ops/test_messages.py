@@ -373,7 +373,8 @@ def test_compiled_code_gives_the_same(op, reduce):
     adj.cache_transpose()
 
     def step(x, e):
-        return gspmm(adj, op, reduce, x, e).square().sum() + gsddmm(adj, "mul", x, e, "u", "e").sum()
+        edges = gsddmm(adj, "mul", x, e, "u", "e").sum() + messages.scatter_add(adj, e[:, 0, 0]).square().sum()
+        return gspmm(adj, op, reduce, x, e).square().sum() + edges
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     leaves = operand(COLS, (2, 1)).requires_grad_(), operand(NNZ, (2, 3)).requires_grad_()
@@ -381,6 +382,25 @@ def test_compiled_code_gives_the_same(op, reduce):
     torch.testing.assert_close(other, plain)
     for a, b in zip(torch.autograd.grad(plain, leaves), torch.autograd.grad(other, leaves), strict=True):
         torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize("op", ["mul", "copy_rhs", "copy_lhs"])
+def test_what_other_operators_compute_has_the_same_gradients(op, shape):
+    """auto hands these to spmv and spmm; the algorithms of messages compute them as well."""
+    _, _, adj = graph(17)
+    features = (*shape[:-1], 1) if shape else ()
+    given = operand(COLS, shape), operand(NNZ, features)
+    for reduce in ("sum", "mean", "max"):
+        found = []
+        for algorithm in names("cpu"):
+            leaves = [t.clone().requires_grad_() for t in given]
+            y = gspmm(adj, op, reduce, *leaves, algorithm=algorithm)
+            grads = torch.autograd.grad(y.square().sum(), leaves, allow_unused=True)
+            found.append((y, *(t for t in grads if t is not None)))
+        for other in found[1:]:
+            for one, two in zip(found[0], other, strict=True):
+                torch.testing.assert_close(one, two)
 
 
 def test_the_operator_as_torch_checks_it():
