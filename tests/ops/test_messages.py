@@ -434,3 +434,24 @@ def test_raw_calls_are_checked():
     ]:
         with pytest.raises(RuntimeError, match=text):
             torch.ops.fusedmm._messages(*good[:k], bad, *good[k + 1 :])
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "reference"])
+@pytest.mark.parametrize("part, where, value", [("idx", 3, 99), ("idx", 3, -1), ("eid", 5, 1000), ("ptr", 2, 10**9)])
+def test_indices_changed_behind_the_check_reach_nothing(part, where, value, algorithm):
+    """Rows without such an index are right; entries that none lists are zero."""
+    row, col, good = graph(18)
+    x, e = operand(COLS, (5,)), operand(NNZ, (5,))
+    adj = graph(18)[2]
+    getattr(adj, part)[where] = value
+    bad_rows = torch.zeros(ROWS, dtype=torch.bool)
+    for i in range(ROWS):
+        begin, end = int(good.ptr[i]), int(good.ptr[i + 1])
+        bad_rows[i] = i in (1, 2) if part == "ptr" else begin <= where < end
+    for op, reduce in (("add", "sum"), ("copy_rhs", "mean"), ("mul", "max")):
+        y = gspmm(adj, op, reduce, x, e, algorithm=algorithm)
+        torch.testing.assert_close(y[~bad_rows], gspmm(good, op, reduce, x, e)[~bad_rows])
+    y, want = gsddmm(adj, "mul", x, e, "u", "e", algorithm=algorithm), x[col] * e
+    listed = ~bad_rows[row]
+    torch.testing.assert_close(y[listed], want[listed])
+    assert bool(((y == want) | (y == 0)).all(1)[~listed].all())
