@@ -38,7 +38,7 @@ def scatter_add(adj: Any, e: Tensor) -> Tensor:
         [rows, ...]; 0 where no edge is.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as ``gspmm``.
+        TypeError, ValueError: as ``gspmm``.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(3, 2))
@@ -60,7 +60,7 @@ def segment(adj: Any, e: Tensor, reduce: str = "sum") -> Tensor:
         [rows, ...]; 0 where no edge is.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as ``gspmm``.
+        TypeError, ValueError: as ``gspmm``.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), shape=(3, 2))

@@ -46,9 +46,8 @@ def gspmm(
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices, a missing operand.
         ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, reduction or
-            algorithm.
-        RuntimeError: operands on CUDA, but for copy_lhs, for mul where e has one number for each edge or head, and for
-            the sum of one number for each edge; those are ``spmm``'s and ``spmv``'s.
+            algorithm; operands on CUDA, which has no algorithm for messages, but for copy_lhs, for mul where e has one
+            number for each edge or head, and for the sum of one number for each edge: ``spmm``'s and ``spmv``'s.
 
     Gradient: reaches x and e, of any order. Entries that share a maximum or minimum share its gradient evenly.
 
@@ -113,8 +112,8 @@ def gsddmm(
 
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices, a missing operand.
-        ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, target or algorithm.
-        RuntimeError: operands on CUDA, but for dot of u and v of one shape, which is ``sddmm``'s.
+        ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, target or algorithm;
+            operands on CUDA, which has no algorithm for messages, but for dot of u and v of one shape: ``sddmm``'s.
 
     Gradient: reaches lhs and rhs, of any order.
 
