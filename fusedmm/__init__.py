@@ -17,6 +17,7 @@ from fusedmm.ops import presets as presets
 from fusedmm.ops.attention import attention
 from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.fused import fused
+from fusedmm.ops.gspmm import gsddmm, gspmm
 from fusedmm.ops.products import SpGEMMPlan
 from fusedmm.ops.sddmm import sddmm
 from fusedmm.ops.spgemm import spgemm, spgemm_plan, triple_product
@@ -41,8 +42,11 @@ __all__ = [
     "edge_softmax",
     "formats",
     "fused",
+    "gsddmm",
+    "gspmm",
     "hstack",
     "load_algorithms",
+    "messages",
     "nn",
     "prepare",
     "presets",
@@ -58,9 +62,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads ``fusedmm.distributed`` on first use."""
-    if name == "distributed":
-        return importlib.import_module("fusedmm.distributed")
+    """Loads ``fusedmm.distributed`` and ``fusedmm.messages`` on first use."""
+    if name in ("distributed", "messages"):
+        return importlib.import_module(f"fusedmm.{name}")
     raise AttributeError(f"module 'fusedmm' has no attribute {name!r}")
 
 

@@ -7,6 +7,7 @@
  *     fusedmm_attention.h   attention: a softmax over each row's entries, and its gradients
  *     fusedmm_spmv.h        SpMV: sparse times one vector, in six formats
  *     fusedmm_spgemm.h      SpGEMM: sparse times sparse
+ *     fusedmm_messages.h    messages: two operands combined for each entry, reduced or kept
  *     fusedmm_plugin.h      what plug-ins are to the library
  *
  * A matrix is a borrowed CSR view, a dense operand a borrowed strided view; nothing here owns
@@ -141,6 +142,7 @@ typedef enum fmm_operator {
     FMM_FUSED,
     FMM_SPMV,
     FMM_SPGEMM,
+    FMM_MESSAGES,
     FMM_OPERATORS
 } fmm_operator;
 typedef struct fmm_call { /* the operands of any operator; those it lacks are NULL */
@@ -187,6 +189,7 @@ FMM_C_END
 
 #include "fusedmm_attention.h"
 #include "fusedmm_fused.h"
+#include "fusedmm_messages.h"
 #include "fusedmm_plugin.h"
 #include "fusedmm_sddmm.h"
 #include "fusedmm_spgemm.h"

@@ -16,7 +16,7 @@ from fusedmm.distributed.matrix import DistCSR
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import lasting
 from fusedmm.ops.checks import require_scalar
-from fusedmm.ops.edge_softmax import weights
+from fusedmm.ops.row_softmax import weights
 
 M = TypeVar("M", bound=torch.nn.Module)
 

@@ -88,6 +88,7 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
     if heads is None:
         yield from _of_spmv(with_gradient, dtype)
         yield from _of_spgemm(with_gradient, dtype)
+        yield from _of_messages(pattern, dtype)
     ends = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 1, 3]])
     square = fusedmm.CSR.from_edge_index(torch.cat([ends, ends.flip(0)], 1), torch.ones(10, dtype=dtype), size=4)
     yield (fusedmm.fused(square, dense(4, 5)),)
@@ -125,3 +126,11 @@ def _of_spgemm(adj: fusedmm.CSR, dtype: torch.dtype) -> Iterator[tuple[torch.Ten
     yield (fusedmm.spgemm(adj, other, sorted=False, mask=mask).val,)
     for algorithm in ("kkmem", "sort", "kkmcr"):
         yield (fusedmm.spgemm_plan(adj, other, algorithm=algorithm)(adj.val, other.val).val,)
+
+
+def _of_messages(adj: fusedmm.CSR, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, ...]]:
+    x, e = (torch.rand(*size, dtype=dtype).requires_grad_() for size in ((15, 2, 1), (60, 2, 3)))
+    for op, reduce in (("add", "mean"), ("div", "sum"), ("sub", "max"), ("copy_rhs", "min")):
+        yield (fusedmm.gspmm(adj, op, reduce, x, e),)
+    yield (fusedmm.gsddmm(adj, "mul", x, e, "u", "e"),)
+    yield (fusedmm.gsddmm(adj, "dot", x, e, "u", "e"),)
