@@ -11,9 +11,18 @@ from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, into_rows
 from fusedmm.matrix.normalize import normalized, with_loops, without_loops
-from fusedmm.nn.gcn_conv import GCNConv
+from fusedmm.nn.cheb_conv import ChebConv
+from fusedmm.nn.gen_conv import GENConv
 from fusedmm.nn.gin_conv import GINEConv
+from fusedmm.nn.laplacian import scaled_laplacian
 from fusedmm.nn.layer import Layer
+from fusedmm.nn.normalized import Normalized
+from fusedmm.nn.pna_conv import PNAConv
+from fusedmm.nn.res_gated_graph_conv import ResGatedGraphConv
+from fusedmm.nn.supergat_conv import SuperGATConv
+
+# Layers that may compute on every edge, whatever their arguments.
+ON_EDGES = (GENConv, GINEConv, PNAConv, ResGatedGraphConv, SuperGATConv)
 
 
 def prepare(adj: Any, *modules: Module) -> CSR:
@@ -55,11 +64,15 @@ def prepare(adj: Any, *modules: Module) -> CSR:
 def _prepare(adj: CSR, layer: Layer) -> None:
     adj, loops = adj.pattern(), bool(getattr(layer, "add_self_loops", False))
     structures = [adj, with_loops(adj).pattern] if loops else [adj]
-    if isinstance(layer, GCNConv) and layer.normalize:
-        dtype = next((p.dtype for p in layer.parameters()), torch.get_default_dtype())
-        for val in (None, torch.ones(adj.nnz, dtype=dtype, device=adj.device)):  # of a pattern, of weighted edges
-            normalized(adj, val, 1.0 if loops else None, dtype)
-    if isinstance(layer, GINEConv) or getattr(layer, "edge_dim", None) is not None:
+    dtype = next((p.dtype for p in layer.parameters()), torch.get_default_dtype())
+    ones = torch.ones(adj.nnz, dtype=dtype, device=adj.device)
+    for val in (None, ones):  # of a pattern, of weighted edges
+        if isinstance(layer, Normalized) and layer.normalize:
+            loop = 2.0 if layer.improved and val is not None else 1.0
+            normalized(adj, val, loop if loops else None, dtype).cache_transpose()
+        if isinstance(layer, ChebConv):
+            scaled_laplacian(adj, val, layer.normalization, None, dtype).cache_transpose()
+    if isinstance(layer, ON_EDGES) or getattr(layer, "edge_dim", None) is not None:
         for each in structures:
             into_rows(each).cache_transpose()
             from_columns(each).cache_transpose()

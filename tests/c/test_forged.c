@@ -169,10 +169,26 @@ static fmm_status spgemm(const fmm_exec *exec, const fmm_csr *a, int algorithm, 
     return fmm_spgemm_numeric(exec, a, &a_val, &of, &c_val, algorithm);
 }
 
+/* Reduced to rows, or kept at entries, of a sum of operands of columns and of entries. */
+static fmm_status messages(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
+{
+    const fmm_dense x = view(FMM_F32, COLS, 1, FEAT, 0, AT_END), e = numbers(a->nnz);
+    const bool rows = turn % 2;
+    const fmm_dense out = view(FMM_F32, rows ? ROWS : a->nnz, 1, FEAT, 0, AT_BEGIN);
+    fill(&x, RANDOM);
+    const fmm_edge_message m = {.axis = {FEAT, 1, 1, 1},
+                                .op = FMM_COMBINE_ADD,
+                                .lhs = {&x, FMM_AT_COL, 1},
+                                .rhs = {&e, FMM_AT_EDGE, 0},
+                                .out = {&out, rows ? FMM_AT_ROW : FMM_AT_EDGE, rows ? 15 : 1},
+                                .reduce = rows && turn % 3 == 0 ? FMM_MAX : FMM_SUM};
+    return fmm_messages(exec, a, &m, algorithm);
+}
+
 typedef fmm_status calling(const fmm_exec *, const fmm_csr *, int, int);
 static calling *const calls[FMM_OPERATORS] = {
-    [FMM_SPMM] = spmm,   [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend,
-    [FMM_FUSED] = fused, [FMM_SPMV] = spmv,   [FMM_SPGEMM] = spgemm};
+    [FMM_SPMM] = spmm, [FMM_SDDMM] = sddmm,   [FMM_ATTENTION] = attend, [FMM_FUSED] = fused,
+    [FMM_SPMV] = spmv, [FMM_SPGEMM] = spgemm, [FMM_MESSAGES] = messages};
 
 /* Every algorithm of an operator, called with a structure in which some numbers are wild. */
 static void run(fmm_operator op, int turn)

