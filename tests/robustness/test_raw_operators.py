@@ -108,7 +108,7 @@ def test_a_seed_that_is_not_one_int64(count, dtype, device):
     q = torch.ones(12, 1, 4, device=device)
     k, adj = torch.ones(15, 1, 4, device=device), small(device=device)
     seed = torch.zeros(count, dtype=dtype, device=device)
-    with pytest.raises(RuntimeError, match="seed must be (int64|one number)"):
+    with pytest.raises(RuntimeError, match=r"seed must be (int64|one number)"):
         ops._attention(
             adj.ptr, adj.idx, adj.eid, adj.plan, q, k, k, *[q.new_empty(0)] * 3, seed, 1.0, 0.2, 0.5, 0, 0, 0
         )
