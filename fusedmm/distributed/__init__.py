@@ -7,6 +7,7 @@ gives each rank its rows of it. ``load`` makes a ``DistCSR`` of them, which oper
 """
 
 from fusedmm.distributed import attend as _attend  # noqa: F401  teaches ``ops`` the operators of whole layers
+from fusedmm.distributed.derived import MAKERS
 from fusedmm.distributed.load import Data, load
 from fusedmm.distributed.matrix import DistCSR
 from fusedmm.distributed.model import cross_entropy, dropout, replicate
@@ -29,8 +30,10 @@ __all__ = [
     "replicate",
 ]
 
+DistCSR.makers = MAKERS
 # Pickles name the module that users know, whichever file a class is in.
-Load.__module__ = Local.__module__ = Partition.__module__ = Shards.__module__ = ShardWriter.__module__ = __name__
+for _each in (DistCSR, Load, Local, Partition, Shards, ShardWriter):
+    _each.__module__ = __name__
 
 
 def __dir__() -> list[str]:

@@ -88,6 +88,25 @@ static fmm_status fused(operands *o, fmm_exec *exec, int algorithm)
 }
 
 /* The first column of x and of y. */
+/* x summed to y, of the first head alone. */
+static fmm_edge_message message_of(const fmm_dense *x, const fmm_dense *y)
+{
+    return (fmm_edge_message){.axis = {x->feat, 1, 1, 1},
+                              .op = FMM_COMBINE_COPY,
+                              .lhs = {x, FMM_AT_COL, 1},
+                              .out = {y, FMM_AT_ROW, 15}};
+}
+
+static fmm_status messages(operands *o, fmm_exec *exec, int algorithm)
+{
+    fmm_dense x = o->x, y = o->y;
+    x.heads = y.heads = 1;
+    const fmm_edge_message m = message_of(&x, &y);
+    const fmm_status status =
+        fmm_messages_workspace(exec, &o->a, &m, algorithm, &exec->workspace_bytes);
+    return status ? status : fmm_messages(exec, &o->a, &m, algorithm);
+}
+
 static fmm_status spmv(operands *o, fmm_exec *exec, int algorithm)
 {
     const fmm_spmv_matrix m = {.csr = o->a, .val = &o->val};
@@ -172,17 +191,19 @@ int main(void)
     CHECK(!probe && refused == 1, "the refusing allocator is not in use: %d", refused);
 
     static fmm_status (*const calls[FMM_OPERATORS])(operands *, fmm_exec *, int) = {
-        [FMM_SPMM] = spmm,   [FMM_SDDMM] = sddmm, [FMM_ATTENTION] = attend,
-        [FMM_FUSED] = fused, [FMM_SPMV] = spmv,   [FMM_SPGEMM] = spgemm};
+        [FMM_SPMM] = spmm, [FMM_SDDMM] = sddmm,   [FMM_ATTENTION] = attend, [FMM_FUSED] = fused,
+        [FMM_SPMV] = spmv, [FMM_SPGEMM] = spgemm, [FMM_MESSAGES] = messages};
     const fmm_attention attention = {.q = o.q, .k = o.x, .v = o.x};
     const fmm_fusion fusion = {.score = FMM_SCORE_DOT, .x = &o.q, .y = &o.x, .z = &o.x};
     const fmm_spmv_matrix csr = {.csr = o.a, .val = &o.val};
     const fmm_spmv_operands vector = {.matrix = &csr, .alpha = 1};
     const fmm_spgemm product = product_of(&o);
+    const fmm_edge_message message = message_of(&o.x, &o.y);
     const void *const own[FMM_OPERATORS] = {[FMM_ATTENTION] = &attention,
                                             [FMM_FUSED] = &fusion,
                                             [FMM_SPMV] = &vector,
-                                            [FMM_SPGEMM] = &product};
+                                            [FMM_SPGEMM] = &product,
+                                            [FMM_MESSAGES] = &message};
     for (int op = 0; op < FMM_OPERATORS; op++) {
         const fmm_call asked = {.a = &o.a, .val = &o.val, .x = &o.x, .own = own[op]};
         const fmm_algorithm *a;

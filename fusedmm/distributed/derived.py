@@ -1,0 +1,83 @@
+"""What is derived of a ``DistCSR`` and kept with it: self loops, and the matrices that take rows to edges and back.
+
+``DistCSR.makers`` has these in the place of what makes the same of a plain ``CSR``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fusedmm.distributed.matrix import DistCSR, columns_of
+from fusedmm.distributed.ops import Home, Part, Plan
+from fusedmm.matrix import normalize
+from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import _into_rows
+from fusedmm.matrix.normalize import Looped
+from fusedmm.matrix.structure import UNEVEN, plan_of
+
+
+def _looped(adj: DistCSR) -> Looped[DistCSR]:
+    """``normalize.with_loops``: rows gain entries in columns that their rank owns, and so nothing more travels."""
+    part, home, ranks = adj.part, adj.home, adj.ranks
+    if part.transposed:
+        raise ValueError("self loops of a transposed DistCSR: add them before t()")
+    if not torch.equal(home.rows, home.cols):
+        raise ValueError("self loops need nodes that are rows and columns of the same ranks: equal offsets")
+    made = normalize._make_looped(adj.local())
+    others = made.others
+    # Entries are numbered as those of the whole matrix would be: those that stay in their order, then all loops.
+    stay = home.edge_ids if others is None else home.edge_ids.index_select(0, others)
+    lost = torch.ones_like(home.edge_ids, dtype=torch.bool)
+    lost[: lost.numel() if others is None else 0] = False
+    if others is not None:
+        lost[others] = False
+    gone = torch.sort(ranks.gather_ragged(home.edge_ids[lost])).values
+    stay = stay - torch.searchsorted(gone, stay)
+    kept, first = home.total - gone.numel(), int(home.rows[ranks.rank])
+    loops = torch.arange(kept + first, kept + first + made.pattern.shape[0], device=adj.device)
+    total = kept + int(home.rows[-1])
+    looped = Home(ranks, home.rows, home.cols, torch.cat([stay, loops]), total, None)
+    ptr, idx, eid, plan = made.pattern.ptr, made.pattern.idx, made.pattern.eid, made.pattern.plan
+    plan = Plan.of(Part(looped, part.cols, None, eid, idx, plan, part.remote, False))
+    columns = columns_of(home, idx)
+    return Looped(DistCSR(ptr, columns, None, eid, plan, adj.none, adj.n_cols, rows_are=adj.rows_are), others)
+
+
+def _edges_to_rows(adj: DistCSR) -> CSR:
+    """``incidence.into_rows``: local, since edges lie with their rows; of a transpose they are fetched."""
+    return _columns_of_edges(adj.t()).t() if adj.part.transposed else _into_rows(adj.local())
+
+
+def _columns_of_edges(adj: DistCSR) -> CSR:
+    """``incidence.from_columns``: rows of remote columns are fetched as for the matrix itself, and gradients of edges
+    come to the owner of the column as values do."""
+    if adj.part.transposed:
+        return _edges_to_rows(adj.t()).t()
+    home, part, (ptr_t, _, eid_t, plan_t) = adj.home, adj.part, adj.transpose_half()
+    there: Part = plan_t.part  # type: ignore[attr-defined]
+    ptr, idx = torch.arange(adj.nnz + 1, device=adj.device), adj.local().coo()[1].int()
+    idx_t = eid_t.int() if eid_t.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+    plan, plan_t = plan_of(ptr, idx, adj.n_cols, False)[0], plan_of(ptr_t, idx_t, adj.nnz, False)[0]
+    here = Part(home, part.cols, None, adj.none, idx, plan, part.remote, False)
+    arrived = Part(home, there.edges or there.cols, there.edges, eid_t, idx_t, plan_t, there.remote, True)
+    return DistCSR(
+        ptr, columns_of(home, idx), None, adj.none, Plan.of(here), adj.none, adj.n_cols,
+        ptr_t, columns_of(home, idx_t), eid_t, Plan.of(arrived), UNEVEN, UNEVEN,
+    )  # fmt: skip
+
+
+def _mirrored(adj: DistCSR) -> bool:
+    """Whether each entry (i, j) has its (j, i): on all ranks, since all of them have to choose the same pass."""
+    ptr, _, _, plan = adj.transpose_half()
+    here = torch.equal(adj.ptr, ptr) and torch.equal(adj.part.idx, plan.part.idx)  # type: ignore[attr-defined]
+    return all(int(n) for n in adj.ranks.gather(torch.tensor([here], dtype=torch.int64, device=adj.device)))
+
+
+MAKERS = {
+    "loops": _looped,
+    "others": lambda adj: normalize._without_loops(adj.local()),
+    "old loops": lambda adj: normalize._old_loops(adj.local()),
+    "incidence": _edges_to_rows,
+    "gather": _columns_of_edges,
+    "mirrored": _mirrored,
+}
