@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,22 +20,6 @@ bool frame_fail(frame *f, const char *format, ...)
     va_end(args);
     f->status = fmm_fail(FMM_INVALID_ARGUMENT, "%s", text);
     return false;
-}
-
-/* A forked child has none of the threads that torch's pool still counts on; waiting for them would
- * never end, so kernels run in the calling thread there. */
-static bool forked;
-
-static void in_child(void) { forked = true; }
-
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
-
-static void run_parallel(int64_t count, fmm_range *body, void *ctx)
-{
-    if (forked)
-        body(0, count, ctx);
-    else
-        fmm_torch.torch_parallel_for(0, count, 1, body, ctx);
 }
 
 int frame_int(StableIValue slot)
@@ -62,9 +45,9 @@ static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace
 
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)
 {
-    *f =
-        (frame){.count = inputs,
-                .exec = {.parallel_for = run_parallel, .allocate = allocate_workspace, .owner = f}};
+    *f = (frame){
+        .count = inputs,
+        .exec = {.parallel_for = frame_parallel, .allocate = allocate_workspace, .owner = f}};
     for (int k = 0; k < inputs; k++) memcpy(&f->held[k], &stack[k], sizeof f->held[k]);
     fmm_torch.aoti_torch_get_device_type(f->held[0], &f->device_type);
     fmm_torch.aoti_torch_get_device_index(f->held[0], &f->device_index);

@@ -33,6 +33,9 @@ typedef struct tensor {
 int frame_int(StableIValue slot);
 double frame_float(StableIValue slot);
 
+/* Runs body over [0, count) with torch's threads, or in the calling one: exec.parallel_for. */
+void frame_parallel(int64_t count, fmm_range *body, void *ctx);
+
 /* Takes over the first `inputs` slots of the stack, which are all tensors. */
 bool frame_begin(frame *f, const StableIValue *stack, int inputs);
 bool frame_fail(frame *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
