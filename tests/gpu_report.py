@@ -46,12 +46,16 @@ def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
     wanted = {"FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1", "FUSEDMM_SLOW": "1", "OMP_NUM_THREADS": "2"}
     environment = os.environ | wanted
 
+    ended: dict[str, str] = {}  # files whose process did not live to write its results
+
     def test(path: Path) -> int:
         command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{path.stem}.xml", str(path)]
         kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{path.stem}.json"}
         began = time.monotonic()
         code = subprocess.run(command, cwd=ROOT, env=kept).returncode
         took[path.stem] = round(time.monotonic() - began, 1)
+        if code not in (0, 1, NONE):
+            ended[path.stem] = f"ended with code {code}"
         return 0 if code == NONE else abs(code)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +68,7 @@ def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
         }
         reasons = not_passed(suites)
     counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
-    counts["not passed"] = reasons
+    counts["not passed"] = reasons | ended
     return code, counts, {k: v for k, v in ratios.items() if k == "cuda"}
 
 
