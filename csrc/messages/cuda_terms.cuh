@@ -52,25 +52,24 @@ static __device__ __forceinline__ int64_t offset_of(const side &s, const int32_t
     return sum * int64_t(sizeof(T));
 }
 
-template <class A> static __device__ __forceinline__ A combine(int op, A a, A b)
+/* lhs op rhs of N numbers; all lanes take one branch, and a difference is a sum of signed numbers. */
+template <class A, int N, int N_RHS>
+static __device__ __forceinline__ void combine(int op, const A *lhs, const A *rhs, A *to)
 {
-    switch (op) {
-    case FMM_COMBINE_COPY:
-        return a;
-    case FMM_COMBINE_ADD:
-        return a + b;
-    case FMM_COMBINE_SUB:
-        return a - b;
-    case FMM_COMBINE_MUL:
-        return a * b;
-    case FMM_COMBINE_ONE:
-        return A(1);
-    case SUB_FROM:
-        return b - a;
-    case DIV_INTO:
-        return b / a;
-    default:
-        return a / b;
+    const A sign_lhs = A(op == SUB_FROM ? -1 : 1), sign_rhs = A(op == FMM_COMBINE_SUB ? -1 : 1);
+    const bool into = op == DIV_INTO;
+    if (op == FMM_COMBINE_MUL) {
+#pragma unroll
+        for (int v = 0; v < N; v++) to[v] = lhs[v] * rhs[v % N_RHS];
+    } else if (op == FMM_COMBINE_DIV || into) {
+#pragma unroll
+        for (int v = 0; v < N; v++) {
+            const A other = rhs[v % N_RHS];
+            to[v] = (into ? other : lhs[v]) / (into ? lhs[v] : other);
+        }
+    } else {
+#pragma unroll
+        for (int v = 0; v < N; v++) to[v] = sign_lhs * lhs[v] + sign_rhs * rhs[v % N_RHS];
     }
 }
 
@@ -86,9 +85,11 @@ template <class T, int VEC, int VEC_RHS, int N> struct operands {
     {
         lhs = load_if<T, VEC>(there && (N < SIDES || at(LHS)), at(LHS));
         if (N > 1) rhs = load_if<T, VEC_RHS>(there && (N < SIDES || at(RHS)), at(RHS));
+        if constexpr (N == SIDES) {
 #pragma unroll
-        for (int k = MASK_LHS; k < N; k++)
-            mask[k - MASK_LHS] = load_if<T, 1>(there && at(k), at(k));
+            for (int k = 0; k < 3; k++)
+                mask[k] = load_if<T, 1>(there && at(MASK_LHS + k), at(MASK_LHS + k));
+        }
     }
     /* The messages; false where the mask does not take them. */
     __device__ __forceinline__ bool terms(int op, int mask_op, A *to) const
@@ -96,13 +97,21 @@ template <class T, int VEC, int VEC_RHS, int N> struct operands {
         A a[VEC], b[VEC_RHS];
         unpack<T, VEC>(lhs, a);
         if (N > 1) unpack<T, VEC_RHS>(rhs, b);
+        const bool pair = N > 1 && op != FMM_COMBINE_COPY && op != FMM_COMBINE_ONE;
+        if (pair) {
+            combine<A, VEC, VEC_RHS>(op, a, b, to);
+        } else {
 #pragma unroll
-        for (int v = 0; v < VEC; v++)
-            to[v] = N > 1 ? combine(op, a[v], b[VEC_RHS == 1 ? 0 : v]) : a[v];
-        if (N < SIDES) return true;
-        A side_of[3];
-#pragma unroll
-        for (int k = 0; k < 3; k++) unpack<T, 1>(mask[k], side_of + k);
-        return widen(narrow<T>(combine(mask_op, side_of[0], side_of[1]))) == side_of[2];
+            for (int v = 0; v < VEC; v++) to[v] = op == FMM_COMBINE_ONE ? A(1) : a[v];
+        }
+        if constexpr (N == SIDES) {
+            A y, made[2];
+            unpack<T, 1>(mask[0], made);
+            unpack<T, 1>(mask[1], made + 1);
+            unpack<T, 1>(mask[2], &y);
+            if (mask_op != FMM_COMBINE_COPY) combine<A, 1, 1>(mask_op, made, made + 1, made);
+            return widen(narrow<T>(made[0])) == y;
+        }
+        return true;
     }
 };
