@@ -79,9 +79,8 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 #pragma unroll
             for (int f = 0; f < FLY; f++) {
                 w[f] = told(mine, (c + f) * SPLIT + slot, WARP);
-                given[f].load_from(inside && w[f].col >= 0 && w[f].edge >= 0, [&](int k) {
-                    return element_at<T>(s.of[k], from[k], w[f]);
-                });
+                given[f].load_from(inside && w[f].col >= 0 && w[f].edge >= 0,
+                                   [&](int k) { return element_at<T>(s.of[k], from[k], w[f]); });
             }
 #pragma unroll
             for (int f = 0; f < FLY; f++) {

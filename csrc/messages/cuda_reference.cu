@@ -1,5 +1,5 @@
-/* The plain form of messages, which says what they mean, for any shape, stride and type. There is no
- * plan, no workspace and no shuffle.
+/* The plain form of messages, which says what they mean, for any shape, stride and type. There is
+ * no plan, no workspace and no shuffle.
  *
  *     thread k        owns out[n, c]; n is a row, or an edge whose entry p it finds by counting
  *     to rows         entries p, p + 1, ...    in the order of storage, those of row n
@@ -148,8 +148,7 @@ extern "C" fmm_status fmm_messages_reference_cuda(const fmm_exec *exec, const fm
     for_dtype(fmm_messages_first(m)->dtype, [&](auto of) {
         typedef decltype(of) T;
         if (m->op == FMM_COMBINE_ONE)
-            messages_reference<T, typename sum_of<T>::type>
-                <<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+            messages_reference<T, typename sum_of<T>::type><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
         else
             messages_reference<T, T><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
     });

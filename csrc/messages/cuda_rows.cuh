@@ -13,11 +13,10 @@
  * The steps of a chunk of CHUNK entries:
  *   fetch    Each lane asks for the column and the edge of its entries, a chunk ahead.
  *   arrive   It checks them, which waits for them.
- *   gather   Entry by entry, the lanes learn both by a shuffle and load their packs of the operands,
- *            FLY entries at a time.
- *   add      They make the messages and add them, or take the larger.
- * Whole rows go straight to out, the sums of a piece to its slot, and SpMM's join adds up the slots
- * of each long row (spmm/cuda_join.cuh).
+ *   gather   Entry by entry, the lanes learn both by a shuffle and load their packs of the
+ * operands, FLY entries at a time. add      They make the messages and add them, or take the
+ * larger. Whole rows go straight to out, the sums of a piece to its slot, and SpMM's join adds up
+ * the slots of each long row (spmm/cuda_join.cuh).
  *
  * Every sum has one owner and an order that depends on the matrix alone: the same bits every time.
  * No accumulator adds more than 512 terms, here or in the join. */
@@ -60,7 +59,7 @@ static __global__ void __launch_bounds__(BLOCK, 3)
             out += row * s.out_row + column;
             if (whole)
                 hand_over<typename std::remove_pointer<decltype(out)>::type, VEC>(t, r, sums, out,
-                                                                                 slot_at, finish);
+                                                                                  slot_at, finish);
             else
                 store<typename std::remove_pointer<decltype(out)>::type, VEC>(out, sums);
         };

@@ -3,9 +3,9 @@
  *     feature k of an entry      axes   k0 | k1 | k2 | k3        k in the order of storage
  *     an operand that has k1, k3              x         x        step 0 along the others
  *
- * A lane owns a feature, or a pack of neighbours along the last axis, for many entries. So where its
- * feature lies in a row of an operand is found once; to an entry belongs a row alone. That is the
- * row i, the column j or the edge e of the entry, whichever the operand belongs to. */
+ * A lane owns a feature, or a pack of neighbours along the last axis, for many entries. So where
+ * its feature lies in a row of an operand is found once; to an entry belongs a row alone. That is
+ * the row i, the column j or the edge e of the entry, whichever the operand belongs to. */
 #pragma once
 
 #include "../spmm/cuda_join.cuh"
@@ -52,7 +52,8 @@ static __device__ __forceinline__ int64_t offset_of(const side &s, const int32_t
     return sum * int64_t(sizeof(T));
 }
 
-/* lhs op rhs of N numbers; all lanes take one branch, and a difference is a sum of signed numbers. */
+/* lhs op rhs of N numbers; all lanes take one branch, and a difference is a sum of signed numbers.
+ */
 template <class A, int N, int N_RHS>
 static __device__ __forceinline__ void combine(int op, const A *lhs, const A *rhs, A *to)
 {
