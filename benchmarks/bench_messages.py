@@ -1,4 +1,4 @@
-"""Messages reduced to nodes: ``gspmm`` beside torch's index_add and scatter_reduce, and segment_reduce for sorted edges.
+"""Messages reduced to nodes: ``gspmm`` beside torch's index_add and scatter_reduce, and segment_reduce on sorted edges.
 
 Edges stand in the order of rows, or in a random order. e has as many features as x. What peers gather for ``mul`` is a
 part of their time, as nothing reduces it on the way. The wall copies as many bytes as a message reads and writes: each

@@ -56,6 +56,8 @@ static __device__ __forceinline__ const T *element_at(const side &s, const char 
     return reinterpret_cast<const T *>(from ? row_at(from, uint32_t(row), s.row) : NULL);
 }
 
+/* Tile by tile of the features; where each operand has its pack is found once a tile. Of the 32
+ * entries SPLIT are taken at once, and FLY such steps are in flight. */
 template <class T, int VEC, int COLS, int N, int VEC_RHS>
 static __global__ void __launch_bounds__(BLOCK, 4)
     messages_kept(const __grid_constant__ messages_args<T> s)
@@ -95,6 +97,9 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     }
 }
 
+/* For each feature that out has, terms EACH * lanes at a time: their places in the operands serve
+ * all entries of the warp, which follow inside. The sums of a round lie in all lanes of a group;
+ * the one whose entry it is keeps it, and begins a new part after 512 of them. */
 template <class T, int N>
 static __global__ void __launch_bounds__(BLOCK, 3)
     messages_summed(const __grid_constant__ messages_args<T> s)

@@ -1,7 +1,7 @@
 /* The plain form of messages, which says what they mean, for any shape, stride and type. There is
  * no plan, no workspace and no shuffle.
  *
- *     thread k        owns out[n, c]; n is a row, or an edge whose entry p it finds by counting
+ *     thread k        owns out[n, c]; n is a row, or an entry
  *     to rows         entries p, p + 1, ...    in the order of storage, those of row n
  *     to entries      terms 0, 1, ...          the features that out lacks
  *
@@ -10,7 +10,8 @@
 #include "../cuda/reference.cuh"
 #include "cuda.h"
 
-/* Where a term stands: nodes by fmm_at, and the place in the axes. */
+/* Where a term stands: nodes, that is row, column and edge, by fmm_at, and the place in the axes.
+ */
 struct term_place {
     int64_t node[3], at[FMM_AXES];
 };
@@ -73,6 +74,8 @@ static __device__ void add_place(const int64_t *sizes, int64_t k, int64_t *at)
     for (int d = FMM_AXES - 1; d >= 0; k /= sizes[d--]) at[d] += k % sizes[d];
 }
 
+/* To entries, thread k takes entry n of the matrix's order and writes its edge's place. Out is T,
+ * or the type of sums for counts. */
 template <class T, class Out>
 static __global__ void __launch_bounds__(BLOCK)
     messages_reference(const __grid_constant__ plain_args s)

@@ -26,6 +26,8 @@
 
 #include <type_traits>
 
+/* A group has eight lanes or more, so that a chunk of a short row's indices is one access. Where it
+ * takes many entries at once it fetches EACH of them a lane, so that FLY loads are in flight. */
 template <class T_, int VEC_, int COLS_> struct rows_shape {
     typedef T_ T;
     typedef typename sum_of<T>::type A;
@@ -108,6 +110,8 @@ static __global__ void __launch_bounds__(BLOCK, 3)
         }
     };
 
+    /* FLY steps of a chunk, from step c on. An entry that is not there loads a line of zeros, and
+     * what it gives is left out: 0 / 0 would not be 0. */
     A sum[VEC];
     auto gather_and_add = [&](int c) __attribute__((always_inline))
     {
@@ -167,7 +171,7 @@ static __global__ void __launch_bounds__(BLOCK, 3)
         }
         if (ADDS && longest > CHAIN) aside.take(sum);
 #pragma unroll
-        for (int d = COLS; d < LANES; d *= 2)
+        for (int d = COLS; d < LANES; d *= 2) /* the lanes of a feature meet */
 #pragma unroll
             for (int v = 0; v < VEC; v++)
                 sum[v] = Reduce::join(sum[v], __shfl_xor_sync(ALL, sum[v], d));

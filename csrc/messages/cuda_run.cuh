@@ -67,6 +67,8 @@ template <class T> static int packs_of(const fmm_edge_message *m, messages_args<
     return V;
 }
 
+/* One launch where messages stay with their entries, and the join behind it where a row may be
+ * long. Counts are summed and joined in the type of sums, whatever the operands' is. */
 template <class T, int VEC, int COLS, int N, int VEC_RHS>
 static void launch(const fmm_exec *exec, messages_args<T> s, bool kept)
 {
@@ -120,6 +122,7 @@ template <class T> static void sum_features(const fmm_exec *exec, messages_args<
     kernel<<<blocks_for(s.a.nnz), BLOCK, 0, stream_of(exec)>>>(s);
 }
 
+/* The plan is made or taken where sums go over rows; kernels of entries need none. */
 template <class T> static fmm_status messages_run(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_edge_message *m = fmm_messages_of(call);

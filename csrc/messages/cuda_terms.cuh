@@ -38,7 +38,8 @@ template <class T> struct messages_args : join_args<T> {
     bool rows, cols;        /* whether an operand belongs to them */
 };
 
-/* Where feature k of the axes `axis` lies in a row of an operand, in bytes. */
+/* Features are numbered with the last axis fastest, as they are stored. Where feature k of the axes
+ * `axis` lies in a row of an operand, in bytes. */
 template <class T>
 static __device__ __forceinline__ int64_t offset_of(const side &s, const int32_t *axis, int32_t k)
 {
@@ -52,7 +53,9 @@ static __device__ __forceinline__ int64_t offset_of(const side &s, const int32_t
     return sum * int64_t(sizeof(T));
 }
 
-/* lhs op rhs of N numbers; all lanes take one branch, and a difference is a sum of signed numbers.
+/* lhs op rhs of N numbers, each of which is rounded once, as on the CPU: an extreme is recognised
+ * again by its value, so every kernel has to get the same. All lanes take one branch, and a
+ * difference is a sum of signed numbers.
  */
 template <class A, int N, int N_RHS>
 static __device__ __forceinline__ void combine(int op, const A *lhs, const A *rhs, A *to)
