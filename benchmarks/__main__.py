@@ -27,6 +27,7 @@ from benchmarks import (
     bench_gat_layer,
     bench_host,
     bench_layers,
+    bench_messages,
     bench_sddmm,
     bench_spgemm,
     bench_spmm,
@@ -60,6 +61,10 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "forms": (bench_forms.jobs, {"cpu": ["musae_github"], "cuda": ["ogbl_ddi_train", *TWINS]}),
     "spmv": (bench_spmv.jobs, {"cpu": [*REAL_SMALL, "usa_road_ny", "arxiv-size"], "cuda": ["cora", *REAL]}),
+    "messages": (
+        bench_messages.jobs,
+        {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", "ogbl_ddi_train", "arxiv-size"]},
+    ),
     "spgemm": (
         bench_spgemm.jobs,
         {"cpu": ["cora", "amazon_photo", "coauthor_cs", "ppi_n2v", "delaunay_n15", "usa_road_ny"], "cuda": []},

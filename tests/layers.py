@@ -20,6 +20,7 @@ MAY = {
     "matrix": {"core", "cuda", "torch"},
     "cuda": {"core", "matrix"},
     "fused": BASE | {"spmm", "sddmm"},  # it is both in one pass
+    "messages": BASE | {"spmm"},  # whose join adds up the slots of long rows
     "lessons": BASE | {"fused"},
 }
 

@@ -46,8 +46,7 @@ def gspmm(
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices, a missing operand.
         ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, reduction or
-            algorithm; operands on CUDA, which has no algorithm for messages, but for copy_lhs, for mul where e has one
-            number for each edge or head, and for the sum of one number for each edge: ``spmm``'s and ``spmv``'s.
+            algorithm.
 
     Gradient: reaches x and e, of any order. Entries that share a maximum or minimum share its gradient evenly.
 
@@ -112,8 +111,7 @@ def gsddmm(
 
     Raises:
         TypeError: wrong types, integer operands, operands of several dtypes or devices, a missing operand.
-        ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, target or algorithm;
-            operands on CUDA, which has no algorithm for messages, but for dot of u and v of one shape: ``sddmm``'s.
+        ValueError: shapes that do not fit, a malformed matrix or one with values, an unknown op, target or algorithm.
 
     Gradient: reaches lhs and rhs, of any order.
 

@@ -21,7 +21,7 @@ from fusedmm.edge.parse import parse
 OPERATORS = sorted(
     {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith("fusedmm::")}
 )
-CPU_ALONE = {"_fused_mirrored", "_messages", "_row_softmax", "_row_softmax_back", "_spgemm_colours"}
+CPU_ALONE = {"_fused_mirrored", "_row_softmax", "_row_softmax_back", "_spgemm_colours"}
 ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": CPU_ALONE}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
 OPAQUE = ("plan", "program", "lines")
@@ -85,9 +85,9 @@ def exercise(device: str) -> None:
             sum(t.sum() for t in out).backward()
     graph = fusedmm.CSR.from_edge_index(edges, val[:, 0], size=NODES)
     fusedmm.spgemm(graph, graph.t()).val.square().sum().backward()
-    if device == "cpu":  # CUDA has no messages yet, and none of its algorithms needs colours
-        fusedmm.gspmm(pattern, "mul", "max", q, val[..., None]).sum().backward()
-        fusedmm.gspmm(pattern, "div", "max", q, val[..., None]).square().sum().backward()
+    fusedmm.gspmm(pattern, "mul", "max", q, val[..., None]).sum().backward()
+    fusedmm.gspmm(pattern, "div", "max", q, val[..., None]).square().sum().backward()
+    if device == "cpu":  # none of CUDA's algorithms needs colours
         fusedmm.spgemm_plan(graph, graph, algorithm="kkmcr")(graph.val, graph.val)
     torch.autograd.grad(fusedmm.edge_softmax(pattern, val).square().sum(), val)
     flat = pattern.with_values(val[:, 0].detach())

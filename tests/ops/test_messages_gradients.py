@@ -1,0 +1,139 @@
+"""Gradients of messages, to any order, under torch.func and torch.compile."""
+
+import itertools
+
+import pytest
+import torch
+from support.edge_messages import COLS, COMBINE, NNZ, ROWS, combined, graph, names, operand, reduced
+from torch.autograd import gradcheck, gradgradcheck
+
+from fusedmm import gsddmm, gspmm, messages
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    "shapes", [((), ()), ((3,), (1,)), ((2, 1), (2, 3)), ((2, 1), (1, 3)), ((2, 3), (3,))], ids=str
+)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("op", [*COMBINE, "copy_rhs"])
+def test_gradients_of_gspmm(op, reduce, shapes, device):
+    _, _, adj = graph(2, 14, device)
+    x, e = (operand(n, s, device=device).requires_grad_() for n, s in zip((COLS, 14), shapes, strict=True))
+
+    def call(x, e):
+        return gspmm(adj, op, reduce, x if op != "copy_rhs" else None, e)
+
+    assert gradcheck(call, (x, e), fast_mode=True)
+    assert gradgradcheck(call, (x, e), fast_mode=True)
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 1), (2, 3)), ((3, 2, 1), (2, 3))], ids=str)
+@pytest.mark.parametrize("targets", ["uv", "vu", "ue", "ev", "ee", "uu"])
+@pytest.mark.parametrize("op", [*COMBINE, "dot", "copy_lhs"])
+def test_gradients_of_gsddmm(op, targets, shapes, device):
+    _, _, adj = graph(3, 14, device)
+    sizes = {"u": COLS, "v": ROWS, "e": 14}
+    lhs, rhs = (operand(sizes[t], s, device=device).requires_grad_() for t, s in zip(targets, shapes, strict=True))
+
+    def call(lhs, rhs):
+        return gsddmm(adj, op, lhs, rhs if op != "copy_lhs" else None, *targets)
+
+    assert gradcheck(call, (lhs, rhs), fast_mode=True)
+    assert gradgradcheck(call, (lhs, rhs), fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize("op", [*COMBINE, "copy_rhs"])
+def test_ties_share_gradients_evenly(op, reduce, dtype, device):
+    row, col, adj = graph(4, device=device)
+    g = torch.Generator().manual_seed(5)
+    x, e = (2.0 ** torch.randint(0, 2, (n, 3), generator=g).double() for n in (COLS, NNZ))
+    g = 2.0 ** torch.randint(0, 3, (ROWS, 3), generator=g).double()
+    leaves = [t.to(device, dtype, copy=True).requires_grad_() for t in (x, e)]
+    gspmm(adj, op, reduce, *leaves).backward(g.to(device, dtype))
+    exact = [t.clone().requires_grad_() for t in (x, e)]
+    reduced(row, combined(op, exact[0][col], exact[1]), reduce).backward(g)
+    for t, want in zip(leaves, exact, strict=True):
+        if want.grad is None:
+            assert t.grad is None
+        else:
+            rounding = 0 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps
+            torch.testing.assert_close(t.grad.double().cpu(), want.grad, rtol=rounding, atol=rounding or 1e-14)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_gradients_of_sixteen_bits(reduce, device):
+    row, col, adj = graph(6, device=device)
+    x, e, g = operand(COLS, (4, 1)), operand(NNZ, (4, 5)), operand(ROWS, (4, 5))
+    exact = [t.half().double().requires_grad_() for t in (x, e)]
+    reduced(row, combined("div", exact[0][col], exact[1]), reduce).backward(g.half().double())
+    leaves = [t.half().to(device).requires_grad_() for t in (x, e)]
+    gspmm(adj, "div", reduce, *leaves).backward(g.half().to(device))
+    for t, want in zip(leaves, exact, strict=True):
+        assert t.grad.dtype == torch.float16
+        torch.testing.assert_close(t.grad.double().cpu(), want.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_backward_needs_no_results_of_sums(device):
+    """A result may be written to in place, and operands of sums too, since no gradient reads them."""
+    _, _, adj = graph(12, device=device)
+    leaf, e = (operand(n, (3,), device=device).requires_grad_() for n in (COLS, NNZ))
+    x = leaf * 1
+    y = gspmm(adj, "add", "sum", x, e)
+    x.zero_()
+    y.relu_()
+    y.sum().backward()
+    assert leaf.grad.shape == (COLS, 3)
+
+
+def test_transforms_of_torch_func(device):
+    row, col, adj = graph(13, 14, device)
+    row, col = row.to(device), col.to(device)
+    x, e = operand(COLS, (2, 3), device=device), operand(14, (2, 1), device=device)
+    batch = torch.stack([x, 2 * x, -x])
+    for op, reduce in itertools.product(("mul", "div", "sub"), ("sum", "mean", "max")):
+        call = torch.func.vmap(lambda x, op=op, reduce=reduce: gspmm(adj, op, reduce, x, e.expand(14, 2, 3)))
+        want = torch.stack([reduced(row, combined(op, b[col], e), reduce) for b in batch])
+        torch.testing.assert_close(call(batch), want)
+        tangents = operand(COLS, (2, 3), seed=1, device=device), operand(14, (2, 1), seed=1, device=device)
+        ours = torch.func.jvp(lambda x, e, o=op, r=reduce: gspmm(adj, o, r, x, e), (x, e), tangents)
+        theirs = torch.func.jvp(lambda x, e, o=op, r=reduce: reduced(row, combined(o, x[col], e), r), (x, e), tangents)
+        torch.testing.assert_close(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("op, reduce", [("add", "sum"), ("mul", "mean"), ("div", "max"), ("copy_rhs", "min")])
+def test_compiled_code_gives_the_same(op, reduce, device):
+    _, _, adj = graph(14, device=device)
+    adj.cache_transpose()
+
+    def step(x, e):
+        edges = gsddmm(adj, "mul", x, e, "u", "e").sum() + messages.scatter_add(adj, e[:, 0, 0]).square().sum()
+        return gspmm(adj, op, reduce, x, e).square().sum() + edges
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    leaves = tuple(operand(n, s, device=device).requires_grad_() for n, s in ((COLS, (2, 1)), (NNZ, (2, 3))))
+    plain, other = step(*leaves), compiled(*leaves)
+    torch.testing.assert_close(other, plain)
+    for a, b in zip(torch.autograd.grad(plain, leaves), torch.autograd.grad(other, leaves), strict=True):
+        torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize("op", ["mul", "copy_rhs", "copy_lhs"])
+def test_what_other_operators_compute_has_the_same_gradients(op, shape, device):
+    """auto hands these to spmv and spmm; the algorithms of messages compute them as well."""
+    _, _, adj = graph(17, device=device)
+    features = (*shape[:-1], 1) if shape else ()
+    given = operand(COLS, shape, device=device), operand(NNZ, features, device=device)
+    for reduce in ("sum", "mean", "max"):
+        found = []
+        for algorithm in names(device):
+            leaves = [t.clone().requires_grad_() for t in given]
+            y = gspmm(adj, op, reduce, *leaves, algorithm=algorithm)
+            grads = torch.autograd.grad(y.square().sum(), leaves, allow_unused=True)
+            found.append((y, *(t for t in grads if t is not None)))
+        for other in found[1:]:
+            for one, two in zip(found[0], other, strict=True):
+                torch.testing.assert_close(one, two)
