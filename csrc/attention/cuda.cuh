@@ -129,8 +129,7 @@ static __device__ __forceinline__ double most(double a, double b) { return fmax(
 template <class T, int N> static __device__ __forceinline__ void settle(typename sum_of<T>::type *v)
 {
     if constexpr (sizeof(T) == 2)
-#pragma unroll
-        for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i]));
+        UNROLLED(i, N) asm volatile("" : "+f"(v[i]));
 }
 
 /* The lse to subtract from logits. A row whose logits are all -infinity has lse -infinity, from

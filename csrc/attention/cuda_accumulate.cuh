@@ -26,14 +26,10 @@ template <class K> struct row_sums {
     __device__ __forceinline__ void start(void)
     {
         pos_w = A(0), high = -A(INFINITY), sum = A(0);
-#pragma unroll
-        for (int i = 0; i < K::PS; i++)
-#pragma unroll
-            for (int c = 0; c < K::VS; c++) s[i][c] = turned[i][c] = A(0);
-#pragma unroll
-        for (int i = 0; i < K::PER; i++)
-#pragma unroll
-            for (int c = 0; c < K::VEC; c++) v[i][c] = pos[i][c] = A(0);
+        UNROLLED(i, K::PS)
+            UNROLLED(c, K::VS) s[i][c] = turned[i][c] = A(0);
+        UNROLLED(i, K::PER)
+            UNROLLED(c, K::VEC) v[i][c] = pos[i][c] = A(0);
     }
 };
 
@@ -78,8 +74,7 @@ STEP void accumulate_forward(const batch<K> &b, scored<K> &scores, row_sums<K> *
     constexpr int VEC = K::VEC;
     /* The largest logit so far, with the batch. */
     A higher = r->high;
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) {
+    UNROLLED(f, K::FLY) {
         if (b.j[f] & ABSENT) scores.logit[f] = -A(INFINITY);
         higher = most(higher, scores.logit[f]);
     }
@@ -88,15 +83,12 @@ STEP void accumulate_forward(const batch<K> &b, scored<K> &scores, row_sums<K> *
     r->high = higher;
     r->sum = product(r->sum, shrink);
     if (K::POS) r->pos_w = product(r->pos_w, shrink);
-#pragma unroll
-    for (int i = 0; i < K::PER; i++)
-#pragma unroll
-        for (int v = 0; v < VEC; v++) {
+    UNROLLED(i, K::PER)
+        UNROLLED(v, VEC) {
             r->v[i][v] *= shrink;
             if (K::POS) r->pos[i][v] *= shrink;
         }
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) {
+    UNROLLED(f, K::FLY) {
         /* The denominator counts w, since dropout and the edges' weights act on the softmax's
          * result; the values count `use`. */
         const A w = exp_of(scores.logit[f] - zero), use = K::EDGES ? w * b.by[f] : w;
@@ -104,16 +96,13 @@ STEP void accumulate_forward(const batch<K> &b, scored<K> &scores, row_sums<K> *
         const A use_pos = K::POS && scores.above[f] ? use : A(0);
         const bool counts = K::POS || !(b.j[f] & ABSENT);
         if (K::POS && scores.above[f]) r->pos_w += w;
-#pragma unroll
-        for (int i = 0; i < K::PER; i++) {
+        UNROLLED(i, K::PER) {
             A wide[VEC];
             unpack<T, VEC>(b.far_v[f][i], wide);
             settle<T, VEC>(wide);
-#pragma unroll
-            for (int v = 0; v < VEC; v++)
+            UNROLLED(v, VEC)
                 if (counts) r->v[i][v] = fma(use, wide[v], r->v[i][v]);
-#pragma unroll
-            for (int v = 0; v < VEC; v++)
+            UNROLLED(v, VEC)
                 if (K::POS) r->pos[i][v] = fma(use_pos, wide[v], r->pos[i][v]);
         }
     }
@@ -127,9 +116,7 @@ STEP void subtract_lse(const attend_lane<K> &me, const walk_args<K> &s, int64_t 
     typedef typename K::A A;
     /* lse_rest is asked about once a batch: a branch for each entry would wait for each load. */
     bool large = false;
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++)
-        large |= fabs(b.lse[f]) > A(LARGE_LSE), scores.logit[f] -= b.lse[f];
+    UNROLLED(f, K::FLY) large |= fabs(b.lse[f]) > A(LARGE_LSE), scores.logit[f] -= b.lse[f];
     if (large && s.lse_rest.data)
         for (int f = 0; f < K::FLY; f++) {
             const int64_t of_row = K::WALK == COLS ? int64_t(b.j[f] & ~ABSENT) : row;
@@ -161,8 +148,7 @@ STEP void accumulate_back(const attend_lane<K> &me, const walk_args<K> &s, int64
     typedef typename K::A A;
     A met = A(0), level = A(0); /* LATE: the batch's sums of dot, and of delta */
     if (!K::PAIR) subtract_lse(me, s, row, b, scores);
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) {
+    UNROLLED(f, K::FLY) {
         const A w = b.j[f] & ABSENT ? A(0)
                                     : exp_of(K::PAIR ? scores.logit[f] - b.lse[f] - b.rest[f]
                                                      : scores.logit[f]);
@@ -179,12 +165,10 @@ STEP void accumulate_back(const attend_lane<K> &me, const walk_args<K> &s, int64
         } else if constexpr (K::SCALAR) {
             r->s[0][0] += gain_s;
         } else {
-#pragma unroll
-            for (int i = 0; i < K::PS; i++) {
+            UNROLLED(i, K::PS) {
                 A wide[K::VS];
                 if (K::SCORE == FMM_DOT) unpack<T, K::VS>(b.far_s[f][i], wide);
-#pragma unroll
-                for (int v = 0; v < K::VS; v++) {
+                UNROLLED(v, K::VS) {
                     const A by_v = K::SCORE == FMM_DOT ? wide[v] : scores.tilt[f][i][v];
                     r->s[i][v] = fma(slant, by_v, r->s[i][v]);
                     if (K::COLLECT)
@@ -194,12 +178,10 @@ STEP void accumulate_back(const attend_lane<K> &me, const walk_args<K> &s, int64
         }
         /* The side of the values: gv is the sum of u gout. */
         if (K::WALK == COLS) {
-#pragma unroll
-            for (int i = 0; i < K::PER; i++) {
+            UNROLLED(i, K::PER) {
                 A wide[K::VEC];
                 unpack<T, K::VEC>(b.far_v[f][i], wide);
-#pragma unroll
-                for (int v = 0; v < K::VEC; v++) r->v[i][v] = fma(use, wide[v], r->v[i][v]);
+                UNROLLED(v, K::VEC) r->v[i][v] = fma(use, wide[v], r->v[i][v]);
             }
         }
     }

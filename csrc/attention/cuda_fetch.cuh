@@ -40,8 +40,7 @@ static __device__ __forceinline__ uint32_t keep_mask(const attend_args<T> &s, ui
     const int32_t end = min(first_head + heads, s.heads);
     for (int32_t four = first_head / 4; four * 4 < end; four++) {
         const fmm_philox_block block = fmm_philox(seed, (uint64_t)edge, (uint32_t)four);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLLED(i, 4) {
             const int32_t bit = four * 4 + i - first_head;
             if (bit >= 0 && bit < heads && block.word[i] >= s.keep_limit) mask |= 1u << bit;
         }

@@ -22,8 +22,7 @@ write_sums(const attend_lane<K> &me, const walk_args<K> &s, const item_view &ite
 {
     typedef typename K::A A;
     constexpr int VEC = K::VEC;
-#pragma unroll
-    for (int i = 0; i < K::PER; i++) {
+    UNROLLED(i, K::PER) {
         if (!in[i]) continue;
         if (item.count == 0) {
             if (r == 0 && s.partial)
@@ -47,8 +46,7 @@ STEP void write_empty(const attend_lane<K> &me, const walk_args<K> &s, int64_t r
     typedef typename K::A A;
     constexpr int VEC = K::VEC;
     const A zeros[VEC] = {};
-#pragma unroll
-    for (int i = 0; i < K::PER; i++) {
+    UNROLLED(i, K::PER) {
         if (K::WALK != ROWS && s.to_v.data && me.in_v[i])
             store<T, VEC>(s.to_v.at(row, me.head, me.column[i]), zeros);
         if (K::POS && me.in_v[i]) keep<A, VEC>(s.to_pos.at(row, me.head, me.column[i]), zeros);
@@ -70,10 +68,8 @@ STEP void finish_softmax(const attend_lane<K> &me, const walk_args<K> &s, int64_
     /* Only a whole row knows its denominator; the join divides those that were cut. */
     if (whole) {
         const A share = share_of(sums->sum);
-#pragma unroll
-        for (int i = 0; i < K::PER; i++)
-#pragma unroll
-            for (int v = 0; v < K::VEC; v++) {
+        UNROLLED(i, K::PER)
+            UNROLLED(v, K::VEC) {
                 sums->v[i][v] = shared_out(sums->v[i][v], share);
                 if (POS) sums->pos[i][v] = shared_out(sums->pos[i][v], share);
             }
@@ -108,11 +104,8 @@ STEP void finish(const attend_lane<K> &me, const walk_args<K> &s, const item_vie
     } else if constexpr (K::BACK) {
         /* The factor that all entries of the row have in common. It is the same in all pieces of a
          * row, so it does not matter that the join adds up products. */
-#pragma unroll
-        for (int i = 0; i < K::PS; i++)
-#pragma unroll
-            for (int v = 0; v < K::VS; v++)
-                sums->s[i][v] *= K::SCORE == FMM_DOT ? s.scale : att[i][v];
+        UNROLLED(i, K::PS)
+            UNROLLED(v, K::VS) sums->s[i][v] *= K::SCORE == FMM_DOT ? s.scale : att[i][v];
         write_sums(me, s, item, r, row, sums->s, s.to_s, 0, me.in_s);
     }
 }
@@ -123,10 +116,8 @@ template <class K> using gatt_sums = typename K::A[K::PS * K::VS][K::THREADS];
 
 STEP void collect(const row_sums<K> &sums, gatt_sums<K> &collected)
 {
-#pragma unroll
-    for (int i = 0; i < K::PS; i++)
-#pragma unroll
-        for (int v = 0; v < K::VS; v++) collected[i * K::VS + v][threadIdx.x] += sums.turned[i][v];
+    UNROLLED(i, K::PS)
+        UNROLLED(v, K::VS) collected[i * K::VS + v][threadIdx.x] += sums.turned[i][v];
 }
 
 /* The first group adds up what the `in_block` groups of the block have, in their order. */
@@ -138,8 +129,7 @@ STEP void write_collected(const attend_lane<K> &me, const walk_args<K> &s,
     /* All groups have the same heads and columns, hence lane by lane the same sums to add. */
     __syncthreads();
     if (threadIdx.x >= me.group) return;
-#pragma unroll
-    for (int c = 0; c < K::PS * K::VS; c++) {
+    UNROLLED(c, K::PS * K::VS) {
         if (!me.in_s[c / K::VS]) continue;
         A total = A(0);
         for (int g = 0; g < in_block; g++) total += collected[c][(g << s.group_bits) + me.lane];

@@ -26,14 +26,12 @@ STEP void read_own(const attend_lane<K> &me, const walk_args<K> &s, int64_t row,
 {
     typedef typename K::T T;
     typedef typename K::A A;
-#pragma unroll
-    for (int i = 0; i < K::PS; i++) {
+    UNROLLED(i, K::PS) {
         to->s[i] = typename K::pack_s{};
         if (me.in_s[i])
             to->s[i] = load<T, K::VS>(s.own_s.at(row, me.head, K::SCALAR ? 0 : me.column[i]));
     }
-#pragma unroll
-    for (int i = 0; i < K::PER && K::BACK; i++) {
+    UNROLLED(i, K::BACK ? K::PER : 0) {
         to->v[i] = typename K::pack_v{};
         if (s.own_v.data && me.in_v[i])
             to->v[i] = load<T, K::VEC>(s.own_v.at(row, me.head, me.column[i]));
@@ -54,10 +52,8 @@ template <class K> struct own_numbers {
     __device__ __forceinline__ void take(const own_row<K> &from)
     {
         lse = delta = A(0);
-#pragma unroll
-        for (int i = 0; i < K::PS; i++) unpack<T, K::VS>(from.s[i], s[i]);
-#pragma unroll
-        for (int i = 0; i < K::PER; i++)
+        UNROLLED(i, K::PS) unpack<T, K::VS>(from.s[i], s[i]);
+        UNROLLED(i, K::PER)
             if (K::BACK) unpack<T, K::VEC>(from.v[i], v[i]);
         if (K::WALK == ROWS) lse = lse_of_weights(from.lse), delta = from.delta;
     }
@@ -81,8 +77,7 @@ STEP void deal(const attend_lane<K> &me, const walk_args<K> &s, const entry<K::E
                batch<K> *b)
 {
     typedef typename K::A A;
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) {
+    UNROLLED(f, K::FLY) {
         b->j[f] = __shfl_sync(ALL, near.column, me.base + c + f);
         /* What the call does not have counts as no bias, weight 1 and no dropout. */
         b->bias[f] = A(0), b->by[f] = b->drop[f] = A(1), b->edge[f] = 0;
@@ -117,10 +112,8 @@ STEP void read_edges(const attend_lane<K> &me, const own_side<const typename K::
                      const int64_t (&edge)[K::FLY], typename K::A (&to)[K::FLY])
 {
     typename K::T raw[K::FLY];
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) raw[f] = __ldg(from.at(edge[f], me.head, 0));
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) to[f] = widen(raw[f]);
+    UNROLLED(f, K::FLY) raw[f] = __ldg(from.at(edge[f], me.head, 0));
+    UNROLLED(f, K::FLY) to[f] = widen(raw[f]);
 }
 
 /* Starts all loads of the batch. */
@@ -130,13 +123,11 @@ STEP void gather(const attend_lane<K> &me, const walk_args<K> &s, const own_numb
     typedef typename K::T T;
     typedef typename K::A A;
     const uint32_t stats_row = planes_of(K::SCORE) * (uint32_t)s.heads * (uint32_t)sizeof(A);
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) {
+    UNROLLED(f, K::FLY) {
         /* An ABSENT entry reads some row inside the operand, which then counts for nothing. */
         const uint32_t at = b->j[f] & ~ABSENT;
         if (!K::LATE) {
-#pragma unroll
-            for (int i = 0; i < K::PS; i++)
+            UNROLLED(i, K::PS)
                 b->far_s[f][i] = load<T, K::VS>(
                     reinterpret_cast<const T *>(row_at(me.far_s, at, s.far_s.row) +
                                                 (K::SCALAR || K::PER == 1 ? 0 : me.offset_s[i])));
@@ -149,8 +140,7 @@ STEP void gather(const attend_lane<K> &me, const walk_args<K> &s, const own_numb
         } else {
             b->lse[f] = own.lse, b->delta[f] = own.delta;
         }
-#pragma unroll
-        for (int i = 0; i < K::PER; i++)
+        UNROLLED(i, K::PER)
             if constexpr (K::SAME)
                 b->far_v[f][i] = b->far_s[f][i];
             else
@@ -163,8 +153,7 @@ STEP void gather(const attend_lane<K> &me, const walk_args<K> &s, const own_numb
         if (s.weight.data) {
             A weight[K::FLY];
             read_edges(me, s.weight, b->edge, weight);
-#pragma unroll
-            for (int f = 0; f < K::FLY; f++) b->by[f] *= weight[f];
+            UNROLLED(f, K::FLY) b->by[f] *= weight[f];
         }
     }
 }

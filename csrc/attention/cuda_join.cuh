@@ -58,15 +58,13 @@ template <class A, int WALK, bool POS> struct quad {
     __device__ __forceinline__ void join(const quad &other)
     {
         if (WALK != FORWARD) {
-#pragma unroll
-            for (int i = 0; i < SUMS; i++) v[i] += other.v[i];
+            UNROLLED(i, SUMS) v[i] += other.v[i];
             return;
         }
         /* Both sides are brought to the larger `high`, then added. */
         const A higher = most(high, other.high), zero = bounded(higher);
         const A mine = exp_of(high - zero), theirs = exp_of(other.high - zero);
-#pragma unroll
-        for (int i = 0; i < SUMS; i++) v[i] = fma(v[i], mine, product(other.v[i], theirs));
+        UNROLLED(i, SUMS) v[i] = fma(v[i], mine, product(other.v[i], theirs));
         sum = fma(sum, mine, product(other.sum, theirs));
         high = higher;
     }

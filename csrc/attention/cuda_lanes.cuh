@@ -44,14 +44,12 @@ template <class K> struct attend_lane {
         first_head = blockIdx.y * group_heads;
         live = first_head + mine_of_heads < s.heads;
         head = live ? first_head + mine_of_heads : 0;
-#pragma unroll
-        for (int i = 0; i < K::PER; i++) {
+        UNROLLED(i, K::PER) {
             column[i] = (i * lanes + sub) * VEC;
             in_v[i] = live && (FULL || column[i] < s.feat_v);
             offset_v[i] = FULL || in_v[i] ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
         }
-#pragma unroll
-        for (int i = 0; i < K::PS; i++) {
+        UNROLLED(i, K::PS) {
             in_s[i] = live && (FULL || SCALAR || column[i] < s.feat);
             offset_s[i] = !SCALAR && (FULL || in_s[i]) ? i * lanes * VEC * (int32_t)sizeof(T) : 0;
         }

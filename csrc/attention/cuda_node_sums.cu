@@ -53,8 +53,7 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
         const T *a[N], *b[N], *att[N];
         const A *pos[N];
         A glse[N], pos_w[N], lse[N], rest[N], q[N];
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        UNROLLED(n, N) {
             const int64_t mine = begin + n * step + of_warp, t = min(mine, count - 1);
             i[n] = item_of(t, s.heads, s.per_head), h[n] = t - i[n] * s.heads;
             writes[n] = lane == 0 && mine < count;
@@ -75,15 +74,13 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
         /* k and q, or delta and what follows from it. */
         if constexpr (FORM == SCORES) {
             const dots<T, T, VEC, false, N> sum(a, b, att, s.feat, lane, lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
+            UNROLLED(n, N) {
                 if (writes[n]) *at<VEC>(s.score[0], i[n], h[n]) = narrow<T>(sum.with_b[n]);
                 if (writes[n]) *at<VEC>(s.score[1], i[n], h[n]) = narrow<T>(sum.with_c[n]);
             }
         } else {
             const dots<T, A, VEC, FORM == DELTA, N> sum(a, b, pos, s.feat, lane, lanes);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
+            UNROLLED(n, N) {
                 if (!writes[n]) continue;
                 /* The formulas of node_sums.c; a row without weights has no gradient. */
                 const A delta = sum.with_b[n] - glse[n];
@@ -112,16 +109,12 @@ static __device__ __forceinline__ void join(const A (*sums)[VEC], int lane_bits,
     __shared__ A meet[PLANES][BLOCK][VEC];
     const int turn = threadIdx.x >> lane_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
     __syncthreads(); /* an earlier join has read what it left here */
-#pragma unroll
-    for (int p = 0; p < PLANES; p++)
-#pragma unroll
-        for (int v = 0; v < VEC; v++) meet[p][threadIdx.x][v] = sums[p][v];
+    UNROLLED(p, PLANES)
+        UNROLLED(v, VEC) meet[p][threadIdx.x][v] = sums[p][v];
     __syncthreads();
-#pragma unroll
-    for (int v = 0; v < VEC; v++) total[v] = A(0);
+    UNROLLED(v, VEC) total[v] = A(0);
     for (int k = 0; turn < PLANES && k < BLOCK >> lane_bits; k++)
-#pragma unroll
-        for (int v = 0; v < VEC; v++) total[v] += meet[turn][(k << lane_bits) + lane][v];
+        UNROLLED(v, VEC) total[v] += meet[turn][(k << lane_bits) + lane][v];
 }
 
 /* Adds sums that another block of the same launch has left in memory. They are read past L1, which
@@ -133,8 +126,7 @@ template <class A, int N> static __device__ __forceinline__ void add_part(const 
     for (int i = 0; i < N; i += EACH) {
         A some[EACH];
         unpack<A, EACH>(__ldcg(reinterpret_cast<const PACK(A, EACH) *>(from + i)), some);
-#pragma unroll
-        for (int v = 0; v < EACH; v++) sums[i + v] += some[v];
+        UNROLLED(v, EACH) sums[i + v] += some[v];
     }
 }
 
@@ -166,8 +158,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     for (int64_t first = part * s.each + turn; first < end; first += AT_ONCE * turns) {
         items_of<T, VEC> of_x[AT_ONCE], of_gv[AT_ONCE], of_gout[AT_ONCE];
         A gk[AT_ONCE], gq[AT_ONCE];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) { /* past the end a thread reads the last node again */
+        UNROLLED(n, AT_ONCE) { /* past the end a thread reads the last node again */
             const int64_t i = min(first + n * turns, end - 1);
             of_x[n].fetch(at<VEC>(s.x, i, h) + c);
             of_gv[n].fetch(at<VEC>(s.value, i, h) + c);
@@ -175,15 +166,13 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
             gk[n] = widen(__ldg(at<VEC>(s.score[0], i, h)));
             gq[n] = widen(__ldg(at<VEC>(s.score[1], i, h)));
         }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
+        UNROLLED(n, AT_ONCE) {
             if (first + n * turns >= end) continue;
             A x[VEC], gv[VEC], gout[VEC];
             of_x[n].arrive(x);
             of_gv[n].arrive(gv);
             of_gout[n].arrive(gout);
-#pragma unroll
-            for (int v = 0; v < VEC; v++) {
+            UNROLLED(v, VEC) {
                 sums[0][v] += gk[n] * x[v], sums[1][v] += gq[n] * x[v], sums[2][v] += gout[v];
                 gv[v] += gk[n] * att_k[v] + gq[n] * att_q[v];
             }
@@ -203,24 +192,19 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
     __syncthreads();
     if (!last) return;
     __threadfence();
-#pragma unroll
-    for (int p = 0; p < PLANES; p++)
-#pragma unroll
-        for (int v = 0; v < VEC; v++) sums[p][v] = A(0);
+    UNROLLED(p, PLANES)
+        UNROLLED(v, VEC) sums[p][v] = A(0);
     /* The turns share the parts; no accumulator adds more than CHAIN of them. */
     for (int64_t from = turn; live && from < s.count; from += int64_t(turns) * CHAIN) {
         const int64_t until = min(s.count, from + int64_t(turns) * CHAIN);
         A some[PLANES][VEC] = {};
 #pragma unroll 4
         for (int64_t k = from; k < until; k += turns)
-#pragma unroll
-            for (int p = 0; p < PLANES; p++) /* for an absent plane the first is read, and unused */
+            UNROLLED(p, PLANES) /* for an absent plane the first is read, and unused */
                 add_part<A, VEC>(
                     at<VEC>(s.parts, k, (p < planes ? p : 0) * int64_t(s.heads) + h) + c, some[p]);
-#pragma unroll
-        for (int p = 0; p < PLANES; p++)
-#pragma unroll
-            for (int v = 0; v < VEC; v++) sums[p][v] += some[p][v];
+        UNROLLED(p, PLANES)
+            UNROLLED(v, VEC) sums[p][v] += some[p][v];
     }
     join<A, VEC>(sums, s.lane_bits, total);
     if (writes) store<T, VEC>(at<VEC>(s.total[turn], 0, h) + c, total);
@@ -240,8 +224,7 @@ static __global__ void __launch_bounds__(BLOCK) node_add(const __grid_constant__
         unpack<T, VEC>(*reinterpret_cast<const PACK(T, VEC) *>(at<VEC>(s.x, i, h) + c), sums);
         if (s.value.data) {
             unpack<T, VEC>(load<T, VEC>(at<VEC>(s.value, i, h) + c), add);
-#pragma unroll
-            for (int v = 0; v < VEC; v++) sums[v] += add[v];
+            UNROLLED(v, VEC) sums[v] += add[v];
         }
         store<T, VEC>(at<VEC>(s.out, i, h) + c, sums);
     }

@@ -91,20 +91,17 @@ template <class T, class U, int VEC, bool ONE, int N> struct dots {
     {
         items_of<T, VEC> px[N], py[N];
         items_of<U, VEC> pz[N];
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        UNROLLED(n, N) {
             px[n].fetch(a[n] + k);
             py[n].fetch(b[n] + k);
             if (!ONE) pz[n].fetch(c[n] + k);
         }
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        UNROLLED(n, N) {
             A x[VEC], y[VEC], z[VEC];
             px[n].arrive(x);
             py[n].arrive(y);
             if (!ONE) pz[n].arrive(z);
-#pragma unroll
-            for (int v = 0; v < VEC; v++) {
+            UNROLLED(v, VEC) {
                 if (there) sum_b[n] += x[v] * y[v];
                 if (!ONE && there) sum_c[n] += x[v] * z[v];
             }
@@ -114,20 +111,17 @@ template <class T, class U, int VEC, bool ONE, int N> struct dots {
                                     int64_t feat, int lane, int lanes)
     {
         const int64_t step = int64_t(lanes) * VEC, chain = step * (CHAIN / VEC);
-#pragma unroll
-        for (int n = 0; n < N; n++) with_b[n] = with_c[n] = 0;
+        UNROLLED(n, N) with_b[n] = with_c[n] = 0;
         const int64_t first = int64_t(lane) * VEC;
         if (feat > 0) add(a, b, c, first < feat ? first : 0, first < feat, with_b, with_c);
         for (int64_t from = first + step; from < feat; from += chain) {
             const int64_t end = min(feat, from + chain);
             A sum_b[N] = {}, sum_c[N] = {};
             for (int64_t k = from; k < end; k += step) add(a, b, c, k, true, sum_b, sum_c);
-#pragma unroll
-            for (int n = 0; n < N; n++) with_b[n] += sum_b[n], with_c[n] += sum_c[n];
+            UNROLLED(n, N) with_b[n] += sum_b[n], with_c[n] += sum_c[n];
         }
         for (int d = lanes / 2; d; d /= 2)
-#pragma unroll
-            for (int n = 0; n < N; n++) {
+            UNROLLED(n, N) {
                 with_b[n] += __shfl_xor_sync(ALL, with_b[n], d);
                 if (!ONE) with_c[n] += __shfl_xor_sync(ALL, with_c[n], d);
             }

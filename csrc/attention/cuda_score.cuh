@@ -31,13 +31,11 @@ STEP void score_columns(const attend_lane<K> &me, const walk_args<K> &s, const o
                         scored<K> *to)
 {
     typedef typename K::A A;
-#pragma unroll
-    for (int i = 0; i < K::PS; i++) {
+    UNROLLED(i, K::PS) {
         const A before = to->logit[f];
         A wide[K::VS];
         unpack<typename K::T, K::VS>(b.far_s[f][i], wide);
-#pragma unroll
-        for (int v = 0; v < K::VS; v++) {
+        UNROLLED(v, K::VS) {
             if (K::SCORE == FMM_DOT) {
                 to->logit[f] = fma(own.s[i][v], wide[v], to->logit[f]);
                 continue;
@@ -58,13 +56,11 @@ STEP void dot_columns(const attend_lane<K> &me, const own_numbers<K> &own, const
                       scored<K> *to)
 {
     typedef typename K::A A;
-#pragma unroll
-    for (int i = 0; i < K::PER; i++) {
+    UNROLLED(i, K::PER) {
         const A before = to->dot[f];
         A wide[K::VEC];
         unpack<typename K::T, K::VEC>(b.far_v[f][i], wide);
-#pragma unroll
-        for (int v = 0; v < K::VEC; v++) to->dot[f] = fma(own.v[i][v], wide[v], to->dot[f]);
+        UNROLLED(v, K::VEC) to->dot[f] = fma(own.v[i][v], wide[v], to->dot[f]);
         if (!K::FULL && !me.in_v[i]) to->dot[f] = before;
     }
 }
@@ -76,8 +72,7 @@ STEP void score(const attend_lane<K> &me, const walk_args<K> &s, const own_numbe
 {
     typedef typename K::A A;
     constexpr bool SCALAR = K::SCALAR;
-#pragma unroll
-    for (int f = 0; f < K::FLY; f++) {
+    UNROLLED(f, K::FLY) {
         to->logit[f] = to->dot[f] = A(0), to->gain[f] = A(1);
         if constexpr (SCALAR) {
             if (!K::LATE) unpack<typename K::T, 1>(b.far_s[f][0], &b.q[f]);
@@ -94,14 +89,12 @@ STEP void score(const attend_lane<K> &me, const walk_args<K> &s, const own_numbe
     if (!SCALAR || (K::BACK && !K::LATE))
 #pragma unroll
         for (int d = me.half_of_head(); d; d >>= 1)
-#pragma unroll
-            for (int f = 0; f < K::FLY; f++) {
+            UNROLLED(f, K::FLY) {
                 if (!SCALAR) to->logit[f] += __shfl_xor_sync(ALL, to->logit[f], d);
                 if (K::BACK) to->dot[f] += __shfl_xor_sync(ALL, to->dot[f], d);
             }
     if (!SCALAR)
-#pragma unroll
-        for (int f = 0; f < K::FLY; f++) {
+        UNROLLED(f, K::FLY) {
             if (K::SCORE == FMM_DOT) to->logit[f] = product(to->logit[f], s.scale);
             if (K::EDGES) to->logit[f] += b.bias[f];
         }

@@ -80,15 +80,13 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     A att[K::PS][K::VS];
     __shared__ A collected[COLLECT ? K::PS * K::VS : 1][K::THREADS];
     if (K::SCORE == FMM_GATV2)
-#pragma unroll
-        for (int i = 0; i < K::PS; i++) {
+        UNROLLED(i, K::PS) {
             typename K::pack_s packed = {};
             if (me.in_s[i]) packed = load<T, K::VS>(s.att.at(0, me.head, me.column[i]));
             unpack<T, K::VS>(packed, att[i]);
         }
     if (COLLECT)
-#pragma unroll
-        for (int c = 0; c < K::PS * K::VS; c++) collected[c][threadIdx.x] = A(0);
+        UNROLLED(c, K::PS * K::VS) collected[c][threadIdx.x] = A(0);
 
     const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t items = count_items(counts, s.shift);

@@ -36,8 +36,7 @@ static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
     __m256 folded[4];
-    FMM_UNROLL
-    for (int g = 0; g < 4; g++)
+    UNROLLED(g, 4)
         folded[g] = _mm256_add_ps(_mm512_castps512_ps256(v[g]), _mm512_extractf32x8_ps(v[g], 1));
     fmm_sum4_ps(folded[0], folded[1], folded[2], folded[3], out);
 }
@@ -79,8 +78,7 @@ static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 static inline void vf64_sum4(const vf64 *v, double *out)
 {
     __m256d folded[4];
-    FMM_UNROLL
-    for (int g = 0; g < 4; g++)
+    UNROLLED(g, 4)
         folded[g] = _mm256_add_pd(_mm512_castpd512_pd256(v[g]), _mm512_extractf64x4_pd(v[g], 1));
     fmm_sum4_pd(folded[0], folded[1], folded[2], folded[3], out);
 }

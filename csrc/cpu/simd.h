@@ -30,6 +30,7 @@
 #else
 #define FMM_UNROLL _Pragma("GCC unroll 16")
 #endif
+#define UNROLLED(k, n) FMM_UNROLL for (int k = 0; k < (n); k++)
 
 /* A vector of the numbers of a and then those of b, in one or two loads where a and b are. */
 #ifdef __has_builtin

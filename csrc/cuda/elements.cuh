@@ -23,6 +23,9 @@
 /* No accumulator adds more terms than this in a row; the error bound rests on it. */
 enum { CHAIN = 512 };
 
+/* A loop over registers, whose arrays become registers where it vanishes. */
+#define UNROLLED(k, n) _Pragma("unroll") for (int k = 0; k < (n); k++)
+
 /* ---- types ---- */
 
 template <class T> struct sum_of {
@@ -131,12 +134,10 @@ static __device__ __forceinline__ void unpack(PACK(T, N) packed, typename sum_of
 {
     if constexpr (sizeof(T) == 2 && N > 1) {
         const unsigned *const pairs = reinterpret_cast<const unsigned *>(&packed);
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) unpack2<T>(pairs[i], to + 2 * i);
+        UNROLLED(i, N / 2) unpack2<T>(pairs[i], to + 2 * i);
     } else {
         const T *const v = reinterpret_cast<const T *>(&packed);
-#pragma unroll
-        for (int i = 0; i < N; i++) to[i] = widen(v[i]);
+        UNROLLED(i, N) to[i] = widen(v[i]);
     }
 }
 
@@ -155,8 +156,7 @@ template <class T, int N>
 static __device__ __forceinline__ void store(T *to, const typename sum_of<T>::type *sums)
 {
     __align__(16) T v[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) v[i] = narrow<T>(sums[i]);
+    UNROLLED(i, N) v[i] = narrow<T>(sums[i]);
     __stcs(reinterpret_cast<PACK(T, N) *>(to), *reinterpret_cast<const PACK(T, N) *>(v));
 }
 
@@ -176,8 +176,7 @@ static __device__ __forceinline__ void fetch_kept(const A *from, int64_t some, A
 {
     enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
     if (some < N) {
-#pragma unroll
-        for (int i = 0; i < N; i++) sums[i] = i < some ? __ldcs(from + i) : A(0);
+        UNROLLED(i, N) sums[i] = i < some ? __ldcs(from + i) : A(0);
         return;
     }
 #pragma unroll

@@ -226,8 +226,7 @@ static __device__ __forceinline__ void hand_over(const task<LANES> &t, int r, A 
     if (t.item.count == 0 && r == 0) {
         keep<A, VEC>(slot(), sums);
     } else if (r < t.item.count) {
-#pragma unroll
-        for (int v = 0; v < VEC; v++) sums[v] = finish(sums[v]);
+        UNROLLED(v, VEC) sums[v] = finish(sums[v]);
         store<T, VEC>(to, sums);
     }
 }
@@ -242,8 +241,7 @@ template <class A, int N> struct sums_aside {
     __device__ __forceinline__ void put(A *from, bool first, A by = A(1))
     {
         A *const to = hidden();
-#pragma unroll
-        for (int i = 0; i < N; i++) {
+        UNROLLED(i, N) {
             to[i] = first ? from[i] : fma(to[i], by, from[i]);
             from[i] = A(0);
         }
@@ -251,8 +249,7 @@ template <class A, int N> struct sums_aside {
     __device__ __forceinline__ void take(A *to, A by = A(1))
     {
         const A *const from = hidden();
-#pragma unroll
-        for (int i = 0; i < N; i++) to[i] = fma(from[i], by, to[i]);
+        UNROLLED(i, N) to[i] = fma(from[i], by, to[i]);
     }
 };
 

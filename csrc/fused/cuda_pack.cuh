@@ -23,8 +23,7 @@ static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, c
 {
     const auto add = [&](auto term) __attribute__((always_inline))
     {
-#pragma unroll
-        for (int v = 0; v < VEC; v++) sum = term(own[v], there[v], sum);
+        UNROLLED(v, VEC) sum = term(own[v], there[v], sum);
         return sum;
     };
     switch (score) {
@@ -46,8 +45,7 @@ static __device__ __forceinline__ void pack_slopes(int score, A ds, const A *own
 {
     const auto set = [&](auto slope) __attribute__((always_inline))
     {
-#pragma unroll
-        for (int v = 0; v < VEC; v++) to[v] = slope(own[v], there[v]);
+        UNROLLED(v, VEC) to[v] = slope(own[v], there[v]);
     };
     switch (score) {
     case FMM_SCORE_DOT:
@@ -64,8 +62,7 @@ template <class A, int VEC>
 static __device__ __forceinline__ void pack_messages(int message, int activation, const A *x,
                                                      const A *y, const A *z, A *to)
 {
-#pragma unroll
-    for (int v = 0; v < VEC; v++) {
+    UNROLLED(v, VEC) {
         to[v] = z[v];
         if (message == FMM_MESSAGE_SCALE && activation == FMM_ACT_NONE) continue;
         if (message != FMM_MESSAGE_SCALE) to[v] = message_raw<A>(message, x[v], y[v]);
@@ -86,8 +83,7 @@ static __device__ __forceinline__ void pack_dots(const S &s, const A *own_s, con
         pack_messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s,
                               COLS ? own_s : there_s, COLS ? own_m : there_m, m);
     }
-#pragma unroll
-    for (int v = 0; v < VEC; v++) {
+    UNROLLED(v, VEC) {
         if (!ANY) *score += own_s[v] * there_s[v];
         *product += (ANY && COLS ? m[v] : own_m[v]) * (ANY && !COLS ? m[v] : there_m[v]);
     }
@@ -100,8 +96,7 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
                                                 A *sum_s, A *sum_m)
 {
     if (!ANY) {
-#pragma unroll
-        for (int v = 0; v < VEC; v++) {
+        UNROLLED(v, VEC) {
             sum_s[v] = reduce_sum::add(sum_s[v], ds, there_s[v]);
             if (COLS) sum_m[v] = reduce_sum::add(sum_m[v], w, there_m[v]);
         }
@@ -112,8 +107,7 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
     A term[VEC];
     pack_slopes<A, VEC>(s.score, ds, own_s, there_s, term);
     if (scale && s.activation == FMM_ACT_NONE) { /* the message is z itself */
-#pragma unroll
-        for (int v = 0; v < VEC; v++) {
+        UNROLLED(v, VEC) {
             sum_s[v] += term[v];
             if (COLS) sum_m[v] = sum_m[v] + w * g[v];
         }
@@ -124,8 +118,7 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
     A m[VEC];
     pack_messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s, COLS ? own_s : there_s,
                           COLS ? own_m : there_m, m);
-#pragma unroll
-    for (int v = 0; v < VEC; v++) {
+    UNROLLED(v, VEC) {
         /* dm: the gradient of the message before its activation. */
         const A dm = w * g[v] * activation_slope<A>(s.activation, m[v]);
         if (scale && COLS) sum_m[v] += dm;

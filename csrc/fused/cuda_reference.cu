@@ -111,8 +111,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const fmm_dense &out, 
     /* Level 0 takes CHAIN terms, level 1 as many of those, level 2 the rest; extremes use level 0.
      */
     A sum[3][HELD];
-#pragma unroll
-    for (int k = 0; k < HELD; k++) {
+    UNROLLED(k, HELD) {
         sum[0][k] = extreme ? -A(INFINITY) : A(0);
         sum[1][k] = sum[2][k] = A(0);
     }
@@ -134,8 +133,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const fmm_dense &out, 
                 if (values && lane == 0)
                     *element<T>(s.out2, edge, h, 0) = narrow<T>(product * found.by_a);
             }
-#pragma unroll
-            for (int k = 0; k < HELD; k++) {
+            UNROLLED(k, HELD) {
                 const int64_t c = tile + k * WARP + lane;
                 if (c >= out.feat) continue;
                 const A t = at.term(c, second, found.w, ds);
@@ -147,8 +145,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const fmm_dense &out, 
         }
         /* A full level moves up, in the same steps whatever the row holds. */
         if (extreme || (n + 1) % CHAIN) continue;
-#pragma unroll
-        for (int k = 0; k < HELD; k++) {
+        UNROLLED(k, HELD) {
             sum[1][k] += sum[0][k];
             sum[0][k] = A(0);
             if ((n + 1) % (CHAIN * CHAIN)) continue;
@@ -156,8 +153,7 @@ static __device__ void plain_tile(const plain_args<T> &s, const fmm_dense &out, 
             sum[1][k] = A(0);
         }
     }
-#pragma unroll
-    for (int k = 0; k < HELD; k++) {
+    UNROLLED(k, HELD) {
         const int64_t c = tile + k * WARP + lane;
         if (c >= out.feat) continue;
         /* A row without entries is 0, for extremes too. */

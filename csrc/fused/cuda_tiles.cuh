@@ -95,8 +95,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 
     /* The lane's channels of a row in global memory. */
     auto read = [&](const float *from, bool there, float(&part)[PER][VEC]) {
-#pragma unroll
-        for (int k = 0; k < PER * VEC; k++) {
+        UNROLLED(k, PER * VEC) {
             const int at = column(k / VEC) + k % VEC;
             part[k / VEC][k % VEC] = there && at < feat ? __ldg(from + at) : 0;
         }
@@ -139,8 +138,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     auto flush = [&](bool last) {
         const float share = last && s.mean && length ? float(length) : 1.f;
         float *const to = s.out + row * s.out_row;
-#pragma unroll
-        for (int c = 0; c < PER * VEC; c++) {
+        UNROLLED(c, PER * VEC) {
             float *const all = &sum[c / VEC][c % VEC];
             for (int d = LANES; d < stride; d *= 2) *all += __shfl_xor_sync(ALL, *all, d);
             const int k = column(c / VEC) + c % VEC;
@@ -159,14 +157,11 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     };
     auto multiply = [&](const float(&other)[PER][VEC]) {
         float dot = 0;
-#pragma unroll
-        for (int k = 0; k < PER * VEC; k++)
-            dot = fma(mine[k / VEC][k % VEC], other[k / VEC][k % VEC], dot);
+        UNROLLED(k, PER * VEC) dot = fma(mine[k / VEC][k % VEC], other[k / VEC][k % VEC], dot);
         return dot;
     };
     auto add = [&](float by, const float(&other)[PER][VEC]) {
-#pragma unroll
-        for (int k = 0; k < PER * VEC; k++)
+        UNROLLED(k, PER * VEC)
             sum[k / VEC][k % VEC] = fma(by, other[k / VEC][k % VEC], sum[k / VEC][k % VEC]);
     };
     /* Entries below `top`, whose windows are all there. */
@@ -179,23 +174,18 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #pragma unroll
         for (int c = 0; c < LANES; c += BATCH) {
             float other[BATCH][PER][VEC], dot[BATCH];
-#pragma unroll
-            for (int f = 0; f < BATCH; f++) {
+            UNROLLED(f, BATCH) {
                 const uint32_t from = __shfl_sync(ALL, slot, c + f, LANES) + own_at;
-#pragma unroll
-                for (int i = 0; i < PER; i++)
+                UNROLLED(i, PER)
                     unpack<float, VEC>(load_shared(from + i * LANES * 16), other[f][i]);
             }
-#pragma unroll
-            for (int f = 0; f < BATCH; f++) dot[f] = multiply(other[f]);
+            UNROLLED(f, BATCH) dot[f] = multiply(other[f]);
             transpose_sum<float, LANES, BATCH>(dot, place);
             /* Entry c + place / SHARE is this lane's. */
             const int own = c + place / SHARE;
             const float a = SHARE == 1 ? value : __shfl_sync(ALL, value, own, LANES);
             const float all = weigh(dot[0], a), weight = taken >> own & 1 ? all : 0.f;
-#pragma unroll
-            for (int f = 0; f < BATCH; f++)
-                add(__shfl_sync(ALL, weight, f * SHARE, LANES), other[f]);
+            UNROLLED(f, BATCH) add(__shfl_sync(ALL, weight, f * SHARE, LANES), other[f]);
         }
     };
     /* Entries below `base`, whose windows have left. */

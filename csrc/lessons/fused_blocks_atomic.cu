@@ -30,16 +30,14 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
     const int64_t entries = row_range(s.a, i, &begin);
     if (int64_t(blockIdx.y) * B >= entries) return;
     const T *const x = s.x.at(i, h);
-    sums<T, HELD> sum;
-    sum.start();
+    sums<T, HELD> sum = {};
     for (int64_t at = int64_t(blockIdx.y) * B; at < entries; at += step) {
         const int64_t p = begin + at + threadIdx.x;
         const int32_t j = at + threadIdx.x < entries ? column_of(s, p) : -1;
         column[threadIdx.x] = j;
         if (j >= 0) {
             const T *const y = s.y.at(j, h);
-            sums<T> dot;
-            dot.start();
+            sums<T> dot = {};
             for (int64_t c = 0; c < s.feat; c++) {
                 dot.part[0] += __ldg(x + c) * __ldg(y + c);
                 dot.fold(1);
@@ -50,8 +48,7 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
         for (int k = 0; k < B && at + k < entries; k++) {
             if (column[k] < 0) continue;
             const T *const z = s.z.at(column[k], h);
-#pragma unroll
-            for (int n = 0; n < HELD; n++) {
+            UNROLLED(n, HELD) {
                 const int64_t c = threadIdx.x + n * B;
                 if (c < s.feat_out) sum.part[n] += weight[k] * __ldg(z + c);
             }
@@ -59,8 +56,7 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
         sum.fold(B);
         __syncthreads();
     }
-#pragma unroll
-    for (int n = 0; n < HELD; n++) {
+    UNROLLED(n, HELD) {
         const int64_t c = threadIdx.x + n * B;
         if (c < s.feat_out) atomicAdd(s.out.at(i, h) + c, sum.total(n));
     }

@@ -29,13 +29,11 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
     int64_t begin;
     const int64_t entries = row_range(s.a, i, &begin);
     T own[PER];
-#pragma unroll
-    for (int n = 0; n < PER; n++) {
+    UNROLLED(n, PER) {
         const int c = lane + n * WARP;
         own[n] = c < s.feat ? __ldg(s.x.at(i, h) + c) : T(0);
     }
-    sums<T, PER> sum;
-    sum.start();
+    sums<T, PER> sum = {};
     for (int64_t at = 0; at < entries; at += WARP) {
         const bool there = at + lane < entries;
         const int32_t mine = there ? column_of(s, begin + at + lane) : -1;
@@ -46,8 +44,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
             if (j < 0) continue;
             const T *const y = s.y.at(j, h);
             T dot = T(0);
-#pragma unroll
-            for (int n = 0; n < PER; n++) {
+            UNROLLED(n, PER) {
                 const int c = lane + n * WARP;
                 if (c < s.feat) dot += own[n] * __ldg(y + c);
             }
@@ -61,16 +58,14 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
             const T w = __shfl_sync(ALL, weight, k);
             if (j < 0) continue;
             const T *const z = s.z.at(j, h);
-#pragma unroll
-            for (int n = 0; n < PER; n++) {
+            UNROLLED(n, PER) {
                 const int c = lane + n * WARP;
                 if (c < s.feat_out) sum.part[n] += w * __ldg(z + c);
             }
         }
         sum.fold(WARP);
     }
-#pragma unroll
-    for (int n = 0; n < PER; n++) {
+    UNROLLED(n, PER) {
         const int c = lane + n * WARP;
         if (c < s.feat_out) s.out.at(i, h)[c] = sum.total(n);
     }

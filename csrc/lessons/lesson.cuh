@@ -13,7 +13,7 @@
  * Nothing here trusts the content of an array: an entry whose column lies outside is skipped. */
 #pragma once
 
-#include "../cuda/common.cuh"
+#include "../cuda/search.cuh"
 
 enum { GRID_YZ = 65535 /* blocks along y or z; x takes 2^31 - 1 */ };
 
@@ -21,21 +21,14 @@ enum { GRID_YZ = 65535 /* blocks along y or z; x takes 2^31 - 1 */ };
 
 /* N sums of many terms. After every tile of at most 512 terms the caller folds, so that no
  * accumulator adds more than about 2 * 512 terms in a row: single-precision sums of a million equal
- * terms would otherwise drift. */
+ * terms would otherwise drift. They begin as {}. */
 template <class T, int N = 1> struct sums {
     T part[N], whole[N];
     int terms;
-    __device__ __forceinline__ void start(void)
-    {
-#pragma unroll
-        for (int k = 0; k < N; k++) part[k] = whole[k] = T(0);
-        terms = 0;
-    }
     __device__ __forceinline__ void fold(int added)
     {
         if ((terms += added) < CHAIN) return;
-#pragma unroll
-        for (int k = 0; k < N; k++) whole[k] += part[k], part[k] = T(0);
+        UNROLLED(k, N) whole[k] += part[k], part[k] = T(0);
         terms = 0;
     }
     __device__ __forceinline__ T total(int k = 0) const { return whole[k] + part[k]; }
@@ -92,20 +85,6 @@ template <class T> struct sddmm_args {
     int64_t feat;
 };
 
-/* The row of entry p, found by bisection: the last whose first entry is not past it. */
-static __device__ __forceinline__ int64_t row_of(const csr_view &s, int64_t p)
-{
-    int64_t low = 0, high = s.rows - 1;
-    while (low < high) {
-        const int64_t middle = high - (high - low) / 2;
-        if (__ldg(s.ptr + middle) <= p)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
 /* The result of entry p. Where it goes is the caller's order, which is checked like an index: two
  * entries never share a place, so there is one owner and no atomic. */
 template <class T>
@@ -121,8 +100,7 @@ static __device__ __forceinline__ void one_entry(const sddmm_args<T> &s, int64_t
                                                  int64_t h)
 {
     const int32_t j = __ldg(s.s.idx + p);
-    sums<T> dot;
-    dot.start();
+    sums<T> dot = {};
     if ((uint32_t)j < (uint32_t)s.s.cols) {
         const T *const a = s.a.at(i, h), *const b = s.b.at(j, h);
         for (int64_t c = 0; c < s.feat; c++) {

@@ -39,8 +39,7 @@ static __global__ void __launch_bounds__(BLOCK) edge_shared(const sddmm_args<T> 
     __syncthreads();
     if (p > last) return;
     const int32_t j = __ldg(s.s.idx + p);
-    sums<T> dot;
-    dot.start();
+    sums<T> dot = {};
     if ((uint32_t)j < (uint32_t)s.s.cols) {
         const T *const b = s.b.at(j, h);
         for (int64_t c = 0; c < s.feat; c++) {

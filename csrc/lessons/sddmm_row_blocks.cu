@@ -72,15 +72,9 @@ static __global__ void __launch_bounds__(B) row_blocks(const sddmm_args<T> s, co
 {
     const int64_t block = blockIdx.x;
     if (block >= first[s.s.rows]) return;
-    int64_t low = 0, high = s.s.rows - 1; /* the last row whose first block is not past this one */
-    while (low < high) {
-        const int64_t middle = high - (high - low) / 2;
-        if (__ldg(first + middle) <= block)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    entry_of_row(s, low, (block - __ldg(first + low)) * B + threadIdx.x);
+    /* The row whose last block is the first that is not before this one. */
+    const int64_t row = first_at_least(first + 1, 1, s.s.rows - 1, block + 1);
+    entry_of_row(s, row, (block - __ldg(first + row)) * B + threadIdx.x);
 }
 
 /* map[k]: row and first position of block k. */

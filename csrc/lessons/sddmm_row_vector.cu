@@ -23,8 +23,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const sddmm_args<T> s
     const T *const a = s.a.at(i, h);
     /* All lanes of a warp stay for the shuffles, as long as its longest row lasts. */
     for (int64_t k = 0; __any_sync(ALL, k < entries); k++) {
-        sums<T> dot;
-        dot.start();
+        sums<T> dot = {};
         const int32_t j = k < entries ? __ldg(s.s.idx + begin + k) : -1;
         if ((uint32_t)j < (uint32_t)s.s.cols) {
             const T *const b = s.b.at(j, h);

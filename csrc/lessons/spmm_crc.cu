@@ -26,8 +26,7 @@ static __global__ void __launch_bounds__(WARP *ROWS) row_cache(const spmm_args<T
     if (i >= s.a.rows) return; /* whole warps */
     int64_t begin;
     const int64_t terms = row_range(s.a, i, &begin);
-    sums<T, C> sum;
-    sum.start();
+    sums<T, C> sum = {};
     for (int64_t done = 0; done < terms; done += WARP) {
         const int count = (int)min((int64_t)WARP, terms - done);
         if (lane < count) tile[lane] = fetch(s, begin + done + lane, h);
@@ -36,15 +35,13 @@ static __global__ void __launch_bounds__(WARP *ROWS) row_cache(const spmm_args<T
             const entry<T> e = tile[k];
             if (e.j < 0) continue;
             const T *const x = s.x.at(e.j, h) + c;
-#pragma unroll
-            for (int t = 0; t < C; t++)
+            UNROLLED(t, C)
                 if (c + t * WARP < s.feat) sum.part[t] += e.w * __ldg(x + t * WARP);
         }
         __syncwarp(); /* before the tile is written again */
         sum.fold(count);
     }
-#pragma unroll
-    for (int t = 0; t < C; t++)
+    UNROLLED(t, C)
         if (c + t * WARP < s.feat) s.y.at(i, h)[c + t * WARP] = sum.total(t);
 }
 

@@ -67,13 +67,11 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
     const int lane = t.lane;
     const int64_t column = (int64_t(blockIdx.y) * LANES * PER + lane) * VEC;
     bool in[PER];
-#pragma unroll
-    for (int i = 0; i < PER; i++) in[i] = column + i * STEP < s.feat;
+    UNROLLED(i, PER) in[i] = column + i * STEP < s.feat;
 
     for_empty_rows(s, t, [&](int32_t row) {
         const T zeros[VEC] = {};
-#pragma unroll
-        for (int i = 0; i < PER; i++)
+        UNROLLED(i, PER)
             if (in[i]) store<T, VEC>(s.y.at(row, 0) + column + i * STEP, zeros);
     });
 
@@ -82,8 +80,7 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
     const T *const x = s.x.data + column;
     int32_t near[EACH], near_next[EACH];
     auto fetch_columns = [&](const span &from, int at, int32_t *to) {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
+        UNROLLED(e, EACH) {
             const int p = at + e * LANES + lane;
             to[e] = -1;
             if (p < from.length)
@@ -111,33 +108,26 @@ static __global__ void __launch_bounds__(BLOCK, FLY *PER == 8 ? 3 : 4)
                 if (c && done + c >= longest) break;
                 /* All loads first: their number in flight is what this lesson varies. */
                 PACK(T, VEC) row[FLY][PER];
-#pragma unroll
-                for (int f = 0; f < FLY; f++) {
+                UNROLLED(f, FLY) {
                     const int32_t j =
                         __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
                     const T *const from = x + uint64_t(uint32_t(j)) * (uint32_t)s.x.row;
                     const T *const none = reinterpret_cast<const T *>(&no_row);
-#pragma unroll
-                    for (int i = 0; i < PER; i++)
+                    UNROLLED(i, PER)
                         row[f][i] = load<T, VEC>(j >= 0 && in[i] ? from + i * STEP : none);
                 }
-#pragma unroll
-                for (int f = 0; f < FLY; f++)
-#pragma unroll
-                    for (int i = 0; i < PER; i++) {
+                UNROLLED(f, FLY)
+                    UNROLLED(i, PER) {
                         T term[VEC];
                         unpack<T, VEC>(row[f][i], term);
-#pragma unroll
-                        for (int v = 0; v < VEC; v++) sum[i][v] += term[v];
+                        UNROLLED(v, VEC) sum[i][v] += term[v];
                     }
             }
-#pragma unroll
-            for (int e = 0; e < EACH; e++) near[e] = near_next[e];
+            UNROLLED(e, EACH) near[e] = near_next[e];
         }
         /* Only now are the cleared rows needed: the kernel that clears them has run meanwhile. */
         if (r == 0) wait_for_previous();
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
+        UNROLLED(i, PER) {
             T *const to = s.y.at(now.row, 0) + column + i * STEP;
             if (in[i] && t.item.count == 0 && r == 0) add_pack(to, sum[i]);
             if (in[i] && r < t.item.count) store<T, VEC>(to, sum[i]);

@@ -87,8 +87,7 @@ static __global__ void __launch_bounds__(WARP *WARPS)
     if (first >= carry.pieces || c >= s.feat) return;
     const int64_t row = carry.row[first];
     if (row >= s.a.rows || (first && carry.row[first - 1] == row)) return;
-    sums<T> sum;
-    sum.start();
+    sums<T> sum = {};
     for (int64_t k = first; k < carry.pieces && carry.row[k] == row; k++) {
         sum.part[0] += carry.sum[(k * gridDim.z + h) * s.feat + c];
         sum.fold(1);

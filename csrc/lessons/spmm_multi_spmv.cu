@@ -21,8 +21,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv(const spmm_args<T> s)
     int64_t begin;
     const int64_t terms = row_range(s.a, i, &begin);
     for (int64_t c = blockIdx.y; c < s.feat; c += gridDim.y) {
-        sums<T> sum;
-        sum.start();
+        sums<T> sum = {};
         for (int64_t p = begin + lane; p < begin + terms; p += LANES) {
             const entry<T> e = fetch(s, p, h);
             if (e.j >= 0) sum.part[0] += e.w * __ldg(s.x.at(e.j, h) + c);

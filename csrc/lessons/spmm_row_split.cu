@@ -22,13 +22,11 @@ static __global__ void __launch_bounds__(WARP *H) row_split(const spmm_args<T> s
     if (i >= s.a.rows) return; /* whole warps */
     int64_t begin;
     const int64_t terms = row_range(s.a, i, &begin);
-    sums<T> sum;
-    sum.start();
+    sums<T> sum = {};
     for (int64_t done = 0; done < terms; done += WARP) {
         entry<T> mine = {-1, T(0)};
         if (done + lane < terms) mine = fetch(s, begin + done + lane, h);
-#pragma unroll
-        for (int k = 0; k < WARP; k++) {
+        UNROLLED(k, WARP) {
             const int32_t j = __shfl_sync(ALL, mine.j, k);
             const T w = __shfl_sync(ALL, mine.w, k);
             if (j >= 0 && c < s.feat) sum.part[0] += w * __ldg(s.x.at(j, h) + c);

@@ -32,8 +32,7 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
     auto entry_at = [&](int64_t at) {
         return at < terms ? fetch(s, begin + at, h) : entry<T>{-1, T(0)};
     };
-    sums<T, PER * VEC> sum;
-    sum.start();
+    sums<T, (PER * VEC)> sum = {};
     entry<T> now = entry_at(lane);
     for (int64_t done = 0; done < terms; done += LANES) {
         const entry<T> next = entry_at(done + LANES + lane);
@@ -42,26 +41,22 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
             const int32_t j = __shfl_sync(group, now.j, k, LANES);
             const T w = __shfl_sync(group, now.w, k, LANES);
             if (j < 0) continue;
-#pragma unroll
-            for (int t = 0; t < PER; t++) {
+            UNROLLED(t, PER) {
                 const int64_t c = int64_t(t * LANES + lane) * VEC;
                 if (c >= s.feat) continue;
                 T x[VEC];
                 unpack<T, VEC>(load<T, VEC>(s.x.at(j, h) + c), x);
-#pragma unroll
-                for (int v = 0; v < VEC; v++) sum.part[t * VEC + v] += w * x[v];
+                UNROLLED(v, VEC) sum.part[t * VEC + v] += w * x[v];
             }
         }
         sum.fold(LANES);
         now = next;
     }
-#pragma unroll
-    for (int t = 0; t < PER; t++) {
+    UNROLLED(t, PER) {
         const int64_t c = int64_t(t * LANES + lane) * VEC;
         if (c >= s.feat) continue;
         T y[VEC];
-#pragma unroll
-        for (int v = 0; v < VEC; v++) y[v] = sum.total(t * VEC + v);
+        UNROLLED(v, VEC) y[v] = sum.total(t * VEC + v);
         store<T, VEC>(s.y.at(i, h) + c, y);
     }
 }

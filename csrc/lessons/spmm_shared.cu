@@ -24,8 +24,7 @@ static __global__ void __launch_bounds__(B) shared_rows(const spmm_args<T> s)
     for (int64_t i = SWAPPED ? blockIdx.x : blockIdx.y; i < s.a.rows; i += step) {
         int64_t begin;
         const int64_t terms = row_range(s.a, i, &begin);
-        sums<T> sum;
-        sum.start();
+        sums<T> sum = {};
         for (int64_t done = 0; done < terms; done += B) {
             const int count = (int)min((int64_t)B, terms - done);
             __syncthreads(); /* the tile before was read by all */

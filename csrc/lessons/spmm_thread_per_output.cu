@@ -21,8 +21,7 @@ static __global__ void __launch_bounds__(B) thread_per_output(const spmm_args<T>
     for (int64_t i = blockIdx.y; i < s.a.rows; i += gridDim.y) {
         int64_t begin;
         const int64_t terms = row_range(s.a, i, &begin);
-        sums<T> sum;
-        sum.start();
+        sums<T> sum = {};
         for (int64_t p = begin; p < begin + terms; p++) {
             const entry<T> e = fetch(s, p, h);
             if (e.j < 0) continue;

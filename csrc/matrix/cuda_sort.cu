@@ -76,8 +76,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
     /* The warp's stretch: every WARP-th entry to a lane, so that loads are runs of memory. */
     uint32_t key[EACH], value[EACH];
     int rank[EACH]; /* among those of the warp with the same digit; -1: no entry */
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    UNROLLED(i, EACH) {
         const int q = first + i * WARP;
         rank[i] = i < each && q < n ? 0 : -1;
         key[i] = rank[i] < 0 ? 0 : in.key[q];
@@ -87,8 +86,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
      * of each digit adds for all of them. */
     for (int w = 0; w < WARPS; w++) counter[w][digit] = 0;
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    UNROLLED(i, EACH) {
         if (i >= each) break;
         const int d = rank[i] < 0 ? DIGITS : digit_of(key[i], shift);
         const unsigned same = __match_any_sync(ALL, d);
@@ -118,8 +116,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
     for (int w = 0; w < WARPS; w++) counter[w][digit] += before;
     __syncthreads();
     /* And a thread owns its entries again. */
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    UNROLLED(i, EACH) {
         if (rank[i] < 0) continue;
         const int to = counter[warp][digit_of(key[i], shift)] + rank[i];
         out.key[to] = key[i];
@@ -143,8 +140,7 @@ struct by_row { /* fill makes the keys; index and number say what idx and eid ho
     int low; /* bits of a column */
     __device__ void fill(const share &t, int n, uint32_t *key) const
     {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
+        UNROLLED(i, EACH) {
             const int k = t.first + i * t.step;
             if (k < n) key[k] = row_key(c, k) << low | col_key(c, k);
         }
@@ -166,13 +162,11 @@ struct by_column {
     {
         int row[EACH] = {}; /* the last that begins at or before the entry */
         for (int half = 1 << (low - 1); half; half /= 2)
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
+            UNROLLED(i, EACH) {
                 const int p = t.first + i * t.step, at = row[i] + half;
                 if (p < n && at < a.rows && __ldg(a.ptr + at) <= p) row[i] = at;
             }
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
+        UNROLLED(i, EACH) {
             const int p = t.first + i * t.step;
             if (p < n) key[p] = bounded(__ldg(a.idx + p), a.cols) << low | (uint32_t)row[i];
         }
@@ -188,13 +182,11 @@ static __device__ void find_groups(const share &t, const uint32_t *key, int n, i
 {
     int below[EACH] = {};
     for (int half = n ? 1 << (31 - __clz(n)) : 0; half; half /= 2)
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
+        UNROLLED(i, EACH) {
             const int g = t.first + i * t.step, at = below[i] + half;
             if (g <= groups && at <= n && key[at - 1] >> low < (uint32_t)g) below[i] = at;
         }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    UNROLLED(i, EACH) {
         const int g = t.first + i * t.step;
         if (g <= groups) ptr[g] = below[i];
     }

@@ -54,8 +54,7 @@ static __device__ __forceinline__ void transpose_sum(A *dot, int lane)
         const bool upper = lane & d;
         if (left > 1) {
             left /= 2;
-#pragma unroll
-            for (int k = 0; k < left; k++) {
+            UNROLLED(k, left) {
                 const A give = upper ? dot[k] : dot[k + left];
                 const A stay = upper ? dot[k + left] : dot[k];
                 dot[k] = stay + __shfl_xor_sync(ALL, give, d);
@@ -89,16 +88,14 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     auto is_in = [&](int64_t tile, int i) { return tile + (i * LANES + lane) * VEC < s.feat; };
     auto read_own = [&](int32_t row, int64_t tile) {
         const T *const from = s.own + row * s.own_row + head * s.own_head + lane * VEC + tile;
-#pragma unroll
-        for (int i = 0; i < PER; i++) own[i] = load_if<T, VEC>(is_in(tile, i), from + i * STEP);
+        UNROLLED(i, PER) own[i] = load_if<T, VEC>(is_in(tile, i), from + i * STEP);
     };
     /* Where it gathers far rows. Channels past the end are the same zeros for every row. */
     const char *far[PER];
     uint32_t far_row[PER];
     auto find_far = [&](int64_t tile) {
         const T *const at = s.far + head * s.far_head + lane * VEC + tile;
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
+        UNROLLED(i, PER) {
             const bool there = s.a.cols > 0 && is_in(tile, i);
             far[i] = there ? reinterpret_cast<const char *>(at + i * STEP)
                            : reinterpret_cast<const char *>(&no_row);
@@ -118,8 +115,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     uint32_t edge_next[EACH];
     cursor<LANES> next = {};
     auto fetch = [&] {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
+        UNROLLED(e, EACH) {
             near_next[e] = -1;
             if (ANY) edge_next[e] = 0;
             if (e >= next.left) continue;
@@ -133,14 +129,12 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     /* Entries that are not there take the column of the group's first, whose lines are near: no
      * select stands between a column and its load, and what they give is not written. */
     auto arrive = [&] {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
+        UNROLLED(e, EACH) {
             there[e] = (uint32_t)near_next[e] < (uint32_t)s.a.cols;
             near[e] = there[e] ? near_next[e] : 0;
         }
         const int32_t first = __shfl_sync(ALL, near[0], 0, LANES);
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
+        UNROLLED(e, EACH)
             if (!there[e]) near[e] = first;
 #pragma unroll
         for (int e = 0; ANY && e < EACH; e++) {
@@ -158,27 +152,22 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
         for (int g = 0; g < BATCH; g += FLY) {
             if (g == BATCH / 2 && few) break;
             PACK(T, VEC) row[FLY][PER];
-#pragma unroll
-            for (int f = 0; f < FLY; f++) {
+            UNROLLED(f, FLY) {
                 const int at = c + g + f;
                 const int32_t j =
                     SHARE > 1 ? __shfl_sync(ALL, near[0], at % BATCH * SHARE + at / BATCH, LANES)
                               : __shfl_sync(ALL, near[at % EACH], at / EACH, LANES);
-#pragma unroll
-                for (int i = 0; i < PER; i++)
+                UNROLLED(i, PER)
                     row[f][i] = load<T, VEC>(
                         reinterpret_cast<const T *>(row_at(far[i], (uint32_t)j, far_row[i])));
             }
-#pragma unroll
-            for (int i = 0; i < PER; i++) {
+            UNROLLED(i, PER) {
                 A of_own[VEC];
                 unpack_here<T, VEC>(own[i], of_own);
-#pragma unroll
-                for (int f = 0; f < FLY; f++) {
+                UNROLLED(f, FLY) {
                     A of_far[VEC];
                     unpack<T, VEC>(row[f][i], of_far);
-#pragma unroll
-                    for (int v = 0; v < VEC; v++) dot[g + f] += of_own[v] * of_far[v];
+                    UNROLLED(v, VEC) dot[g + f] += of_own[v] * of_far[v];
                 }
             }
         }
@@ -187,16 +176,14 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     auto multiply_tiles = [&](int32_t row, int c, bool few, A *dot) {
         for (int64_t tile = 0; tile < s.feat;) {
             A part[BATCH];
-#pragma unroll
-            for (int f = 0; f < BATCH; f++) part[f] = A(0);
+            UNROLLED(f, BATCH) part[f] = A(0);
             const int64_t end = min(s.feat, tile + int64_t(CHAIN) * LANES);
             for (; tile < end; tile += TILE) {
                 read_own(row, tile);
                 find_far(tile);
                 multiply(c, few, part);
             }
-#pragma unroll
-            for (int f = 0; f < BATCH; f++) dot[f] += part[f];
+            UNROLLED(f, BATCH) dot[f] += part[f];
         }
     };
 
@@ -222,19 +209,16 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
                 if (c && done + c >= longest) break;
                 const bool few = done + c + BATCH / 2 >= longest;
                 A dot[BATCH];
-#pragma unroll
-                for (int f = 0; f < BATCH; f++) dot[f] = A(0);
+                UNROLLED(f, BATCH) dot[f] = A(0);
                 if (WIDE)
                     multiply_tiles(row, c, few, dot);
                 else
                     multiply(c, few, dot);
                 transpose_sum<A, LANES, BATCH>(dot, lane);
-#pragma unroll
-                for (int e = 0; e < EACH; e++)
+                UNROLLED(e, EACH)
                     if (c == 0 || lane % SHARE == c / BATCH) total[e] = dot[e];
             }
-#pragma unroll
-            for (int e = 0; e < EACH; e++) {
+            UNROLLED(e, EACH) {
                 if (!there[e]) total[e] = A(0);
                 if (ANY && s.val.data) total[e] *= edge_number<A>(s.val, value[e]);
                 if (ANY ? !is_edge(s.val, edge[e]) : e >= here.left) continue;

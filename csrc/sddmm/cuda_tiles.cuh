@@ -49,14 +49,12 @@ template <class S>
 static __device__ __forceinline__ void read_part(const float *row, int64_t left, bool packs,
                                                  float (&part)[S::PER][S::VEC])
 {
-#pragma unroll
-    for (int i = 0; i < S::PER; i++) {
+    UNROLLED(i, S::PER) {
         const int at = i * S::LANES * S::VEC;
         if (packs)
             unpack<float, S::VEC>(load_if<float, S::VEC>(at < left, row + at), part[i]);
         else
-#pragma unroll
-            for (int v = 0; v < S::VEC; v++) part[i][v] = at + v < left ? __ldg(row + at + v) : 0;
+            UNROLLED(v, S::VEC) part[i][v] = at + v < left ? __ldg(row + at + v) : 0;
     }
 }
 
@@ -83,8 +81,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int end = progress.y;
     /* The columns of the next WARP entries of each row, one to a lane. */
     auto fetch = [&](int32_t(&near)[ROWS]) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+        UNROLLED(r, ROWS) {
             const int p = __shfl_sync(ALL, at, r) + lane;
             near[r] = p < __shfl_sync(ALL, end, r) ? __ldg(s.s.idx + p) : -1;
         }
@@ -94,8 +91,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     fetch(near);
     windows.copy_window(0);
     float mine[ROWS][PER][VEC]; /* the warp's rows of a */
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    UNROLLED(r, ROWS) {
         const int64_t row = min(first_row + r, s.s.rows - 1);
         read_part<S>(s.a + row * s.a_row + column, left_of_row, s.packs, mine[r]);
     }
@@ -110,18 +106,15 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         for (int most = WARP; most == WARP;) {
             int count[ROWS], start[ROWS];
             most = 0;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            UNROLLED(r, ROWS) {
                 count[r] = count_in_window(near[r], base, here);
                 start[r] = __shfl_sync(ALL, at, r);
                 most = max(most, count[r]);
             }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            UNROLLED(r, ROWS)
                 if (lane == r) at += count[r];
             fetch(near_next);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            UNROLLED(r, ROWS) {
                 /* Places behind the last entry name the window's row of zeros. */
                 const uint32_t row = lane < count[r] ? uint32_t(near[r]) - base : uint32_t(S::W);
                 list[lane % GROUPS * STRIDE + lane / GROUPS] =
@@ -134,23 +127,19 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                      * flight. */
 #pragma unroll
                     for (int f = 0; f < BATCH; f += 4) {
-#pragma unroll
-                        for (int i = 0; i < 4; i++) dot[f + i] = 0;
+                        UNROLLED(i, 4) dot[f + i] = 0;
                         if (f && k + f * GROUPS >= count[r]) break;
                         const uint4 from = *reinterpret_cast<const uint4 *>(list + group * STRIDE +
                                                                             k / GROUPS + f);
                         const uint32_t each[4] = {from.x, from.y, from.z, from.w};
                         uint4 packed[4][PER];
-#pragma unroll
-                        for (int i = 0; i < 4 * PER; i++)
+                        UNROLLED(i, 4 * PER)
                             packed[i / PER][i % PER] = *reinterpret_cast<const uint4 *>(
                                 window + each[i / PER] + i % PER * LANES * 16);
-#pragma unroll
-                        for (int i = 0; i < 4 * PER; i++) {
+                        UNROLLED(i, 4 * PER) {
                             float other[VEC];
                             unpack<float, VEC>(packed[i / PER][i % PER], other);
-#pragma unroll
-                            for (int v = 0; v < VEC; v++)
+                            UNROLLED(v, VEC)
                                 dot[f + i / PER] =
                                     fma(mine[r][i % PER][v], other[v], dot[f + i / PER]);
                         }
@@ -162,15 +151,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 }
                 __syncwarp();
             }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) near[r] = near_next[r];
+            UNROLLED(r, ROWS) near[r] = near_next[r];
         }
         (void)__mbarrier_arrive(windows.empty + stage);
     }
 
     /* The rest: entries of row r from `at` on, one to a group. */
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    UNROLLED(r, ROWS) {
         const int until = __shfl_sync(ALL, end, r);
         for (int p = __shfl_sync(ALL, at, r) + group; p - group < until; p += GROUPS) {
             const int32_t j = p < until ? __ldg(s.s.idx + p) : -1;
@@ -178,8 +165,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             float other[PER][VEC], dot = 0;
             read_part<S>(s.b + (inside ? j : 0) * s.b_row + column, inside ? left_of_row : 0,
                          s.packs, other);
-#pragma unroll
-            for (int i = 0; i < PER * VEC; i++)
+            UNROLLED(i, PER * VEC)
                 dot = fma(mine[r][i / VEC][i % VEC], other[i / VEC][i % VEC], dot);
 #pragma unroll
             for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);

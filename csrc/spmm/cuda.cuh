@@ -55,8 +55,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
 
     for_empty_rows(s, t, [&](int32_t row) {
         const A zeros[VEC] = {};
-#pragma unroll
-        for (int i = 0; i < PER; i++)
+        UNROLLED(i, PER)
             if (column + i * STEP < feat) store<T, VEC>(y + row * s.out_row + i * STEP, zeros);
     });
 
@@ -64,8 +63,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
      * ahead of the first entry of the group's chunk. */
     const char *by[PER];
     if (VALUES == HEADS)
-#pragma unroll
-        for (int i = 0; i < PER; i++)
+        UNROLLED(i, PER)
             by[i] = static_cast<const char *>(s.val.data) - int64_t(lane) * s.val_row +
                     min(column + i * STEP, feat - 1) / s.head_feat * s.val.head_stride *
                         int64_t(sizeof(T));
@@ -75,8 +73,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     WORD(A) weight_next[EACH];
     cursor<LANES, position> next = {};
     auto fetch = [&] {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
+        UNROLLED(e, EACH) {
             near_next[e] = -1, weight_next[e] = 0;
             if (e * LANES >= next.left) continue;
             near_next[e] = __ldg(s.a.idx + (next.from + e * LANES));
@@ -84,8 +81,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
         }
     };
     auto arrive = [&] {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
+        UNROLLED(e, EACH) {
             const bool there = (uint32_t)near_next[e] < (uint32_t)s.a.cols;
             near[e] = there ? near_next[e] : -1;
             weight[e] = Reduce::weight(value_of<T, VALUES>(s, weight_next[e]), s.reduce);
@@ -98,88 +94,77 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     PACK(T, VEC) row[FLY][PER];
     PACK(T, 1) own[FLY][PER];
     const char *own_at[PER];
-    auto gather = [&](int c) __attribute__((always_inline))
-    {
-#pragma unroll
-        for (int f = 0; f < FLY; f++) {
-            const int32_t j = __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
-            const T *const at = reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
-#pragma unroll
-            for (int i = 0; i < PER; i++) {
-                const bool there = j >= 0 && column + i * STEP < feat;
-                row[f][i] = load_if<T, VEC>(there, at + i * STEP, Reduce::template blank<T>());
-                if (VALUES == HEADS)
-                    own[f][i] = load_if<T, 1>(there, reinterpret_cast<const T *>(
-                                                         own_at[i] + uint64_t(c + f) * s.val_row));
-            }
-        }
-    };
-    A sum[PER][VEC];
-    auto accumulate = [&](int c) __attribute__((always_inline))
-    {
-#pragma unroll
-        for (int f = 0; f < FLY; f++) {
-            const A shared =
-                VALUES == HEADS ? A(1)
-                                : __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
-#pragma unroll
-            for (int i = 0; i < PER; i++) {
-                A term[VEC];
-                unpack<T, VEC>(row[f][i], term);
-                A w = shared;
-                if (VALUES == HEADS) unpack<T, 1>(own[f][i], &w);
-#pragma unroll
-                for (int v = 0; v < VEC; v++) sum[i][v] = Reduce::add(sum[i][v], w, term[v]);
-            }
-        }
-    };
-
-    next.go_to(t.mine, 0, lane);
-    fetch();
-    arrive();
-    for (int r = 0; r < t.rows; r++) {
-        const int32_t length = next.left + lane;
-#pragma unroll
-        for (int i = 0; i < PER; i++)
-#pragma unroll
-            for (int v = 0; v < VEC; v++) sum[i][v] = Reduce::template start<A>();
-
-        /* At least one round, in which the next row's entries are fetched. */
-        const int longest = max(most_in_warp<LANES>(length), 1);
-        sums_aside<A, PER * VEC> aside;
-        for (int done = 0; done < longest; done += CHUNK) {
-            if (ADDS && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
-#pragma unroll
-            for (int i = 0; VALUES == HEADS && i < PER; i++)
-                own_at[i] = by[i] + uint64_t(next.from) * s.val_row;
-            if (done + CHUNK < longest)
-                next.from += CHUNK, next.left -= CHUNK;
-            else
-                next.go_to(t.mine, r + 1, lane);
-            fetch();
-#pragma unroll
-            for (int c = 0; c < CHUNK; c += FLY) {
-                if (c && done + c >= longest) break;
-                gather(c);
-                accumulate(c);
-            }
-            arrive();
-        }
-        if (ADDS && longest > CHAIN) aside.take(sum[0]);
-
-        const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
-            if (column + i * STEP >= feat) continue;
-            hand_over<T, VEC>(
-                t, r, sum[i], y + to * s.out_row + i * STEP,
-                [&] {
-                    return s.partial + (int64_t(t.item.from) * s.heads + head) * s.width + column +
-                           i * STEP;
-                },
-                [&](A all) { return Reduce::finish(all, length, s.reduce); });
-        }
+    auto gather = [&](int c) __attribute__((always_inline)){UNROLLED(f, FLY){
+        const int32_t j = __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
+    const T *const at = reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
+    UNROLLED(i, PER) {
+        const bool there = j >= 0 && column + i * STEP < feat;
+        row[f][i] = load_if<T, VEC>(there, at + i * STEP, Reduce::template blank<T>());
+        if (VALUES == HEADS)
+            own[f][i] = load_if<T, 1>(
+                there, reinterpret_cast<const T *>(own_at[i] + uint64_t(c + f) * s.val_row));
     }
+}
+}
+;
+A sum[PER][VEC];
+auto accumulate = [&](int c) __attribute__((always_inline)){UNROLLED(f, FLY){
+    const A shared =
+        VALUES == HEADS ? A(1) : __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
+UNROLLED(i, PER) {
+    A term[VEC];
+    unpack<T, VEC>(row[f][i], term);
+    A w = shared;
+    if (VALUES == HEADS) unpack<T, 1>(own[f][i], &w);
+    UNROLLED(v, VEC) sum[i][v] = Reduce::add(sum[i][v], w, term[v]);
+}
+}
+}
+;
+
+next.go_to(t.mine, 0, lane);
+fetch();
+arrive();
+for (int r = 0; r < t.rows; r++) {
+    const int32_t length = next.left + lane;
+    UNROLLED(i, PER)
+        UNROLLED(v, VEC) sum[i][v] = Reduce::template start<A>();
+
+    /* At least one round, in which the next row's entries are fetched. */
+    const int longest = max(most_in_warp<LANES>(length), 1);
+    sums_aside<A, PER * VEC> aside;
+    for (int done = 0; done < longest; done += CHUNK) {
+        if (ADDS && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
+#pragma unroll
+        for (int i = 0; VALUES == HEADS && i < PER; i++)
+            own_at[i] = by[i] + uint64_t(next.from) * s.val_row;
+        if (done + CHUNK < longest)
+            next.from += CHUNK, next.left -= CHUNK;
+        else
+            next.go_to(t.mine, r + 1, lane);
+        fetch();
+#pragma unroll
+        for (int c = 0; c < CHUNK; c += FLY) {
+            if (c && done + c >= longest) break;
+            gather(c);
+            accumulate(c);
+        }
+        arrive();
+    }
+    if (ADDS && longest > CHAIN) aside.take(sum[0]);
+
+    const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
+    UNROLLED(i, PER) {
+        if (column + i * STEP >= feat) continue;
+        hand_over<T, VEC>(
+            t, r, sum[i], y + to * s.out_row + i * STEP,
+            [&] {
+                return s.partial + (int64_t(t.item.from) * s.heads + head) * s.width + column +
+                       i * STEP;
+            },
+            [&](A all) { return Reduce::finish(all, length, s.reduce); });
+    }
+}
 }
 
 /* Chooses by how the values lie, and starts the join where a row may be long. */

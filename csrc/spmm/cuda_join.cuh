@@ -38,8 +38,7 @@ static __device__ __forceinline__ void join_slots(four<A> *sum, const A *from, i
     for (int64_t p = begin; p < end; p += step) {
         four<A> slot;
         fetch_kept<A, WIDTH>(from + p * stride, some, slot.v);
-#pragma unroll
-        for (int v = 0; v < WIDTH; v++) sum->v[v] = Reduce::join(sum->v[v], slot.v[v]);
+        UNROLLED(v, WIDTH) sum->v[v] = Reduce::join(sum->v[v], slot.v[v]);
     }
 }
 

@@ -84,8 +84,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     };
     /* The next WARP entries of each row, one to a lane. */
     auto fetch = [&](int32_t(&near)[ROWS], T(&by)[ROWS]) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+        UNROLLED(r, ROWS) {
             const int p = __shfl_sync(ALL, at, r) + lane;
             const bool some = p < __shfl_sync(ALL, end, r);
             near[r] = some ? __ldg(s.a.idx + p) : -1;
@@ -98,20 +97,17 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     bool added = false;
     /* The last time it divides a mean. Group 0 adds to what it wrote before. */
     auto flush = [&](bool last) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+        UNROLLED(r, ROWS) {
             const int all = __shfl_sync(ALL, length, r);
             const T share = last && s.mean && all ? T(all) : T(1);
             const bool here = group == 0 && first_row + r < s.a.rows;
             T *const to = s.y + (first_row + r) * s.y_row + column;
             T old[PER][VEC];
-#pragma unroll
-            for (int c = 0; c < PER * VEC; c++) {
+            UNROLLED(c, PER * VEC) {
                 const int at = c / VEC * S::LANES * VEC + c % VEC;
                 old[c / VEC][c % VEC] = added && here && column + at < s.feat ? to[at] : T(0);
             }
-#pragma unroll
-            for (int c = 0; c < PER * VEC; c++) {
+            UNROLLED(c, PER * VEC) {
                 const int at = c / VEC * S::LANES * VEC + c % VEC;
                 T *const mine = &sum[r][c / VEC][c % VEC];
 #pragma unroll
@@ -143,16 +139,14 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         for (int most = WARP; most == WARP;) {
             int count[ROWS];
             most = 0;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            UNROLLED(r, ROWS) {
                 count[r] = count_in_window(near[r], base, here);
                 if (lane == r) at += count[r];
                 most = max(most, count[r]);
             }
             fetch(near_next, by_next);
             make_room(most / S::GROUPS + 1);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            UNROLLED(r, ROWS) {
                 tiles_entry<T> *const list = lists + r * S::LIST;
                 if (lane < count[r])
                     list[lane] = {by[r],
@@ -165,30 +159,24 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
                     const tiles_entry<T> entry = list[k + group];
                     uint4 row[PER];
-#pragma unroll
-                    for (int i = 0; i < PER; i++)
+                    UNROLLED(i, PER)
                         row[i] =
                             *reinterpret_cast<const uint4 *>(window + entry.at + i * S::LANES * 16);
-#pragma unroll
-                    for (int i = 0; i < PER; i++) {
+                    UNROLLED(i, PER) {
                         T term[VEC];
                         unpack<T, VEC>(row[i], term);
-#pragma unroll
-                        for (int v = 0; v < VEC; v++)
-                            sum[r][i][v] = fma(entry.by, term[v], sum[r][i][v]);
+                        UNROLLED(v, VEC) sum[r][i][v] = fma(entry.by, term[v], sum[r][i][v]);
                     }
                 }
             }
             __syncwarp();
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) near[r] = near_next[r], by[r] = by_next[r];
+            UNROLLED(r, ROWS) near[r] = near_next[r], by[r] = by_next[r];
         }
         (void)__mbarrier_arrive(windows.empty + stage);
     }
 
     /* The rest: entries of row r from `at` on, a warp's worth at a time. */
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    UNROLLED(r, ROWS) {
         const int until = __shfl_sync(ALL, end, r);
         for (int p = __shfl_sync(ALL, at, r); p < until; p += WARP) {
             const bool mine = p + lane < until;
@@ -201,14 +189,12 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 const T with = __shfl_sync(ALL, weight, k + group);
                 const bool inside = uint32_t(from) < uint32_t(s.a.cols);
                 const T *const row = s.x + (inside ? from : 0) * s.x_row + column;
-#pragma unroll
-                for (int i = 0; i < PER; i++) {
+                UNROLLED(i, PER) {
                     const int64_t left = inside ? s.feat - column - i * S::LANES * VEC : 0;
                     T term[VEC] = {};
                     if (s.packs && left > 0)
                         unpack<T, VEC>(load<T, VEC>(row + i * S::LANES * VEC), term);
-#pragma unroll
-                    for (int v = 0; v < VEC; v++) {
+                    UNROLLED(v, VEC) {
                         if (!s.packs && v < left) term[v] = __ldg(row + i * S::LANES * VEC + v);
                         if (v < left) sum[r][i][v] = fma(with, term[v], sum[r][i][v]);
                     }

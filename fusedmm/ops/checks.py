@@ -120,7 +120,7 @@ def needs_rules(*operands: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():  # which would take the forward alone, and give zeros as gradients
             graph_break("fusedmm: transforms of torch.func are not compiled; they run as they are")
         return True
-    return has_tangent(*operands)
+    return in_forward_mode() and has_tangent(*operands)  # asked here: a call costs as much as the rest
 
 
 def has_tangent(*operands: Any) -> bool:

@@ -11,7 +11,8 @@ from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.spmm_sddmm import right_side, spmm_half
+from fusedmm.ops.spmm_sddmm import right_side
+from fusedmm.ops.spmm_sddmm import spmm as product
 from fusedmm.ops.spmv import spmv
 
 
@@ -67,5 +68,6 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
             raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
         reduce = "sum"
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
-    compute = spmm_half if reduce in ("sum", "mean") else extreme
-    return compute(adj, False, adj.val, x, REDUCTIONS[reduce], number)
+    if reduce in ("sum", "mean"):
+        return product((adj, False, REDUCTIONS[reduce], number), adj.val, x)
+    return extreme(adj, False, adj.val, x, REDUCTIONS[reduce], number)

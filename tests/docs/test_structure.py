@@ -1,4 +1,5 @@
-"""How the package is laid out: who imports whom, what it shows, and where it leans on what torch keeps to itself."""
+"""How the package is laid out: who imports whom, what it shows, where it leans on what torch keeps to itself, and how
+much C and CUDA code there is."""
 
 import ast
 import pickle
@@ -20,6 +21,9 @@ PRIVATE = re.compile(
     r"torch(\.\w+)*\._(?!_)|from torch[\w.]* import .*\b_[a-z]|from torch[\w.]*\._"
     r"|forward_ad\._|\._(cdata|version|indices|values|schema|forward_hooks|forward_pre_hooks|backward_hooks)\b"
 )
+# Lines of code that csrc may have without the rooms which came after that number was set, and their headers.
+MOST_LINES, LATER = 16_300, ("spmv", "spgemm", "messages", "row_softmax")
+COMMENTS_AND_STRINGS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 
 
 def imports_of(tree):
@@ -82,3 +86,24 @@ def test_pickles_name_the_class_that_users_know():
     stored = pickle.dumps(adj)
     assert b"fusedmm.matrix" not in stored
     assert torch.equal(pickle.loads(stored).to_dense(), adj.to_dense())
+
+
+def lines_of_code(text):
+    """Lines that have more than comments and blanks."""
+
+    def without(match):
+        return re.sub(r"[^\n]", "", match[0]) if match[0].startswith("/") else match[0]
+
+    return sum(bool(line.strip()) for line in COMMENTS_AND_STRINGS.sub(without, text).split("\n"))
+
+
+def test_the_c_and_cuda_code_stays_small():
+    """The lessons count; what is wanted beyond is paid for by what is written twice elsewhere."""
+    assert lines_of_code('int a; /* of\n two lines */\n\n// none\nputs("/* text */"); // too\n') == 2
+    counted = {}
+    for path in sorted((ROOT / "csrc").rglob("*")):
+        room, name = path.relative_to(ROOT / "csrc").parts[0], path.stem.removeprefix("fusedmm_")
+        if path.suffix in (".c", ".h", ".inc", ".def", ".cu", ".cuh") and room not in LATER and name not in LATER:
+            counted[room] = counted.get(room, 0) + lines_of_code(path.read_text())
+    assert {"attention", "cpu", "cuda", "fused", "lessons", "sddmm", "spmm"} <= counted.keys()
+    assert sum(counted.values()) <= MOST_LINES, counted

@@ -1,110 +1,18 @@
 """Which calls use a matrix's values: every line of the table in docs/values.md is computed, and no call is missing."""
 
-import copy
 import inspect
 import re
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support.machine import ROOT
+from support.value_calls import CALLS, COL, LAYERS, MIXED, NODES, ROW, ROWS, SparseTensor, names, random, values
 
 import fusedmm
-from fusedmm import nn, presets
+from fusedmm import nn
 from fusedmm._lib import REDUCTIONS
 from fusedmm.ops.attention import SCORES
 from fusedmm.ops.sddmm import ELEMENTWISE
-
-scipy_sparse = pytest.importorskip("scipy.sparse")
-theirs = pytest.importorskip("torch_geometric.nn")
-peer_typing = pytest.importorskip("torch_geometric.typing")
-
-TEXT = (ROOT / "docs/values.md").read_text()
-ROWS = [
-    (call, cells[2])
-    for line in TEXT.splitlines()
-    if line.startswith("| `") and (cells := [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
-    for call in re.findall(r"`([^`]+)`", cells[0])
-]
-LAYERS = [row for row in ROWS if re.match(r"(\w+Conv|APPNP)\(", row[0])]
-CALLS = [row for row in ROWS if row not in LAYERS]
-
-NODES = 6
-ROW = torch.tensor([0, 0, 1, 1, 3, 3, 4, 5])  # by rows, since PyG's sparse tensors are; row 2 is empty, no self loops
-COL = torch.tensor([1, 2, 0, 5, 0, 4, 1, 3])
-MIXED = torch.tensor([5, 2, 7, 0, 4, 1, 6, 3])  # the order of those calls that PyG has no part in
-
-
-class SparseTensor(peer_typing.SparseTensor):
-    """What PyG's layers and ours ask of torch_sparse's matrix, which need not be installed."""
-
-    def __init__(self, row, col, value):
-        self.parts = row, col, value
-
-    def coo(self):
-        return self.parts
-
-    def csr(self):
-        row, col, value = self.parts
-        return torch.searchsorted(row, torch.arange(NODES + 1, device=row.device)), col, value
-
-    def sparse_sizes(self):
-        return NODES, NODES
-
-    def sparse_size(self, dim):
-        return NODES
-
-    size = sparse_size
-
-    def nnz(self):
-        return self.parts[0].numel()
-
-    def is_cuda(self):
-        return False
-
-    def requires_grad(self):
-        return False
-
-    def set_value(self, value, layout=None):
-        return SparseTensor(*self.parts[:2], value)
-
-    def to_torch_sparse_csr_tensor(self):
-        ptr, col, value = self.csr()
-        value = torch.ones(self.nnz(), dtype=torch.float64) if value is None else value
-        return torch.sparse_csr_tensor(ptr, col, value, (NODES, NODES))
-
-
-def random(*shape, seed):
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
-
-
-def values(seed, *inner):
-    return random(ROW.numel(), *inner, seed=10 + seed)
-
-
-def names(device, val, order=None):
-    """What a line's call is written with, but for the layers and their graphs."""
-    row, col = (ROW, COL) if order is None else (ROW[order], COL[order])
-    row, col = row.to(device), col.to(device)
-    adj = fusedmm.CSR.from_coo(row, col, val, (NODES, NODES))
-    plain = val.detach().cpu().numpy()
-    place = adj.eid.long() if adj.eid.numel() else torch.arange(adj.nnz, device=device)
-    dense = {name: random(NODES, 3, seed=k).to(device) - 0.5 for k, name in enumerate("abx")}
-    return {name: getattr(fusedmm, name) for name in fusedmm.__all__} | dense | {
-        "A": adj,
-        "S": scipy_sparse.coo_matrix((plain, (row.cpu().numpy(), col.cpu().numpy())), (NODES, NODES)),
-        "R": (adj.ptr, adj.idx, val[place], (NODES, NODES)),
-        "I": torch.stack([col, row]),
-        "t": random(3, seed=3).to(device) - 0.5,
-        "w": random(row.numel(), seed=4).to(device),
-        "e": random(row.numel(), 3, seed=5).to(device),
-        "r": torch.arange(row.numel(), device=device) % 2,
-        "m": lambda: torch.nn.Linear(3, 2),
-        "K": (["n"], [("n", "to", "n")]),
-        "presets": presets,
-        "torch": torch,
-    }  # fmt: skip
-
 
 # ---- the formulas in float64 ----
 
@@ -282,85 +190,6 @@ def test_questions_about_the_structure_have_one_answer(call, device):
     given = names(device, values(0).to(device), MIXED)
     first, second = (number(eval(call, given | {"A": adj})) for adj in (given["A"], given["A"].pattern()))
     assert torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
-
-
-# ---- layers, with PyG's parameters ----
-
-
-def graphs(device, val, features):
-    """The graphs of a layer's line, for ours and as PyG has them."""
-    adj = names(device, val)["A"]
-    ours = {"A": adj, "E": adj.with_values(features), "T": SparseTensor(ROW, COL, val)}
-    index = torch.stack([ROW, COL]).to(device)
-    torch_adj = torch.sparse_coo_tensor(index, val, (NODES, NODES)).coalesce()
-    torch_edges = torch.sparse_coo_tensor(index, features, (NODES, NODES, 3)).coalesce()
-    return ours, {"A": torch_adj, "E": torch_edges, "T": ours["T"]}
-
-
-def both(call, device):
-    """How a layer runs on a line's operands; our layer, converted; PyG's, on the CPU; the operands on the device."""
-    made, arguments = re.fullmatch(r"(\w+\(.*\))\(((?:x|\{).*)\)", call).groups()
-    given = {place: names(place, values(0).to(place)) for place in {device, "cpu"}}
-    torch.manual_seed(7)
-    peer = eval(made, vars(theirs) | given["cpu"]).double().eval()  # on CUDA torch has no maximum of a sparse tensor
-    mine = nn.convert(copy.deepcopy(peer)).to(device)
-    assert type(mine) is getattr(nn, type(peer).__name__)
-
-    def run(layer, operands, place=device):
-        found = layer(*eval(f"({arguments},)", given[place] | operands))
-        return found["n"] if isinstance(found, dict) else found
-
-    return run, mine, peer, given[device]
-
-
-@pytest.mark.filterwarnings("ignore")  # PyG's of layouts that it converts, torch's of sparse tensors
-@pytest.mark.parametrize("call, what", LAYERS)
-def test_layers_do_what_pygs_do(call, what, device):
-    device = "cpu" if ", T" in call else device  # torch_sparse's own kernels would be asked for on a GPU
-    run, mine, peer, given = both(call, device)
-    found = []
-    for seed in (0, 1):
-        ours, _ = graphs(device, values(seed).to(device), values(seed, 3).to(device))
-        _, pygs = graphs("cpu", values(seed), values(seed, 3))
-        if what == "PyG: refused":
-            with pytest.raises(ValueError, match=r"edge features need edge_dim, .* give .*edge_index\)?\.pattern\(\)"):
-                run(mine, ours)
-            with pytest.raises((AssertionError, RuntimeError)):
-                run(peer, pygs, "cpu")
-            pattern = dict.fromkeys("AET", ours["A"].pattern())
-            assert run(mine, pattern).isfinite().all()
-            continue
-        found.append(run(mine, ours))
-        if what.startswith("PyG"):
-            torch.testing.assert_close(found[-1].cpu(), run(peer, pygs, "cpu"), rtol=1e-9, atol=1e-11)
-        if what != "PyG: used":
-            assert torch.equal(found[-1], run(mine, dict.fromkeys("AET", ours["A"].pattern())))
-    if found:
-        assert torch.equal(*found) == (what != "PyG: used")
-    if what == "replaced":
-        more = {name: 2 * given[name] for name in "we"}
-        assert not torch.equal(run(mine, ours | more), found[-1])
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("call", [call for call, what in LAYERS if what == "PyG: used" and ", T" not in call])
-def test_gradients_reach_the_values_that_layers_use(call, device):
-    """By differences in one direction."""
-    run, mine, _, _ = both(call, device)
-    val, features = values(0).to(device).requires_grad_(), values(0, 3).to(device).requires_grad_()
-
-    used = features if ", E" in call else val
-
-    def loss(t):
-        given = (val, t) if used is features else (t, features)
-        return run(mine, graphs(device, *given)[0]).sin().sum()
-
-    (g,) = torch.autograd.grad(loss(used), used)
-    step = 1e-6 * torch.linspace(-1, 1, used.numel(), dtype=torch.float64, device=device).view(used.shape)
-    with torch.no_grad():
-        there, back = (loss(used + s * step) for s in (1, -1))
-    torch.testing.assert_close((g * step).sum(), (there - back) / 2, rtol=1e-5, atol=1e-12)
-    assert g.abs().max() > 1e-4
 
 
 # ---- nothing is missing ----

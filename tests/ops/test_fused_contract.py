@@ -10,7 +10,7 @@ import fusedmm
 from fusedmm import presets
 from fusedmm._lib import REDUCTIONS
 from fusedmm.edge.parse import parse
-from fusedmm.ops.fused import Spec
+from fusedmm.ops.fused_composite import Spec
 
 WEIGHTED_T = {**presets.T_DISTRIBUTION, "edge": "a/(1+s)"}
 
