@@ -56,15 +56,15 @@ class Linear(torch.nn.Module):
         else:
             inits.uniform(self.in_channels, self.bias)
 
-    def forward(self, x: Tensor | CSR) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """The map of x, [..., in_channels] to [..., out_channels]; of a ``CSR`` the product with its entries alone."""
         weight = self.weight_for(x)
-        if not isinstance(x, CSR):
+        if isinstance(x, Tensor):
             return torch.nn.functional.linear(x, weight, self.bias)
         out = spmm(x, weight.t())
         return out if self.bias is None else out + self.bias
 
-    def weight_for(self, x: Tensor | CSR) -> Tensor:
+    def weight_for(self, x: Any) -> Tensor:
         """The weight, which is drawn here where x is the first input."""
         if self.in_channels <= 0 and isinstance(self.weight, UninitializedParameter):
             with torch.inference_mode(False), torch.no_grad():  # else it could never be trained
