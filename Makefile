@@ -128,6 +128,7 @@ warnings:
 
 include tests/sanitize.mk
 include tests/arm.mk
+include tests/peers.mk
 
 clean:
 	rm -rf build $(LIBRARY)

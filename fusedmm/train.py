@@ -48,8 +48,8 @@ def fit(
         The test accuracy at the epoch of the best validation accuracy (among equals, of the least
         validation loss), and the seconds of every epoch's step, without its evaluation.
     """
-    x, y = graph.x, graph.y
-    assert x is not None and y is not None and graph.val is not None and graph.test is not None
+    assert graph.x is not None and graph.y is not None and graph.val is not None and graph.test is not None
+    x, y = network.features(graph.x), graph.y
     optimiser = torch.optim.Adam(
         [
             {"params": layer.parameters(), "weight_decay": decay}
@@ -64,8 +64,8 @@ def fit(
         optimiser.zero_grad()
         F.cross_entropy(network(x, adj)[graph.train], y[graph.train]).backward()
         optimiser.step()
-        if x.is_cuda:
-            torch.cuda.synchronize(x.device)
+        if y.is_cuda:
+            torch.cuda.synchronize(y.device)
         seconds.append(time.perf_counter() - start)
         network.eval()
         with torch.no_grad():

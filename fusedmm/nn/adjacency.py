@@ -46,7 +46,7 @@ def bipartite(graph: Any, x: Tensor | OptPair, size: Size, check: int = True) ->
     return (adj if isinstance(graph, Tensor) or not hasattr(graph, "sparse_sizes") else adj.pattern()), pair
 
 
-def with_edge_values(graph: Any, x: Tensor | OptPair, size: Size, check: int = True) -> tuple[CSR, OptPair]:
+def with_edge_values(graph: Any, x: Tensor | OptPair | CSR, size: Size, check: int = True) -> tuple[CSR, OptPair]:
     """``bipartite`` which keeps the values of a torch_sparse ``SparseTensor`` too."""
     pair, sources, targets = nodes_of(graph, x, size)
     return adjacency(graph, sources, targets, check), pair
@@ -57,9 +57,9 @@ def features_of(adj: CSR) -> Tensor | None:
     return None if adj.val is None or adj.val.dim() == 1 else adj.val
 
 
-def nodes_of(graph: Any, x: Tensor | OptPair, size: Size) -> tuple[OptPair, int, int]:
+def nodes_of(graph: Any, x: Any, size: Size) -> tuple[OptPair, int, int]:
     """The features of sources and of targets, and how many there are of either."""
-    pair: OptPair = (x, x) if isinstance(x, Tensor) else (x[0], x[1])
+    pair: OptPair = (x[0], x[1]) if isinstance(x, (tuple, list)) else (x, x)
     sources = pair[0].size(-2)
     targets = sources if pair[1] is None else pair[1].size(-2)
     if size is not None:

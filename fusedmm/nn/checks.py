@@ -99,8 +99,9 @@ def require_attention(layer: str, out_channels: Any, heads: Any, dropout: Any, e
 
 
 def require_nodes(
-    layer: str, x: Any, source: Any = None, target: Any = None, *, batch: bool = False, times: int = 1
-) -> None:
+    layer: str, x: Any, source: Any = None, target: Any = None, *, batch: bool = False, times: int = 1,
+    sparse: bool = False,
+) -> None:  # fmt: skip
     """Node features are floating [nodes, F], of sources at least, with the F of the maps that they go to.
 
     Args:
@@ -109,6 +110,7 @@ def require_nodes(
         source, target: what maps them; another module than ours checks for itself, as None does.
         batch: whether [batch, nodes, F] will do.
         times: how many results of F features the map of sources takes.
+        sparse: whether x may be a ``CSR`` with a number for each entry; a pair consists of tensors.
 
     Raises:
         RuntimeError: torch.jit.trace is at work, which has no place for a CSR and fails without a name, or keeps
@@ -124,6 +126,9 @@ def require_nodes(
         _require_features(layer, "x[0]", x[0], source, batch, times)
         if x[1] is not None:
             _require_features(layer, "x[1]", x[1], target, batch, 1)
+        return
+    if sparse and isinstance(x, CSR):
+        _require_sparse(layer, x, source)
         return
     _require_features(layer, "x", x, source, batch, times)
     if target is not None and target is not source:
@@ -153,7 +158,17 @@ def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, time
     require_mapped(layer, name, x, lin, "in_channels", times)
 
 
-def require_mapped(layer: str, name: str, x: Tensor, lin: Any, size: str, times: int = 1) -> None:
+def _require_sparse(layer: str, x: CSR, lin: Any) -> None:
+    """Requires a matrix with values [nnz], like the parameters of a map of ours."""
+    if type(x) is not CSR or type(lin) is not Linear:
+        raise TypeError(f"{layer}: x must be a tensor here, not {type(x).__name__}")
+    if x.val is None or x.val.dim() != 1:
+        found = "a pattern" if x.val is None else f"one with values {list(x.val.shape)}"
+        raise ValueError(f"{layer}: x must have a value for each entry, not be {found}; x.with_values gives it some")
+    require_mapped(layer, "x", x, lin, "in_channels")
+
+
+def require_mapped(layer: str, name: str, x: Any, lin: Any, size: str, times: int = 1) -> None:
     """x is floating and fits the map, where it is one of ours; size is what the layer calls the map's F.
 
     Raises:
@@ -172,7 +187,7 @@ def require_mapped(layer: str, name: str, x: Tensor, lin: Any, size: str, times:
     require_like(layer, name, x, weight)
 
 
-def require_like(layer: str, name: str, x: Tensor, weight: Tensor) -> None:
+def require_like(layer: str, name: str, x: Any, weight: Tensor) -> None:
     """x has the device and, but for autocast, the dtype of a parameter.
 
     Raises:

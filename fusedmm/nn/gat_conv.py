@@ -126,7 +126,7 @@ class GATConv(Layer):
 
     def forward(
         self,
-        x: Tensor | OptPair,
+        x: Tensor | OptPair | CSR,
         edge_index: Any,
         edge_attr: Tensor | None = None,
         size: Size = None,
@@ -136,7 +136,7 @@ class GATConv(Layer):
 
         Args:
             x: floating, [nodes, F], or a pair of [sources, F] and [targets, F] or None (then the
-                targets have no part in the scores).
+                targets have no part in the scores); or sparse features, a ``CSR`` with values [nnz].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
                 values [nnz, D] are its edge features where ``edge_dim`` is set and no edge_attr is
@@ -157,12 +157,12 @@ class GATConv(Layer):
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
         lin, bias = self.lin, self.bias  # each look costs, of a module's parts
-        require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst)
+        require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst, sparse=lin is not None)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size, return_attention_weights)
         loops, fill = self.add_self_loops, self.fill_value
         (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
-        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+        x_src, x_dst = x if isinstance(x, (tuple, list)) else (x, x)
         residual = None if self.res is None or x_dst is None else self.res(x_dst)
         alpha, added = None, not self.concat or bias is not None or residual is not None
         if lin is not None and x_dst is x_src and attr is None and not return_attention_weights:
@@ -177,14 +177,14 @@ class GATConv(Layer):
         out = writable(out, added)
         return out if alpha is None else with_weights(out, edge_index, adj, alpha, not self.add_self_loops)
 
-    def _attend_self(self, adj: CSR, x: Tensor, lin: Linear, bias: Tensor | None) -> Tensor:
+    def _attend_self(self, adj: CSR, x: Any, lin: Linear, bias: Tensor | None) -> Tensor:
         """Attends among nodes that are sources and targets; returns [nodes, H * C], or without concat [nodes, C]."""
         x, weight = (x, lin.weight_for(x)) if goes_unseen(x, lin) else (lin(x), None)
         dropout = self.dropout if self.training else 0.0
         out = attend_self(adj, x, weight, self.att_src, self.att_dst, bias, self.negative_slope, dropout)
         return out if self.concat else merged(self._by_head(out), False)
 
-    def _projected(self, x_src: Tensor, x_dst: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _projected(self, x_src: Any, x_dst: Any) -> tuple[Tensor, Tensor | None]:
         """Maps the features of sources and of targets to [n, H * C]."""
         if self.lin is not None and x_dst is x_src:
             source = self.lin(x_src)

@@ -120,7 +120,7 @@ class GATv2Conv(Layer):
 
     def forward(
         self,
-        x: Tensor | OptPair,
+        x: Tensor | OptPair | CSR,
         edge_index: Any,
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
@@ -128,7 +128,8 @@ class GATv2Conv(Layer):
         """Attends from each target to its sources.
 
         Args:
-            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
+            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F]; or sparse features, a ``CSR`` with
+                values [nnz].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
                 values [nnz, D] are its edge features where no edge_attr is given, and need ``edge_dim``;
@@ -147,7 +148,7 @@ class GATv2Conv(Layer):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        require_nodes("GATv2Conv", x, self.lin_l, self.lin_r)
+        require_nodes("GATv2Conv", x, self.lin_l, self.lin_r, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, return_attention_weights)
         loops, fill = self.add_self_loops, self.fill_value

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_size
@@ -86,11 +87,12 @@ class GCNConv(KeepsMatrix):
         self.lin.reset_parameters()
         inits.zeros(self.bias)
 
-    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor | CSR, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         """Convolves node features over a graph.
 
         Args:
-            x: floating, [nodes, in_channels], or [batch, nodes, in_channels] over one graph.
+            x: floating, [nodes, in_channels], or [batch, nodes, in_channels] over one graph; or sparse features, a
+                ``CSR`` with values [nnz].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [nodes, nodes]. A matrix's values [nnz] are its edge
                 weights, as in PyG's layer.
@@ -105,7 +107,7 @@ class GCNConv(KeepsMatrix):
 
         Gradient: reaches x, the parameters, and the edge weights, of any order.
         """
-        self._require_one(x, self.lin)
+        self._require_one(x, self.lin, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)

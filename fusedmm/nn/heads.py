@@ -77,7 +77,7 @@ def require_width(fill: Tensor, edge_dim: int, layer: str = "") -> None:
 def edges(
     layer: str,
     graph: Any,
-    x: Tensor | OptPair,
+    x: Tensor | OptPair | CSR,
     size: Size,
     edge_attr: Tensor | None,
     lin_edge: Any,

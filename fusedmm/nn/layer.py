@@ -27,6 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm.matrix.csr import CSR
+
 PEERS = "torch_geometric.nn.conv"
 BASE = f"{PEERS}.message_passing"
 METHODS = ("propagate", "message", "aggregate", "message_and_aggregate", "update", "edge_updater", "edge_update")
@@ -117,6 +119,8 @@ class Layer(torch.nn.Module, metaclass=_Guarded):
             ValueError: torch_geometric is not loaded.
         """
         kind = _kind(type(self))
+        if isinstance(x, CSR):
+            raise TypeError(f"{kind}: an explainer or a hook of messages needs dense features: give x.to_dense()")
         if not isinstance(edge_index, Tensor) and not hasattr(edge_index, "sparse_sizes"):
             form = type(edge_index).__name__
             raise TypeError(f"{kind}: an explainer or a hook of messages needs an edge_index or adj_t, not a {form}")

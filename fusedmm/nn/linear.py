@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn.parameter import Parameter, UninitializedParameter
 
 from fusedmm._torch_compat import is_hooked
+from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
+from fusedmm.ops.spmm import spmm
 
 
 class Linear(torch.nn.Module):
@@ -54,11 +56,15 @@ class Linear(torch.nn.Module):
         else:
             inits.uniform(self.in_channels, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The map of x, [..., in_channels] to [..., out_channels]."""
-        return torch.nn.functional.linear(x, self.weight_for(x), self.bias)
+    def forward(self, x: Any) -> Tensor:
+        """The map of x, [..., in_channels] to [..., out_channels]; of a ``CSR`` the product with its entries alone."""
+        weight = self.weight_for(x)
+        if isinstance(x, Tensor):
+            return torch.nn.functional.linear(x, weight, self.bias)
+        out = spmm(x, weight.t())
+        return out if self.bias is None else out + self.bias
 
-    def weight_for(self, x: Tensor) -> Tensor:
+    def weight_for(self, x: Any) -> Tensor:
         """The weight, which is drawn here where x is the first input."""
         if self.in_channels <= 0 and isinstance(self.weight, UninitializedParameter):
             with torch.inference_mode(False), torch.no_grad():  # else it could never be trained
@@ -128,9 +134,11 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
     return torch.cat(weights), torch.cat(given) if given else None
 
 
-def goes_unseen(x: Tensor, lin: Linear | None) -> bool:
+def goes_unseen(x: Tensor | CSR, lin: Linear | None) -> bool:
     """Whether the map may be replaced by a product with its weight, without anybody noticing that it was not called."""
-    return not torch.compiler.is_compiling() and x.layout == torch.strided and is_plain(lin)
+    if torch.compiler.is_compiling() or isinstance(x, CSR):
+        return False
+    return x.layout == torch.strided and is_plain(lin)
 
 
 def is_plain(lin: Linear | None) -> bool:

@@ -41,14 +41,14 @@ class Normalized(Layer):
     def reset_parameters(self) -> None:
         """Draws new parameters; here there are none."""
 
-    def _require_one(self, x: Any, lin: Any = None) -> None:
-        """Requires one tensor of node features, [nodes, F] or [batch, nodes, F]."""
+    def _require_one(self, x: Any, lin: Any = None, sparse: bool = False) -> None:
+        """Requires one tensor of node features, [nodes, F] or [batch, nodes, F], or where sparse says so a CSR."""
         name = type(self).__name__
         if isinstance(x, (tuple, list)):
             raise ValueError(f"{name}: x must be one tensor; for sources and targets of their own use SAGEConv")
-        require_nodes(name, x, lin, batch=True)
+        require_nodes(name, x, lin, batch=True, sparse=sparse)
 
-    def _graph(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+    def _graph(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         """The matrix of a call."""
         if torch.compiler.is_dynamo_compiling() and isinstance(edge_index, Tensor):
             return outside(CONVERTED, self._with_transpose, x, edge_index, edge_weight)  # at one place, not at several
@@ -79,7 +79,7 @@ class KeepsMatrix(Normalized):
         """Forgets the matrix."""
         self._kept = None
 
-    def _matrix(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None) -> CSR:
+    def _matrix(self, x: Tensor | CSR, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         """The matrix that is kept, or that of this call."""
         adj = self._kept
         if adj is None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes
@@ -98,7 +99,7 @@ class TransformerConv(Layer):
 
     def forward(
         self,
-        x: Tensor | OptPair,
+        x: Tensor | OptPair | CSR,
         edge_index: Any,
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
@@ -106,7 +107,8 @@ class TransformerConv(Layer):
         """Attends from each target to its sources.
 
         Args:
-            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F].
+            x: floating, [nodes, F], or a pair of [sources, F] and [targets, F]; or sparse features, a ``CSR`` with
+                values [nnz].
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
                 values [nnz, D] are its edge features where no edge_attr is given, and need ``edge_dim``;
@@ -125,7 +127,7 @@ class TransformerConv(Layer):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        require_nodes("TransformerConv", x, self.lin_key, self.lin_query)
+        require_nodes("TransformerConv", x, self.lin_key, self.lin_query, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, return_attention_weights)
         (adj, attr), (x_src, x_dst) = edges(
