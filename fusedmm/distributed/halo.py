@@ -305,6 +305,17 @@ def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
     return Exchange(ranks, asked - int(offsets[ranks.rank]), out, into, True)
 
 
+def numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
+    """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
+    first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
+    own = (col >= first) & (col < last)
+    remote = torch.unique(col[~own])
+    if last - first + remote.numel() >= 2**31:
+        raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
+    place = torch.searchsorted(remote, col) + (last - first)
+    return torch.where(own, col - first, place).int(), exchange_of(ranks, remote, offsets), remote
+
+
 def counts_of(rising: Tensor, offsets: Tensor) -> list[int]:
     """How many of the rising global numbers each rank owns."""
     bounds = torch.searchsorted(rising, offsets.to(rising.device))
@@ -319,3 +330,28 @@ def sent_to(ranks: Ranks, owner: Tensor) -> tuple[Tensor, Exchange]:
     out = torch.bincount(owner, minlength=ranks.count)
     table = torch.stack(ranks.gather(out))
     return order, Exchange(ranks, order, out.tolist(), table[:, ranks.rank].tolist(), False)
+
+
+class _Largest(torch.autograd.Function):
+    """The largest of all ranks' numbers; equal ones share its gradient, which is the sum of the ranks'."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, t: Tensor) -> Tensor:
+        none = t.new_tensor(float("-inf") if t.is_floating_point() else torch.iinfo(t.dtype).min)
+        most = torch.stack(ranks.gather(t.max() if t.numel() else none)).max()
+        here = t == most
+        count = ranks.sum(here.sum())
+        ctx.ranks, ctx.count = ranks, count
+        ctx.save_for_backward(here)
+        return most if count else torch.zeros_like(most)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        (here,) = ctx.saved_tensors
+        return None, here * (ctx.ranks.sum(g) / ctx.count.clamp(min=1))
+
+
+def largest(ranks: Ranks, t: Tensor) -> Tensor:
+    """The largest of all ranks' numbers, 0 where no rank has one."""
+    found: Tensor = _Largest.apply(ranks, t)
+    return found
