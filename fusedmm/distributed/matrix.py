@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.distributed.halo import Ranks, largest, numbered, ranks_of, sent_to
-from fusedmm.distributed.ops import Columns, Home, Part, Plan, route
+from fusedmm.distributed.halo import Ranks, numbered, ranks_of, sent_to
+from fusedmm.distributed.ops import Columns, Home, Part, Plan, largest, route
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import (

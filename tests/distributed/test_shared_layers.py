@@ -67,7 +67,7 @@ LAYERS = {  # what makes a layer, and the width of what its edges carry
 }
 
 
-def run(whole, make, edges, mode=Rounded):
+def run(whole, make, edges, mode=Rounded, features=1):
     torch.manual_seed(0)
     layer = make()
     parameters = {name.replace(".", "__"): ("p", p.detach()) for name, p in layer.named_parameters()}
@@ -81,7 +81,9 @@ def run(whole, make, edges, mode=Rounded):
 
     types = torch.arange(whole.nnz) * 5 % 3
     carried = {n: ("e", normal(whole.nnz, *width).abs()) for n, width in edges.items() if n != "edge_type"}
-    return both(whole, compute, {"x": ("r", normal(whole.shape[0], 8)), **carried, **parameters}, mode=mode)
+    return both(
+        whole, compute, {"x": ("r", normal(whole.shape[0], 8)), **carried, **parameters}, mode=mode, features=features
+    )
 
 
 OTHER_ORDER = ("RGCN", "RGCN fast")  # of a rank's pairs of a type and a target, and so of x's gradient

@@ -140,6 +140,10 @@ def main(rank: int, ranks: int, folder: str, end: str) -> None:
         halo.MESSAGE, kept = 64, halo.MESSAGE  # of two rows: many rounds
         say("rounds", differences(wide, mesh, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
         halo.MESSAGE = kept
+    if ranks == 4:
+        grid, even = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "features")), CUTS["two even ranks"]()
+        given = {"v": ("e", normal(even.nnz)), "x": ("c", normal(N, 160))}
+        say("features", differences(even, grid, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
     for name, text in refusals(whole, mesh):
         say(f"refuses {name}", text)
     say("training", training(whole, mesh, f"{folder}/shards"))

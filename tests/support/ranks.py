@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 import fusedmm
 from fusedmm.distributed import DistCSR
-from fusedmm.distributed.halo import Ranks
+from fusedmm.distributed.halo import Grid, Ranks
 
 
 class Board:
@@ -60,18 +60,23 @@ class Thread(Ranks):
         self.board.barrier.wait()
 
 
-def on_ranks(count: int, work):
-    """What ``work(ranks)`` returns on each rank; the first error of one is raised here."""
-    board, found, failed = Board(count), [None] * count, []
+def on_ranks(count: int, work, features: int = 1):
+    """What ``work(ranks)`` returns on each rank of a mesh [count, features], as one list; the first error of one is
+    raised here."""
+    found, failed = [None] * count * features, []
+    rows, columns = [Board(count) for _ in range(features)], [Board(features) for _ in range(count)]
 
     def go(rank: int) -> None:
+        row, column = divmod(rank, features)
+        ranks = Thread(rows[column], row)
         try:
-            found[rank] = work(Thread(board, rank))
+            found[rank] = work(ranks if features == 1 else Grid(ranks, Thread(columns[row], column)))
         except BaseException as error:
             failed.append(error)
-            board.barrier.abort()
+            for board in (*rows, *columns):
+                board.barrier.abort()
 
-    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(count)]
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(count * features)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -150,7 +155,15 @@ class Rounded(TorchDispatchMode):
 
 
 @mock.patch.object(torch, "randint", randint)
-def both(whole: Whole, compute, given: dict[str, tuple], results: str = "r", second: bool = False, mode=nullcontext):
+def both(
+    whole: Whole,
+    compute,
+    given: dict[str, tuple],
+    results: str = "r",
+    second: bool = False,
+    mode=nullcontext,
+    features=1,
+):
     """Runs ``compute(adj, **operands)`` on one device and on ranks, with all gradients.
 
     Args:
@@ -160,6 +173,7 @@ def both(whole: Whole, compute, given: dict[str, tuple], results: str = "r", sec
         results: whom the results belong to.
         second: whether gradients are differentiated too.
         mode: makes what all of it runs in, such as ``Rounded``.
+        features: the size of the mesh's axis of that name, whose ranks have to find the same.
 
     Returns:
         Pairs of (name, role, one device's tensor, the ranks'), the results first.
@@ -203,7 +217,10 @@ def both(whole: Whole, compute, given: dict[str, tuple], results: str = "r", sec
         with mode():
             return part.edge_ids, go(part, {n: cut(t, role) for n, (role, t) in given.items()}, cut)
 
-    found = on_ranks(whole.count, work)
+    found = on_ranks(whole.count, work, features)
+    for k, (_, tensors) in enumerate(found):
+        assert all(map(torch.equal, tensors, found[k // features * features][1])), "ranks of one row differ"
+    found = found[::features]
     ids = [where for where, _ in found]
     names = [f"result {k}" for k in range(len(results))] + [f"gradient of {n}" for n in given]
     places = list(results) + list(roles.values())
