@@ -129,6 +129,7 @@ class Columns(torch.Tensor):
 # ranks have it; x: it is left away.
 ROLES = {
     ops._spmm.default: ("ec", "r"),
+    ops._spmv.default: ("e-cr", "r"),
     ops._sddmm.default: ("erc", "e"),
     ops._attention.default: ("rcc-ees", "rrrrr"),
     ops._attention_weights.default: ("rcc-eesrr", "e"),

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
-from distributed.test_shared_layers import LAYERS, OTHER_ORDER, require_near, run
-from support.ranks import both, on_ranks, require_equal
+from distributed.test_shared_layers import LAYERS, OTHER_ORDER, run
+from support.ranks import both, on_ranks, require_equal, require_near
 
 import fusedmm
 from fusedmm.distributed import cross_entropy, dropout, replicate

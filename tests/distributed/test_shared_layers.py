@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from distributed.graphs import CUTS, FEW, WIDE, normal
-from support.ranks import Rounded, Whole, both, require_equal
+from support.ranks import Rounded, Whole, both, require_equal, require_near
 
 from fusedmm import nn
 from fusedmm.distributed import DistCSR
@@ -94,11 +94,6 @@ OTHER_ORDER = ("RGCN", "RGCN fast")  # of a rank's pairs of a type and a target,
 def test_layer(name, cut):
     pairs = run(CUTS[cut](), *LAYERS[name])
     (require_near if name in OTHER_ORDER else require_equal)(pairs)
-
-
-def require_near(pairs):
-    for name, _, one, many in pairs:
-        assert torch.allclose(one, many, rtol=1e-4, atol=1e-5 * float(one.abs().max() + 1)), name
 
 
 @pytest.mark.parametrize("name", LAYERS)

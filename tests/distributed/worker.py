@@ -4,6 +4,7 @@ It runs all cases and prints a line of JSON for each. Each compares what this ra
 computes. The last one, END, breaks the group: a rank dies, or does something else than the others.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from fusedmm import nn
 from fusedmm.distributed import DistCSR, cross_entropy, dropout, halo, load, replicate
 
 TIMEOUT = 12.0
+PATIENCE = 120.0  # seconds that a rank may take for all it does
 OFFSETS = {2: [0, 24, 60], 3: [0, 24, 24, 60], 4: [0, 8, 30, 31, 60]}
 
 
@@ -121,6 +123,7 @@ def training(whole, mesh, folder):
 
 
 def main(rank: int, ranks: int, folder: str, end: str) -> None:
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)  # of whoever waits for ever, the test shows where
     torch.set_num_threads(1)
     patience = timedelta(seconds=TIMEOUT)
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=ranks, timeout=patience)

@@ -243,3 +243,10 @@ def require_equal(pairs) -> None:
         elif not torch.equal(one, many):
             wrong.append(f"{name}: {int((one != many).sum())} of {one.numel()} differ")
     assert not wrong, "; ".join(wrong)
+
+
+def require_near(pairs) -> None:
+    """Requires the same numbers up to rounding, of what is summed in another order."""
+    for name, _, one, many in pairs:
+        largest = float(one.abs().max()) if one.numel() else 0.0
+        assert torch.allclose(one, many, rtol=1e-4, atol=1e-5 * (largest + 1)), name
