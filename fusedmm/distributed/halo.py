@@ -41,6 +41,11 @@ class Ranks:
         self.agreed: set[Any] = set()
         self.always = os.environ.get(CHECK) == "1"
 
+    @property
+    def columns(self) -> Ranks:
+        """The ranks that have the same rows, each of which computes a slice of the channels or heads."""
+        return ALONE
+
     # ---- what a transport gives ----
 
     def gather(self, t: Tensor) -> list[Tensor]:
@@ -90,7 +95,7 @@ class Ranks:
         try:
             made = compute()
         except (OSError, TypeError, ValueError) as error:
-            if self.count == 1:
+            if self.count * self.columns.count == 1:
                 raise
             kind = next(kind for kind in KINDS if isinstance(error, kind))
             failure = f"{kind.__name__}: {error}"
@@ -130,7 +135,7 @@ class Group(Ranks):
         self.members = dist.get_process_group_ranks(group)
         self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
         if dist.get_backend(group) != "gloo":
-            self.aside = dist.new_group(self.members, backend="gloo")
+            self.aside = dist.new_group(self.members, backend="gloo", use_local_synchronization=True)
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
@@ -186,31 +191,67 @@ class Group(Ranks):
             store = default_store()
             store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
         except RuntimeError:
-            return (
-                f"rank {self.rank} lost the others at {own}: what holds their store is gone (rank 0, unless torchrun)"
-            )
+            own = f"rank {self.members[self.rank]} lost the others at {own}"
+            return f"{own}: what holds their store is gone (rank 0, unless torchrun)"
         for rank, member in enumerate(self.members):
             key = f"fusedmm/last words/{member}"
             try:
                 if rank != self.rank:
                     store.wait([key], patience)
-                known.append(f"rank {rank} was at {store.get(key).decode(errors='replace')}")
+                known.append(f"rank {member} was at {store.get(key).decode(errors='replace')}")
             except RuntimeError:
-                silent.append(rank)
+                silent.append(member)
         lost = [f"rank {rank} does not answer" for rank in silent] or ["the ranks waited for different things"]
         return "; ".join([*lost, *known])
 
 
+class Grid(Ranks):
+    """Ranks of a mesh with two axes: those of one row of it share rows, as others do, and have ``columns`` beside.
+
+    Ranks that differ in columns alone have the same matrix and operands. What one of them is given by chance, such as a
+    seed, all of them take from the first one.
+    """
+
+    def __init__(self, rows: Ranks, columns: Ranks) -> None:
+        super().__init__()
+        self.rows, self.beside = rows, columns
+        self.rank, self.count = rows.rank, rows.count
+
+    @property
+    def columns(self) -> Ranks:
+        return self.beside
+
+    def agree(self, key: Any, describe: Callable[[], str]) -> None:
+        for each in (self.rows, self.beside):  # whose last words tell of it
+            each.calls, each.doing = self.calls + 1, describe
+        super().agree(key, describe)
+
+    def gather(self, t: Tensor) -> list[Tensor]:
+        return self.rows.gather(t)
+
+    def first(self, t: Tensor) -> Tensor:
+        return self.beside.first(self.rows.first(t))
+
+    def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
+        return self.rows.swap(rows, out, into)
+
+    def words(self, text: str) -> list[str]:
+        """The texts of all ranks of the mesh, in its order."""
+        return [other for each in self.rows.words(text) for other in self.beside.words(each)]
+
+
 _groups: dict[Any, Group] = {}
+_grids: dict[tuple[Group, Group], Grid] = {}
 ALONE = Ranks()
 
 
 def ranks_of(mesh: Any) -> Ranks:
-    """The ranks that share rows on a mesh: those of its dimension "rows", or of its only one; None is one rank.
+    """The ranks that share rows on a mesh: those of its dimension "rows", or of its first; None is one rank. Those of
+    its dimension "features" are the ``columns`` of them.
 
     Raises:
         TypeError: no mesh.
-        ValueError: a mesh whose other dimensions have more than one rank.
+        ValueError: a mesh whose dimensions of other names have more than one rank.
     """
     if mesh is None:
         return ALONE
@@ -220,10 +261,19 @@ def ranks_of(mesh: Any) -> Ranks:
         raise TypeError(f"mesh must be a torch.distributed DeviceMesh or None, not {type(mesh).__name__}")
     names = mesh.mesh_dim_names or ()
     axis = names.index("rows") if "rows" in names else 0
+    beside = names.index("features") if "features" in names else axis
     for k in range(mesh.ndim):
-        if k != axis and mesh.size(k) > 1:
+        if k not in (axis, beside) and mesh.size(k) > 1:
             what = names[k] if names else k
-            raise ValueError(f"mesh dimension {what!r} has {mesh.size(k)} ranks: rows are shared over one dimension")
+            raise ValueError(f"mesh dimension {what!r} has {mesh.size(k)} ranks; take 'rows' and 'features' alone")
+    rows = _group_of(mesh, axis)
+    if beside == axis or mesh.size(beside) == 1:
+        return rows
+    columns = _group_of(mesh, beside)
+    return _grids.setdefault((rows, columns), Grid(rows, columns))
+
+
+def _group_of(mesh: Any, axis: int) -> Group:
     group = mesh.get_group(axis)
     if group not in _groups:
         _groups[group] = Group(group)
@@ -303,6 +353,17 @@ def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
     out: list[int] = table[:, ranks.rank].tolist()
     asked = ranks.swap(wanted, into, out)
     return Exchange(ranks, asked - int(offsets[ranks.rank]), out, into, True)
+
+
+def numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
+    """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
+    first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
+    own = (col >= first) & (col < last)
+    remote = torch.unique(col[~own])
+    if last - first + remote.numel() >= 2**31:
+        raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
+    place = torch.searchsorted(remote, col) + (last - first)
+    return torch.where(own, col - first, place).int(), exchange_of(ranks, remote, offsets), remote
 
 
 def counts_of(rising: Tensor, offsets: Tensor) -> list[int]:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.distributed.halo import Exchange, Ranks, exchange_of, ranks_of, sent_to
-from fusedmm.distributed.ops import Columns, Home, Part, Plan, route
+from fusedmm.distributed.halo import Ranks, numbered, ranks_of, sent_to
+from fusedmm.distributed.ops import Columns, Home, Part, Plan, largest, route
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import (
@@ -279,7 +279,7 @@ class DistCSR(CSR):
         # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
         column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
         ptr, eid = pointers(column, self.n_cols), as_eid(place)
-        idx, exchange, remote = _numbered(ranks, came[:, 0].index_select(0, place), home.rows)
+        idx, exchange, remote = numbered(ranks, came[:, 0].index_select(0, place), home.rows)
         plan, _ = plan_of(ptr, idx, self.shape[0], False)
         plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True))
         return (ptr, idx.as_subclass(Columns), eid, plan), UNEVEN
@@ -318,6 +318,25 @@ class DistCSR(CSR):
         if not isinstance(self.plan, Plan):
             raise TypeError("a DistCSR is made by from_edges or from_rows: this is not for a part of a matrix")
         super().__post_init__()
+
+    @property
+    def _is_shared(self) -> bool:  # type: ignore[override]
+        return self.ranks.count > 1
+
+    def _largest(self, t: Tensor) -> Tensor:
+        if self.ranks.count == 1:
+            return super()._largest(t)
+        return largest(self.ranks, t)
+
+    def _regrouped(self, row: Tensor, rows: int) -> CSR:
+        if self.ranks.count == 1:
+            return super()._regrouped(row, rows)
+        ranks, (_, col) = self.ranks, self.edges()
+        order = torch.sort(row * self.col_offsets[-1].to(row.device) + col, stable=True).indices
+        counts = ranks.gather(torch.tensor([rows], device=row.device))
+        offsets = torch.nn.functional.pad(torch.cat(counts).cumsum(0), (1, 0)).cpu()
+        home = Home(ranks, offsets, self.col_offsets, self.edge_ids, self.home.total, None)
+        return _made(home, pointers(row, rows, order), col.index_select(0, order), as_eid(order), None)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> DistCSR:
         """With values of another dtype.
@@ -358,23 +377,12 @@ def _agree_on(ranks: Ranks, rows: Tensor, cols: Tensor, val: Tensor | None) -> N
     ranks.same(f"a matrix of {sizes}, values {kind}")
 
 
-def _numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
-    """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
-    first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
-    own = (col >= first) & (col < last)
-    remote = torch.unique(col[~own])
-    if last - first + remote.numel() >= 2**31:
-        raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
-    place = torch.searchsorted(remote, col) + (last - first)
-    return torch.where(own, col - first, place).int(), exchange_of(ranks, remote, offsets), remote
-
-
 @lasting
 def _made(home: Home, ptr: Tensor, col: Tensor, eid: Tensor, val: Tensor | None) -> DistCSR:
     """The matrix of this rank's rows, whose entries stand in columns of global numbers."""
     ranks, none = home.ranks, ptr.new_empty(0, dtype=torch.uint8)
     own = int(home.cols[ranks.rank + 1] - home.cols[ranks.rank])
-    idx, exchange, remote = _numbered(ranks, col, home.cols)
+    idx, exchange, remote = numbered(ranks, col, home.cols)
     plan, rows_are = plan_of(ptr, idx, own, ranks.count == 1)
     part = Part(home, exchange, None, eid, idx, plan, remote, False)
     # Which kernel runs must not follow from one rank's rows. Renumbered columns do not rise, which is UNEVEN.

@@ -22,6 +22,7 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm._torch_compat import as_plain_tensors
 from fusedmm.distributed.halo import Exchange, Ranks
+from fusedmm.distributed.slices import cut_of
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
 
@@ -50,7 +51,8 @@ class Home:
     def __post_init__(self) -> None:
         ids = self.edge_ids
         # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
-        self.is_plain = self.ranks.count == 1 and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
+        alone = self.ranks.count == 1 and self.ranks.columns.count == 1
+        self.is_plain = alone and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
 
 
 @dataclass(eq=False)
@@ -127,6 +129,7 @@ class Columns(torch.Tensor):
 # ranks have it; x: it is left away.
 ROLES = {
     ops._spmm.default: ("ec", "r"),
+    ops._spmv.default: ("e-cr", "r"),
     ops._sddmm.default: ("erc", "e"),
     ops._attention.default: ("rcc-ees", "rrrrr"),
     ops._attention_weights.default: ("rcc-eesrr", "e"),
@@ -168,7 +171,8 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     part = next((t.part for t in args if type(t) is Plan), None)
     if part is None:
         raise _refused(func)
-    if part.home.is_plain or (part.home.ranks.count == 1 and not _has_seed(func, args)):
+    ranks = part.home.ranks
+    if part.home.is_plain or (ranks.count == 1 and ranks.columns.count == 1 and not _has_seed(func, args)):
         return func(*(t.part.plan if type(t) is Plan else t for t in args))
     if torch.compiler.is_compiling():
         return outside(UNCOMPILED, call, func, args)
@@ -184,6 +188,17 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     given = list(args)
     given[1], given[3] = part.idx, part.plan
     _agree(part, name, given, operands)
+    wanted = args[WANTED[func]] if func in WANTED else -1
+    axis = ranks.columns
+    cut = cut_of(func, given, axis.count) if axis.count > 1 else None
+    if cut is None:
+        return _run(part, func, given, operands, results, wanted)
+    found = _run(part, func, cut.take(given, axis.rank), operands, results, wanted)
+    return cut.join(list(zip(*(axis.gather(t) for t in cut.keep(found, axis.rank)), strict=True)))
+
+
+def _run(part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int) -> Any:
+    """Brings what other ranks have, calls the library, and takes results of edges to their owners."""
     placed = dict(enumerate(operands, 4))
     there = {k: role for k, role in placed.items() if _is_there(role, given[k])}
     _fetch(part.cols, given, [k for k, role in there.items() if role == "c"])
@@ -199,7 +214,6 @@ def call(func: Any, args: Sequence[Any]) -> Any:
         return found
     if isinstance(found, Tensor):
         return part.edges.give_back(found)
-    wanted = args[WANTED[func]]
     own = (role == "e" and wanted >> k & 1 for k, role in enumerate(results))
     return tuple(part.edges.give_back(t) if mine else t for t, mine in zip(found, own, strict=True))
 
@@ -327,4 +341,29 @@ def route(home: Home, attr: Tensor) -> Tensor:
     what = f"route of {attr.dtype}{list(attr.shape[1:])}"
     home.ranks.agree(what, lambda: what)
     found: Tensor = _Route.apply(home.route, attr)
+    return found
+
+
+class _Largest(torch.autograd.Function):
+    """The largest of all ranks' numbers; equal ones share its gradient, which is the sum of the ranks'."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, t: Tensor) -> Tensor:
+        none = t.new_tensor(float("-inf") if t.is_floating_point() else torch.iinfo(t.dtype).min)
+        most = torch.stack(ranks.gather(t.max() if t.numel() else none)).max()
+        here = t == most
+        count = ranks.sum(here.sum())
+        ctx.ranks, ctx.count = ranks, count
+        ctx.save_for_backward(here)
+        return most if count else torch.zeros_like(most)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        (here,) = ctx.saved_tensors
+        return None, here * (ctx.ranks.sum(g) / ctx.count.clamp(min=1))
+
+
+def largest(ranks: Ranks, t: Tensor) -> Tensor:
+    """The largest of all ranks' numbers, 0 where no rank has one."""
+    found: Tensor = _Largest.apply(ranks, t)
     return found

@@ -194,6 +194,18 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         """
         return constructors.from_tensors(CSR, tensors, check)
 
+    # ---- what a part of a matrix does in a way of its own ----
+
+    _is_shared = False  # whether other ranks have rows of it too
+
+    def _largest(self, t: Tensor) -> Tensor:
+        """The largest of numbers of all rows or entries; 0 where there are none."""
+        return t.max() if t.numel() else t.sum()
+
+    def _regrouped(self, row: Tensor, rows: int) -> CSR:
+        """The pattern [rows, cols] whose row ``row[p]`` has the column of entry p of the caller's order."""
+        return CSR.from_coo(row, self.coo()[1], shape=(rows, self.n_cols), check=False)
+
     def __repr__(self) -> str:
         val = "none" if self.val is None else f"{str(self.val.dtype)[6:]}{list(self.val.shape)}"
         return f"CSR(shape={self.shape}, nnz={self.nnz}, val={val}, device={self.device})"

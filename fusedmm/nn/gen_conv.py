@@ -155,6 +155,8 @@ class GENConv(Layer):
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size)
         adj, (source, target) = with_edge_values(edge_index, x, size)
+        if self.training and adj._is_shared and any(isinstance(m, torch.nn.BatchNorm1d) for m in self.mlp):
+            raise TypeError("GENConv: norm='batch' needs all nodes, which a rank does not have; take norm='layer'")
         for t, lin in ((source, lin_src), (target, lin_dst)):
             if t is not None and lin is None and t.shape[1] != self.out_channels:
                 raise ValueError(f"GENConv: x has {t.shape[1]} features, in_channels is {self.in_channels}")

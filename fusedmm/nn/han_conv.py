@@ -114,6 +114,8 @@ class HANConv(OfKinds):
         """
         self._require_nodes(x_dict, self.proj)
         graphs = self._graphs(edge_index_dict, x_dict, self.metadata[1])
+        if any(adj._is_shared for adj in graphs.values()):
+            raise TypeError("HANConv: weights are means over all nodes, which a rank does not have; take HGTConv")
         h = {kind: self.proj[kind](x).unflatten(1, (self.heads, -1)) for kind, x in x_dict.items()}
         found: dict[str, list[Tensor]] = {kind: [] for kind in x_dict}
         for kind, adj in graphs.items():

@@ -60,8 +60,6 @@ def _scaled(adj: CSR, val: Tensor, kind: str | None, of_nodes: Tensor | None) ->
     val = val if looped.others is None else val.index_select(0, looped.others)
     weights, count = torch.cat([val, val.new_zeros(nodes)]), val.shape[0]  # the loops have none
     adj, ones = looped.pattern.with_values(weights), val.new_ones(nodes, 1, dtype=wide)
-    if not nodes:
-        return adj
     degree = spmm_half(adj, True, weights, ones)
     if kind is None:
         edges, loops = weights.to(wide), degree[:, 0]
@@ -71,7 +69,7 @@ def _scaled(adj: CSR, val: Tensor, kind: str | None, of_nodes: Tensor | None) ->
         scale = (filled.rsqrt() if kind == "sym" else filled.reciprocal()).masked_fill(empty, 0)
         edges, loops = sddmm_half(adj, False, weights, scale if kind == "sym" else ones, scale), ones[:, 0]
     laplacian = torch.cat([-edges[:count], loops])
-    largest = 2 * laplacian.max() if of_nodes is None else of_nodes.to(wide)
+    largest = 2 * adj._largest(laplacian) if of_nodes is None else of_nodes.to(wide)
     factor = 2 / largest.masked_fill(largest == 0, torch.inf)
     if factor.dim():
         laplacian = sddmm_half(adj, False, laplacian, ones, factor[:, None])

@@ -13,15 +13,20 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.incidence import from_columns
+from fusedmm.matrix.incidence import from_columns, from_rows
 from fusedmm.nn.adjacency import aggregate
+
+
+def _rows(adj: CSR) -> Tensor:
+    """The row of each entry, in the caller's order."""
+    return from_rows(adj).idx.long()
 
 
 def median(adj: CSR, x: Tensor, fill: float) -> Tensor:
     """[targets, F], of x [sources, F]; fill where there are no neighbours."""
-    each, rows, degree = aggregate(from_columns(adj), x, "sum"), adj.coo()[0], adj.degree()
+    each, rows, degree = aggregate(from_columns(adj), x, "sum"), _rows(adj), adj.degree()
     if not adj.nnz:
-        return x.new_full((adj.shape[0], x.shape[1]), fill) + 0 * x.sum()
+        return x.new_full((adj.shape[0], x.shape[1]), fill) + 0 * each.sum()
     by_value = each.detach().sort(dim=0, stable=True).indices
     entry = by_value.gather(0, rows[by_value].sort(dim=0, stable=True).indices)  # of each place of rows sorted by value
     place = adj.ptr[:-1] + (degree - 1).clamp(min=0) // 2
@@ -38,12 +43,12 @@ def product(adj: CSR, x: Tensor) -> Tensor:
 
 def last_state(adj: CSR, x: Tensor, lstm: torch.nn.LSTM) -> Tensor:
     """[targets, lstm's size], of x [sources, F]."""
-    each, rows, degree = aggregate(from_columns(adj), x, "sum"), adj.coo()[0], adj.degree()
-    if not adj.nnz:
-        return each.new_zeros(adj.shape[0], lstm.hidden_size) + 0 * x.sum()
+    each, rows, degree = aggregate(from_columns(adj), x, "sum"), _rows(adj), adj.degree()
+    steps: Any = int(adj._largest(degree))
+    if not steps:
+        return each.new_zeros(adj.shape[0], lstm.hidden_size) + 0 * each.sum()
     order = rows.sort(stable=True).indices
     step = torch.arange(adj.nnz, device=rows.device) - adj.ptr[:-1].repeat_interleave(degree)
-    steps: Any = int(degree.max())
     dense = each.new_zeros(adj.shape[0], steps, x.shape[1])
     dense = dense.index_put((rows.index_select(0, order), step), each.index_select(0, order))
     out: Tensor = lstm(dense)[0][:, -1]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fusedmm._torch_compat import writes_to
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import from_rows
 from fusedmm.matrix.structure import derived, lasting, outside, require_range, require_vector, shared_by
 
 SORTED = "edges are sorted by their types outside of compiled code, which a layer of relations cannot do in one graph"
@@ -94,11 +95,10 @@ def _made(layer: str, adj: CSR, types: Tensor, count: int) -> Relations:
     if types.device != adj.device:
         raise TypeError(f"{layer}: edge_type is on {types.device}, the graph on {adj.device}")
     require_range(f"{layer}: edge_type[{{}}]", types, count)
-    row, col, _ = adj.coo()
-    rows, types = adj.shape[0], types.long()
+    row, rows, types = from_rows(adj).idx.long(), adj.shape[0], types.long()
     key, pair = torch.unique(types * rows + row, return_inverse=True)
     number = torch.arange(key.numel(), device=key.device)
-    pairs = CSR.from_coo(pair, col, shape=(key.numel(), adj.n_cols), check=False)
+    pairs = adj._regrouped(pair, key.numel())
     targets = CSR.from_coo(key % max(rows, 1), number, shape=(rows, key.numel()), check=False)
     counts = torch.bincount(key.div(max(rows, 1), rounding_mode="floor"), minlength=count).tolist()
     order = pairs.eid.long() if pairs.eid.numel() else slice(None)

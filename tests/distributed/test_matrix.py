@@ -127,7 +127,11 @@ REFUSALS = {  # what a part is asked for, and what it says
     "device": (lambda part: part.to("meta"), ValueError, "stays on its device"),
     "pickle": (lambda part: pickle.dumps(part), TypeError, "cannot be pickled"),
     "copy": (lambda part: copy.deepcopy(part), TypeError, "cannot be pickled or copied"),
-    "vector": (lambda part: part @ torch.ones(part.shape[1]), TypeError, "spmv does not take a DistCSR"),
+    "messages": (
+        lambda part: fusedmm.messages.u_mul_v(part, *[torch.ones(30, 4)] * 2),
+        TypeError,
+        "does not take a Dist",
+    ),
     "product": (lambda part: part @ part, TypeError, "spgemm_symbolic does not take a DistCSR"),
     "loops": (lambda part: part.t().add_self_loops(), ValueError, "add them before t"),
     "edges": (lambda part: part.cache_transpose().t().edges(), ValueError, "ask before t"),

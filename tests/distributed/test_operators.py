@@ -3,7 +3,7 @@
 import pytest
 import torch
 from distributed.graphs import CUTS, FEW, SQUARE, draw, normal
-from support.ranks import Whole, both, require_equal
+from support.ranks import Whole, both, require_equal, require_near
 
 import fusedmm
 
@@ -42,6 +42,19 @@ def test_spmm_of_heads_and_dtypes(few, heads, dtype):
 def test_spmm_of_the_transpose(whole):
     given = {"v": ("e", normal(whole.nnz)), "x": ("r", normal(whole.shape[0], 7))}
     require_equal(both(whole, lambda adj, v, x: fusedmm.spmm(adj.with_values(v).t(), x), given, "c", second=True))
+
+
+def test_spmv(whole):
+    rows, cols = whole.shape
+    given = {"v": ("e", normal(whole.nnz)), "x": ("c", normal(cols)), "y": ("r", normal(rows))}
+    turned = {"v": given["v"], "x": ("r", normal(rows))}
+
+    def compute(adj, v, x, y):
+        return fusedmm.spmv(adj.with_values(v), x, alpha=2, beta=0.5, y=y)
+
+    require_near(both(whole, compute, given, second=True))
+    require_near(both(whole, lambda adj, v, x: adj.with_values(v).t() @ x, turned, "c", second=True))
+    require_near(both(whole, lambda adj, x: adj @ x, {"x": given["x"]}))
 
 
 def test_sddmm(whole):
@@ -165,6 +178,8 @@ def test_rows_of_many_chunks():
     row[:9000], col[9000:16_000] = 1234, 77  # hubs on either side
     large = Whole(row, col, (nodes, nodes), [0, 700, 1234, 1235, 3000])
     x, v = ("r", normal(nodes, 8)), ("e", normal(edges))
+    given = {"v": v, "x": ("r", normal(nodes))}
+    require_near(both(large, lambda adj, v, x: adj.with_values(v) @ x, given))
     require_equal(both(large, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), {"v": v, "x": x}))
     require_equal(both(large, lambda adj, x: fusedmm.fused(adj, x, edge="sigmoid(s)"), {"x": x}))
     q, k, z = (("r", normal(nodes, 2, 4)) for _ in range(3))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
-from distributed.worker import graph, training
+from distributed.worker import PATIENCE, TIMEOUT, graph, training
 from support.ranks import randint
 
 import fusedmm
@@ -36,7 +36,7 @@ def said(request, tmp_path_factory):
     found = []
     try:
         for process in started:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=PATIENCE + 20)
             lines = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
             found.append(dict(lines) | {"stderr": err, "ranks": ranks, "folder": folder})
     finally:
@@ -88,7 +88,9 @@ def test_the_end_names_the_rank(said):
         if ENDS[cases["ranks"]] == "killed" and rank == last:
             assert "end" not in cases
             continue
-        text, _ = cases["end"]
+        assert "end" in cases, cases["stderr"]
+        text, seconds = cases["end"]
+        assert seconds <= TIMEOUT + 10
         assert text.startswith("RuntimeError"), text
         if ENDS[cases["ranks"]] == "killed":
             assert f"rank {last} does not answer" in text and "was at call" in text

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -94,10 +95,12 @@ def test_errors_end_all_processes(shards):
 @pytest.mark.slow
 def test_a_killed_process_ends_all_and_the_last_checkpoint_stays(shards, tmp_path, capsys):
     kept, code = tmp_path / "kept", tmp_path / "sitecustomize.py"
-    code.write_text(  # the second rank dies in its 13th backward pass
-        "import os, signal, torch\nseen = []\ntrue = torch.Tensor.backward\n"
+    code.write_text(  # the second rank dies in its 13th backward pass, and says when
+        "import os, signal, time, torch\nseen = []\ntrue = torch.Tensor.backward\n"
         "def backward(self, *args, **kwargs):\n    seen.append(1)\n"
-        "    if len(seen) == 13 and os.environ.get('RANK') == '1':\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    if len(seen) == 13 and os.environ.get('RANK') == '1':\n"
+        f"        open({str(tmp_path / 'died')!r}, 'w').write(str(time.time()))\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return true(self, *args, **kwargs)\ntorch.Tensor.backward = backward\n"
     )
     env = {"PYTHONPATH": f"{tmp_path}:{Path(fusedmm.__file__).parents[1]}"}
@@ -105,6 +108,7 @@ def test_a_killed_process_ends_all_and_the_last_checkpoint_stays(shards, tmp_pat
     command += ["train", "--graph", str(shards), "--epochs", "20", "--checkpoint", str(kept), "--timeout", "20"]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | env, timeout=200, check=False)
     assert ended.returncode != 0 and "SIGKILL" in ended.stderr
+    assert time.time() - float((tmp_path / "died").read_text()) <= 20 + 10  # the timeout and ten seconds
     whole, _ = train(capsys, shards, "--model", "gat", "--epochs", 20)
     again, _ = train(capsys, shards, "--model", "gat", "--epochs", 20, "--checkpoint", kept)
     assert "epochs 10 to 20" in again and result(again) == result(whole)
