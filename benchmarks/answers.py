@@ -1,5 +1,5 @@
-"""The tables of docs/spmm.md, docs/sddmm.md and docs/fused.md, out of the results of the suites; those of README.md
-and docs/benchmarks.md, which are about all of them, are made by summary.py.
+"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md and docs/spmv.md, out of the results of the suites; those of
+README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
 microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
@@ -18,12 +18,18 @@ from benchmarks.reading import Document, best, geomean, gflops, grid, machine, s
 from benchmarks.store import load
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv")),
+]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
+COPY = "a copy of as many bytes"
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
 FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas"]
 FUSED_LESSONS = ["row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
+SPMV = ["auto", "csr_vector", "csr_segmented", "merge", "coo", "cusparse:coo_alg1", "best peer", "best peer / auto"]
+SPMV_STENCILS = ["auto", "merge", "ell", "sell", "dia", COPY, "best peer", "best peer / auto", f"{COPY} / dia"]
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -47,15 +53,16 @@ def _cell(number: float, column: str) -> str:
 
 
 def listed(columns: list[str]) -> Callable[[Document], str]:
-    """A line a case, columns as given."""
+    """A line a case, columns as given, and the width where there are several."""
 
     def make(document: Document) -> str:
-        rows = []
+        rows, wide = [], all(c.get("feat") for c in document["cases"])
         for c in document["cases"]:
             cells = [_cell(value(c, column), column) for column in columns]
             if any(cells):
-                rows.append([c["graph"], str(c["feat"]), *cells])
-        return grid(["matrix", "K", *(f"{c}, µs" if " / " not in c else c for c in columns)], rows) if rows else ""
+                rows.append([c["graph"], *([str(c["feat"])] if wide else []), *cells])
+        head = ["matrix", *(["K"] if wide else []), *(f"{c}, µs" if " / " not in c else c for c in columns)]
+        return grid(head, rows) if rows else ""
 
     return make
 
@@ -123,6 +130,9 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "fused_twins": ("fused-cuda-twins", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
     "fused_algorithms": ("fused-cuda-pruned", plain(layers([f"{other} / auto" for other in FUSED_OTHERS]))),
     "fused_lessons": ("fused-cuda-sweeps", plain(listed(["auto", *FUSED_OTHERS, *FUSED_LESSONS]))),
+    "spmv_graphs": ("spmv-cuda", listed(SPMV)),
+    "spmv_twins": ("spmv-cuda-twins", listed(SPMV)),
+    "spmv_stencils": ("spmv-cuda-stencils", listed(SPMV_STENCILS)),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 

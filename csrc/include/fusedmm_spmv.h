@@ -29,8 +29,9 @@ typedef enum fmm_format {
 } fmm_format;
 
 /* A borrowed view of A. rows and cols of `csr` hold for every format. Its nnz, idx and eid, and val
- * and row beside it, are those of CSR, of COO and of the part of HYB that is COO; ptr and plan are
- * read for CSR alone. The other fields belong to DIA, ELL, HYB and SELL. */
+ * and row beside it, are those of CSR, of COO and of the part of HYB that is COO; ptr is read for
+ * CSR alone, a plan, if there is one, for CSR and COO. The other fields belong to DIA, ELL, HYB and
+ * SELL. */
 typedef struct fmm_spmv_matrix {
     fmm_format format;
     fmm_csr csr;

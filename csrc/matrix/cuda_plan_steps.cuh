@@ -6,7 +6,7 @@
  *                   |             block 0            |  block 1
  *     count_rows    lines[class][block]: how many rows of the class the block has
  *     scan_classes  lines[class][block]: where the first of them goes; the header
- *     place_rows    order, first and segments
+ *     place_rows    order, first and segments; starts
  *
  * `lines` has a line for each class, and one for the pieces of long rows. ptr is read through the
  * caches, not past them, since the launch of cuda_sort.cu has just written it. */
@@ -155,7 +155,7 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
         *const_cast<plan_header *>(p.header) = plan_header{
             v.a.rows,
             v.a.nnz,
-            2,
+            3,
             v.segment,
             begins[LONG * n],
             begins[(LONG + 1) * n],
@@ -174,10 +174,26 @@ static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_ma
         segments[at] = make_uint2((uint32_t)row, piece_code(length, pieces, piece));
 }
 
+/* Where each piece of SpMV begins: a thread searches for each. */
+static __device__ void place_starts(const csr_view &a, plan_start *starts)
+{
+    const int64_t count = plan_pieces(a.rows, a.nnz), size = plan_piece(a.rows, a.nnz);
+    for (int64_t k = this_thread(); k <= count; k += all_threads()) {
+        int64_t low = k < count ? 0 : a.rows, high = a.rows;
+        while (low < high) {
+            const int64_t row = (low + high) / 2;
+            const bool before = clamp(a.ptr[row], 0, a.nnz) + row < k * size;
+            low = before ? row + 1 : low, high = before ? high : row;
+        }
+        starts[k] = plan_start{low < a.rows ? clamp(a.ptr[low], 0, a.nnz) : a.nnz, low};
+    }
+}
+
 /* The third step: a warp walks over its rows again, 32 at a time, in the same order as it counted
  * them. A row goes behind those of its class in blocks, warps and lanes before. */
 static __device__ void place_rows(const rows_view &v, const plan_view &p)
 {
+    place_starts(v.a, plan_starts(p.header));
     int32_t *const order = const_cast<int32_t *>(p.order);
     int32_t *const first = const_cast<int32_t *>(p.first);
     uint2 *const segments = const_cast<uint2 *>(p.segments);

@@ -10,8 +10,8 @@
  *       columns and values: one access for each group, up to 16 bytes wide
  *       x: one access for each entry, all of them under way at once
  *
- *     PER = 1, step = lanes of a row      CSR by rows
- *     PER = 8, one group                  CSR and COO in equal pieces
+ *     PER = 1, step = lanes of a warp     CSR by rows
+ *     PER = 1, step = threads of a block  CSR and COO in equal pieces
  *     PER = 2, step = rows                ELL, a thread owns two rows
  *     PER = 1, step = rows of a slice     SELL
  *
@@ -252,6 +252,19 @@ static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const in
     }
 #pragma unroll
     for (int k = 0; k < PER; k++) sum[k] = total[k].total();
+}
+
+/* The sum over all threads of a block, for thread 0; the others get part of it. */
+template <class A> static __device__ __forceinline__ A block_sum(A sum)
+{
+    __shared__ A warps[BLOCK / WARP];
+    for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+    if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int w = 1; w < BLOCK / WARP; w++) sum += warps[w];
+    __syncthreads(); /* before the next sum is written there */
+    return sum;
 }
 
 /* Runs launch() on the call's device. */

@@ -45,17 +45,18 @@ TAKES(hyb, FMM_FORMAT_HYB, countable)
 static const fmm_algorithm algorithms[] = {
     ENTRY(1, "reference", "one thread per row of any format, terms in storage order",
           "the definition", true, NULL, NULL, fmm_spmv_reference_cuda),
-    OURS(2, csr_scalar, "one thread per row", "Bell and Garland, SC 2009", NULL),
-    OURS(3, csr_vector, "2 to 32 lanes per row, a block for what long rows have more",
+    OURS(2, csr_scalar, "one thread per row, products first", "Bell and Garland, SC 2009", NULL),
+    OURS(3, csr_vector, "2 to 32 lanes per row, products first; a block for each long row",
          "Bell and Garland, SC 2009", NULL),
-    OURS(4, csr_segmented, "equally many entries for every block, a segmented scan",
+    OURS(4, csr_segmented,
+         "equally many ends of rows and entries for every block, a segmented scan",
          "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
-         fmm_spmv_csr_segmented_workspace),
+         fmm_spmv_pieces_workspace),
     OURS(5, merge, "equally many ends of rows and entries for every block, products first",
-         "Merrill and Garland, SC 2016", fmm_spmv_merge_workspace),
+         "Merrill and Garland, SC 2016", fmm_spmv_pieces_workspace),
     OURS(6, coo, "equally many rows and entries for every block, products first",
-         "Bell and Garland, SC 2009", fmm_spmv_merge_workspace),
-    OURS(7, dia, "offsets in shared memory, one thread per 1 to 4 neighbouring rows",
+         "Bell and Garland, SC 2009", fmm_spmv_pieces_workspace),
+    OURS(7, dia, "one thread per 1 to 4 neighbouring rows, diagonal by diagonal",
          "Bell and Garland, NVR-2008-004", NULL),
     OURS(8, ell, "one thread per 1 or 2 neighbouring rows, column by column",
          "Bell and Garland, NVR-2008-004", NULL),
@@ -66,19 +67,22 @@ static const fmm_algorithm algorithms[] = {
     FMM_CUSPARSE_SPMV_LIST(CUSPARSE){.name = NULL},
 };
 
-/* Each format has one kernel but CSR. There, rows of a few entries go to single threads, if there
- * are enough rows to fill the card. Small matrices, and those of even rows, go to `csr_vector`: it
- * is one launch, which waits for ptr, for columns and for x, one after the other, where `merge`
- * first searches for its pieces and needs a second launch. Other matrices need equal pieces, and
- * `merge` alone has them also where most rows are empty. The bounds were measured on an H200
+/* Each format has one kernel but CSR. Where rows are known to be even, warps take whole rows:
+ * single threads sum rows of a few entries, if there are enough of them to fill the card, else
+ * groups of lanes. So they do where nothing is known but that rows are short: in small matrices,
+ * where one load less in a chain decides, and where rows have very few entries. Other matrices go
+ * to `merge`, whose pieces are equal whatever the rows are. On an H200 it took a tenth to three
+ * fifths longer than the row kernels on even matrices, and up to a third less on power laws
  * (docs/spmv.md). */
-enum { FEW = 8, MANY_ROWS = 1 << 17, SMALL = 1 << 20 };
+enum { FEW = 16, VERY_FEW = 4, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
 static int choose_csr(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    if (a->rows >= MANY_ROWS && a->nnz <= FEW * a->rows && a->rows_are != FMM_ROWS_UNEVEN) return 2;
-    const bool by_rows = a->rows + a->nnz <= SMALL || a->rows_are == FMM_ROWS_EVEN;
-    return by_rows || !takes_merge(call) ? 3 : 5;
+    const bool even = a->rows_are == FMM_ROWS_EVEN, unknown = a->rows_are == FMM_ROWS_UNKNOWN;
+    const int few = even ? FEW : unknown ? VERY_FEW : 0;
+    if (a->rows >= MANY_ROWS && a->nnz <= few * a->rows) return 2;
+    const bool small = unknown && a->rows + a->nnz < SMALL && a->nnz <= FEW * a->rows;
+    return even || small || !takes_merge(call) ? 3 : 5;
 }
 
 static const fmm_algorithm *choose(const fmm_call *call)

@@ -13,10 +13,10 @@
 extern "C" void fmm_spmv_coo_sums(const fmm_exec *exec, const fmm_call *call, void *room,
                                   void *sums)
 {
-    launch_merge<true>(exec, call, room, sums);
+    launch_way<COORDINATES>(exec, call, room, sums);
 }
 
 extern "C" fmm_status fmm_spmv_coo(const fmm_exec *exec, const fmm_call *call)
 {
-    return on_device(exec, [&] { launch_merge<true>(exec, call, exec->workspace, NULL); });
+    return on_device(exec, [&] { launch_way<COORDINATES>(exec, call, exec->workspace, NULL); });
 }

@@ -1,6 +1,6 @@
 /* SpMV `dia`: diagonals of a matrix, each as long as the matrix has rows.
  *
- *     offsets   -2      0      1                     staged in shared memory, once for each block
+ *     offsets   -2      0      1                     read where they are used, alike by all lanes
  *     row 0     .       a0     b0      thread 0      owns PER neighbouring rows: one load of up to
  *     row 1     .       a1     b1      thread 0      16 bytes for each diagonal
  *     row 2     c2      a2     b2      thread 1
@@ -10,17 +10,18 @@
  *                                                    which the next diagonal finds in L1
  *
  * There are no column numbers, so a matrix of few diagonals costs little more than its values. The
- * loads of up to eight diagonals are under way at once. A stored 0 is no entry: what x holds there,
- * and whether it is there at all, does not matter. Sums go diagonal by diagonal, CHAIN of them into
- * one accumulator, so the bits are the same for every PER.
+ * loads of up to eight diagonals are under way at once, and nothing holds a thread up between them:
+ * where blocks first brought the offsets to shared memory, their barriers cost some percent (H200).
+ * A stored 0 is no entry: what x holds there, and whether it is there at all, does not matter. Sums
+ * go diagonal by diagonal, CHAIN of them into one accumulator, so the bits are the same for every
+ * PER.
  *
  * Bell and Garland, "Efficient Sparse Matrix-Vector Multiplication on CUDA", NVIDIA NVR-2008-004.
  */
 #include "cuda.cuh"
 
-/* Of large matrices, blocks walk, so that each stages the offsets for several times its threads.
- * Diagonals whose loads are under way together, at most. */
-enum { BLOCKS_MOST = 1 << 13, AT_ONCE = 8 };
+/* Diagonals whose loads are under way together, at most. */
+enum { AT_ONCE = 8 };
 
 /* What N diagonals, the first of which has the thread's first row at value p, add to its rows. */
 template <class V, int N, int PER, class T, class A>
@@ -35,7 +36,7 @@ static __device__ __forceinline__ void add_batch(const padded_args<T> &d, const 
     load_values<V, N, PER>(d.s.val, at, w);
 #pragma unroll
     for (int k = 0; k < N * PER; k++) {
-        const uint64_t column = uint64_t(i + k % PER) + uint64_t(offsets[k / PER]);
+        const uint64_t column = uint64_t(i + k % PER) + uint64_t(__ldg(offsets + k / PER));
         j[k] = column < uint64_t(d.s.a.cols) ? int32_t(column) : -1;
     }
     times_x<N * PER>(d.s, j, w, term);
@@ -75,30 +76,18 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     spmv_dia(const __grid_constant__ padded_args<T> d)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ int64_t offsets[CHAIN];
     const int64_t rows = d.s.a.rows;
-    for (int64_t from = int64_t(blockIdx.x) * BLOCK * PER; from < rows;
-         from += all_threads() * PER) {
-        const int64_t i = from + threadIdx.x * PER;
+    for (int64_t i = this_thread() * PER; i < rows; i += all_threads() * PER) {
         folded<A> total[PER];
 #pragma unroll
         for (int r = 0; r < PER; r++) total[r].start();
         for (int64_t first = 0; first < d.m.width; first += CHAIN) {
             const int count = (int)min(d.m.width - first, int64_t(CHAIN));
-            if (d.m.width > CHAIN || from == int64_t(blockIdx.x) * BLOCK * PER) {
-                __syncthreads();
-#pragma unroll 1
-                for (int k = threadIdx.x; k < count; k += BLOCK)
-                    offsets[k] = d.m.offsets[first + k];
-                __syncthreads();
-            }
-            if (i >= rows) continue;
             A part[PER] = {};
-            add_diagonals<V, PER>(d, offsets, count, i, first * rows + i, part);
+            add_diagonals<V, PER>(d, d.m.offsets + first, count, i, first * rows + i, part);
 #pragma unroll
             for (int r = 0; r < PER; r++) total[r].fold(part[r]);
         }
-        if (i >= rows) continue;
 #pragma unroll
         for (int r = 0; r < PER; r++) finish(d.s, i + r, total[r].total());
     }
@@ -117,8 +106,7 @@ extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
             constexpr bool narrow = sizeof(T) == 2 && sizeof(V) == 2;
             constexpr int PER = std::is_same<V, any_type>::value ? 1 : narrow ? 4 : 2;
             const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16);
-            const int64_t threads = wide ? call->a->rows / PER : call->a->rows;
-            const unsigned grid = (unsigned)smaller(blocks_for(threads), BLOCKS_MOST);
+            const unsigned grid = blocks_for(wide ? call->a->rows / PER : call->a->rows);
             const auto kernel = wide ? spmv_dia<T, V, PER> : spmv_dia<T, V, 1>;
             kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(padded_view<T>(call));
         });

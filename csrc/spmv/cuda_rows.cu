@@ -1,82 +1,98 @@
-/* SpMV `csr_scalar` and `csr_vector`: a thread, or a group of lanes, for each row of a CSR matrix.
+/* SpMV `csr_scalar` and `csr_vector`: a thread, or a group of lanes, for each row of a CSR matrix,
+ * whose products the warp brings to shared memory together.
  *
- *     csr_scalar     thread i owns row i              e e e e e          its entries one by one
+ *     entries of the warp's rows    a a a b b c c c c d ...     lane 0 the first, lane 1 the next:
+ *                                                               8 gathers of x a lane under way
+ *     stage (shared memory)         p p p p p p p p p p ...     up to 256 products at a time
  *
- *     csr_vector     lanes 0 .. 7 own row 4w          e e e e e e e e    neighbours of a row by
- *     (8 lanes)      lanes 8 .. 15 own row 4w + 1     e e e              neighbouring lanes
- *                    ...
- *                    warp w owns 32 / 8 = 4 rows      then a tree of shuffles adds up the lanes
+ *     csr_scalar     lane i sums row i of 32              a a a | b b | c c c c | d ...
+ *     csr_vector     2 to 32 lanes sum a row of 16 to 1   then a tree of shuffles adds up the lanes
  *
- * Neighbouring lanes of csr_scalar read entries a row apart, which wastes most of what a load
- * brings unless rows are short; csr_vector reads side by side, and idles the lanes that a short row
- * has no entries for. Either is one launch without workspace and without a search.
+ * A thread that loads its own row's entries reads places a row apart, which wastes most of what a
+ * load brings; here neighbouring lanes read neighbouring entries, whatever the rows' lengths. What
+ * is waited for is ptr, then columns and values, then x, and nothing more: one launch, no workspace
+ * and no search.
  *
- * A hub would keep its group at work when all others have ended. So a group takes OWN entries per
- * lane at most. A row that has more goes on a list, and when the block's groups are done, all 256
- * threads take the rest of one listed row after the other. Each row is added up on its own and in
- * a fixed order, so the bits repeat, whatever the order of the list.
+ * A hub would keep its warp at work when all others have ended. So the warp steps over rows of more
+ * than OWN entries a lane and puts them on a list. When the block's warps are done, all 256 threads
+ * take one listed row after the other. Each row is added up on its own and in a fixed order, so the
+ * bits repeat, whatever the order of the list.
  *
  * Bell and Garland, "Implementing Sparse Matrix-Vector Multiplication on Throughput-Oriented
- * Processors", SC 2009, have both kernels, with a whole warp for each row. */
+ * Processors", SC 2009, have both ways to share rows; Greathouse and Daga, "Efficient Sparse
+ * Matrix-Vector Multiplication on GPUs Using the CSR Storage Format", SC 2014, the products in
+ * shared memory. */
 #include "cuda.cuh"
 
-/* Entries of a lane, beyond which the row's block takes what is left. Entries that a lane should
- * have, which are a batch. Threads that fill a large card. */
-enum { OWN = 32, ENOUGH = 8, CARD = 1 << 18 };
+/* Products of a lane at a time, and of a warp. Entries of a row, for each of its lanes, beyond
+ * which its block takes it. Entries that a lane should have at most, on average. Threads that fill
+ * a large card. */
+enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 17 };
 
-/* A row that waits for the whole block. */
-template <class A> struct waiting_row {
-    int64_t row;
-    A sum; /* of its first entries */
-};
-
-/* The sum over all threads of a block, for thread 0; the others get part of it. */
-template <class A> static __device__ __forceinline__ A block_sum(A sum)
+/* What a lane adds to its row, which has the entries [begin, end). The warp's rows follow each
+ * other from the first lane's begin to the last lane's end. */
+template <class V, class T, class A>
+static __device__ __forceinline__ A sum_staged(const spmv_args<T> &s, int64_t begin, int64_t end,
+                                               bool is_long, int shift, A *stage)
 {
-    __shared__ A warps[BLOCK / WARP];
-    for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-    if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int w = 1; w < BLOCK / WARP; w++) sum += warps[w];
-    __syncthreads(); /* before the next sum is written there */
+    const int lane = threadIdx.x % WARP, sub = lane & ((1 << shift) - 1);
+    const int64_t last = __shfl_sync(ALL, end, WARP - 1);
+    A sum = A(0);
+    for (int64_t base = __shfl_sync(ALL, begin, 0); base < last;) {
+        const unsigned hub = __ballot_sync(ALL, is_long && begin <= base && base < end);
+        if (hub) {
+            base = __shfl_sync(ALL, end, __ffs(hub) - 1);
+            continue;
+        }
+        const int64_t first = base + lane;
+        A term[TAKE];
+        products<V, TAKE, 1>(s, s.a.idx, first < last ? first : base, WARP,
+                             (last - first + WARP - 1) / WARP, term);
+#pragma unroll
+        for (int k = 0; k < TAKE; k++) stage[lane + k * WARP] = term[k];
+        __syncwarp();
+        const int to = is_long ? 0 : (int)min(end - base, int64_t(STAGE));
+        for (int k = (int)max(begin - base, int64_t(0)) + sub; k < to; k += 1 << shift)
+            sum += stage[k];
+        __syncwarp();
+        base += STAGE;
+    }
+    for (int far = 1 << shift >> 1; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
     return sum;
 }
 
-/* 2^shift lanes own a row. Threads behind the last row stay for the shuffles and barriers. */
+/* 2^shift lanes sum a row. Threads behind the last row stay for the shuffles and barriers, with an
+ * empty row at its end. */
 template <class T, class V>
-static __global__ void __launch_bounds__(BLOCK, 4)
+static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value ? 4 : 5)
     spmv_rows(const __grid_constant__ spmv_args<T> s, int shift)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ waiting_row<A> waiting[BLOCK];
+    __shared__ A stages[BLOCK / WARP][STAGE];
+    __shared__ int64_t waiting[BLOCK];
     __shared__ int waiters;
-    const int lanes = 1 << shift, lane = threadIdx.x & (lanes - 1);
+    const bool leads = (threadIdx.x & ((1 << shift) - 1)) == 0;
     for (int64_t from = int64_t(blockIdx.x) * BLOCK; from >> shift < s.a.rows;
          from += all_threads()) {
         const int64_t i = (from + threadIdx.x) >> shift;
-        int64_t begin, length = 0;
-        A sum = A(0);
-        if (i < s.a.rows) {
-            length = row_range(s.a, i, &begin);
-            const int64_t mine = min(length, int64_t(OWN) << shift) - lane;
-            sum_steps<V, 1>(s, s.a.idx, begin + lane, lanes, (mine + lanes - 1) >> shift, &sum);
-        }
-        for (int far = lanes / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-        const bool waits = lane == 0 && length > int64_t(OWN) << shift;
-        if (i < s.a.rows && lane == 0 && !waits) finish(s, i, sum);
+        int64_t begin, end = row_range(s.a, min(i, s.a.rows - 1), &begin);
+        end += begin;
+        if (i >= s.a.rows) begin = end;
+        const bool is_long = end - begin > int64_t(OWN) << shift, waits = is_long && leads;
+        const A sum = sum_staged<V>(s, begin, end, is_long, shift, stages[threadIdx.x / WARP]);
+        if (i < s.a.rows && leads && !waits) finish(s, i, sum);
         if (!__syncthreads_or(waits)) continue;
         if (threadIdx.x == 0) waiters = 0;
         __syncthreads();
-        if (waits) waiting[atomicAdd(&waiters, 1)] = waiting_row<A>{i, sum};
+        if (waits) waiting[atomicAdd(&waiters, 1)] = i;
         __syncthreads();
         for (int w = 0; w < waiters; w++) {
-            const waiting_row<A> now = waiting[w];
-            const int64_t rest = (int64_t(OWN) << shift) + threadIdx.x;
-            length = row_range(s.a, now.row, &begin) - rest;
-            sum_steps<V, 1>(s, s.a.idx, begin + rest, BLOCK, (length + BLOCK - 1) / BLOCK, &sum);
-            sum = block_sum(sum);
-            if (threadIdx.x == 0) finish(s, now.row, now.sum + sum);
+            const int64_t row = waiting[w], length = row_range(s.a, row, &begin) - threadIdx.x;
+            A part;
+            sum_steps<V, 1>(s, s.a.idx, begin + threadIdx.x, BLOCK, (length + BLOCK - 1) / BLOCK,
+                            &part);
+            part = block_sum(part);
+            if (threadIdx.x == 0) finish(s, row, part);
         }
     }
 }
@@ -98,8 +114,8 @@ extern "C" fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *
     return run(exec, call, 0);
 }
 
-/* Lanes: a power of two from 2 to 32. A lane should have a batch of entries, for loads that are
- * under way together; but where rows are too few to fill the card so, less. */
+/* Lanes: a power of two from 2 to 32. A warp's rows should have about two stages of entries; where
+ * rows are too few to fill the card so, less. Measured on an H200 (docs/spmv.md). */
 extern "C" fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *call)
 {
     const int64_t rows = call->a->rows, nnz = call->a->nnz;

@@ -162,6 +162,18 @@ def test_the_same_bits_every_time(name, dtype, device, threads):
             assert torch.equal(fusedmm.spmv(matrix_, x, algorithm=algorithm), first), algorithm
 
 
+@pytest.mark.parametrize("algorithm", ["csr_segmented", "merge"])
+def test_a_plan_changes_no_bits(algorithm, device):
+    """Without one, kernels search for what it lists; matrices of few items, and with a row that many pieces share."""
+    for lengths in ([3, 0, 900, 5] * 200, [7, 0, 300_000, *[2] * 900]):
+        adj = rows_of_lengths(lengths, 1000, device)
+        x, none = vector(1000, torch.float32, device), adj.none
+        number = next(a.number for a in fusedmm.algorithms("spmv", device) if a.name == algorithm)
+        rest = adj.val, none, x, none, 0, 1.0, 0.0, number
+        found = [torch.ops.fusedmm._spmv(adj.ptr, adj.idx, adj.eid, plan, *rest) for plan in (adj.plan, none)]
+        assert torch.equal(*found)
+
+
 # ---- gradients ----
 
 
