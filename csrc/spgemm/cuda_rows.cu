@@ -1,16 +1,17 @@
 /* The numeric phase on CUDA: C's values, a group of threads for each row.
  *
  *     row i of C     its columns go into a table (cuda_table.cuh)
- *     row i of A     a chunk of entries at a time, whose products are numbered (cuda_group.cuh)
- *     products       a batch at a time:   thread     0  1  2  3 ...
- *                      all threads        load j, b, find the slot, rank those that share it
- *                      warp after warp    add, in the order of lanes
+ *     row i of A     a chunk of entries at a time
+ *     products       row of B after row of B, all threads along one
+ *                      columns rise       no two of them share a sum: add at once, then meet
+ *                      columns repeat     rank those that share a sum, add in this order
+ *                    or, of short rows, several rows at a time, ranked
  *     row i of C     sums are rounded and written
  *
  * The order of products is that of A's entries, and in a row of B that of its entries; threads that
  * have a product early wait for those before them. So every sum has its terms in this one order,
- * and its bits are the same for any table, window, group and run. What takes long, the loads and
- * the search, is done by all threads at once; only the additions take turns. */
+ * and its bits are the same for any table, window, group and run. */
+#include "cuda_small.cuh"
 #include "cuda_table.cuh"
 
 struct numeric_args {
@@ -19,6 +20,7 @@ struct numeric_args {
     const int64_t *schedule;
     entry_output out;
     spgemm_where where;
+    bool masked;
 };
 
 /* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. */
@@ -42,9 +44,17 @@ template <class A> struct class_of_row {
         int64_t begin;
         const row_shape r = shape_of<A>(s, i, bytes);
         if (!r.entries) return -1;
+        const int64_t work_of = row_range(s.a, i, &begin);
+        if (work_of <= SMALL_A && r.entries <= SMALL_C && is_small_call()) return SMALL;
         const int fits = bytes.smallest(bytes_of<A>(r, r.where));
-        const int work = class_of_work(row_range(s.a, i, &begin));
+        const int work = class_of_work(work_of);
         return fits > work ? fits : work;
+    }
+    /* Small rows are found by bisection, so C's columns have to rise, as a mask's need not. */
+    __device__ bool is_small_call(void) const
+    {
+        const bool sorted = s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED;
+        return sorted && !s.masked && __ldg(s.schedule) == 1;
     }
 };
 
@@ -57,17 +67,17 @@ struct window {
 };
 
 /* The window that a column outside of the matrix counts to: its entry gets a 0. */
-static __device__ __forceinline__ int64_t window_of(int32_t j, int64_t cols, int64_t width)
+static __device__ __forceinline__ int window_of(int32_t j, int64_t cols, int64_t width)
 {
-    return uint32_t(j) < uint32_t(cols) ? j / width : 0;
+    return uint32_t(j) < uint32_t(cols) ? int(unsigned(j) / unsigned(width)) : 0;
 }
 
 /* The next window of this stripe after number `after`, for a row whose entries begin at `begin`;
  * false behind the last. A dense window in which no entry lies is left out. */
 template <int WARPS>
-static __device__ __forceinline__ bool
-next_window(const csr_view &c, const row_shape &r, int64_t begin, int64_t capacity, int64_t after,
-            int stripes, int stripe, int64_t *shared, window *w)
+static __device__ __forceinline__ bool next_window(const csr_view &c, const row_shape &r,
+                                                   int64_t begin, int64_t capacity, int64_t after,
+                                                   int stripes, int stripe, int *least, window *w)
 {
     typedef group<WARPS> g;
     if (r.where != SPGEMM_IN_DENSE) {
@@ -77,19 +87,22 @@ next_window(const csr_view &c, const row_shape &r, int64_t begin, int64_t capaci
         w->end = w->begin + capacity < begin + r.entries ? w->begin + capacity : begin + r.entries;
         return true;
     }
-    int *const least = reinterpret_cast<int *>(shared);
+    w->begin = begin, w->end = begin + r.entries;
+    if (c.cols <= capacity) { /* one window has all */
+        w->at = w->low = 0, w->width = c.cols;
+        return after < 0 && !stripe;
+    }
     int here = NO_COLUMN;
     if (!g::thread()) *least = NO_COLUMN;
     g::sync();
     for (int64_t p = begin + g::thread(); p < begin + r.entries; p += g::THREADS) {
-        const int64_t at = window_of(__ldg(c.idx + p), c.cols, capacity);
-        if (at > after && at % stripes == stripe && at < here) here = (int)at;
+        const int at = window_of(__ldg(c.idx + p), c.cols, capacity);
+        if (at > after && at % stripes == stripe && at < here) here = at;
     }
     if (here != NO_COLUMN) atomicMin(least, here);
     g::sync();
     w->at = *least;
     g::sync();
-    w->begin = begin, w->end = begin + r.entries;
     w->low = w->at * capacity;
     w->width = c.cols - w->low < capacity ? c.cols - w->low : capacity;
     return w->at != NO_COLUMN;
@@ -135,39 +148,133 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, row_sh
 
 /* ---- one window of one row ---- */
 
+/* A term of column j at entry q of B, or none where j lies outside. */
+template <class A>
+static __device__ __forceinline__ term<A> term_of(const numeric_args &s, const table<A> &t,
+                                                  int32_t j, A x, A y)
+{
+    const bool inside = uint32_t(j) < uint32_t(s.b.cols);
+    return term<A>{inside ? t.find(j) : -1, 0, x, y};
+}
+template <class A> static __device__ __forceinline__ A value_of(const numeric_args &s, int64_t q)
+{
+    return edge_value<A>(s.b_val, edge_of(s.b_val, q), 0);
+}
+
+/* Adds one row of B, columns [q, q + length), by threads that are `step` in all, this one number
+ * `first` of them. No column stands twice in it. */
+template <class A>
+static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *t, int64_t q,
+                                               int64_t length, A x, int first, int step)
+{
+    enum { EACH = 4 }; /* loads that are under way together */
+    for (int64_t at = first; at < length; at += EACH * step) {
+        int32_t j[EACH];
+        A y[EACH];
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const bool inside = at + u * step < length;
+            j[u] = inside ? __ldg(s.b.idx + q + at + u * step) : -1;
+            y[u] = inside ? value_of<A>(s, q + at + u * step) : A(0);
+        }
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const term<A> one = term_of(s, *t, j[u], x, y[u]);
+            if (one.slot >= 0) t->add(one.slot, one.x, one.y);
+        }
+    }
+}
+
+/* The products of row i, by a warp: several short rows of B at once, or one row after the other. */
+template <class A>
+static __device__ __forceinline__ void add_by_warp(const numeric_args &s, table<A> *t, int64_t i,
+                                                   bool repeats)
+{
+    const int lane = threadIdx.x % WARP;
+    int64_t begin;
+    const int64_t end = row_range(s.a, i, &begin) + begin;
+    for (int64_t p = begin; p < end; p += WARP) {
+        const row_of_b own(s.a, s.b, p + lane, end);
+        const A factor = p + lane < end ? edge_value<A>(s.a_val, edge_of(s.a_val, p + lane), 0) : 0;
+        const int held = (int)(end - p < WARP ? end - p : WARP);
+        const int lanes = lanes_for(own.length), rows = WARP / lanes;
+        for (int e = 0; e < held; e += rows) {
+            const int from = e + lane / lanes;
+            const int64_t q = __shfl_sync(ALL, own.begin, from % WARP);
+            const int64_t length = __shfl_sync(ALL, own.length, from % WARP);
+            const A x = __shfl_sync(ALL, factor, from % WARP);
+            if (lanes == WARP && !repeats) {
+                add_row(s, t, q, length, x, lane, WARP);
+                __syncwarp();
+                continue;
+            }
+            const int64_t longest = lanes == WARP ? length : lanes;
+            for (int64_t at = lane % lanes; at - lane % lanes < longest; at += lanes) {
+                const bool inside = from < WARP && at < length;
+                const int32_t j = inside ? __ldg(s.b.idx + q + at) : -1;
+                term<A> one = term_of(s, *t, j, x, inside ? value_of<A>(s, q + at) : A(0));
+                one.rank = rank_in_warp(one.slot);
+                add_in_order(t, one);
+            }
+        }
+    }
+}
+
+/* The products of a chunk whose rows of B are short, or whose columns repeat, by a block: all
+ * products of the chunk are numbered, and warp after warp adds, in the order of lanes. */
 template <int WARPS, class A>
-static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
-                                                    chunk<WARPS, A> *room, int64_t i)
+static __device__ __forceinline__ void add_numbered(const numeric_args &s, table<A> *t,
+                                                    const chunk<WARPS, A> *room, int64_t products)
 {
     typedef group<WARPS> g;
     enum { EACH = 2, TURN = WARP * EACH }; /* products of a lane, of a warp */
+    for (int64_t first = 0; first < products; first += g::THREADS * EACH) {
+        term<A> terms[EACH];
+        int32_t columns[EACH];
+#pragma unroll
+        for (int u = 0; u < EACH; u++) { /* loads first, so that they are under way together */
+            const int64_t product = first + g::warp() * TURN + u * WARP + g::lane();
+            columns[u] = -1;
+            if (product >= products) continue;
+            const int e = entry_of<WARPS, A>(room, product);
+            const int64_t q = room->origin[e] + product;
+            columns[u] = __ldg(s.b.idx + q);
+            terms[u].x = room->factor[e];
+            terms[u].y = value_of<A>(s, q);
+        }
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            terms[u] = term_of(s, *t, columns[u], terms[u].x, terms[u].y);
+            terms[u].rank = rank_in_warp(terms[u].slot);
+        }
+        const int64_t turns = ceil_div(products - first, TURN);
+        take_turns<WARPS, EACH>(t, terms, turns < WARPS ? (int)turns : WARPS);
+    }
+}
+
+/* The products of row i, by a block. */
+template <int WARPS, class A>
+static __device__ __forceinline__ void add_by_block(const numeric_args &s, table<A> *t,
+                                                    chunk<WARPS, A> *room, const column_span &span,
+                                                    int64_t i, bool repeats)
+{
+    typedef group<WARPS> g;
+    enum { SHORT = 32 }; /* to number a product costs about as much as to meet once in so many */
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += g::THREADS) {
-        const int64_t products = fill_chunk<WARPS, A>(room, s.a, s.b, &s.a_val, p, end);
-        for (int64_t first = 0; first < products; first += g::THREADS * EACH) {
-            term<A> terms[EACH];
-            int32_t columns[EACH];
-#pragma unroll
-            for (int u = 0; u < EACH; u++) { /* loads first, so that they are under way together */
-                const int64_t product = first + g::warp() * TURN + u * WARP + g::lane();
-                columns[u] = -1;
-                if (product >= products) continue;
-                const int e = entry_of<WARPS, A>(room, product);
-                const int64_t q = room->origin[e] + product;
-                columns[u] = __ldg(s.b.idx + q);
-                terms[u].x = room->factor[e];
-                terms[u].y = edge_value<A>(s.b_val, edge_of(s.b_val, q), 0);
+        const int64_t products = fill_chunk<WARPS, A>(room, s.a, s.b, s.a_val, span, p, end);
+        const int held = (int)(end - p < g::THREADS ? end - p : g::THREADS);
+        if (repeats || products < held * SHORT)
+            add_numbered<WARPS>(s, t, room, products);
+        else
+            for (int e = 0; e < held; e++) {
+                const int64_t before = e ? room->ends[e - 1] : 0, length = room->ends[e] - before;
+                if (!length) continue;
+                add_row(s, t, room->origin[e] + before, length, room->factor[e], g::thread(),
+                        g::THREADS);
+                g::sync();
             }
-#pragma unroll
-            for (int u = 0; u < EACH; u++) {
-                const bool inside = uint32_t(columns[u]) < uint32_t(s.b.cols);
-                terms[u].slot = inside ? t->find(columns[u]) : -1;
-                terms[u].rank = rank_in_warp(terms[u].slot);
-            }
-            const int64_t turns = ceil_div(products - first, TURN);
-            take_turns<WARPS, EACH>(t, terms, turns < WARPS ? (int)turns : WARPS);
-        }
         g::sync();
     }
 }
@@ -180,45 +287,113 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
     typedef group<WARPS> g;
     for (int64_t p = w.begin + g::thread(); p < w.end; p += g::THREADS) {
         const int32_t j = __ldg(s.c.idx + p);
-        if (r.where == SPGEMM_IN_DENSE && window_of(j, s.c.cols, capacity) != w.at) continue;
+        if (r.where == SPGEMM_IN_DENSE && w.width < s.c.cols &&
+            window_of(j, s.c.cols, capacity) != w.at)
+            continue;
         const int slot = uint32_t(j) < uint32_t(s.c.cols) ? t.find(j) : -1;
         write(s.out, p, slot < 0 ? A(0) : t.total(slot));
     }
     g::sync();
 }
 
+/* A warp holds its entries of A in registers, a block in shared memory. */
+template <int WARPS, class A> struct numeric_head {
+    typedef chunk<WARPS, A> type;
+};
+template <class A> struct numeric_head<1, A> {
+    typedef struct {
+    } type;
+};
+
 template <int WARPS, class A>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     numeric_rows(const numeric_args s, const row_work w, int k)
 {
     extern __shared__ __align__(16) char spgemm_shared[];
-    const auto room = shared_room<WARPS, A>::of(spgemm_shared, w.bytes.of[k]);
+    typedef typename numeric_head<WARPS, A>::type head;
+    const auto room = shared_room<WARPS, head>::of(spgemm_shared, w.bytes.of[k]);
     const int stripes = k == LARGEST ? STRIPES : 1;
-    int64_t *const shared = &room.products->shared;
-    for_rows<WARPS>(w, k, stripes, shared, [&](int64_t i, int stripe) {
+    const bool repeats = __ldg(s.schedule) != 1;
+    for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
         int64_t begin;
         const row_shape r = shape_of<A>(s, i, w.bytes);
         const int64_t capacity = capacity_of<A>(r, w.bytes.of[k]);
         row_range(s.c, i, &begin);
         window here = {-1, 0, 0, 0, 0};
-        while (
-            next_window<WARPS>(s.c, r, begin, capacity, here.at, stripes, stripe, shared, &here)) {
+        while (next_window<WARPS>(s.c, r, begin, capacity, here.at, stripes, stripe,
+                                  &room.says->next, &here)) {
             table<A> t = open_window<WARPS, A>(s.c, r, here, room.row);
-            add_products<WARPS, A>(s, &t, room.products, i);
+            const bool narrow =
+                r.where == SPGEMM_IN_DENSE && !repeats && here.width < int64_t(s.b.cols);
+            const column_span span = {(int32_t)here.low, narrow ? (int32_t)here.width : 0};
+            if constexpr (WARPS == 1)
+                add_by_warp(s, &t, i, repeats);
+            else
+                add_by_block<WARPS>(s, &t, room.head, span, i, repeats);
             write_window<WARPS, A>(s, t, r, here, capacity);
+        }
+    });
+}
+
+/* ---- small rows ---- */
+
+template <class A>
+static __global__ void __launch_bounds__(BLOCK)
+    numeric_small(const numeric_args s, const row_work w)
+{
+    enum { EACH = SMALL_C / LANES };
+    __shared__ int32_t columns[SMALL_ROWS][SMALL_C];
+    __shared__ A room[SMALL_ROWS][SMALL_C];
+    int32_t *const keys = columns[threadIdx.x / LANES];
+    A *const sums = room[threadIdx.x / LANES];
+    for_small_rows(w, [&](int64_t i) {
+        const small_row<A> row(s.a, s.b, &s.a_val, i);
+        int64_t begin = 0;
+        const int entries = i < 0 ? 0 : (int)clamp(row_range(s.c, i, &begin), 0, SMALL_C);
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const int at = u * LANES + small_lane();
+            keys[at] = at < entries ? __ldg(s.c.idx + begin + at) : int32_t(NO_COLUMN);
+            sums[at] = A(0);
+        }
+        __syncwarp();
+        for_small(row, s.b, &s.b_val, [&](int32_t j, A x, A y) {
+            int at = 0;
+#pragma unroll
+            for (int step = SMALL_C / 2; step; step /= 2) at += keys[at + step - 1] < j ? step : 0;
+            if (keys[at] == j) sums[at] = multiply_add(x, y, sums[at]);
+        });
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const int at = u * LANES + small_lane();
+            if (at < entries) write(s.out, begin + at, sums[at]);
         }
     });
 }
 
 /* ---- the phase ---- */
 
+/* The largest class that a row can be in: that of a row with all entries of C, or of A. */
+template <class A> static int last_class(const numeric_args &s, const class_bytes &bytes)
+{
+    const row_shape all = {s.where, s.c.nnz, s.b.cols, true};
+    const int64_t dense = bytes_of<A>(all, SPGEMM_IN_DENSE),
+                  hash = bytes_of<A>(all, SPGEMM_IN_HASH);
+    const int fits =
+        bytes.smallest(s.where == SPGEMM_AUTO ? smaller(dense, hash) : bytes_of<A>(all, s.where));
+    const int work = class_of_work(s.a.nnz);
+    return fits > work ? fits : work;
+}
+
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
     launch_bins(exec, w, class_of_row<A>{s, w.bytes});
-    for_classes([&](int k, auto warps) {
+    launch_small(exec, numeric_small<A>, w, s);
+    for_classes(last_class<A>(s, w.bytes), [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, A>(exec, numeric_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
+        launch_class<WARPS, typename numeric_head<WARPS, A>::type>(
+            exec, numeric_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
     });
 }
 
@@ -239,7 +414,8 @@ extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call 
                             view_edges(of->b, &of->b_val),
                             of->schedule,
                             view_output(of->c, call->y),
-                            where};
+                            where,
+                            of->masked};
     TRY(cuda_enter("spgemm", exec, &before));
     const row_work w = row_work_in(exec, exec->workspace, call->a->rows);
     if (call->y->dtype == FMM_F64)

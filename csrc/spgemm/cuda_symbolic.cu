@@ -17,7 +17,7 @@
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
-#include "cuda_classes.cuh"
+#include "cuda_small.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -130,16 +130,17 @@ struct symbolic_args {
 };
 
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
- * fit into the middle class: above, bits cost no more and come out in order. */
+ * fit into the middle classes: above, bits cost no more and come out in order. Hashed columns that
+ * are wanted have to be sorted, which pays where they are few. */
 struct set_size {
     int64_t slots, hash, bits;
     bool hashed;
-    __device__ set_size(const class_bytes &bytes, int64_t most, int64_t cols)
+    __host__ __device__ set_size(const class_bytes &bytes, int64_t most, int64_t cols, bool wanted)
     {
         slots = 2 * most;
-        hash = most > INT32_MAX ? INT64_MAX : slots * int64_t(sizeof(int32_t));
+        hash = most > INT32_MAX ? INT64_MAX / 8 : slots * int64_t(sizeof(int32_t));
         bits = ceil_div(cols, 32) * int64_t(sizeof(uint32_t));
-        hashed = hash < bits && hash <= bytes.of[2];
+        hashed = hash * (wanted ? 4 : 1) < bits && hash <= bytes.of[LARGEST - 1];
     }
 };
 
@@ -152,20 +153,24 @@ struct class_of_set {
         int64_t begin;
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
         if (most <= 0 || (!s.idx && s.is_lone(i))) return -1;
-        const set_size size(bytes, most, s.b.cols);
+        const int64_t entries = row_range(s.a, i, &begin);
+        if (entries <= SMALL_A && most <= (s.idx ? SMALL_C : SMALL_PRODUCTS)) return SMALL;
+        if (s.is_lone(i)) return 0;
+        const set_size size(bytes, most, s.b.cols, s.idx);
         const int fits = bytes.smallest(size.hashed ? size.hash : size.bits);
-        const int work = class_of_work(row_range(s.a, i, &begin));
+        const int work = class_of_work(entries);
         return fits > work ? fits : work;
     }
 };
 
-/* Enters column j; returns whether it is new. A table that is full, because a matrix has changed,
- * takes no more. */
+/* Enters column j; returns whether it is new. Most columns are there already, so a plain read comes
+ * before the atomic. A table that is full, because a matrix has changed, takes no more. */
 static __device__ __forceinline__ bool enter(int32_t *keys, int slots, int32_t j)
 {
     int h = (int)__umulhi((unsigned)j * 0x9E3779B1u, (unsigned)slots);
     for (int tries = 0; tries < slots; tries++) {
-        const int32_t found = atomicCAS(keys + h, (int32_t)NO_COLUMN, j);
+        int32_t found = *(volatile int32_t *)(keys + h);
+        if (found == NO_COLUMN) found = atomicCAS(keys + h, (int32_t)NO_COLUMN, j);
         if (found == NO_COLUMN) return true;
         if (found == j) return false;
         h = h + 1 == slots ? 0 : h + 1;
@@ -173,81 +178,115 @@ static __device__ __forceinline__ bool enter(int32_t *keys, int slots, int32_t j
     return false;
 }
 
-/* Row i by hashing; returns how many columns there are. Where they are wanted, they go to C in any
- * order first, and then come back to be sorted. */
+/* A set needs nothing beside its memory. */
+struct no_head {
+};
+
+/* Brings the keys of a table to its front, in any order; returns how many there are. `count` is 0.
+ */
 template <int WARPS>
-static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s,
-                                                   const shared_room<WARPS, float> &room, int64_t i,
-                                                   int slots, int32_t *to, int64_t places)
+static __device__ __forceinline__ int packed(int32_t *keys, int slots, int *count)
 {
     typedef group<WARPS> g;
-    int32_t *const keys = reinterpret_cast<int32_t *>(room.row);
-    counter *const found = reinterpret_cast<counter *>(&room.products->shared);
-    for (int h = g::thread(); h < slots; h += g::THREADS) keys[h] = NO_COLUMN;
-    if (!g::thread()) *found = 0;
-    g::sync();
-    int64_t fresh = 0;
-    for_columns<WARPS>(room.products, s.a, s.b, i,
-                       [&](int32_t j) { fresh += enter(keys, slots, j); });
-    if (!to) {
-        if (fresh) atomicAdd(found, (counter)fresh);
-        g::sync();
-        return (int64_t)*found;
+    for (int first = 0; first < slots; first += g::THREADS) {
+        const int h = first + g::thread();
+        const int32_t key = h < slots ? keys[h] : int32_t(NO_COLUMN);
+        g::sync(); /* all have read what the next lines may overwrite */
+        const unsigned kept = __ballot_sync(ALL, key != NO_COLUMN);
+        int at = 0;
+        if (!g::lane()) at = atomicAdd(count, __popc(kept));
+        at = __shfl_sync(ALL, at, 0) + __popc(kept & lanes_below());
+        if (key != NO_COLUMN) keys[at] = key;
     }
-    for (int h = g::thread(); h < slots; h += g::THREADS)
-        if (keys[h] != NO_COLUMN) {
-            const int64_t at = (int64_t)atomicAdd(found, 1ull);
-            if (at < places) to[at] = keys[h];
-        }
     g::sync();
-    const int64_t here = (int64_t)*found < places ? (int64_t)*found : places;
+    return *count;
+}
+
+/* Row i by hashing; returns how many columns there are. */
+template <int WARPS>
+static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<WARPS> *says,
+                                                   int32_t *keys, int64_t i, int slots, int32_t *to,
+                                                   int64_t places)
+{
+    typedef group<WARPS> g;
+    enum { FEW = 128 }; /* keys that are ranked; more are sorted */
+    for (int h = g::thread(); h < slots; h += g::THREADS) keys[h] = NO_COLUMN;
+    if (!g::thread()) says->sum = 0;
+    g::sync();
+    int fresh = 0;
+    for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) { fresh += enter(keys, slots, j); });
+    if (!to) return added<WARPS>(fresh, &says->sum);
+    g::sync();
+    const int all = packed<WARPS>(keys, slots, &says->sum);
+    const int here = all < places ? all : (int)places;
+    if (here <= FEW) {
+        write_ranked<WARPS>(keys, here, to);
+        return here;
+    }
     const int sorted = (int)power_of_two(here);
-    for (int h = g::thread(); h < sorted; h += g::THREADS) keys[h] = h < here ? to[h] : NO_COLUMN;
+    for (int h = here + g::thread(); h < sorted; h += g::THREADS) keys[h] = NO_COLUMN;
     g::sync();
     sort_keys<WARPS>(keys, sorted);
     for (int h = g::thread(); h < here; h += g::THREADS) to[h] = keys[h];
     return here;
 }
 
-/* Row i by bits; the same. */
+/* Writes the columns low + n of the bits n that are set, from to[at] on, as far as there are
+ * places; returns where the next one goes. */
 template <int WARPS>
-static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s,
-                                                   const shared_room<WARPS, float> &room, int64_t i,
-                                                   int bytes, int32_t *to, int64_t places)
+static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int words, int32_t low,
+                                                     int32_t *to, int64_t at, int64_t places,
+                                                     told<WARPS> *says)
 {
     typedef group<WARPS> g;
-    uint32_t *const bits = reinterpret_cast<uint32_t *>(room.row);
-    int *const next = reinterpret_cast<int *>(&room.products->shared);
+    for (int first = 0; first < words; first += g::THREADS) {
+        const int w = first + g::thread();
+        uint32_t word = w < words ? bits[w] : 0;
+        const int until = scanned<WARPS>(__popc(word), says->totals);
+        int64_t own = at + until - __popc(word);
+        for (; word && own < places; word &= word - 1) to[own++] = low + w * 32 + __ffs(word) - 1;
+        if (g::thread() == g::THREADS - 1) says->sum = until;
+        g::sync();
+        at += says->sum;
+        g::sync();
+    }
+    return at;
+}
+
+/* Row i by bits; the same. */
+template <int WARPS>
+static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
+                                                   uint32_t *bits, int64_t i, int bytes,
+                                                   int32_t *to, int64_t places)
+{
+    typedef group<WARPS> g;
     const int64_t width = int64_t(bytes / sizeof *bits) * 32;
     int64_t count = 0;
     for (int64_t low = 0; low < s.b.cols;) {
-        const int64_t columns = low + width < s.b.cols ? width : s.b.cols - low;
-        const int words = (int)ceil_div(columns, 32);
+        const int columns = (int)(low + width < s.b.cols ? width : s.b.cols - low);
+        const int words = (columns + 31) / 32;
         for (int w = g::thread(); w < words; w += g::THREADS) bits[w] = 0;
-        if (!g::thread()) *next = NO_COLUMN;
+        if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
         g::sync();
         int32_t further = NO_COLUMN; /* the first column beyond this window */
-        for_columns<WARPS>(room.products, s.a, s.b, i, [&](int32_t j) {
-            const int64_t at = j - low;
-            if (uint64_t(at) < uint64_t(columns))
-                atomicOr(bits + at / 32, 1u << at % 32);
-            else if (at > 0 && j < further)
+        for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) {
+            const unsigned at = unsigned(j) - unsigned(low);
+            if (at < unsigned(columns)) {
+                const uint32_t bit = 1u << at % 32;
+                if (!(*(volatile uint32_t *)(bits + at / 32) & bit)) atomicOr(bits + at / 32, bit);
+            } else if (j > low && j < further)
                 further = j;
         });
-        if (further != NO_COLUMN) atomicMin(next, further);
-        for (int first = 0; first < words; first += g::THREADS) {
-            const int w = first + g::thread();
-            uint32_t word = w < words ? bits[w] : 0;
-            const int64_t until = scanned<WARPS>(__popc(word), room.products->totals);
-            int64_t at = count + until - __popc(word);
-            for (; to && word && at < places; word &= word - 1)
-                to[at++] = (int32_t)(low + int64_t(w) * 32 + __ffs(word) - 1);
-            if (g::thread() == g::THREADS - 1) room.products->ends[0] = until;
-            g::sync();
-            count += room.products->ends[0];
-            g::sync();
+        if (further != NO_COLUMN) atomicMin(&says->next, further);
+        g::sync();
+        if (to)
+            count = write_bits<WARPS>(bits, words, (int32_t)low, to, count, places, says);
+        else {
+            int set = 0;
+            for (int w = g::thread(); w < words; w += g::THREADS) set += __popc(bits[w]);
+            count += added<WARPS>(set, &says->sum);
         }
-        low = *next == NO_COLUMN ? int64_t(s.b.cols) : *next / 32 * int64_t(32);
+        low = says->next == NO_COLUMN ? int64_t(s.b.cols) : says->next / 32 * int64_t(32);
         g::sync();
     }
     return count < places || !to ? count : places;
@@ -274,27 +313,73 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
 {
     typedef group<WARPS> g;
     extern __shared__ __align__(16) char spgemm_shared[];
-    const auto room = shared_room<WARPS, float>::of(spgemm_shared, w.bytes.of[k]);
-    for_rows<WARPS>(w, k, 1, &room.products->shared, [&](int64_t i, int) {
+    const auto room = shared_room<WARPS, no_head>::of(spgemm_shared, w.bytes.of[k]);
+    int32_t *const keys = reinterpret_cast<int32_t *>(room.row);
+    uint32_t *const bits = reinterpret_cast<uint32_t *>(room.row);
+    for_rows<WARPS>(w, k, 1, &room.says->ticket, [&](int64_t i, int) {
         const int64_t begin = s.idx ? s.ptr[i] : 0, most = s.ptr[i + 1] - begin;
-        const set_size size(w.bytes, most, s.b.cols);
+        const set_size size(w.bytes, most, s.b.cols, s.idx);
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
-        const int64_t found = s.is_lone(i)  ? copy_row<WARPS>(s, i, to, most)
-                              : size.hashed ? hash_row<WARPS>(s, room, i, (int)size.slots, to, most)
-                                            : bits_row<WARPS>(s, room, i, w.bytes.of[k], to, most);
+        const int64_t found =
+            s.is_lone(i)  ? copy_row<WARPS>(s, i, to, most)
+            : size.hashed ? hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most)
+                          : bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], to, most);
         if (!to && !g::thread()) s.ptr[i + 1] = found;
         for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
         g::sync();
     });
 }
 
+/* Small rows: sets of so many slots, and of C's columns where they are wanted. */
+template <int SLOTS>
+static __global__ void __launch_bounds__(BLOCK)
+    symbolic_small(const symbolic_args s, const row_work w)
+{
+    __shared__ int32_t sets[SMALL_ROWS][SLOTS];
+    int32_t *const keys = sets[threadIdx.x / LANES];
+    for_small_rows(w, [&](int64_t i) {
+        const small_row<float> row(s.a, s.b, NULL, i);
+#pragma unroll
+        for (int h = 0; h < SLOTS; h += LANES) keys[h + small_lane()] = NO_COLUMN;
+        __syncwarp();
+        int fresh = 0;
+        for_small(row, s.b, NULL, [&](int32_t j, float, float) { fresh += enter(keys, SLOTS, j); });
+        if (!s.idx) {
+            for (int d = LANES / 2; d; d /= 2) fresh += __shfl_xor_sync(ALL, fresh, d);
+            if (i >= 0 && !small_lane()) s.ptr[i + 1] = fresh;
+            return;
+        }
+        const int64_t begin = i < 0 ? 0 : s.ptr[i];
+        const int places = i < 0 ? 0 : (int)clamp(s.ptr[i + 1] - begin, 0, SMALL_C);
+        const unsigned own = ((1u << LANES) - 1) << threadIdx.x % WARP / LANES * LANES;
+        int all = 0;
+        for (int h = 0; h < SLOTS; h += LANES) { /* the keys to the front, as `packed` does */
+            const int32_t key = keys[h + small_lane()];
+            const unsigned kept = __ballot_sync(ALL, key != NO_COLUMN) & own;
+            if (key != NO_COLUMN) keys[all + __popc(kept & lanes_below())] = key;
+            all += __popc(kept);
+            __syncwarp();
+        }
+        const int here = all < places ? all : places;
+        for (int at = small_lane(); at < places; at += LANES) {
+            int below = 0;
+            for (int other = 0; other < here; other++) below += keys[other] < keys[at];
+            s.idx[begin + (at < here ? below : at)] = at < here ? keys[at] : 0;
+        }
+    });
+}
+
+/* No row needs a larger class than all columns, or the longest row that there can be, would. */
 static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
 {
+    const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
+    const int work = class_of_work(s.a.nnz);
     launch_bins(exec, w, class_of_set{s, w.bytes});
-    for_classes([&](int k, auto warps) {
+    launch_small(exec, s.idx ? symbolic_small<SMALL_FILLED> : symbolic_small<SMALL_SLOTS>, w, s);
+    for_classes(fits > work ? fits : work, [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, float>(exec, symbolic_rows<WARPS>, w, k, 1, s);
+        launch_class<WARPS, no_head>(exec, symbolic_rows<WARPS>, w, k, 1, s);
     });
 }
 

@@ -48,34 +48,36 @@ struct row_shape {
 };
 
 /* Slots that the whole row would take. */
-static __device__ __forceinline__ int64_t slots_of(const row_shape &r)
+static __host__ __device__ __forceinline__ int64_t slots_of(const row_shape &r)
 {
     return r.where == SPGEMM_IN_DENSE  ? r.cols
            : r.where == SPGEMM_IN_HASH ? 2 * r.entries
                                        : power_of_two(r.entries);
 }
 template <class A>
-static __device__ __forceinline__ int64_t bytes_of(row_shape r, spgemm_where where)
+static __host__ __device__ __forceinline__ int64_t bytes_of(row_shape r, spgemm_where where)
 {
     r.where = where;
     return slots_of(r) * slot_bytes<A>(where, r.is_long);
 }
 
-/* What auto does with a row: few entries are sorted. Others are dense or hashed, whichever needs
- * fewer windows of the card's memory; within one window, whichever takes less of it, so that more
- * rows run at once. Dense rows find their sums without a search, which is why they win at equal
- * numbers of windows. */
+/* What auto does with a row: few entries are sorted. Others are dense or hashed. Within one window,
+ * whichever takes less memory, so that more rows run at once. Of several windows, a dense one reads
+ * its own columns of B alone and finds sums without a search, a hashed one reads all of B's rows:
+ * hence FACTOR windows of the first for one of the second. */
 template <class A>
 static __device__ __forceinline__ spgemm_where choose_where(const row_shape &r,
                                                             const class_bytes &bytes)
 {
+    enum { FACTOR = 4 };
     const int64_t dense = bytes_of<A>(r, SPGEMM_IN_DENSE), hash = bytes_of<A>(r, SPGEMM_IN_HASH);
     if (r.entries <= TINY && bytes_of<A>(r, SPGEMM_IN_SORTED) < dense) return SPGEMM_IN_SORTED;
     const int64_t most = bytes.of[LARGEST];
     const int64_t dense_windows = ceil_div(dense, most), hash_windows = ceil_div(hash, most);
     if (dense_windows == 1 && hash_windows == 1)
         return dense <= hash ? SPGEMM_IN_DENSE : SPGEMM_IN_HASH;
-    return dense_windows <= hash_windows ? SPGEMM_IN_DENSE : SPGEMM_IN_HASH;
+    return hash_windows > 1 && dense_windows <= FACTOR * hash_windows ? SPGEMM_IN_DENSE
+                                                                      : SPGEMM_IN_HASH;
 }
 
 template <class A> struct table {
