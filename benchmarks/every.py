@@ -51,6 +51,7 @@ ALL = {
         "spmv",
         "spmv --suite twins",
         "spmv --suite stencils",
+        "spgemm",
         "spmm --suite sweeps",
         "sddmm --suite sweeps",
         "fused --suite sweeps",

@@ -44,10 +44,11 @@ struct class_bytes {
     }
 };
 
-/* The least class of a row of A with so many entries: a long one is too much for one warp. */
+/* The least class of a row of A with so many entries: who walks along them one by one should not be
+ * the last to end. */
 static __host__ __device__ __forceinline__ int class_of_work(int64_t entries)
 {
-    return entries <= 512 ? 0 : entries <= 4096 ? 1 : entries <= 65536 ? 2 : LARGEST;
+    return entries <= 64 ? 0 : entries <= 512 ? 1 : entries <= 8192 ? 2 : LARGEST;
 }
 
 /* What the kernels of a phase take beside their operands. */

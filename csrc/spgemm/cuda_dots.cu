@@ -20,7 +20,7 @@ struct dots_args {
 
 static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
-    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), s.x.cols, false};
+    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false};
 }
 
 template <class A> struct class_of_dots {
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         int64_t p0, r0;
         const int64_t entries = row_range(s.a, i, &p0), tile = g::THREADS;
         const row_shape r = shape_of(s, i, &r0);
-        const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false) / 2;
+        const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
         const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
         table<A> t;
         bool open = false;

@@ -144,17 +144,17 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
     int64_t begin;
     const int64_t end = row_range(a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += WARP) {
-        const row_of_b own(a, b, p + g::lane(), end);
-        const int lanes = WARPS == 1 ? lanes_for(own.length) : WARP;
+        const row_of_b row(a, b, p + g::lane(), end);
+        const int lanes = WARPS == 1 ? lanes_for(row.length) : WARP;
         if (lanes < WARP) {
             const int rows = WARP / lanes, held = (int)(end - p < WARP ? end - p : WARP);
-            const int at = g::lane() % lanes, length = (int)own.length;
+            const int at = g::lane() % lanes, length = (int)row.length;
             for (int e = 0; e < held; e += SHORT * rows) {
                 int32_t j[SHORT];
 #pragma unroll
                 for (int u = 0; u < SHORT; u++) {
                     const int from = e + u * rows + g::lane() / lanes;
-                    const int64_t q = __shfl_sync(ALL, own.begin, from % WARP) + at;
+                    const int64_t q = __shfl_sync(ALL, row.begin, from % WARP) + at;
                     const bool inside = at < __shfl_sync(ALL, length, from % WARP) && from < WARP;
                     j[u] = inside ? __ldg(b.idx + q) : -1;
                 }
@@ -165,20 +165,23 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
             continue;
         }
         const bool is_mine = (p - begin + g::lane()) % WARPS == g::warp();
-        unsigned rows = __ballot_sync(ALL, own.length > (is_mine ? 0 : SHARED_ROW));
+        unsigned rows = __ballot_sync(ALL, row.length > (is_mine ? 0 : SHARED_ROW));
         for (; rows; rows &= rows - 1) {
             const int e = __ffs(rows) - 1;
-            const int64_t q = __shfl_sync(ALL, own.begin, e);
-            const int64_t length = __shfl_sync(ALL, own.length, e);
+            const int64_t q = __shfl_sync(ALL, row.begin, e);
+            const int64_t length = __shfl_sync(ALL, row.length, e);
             const bool together = length > SHARED_ROW;
             const int step = together ? g::THREADS : WARP;
-            for (int64_t t = together ? g::thread() : g::lane(); t < length; t += EACH * step) {
+            const int64_t own = together ? g::thread() : g::lane();
+            for (int64_t t = 0; t < length; t += EACH * step) {
                 int32_t j[EACH];
 #pragma unroll
-                for (int u = 0; u < EACH; u++)
-                    j[u] = t + u * step < length ? __ldg(b.idx + q + t + u * step) : -1;
+                for (int u = 0; u < EACH; u++) {
+                    const int64_t at = t + u * step + own;
+                    j[u] = at < length ? __ldg(b.idx + q + at) : -1;
+                }
 #pragma unroll
-                for (int u = 0; u < EACH; u++)
+                for (int u = 0; u < EACH && t + u * step < length; u++)
                     if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
             }
         }
@@ -187,7 +190,7 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
 
 /* ---- the products of a row, in order ---- */
 
-/* As many entries of A as the group has threads, and where their products lie in B:
+/* CHUNK entries of A, and where their products lie in B:
  *
  *     entries of A      e0       e1    e2           e3
  *     rows of B         5 6 7    -     40 41        9
@@ -195,9 +198,10 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
  *     ends              3        3     5            6      product t belongs to the first
  *     origin            5              37           4      entry that ends behind it
  */
+enum { CHUNK = 128 };
 template <int WARPS, class A> struct chunk {
-    int64_t ends[group<WARPS>::THREADS], origin[group<WARPS>::THREADS], totals[WARPS];
-    A factor[group<WARPS>::THREADS]; /* A's values */
+    int64_t ends[CHUNK], origin[CHUNK], totals[WARPS];
+    A factor[CHUNK]; /* A's values */
 };
 
 /* Columns [low, low + width) of B's rows, if they rise; of others, and where width is 0, all. */
@@ -228,7 +232,8 @@ static __device__ __forceinline__ int64_t fill_chunk(chunk<WARPS, A> *to, const 
                                                      int64_t end)
 {
     typedef group<WARPS> g;
-    p += g::thread();
+    const bool holds = g::thread() < CHUNK;
+    p = holds ? p + g::thread() : end;
     row_of_b own(a, b, p, end);
     if (p < end) to->factor[g::thread()] = edge_value<A>(val, edge_of(val, p), 0);
     if (span.width && own.length) {
@@ -237,10 +242,12 @@ static __device__ __forceinline__ int64_t fill_chunk(chunk<WARPS, A> *to, const 
         own.length = first_at(b, own.begin, behind, above) - own.begin;
     }
     const int64_t until = scanned<WARPS>(own.length, to->totals);
-    to->ends[g::thread()] = until;
-    to->origin[g::thread()] = own.begin - (until - own.length);
+    if (holds) {
+        to->ends[g::thread()] = until;
+        to->origin[g::thread()] = own.begin - (until - own.length);
+    }
     g::sync();
-    return to->ends[g::THREADS - 1];
+    return to->ends[CHUNK - 1];
 }
 
 /* Which entry of the chunk product t belongs to. */
@@ -249,8 +256,7 @@ static __device__ __forceinline__ int entry_of(const chunk<WARPS, A> *in, int64_
 {
     int e = 0;
 #pragma unroll
-    for (int step = group<WARPS>::THREADS / 2; step; step /= 2)
-        e += in->ends[e + step - 1] <= t ? step : 0;
+    for (int step = CHUNK / 2; step; step /= 2) e += in->ends[e + step - 1] <= t ? step : 0;
     return e;
 }
 

@@ -23,15 +23,22 @@ struct numeric_args {
     bool masked;
 };
 
-/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. */
+/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
+ * columns rise unless they are a mask's: then the first and the last say where its entries are. */
 template <class A>
 static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
                                                      const class_bytes &bytes)
 {
-    int64_t begin;
+    int64_t begin, p;
     const int64_t entries = row_range(s.c, i, &begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    row_shape r = {s.where, entries, s.b.cols, repeats || row_range(s.a, i, &begin) > SPGEMM_TERMS};
+    row_shape r = {s.where, entries, 0, s.b.cols, repeats || row_range(s.a, i, &p) > SPGEMM_TERMS,
+                   repeats};
+    if (entries && !s.masked) {
+        const int32_t low = __ldg(s.c.idx + begin), high = __ldg(s.c.idx + begin + entries - 1);
+        if (0 <= low && low <= high && high < s.b.cols)
+            r.low = low, r.cols = int64_t(high) - low + 1;
+    }
     if (s.where == SPGEMM_AUTO) r.where = choose_where<A>(r, bytes);
     return r;
 }
@@ -42,12 +49,11 @@ template <class A> struct class_of_row {
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
+        const int64_t entries = row_range(s.c, i, &begin), own = row_range(s.a, i, &begin);
+        if (!entries) return -1;
+        if (own <= SMALL_A && entries <= SMALL_C && is_small_call()) return SMALL;
         const row_shape r = shape_of<A>(s, i, bytes);
-        if (!r.entries) return -1;
-        const int64_t work_of = row_range(s.a, i, &begin);
-        if (work_of <= SMALL_A && r.entries <= SMALL_C && is_small_call()) return SMALL;
-        const int fits = bytes.smallest(bytes_of<A>(r, r.where));
-        const int work = class_of_work(work_of);
+        const int fits = bytes.smallest(bytes_of<A>(r, r.where)), work = class_of_work(own);
         return fits > work ? fits : work;
     }
     /* Small rows are found by bisection, so C's columns have to rise, as a mask's need not. */
@@ -66,10 +72,12 @@ struct window {
     int64_t at, begin, end, low, width;
 };
 
-/* The window that a column outside of the matrix counts to: its entry gets a 0. */
-static __device__ __forceinline__ int window_of(int32_t j, int64_t cols, int64_t width)
+/* The window of column j. One that is not among the row's columns counts to the first: its entry
+ * gets a 0. */
+static __device__ __forceinline__ int window_of(int32_t j, const row_shape &r, int64_t width)
 {
-    return uint32_t(j) < uint32_t(cols) ? int(unsigned(j) / unsigned(width)) : 0;
+    const unsigned at = unsigned(j) - unsigned(r.low);
+    return at < unsigned(r.cols) ? int(at / unsigned(width)) : 0;
 }
 
 /* The next window of this stripe after number `after`, for a row whose entries begin at `begin`;
@@ -88,23 +96,24 @@ static __device__ __forceinline__ bool next_window(const csr_view &c, const row_
         return true;
     }
     w->begin = begin, w->end = begin + r.entries;
-    if (c.cols <= capacity) { /* one window has all */
-        w->at = w->low = 0, w->width = c.cols;
+    if (r.cols <= capacity) { /* one window has all */
+        w->at = 0, w->low = r.low, w->width = r.cols;
         return after < 0 && !stripe;
     }
     int here = NO_COLUMN;
     if (!g::thread()) *least = NO_COLUMN;
     g::sync();
     for (int64_t p = begin + g::thread(); p < begin + r.entries; p += g::THREADS) {
-        const int at = window_of(__ldg(c.idx + p), c.cols, capacity);
+        const int at = window_of(__ldg(c.idx + p), r, capacity);
         if (at > after && at % stripes == stripe && at < here) here = at;
     }
     if (here != NO_COLUMN) atomicMin(least, here);
     g::sync();
     w->at = *least;
     g::sync();
-    w->low = w->at * capacity;
-    w->width = c.cols - w->low < capacity ? c.cols - w->low : capacity;
+    const int64_t before = w->at * capacity;
+    w->low = r.low + before;
+    w->width = r.cols - before < capacity ? r.cols - before : capacity;
     return w->at != NO_COLUMN;
 }
 
@@ -112,7 +121,7 @@ static __device__ __forceinline__ bool next_window(const csr_view &c, const row_
 template <class A>
 static __device__ __forceinline__ int64_t capacity_of(const row_shape &r, int bytes)
 {
-    const int64_t slots = bytes / slot_bytes<A>(r.where, r.is_long);
+    const int64_t slots = bytes / slot_bytes<A>(r.where, r.is_long, r.counted);
     if (r.where == SPGEMM_IN_DENSE) return slots;
     return r.where == SPGEMM_IN_HASH ? slots / 2 : power_of_two(slots + 1) / 2;
 }
@@ -161,28 +170,33 @@ template <class A> static __device__ __forceinline__ A value_of(const numeric_ar
     return edge_value<A>(s.b_val, edge_of(s.b_val, q), 0);
 }
 
-/* Adds one row of B, columns [q, q + length), by threads that are `step` in all, this one number
- * `first` of them. No column stands twice in it. */
+/* Adds one row of B, entries [q, q + length), by a warp. No column stands twice in it. */
 template <class A>
 static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *t, int64_t q,
-                                               int64_t length, A x, int first, int step)
+                                               int64_t length, A x)
 {
-    enum { EACH = 4 }; /* loads that are under way together */
-    for (int64_t at = first; at < length; at += EACH * step) {
+    enum { EACH = 2 }; /* loads that are under way together */
+    for (int64_t first = 0; first < length; first += EACH * WARP) {
         int32_t j[EACH];
         A y[EACH];
 #pragma unroll
         for (int u = 0; u < EACH; u++) {
-            const bool inside = at + u * step < length;
-            j[u] = inside ? __ldg(s.b.idx + q + at + u * step) : -1;
-            y[u] = inside ? value_of<A>(s, q + at + u * step) : A(0);
+            const int64_t at = first + u * WARP + threadIdx.x % WARP;
+            j[u] = at < length ? __ldg(s.b.idx + q + at) : -1;
+            y[u] = at < length ? value_of<A>(s, q + at) : A(0);
         }
 #pragma unroll
-        for (int u = 0; u < EACH; u++) {
+        for (int u = 0; u < EACH && first + u * WARP < length; u++) {
             const term<A> one = term_of(s, *t, j[u], x, y[u]);
             if (one.slot >= 0) t->add(one.slot, one.x, one.y);
         }
     }
+}
+
+/* Whether sums are put aside before entry number `at` of A's row. */
+template <class A> static __device__ __forceinline__ bool is_block(const table<A> &t, int64_t at)
+{
+    return t.is_long && !t.counted && at && at % SPGEMM_TERMS == 0;
 }
 
 /* The products of row i, by a warp: several short rows of B at once, or one row after the other. */
@@ -194,6 +208,7 @@ static __device__ __forceinline__ void add_by_warp(const numeric_args &s, table<
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += WARP) {
+        if (is_block(*t, p - begin)) put_aside<1>(*t);
         const row_of_b own(s.a, s.b, p + lane, end);
         const A factor = p + lane < end ? edge_value<A>(s.a_val, edge_of(s.a_val, p + lane), 0) : 0;
         const int held = (int)(end - p < WARP ? end - p : WARP);
@@ -204,7 +219,7 @@ static __device__ __forceinline__ void add_by_warp(const numeric_args &s, table<
             const int64_t length = __shfl_sync(ALL, own.length, from % WARP);
             const A x = __shfl_sync(ALL, factor, from % WARP);
             if (lanes == WARP && !repeats) {
-                add_row(s, t, q, length, x, lane, WARP);
+                add_row(s, t, q, length, x);
                 __syncwarp();
                 continue;
             }
@@ -252,29 +267,63 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
     }
 }
 
+/* The products of a chunk by a block, where no column stands twice in a row of B: all threads load
+ * products, and those of one entry of A after the other are added. */
+template <int WARPS, class A>
+static __device__ __forceinline__ void add_by_entry(const numeric_args &s, table<A> *t,
+                                                    const chunk<WARPS, A> *room, int64_t products)
+{
+    typedef group<WARPS> g;
+    enum { EACH = 4, BATCH = g::THREADS * EACH };
+    for (int64_t first = 0; first < products; first += BATCH) {
+        term<A> terms[EACH]; /* the rank is the number of the entry */
+        int32_t columns[EACH];
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const int64_t product = first + u * g::THREADS + g::thread();
+            columns[u] = -1;
+            if (product >= products) continue;
+            const int e = entry_of<WARPS, A>(room, product);
+            const int64_t q = room->origin[e] + product;
+            columns[u] = __ldg(s.b.idx + q);
+            terms[u].rank = e;
+            terms[u].x = room->factor[e];
+            terms[u].y = value_of<A>(s, q);
+        }
+#pragma unroll
+        for (int u = 0; u < EACH; u++) terms[u].slot = term_of(s, *t, columns[u], A(0), A(0)).slot;
+        const int64_t behind = first + BATCH < products ? first + BATCH : products;
+        const int last = entry_of<WARPS, A>(room, behind - 1);
+        for (int e = entry_of<WARPS, A>(room, first); e <= last; e++) {
+            if (room->ends[e] == (e ? room->ends[e - 1] : 0)) continue;
+#pragma unroll
+            for (int u = 0; u < EACH; u++)
+                if (terms[u].slot >= 0 && terms[u].rank == e)
+                    t->add(terms[u].slot, terms[u].x, terms[u].y);
+            g::sync();
+        }
+    }
+}
+
 /* The products of row i, by a block. */
 template <int WARPS, class A>
 static __device__ __forceinline__ void add_by_block(const numeric_args &s, table<A> *t,
                                                     chunk<WARPS, A> *room, const column_span &span,
-                                                    int64_t i, bool repeats)
+                                                    int64_t i)
 {
     typedef group<WARPS> g;
-    enum { SHORT = 32 }; /* to number a product costs about as much as to meet once in so many */
+    enum { SHORT = 32 }; /* to rank so many products costs about as much as to meet once */
+    static_assert(CHUNK == SPGEMM_TERMS, "sums are put aside between chunks");
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
-    for (int64_t p = begin; p < end; p += g::THREADS) {
+    for (int64_t p = begin; p < end; p += CHUNK) {
+        if (is_block(*t, p - begin)) put_aside<WARPS>(*t);
         const int64_t products = fill_chunk<WARPS, A>(room, s.a, s.b, s.a_val, span, p, end);
-        const int held = (int)(end - p < g::THREADS ? end - p : g::THREADS);
-        if (repeats || products < held * SHORT)
+        const int held = (int)(end - p < CHUNK ? end - p : CHUNK);
+        if (t->counted || products < held * SHORT)
             add_numbered<WARPS>(s, t, room, products);
         else
-            for (int e = 0; e < held; e++) {
-                const int64_t before = e ? room->ends[e - 1] : 0, length = room->ends[e] - before;
-                if (!length) continue;
-                add_row(s, t, room->origin[e] + before, length, room->factor[e], g::thread(),
-                        g::THREADS);
-                g::sync();
-            }
+            add_by_entry<WARPS>(s, t, room, products);
         g::sync();
     }
 }
@@ -287,8 +336,7 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
     typedef group<WARPS> g;
     for (int64_t p = w.begin + g::thread(); p < w.end; p += g::THREADS) {
         const int32_t j = __ldg(s.c.idx + p);
-        if (r.where == SPGEMM_IN_DENSE && w.width < s.c.cols &&
-            window_of(j, s.c.cols, capacity) != w.at)
+        if (r.where == SPGEMM_IN_DENSE && w.width < r.cols && window_of(j, r, capacity) != w.at)
             continue;
         const int slot = uint32_t(j) < uint32_t(s.c.cols) ? t.find(j) : -1;
         write(s.out, p, slot < 0 ? A(0) : t.total(slot));
@@ -323,13 +371,12 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         while (next_window<WARPS>(s.c, r, begin, capacity, here.at, stripes, stripe,
                                   &room.says->next, &here)) {
             table<A> t = open_window<WARPS, A>(s.c, r, here, room.row);
-            const bool narrow =
-                r.where == SPGEMM_IN_DENSE && !repeats && here.width < int64_t(s.b.cols);
+            const bool narrow = r.where == SPGEMM_IN_DENSE && !repeats && here.width < r.cols;
             const column_span span = {(int32_t)here.low, narrow ? (int32_t)here.width : 0};
             if constexpr (WARPS == 1)
                 add_by_warp(s, &t, i, repeats);
             else
-                add_by_block<WARPS>(s, &t, room.head, span, i, repeats);
+                add_by_block<WARPS>(s, &t, room.head, span, i);
             write_window<WARPS, A>(s, t, r, here, capacity);
         }
     });
@@ -376,7 +423,7 @@ static __global__ void __launch_bounds__(BLOCK)
 /* The largest class that a row can be in: that of a row with all entries of C, or of A. */
 template <class A> static int last_class(const numeric_args &s, const class_bytes &bytes)
 {
-    const row_shape all = {s.where, s.c.nnz, s.b.cols, true};
+    const row_shape all = {s.where, s.c.nnz, 0, s.b.cols, true, true};
     const int64_t dense = bytes_of<A>(all, SPGEMM_IN_DENSE),
                   hash = bytes_of<A>(all, SPGEMM_IN_HASH);
     const int fits =

@@ -253,17 +253,52 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
     return at;
 }
 
+/* Columns [low, high) among which all of a row's are. */
+struct column_range {
+    int64_t low, high;
+};
+
+/* Those between the first and the last of A's rows of B, whose columns rise. */
+template <int WARPS>
+static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told<WARPS> *says,
+                                                        int64_t i)
+{
+    typedef group<WARPS> g;
+    int64_t begin;
+    const int64_t end = row_range(s.a, i, &begin) + begin;
+    int low = NO_COLUMN, high = 0;
+    for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
+        const row_of_b row(s.a, s.b, p, end);
+        if (!row.length) continue;
+        const int32_t first = __ldg(s.b.idx + row.begin);
+        const int32_t last = __ldg(s.b.idx + row.begin + row.length - 1);
+        low = first < low ? first : low;
+        high = last > high ? last : high;
+    }
+    if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
+    g::sync();
+    if (low != NO_COLUMN) {
+        atomicMin(&says->next, low);
+        atomicMax(&says->sum, high);
+    }
+    g::sync();
+    const column_range found = {says->next < 0 ? 0 : says->next, int64_t(says->sum) + 1};
+    g::sync();
+    return column_range{found.low, found.high < s.b.cols ? found.high : int64_t(s.b.cols)};
+}
+
 /* Row i by bits; the same. */
 template <int WARPS>
 static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
                                                    uint32_t *bits, int64_t i, int bytes,
-                                                   int32_t *to, int64_t places)
+                                                   const column_range &range, int32_t *to,
+                                                   int64_t places)
 {
     typedef group<WARPS> g;
     const int64_t width = int64_t(bytes / sizeof *bits) * 32;
     int64_t count = 0;
-    for (int64_t low = 0; low < s.b.cols;) {
-        const int columns = (int)(low + width < s.b.cols ? width : s.b.cols - low);
+    for (int64_t low = range.low; low < range.high;) {
+        const int columns = (int)(low + width < range.high ? width : range.high - low);
         const int words = (columns + 31) / 32;
         for (int w = g::thread(); w < words; w += g::THREADS) bits[w] = 0;
         if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
@@ -286,7 +321,7 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<
             for (int w = g::thread(); w < words; w += g::THREADS) set += __popc(bits[w]);
             count += added<WARPS>(set, &says->sum);
         }
-        low = says->next == NO_COLUMN ? int64_t(s.b.cols) : says->next / 32 * int64_t(32);
+        low = says->next == NO_COLUMN ? range.high : int64_t(says->next);
         g::sync();
     }
     return count < places || !to ? count : places;
@@ -321,10 +356,17 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         const set_size size(w.bytes, most, s.b.cols, s.idx);
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
-        const int64_t found =
-            s.is_lone(i)  ? copy_row<WARPS>(s, i, to, most)
-            : size.hashed ? hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most)
-                          : bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], to, most);
+        int64_t found;
+        if (s.is_lone(i))
+            found = copy_row<WARPS>(s, i, to, most);
+        else {
+            column_range range = {0, s.b.cols};
+            if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
+            if (size.hashed && (range.high - range.low) / 8 > size.hash)
+                found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
+            else
+                found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
+        }
         if (!to && !g::thread()) s.ptr[i + 1] = found;
         for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
         g::sync();
