@@ -67,7 +67,10 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     ),
     "spgemm": (
         bench_spgemm.jobs,
-        {"cpu": ["cora", "amazon_photo", "coauthor_cs", "ppi_n2v", "delaunay_n15", "usa_road_ny"], "cuda": []},
+        {
+            "cpu": ["cora", "amazon_photo", "coauthor_cs", "ppi_n2v", "delaunay_n15", "usa_road_ny"],
+            "cuda": ["cora", "citeseer", "delaunay_n15", "ppi_n2v", *REAL, "arxiv-size", *bench_spgemm.LARGE],
+        },
     ),
     "construction": (bench_construction.jobs, {"cpu": ["arxiv-size"], "cuda": ["arxiv-size", "products-size"]}),
 }

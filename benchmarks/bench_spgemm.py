@@ -1,5 +1,6 @@
 """Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns and without, and the
-values alone where the structure is known, beside torch's CSR @ CSR and scipy, which have no such phase."""
+values alone where the structure is known, beside torch's CSR @ CSR; on the CPU beside scipy, on CUDA beside every
+algorithm of cuSPARSE, which alone of them has a phase for values."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ import torch
 from torch import Tensor
 
 import fusedmm
+from benchmarks import cusparse
 from benchmarks.case import random
 from benchmarks.hypergraph import traffic
 from benchmarks.jobs import Job, Options
 from benchmarks.trial import Step, Trial
 from fusedmm.ops.products import COLOURED
 
-MOST = 3 * 10**8  # products; more are left out
+MOST = {"cpu": 3 * 10**8, "cuda": 2 * 10**9}  # products; more are left out
+LARGE = ["5-point 1000^2", "9-point 1000^2", "7-point 100^3", "27-point 50^3", "33-point 200000^1"]  # on CUDA too
+PATIENCE = 0.5  # seconds that a peer's step may take to be measured
 
 
 def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
@@ -26,12 +30,14 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     a = adj.with_values(random(adj.nnz, 1, dtype=options.dtype, device=options.device, seed=1)[:, 0])
     b = a if a.shape[0] == a.shape[1] else a.t()
     products = int(b.degree()[a.idx.long()].sum())
-    if products > MOST:
+    if products > MOST[options.device]:
         return
     facts = {"flops": 2 * products, "products": products} | shape_of(a, b)
-    for label in ("A A sorted", "A A unsorted", "A A with a plan"):
+    cuda = options.device == "cuda"
+    for label in ("A A sorted", *["A A unsorted"] * (not cuda), "A A with a plan"):  # on CUDA columns always rise
         if options.wants(label):
-            yield Job(label, partial(trials, a, b, label), facts=facts)
+            waits = cuda and label == "A A sorted"
+            yield Job(label, partial(trials, a, b, label), patience=PATIENCE, waits=waits, facts=facts)
 
 
 def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
@@ -57,6 +63,8 @@ def _least(call: Callable[[], Any]) -> float:
     for _ in range(7):
         begin = time.perf_counter()
         call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
     return min(times)
 
@@ -69,12 +77,17 @@ def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str) -> list[Trial]:
         found += [Trial(name, partial(planned, a, b, name), "ours") for name in names if pays(a, name)]
     else:
         whole = partial(fusedmm.spgemm, a, b, sorted=label == "A A sorted")
-        check = partial(checked, a, b, whole) if label == "A A sorted" and a.device.type == "cpu" else None
+        check = partial(checked, a, b, whole) if label == "A A sorted" else None
         found.append(Trial("auto", lambda: lambda: (whole().val,), "ours", check=check))
     x, y = a.to_torch(), b.to_torch()
     found.append(Trial("torch CSR @ CSR", lambda: lambda: ((x @ y).values(),)))
     if a.device.type == "cpu":
         found.append(Trial("scipy", lambda: partial(scipys, x, y)))
+    elif label == "A A with a plan":
+        found.append(Trial("cuSPARSE reuse", partial(cusparse.planned, a, b)))
+    else:
+        for name in cusparse.ALGORITHMS:
+            found.append(Trial(f"cuSPARSE {name}", lambda name=name: partial(cusparse.multiplied, a, b, name)))
     return found
 
 
@@ -90,10 +103,16 @@ def planned(a: fusedmm.CSR, b: fusedmm.CSR, name: str) -> Step:
 
 
 def checked(a: fusedmm.CSR, b: fusedmm.CSR, whole: Any) -> tuple[float, float]:
-    """The largest error beside the sum of a sum's magnitudes, and what it may be; exact is scipy's in float64."""
-    x, y = (m.with_values(m.val.double()).to_torch() for m in (a, b))
-    exact, magnitude = scipys(x, y, sort=True), scipys(x.abs(), y.abs(), sort=True)
-    error = ((whole().val.double() - exact[0]).abs() / magnitude[0]).max() if exact[0].numel() else 0.0
+    """The largest error beside the sum of a sum's magnitudes, and what it may be; exact is scipy's in float64, or for
+    products on CUDA, which may be large, the CPU's."""
+    x, y = (m.to("cpu", torch.float64) for m in (a, b))
+    pairs = (x, y), (x.with_values(x.val.abs()), y.with_values(y.val.abs()))
+    if a.device.type == "cpu":
+        exact, magnitude = (scipys(first.to_torch(), second.to_torch(), sort=True)[0] for first, second in pairs)
+    else:
+        exact, magnitude = (fusedmm.spgemm(first, second).val for first, second in pairs)
+    least = torch.finfo(torch.float64).tiny  # a value may be 0, and so all that a sum has
+    error = ((whole().val.double().cpu() - exact).abs() / magnitude.clamp(min=least)).max() if exact.numel() else 0.0
     return float(error), 4 * float(a.degree().max()) ** 0.5 * torch.finfo(a.val.dtype).eps / 2
 
 

@@ -52,6 +52,7 @@ ALL = {
         "spmv",
         "spmv --suite twins",
         "spmv --suite stencils",
+        "spgemm",
         "messages",
         "spmm --suite sweeps",
         "sddmm --suite sweeps",

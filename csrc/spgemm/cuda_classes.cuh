@@ -1,12 +1,15 @@
 /* Classes: rows that need about the same shared memory, and the launches that compute them.
  *
- *     class        0       1       2        3        4
- *     a row has    warp    warp    128 thr  512 thr  1024 threads
- *     memory       1 KiB   4 KiB   20 KiB   60 KiB   what the card has
+ *     class           0       1             2             3
+ *     a row has       warp    128 threads   512 threads   1024 threads
+ *     memory          2 KiB   22 KiB        72 KiB        what the card has
  *
- *     lists    counts | cursors | tickets            per class
- *     order    rows of class 0 | class 1 | ...       4 bytes a row: all the memory that a call
- * takes
+ *     lists           counts | tickets            per class
+ *     order           class 0 --->      <--- class 1
+ *                     class 2 --->      <--- class 3
+ *                     small   --->                        12 bytes a row: all that a call takes
+ *
+ * Small rows are a class of their own, of which a warp takes four at once (cuda_small.cuh).
  *
  * A row that needs more than the largest class has is computed in windows: some of its columns at a
  * time, by one block after the other or by several side by side. So no row needs global memory,
@@ -21,17 +24,17 @@
 #include "../cuda/device.h"
 #include "cuda_group.cuh"
 
-enum { CLASSES = 5, LARGEST = CLASSES - 1, STRIPES = 8, MOST_ROWS_A_TICKET = 32 };
+enum { LARGEST = 3, SMALL, CLASSES, STRIPES = 8, MOST_ROWS_A_TICKET = 32 };
 
 typedef unsigned long long counter; /* what atomicAdd takes */
 
 struct row_lists {
-    counter counts[CLASSES], cursors[CLASSES], tickets[CLASSES];
+    counter counts[CLASSES], tickets[CLASSES];
 };
 
 /* Bytes of shared memory that the rows of each class have, by value to kernels. */
 struct class_bytes {
-    int of[CLASSES];
+    int of[LARGEST + 1];
     /* The first class in which so many bytes fit, or the largest. */
     __host__ __device__ int smallest(int64_t bytes) const
     {
@@ -41,10 +44,11 @@ struct class_bytes {
     }
 };
 
-/* The least class of a row of A with so many entries: a long one is too much for one warp. */
-static __device__ __forceinline__ int class_of_work(int64_t entries)
+/* The least class of a row of A with so many entries: who walks along them one by one should not be
+ * the last to end. */
+static __host__ __device__ __forceinline__ int class_of_work(int64_t entries)
 {
-    return entries <= 512 ? 0 : entries <= 4096 ? 2 : entries <= 65536 ? 3 : LARGEST;
+    return entries <= 64 ? 0 : entries <= 512 ? 1 : entries <= 8192 ? 2 : LARGEST;
 }
 
 /* What the kernels of a phase take beside their operands. */
@@ -53,34 +57,44 @@ struct row_work {
     int32_t *order;
     class_bytes bytes;
     int64_t rows;
+
+    /* Where row number `at` of class k stands. */
+    __device__ __forceinline__ int32_t *place(int k, int64_t at) const
+    {
+        return order + k / 2 * rows + (k % 2 ? rows - 1 - at : at);
+    }
 };
 
 static inline size_t row_work_bytes(int64_t rows)
 {
-    return sizeof(row_lists) + (size_t)rows * sizeof(int32_t);
+    return sizeof(row_lists) + 3 * (size_t)rows * sizeof(int32_t);
 }
 
 /* ---- rows into classes ---- */
 
-/* class_of(i) is a row's class, or -1 where there is nothing to do. The first of two launches
- * counts, the second, which has `order`, places. Rows of a warp take their places together. */
+/* class_of(i) is a row's class, or -1 where there is nothing to do. The rows of a warp take their
+ * places in the block's part together, and a block takes its parts of the lists at once. */
 template <class ClassOf>
-static __global__ void __launch_bounds__(BLOCK)
-    bin_rows(const row_work w, const ClassOf class_of, bool place)
+static __global__ void __launch_bounds__(BLOCK) bin_rows(const row_work w, const ClassOf class_of)
 {
-    counter *const counters = place ? w.lists->cursors : w.lists->counts;
+    __shared__ unsigned counts[CLASSES];
+    __shared__ counter parts[CLASSES];
     const int lane = threadIdx.x % WARP;
-    for (int64_t first = this_thread() - lane; first < w.rows; first += all_threads()) {
-        const int64_t i = first + lane;
+    for (int64_t first = int64_t(blockIdx.x) * BLOCK; first < w.rows; first += all_threads()) {
+        const int64_t i = first + threadIdx.x;
         const int k = i < w.rows ? class_of(i) : -1;
+        if (threadIdx.x < CLASSES) counts[threadIdx.x] = 0;
+        __syncthreads();
         const unsigned peers = __match_any_sync(ALL, k);
         const int leader = __ffs(peers) - 1;
-        counter at = 0;
-        if (k >= 0 && lane == leader) at = atomicAdd(counters + k, (counter)__popc(peers));
+        unsigned at = 0;
+        if (k >= 0 && lane == leader) at = atomicAdd(counts + k, (unsigned)__popc(peers));
         at = __shfl_sync(ALL, at, leader) + __popc(peers & lanes_below());
-        if (!place || k < 0) continue;
-        for (int below = 0; below < k; below++) at += w.lists->counts[below];
-        w.order[at] = (int32_t)i;
+        __syncthreads();
+        if (threadIdx.x < CLASSES && counts[threadIdx.x])
+            parts[threadIdx.x] = atomicAdd(w.lists->counts + threadIdx.x, counts[threadIdx.x]);
+        __syncthreads();
+        if (k >= 0) *w.place(k, int64_t(parts[k]) + at) = (int32_t)i;
     }
 }
 
@@ -89,8 +103,7 @@ static void launch_bins(const fmm_exec *exec, const row_work &w, const ClassOf &
 {
     const unsigned blocks = (unsigned)smaller(ceil_div(w.rows, BLOCK), 1 << 12);
     cudaMemsetAsync(w.lists, 0, sizeof *w.lists, stream_of(exec));
-    bin_rows<<<blocks, BLOCK, 0, stream_of(exec)>>>(w, class_of, false);
-    bin_rows<<<blocks, BLOCK, 0, stream_of(exec)>>>(w, class_of, true);
+    bin_rows<<<blocks, BLOCK, 0, stream_of(exec)>>>(w, class_of);
 }
 
 /* ---- the rows of a class ---- */
@@ -104,8 +117,6 @@ static __device__ __forceinline__ void for_rows(const row_work &w, int k, int st
     const int64_t items = int64_t(w.lists->counts[k]) * stripes;
     const int64_t fair = items / (8 * int64_t(gridDim.x) * g::IN_BLOCK);
     const int64_t step = WARPS > 1 ? 1 : clamp(fair, 1, MOST_ROWS_A_TICKET);
-    const int32_t *order = w.order;
-    for (int below = 0; below < k; below++) order += w.lists->counts[below];
     for (;;) {
         if (!g::thread()) *shared = (int64_t)atomicAdd(w.lists->tickets + k, (counter)step);
         g::sync();
@@ -114,51 +125,58 @@ static __device__ __forceinline__ void for_rows(const row_work &w, int k, int st
         if (first >= items) return;
         const int64_t last = first + step < items ? first + step : items;
         for (int64_t item = first; item < last; item++)
-            work(int64_t(order[item / stripes]), int(item % stripes));
+            work(int64_t(*w.place(k, item / stripes)), int(item % stripes));
     }
 }
 
-/* What a group has of shared memory: a chunk, then `bytes` for its row. */
-template <int WARPS, class A> struct shared_room {
-    chunk<WARPS, A> *products;
+/* What a group has of shared memory: numbers by which its threads tell each other something, a
+ * Head, and `bytes` for its row. */
+template <int WARPS> struct told {
+    int64_t ticket;
+    int sum, next, totals[WARPS];
+};
+template <int WARPS, class Head> struct shared_room {
+    told<WARPS> *says;
+    Head *head;
     char *row;
-    static constexpr __host__ __device__ int chunk_bytes(void)
+    static constexpr __host__ __device__ int rounded(size_t bytes)
     {
-        return (sizeof(chunk<WARPS, A>) + 15) / 16 * 16;
+        return int((bytes + 15) / 16 * 16);
     }
     static constexpr __host__ __device__ int each(int bytes)
     {
-        return chunk_bytes() + (bytes + 15) / 16 * 16;
+        return rounded(sizeof(told<WARPS>)) + rounded(sizeof(Head)) + rounded((size_t)bytes);
     }
     static __device__ __forceinline__ shared_room of(char *base, int bytes)
     {
         char *const own = base + (WARPS == 1 ? threadIdx.x / WARP * each(bytes) : 0);
-        return shared_room{reinterpret_cast<chunk<WARPS, A> *>(own), own + chunk_bytes()};
+        char *const head = own + rounded(sizeof(told<WARPS>));
+        return shared_room{reinterpret_cast<told<WARPS> *>(own), reinterpret_cast<Head *>(head),
+                           head + rounded(sizeof(Head))};
     }
 };
 
-/* Calls launch for each class, largest first: (class, WARPS as a constant). */
+/* Calls launch for the classes up to `last`, the largest first: (class, WARPS as a constant). */
 template <int N> struct warps_of {
     enum { WARPS = N };
 };
-template <class Launch> static void for_classes(Launch launch)
+template <class Launch> static void for_classes(int last, Launch launch)
 {
-    launch(4, warps_of<32>());
-    launch(3, warps_of<16>());
-    launch(2, warps_of<4>());
-    launch(1, warps_of<1>());
+    if (last >= 3) launch(3, warps_of<32>());
+    if (last >= 2) launch(2, warps_of<16>());
+    if (last >= 1) launch(1, warps_of<4>());
     launch(0, warps_of<1>());
 }
 
-/* The classes of a card. All kernels of a phase have chunks with factors of at most 8 bytes. */
+/* The classes of a card. */
 static inline class_bytes classes_of(int device)
 {
-    enum { RESERVED = 1 << 10, LEAST = 48 << 10 };
+    enum { LEAST = 48 << 10 };
     int most = 0;
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    most = (most > LEAST ? most : LEAST) - RESERVED - shared_room<32, double>::chunk_bytes();
-    const int large = (int)smaller(60 << 10, most);
-    return class_bytes{{1 << 10, 4 << 10, (int)smaller(20 << 10, large), large, most}};
+    most = (most > LEAST ? most : LEAST) - shared_room<32, chunk<32, double>>::each(0);
+    const int large = (int)smaller(72 << 10, most);
+    return class_bytes{{2 << 10, (int)smaller(22 << 10, large), large, most}};
 }
 
 /* What a call has of its workspace. */
@@ -170,13 +188,13 @@ static inline row_work row_work_in(const fmm_exec *exec, void *workspace, int64_
 
 /* Launches a kernel on the rows of one class: as many blocks as the card holds, or as there can be
  * work for. */
-template <int WARPS, class A, class Kernel, class Args>
+template <int WARPS, class Head, class Kernel, class Args>
 static void launch_class(const fmm_exec *exec, Kernel kernel, const row_work &w, int k, int stripes,
                          const Args &args)
 {
     typedef group<WARPS> g;
     const int threads = g::BLOCK_OF;
-    const int bytes = g::IN_BLOCK * shared_room<WARPS, A>::each(w.bytes.of[k]);
+    const int bytes = g::IN_BLOCK * shared_room<WARPS, Head>::each(w.bytes.of[k]);
     int blocks_each = 1;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, kernel, threads, bytes);

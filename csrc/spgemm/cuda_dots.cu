@@ -20,7 +20,7 @@ struct dots_args {
 
 static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
-    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), s.x.cols, false};
+    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false};
 }
 
 template <class A> struct class_of_dots {
@@ -87,6 +87,10 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     return all;
 }
 
+template <int WARPS, class A> struct partial_sums {
+    A of[group<WARPS>::THREADS];
+};
+
 template <int WARPS, class A>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     dots_rows(const dots_args s, const row_work w, int k)
@@ -94,14 +98,14 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     typedef group<WARPS> g;
     enum { AT_ONCE = g::THREADS / SHARE };
     extern __shared__ __align__(16) char spgemm_shared[];
-    const auto room = shared_room<WARPS, A>::of(spgemm_shared, w.bytes.of[k]);
+    const auto room = shared_room<WARPS, partial_sums<WARPS, A>>::of(spgemm_shared, w.bytes.of[k]);
     const int stripes = k == LARGEST ? STRIPES : 1;
-    A *const partial = room.products->factor;
-    for_rows<WARPS>(w, k, stripes, &room.products->shared, [&](int64_t i, int stripe) {
+    A *const partial = room.head->of;
+    for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
         int64_t p0, r0;
         const int64_t entries = row_range(s.a, i, &p0), tile = g::THREADS;
         const row_shape r = shape_of(s, i, &r0);
-        const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false) / 2;
+        const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
         const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
         table<A> t;
         bool open = false;
@@ -130,9 +134,10 @@ template <class A>
 static void launch_dots(const fmm_exec *exec, const dots_args &s, const row_work &w)
 {
     launch_bins(exec, w, class_of_dots<A>{s, w.bytes});
-    for_classes([&](int k, auto warps) {
+    for_classes(LARGEST, [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, A>(exec, dots_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
+        launch_class<WARPS, partial_sums<WARPS, A>>(exec, dots_rows<WARPS, A>, w, k,
+                                                    k == LARGEST ? STRIPES : 1, s);
     });
 }
 

@@ -44,11 +44,11 @@ static __device__ __forceinline__ unsigned lanes_below(void)
 
 /* The sum of the group's numbers up to this thread's. `totals` has room for each warp; the group
  * meets before it is used again. */
-template <int WARPS> static __device__ __forceinline__ int64_t scanned(int64_t v, int64_t *totals)
+template <int WARPS, class T> static __device__ __forceinline__ T scanned(T v, T *totals)
 {
     typedef group<WARPS> g;
     for (int d = 1; d < WARP; d *= 2) {
-        const int64_t lower = __shfl_up_sync(ALL, v, d);
+        const T lower = __shfl_up_sync(ALL, v, d);
         v += g::lane() >= d ? lower : 0;
     }
     if (WARPS == 1) return v;
@@ -56,6 +56,16 @@ template <int WARPS> static __device__ __forceinline__ int64_t scanned(int64_t v
     g::sync();
     for (int w = 0; w < g::warp(); w++) v += totals[w];
     return v;
+}
+
+/* The sum of the group's numbers, in every thread. `sum` is 0, and the group has met since. */
+template <int WARPS> static __device__ __forceinline__ int added(int v, int *sum)
+{
+    for (int d = WARP / 2; d; d /= 2) v += __shfl_xor_sync(ALL, v, d);
+    if (WARPS == 1) return v;
+    if (group<WARPS>::lane() == 0 && v) atomicAdd(sum, v);
+    group<WARPS>::sync();
+    return *sum;
 }
 
 /* The smallest power of two that is not below n. */
@@ -81,9 +91,106 @@ template <int WARPS> static __device__ __noinline__ void sort_keys(int32_t *keys
         }
 }
 
-/* ---- the products of a row ---- */
+/* Writes n different keys in order: each looks how many are below it. */
+template <int WARPS>
+static __device__ __forceinline__ void write_ranked(const int32_t *keys, int n, int32_t *to)
+{
+    for (int at = group<WARPS>::thread(); at < n; at += group<WARPS>::THREADS) {
+        const int32_t own = keys[at];
+        int below = 0;
+#pragma unroll 8
+        for (int other = 0; other < n; other++) below += keys[other] < own;
+        to[below] = own;
+    }
+}
 
-/* As many entries of A as the group has threads, and where their products lie in B:
+/* ---- rows of B that a warp walks along ---- */
+
+/* Where the row of B lies that entry p of A names; nothing behind the end. */
+struct row_of_b {
+    int64_t begin, length;
+    __device__ __forceinline__ row_of_b(const csr_view &a, const csr_view &b, int64_t p,
+                                        int64_t end)
+        : begin(0), length(0)
+    {
+        if (p >= end) return;
+        const int64_t k = __ldg(a.idx + p);
+        if (uint64_t(k) < uint64_t(b.rows)) length = row_range(b, k, &begin);
+    }
+};
+
+/* Lanes that walk along a row of B together, where the warp's rows are so long: a power of two. */
+static __device__ __forceinline__ int lanes_for(int64_t length)
+{
+    if (__any_sync(ALL, length > 8)) return __any_sync(ALL, length > 16) ? WARP : 16;
+    return __any_sync(ALL, length > 4) ? 8 : 4;
+}
+
+/* Rows of B in which all warps of a group take part, where the order of products does not matter.
+ */
+enum { SHARED_ROW = 1024 };
+
+/* Calls visit(j) for the column of each product of row i of A B, in any order.
+ *
+ *     short rows of B     lanes 0-3: e0, 4-7: e1, 8-11: e2, ...     several entries of A at once
+ *     others              a warp takes every WARPS-th entry of A, and all share the longest rows
+ */
+template <int WARPS, class Visit>
+static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_view &b, int64_t i,
+                                                   Visit visit)
+{
+    typedef group<WARPS> g;
+    enum { SHORT = 2, EACH = 4 }; /* loads of a lane that are under way together */
+    int64_t begin;
+    const int64_t end = row_range(a, i, &begin) + begin;
+    for (int64_t p = begin; p < end; p += WARP) {
+        const row_of_b row(a, b, p + g::lane(), end);
+        const int lanes = WARPS == 1 ? lanes_for(row.length) : WARP;
+        if (lanes < WARP) {
+            const int rows = WARP / lanes, held = (int)(end - p < WARP ? end - p : WARP);
+            const int at = g::lane() % lanes, length = (int)row.length;
+            for (int e = 0; e < held; e += SHORT * rows) {
+                int32_t j[SHORT];
+#pragma unroll
+                for (int u = 0; u < SHORT; u++) {
+                    const int from = e + u * rows + g::lane() / lanes;
+                    const int64_t q = __shfl_sync(ALL, row.begin, from % WARP) + at;
+                    const bool inside = at < __shfl_sync(ALL, length, from % WARP) && from < WARP;
+                    j[u] = inside ? __ldg(b.idx + q) : -1;
+                }
+#pragma unroll
+                for (int u = 0; u < SHORT; u++)
+                    if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+            }
+            continue;
+        }
+        const bool is_mine = (p - begin + g::lane()) % WARPS == g::warp();
+        unsigned rows = __ballot_sync(ALL, row.length > (is_mine ? 0 : SHARED_ROW));
+        for (; rows; rows &= rows - 1) {
+            const int e = __ffs(rows) - 1;
+            const int64_t q = __shfl_sync(ALL, row.begin, e);
+            const int64_t length = __shfl_sync(ALL, row.length, e);
+            const bool together = length > SHARED_ROW;
+            const int step = together ? g::THREADS : WARP;
+            const int64_t own = together ? g::thread() : g::lane();
+            for (int64_t t = 0; t < length; t += EACH * step) {
+                int32_t j[EACH];
+#pragma unroll
+                for (int u = 0; u < EACH; u++) {
+                    const int64_t at = t + u * step + own;
+                    j[u] = at < length ? __ldg(b.idx + q + at) : -1;
+                }
+#pragma unroll
+                for (int u = 0; u < EACH && t + u * step < length; u++)
+                    if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+            }
+        }
+    }
+}
+
+/* ---- the products of a row, in order ---- */
+
+/* CHUNK entries of A, and where their products lie in B:
  *
  *     entries of A      e0       e1    e2           e3
  *     rows of B         5 6 7    -     40 41        9
@@ -91,32 +198,56 @@ template <int WARPS> static __device__ __noinline__ void sort_keys(int32_t *keys
  *     ends              3        3     5            6      product t belongs to the first
  *     origin            5              37           4      entry that ends behind it
  */
+enum { CHUNK = 128 };
 template <int WARPS, class A> struct chunk {
-    int64_t ends[group<WARPS>::THREADS], origin[group<WARPS>::THREADS], totals[WARPS];
-    A factor[group<WARPS>::THREADS]; /* A's values */
-    int64_t shared;                  /* what one thread tells the others */
+    int64_t ends[CHUNK], origin[CHUNK], totals[WARPS];
+    A factor[CHUNK]; /* A's values */
 };
 
-/* Fills the chunk from entry p on; returns how many products it has. Without factors where val is
- * NULL. The group meets before the next call. */
+/* Columns [low, low + width) of B's rows, if they rise; of others, and where width is 0, all. */
+struct column_span {
+    int32_t low, width;
+};
+
+/* The first entry of [begin, end) whose column is not below j. */
+static __device__ __forceinline__ int64_t first_at(const csr_view &b, int64_t begin, int64_t end,
+                                                   int64_t j)
+{
+    while (begin < end) {
+        const int64_t middle = begin + (end - begin) / 2;
+        if (__ldg(b.idx + middle) < j)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+/* Fills the chunk from entry p on; returns how many products it has. The group meets before the
+ * next call. */
 template <int WARPS, class A>
 static __device__ __forceinline__ int64_t fill_chunk(chunk<WARPS, A> *to, const csr_view &a,
-                                                     const csr_view &b, const edge_view *val,
-                                                     int64_t p, int64_t end)
+                                                     const csr_view &b, const edge_view &val,
+                                                     const column_span &span, int64_t p,
+                                                     int64_t end)
 {
     typedef group<WARPS> g;
-    int64_t begin = 0, length = 0;
-    p += g::thread();
-    if (p < end) {
-        const int64_t k = __ldg(a.idx + p);
-        if (uint64_t(k) < uint64_t(b.rows)) length = row_range(b, k, &begin);
-        if (val) to->factor[g::thread()] = edge_value<A>(*val, edge_of(*val, p), 0);
+    const bool holds = g::thread() < CHUNK;
+    p = holds ? p + g::thread() : end;
+    row_of_b own(a, b, p, end);
+    if (p < end) to->factor[g::thread()] = edge_value<A>(val, edge_of(val, p), 0);
+    if (span.width && own.length) {
+        const int64_t behind = own.begin + own.length, above = int64_t(span.low) + span.width;
+        own.begin = first_at(b, own.begin, behind, span.low);
+        own.length = first_at(b, own.begin, behind, above) - own.begin;
     }
-    const int64_t until = scanned<WARPS>(length, to->totals);
-    to->ends[g::thread()] = until;
-    to->origin[g::thread()] = begin - (until - length);
+    const int64_t until = scanned<WARPS>(own.length, to->totals);
+    if (holds) {
+        to->ends[g::thread()] = until;
+        to->origin[g::thread()] = own.begin - (until - own.length);
+    }
     g::sync();
-    return to->ends[g::THREADS - 1];
+    return to->ends[CHUNK - 1];
 }
 
 /* Which entry of the chunk product t belongs to. */
@@ -125,27 +256,8 @@ static __device__ __forceinline__ int entry_of(const chunk<WARPS, A> *in, int64_
 {
     int e = 0;
 #pragma unroll
-    for (int step = group<WARPS>::THREADS / 2; step; step /= 2)
-        e += in->ends[e + step - 1] <= t ? step : 0;
+    for (int step = CHUNK / 2; step; step /= 2) e += in->ends[e + step - 1] <= t ? step : 0;
     return e;
-}
-
-/* Calls visit(j) for the column of each product of row i of A B, in any order. */
-template <int WARPS, class A, class Visit>
-static __device__ __forceinline__ void for_columns(chunk<WARPS, A> *room, const csr_view &a,
-                                                   const csr_view &b, int64_t i, Visit visit)
-{
-    typedef group<WARPS> g;
-    int64_t begin;
-    const int64_t end = row_range(a, i, &begin) + begin;
-    for (int64_t p = begin; p < end; p += g::THREADS) {
-        const int64_t products = fill_chunk<WARPS, A>(room, a, b, NULL, p, end);
-        for (int64_t t = g::thread(); t < products; t += g::THREADS) {
-            const int32_t j = __ldg(b.idx + room->origin[entry_of<WARPS, A>(room, t)] + t);
-            if (uint32_t(j) < uint32_t(b.cols)) visit(j);
-        }
-        g::sync();
-    }
 }
 
 #endif

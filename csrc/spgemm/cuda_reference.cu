@@ -13,31 +13,35 @@
 template <class A> struct slot_sum {
     A sum, aside;
     int terms;
-    __device__ void add(A x, A y)
+    __device__ void put_aside(void) { aside += sum, sum = A(0), terms = 0; }
+    __device__ void add(A x, A y, bool counted)
     {
         sum = multiply_add(x, y, sum);
-        if (++terms == SPGEMM_TERMS) aside += sum, sum = A(0), terms = 0;
+        if (++terms == SPGEMM_TERMS && counted) put_aside();
     }
 };
 
 template <class A>
 static __global__ void __launch_bounds__(BLOCK)
     spgemm_reference(const csr_view a, const edge_view a_val, const csr_view b,
-                     const edge_view b_val, const csr_view c, const entry_output out)
+                     const edge_view b_val, const csr_view c, const int64_t *schedule,
+                     const entry_output out)
 {
+    const bool counted = __ldg(schedule) != 1;
     for (int64_t r = this_thread(); r < c.nnz; r += all_threads()) {
         int64_t p, begin;
         const int32_t j = __ldg(c.idx + r);
-        const int64_t i = row_of(c, r), end = row_range(a, i, &p) + p;
+        const int64_t i = row_of(c, r), end = row_range(a, i, &p) + p, first = p;
         slot_sum<A> sum = {A(0), A(0), 0};
         for (; p < end && uint32_t(j) < uint32_t(c.cols); p++) {
+            if (!counted && p > first && (p - first) % SPGEMM_TERMS == 0) sum.put_aside();
             const int64_t k = __ldg(a.idx + p);
             if (uint64_t(k) >= uint64_t(b.rows)) continue;
             const A factor = edge_value<A>(a_val, edge_of(a_val, p), 0);
             const int64_t stop = row_range(b, k, &begin) + begin;
             for (int64_t q = begin; q < stop; q++)
                 if (__ldg(b.idx + q) == j)
-                    sum.add(factor, edge_value<A>(b_val, edge_of(b_val, q), 0));
+                    sum.add(factor, edge_value<A>(b_val, edge_of(b_val, q), 0), counted);
         }
         write(out, r, sum.aside + sum.sum);
     }
@@ -53,6 +57,7 @@ extern "C" fmm_status fmm_spgemm_reference_cuda(const fmm_exec *exec, const fmm_
     const unsigned blocks = (unsigned)smaller(blocks_for(of->c->nnz), REFERENCE_BLOCKS);
     TRY(cuda_enter("spgemm", exec, &before));
     run<<<blocks, BLOCK, 0, stream_of(exec)>>>(view_csr(a), a_val, view_csr(of->b), b_val,
-                                               view_csr(of->c), view_output(of->c, call->y));
+                                               view_csr(of->c), of->schedule,
+                                               view_output(of->c, call->y));
     return cuda_leave("spgemm", exec, before);
 }

@@ -1,35 +1,33 @@
 /* The numeric phase on CUDA: C's values, a group of threads for each row.
  *
- *     row i of C     its columns go into a table (cuda_table.cuh)
- *     row i of A     a chunk of entries at a time, whose products are numbered (cuda_group.cuh)
- *     products       a batch at a time:   thread     0  1  2  3 ...
- *                      all threads        load j, b, find the slot, rank those that share it
- *                      warp after warp    add, in the order of lanes
+ *     row i of C     its columns go into a table (cuda_table.cuh), or some of them: a window
+ *     row i of A     its products are added to the table's sums (cuda_products.cuh)
  *     row i of C     sums are rounded and written
+ *
+ *     small rows     four for each warp (cuda_small.cuh), whose sums are found by bisection
  *
  * The order of products is that of A's entries, and in a row of B that of its entries; threads that
  * have a product early wait for those before them. So every sum has its terms in this one order,
- * and its bits are the same for any table, window, group and run. What takes long, the loads and
- * the search, is done by all threads at once; only the additions take turns. */
-#include "cuda_table.cuh"
+ * and its bits are the same for any table, window, group and run. */
+#include "cuda_products.cuh"
+#include "cuda_small.cuh"
 
-struct numeric_args {
-    csr_view a, b, c;
-    edge_view a_val, b_val;
-    const int64_t *schedule;
-    entry_output out;
-    spgemm_where where;
-};
-
-/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. */
+/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
+ * columns rise unless they are a mask's: then the first and the last say where its entries are. */
 template <class A>
 static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
                                                      const class_bytes &bytes)
 {
-    int64_t begin;
+    int64_t begin, p;
     const int64_t entries = row_range(s.c, i, &begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    row_shape r = {s.where, entries, s.b.cols, repeats || row_range(s.a, i, &begin) > SPGEMM_TERMS};
+    row_shape r = {s.where, entries, 0, s.b.cols, repeats || row_range(s.a, i, &p) > SPGEMM_TERMS,
+                   repeats};
+    if (entries && !s.masked) {
+        const int32_t low = __ldg(s.c.idx + begin), high = __ldg(s.c.idx + begin + entries - 1);
+        if (0 <= low && low <= high && high < s.b.cols)
+            r.low = low, r.cols = int64_t(high) - low + 1;
+    }
     if (s.where == SPGEMM_AUTO) r.where = choose_where<A>(r, bytes);
     return r;
 }
@@ -40,11 +38,18 @@ template <class A> struct class_of_row {
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
+        const int64_t entries = row_range(s.c, i, &begin), own = row_range(s.a, i, &begin);
+        if (!entries) return -1;
+        if (own <= SMALL_A && entries <= SMALL_C && is_small_call()) return SMALL;
         const row_shape r = shape_of<A>(s, i, bytes);
-        if (!r.entries) return -1;
-        const int fits = bytes.smallest(bytes_of<A>(r, r.where));
-        const int work = class_of_work(row_range(s.a, i, &begin));
+        const int fits = bytes.smallest(bytes_of<A>(r, r.where)), work = class_of_work(own);
         return fits > work ? fits : work;
+    }
+    /* Small rows are found by bisection, so C's columns have to rise, as a mask's need not. */
+    __device__ bool is_small_call(void) const
+    {
+        const bool sorted = s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED;
+        return sorted && !s.masked && __ldg(s.schedule) == 1;
     }
 };
 
@@ -56,18 +61,20 @@ struct window {
     int64_t at, begin, end, low, width;
 };
 
-/* The window that a column outside of the matrix counts to: its entry gets a 0. */
-static __device__ __forceinline__ int64_t window_of(int32_t j, int64_t cols, int64_t width)
+/* The window of column j. One that is not among the row's columns counts to the first: its entry
+ * gets a 0. */
+static __device__ __forceinline__ int window_of(int32_t j, const row_shape &r, int64_t width)
 {
-    return uint32_t(j) < uint32_t(cols) ? j / width : 0;
+    const unsigned at = unsigned(j) - unsigned(r.low);
+    return at < unsigned(r.cols) ? int(at / unsigned(width)) : 0;
 }
 
 /* The next window of this stripe after number `after`, for a row whose entries begin at `begin`;
  * false behind the last. A dense window in which no entry lies is left out. */
 template <int WARPS>
-static __device__ __forceinline__ bool
-next_window(const csr_view &c, const row_shape &r, int64_t begin, int64_t capacity, int64_t after,
-            int stripes, int stripe, int64_t *shared, window *w)
+static __device__ __forceinline__ bool next_window(const csr_view &c, const row_shape &r,
+                                                   int64_t begin, int64_t capacity, int64_t after,
+                                                   int stripes, int stripe, int *least, window *w)
 {
     typedef group<WARPS> g;
     if (r.where != SPGEMM_IN_DENSE) {
@@ -77,21 +84,25 @@ next_window(const csr_view &c, const row_shape &r, int64_t begin, int64_t capaci
         w->end = w->begin + capacity < begin + r.entries ? w->begin + capacity : begin + r.entries;
         return true;
     }
-    int *const least = reinterpret_cast<int *>(shared);
+    w->begin = begin, w->end = begin + r.entries;
+    if (r.cols <= capacity) { /* one window has all */
+        w->at = 0, w->low = r.low, w->width = r.cols;
+        return after < 0 && !stripe;
+    }
     int here = NO_COLUMN;
     if (!g::thread()) *least = NO_COLUMN;
     g::sync();
     for (int64_t p = begin + g::thread(); p < begin + r.entries; p += g::THREADS) {
-        const int64_t at = window_of(__ldg(c.idx + p), c.cols, capacity);
-        if (at > after && at % stripes == stripe && at < here) here = (int)at;
+        const int at = window_of(__ldg(c.idx + p), r, capacity);
+        if (at > after && at % stripes == stripe && at < here) here = at;
     }
     if (here != NO_COLUMN) atomicMin(least, here);
     g::sync();
     w->at = *least;
     g::sync();
-    w->begin = begin, w->end = begin + r.entries;
-    w->low = w->at * capacity;
-    w->width = c.cols - w->low < capacity ? c.cols - w->low : capacity;
+    const int64_t before = w->at * capacity;
+    w->low = r.low + before;
+    w->width = r.cols - before < capacity ? r.cols - before : capacity;
     return w->at != NO_COLUMN;
 }
 
@@ -99,7 +110,7 @@ next_window(const csr_view &c, const row_shape &r, int64_t begin, int64_t capaci
 template <class A>
 static __device__ __forceinline__ int64_t capacity_of(const row_shape &r, int bytes)
 {
-    const int64_t slots = bytes / slot_bytes<A>(r.where, r.is_long);
+    const int64_t slots = bytes / slot_bytes<A>(r.where, r.is_long, r.counted);
     if (r.where == SPGEMM_IN_DENSE) return slots;
     return r.where == SPGEMM_IN_HASH ? slots / 2 : power_of_two(slots + 1) / 2;
 }
@@ -133,44 +144,7 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, row_sh
     return t;
 }
 
-/* ---- one window of one row ---- */
-
-template <int WARPS, class A>
-static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
-                                                    chunk<WARPS, A> *room, int64_t i)
-{
-    typedef group<WARPS> g;
-    enum { EACH = 2, TURN = WARP * EACH }; /* products of a lane, of a warp */
-    int64_t begin;
-    const int64_t end = row_range(s.a, i, &begin) + begin;
-    for (int64_t p = begin; p < end; p += g::THREADS) {
-        const int64_t products = fill_chunk<WARPS, A>(room, s.a, s.b, &s.a_val, p, end);
-        for (int64_t first = 0; first < products; first += g::THREADS * EACH) {
-            term<A> terms[EACH];
-            int32_t columns[EACH];
-#pragma unroll
-            for (int u = 0; u < EACH; u++) { /* loads first, so that they are under way together */
-                const int64_t product = first + g::warp() * TURN + u * WARP + g::lane();
-                columns[u] = -1;
-                if (product >= products) continue;
-                const int e = entry_of<WARPS, A>(room, product);
-                const int64_t q = room->origin[e] + product;
-                columns[u] = __ldg(s.b.idx + q);
-                terms[u].x = room->factor[e];
-                terms[u].y = edge_value<A>(s.b_val, edge_of(s.b_val, q), 0);
-            }
-#pragma unroll
-            for (int u = 0; u < EACH; u++) {
-                const bool inside = uint32_t(columns[u]) < uint32_t(s.b.cols);
-                terms[u].slot = inside ? t->find(columns[u]) : -1;
-                terms[u].rank = rank_in_warp(terms[u].slot);
-            }
-            const int64_t turns = ceil_div(products - first, TURN);
-            take_turns<WARPS, EACH>(t, terms, turns < WARPS ? (int)turns : WARPS);
-        }
-        g::sync();
-    }
-}
+/* ---- results of a window ---- */
 
 template <int WARPS, class A>
 static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
@@ -180,45 +154,111 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
     typedef group<WARPS> g;
     for (int64_t p = w.begin + g::thread(); p < w.end; p += g::THREADS) {
         const int32_t j = __ldg(s.c.idx + p);
-        if (r.where == SPGEMM_IN_DENSE && window_of(j, s.c.cols, capacity) != w.at) continue;
+        if (r.where == SPGEMM_IN_DENSE && w.width < r.cols && window_of(j, r, capacity) != w.at)
+            continue;
         const int slot = uint32_t(j) < uint32_t(s.c.cols) ? t.find(j) : -1;
         write(s.out, p, slot < 0 ? A(0) : t.total(slot));
     }
     g::sync();
 }
 
+/* A warp holds its entries of A in registers, a block in shared memory. */
+template <int WARPS, class A> struct numeric_head {
+    typedef chunk<WARPS, A> type;
+};
+template <class A> struct numeric_head<1, A> {
+    typedef struct {
+    } type;
+};
+
 template <int WARPS, class A>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     numeric_rows(const numeric_args s, const row_work w, int k)
 {
     extern __shared__ __align__(16) char spgemm_shared[];
-    const auto room = shared_room<WARPS, A>::of(spgemm_shared, w.bytes.of[k]);
+    typedef typename numeric_head<WARPS, A>::type head;
+    const auto room = shared_room<WARPS, head>::of(spgemm_shared, w.bytes.of[k]);
     const int stripes = k == LARGEST ? STRIPES : 1;
-    int64_t *const shared = &room.products->shared;
-    for_rows<WARPS>(w, k, stripes, shared, [&](int64_t i, int stripe) {
+    const bool repeats = __ldg(s.schedule) != 1;
+    for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
         int64_t begin;
         const row_shape r = shape_of<A>(s, i, w.bytes);
         const int64_t capacity = capacity_of<A>(r, w.bytes.of[k]);
         row_range(s.c, i, &begin);
         window here = {-1, 0, 0, 0, 0};
-        while (
-            next_window<WARPS>(s.c, r, begin, capacity, here.at, stripes, stripe, shared, &here)) {
+        while (next_window<WARPS>(s.c, r, begin, capacity, here.at, stripes, stripe,
+                                  &room.says->next, &here)) {
             table<A> t = open_window<WARPS, A>(s.c, r, here, room.row);
-            add_products<WARPS, A>(s, &t, room.products, i);
+            const bool narrow = r.where == SPGEMM_IN_DENSE && !repeats && here.width < r.cols;
+            const column_span span = {(int32_t)here.low, narrow ? (int32_t)here.width : 0};
+            if constexpr (WARPS == 1)
+                add_by_warp(s, &t, i, repeats);
+            else
+                add_by_block<WARPS>(s, &t, room.head, span, i);
             write_window<WARPS, A>(s, t, r, here, capacity);
+        }
+    });
+}
+
+/* ---- small rows ---- */
+
+template <class A>
+static __global__ void __launch_bounds__(BLOCK)
+    numeric_small(const numeric_args s, const row_work w)
+{
+    enum { EACH = SMALL_C / LANES };
+    __shared__ int32_t columns[SMALL_ROWS][SMALL_C];
+    __shared__ A room[SMALL_ROWS][SMALL_C];
+    int32_t *const keys = columns[threadIdx.x / LANES];
+    A *const sums = room[threadIdx.x / LANES];
+    for_small_rows(w, [&](int64_t i) {
+        const small_row<A> row(s.a, s.b, &s.a_val, i);
+        int64_t begin = 0;
+        const int entries = i < 0 ? 0 : (int)clamp(row_range(s.c, i, &begin), 0, SMALL_C);
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const int at = u * LANES + small_lane();
+            keys[at] = at < entries ? __ldg(s.c.idx + begin + at) : int32_t(NO_COLUMN);
+            sums[at] = A(0);
+        }
+        __syncwarp();
+        for_small(row, s.b, &s.b_val, [&](int32_t j, A x, A y) {
+            int at = 0;
+#pragma unroll
+            for (int step = SMALL_C / 2; step; step /= 2) at += keys[at + step - 1] < j ? step : 0;
+            if (keys[at] == j) sums[at] = multiply_add(x, y, sums[at]);
+        });
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+            const int at = u * LANES + small_lane();
+            if (at < entries) write(s.out, begin + at, sums[at]);
         }
     });
 }
 
 /* ---- the phase ---- */
 
+/* The largest class that a row can be in: that of a row with all entries of C, or of A. */
+template <class A> static int last_class(const numeric_args &s, const class_bytes &bytes)
+{
+    const row_shape all = {s.where, s.c.nnz, 0, s.b.cols, true, true};
+    const int64_t dense = bytes_of<A>(all, SPGEMM_IN_DENSE),
+                  hash = bytes_of<A>(all, SPGEMM_IN_HASH);
+    const int fits =
+        bytes.smallest(s.where == SPGEMM_AUTO ? smaller(dense, hash) : bytes_of<A>(all, s.where));
+    const int work = class_of_work(s.a.nnz);
+    return fits > work ? fits : work;
+}
+
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
     launch_bins(exec, w, class_of_row<A>{s, w.bytes});
-    for_classes([&](int k, auto warps) {
+    launch_small(exec, numeric_small<A>, w, s);
+    for_classes(last_class<A>(s, w.bytes), [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, A>(exec, numeric_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
+        launch_class<WARPS, typename numeric_head<WARPS, A>::type>(
+            exec, numeric_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
     });
 }
 
@@ -239,7 +279,8 @@ extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call 
                             view_edges(of->b, &of->b_val),
                             of->schedule,
                             view_output(of->c, call->y),
-                            where};
+                            where,
+                            of->masked};
     TRY(cuda_enter("spgemm", exec, &before));
     const row_work w = row_work_in(exec, exec->workspace, call->a->rows);
     if (call->y->dtype == FMM_F64)

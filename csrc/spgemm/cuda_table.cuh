@@ -10,10 +10,11 @@
  * Columns outside of it have no slot, and their products are left out: another window has them, or
  * nobody, where the row is a mask's.
  *
- * A row in which a sum may have more than SPGEMM_TERMS terms also has, for each slot, a count and a
- * sum `aside`, which takes the first after every SPGEMM_TERMS terms. So the bits of a sum follow
- * from its terms and their order alone, not from the kind of table, the window or the number of
- * threads. */
+ * A long row also has, for each slot, a sum `aside`. Where B's columns rise, an entry of A gives a
+ * sum one term at most: after every SPGEMM_TERMS entries all sums are put aside. Where they repeat,
+ * each slot counts its terms, and puts its sum aside by itself. So no sum has more terms in a row,
+ * and its bits follow from the terms and their order alone, not from the kind of table, the window
+ * or the number of threads. */
 #ifndef FMM_SPGEMM_CUDA_TABLE_CUH
 #define FMM_SPGEMM_CUDA_TABLE_CUH
 
@@ -34,64 +35,66 @@ static __device__ __forceinline__ double multiply_add(double x, double y, double
 
 /* Bytes of a slot. */
 template <class A>
-static __host__ __device__ inline int slot_bytes(spgemm_where where, bool is_long)
+static __host__ __device__ inline int slot_bytes(spgemm_where where, bool is_long, bool counted)
 {
     const int sum = (int)sizeof(A), key = where == SPGEMM_IN_DENSE ? 0 : (int)sizeof(int32_t);
-    return sum + key + (is_long ? sum + (int)sizeof(uint8_t) : 0);
+    return sum + key + (is_long ? sum : 0) + (counted ? (int)sizeof(uint8_t) : 0);
 }
 
-/* What is known of a row before it is computed. */
+/* What is known of a row before it is computed: `cols` columns from `low` on have its entries. */
 struct row_shape {
     spgemm_where where;
-    int64_t entries, cols;
-    bool is_long;
+    int64_t entries, low, cols;
+    bool is_long, counted;
 };
 
 /* Slots that the whole row would take. */
-static __device__ __forceinline__ int64_t slots_of(const row_shape &r)
+static __host__ __device__ __forceinline__ int64_t slots_of(const row_shape &r)
 {
     return r.where == SPGEMM_IN_DENSE  ? r.cols
            : r.where == SPGEMM_IN_HASH ? 2 * r.entries
                                        : power_of_two(r.entries);
 }
 template <class A>
-static __device__ __forceinline__ int64_t bytes_of(row_shape r, spgemm_where where)
+static __host__ __device__ __forceinline__ int64_t bytes_of(row_shape r, spgemm_where where)
 {
     r.where = where;
-    return slots_of(r) * slot_bytes<A>(where, r.is_long);
+    return slots_of(r) * slot_bytes<A>(where, r.is_long, r.counted);
 }
 
-/* What auto does with a row: few entries are sorted. Others are dense or hashed, whichever needs
- * fewer windows of the card's memory; within one window, whichever takes less of it, so that more
- * rows run at once. Dense rows find their sums without a search, which is why they win at equal
- * numbers of windows. */
+/* What auto does with a row: few entries are sorted. Others are dense or hashed. Within one window,
+ * whichever takes less memory, so that more rows run at once. Of several windows, a dense one reads
+ * its own columns of B alone and finds sums without a search, a hashed one reads all of B's rows:
+ * hence FACTOR windows of the first for one of the second. */
 template <class A>
 static __device__ __forceinline__ spgemm_where choose_where(const row_shape &r,
                                                             const class_bytes &bytes)
 {
+    enum { FACTOR = 4 };
     const int64_t dense = bytes_of<A>(r, SPGEMM_IN_DENSE), hash = bytes_of<A>(r, SPGEMM_IN_HASH);
     if (r.entries <= TINY && bytes_of<A>(r, SPGEMM_IN_SORTED) < dense) return SPGEMM_IN_SORTED;
     const int64_t most = bytes.of[LARGEST];
     const int64_t dense_windows = ceil_div(dense, most), hash_windows = ceil_div(hash, most);
     if (dense_windows == 1 && hash_windows == 1)
         return dense <= hash ? SPGEMM_IN_DENSE : SPGEMM_IN_HASH;
-    return dense_windows <= hash_windows ? SPGEMM_IN_DENSE : SPGEMM_IN_HASH;
+    return hash_windows > 1 && dense_windows <= FACTOR * hash_windows ? SPGEMM_IN_DENSE
+                                                                      : SPGEMM_IN_HASH;
 }
 
 template <class A> struct table {
     spgemm_where where;
-    bool is_long;
+    bool is_long, counted;
     int slots;
-    int32_t low;     /* DENSE: the first column */
-    int32_t *keys;   /* HASH, SORTED */
-    A *sums, *aside; /* aside and counts: of long rows */
+    int32_t low;   /* DENSE: the first column */
+    int32_t *keys; /* HASH, SORTED */
+    A *sums, *aside;
     uint8_t *counts;
 
     /* Lays so many slots out in memory. */
     __device__ __forceinline__ void lay_out(const row_shape &r, char *memory, int n)
     {
         where = r.where;
-        is_long = r.is_long;
+        is_long = r.is_long, counted = r.counted;
         slots = n;
         sums = reinterpret_cast<A *>(memory);
         aside = sums + n;
@@ -137,7 +140,7 @@ template <class A> struct table {
     __device__ __forceinline__ void add(int slot, A x, A y)
     {
         A sum = multiply_add(x, y, sums[slot]);
-        if (is_long) {
+        if (counted) {
             const int terms = counts[slot] + 1;
             if (terms == SPGEMM_TERMS) aside[slot] += sum, sum = A(0);
             counts[slot] = uint8_t(terms == SPGEMM_TERMS ? 0 : terms);
@@ -155,8 +158,19 @@ template <int WARPS, class A> static __device__ __forceinline__ void empty_table
 {
     for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
         t.sums[h] = A(0);
-        if (t.is_long) t.aside[h] = A(0), t.counts[h] = 0;
+        if (t.is_long) t.aside[h] = A(0);
+        if (t.counted) t.counts[h] = 0;
         if (t.where != SPGEMM_IN_DENSE) t.keys[h] = NO_COLUMN;
+    }
+    group<WARPS>::sync();
+}
+
+/* Puts all sums aside. The group meets before and afterwards. */
+template <int WARPS, class A> static __device__ __forceinline__ void put_aside(const table<A> &t)
+{
+    for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
+        t.aside[h] += t.sums[h];
+        t.sums[h] = A(0);
     }
     group<WARPS>::sync();
 }

@@ -9,6 +9,7 @@ from support.spgemm_oracle import PLANNED, assert_product, products, random_csr
 
 import fusedmm
 from fusedmm import CSR
+from fusedmm.data import banded, stencil
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DEVICES = ["cpu", "cuda"]
@@ -161,6 +162,29 @@ def test_rows_at_the_edges_of_classes(entries, device):
         for algorithm, c in products(a, b, device, sorted):
             assert c.nnz == 2 * entries
             assert_product(c, a, b, f"{algorithm} {entries}")
+
+
+def distinct(rows, cols, nnz):
+    """Entries in order, none of them repeated."""
+    key = torch.randperm(rows * cols)[:nnz].sort().values
+    return CSR.from_coo(key // cols, key % cols, torch.randn(nnz), shape=(rows, cols))
+
+
+WALKS = {  # how rows of b are walked along on CUDA
+    "small rows, four for each warp": lambda: (stencil(8, 8, points=9),) * 2,
+    "a warp, several short rows at once": lambda: (distinct(9, 40, 250), distinct(40, 3000, 300)),
+    "a warp, row by row, of few columns": lambda: (banded(90, 20),) * 2,
+    "a block, entry by entry": lambda: (distinct(3, 300, 600), distinct(300, 600, 30_000)),
+    "a block, ranked": lambda: (distinct(3, 300, 600), distinct(300, 600, 900)),
+    "a block, long rows shared": lambda: (distinct(3, 6, 12), distinct(6, 9000, 20_000)),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_every_walk_along_rows(name, device):
+    a, b = (m.to(device) for m in WALKS[name]())
+    for algorithm, c in products(a, b, device):
+        assert_product(c, a, b, algorithm)
 
 
 def test_cancelled_entries_stay():
@@ -346,7 +370,7 @@ def test_more_entries_than_32_bits_count_on_cuda(cuda):
 
 
 def test_too_large_a_product_says_how_large(device):
-    n = 2_000_000
+    n = 2**23  # whose columns take 2^48 bytes: more than there are addresses, where a system grants more than it has
     column, row = column_and_row(n, device)
     with pytest.raises((MemoryError, torch.OutOfMemoryError), match=str(n * n)):
         fusedmm.spgemm(column, row)

@@ -1,0 +1,239 @@
+/* Sets: the columns of a row of C, which the symbolic phase counts and then writes in order.
+ *
+ *     hash     | 7 . 3 . . 9 . . |      two slots for each product (each entry, when written)
+ *                --> 9 3 7 --> 3 7 9    to the front, then ranked, or sorted where there are many
+ *     bits     | ...1...1.1 |           one for each column between the first and the last
+ *              | ...... |               what does not fit comes in further windows
+ *
+ * Sets do not depend on the order in which columns come. Bits come out in order and need no search;
+ * they are taken wherever they are not larger than the hash table would be. */
+#ifndef FMM_SPGEMM_CUDA_SETS_CUH
+#define FMM_SPGEMM_CUDA_SETS_CUH
+
+#include "cuda_small.cuh"
+
+struct symbolic_args {
+    csr_view a, b;
+    int64_t *ptr;
+    int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
+    const int64_t *schedule;
+
+    /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
+     */
+    __device__ bool is_lone(int64_t i) const
+    {
+        int64_t begin;
+        return row_range(a, i, &begin) == 1 && *schedule == 1;
+    }
+};
+
+/* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
+ * fit into the middle classes: above, bits cost no more and come out in order. Hashed columns that
+ * are wanted have to be sorted, which pays where they are few. */
+struct set_size {
+    int64_t slots, hash, bits;
+    bool hashed;
+    __host__ __device__ set_size(const class_bytes &bytes, int64_t most, int64_t cols, bool wanted)
+    {
+        slots = 2 * most;
+        hash = most > INT32_MAX ? INT64_MAX / 8 : slots * int64_t(sizeof(int32_t));
+        bits = ceil_div(cols, 32) * int64_t(sizeof(uint32_t));
+        hashed = hash * (wanted ? 4 : 1) < bits && hash <= bytes.of[LARGEST - 1];
+    }
+};
+
+/* A row's class, by its products or its entries. */
+struct class_of_set {
+    symbolic_args s;
+    class_bytes bytes;
+    __device__ int operator()(int64_t i) const
+    {
+        int64_t begin;
+        const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
+        if (most <= 0 || (!s.idx && s.is_lone(i))) return -1;
+        const int64_t entries = row_range(s.a, i, &begin);
+        if (entries <= SMALL_A && most <= (s.idx ? SMALL_C : SMALL_PRODUCTS)) return SMALL;
+        if (s.is_lone(i)) return 0;
+        const set_size size(bytes, most, s.b.cols, s.idx);
+        const int fits = bytes.smallest(size.hashed ? size.hash : size.bits);
+        const int work = class_of_work(entries);
+        return fits > work ? fits : work;
+    }
+};
+
+/* Enters column j; returns whether it is new. Most columns are there already, so a plain read comes
+ * before the atomic. A table that is full, because a matrix has changed, takes no more. */
+static __device__ __forceinline__ bool enter(int32_t *keys, int slots, int32_t j)
+{
+    int h = (int)__umulhi((unsigned)j * 0x9E3779B1u, (unsigned)slots);
+    for (int tries = 0; tries < slots; tries++) {
+        int32_t found = *(volatile int32_t *)(keys + h);
+        if (found == NO_COLUMN) found = atomicCAS(keys + h, (int32_t)NO_COLUMN, j);
+        if (found == NO_COLUMN) return true;
+        if (found == j) return false;
+        h = h + 1 == slots ? 0 : h + 1;
+    }
+    return false;
+}
+
+/* Brings the keys of a table to its front, in any order; returns how many there are. `count` is 0.
+ */
+template <int WARPS>
+static __device__ __forceinline__ int packed(int32_t *keys, int slots, int *count)
+{
+    typedef group<WARPS> g;
+    for (int first = 0; first < slots; first += g::THREADS) {
+        const int h = first + g::thread();
+        const int32_t key = h < slots ? keys[h] : int32_t(NO_COLUMN);
+        g::sync(); /* all have read what the next lines may overwrite */
+        const unsigned kept = __ballot_sync(ALL, key != NO_COLUMN);
+        int at = 0;
+        if (!g::lane()) at = atomicAdd(count, __popc(kept));
+        at = __shfl_sync(ALL, at, 0) + __popc(kept & lanes_below());
+        if (key != NO_COLUMN) keys[at] = key;
+    }
+    g::sync();
+    return *count;
+}
+
+/* Row i by hashing; returns how many columns there are. */
+template <int WARPS>
+static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<WARPS> *says,
+                                                   int32_t *keys, int64_t i, int slots, int32_t *to,
+                                                   int64_t places)
+{
+    typedef group<WARPS> g;
+    enum { FEW = 128 }; /* keys that are ranked; more are sorted */
+    for (int h = g::thread(); h < slots; h += g::THREADS) keys[h] = NO_COLUMN;
+    if (!g::thread()) says->sum = 0;
+    g::sync();
+    int fresh = 0;
+    for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) { fresh += enter(keys, slots, j); });
+    if (!to) return added<WARPS>(fresh, &says->sum);
+    g::sync();
+    const int all = packed<WARPS>(keys, slots, &says->sum);
+    const int here = all < places ? all : (int)places;
+    if (here <= FEW) {
+        write_ranked<WARPS>(keys, here, to);
+        return here;
+    }
+    const int sorted = (int)power_of_two(here);
+    for (int h = here + g::thread(); h < sorted; h += g::THREADS) keys[h] = NO_COLUMN;
+    g::sync();
+    sort_keys<WARPS>(keys, sorted);
+    for (int h = g::thread(); h < here; h += g::THREADS) to[h] = keys[h];
+    return here;
+}
+
+/* Writes the columns low + n of the bits n that are set, from to[at] on, as far as there are
+ * places; returns where the next one goes. */
+template <int WARPS>
+static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int words, int32_t low,
+                                                     int32_t *to, int64_t at, int64_t places,
+                                                     told<WARPS> *says)
+{
+    typedef group<WARPS> g;
+    for (int first = 0; first < words; first += g::THREADS) {
+        const int w = first + g::thread();
+        uint32_t word = w < words ? bits[w] : 0;
+        const int until = scanned<WARPS>(__popc(word), says->totals);
+        int64_t own = at + until - __popc(word);
+        for (; word && own < places; word &= word - 1) to[own++] = low + w * 32 + __ffs(word) - 1;
+        if (g::thread() == g::THREADS - 1) says->sum = until;
+        g::sync();
+        at += says->sum;
+        g::sync();
+    }
+    return at;
+}
+
+/* Columns [low, high) among which all of a row's are. */
+struct column_range {
+    int64_t low, high;
+};
+
+/* Those between the first and the last of A's rows of B, whose columns rise. */
+template <int WARPS>
+static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told<WARPS> *says,
+                                                        int64_t i)
+{
+    typedef group<WARPS> g;
+    int64_t begin;
+    const int64_t end = row_range(s.a, i, &begin) + begin;
+    int low = NO_COLUMN, high = 0;
+    for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
+        const row_of_b row(s.a, s.b, p, end);
+        if (!row.length) continue;
+        const int32_t first = __ldg(s.b.idx + row.begin);
+        const int32_t last = __ldg(s.b.idx + row.begin + row.length - 1);
+        low = first < low ? first : low;
+        high = last > high ? last : high;
+    }
+    if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
+    g::sync();
+    if (low != NO_COLUMN) {
+        atomicMin(&says->next, low);
+        atomicMax(&says->sum, high);
+    }
+    g::sync();
+    const column_range found = {says->next < 0 ? 0 : says->next, int64_t(says->sum) + 1};
+    g::sync();
+    return column_range{found.low, found.high < s.b.cols ? found.high : int64_t(s.b.cols)};
+}
+
+/* Row i by bits; the same. */
+template <int WARPS>
+static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
+                                                   uint32_t *bits, int64_t i, int bytes,
+                                                   const column_range &range, int32_t *to,
+                                                   int64_t places)
+{
+    typedef group<WARPS> g;
+    const int64_t width = int64_t(bytes / sizeof *bits) * 32;
+    int64_t count = 0;
+    for (int64_t low = range.low; low < range.high;) {
+        const int columns = (int)(low + width < range.high ? width : range.high - low);
+        const int words = (columns + 31) / 32;
+        for (int w = g::thread(); w < words; w += g::THREADS) bits[w] = 0;
+        if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
+        g::sync();
+        int32_t further = NO_COLUMN; /* the first column beyond this window */
+        for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) {
+            const unsigned at = unsigned(j) - unsigned(low);
+            if (at < unsigned(columns)) {
+                const uint32_t bit = 1u << at % 32;
+                if (!(*(volatile uint32_t *)(bits + at / 32) & bit)) atomicOr(bits + at / 32, bit);
+            } else if (j > low && j < further)
+                further = j;
+        });
+        if (further != NO_COLUMN) atomicMin(&says->next, further);
+        g::sync();
+        if (to)
+            count = write_bits<WARPS>(bits, words, (int32_t)low, to, count, places, says);
+        else {
+            int set = 0;
+            for (int w = g::thread(); w < words; w += g::THREADS) set += __popc(bits[w]);
+            count += added<WARPS>(set, &says->sum);
+        }
+        low = says->next == NO_COLUMN ? range.high : int64_t(says->next);
+        g::sync();
+    }
+    return count < places || !to ? count : places;
+}
+
+/* Row i as it stands in B. */
+template <int WARPS>
+static __device__ __forceinline__ int64_t copy_row(const symbolic_args &s, int64_t i, int32_t *to,
+                                                   int64_t places)
+{
+    int64_t p, begin = 0;
+    row_range(s.a, i, &p);
+    const int64_t k = __ldg(s.a.idx + p);
+    const int64_t length = uint64_t(k) < uint64_t(s.b.rows) ? row_range(s.b, k, &begin) : 0;
+    const int64_t here = length < places ? length : places;
+    for (int64_t at = group<WARPS>::thread(); at < here; at += group<WARPS>::THREADS)
+        to[at] = __ldg(s.b.idx + begin + at);
+    return here;
+}
+
+#endif
