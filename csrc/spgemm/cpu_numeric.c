@@ -1,6 +1,6 @@
 /* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows. */
 #include "../cpu/reference.h"
-#include "cpu.h"
+#include "cpu_symbolic.h"
 
 #include <sched.h>
 
@@ -93,8 +93,8 @@ static int64_t spgemm_sorted_row(const fmm_csr *c, int64_t begin, int64_t end, i
 #include "../cpu/dtypes.inc"
 
 const spgemm_loops fmm_spgemm_loops[FMM_DTYPES] = {
-    [FMM_F32] = {spgemm_rows_f32, spgemm_lay_f32},
-    [FMM_F64] = {spgemm_rows_f64, spgemm_lay_f64},
-    [FMM_F16] = {spgemm_rows_f16, spgemm_lay_f16},
-    [FMM_BF16] = {spgemm_rows_bf16, spgemm_lay_bf16},
+    [FMM_F32] = {spgemm_rows_f32, spgemm_lay_f32, spgemm_whole_f32},
+    [FMM_F64] = {spgemm_rows_f64, spgemm_lay_f64, spgemm_whole_f64},
+    [FMM_F16] = {spgemm_rows_f16, spgemm_lay_f16, spgemm_whole_f16},
+    [FMM_BF16] = {spgemm_rows_bf16, spgemm_lay_bf16, spgemm_whole_bf16},
 };

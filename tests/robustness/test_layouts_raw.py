@@ -85,6 +85,7 @@ def exercise(device: str) -> None:
             sum(t.sum() for t in out).backward()
     graph = fusedmm.CSR.from_edge_index(edges, val[:, 0], size=NODES)
     fusedmm.spgemm(graph, graph.t()).val.square().sum().backward()
+    fusedmm.spgemm_plan(graph, graph.t())
     if device == "cpu":  # CUDA has no messages yet, and none of its algorithms needs colours
         fusedmm.gspmm(pattern, "mul", "max", q, val[..., None]).sum().backward()
         fusedmm.gspmm(pattern, "div", "max", q, val[..., None]).square().sum().backward()
