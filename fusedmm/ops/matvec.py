@@ -21,6 +21,8 @@ from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
 CSR, COO = NUMBERS["FMM_FORMAT_CSR"], NUMBERS["FMM_FORMAT_COO"]
+SPARSE = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
+SPARSE_LIBRARIES = ("scipy.sparse", "torch_sparse", "dgl.sparse")
 _spmv: Any = ops._spmv.default
 _spmv_padded: Any = ops._spmv_padded.default
 # (format, rows, width, offsets, padded_idx, padded_val, order, row, idx, val): what csrc/include/fusedmm_spmv.h says.
@@ -82,9 +84,13 @@ def padded_product(
 
 
 def times(adj: Matrix, x: Any) -> Any:
-    """Returns ``adj @ x``, of a vector too; sparse where x is."""
+    """Returns ``adj @ x``, of a vector too; sparse where x is, which may be another library's matrix."""
     if isinstance(x, Matrix):
         return multiply(adj, x)
+    if x.layout in SPARSE if isinstance(x, Tensor) else type(x).__module__.startswith(SPARSE_LIBRARIES):
+        from fusedmm.matrix.adapters import as_csr  # which needs CSR, which needs this file
+
+        return multiply(adj, as_csr(x))
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)

@@ -133,6 +133,17 @@ class SpGEMMPlan(Generic[M]):
             adj.cache_transpose()
         return self
 
+    def to(self, *args: Any, **kwargs: Any) -> SpGEMMPlan[M]:
+        """Refuses: the structure and the schedule are those of a device's own algorithms.
+
+        Raises:
+            TypeError: always; a plan of moved matrices is the way. A plan takes values of any dtype.
+        """
+        raise TypeError(
+            "spgemm: a plan stays on its device, and takes values of any dtype: for another device move the matrices "
+            "and make a fusedmm.spgemm_plan of them there"
+        )
+
     def __repr__(self) -> str:
         (rows, cols), inner = self.c.shape, self.a.shape[1]
         mask = ", masked" if self.masked else ""
