@@ -54,6 +54,7 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
 
 enum {
     SPGEMM_FIRST = 512, /* entries in the first table of a hashed row */
+    SPGEMM_SPACE = 4,   /* slots of a table for each entry, at least */
     SPGEMM_AHEAD = 8,   /* a row of B is fetched so many entries of A before its use */
 };
 
