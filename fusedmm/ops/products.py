@@ -50,6 +50,10 @@ def _(ptr, idx, eid, plan, ptr_x, idx_x, eid_x, plan_x, ptr_y, idx_y, eid_y, pla
 
 
 @fake("_spgemm_symbolic")
+def _(*args):  # type: ignore[no-untyped-def]
+    raise NotImplementedError(COMPILED)
+
+
 @fake("_spgemm_whole")
 def _(*args):  # type: ignore[no-untyped-def]
     raise NotImplementedError(COMPILED)
@@ -260,8 +264,8 @@ class _Product(Formula):
 
     @staticmethod
     def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
-        plan, by = call
-        plan = plan.plan if isinstance(plan, Whole) else plan
+        made, by = call
+        plan: Any = made.plan if isinstance(made, Whole) else made
         first, second = [i for i in range(3) if i != by]
         return (
             _by(plan, first, {by: g, second: saved[1]}) if needs[0] else None,

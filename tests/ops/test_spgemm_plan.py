@@ -212,5 +212,5 @@ def test_colours_of_a_forged_plan_stay_inside():
 
 def test_a_plan_is_not_moved():
     a = random_csr(9, 9, 20)
-    with pytest.raises(TypeError, match="move the matrices and make a fusedmm.spgemm_plan"):
+    with pytest.raises(TypeError, match="move the matrices and make a"):
         fusedmm.spgemm_plan(a, a).to("cpu")
