@@ -1,6 +1,7 @@
 """Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns and without, and the
 values alone where the structure is known, beside torch's CSR @ CSR; on the CPU beside scipy, on CUDA beside every
-algorithm of cuSPARSE, which alone of them has a phase for values."""
+algorithm of cuSPARSE, which alone of them has a phase for values. And R A P, with R the transpose of P, a pattern that
+joins four rows with neighbouring numbers, in both orders."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ from fusedmm.ops.products import COLOURED
 MOST = {"cpu": 3 * 10**8, "cuda": 2 * 10**9}  # products; more are left out
 LARGE = ["5-point 1000^2", "9-point 1000^2", "7-point 100^3", "27-point 50^3", "33-point 200000^1"]  # on CUDA too
 PATIENCE = 0.5  # seconds that a peer's step may take to be measured
+JOINED = 4  # rows that P makes one
+FIRST, SPACE = 512, 4  # entries of kkmem's first table, and slots for each entry of the others
 
 
 def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
@@ -33,28 +36,81 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     if products > MOST[options.device]:
         return
     facts = {"flops": 2 * products, "products": products} | shape_of(a, b)
+    parts = joining(a) if a.shape[0] == a.shape[1] else None
+    if parts:
+        transposed = [m.t() for m in parts[::-1]]
+        facts |= {"left_first": products_in_turn(*parts), "right_first": products_in_turn(*transposed)}
     cuda = options.device == "cuda"
     for label in ("A A sorted", *["A A unsorted"] * (not cuda), "A A with a plan"):  # on CUDA columns always rise
         if options.wants(label):
             waits = cuda and label == "A A sorted"
             yield Job(label, partial(trials, a, b, label), patience=PATIENCE, waits=waits, facts=facts)
+    if parts and options.wants("R A P"):
+        least = min(facts["left_first"], facts["right_first"])
+        yield Job("R A P", partial(coarsening, *parts), facts=facts | {"flops": 2 * least})
+
+
+def joining(a: fusedmm.CSR) -> tuple[fusedmm.CSR, fusedmm.CSR, fusedmm.CSR]:
+    """R, A and P."""
+    node = torch.arange(a.shape[0], device=a.device)
+    p = fusedmm.CSR.from_coo(node, node // JOINED, torch.ones_like(node, dtype=a.val.dtype))
+    return p.t(), a, p
+
+
+def products_in_turn(r: fusedmm.CSR, a: fusedmm.CSR, p: fusedmm.CSR) -> int:
+    """How many products (R A) P has."""
+    ra = fusedmm.spgemm_plan(r, a).c
+    return sum(int(y.degree()[x.idx.long()].sum()) for x, y in ((r, a), (ra, p)))
+
+
+def coarsening(r: fusedmm.CSR, a: fusedmm.CSR, p: fusedmm.CSR) -> list[Trial]:
+    """R A P: ours by the rule and in both orders, and the peers' faster order."""
+
+    def ours(order: str) -> Step:
+        return lambda: (fusedmm.triple_product(r, a, p, order=order).val,)
+
+    names = {"auto": "auto", "left": "(R A) P", "right": "R (A P)"}
+    found = [Trial(name, partial(ours, order), "ours") for order, name in names.items()]
+    x, y, z = (m.to_torch() for m in (r, a, p))
+    found.append(Trial("torch (R A) P", lambda: lambda: (((x @ y) @ z).values(),)))
+    found.append(Trial("torch R (A P)", lambda: lambda: ((x @ (y @ z)).values(),)))
+    if a.device.type == "cpu":
+        u, v, w = (scipys_view(m) for m in (x, y, z))
+        found.append(Trial("scipy (R A) P", lambda: lambda: (torch.from_numpy(((u @ v) @ w).data),)))
+        found.append(Trial("scipy R (A P)", lambda: lambda: (torch.from_numpy((u @ (v @ w)).data),)))
+    return found
 
 
 def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
-    """Entries of the product; what share of the products is left when B's columns are packed in words; what share of
-    both phases the symbolic one takes; and on the CPU what lines of memory the schedule moves."""
-    words = b.idx // 64
-    first = torch.ones(b.nnz, dtype=torch.bool, device=words.device)
-    first[1:] = words[1:] != words[:-1]
-    starts = b.ptr[:-1][b.degree() > 0]
-    first[starts] = True
-    before = torch.cat([first.new_zeros(1, dtype=torch.int64), first.cumsum(0)])
-    runs = before[b.ptr[1:]] - before[b.ptr[:-1]]
-    left = int(runs[a.idx.long()].sum()) / max(1, int(b.degree()[a.idx.long()].sum()))
+    """Entries of the product; what share of the products is left when B's columns are packed in words, and when they
+    were numbered by reverse Cuthill-McKee before; what share of both phases the symbolic one takes; KiB of a table of
+    kkmem's pool; and on the CPU what lines of memory the schedule moves."""
     plan = fusedmm.spgemm_plan(a, b)
     found, values = _least(lambda: fusedmm.spgemm_plan(a, b)), _least(lambda: plan(a.val, b.val))
-    facts = {"nnz_c": plan.c.nnz, "compressed": round(left, 3), "symbolic": round(found / (found + values), 3)}
+    facts = {"nnz_c": plan.c.nnz, "compressed": left_when_packed(a, b), "symbolic": round(found / (found + values), 3)}
+    beyond = SPACE * (int(plan.c.degree().max()) - FIRST) if plan.c.nnz else 0
+    facts["pool_kib"] = 2 ** (beyond - 1).bit_length() * (4 + a.val.element_size()) // 1024 if beyond > 0 else 0
+    if a.shape[0] == a.shape[1]:
+        facts["reordered"] = left_when_packed(a, b, bandwidth_order(b))
     return facts | (traffic(plan, a.val.element_size()) if a.device.type == "cpu" else {})
+
+
+def left_when_packed(a: fusedmm.CSR, b: fusedmm.CSR, number: Tensor | None = None) -> float:
+    """The share of A B's products that is left when the columns of B in one word of 64 are one; columns may be numbered
+    anew."""
+    row, col, _ = b.coo()
+    words = b.shape[1] // 64 + 1
+    taken = torch.unique(row * words + (col if number is None else number[col]) // 64)
+    runs = torch.bincount(taken // words, minlength=b.shape[0])
+    return round(int(runs[a.idx.long()].sum()) / max(1, int(b.degree()[a.idx.long()].sum())), 3)
+
+
+def bandwidth_order(b: fusedmm.CSR) -> Tensor:
+    """A number for each column, by reverse Cuthill-McKee: neighbours get neighbouring numbers."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    order = torch.from_numpy(reverse_cuthill_mckee(scipys_view(b.to_torch().cpu())).astype("int64"))
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).to(b.device)
 
 
 def _least(call: Callable[[], Any]) -> float:
@@ -116,15 +172,17 @@ def checked(a: fusedmm.CSR, b: fusedmm.CSR, whole: Any) -> tuple[float, float]:
     return float(error), 4 * float(a.degree().max()) ** 0.5 * torch.finfo(a.val.dtype).eps / 2
 
 
-def scipys(x: Tensor, y: Tensor, sort: bool = False) -> tuple[Tensor]:
-    """scipy's product of the same tensors, of which it makes views."""
+def scipys_view(t: Tensor) -> Any:
+    """A CSR tensor as scipy's, of the same memory."""
     import scipy.sparse
 
-    def view(t: Tensor) -> Any:
-        parts = (t.values().numpy(), t.col_indices().numpy(), t.crow_indices().numpy())
-        return scipy.sparse.csr_matrix(parts, shape=tuple(t.shape))
+    parts = (t.values().numpy(), t.col_indices().numpy(), t.crow_indices().numpy())
+    return scipy.sparse.csr_matrix(parts, shape=tuple(t.shape))
 
-    product = view(x) @ view(y)
+
+def scipys(x: Tensor, y: Tensor, sort: bool = False) -> tuple[Tensor]:
+    """scipy's product of the same tensors, of which it makes views."""
+    product = scipys_view(x) @ scipys_view(y)
     if sort:
         product.sort_indices()
     return (torch.from_numpy(product.data),)

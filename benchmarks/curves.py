@@ -1,4 +1,4 @@
-"""Plots of sweeps and rooflines."""
+"""Plots of sweeps and rooflines, and performance profiles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.reading import ITEM, Document, best, family, flops, gflops, mach
 from benchmarks.store import draw
 
 STYLES = ("-", "--", ":")  # for every ten colours
+PROFILED = 20  # times the fastest, at most
 
 
 def _families(cases: list[Document]) -> list[str]:
@@ -63,6 +64,27 @@ def sweeps(document: Document, path: Path) -> None:
             axes.grid(alpha=0.3)
     grid[0][1].legend(fontsize="xx-small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(f"{document['op']}, {document['dtype']}, {machine(document)}")
+    draw(figure, path)
+
+
+def profiles(document: Document, path: Path) -> None:
+    """Performance profiles (Dolan, More, Mathematical Programming 91, 2002): of every contender, the share of cases
+    that it computes within a factor of the fastest one's time. One picture for each kind of case."""
+    from matplotlib.figure import Figure
+
+    kinds = list(dict.fromkeys(c["case"].partition(",")[0] for c in document["cases"]))
+    figure = Figure(figsize=(4 * len(kinds), 3.6), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+        cases = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        for name in dict.fromkeys(name for of_case in cases for name in of_case):
+            least = [min(r["us"] for r in of_case.values() if "us" in r) for of_case in cases]
+            times = [of_case.get(name, {}).get("us", math.inf) for of_case in cases]
+            factors = sorted(t / best for t, best in zip(times, least, strict=True) if t < math.inf)
+            share = [(k + 1) / len(cases) for k in range(len(factors))]
+            axes.step([1, *factors, PROFILED], [0, *share, (share or [0])[-1]], where="post", label=name)
+        axes.set(xscale="log", xlim=(1, PROFILED), ylim=(0, 1.02), xlabel="times the fastest", title=kind)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="xx-small", loc="lower right")
     draw(figure, path)
 
 

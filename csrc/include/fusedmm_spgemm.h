@@ -25,6 +25,16 @@ typedef enum fmm_spgemm_want {
  * chunk. A kernel clamps what it reads there. */
 enum { FMM_SPGEMM_PARTS = 512, FMM_SPGEMM_SCHEDULE = FMM_SPGEMM_PARTS + 2 };
 
+/* Values of both factors, with which the symbolic phase may compute those of the product on its
+ * way. It does where one pass over the products is faster than two phases: then it calls `values`
+ * once, for the memory of so many values of the dtype, with the pattern's owner. A NULL from it is
+ * an out-of-memory. The values have the same bits as those of the numeric phase. */
+typedef struct fmm_spgemm_values {
+    fmm_dense a_val, b_val; /* [nnz] of a and of b, or absent: ones */
+    fmm_dtype dtype;
+    void *(*values)(void *owner, int64_t nnz);
+} fmm_spgemm_values;
+
 /* What the symbolic phase fills: ptr [rows + 1] unless only chunks are wanted; schedule
  * [FMM_SPGEMM_SCHEDULE]; and the columns, in the memory that `columns` gives for a number of
  * entries, which is known only then. A NULL from it is an out-of-memory. */
@@ -33,6 +43,7 @@ typedef struct fmm_spgemm_pattern {
     int64_t *ptr, *schedule;
     int32_t *(*columns)(void *owner, int64_t nnz);
     void *owner;
+    const fmm_spgemm_values *with; /* or NULL: no values */
 } fmm_spgemm_pattern;
 
 /* Its workspace follows from the contents of a and b, so exec->allocate must be given. */

@@ -54,6 +54,7 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
 
 enum {
     SPGEMM_FIRST = 512, /* entries in the first table of a hashed row */
+    SPGEMM_SPACE = 4,   /* slots of a table for each entry, at least */
     SPGEMM_AHEAD = 8,   /* a row of B is fetched so many entries of A before its use */
 };
 
@@ -74,6 +75,7 @@ typedef struct spgemm_place {
 } spgemm_place;
 
 typedef struct spgemm_numeric spgemm_numeric;
+typedef struct symbolic symbolic;
 struct spgemm_numeric {
     const fmm_call *call;
     const fmm_spgemm *of;
@@ -91,11 +93,12 @@ struct spgemm_numeric {
     int64_t table_count, table_slots;
 };
 
-/* What is compiled for each dtype: whole rows [first, last), and entries [first, last) of values as
- * numbers of the type of sums. */
+/* What is compiled for each dtype: rows [first, last), entries [first, last) of values as numbers
+ * of the type of sums, and a chunk of a whole product. */
 typedef struct spgemm_loops {
     void (*rows)(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last);
     void (*lay)(const fmm_csr *a, const fmm_dense *val, int64_t first, int64_t last, void *to);
+    void (*whole)(const symbolic *s, const spgemm_numeric *t, int worker, int64_t chunk);
 } spgemm_loops;
 extern const spgemm_loops fmm_spgemm_loops[FMM_DTYPES];
 

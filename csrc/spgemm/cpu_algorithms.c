@@ -87,7 +87,7 @@ static int64_t longest_row(const fmm_csr *a, int64_t above, int64_t *count)
 static void lay_out_pool(spgemm_numeric *t, int64_t overflowing, spgemm_memory *m)
 {
     t->table_slots = 16;
-    while (t->table_slots < 2 * (t->longest - SPGEMM_FIRST)) t->table_slots *= 2;
+    while (t->table_slots < SPGEMM_SPACE * (t->longest - SPGEMM_FIRST)) t->table_slots *= 2;
     const size_t entry = sizeof(int32_t) + t->width;
     const int64_t affordable = t->of->c->nnz / 4 / t->table_slots + 1;
     t->table_count = t->of->workers < overflowing ? t->of->workers : overflowing;
@@ -125,8 +125,8 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
         if (t->of->masked && large == SPGEMM_DENSE) at.marks = fmm_spgemm_take(m, b->cols, 1);
         if (many) at.aside = fmm_spgemm_take(m, t->longest, t->width);
         if (large == SPGEMM_HASH) {
-            at.keys = fmm_spgemm_take(m, 2 * SPGEMM_FIRST, sizeof *at.keys);
-            at.slots = fmm_spgemm_take(m, 2 * SPGEMM_FIRST, t->width);
+            at.keys = fmm_spgemm_take(m, SPGEMM_SPACE * SPGEMM_FIRST, sizeof *at.keys);
+            at.slots = fmm_spgemm_take(m, SPGEMM_SPACE * SPGEMM_FIRST, t->width);
         }
         if (small == SPGEMM_SORT) {
             const int64_t row = large == SPGEMM_SORT ? t->longest : TINY;

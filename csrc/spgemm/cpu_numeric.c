@@ -1,6 +1,6 @@
 /* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows. */
 #include "../cpu/reference.h"
-#include "cpu.h"
+#include "cpu_symbolic.h"
 
 #include <sched.h>
 
@@ -25,11 +25,12 @@ static inline void spgemm_fetch(const fmm_csr *a, const fmm_csr *b, int64_t p, c
     __builtin_prefetch((const void *)((uintptr_t)val + q * width));
 }
 
-/* Empties a table for n columns, so that at most half of it is taken; returns its mask. */
+/* Empties a table for n columns, of which at most a quarter is taken: chains of a fuller one
+ * end where no predictor foresees. Returns its mask. */
 static uint64_t spgemm_table(int32_t *keys, int64_t n)
 {
     uint64_t slots = 16;
-    while (slots < 2 * (uint64_t)n) slots *= 2;
+    while (slots < SPGEMM_SPACE * (uint64_t)n) slots *= 2;
     memset(keys, 0xff, slots * sizeof *keys);
     return slots - 1;
 }
@@ -38,7 +39,7 @@ static uint64_t spgemm_table(int32_t *keys, int64_t n)
  * it back after one row. Answers its number, -1 where n columns do not fit into any. */
 static int64_t spgemm_take_table(const spgemm_numeric *t, spgemm_place *at, int64_t n)
 {
-    if (2 * n > t->table_slots) return -1;
+    if (SPGEMM_SPACE * n > t->table_slots) return -1;
     int64_t k = 0;
     while (atomic_flag_test_and_set_explicit(&t->taken[k], memory_order_acquire))
         if (++k == t->table_count) k = 0, sched_yield();
@@ -93,8 +94,8 @@ static int64_t spgemm_sorted_row(const fmm_csr *c, int64_t begin, int64_t end, i
 #include "../cpu/dtypes.inc"
 
 const spgemm_loops fmm_spgemm_loops[FMM_DTYPES] = {
-    [FMM_F32] = {spgemm_rows_f32, spgemm_lay_f32},
-    [FMM_F64] = {spgemm_rows_f64, spgemm_lay_f64},
-    [FMM_F16] = {spgemm_rows_f16, spgemm_lay_f16},
-    [FMM_BF16] = {spgemm_rows_bf16, spgemm_lay_bf16},
+    [FMM_F32] = {spgemm_rows_f32, spgemm_lay_f32, spgemm_whole_f32},
+    [FMM_F64] = {spgemm_rows_f64, spgemm_lay_f64, spgemm_whole_f64},
+    [FMM_F16] = {spgemm_rows_f16, spgemm_lay_f16, spgemm_whole_f16},
+    [FMM_BF16] = {spgemm_rows_bf16, spgemm_lay_bf16, spgemm_whole_bf16},
 };

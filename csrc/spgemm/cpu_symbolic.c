@@ -78,8 +78,7 @@ FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint3
     return count + !old;
 }
 
-/* Ors the products of row i together; returns how many words they touch. */
-static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
+int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i)
 {
     uint64_t *const words = room->words;
     int32_t *const touched = room->touched;
@@ -131,7 +130,7 @@ static void count_chunk(void *ctx, int worker, int64_t chunk)
             s->out->ptr[i + 1] = s->products[i];
             continue;
         }
-        const int64_t touched = mark(s, room, i);
+        const int64_t touched = fmm_spgemm_mark(s, room, i);
         int64_t count = 0;
         for (int64_t t = 0; t < touched; t++) {
             uint64_t *word = &room->words[room->touched[t]];
@@ -166,9 +165,9 @@ FMM_INLINE void sort_words(int32_t *words, int64_t n)
     }
 }
 
-/* Reads out the words that a row touched, in the order of columns or of touching. The second level
- * of bits sorts them; a few words, whose bits may lie far apart there, are sorted by insertion. */
-static int32_t *read_row(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
+/* The second level of bits sorts words; a few, whose bits may lie far apart there, are sorted by
+ * insertion. */
+int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
                          const int32_t *end)
 {
     const bool few = touched <= room->few;
@@ -211,7 +210,7 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
             if (n > 0) memcpy(begin, s->b->idx + from, (size_t)n * sizeof *begin);
             next = begin + (n > 0 ? n : 0);
         } else
-            next = read_row(room, mark(s, room, i), sorted, begin, end);
+            next = fmm_spgemm_read(room, fmm_spgemm_mark(s, room, i), sorted, begin, end);
         if (s->stage)
             ptr[i + 1] = next - begin;
         else
@@ -226,40 +225,45 @@ static void copy_chunk(void *ctx, int worker, int64_t chunk)
     const int64_t first = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk)];
     const int64_t last = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk + 1)];
     (void)worker;
-    if (last > first)
-        memcpy(s->idx + first, s->stage + s->begins[chunk],
-               (size_t)(last - first) * sizeof *s->idx);
+    if (last <= first) return;
+    memcpy(s->idx + first, s->stage + s->begins[chunk], (size_t)(last - first) * sizeof *s->idx);
+    if (s->val)
+        memcpy(s->val + (size_t)first * s->val_width,
+               s->val_stage + (size_t)s->begins[chunk] * s->val_width,
+               (size_t)(last - first) * s->val_width);
 }
 
 /* ---- the phases ---- */
 
-static spgemm_bits bits_in(spgemm_memory *m, int64_t words)
+static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t listed)
 {
     spgemm_bits room;
     room.words = fmm_spgemm_take(m, words, sizeof *room.words);
     room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
-    room.touched = fmm_spgemm_take(m, words + 1, sizeof *room.touched);
+    room.touched = fmm_spgemm_take(m, listed + 1, sizeof *room.touched);
     room.few = words / WORD / FEW_GROUPS < FEW_WORDS ? words / WORD / FEW_GROUPS : FEW_WORDS;
     return room;
 }
 
-/* Words for each worker and, where it pays, the compressed B. */
-static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers)
+/* Words for each worker and, where it pays, the compressed B. A whole product lists columns where
+ * words need not be sorted, and multiplies entries of B. */
+static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool whole)
 {
     int64_t runs = 0;
-    const bool pays = s->run_products <= s->total / 100 * SAVES;
+    const bool pays = !whole && s->run_products <= s->total / 100 * SAVES;
     for (int64_t k = 0; k <= s->b->rows; k++) {
         const int64_t here = k < s->b->rows ? s->runs[k] : 0;
         s->runs[k] = runs;
         runs += here;
     }
     s->words = s->b->cols / WORD + 1;
+    const bool columns = whole && s->out->want == FMM_SPGEMM_UNSORTED;
     spgemm_memory m = {0};
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         s->rooms = fmm_spgemm_take(&m, workers, sizeof *s->rooms);
         for (int w = 0; w < workers; w++) {
-            const spgemm_bits room = bits_in(&m, s->words);
+            const spgemm_bits room = bits_in(&m, s->words, columns ? s->b->cols : s->words);
             if (!pass) continue;
             s->rooms[w] = room;
             memset(room.words, 0, (size_t)s->words * sizeof *room.words);
@@ -282,21 +286,27 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     const int workers = fmm_spgemm_workers(exec, s.total);
-    TRY(prepare(exec, &s, workers));
+    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPARE;
+    const bool whole = staged && fmm_spgemm_whole_pays(&s, workers);
+    TRY(prepare(exec, &s, workers, whole));
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
-    if (out->want > FMM_SPGEMM_COUNTS && s.total <= SPARE) {
+    if (staged) {
         spgemm_memory m;
         TRY(fmm_spgemm_ask(exec, (size_t)s.total * sizeof *s.stage, &m));
         s.stage = (int32_t *)(void *)m.base;
     }
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, s.stage ? columns_chunk : count_chunk, &s);
+    if (whole)
+        TRY(fmm_spgemm_whole(exec, &s, workers));
+    else
+        fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, staged ? columns_chunk : count_chunk, &s);
     for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
     if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = out->ptr[a->rows];
     s.idx = out->columns(out->owner, nnz);
-    REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
+    if (whole && s.idx) s.val = out->with->values(out->owner, nnz);
+    REQUIRE((s.idx && (s.val || !whole)) || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, s.stage ? copy_chunk : columns_chunk, &s);
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, staged ? copy_chunk : columns_chunk, &s);
     return FMM_OK;
 }

@@ -12,7 +12,7 @@ typedef struct spgemm_bits {
     int64_t few; /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
 
-typedef struct symbolic {
+struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
     int64_t *products; /* [rows of A] */
@@ -27,7 +27,22 @@ typedef struct symbolic {
     int32_t *idx;              /* C's columns */
     int32_t *stage; /* room for a column of each product, where that is little; or NULL */
     int64_t begins[FMM_SPGEMM_PARTS + 1]; /* of the chunks, in the stage */
-} symbolic;
+    char *val_stage,
+        *val; /* where values are computed in the same pass: beside the stage, and C's */
+    size_t val_width;
+};
+
+/* Ors the products of row i together; returns how many words they touch. */
+int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i);
+
+/* Reads out the words that a row touched and clears them; the columns are written to [at, end), in
+ * the order of columns or of touching. Returns their end. */
+int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
+                         const int32_t *end);
+
+/* Whether one pass is to compute values, too, and that pass: cpu_whole.c. */
+bool fmm_spgemm_whole_pays(const symbolic *s, int workers);
+fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
 
 /* Counts products and runs, and makes the schedule. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s);

@@ -91,6 +91,14 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
                 (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
                 (out->columns || out->want <= FMM_SPGEMM_COUNTS),
             FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
+    if (out->with) {
+        const fmm_dense *a_val = &out->with->a_val, *b_val = &out->with->b_val;
+        TRY(fmm_check_values("spgemm", a, a_val, 1));
+        TRY(fmm_check_values("spgemm", b, b_val, 1));
+        REQUIRE(out->with->values && (!a_val->data || a_val->dtype == out->with->dtype) &&
+                    (!b_val->data || b_val->dtype == out->with->dtype),
+                FMM_INVALID_ARGUMENT, "spgemm: the values are not of one dtype");
+    }
     const fmm_spgemm_symbolic_call call = {a, b, out};
     return exec->device == FMM_CUDA ? fmm_spgemm_symbolic_cuda(exec, &call)
                                     : fmm_spgemm_symbolic_cpu(exec, &call);

@@ -1,4 +1,4 @@
-/* fusedmm::_spgemm_symbolic, _spgemm, _spgemm_dots and _spgemm_colours.
+/* fusedmm::_spgemm_symbolic, _spgemm_whole, _spgemm, _spgemm_dots and _spgemm_colours.
  *
  * Each takes two or three matrices; frame_named tells their tensors apart in errors. */
 #include "../torch/frame.h"
@@ -12,10 +12,35 @@
 static const char *const of_b[] = NAMED("b"), *const of_c[] = NAMED("c");
 static const char *const of_x[] = NAMED("x"), *const of_y[] = NAMED("y");
 
-/* What gives the symbolic phase its columns: a tensor, once their number is known. */
+/* Inputs k and k + 1 are values of two matrices; their dtype is that of the first which is one of
+ * numbers, since absent values are of none. */
+static bool take_factors(frame *f, int k, const char *const names[2], fmm_dense *first,
+                         fmm_dense *second, fmm_dtype *dtype)
+{
+    tensor t, u;
+    if (!frame_describe(f, k, &t) || !frame_describe(f, k + 1, &u) ||
+        !frame_numbers(f, k, names[0], first) || !frame_numbers(f, k + 1, names[1], second))
+        return false;
+    return frame_is_float(t.dtype, dtype) || frame_is_float(u.dtype, dtype) ||
+           frame_fail(f, "spgemm: %s or %s must be floating-point", names[0], names[1]);
+}
+
+/* The same, and a vector of n numbers of their dtype for the result. */
+static bool take_values(frame *f, int k, const char *const names[2], fmm_dense *first,
+                        fmm_dense *second, int64_t n, fmm_dense *result, tensor *made)
+{
+    fmm_dtype dtype;
+    return take_factors(f, k, names, first, second, &dtype) &&
+           frame_result(f, 1, dtype, n, 1, 1, made, result);
+}
+
+static const char *const of_factors[] = {"val", "val_b"};
+
+/* What gives the symbolic phase its columns and values: tensors, once their number is known. */
 typedef struct columns_of {
     frame *f;
-    tensor *made;
+    tensor *made, *val;
+    fmm_dtype dtype;
 } columns_of;
 
 static int32_t *columns(void *owner, int64_t nnz)
@@ -25,43 +50,58 @@ static int32_t *columns(void *owner, int64_t nnz)
                                                                                 : NULL;
 }
 
-/* (ptr, idx, eid, plan, the same of b, int cols, int want) -> ptr, idx, schedule; without elements
- * where they are not wanted */
-FMM_KERNEL(spgemm_symbolic, 8, 3)
+static void *values(void *owner, int64_t nnz)
+{
+    const columns_of *c = owner;
+    fmm_dense made;
+    return frame_result(c->f, 1, c->dtype, nnz, 1, 1, c->val, &made) ? c->val->data : NULL;
+}
+
+/* Takes (ptr, idx, eid, plan, the same of b) and makes ptr, idx, schedule; those that are not
+ * wanted have no elements. */
+static bool find(frame *f, int64_t cols, fmm_spgemm_want want, const fmm_spgemm_values *with,
+                 columns_of *owner, tensor *out)
 {
     enum { B = 4 };
     enum { PTR, IDX, SCHEDULE };
     fmm_csr a, b;
-    const fmm_spgemm_want want = (fmm_spgemm_want)frame_int(number[1]);
     const int32_t int64 = fmm_torch.aoti_torch_dtype_int64();
-    if (!frame_named(f, B, of_b, (int64_t)number[0], &b) || !frame_matrix(f, b.rows, &a) ||
+    if (!frame_named(f, B, of_b, cols, &b) || !frame_matrix(f, b.rows, &a) ||
         !frame_vector(f, want == FMM_SPGEMM_CHUNKS ? 0 : a.rows + 1, int64, &out[PTR]) ||
         !frame_vector(f, FMM_SPGEMM_SCHEDULE, int64, &out[SCHEDULE]))
         return false;
     out[IDX] = (tensor){0};
-    columns_of owner = {f, &out[IDX]};
+    owner->made = &out[IDX];
     const fmm_spgemm_pattern pattern = {.want = want,
                                         .ptr = out[PTR].data,
                                         .schedule = out[SCHEDULE].data,
                                         .columns = columns,
-                                        .owner = &owner};
+                                        .owner = owner,
+                                        .with = with};
     if (!frame_try(f, fmm_spgemm_symbolic(&f->exec, &a, &b, &pattern))) return false;
     return out[IDX].handle || frame_vector(f, 0, fmm_torch.aoti_torch_dtype_int32(), &out[IDX]);
 }
 
-/* Inputs k and k + 1 are values of two matrices; the result is a vector of n numbers of their
- * dtype: that of the first which is one of numbers, since absent values are of none. */
-static bool take_values(frame *f, int k, const char *const names[2], fmm_dense *first,
-                        fmm_dense *second, int64_t n, fmm_dense *result, tensor *made)
+/* (ptr, idx, eid, plan, the same of b, int cols, int want) -> ptr, idx, schedule */
+FMM_KERNEL(spgemm_symbolic, 8, 3)
 {
-    tensor t, u;
-    fmm_dtype dtype;
-    if (!frame_describe(f, k, &t) || !frame_describe(f, k + 1, &u) ||
-        !frame_numbers(f, k, names[0], first) || !frame_numbers(f, k + 1, names[1], second))
-        return false;
-    if (!frame_is_float(t.dtype, &dtype) && !frame_is_float(u.dtype, &dtype))
-        return frame_fail(f, "spgemm: %s or %s must be floating-point", names[0], names[1]);
-    return frame_result(f, 1, dtype, n, 1, 1, made, result);
+    columns_of owner = {.f = f};
+    return find(f, (int64_t)number[0], (fmm_spgemm_want)frame_int(number[1]), NULL, &owner, out);
+}
+
+/* (ptr, idx, eid, plan, the same of b, val, val_b, int cols, int want) -> ptr, idx, schedule, and
+ * values of the product, where they were computed in the same pass; else no elements */
+FMM_KERNEL(spgemm_whole, 10, 4)
+{
+    enum { VAL = 8, VALUES = 3 };
+    fmm_spgemm_values with = {.values = values};
+    columns_of owner = {.f = f, .val = &out[VALUES]};
+    out[VALUES] = (tensor){0};
+    if (!take_factors(f, VAL, of_factors, &with.a_val, &with.b_val, &with.dtype)) return false;
+    owner.dtype = with.dtype;
+    fmm_dense none;
+    return find(f, (int64_t)number[0], (fmm_spgemm_want)frame_int(number[1]), &with, &owner, out) &&
+           (out[VALUES].handle || frame_result(f, 1, with.dtype, 0, 1, 1, &out[VALUES], &none));
 }
 
 static bool take_list(frame *f, int k, const char *name, bool wide, int64_t length, const void **to)
@@ -92,8 +132,7 @@ FMM_KERNEL(spgemm, 16, 1)
         return false;
     fmm_spgemm of = {
         .b = &b, .c = &c, .masked = number[1] != 0, .schedule = schedule, .colours = colours_at};
-    return take_values(f, VAL, (const char *const[]){"val", "val_b"}, &val, &of.b_val, c.nnz,
-                       &c_val, out) &&
+    return take_values(f, VAL, of_factors, &val, &of.b_val, c.nnz, &c_val, out) &&
            frame_try(f, fmm_spgemm_numeric(&f->exec, &a, &val, &of, &c_val, frame_int(number[2])));
 }
 
@@ -137,6 +176,10 @@ const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
     {"_spgemm_symbolic",
      "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want) -> (Tensor, Tensor, Tensor)",
      .kernel = spgemm_symbolic},
+    {"_spgemm_whole",
+     "_spgemm_whole(" FMM_HALF OTHER("b") "Tensor val, Tensor val_b, int cols, int want) -> "
+                                          "(Tensor, Tensor, Tensor, Tensor)",
+     .kernel = spgemm_whole},
     /* clang-format off */
     FMM_NUMBER(FMM_SPGEMM_CHUNKS), FMM_NUMBER(FMM_SPGEMM_COUNTS), FMM_NUMBER(FMM_SPGEMM_SORTED),
     FMM_NUMBER(FMM_SPGEMM_UNSORTED), FMM_NUMBER(FMM_SPGEMM_SCHEDULE),

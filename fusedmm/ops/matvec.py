@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, ops
+from fusedmm.matrix import constructors
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
@@ -21,6 +22,7 @@ from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
 CSR, COO = NUMBERS["FMM_FORMAT_CSR"], NUMBERS["FMM_FORMAT_COO"]
+SPARSE = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 _spmv: Any = ops._spmv.default
 _spmv_padded: Any = ops._spmv_padded.default
 # (format, rows, width, offsets, padded_idx, padded_val, order, row, idx, val): what csrc/include/fusedmm_spmv.h says.
@@ -82,9 +84,14 @@ def padded_product(
 
 
 def times(adj: Matrix, x: Any) -> Any:
-    """Returns ``adj @ x``, of a vector too; sparse where x is."""
+    """Returns ``adj @ x``, of a vector too; sparse where x is, which may be another library's matrix."""
     if isinstance(x, Matrix):
         return multiply(adj, x)
+    if isinstance(x, Tensor):
+        if x.layout in SPARSE:
+            return multiply(adj, constructors.from_torch(type(adj), x, True))
+    elif type(x).__module__.startswith("scipy.sparse"):
+        return multiply(adj, constructors.from_scipy(type(adj), x, True))
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)

@@ -32,6 +32,7 @@ BY_A, BY_B, BY_C = range(3)  # the derivatives of S
 COMPILED = "compiled code cannot find the structure of a sparse product: make a fusedmm.spgemm_plan beforehand"
 
 _symbolic: Any = ops._spgemm_symbolic.default
+_whole: Any = ops._spgemm_whole.default
 _numeric: Any = ops._spgemm.default
 _dots: Any = ops._spgemm_dots.default
 _colours: Any = ops._spgemm_colours.default
@@ -49,6 +50,11 @@ def _(ptr, idx, eid, plan, ptr_x, idx_x, eid_x, plan_x, ptr_y, idx_y, eid_y, pla
 
 
 @fake("_spgemm_symbolic")
+def _(*args):  # type: ignore[no-untyped-def]
+    raise NotImplementedError(COMPILED)
+
+
+@fake("_spgemm_whole")
 def _(*args):  # type: ignore[no-untyped-def]
     raise NotImplementedError(COMPILED)
 
@@ -121,10 +127,7 @@ class SpGEMMPlan(Generic[M]):
             ValueError: another number of values than the plan's structure has entries, or a structure that was
                 written to since the plan was made.
         """
-        _require_values("a_val", a_val, self.a)
-        _require_values("b_val", b_val, self.b)
-        if a_val is not None and b_val is not None and a_val.dtype != b_val.dtype:
-            raise TypeError(f"spgemm: a_val is {a_val.dtype} and b_val {b_val.dtype}; they must be of one dtype")
+        _require_factors(self.a, self.b, a_val, b_val)
         self._require_unwritten()
         return self.c.with_values(_product((self, BY_C), a_val, b_val))
 
@@ -133,6 +136,17 @@ class SpGEMMPlan(Generic[M]):
         for adj in (self.a, self.b, self.c):
             adj.cache_transpose()
         return self
+
+    def to(self, *args: Any, **kwargs: Any) -> SpGEMMPlan[M]:
+        """Refuses: the structure and the schedule are those of a device's own algorithms.
+
+        Raises:
+            TypeError: always; a plan of moved matrices is the way. A plan takes values of any dtype.
+        """
+        raise TypeError(
+            "spgemm: a plan stays on its device, and takes values of any dtype: for another device move the matrices "
+            "and make a fusedmm.spgemm_plan of them there"
+        )
 
     def __repr__(self) -> str:
         (rows, cols), inner = self.c.shape, self.a.shape[1]
@@ -188,12 +202,40 @@ def _require_values(name: str, val: Values, adj: Matrix) -> None:
         )
 
 
+def _require_factors(a: Matrix, b: Matrix, a_val: Values, b_val: Values) -> None:
+    _require_values("a_val", a_val, a)
+    _require_values("b_val", b_val, b)
+    if a_val is not None and b_val is not None and a_val.dtype != b_val.dtype:
+        raise TypeError(f"spgemm: a_val is {a_val.dtype} and b_val {b_val.dtype}; they must be of one dtype")
+
+
+class Whole(Generic[M]):
+    """A product whose plan is made with its values: stands for the plan in a call, and has it once that ran."""
+
+    def __init__(self, a: M, b: M, sorted: bool) -> None:
+        self.a, self.b, self.sorted = a, b, sorted
+        self.plan: SpGEMMPlan[M] | None = None
+
+    def run(self, first: Values, second: Values) -> Tensor:
+        """Makes the plan; returns the values."""
+        a, b, want = self.a, self.b, WANT["sorted"] if self.sorted else WANT["unsorted"]
+        ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
+        given = [a.none if t is None else t for t in (ones, second)]
+        ptr, idx, schedule, val = _called(a, _whole, *_half(a), *_half(b), *given, b.shape[1], want)
+        self.plan = plan = SpGEMMPlan(a, b, _structure(a, ptr, idx, b), schedule, idx.new_empty(0), False, "auto")
+        return val if val.shape[0] == idx.shape[0] else _Product.run((plan, BY_C), first, second)
+
+
 class _Product(Formula):
     """A derivative of S; a call is (plan, by which), the operands are the values of the other two in their order."""
 
     @staticmethod
     def run(call: Any, *operands: Any) -> Tensor:
         plan, by = call
+        if isinstance(plan, Whole):
+            if plan.plan is None:
+                return plan.run(*operands)
+            plan = plan.plan
         a, b, c = plan.a, plan.b, plan.c
         first, second = operands
         if first is None and second is None:
@@ -222,7 +264,8 @@ class _Product(Formula):
 
     @staticmethod
     def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
-        plan, by = call
+        made, by = call
+        plan: Any = made.plan if isinstance(made, Whole) else made
         first, second = [i for i in range(3) if i != by]
         return (
             _by(plan, first, {by: g, second: saved[1]}) if needs[0] else None,
@@ -270,7 +313,7 @@ def make_plan(a: M, b: M, algorithm: str, sorted: bool, mask: M | None) -> SpGEM
         raise ValueError(f"spgemm: {algorithm} colours the rows of the whole product and takes no mask")
     want = WANT["chunks"] if mask is not None else WANT["sorted"] if sorted else WANT["unsorted"]
     ptr, idx, schedule = pattern_of(a, b, want)
-    c = mask if mask is not None else type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False)
+    c = mask if mask is not None else _structure(a, ptr, idx, b)
     colours = idx.new_empty(0)
     if algorithm in COLOURED:
         colours = _called(c, _colours, *_half(c), b.shape[1])
@@ -287,7 +330,18 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
         if adj.val is not None and adj.val.dim() != 1:
             shape = list(adj.val.shape)
             raise ValueError(f"spgemm: the values of {name} are {shape}; a sparse product takes one number an entry")
-    return make_plan(a, b, algorithm, sorted, mask)(a.val, b.val)
+    if algorithm != "auto" or mask is not None:
+        return make_plan(a, b, algorithm, sorted, mask)(a.val, b.val)
+    require_fit(a, b, None)
+    _require_factors(a, b, a.val, b.val)
+    whole = Whole(a.pattern(), b.pattern(), sorted)
+    val = _product((whole, BY_C), a.val, b.val)
+    return whole.plan.c.with_values(val)  # type: ignore[union-attr]
+
+
+def _structure(a: M, ptr: Tensor, idx: Tensor, b: M) -> M:
+    """The pattern of the product of a and b."""
+    return type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False)
 
 
 def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:

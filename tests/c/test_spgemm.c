@@ -38,6 +38,7 @@ static void in_threads(int64_t count, fmm_range *body, void *ctx)
 
 static void *lent[8];
 static int lent_count;
+static int wholes; /* products whose values came with their structure */
 
 static fmm_status lend(void *owner, size_t bytes, void **to)
 {
@@ -51,9 +52,21 @@ static void give_back(void)
     while (lent_count) free(lent[--lent_count]);
 }
 
+typedef struct found {
+    int32_t *idx;
+    void *val;
+    size_t width;
+} found;
+
 static int32_t *columns(void *owner, int64_t nnz)
 {
-    return *(int32_t **)owner = guarded((size_t)nnz * sizeof(int32_t), AT_END);
+    return ((found *)owner)->idx = guarded((size_t)nnz * sizeof(int32_t), AT_END);
+}
+
+static void *values(void *owner, int64_t nnz)
+{
+    found *f = owner;
+    return f->val = guarded((size_t)nnz * f->width, AT_END);
 }
 
 typedef struct product {
@@ -67,14 +80,15 @@ static void symbolic(product *p, fmm_parallel_for *parallel)
 {
     const fmm_exec exec = {.device = FMM_CPU, .allocate = lend, .parallel_for = parallel};
     int64_t *ptr = guarded((size_t)(p->a.rows + 1) * sizeof *ptr, AT_END);
-    int32_t *idx = NULL, *colours = guarded((size_t)p->a.rows * sizeof *colours, AT_END);
+    found found = {0};
+    int32_t *colours = guarded((size_t)p->a.rows * sizeof *colours, AT_END);
     const fmm_spgemm_pattern pattern = {.want = FMM_SPGEMM_SORTED,
                                         .ptr = ptr,
                                         .schedule = p->schedule,
                                         .columns = columns,
-                                        .owner = &idx};
+                                        .owner = &found};
     CHECK(fmm_spgemm_symbolic(&exec, &p->a, &p->b, &pattern) == FMM_OK, "%s", fmm_last_error());
-    p->c = (fmm_csr){p->a.rows, p->b.cols, ptr[p->a.rows], ptr, idx, NULL, NULL, 0, 0};
+    p->c = (fmm_csr){p->a.rows, p->b.cols, ptr[p->a.rows], ptr, found.idx, NULL, NULL, 0, 0};
     CHECK(fmm_spgemm_colours(&exec, &p->c, colours) == FMM_OK, "%s", fmm_last_error());
     p->of.b = &p->b;
     p->of.c = &p->c;
@@ -89,6 +103,31 @@ static void numeric(const product *p, int algorithm, fmm_parallel_for *parallel,
     poison(&p->c_val);
     CHECK(fmm_spgemm_numeric(&exec, &p->a, &p->a_val, &p->of, &p->c_val, algorithm) == FMM_OK,
           "%s: %s", text, fmm_last_error());
+    give_back();
+}
+
+/* Values that the symbolic phase computes on its way have the bits of the numeric phase. */
+static void whole(const product *p, fmm_parallel_for *parallel, const char *text)
+{
+    const fmm_exec exec = {.device = FMM_CPU, .allocate = lend, .parallel_for = parallel};
+    const fmm_dtype dtype = p->c_val.dtype;
+    const fmm_spgemm_values with = {p->a_val, p->of.b_val, dtype, values};
+    int64_t schedule[FMM_SPGEMM_SCHEDULE];
+    found found = {.width = width_of[dtype]};
+    const fmm_spgemm_pattern pattern = {
+        .want = FMM_SPGEMM_SORTED,
+        .ptr = guarded((size_t)(p->a.rows + 1) * sizeof(int64_t), AT_END),
+        .schedule = schedule,
+        .columns = columns,
+        .owner = &found,
+        .with = &with};
+    CHECK(fmm_spgemm_symbolic(&exec, &p->a, &p->b, &pattern) == FMM_OK, "%s", fmm_last_error());
+    CHECK(!memcmp(pattern.ptr, p->c.ptr, (size_t)(p->a.rows + 1) * sizeof(int64_t)) &&
+              !memcmp(found.idx, p->c.idx, (size_t)p->c.nnz * sizeof(int32_t)),
+          "%s: another structure in one pass", text);
+    if (found.val) wholes++;
+    CHECK(!found.val || !memcmp(found.val, p->c_val.data, (size_t)p->c.nnz * found.width),
+          "%s: other bits in one pass", text);
     give_back();
 }
 
@@ -145,6 +184,9 @@ static void run(structure kind, structure other, int64_t rows, int64_t inner, in
         memcpy(bits, p.c_val.data, bytes);
         numeric(&p, algorithm->number, in_threads, text);
         CHECK(!memcmp(bits, p.c_val.data, bytes), "%s: other bits in threads", text);
+        if (strcmp(algorithm->name, "kkspeed")) continue;
+        whole(&p, NULL, text);
+        whole(&p, in_threads, text);
     }
     release_all();
 }
@@ -172,5 +214,6 @@ int main(void)
     run(EMPTY_ROWS, EMPTY_ROWS, 0, 5, 4, FMM_F32, RANDOM, 0);
     run(ALL_EMPTY, ALL_EMPTY, 5, 0, 0, FMM_F32, RANDOM, 0);
     scarce_tables();
+    CHECK(wholes > 0, "no product was computed in one pass");
     return finish();
 }

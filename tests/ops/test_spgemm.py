@@ -39,6 +39,32 @@ def to_scipy(adj):
     return scipy.sparse.csr_matrix((np.ones(adj.nnz), idx, ptr), shape=adj.shape)
 
 
+def in_order(adj):
+    """(columns, values) by row and column."""
+    row, col, val = adj.coo()
+    order = (row * adj.shape[1] + col).argsort()
+    return col[order], val[order]
+
+
+@pytest.mark.parametrize("sorted", [True, False])
+@pytest.mark.parametrize("name", [*SHAPES, "long rows"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_pass_has_the_bits_of_two_phases(name, dtype, sorted, device):
+    a, b = pair(name, dtype, device) if name != "long rows" else long_rows(dtype, device)
+    whole, phases = fusedmm.spgemm(a, b, sorted=sorted), fusedmm.spgemm_plan(a, b)(a.val, b.val)
+    assert torch.equal(whole.ptr, phases.ptr)
+    assert not sorted or torch.equal(whole.idx, phases.idx)
+    assert all(torch.equal(x, y) for x, y in zip(in_order(whole), in_order(phases), strict=True))
+
+
+def long_rows(dtype, device):
+    """Rows of a with more entries than one accumulator adds, beside short ones."""
+    few, many = random_csr(40, 300, 60, dtype, device), random_csr(3, 300, 600, dtype, device)
+    (row, col, val), (row_of_many, *more) = few.coo(), many.coo()
+    parts = [torch.cat(pair) for pair in zip((row, col, val), (row_of_many + 40, *more), strict=True)]
+    return CSR.from_coo(*parts, shape=(43, 300)), random_csr(300, 500, 900, dtype, device)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -375,3 +401,23 @@ def test_too_large_a_product_says_how_large(device):
     with pytest.raises((MemoryError, torch.OutOfMemoryError), match=str(n * n)):
         fusedmm.spgemm(column, row)
     assert fusedmm.spgemm(row, column).val.tolist() == [n]
+
+
+@pytest.mark.parametrize("form", ["scipy", "scipy csc", "torch csr", "torch csc", "torch coo"])
+def test_matmul_takes_other_libraries_sparse_matrices(form):
+    a, b = pair("tall", torch.float64)
+    as_scipy = scipy.sparse.csr_matrix(b.to_dense().numpy())
+    other = {
+        "scipy": as_scipy,
+        "scipy csc": as_scipy.tocsc(),
+        "torch csr": b.to_dense().to_sparse_csr(),
+        "torch csc": b.to_dense().to_sparse_csc(),
+        "torch coo": b.to_dense().to_sparse().requires_grad_(),
+    }[form]
+    for c in (a @ other, fusedmm.spgemm(a, other)):
+        assert isinstance(c, CSR)
+        torch.testing.assert_close(c.to_dense(), a.to_dense() @ b.to_dense())
+    if form == "torch coo":
+        (a @ other).val.sum().backward()
+        exact = a.to_dense().sum(0)[:, None] * (b.to_dense() != 0)
+        torch.testing.assert_close(other.grad.to_dense(), exact)

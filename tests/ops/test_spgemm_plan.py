@@ -208,3 +208,9 @@ def test_colours_of_a_forged_plan_stay_inside():
         forged(a.val, a.val)
         fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, False, "auto")(a.val, a.val)
     assert torch.equal(plan(a.val, a.val).val, exact)
+
+
+def test_a_plan_is_not_moved():
+    a = random_csr(9, 9, 20)
+    with pytest.raises(TypeError, match="move the matrices and make a"):
+        fusedmm.spgemm_plan(a, a).to("cpu")
