@@ -36,7 +36,8 @@ class Select(Matrix):
             repeat the entries too. Edge features [nnz, D] follow as values: ``A.with_values(features)[rows].val``.
 
         Raises:
-            TypeError: a single number (``A[[3]]`` or ``A[3:4]`` is a row, as a matrix), no integers, another GPU than A's.
+            TypeError: a single number (``A[[3]]`` or ``A[3:4]`` is a row, as a matrix), no integers, or a device that
+                is neither A's nor the CPU.
             ValueError: an id outside, or a mask of another length; the text has the index and the value.
 
         Gradient: reaches A's values. Where ids repeat, their sums are torch's ``index_add``, on CUDA in no fixed order.
