@@ -28,6 +28,10 @@ static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
+static inline vf32 vf32_where(vf32 t, vf32 a)
+{
+    return _mm256_and_ps(a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+}
 /* Neighbours are added twice within the 128-bit sides of all four, then both sides. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
@@ -62,6 +66,10 @@ static inline vf64 vf64_max(vf64 a, vf64 b)
 static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 {
     return _mm256_blendv_pd(b, a, _mm256_cmp_pd(t, _mm256_setzero_pd(), _CMP_GT_OQ));
+}
+static inline vf64 vf64_where(vf64 t, vf64 a)
+{
+    return _mm256_and_pd(a, _mm256_cmp_pd(t, _mm256_setzero_pd(), _CMP_NEQ_UQ));
 }
 static inline void vf64_sum4(const vf64 *v, double *out)
 {

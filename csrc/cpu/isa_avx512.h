@@ -32,6 +32,10 @@ static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b)
 {
     return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_GT_OQ), a);
 }
+static inline vf32 vf32_where(vf32 t, vf32 a)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_NEQ_UQ), a);
+}
 /* The upper 256 bits are added to the lower ones, and the rest goes as in AVX2. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
@@ -73,6 +77,10 @@ static inline vf64 vf64_max(vf64 a, vf64 b)
 static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 {
     return _mm512_mask_mov_pd(b, _mm512_cmp_pd_mask(t, _mm512_setzero_pd(), _CMP_GT_OQ), a);
+}
+static inline vf64 vf64_where(vf64 t, vf64 a)
+{
+    return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(t, _mm512_setzero_pd(), _CMP_NEQ_UQ), a);
 }
 /* As for 32 bits. */
 static inline void vf64_sum4(const vf64 *v, double *out)

@@ -22,6 +22,10 @@ static inline vf32 vf32_set1(float s) { return vdupq_n_f32(s); }
 static inline vf32 vf32_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
 static inline vf32 vf32_max(vf32 a, vf32 b) { return vmaxq_f32(a, b); } /* NaN if either is */
 static inline vf32 vf32_above(vf32 t, vf32 a, vf32 b) { return vbslq_f32(vcgtzq_f32(t), a, b); }
+static inline vf32 vf32_where(vf32 t, vf32 a)
+{
+    return vbslq_f32(vceqzq_f32(t), vdupq_n_f32(0), a);
+}
 /* paddq adds neighbours of two vectors: three of them make the four sums. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
@@ -49,6 +53,10 @@ static inline vf64 vf64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b);
 /* The same for doubles. */
 static inline vf64 vf64_max(vf64 a, vf64 b) { return vmaxq_f64(a, b); }
 static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b) { return vbslq_f64(vcgtzq_f64(t), a, b); }
+static inline vf64 vf64_where(vf64 t, vf64 a)
+{
+    return vbslq_f64(vceqzq_f64(t), vdupq_n_f64(0), a);
+}
 static inline void vf64_sum4(const vf64 *v, double *out)
 {
     vst1q_f64(out, vpaddq_f64(v[0], v[1]));

@@ -11,11 +11,14 @@ typedef enum fmm_spmv_step {
     FMM_SPMV_ENTRIES, /* COO: pieces of entries, to sums */
     FMM_SPMV_BLOCKS,  /* DIA, ELL: blocks of rows, to y; for HYB to sums */
     FMM_SPMV_SLICES,  /* SELL: slices of rows, to y */
-    FMM_SPMV_FINISH,  /* rows of sums, to y */
+    FMM_SPMV_FINISH,  /* rows of sums, to y; without sums rows without entries */
 } fmm_spmv_step;
 
 enum {
-    FMM_SPMV_BLOCK = 512,   /* rows whose sums a kernel keeps at once, or chooses sums for */
+    FMM_SPMV_BLOCK = 512, /* rows whose sums a kernel keeps at once, or chooses sums for */
+    FMM_SPMV_TALL = 2048, /* rows of a block of DIA or ELL */
+    FMM_SPMV_STREAMS =
+        9, /* diagonals that a kernel reads at once, as processors prefetch so many */
     FMM_SPMV_CHUNK = 512,   /* entries of CSR that are summed side by side, at most */
     FMM_SPMV_AT_ONCE = 128, /* and their rows */
     FMM_SPMV_LONG = 64,     /* a row of more entries is summed by itself */
@@ -50,6 +53,8 @@ typedef struct fmm_spmv_place {
     int64_t row, entry;
 } fmm_spmv_place;
 fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spmv_place *before);
+fmm_spmv_place fmm_spmv_end(const fmm_spmv_task *t, int64_t piece, int64_t last,
+                            const fmm_spmv_place *from, const fmm_spmv_place *stop);
 
 /* The specification. */
 fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call);

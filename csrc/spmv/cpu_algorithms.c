@@ -8,7 +8,7 @@
  *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, sums side by side
  *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
  *     coo          ENTRIES, a join, FINISH    hyb             BLOCKS before them
- *     dia, ell     BLOCKS                     sell            SLICES */
+ *     dia, ell     BLOCKS                     sell            FINISH, SLICES */
 #include "../cpu/isa.h"
 #include "../cpu/reference.h"
 #include "cpu.h"
@@ -53,6 +53,17 @@ fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spm
     const int64_t high = near ? low + FMM_SPMV_PIECE : a->rows;
     const int64_t row = rows_before(a, weight, target, low, high), entry = target - weight * row;
     return (fmm_spmv_place){row, entry < a->nnz ? entry : a->nnz};
+}
+
+/* Where a piece ends, of those up to `last`, which end at `stop`: no later, and no earlier than it
+ * begins. Stretches of pieces then meet, whatever ptr holds, so that every row has one that writes
+ * it: of places that lead from row 0 to the last one, some two lie on either side of a row. */
+fmm_spmv_place fmm_spmv_end(const fmm_spmv_task *t, int64_t piece, int64_t last,
+                            const fmm_spmv_place *from, const fmm_spmv_place *stop)
+{
+    fmm_spmv_place to = piece + 1 < last ? fmm_spmv_cut(t, piece + 1, from) : *stop;
+    if (to.row > stop->row) to = *stop;
+    return to.row < from->row ? *from : to;
 }
 
 /* At least one, since a matrix without entries has rows to write. */
@@ -187,12 +198,13 @@ static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family 
     if (t.wide) run_step(exec, &t, FMM_SPMV_WIDEN, a->csr.cols, 1);
     if (how <= MERGE)
         run_step(exec, &t, t.carries ? FMM_SPMV_PATH : FMM_SPMV_ROWS, t.pieces, FMM_SPMV_PIECE);
-    else if (a->format == FMM_FORMAT_SELL)
+    else if (a->format == FMM_FORMAT_SELL) {
+        run_step(exec, &t, FMM_SPMV_FINISH, rows, 1); /* `order` may leave rows out */
         run_step(exec, &t, FMM_SPMV_SLICES, (rows + a->width - 1) / a->width,
                  a->stored / (rows / a->width + 1));
-    else /* COO has no such blocks, and its sums become 0 */
-        run_step(exec, &t, FMM_SPMV_BLOCKS, (rows + FMM_SPMV_BLOCK - 1) / FMM_SPMV_BLOCK,
-                 FMM_SPMV_BLOCK * (how == PADDED ? a->width : 1));
+    } else /* COO has no such blocks, and its sums become 0 */
+        run_step(exec, &t, FMM_SPMV_BLOCKS, (rows + FMM_SPMV_TALL - 1) / FMM_SPMV_TALL,
+                 FMM_SPMV_TALL * (how == PADDED ? a->width : 1));
     if (how == ENTRIES) run_step(exec, &t, FMM_SPMV_ENTRIES, t.pieces, FMM_SPMV_PIECE);
     if (t.carries) join(&t);
     if (how == ENTRIES) run_step(exec, &t, FMM_SPMV_FINISH, rows, 1);

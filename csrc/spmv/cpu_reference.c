@@ -76,6 +76,13 @@ static void rows(int64_t first, int64_t last, void *ctx)
     }
 }
 
+/* Rows without entries, which those that a forged order of SELL leaves out stay. */
+static void empty_rows(int64_t first, int64_t last, void *ctx)
+{
+    const blocked_sum nothing = {0};
+    for (int64_t i = first; i < last; i++) put_row(ctx, i, &nothing);
+}
+
 /* The rows of slices [first, last), in the order of the slices. */
 static void slices(int64_t first, int64_t last, void *ctx)
 {
@@ -99,9 +106,8 @@ fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
     fmm_call copy = *call;
-    if (a->format == FMM_FORMAT_SELL)
-        fmm_parallel(exec, (a->csr.rows + a->width - 1) / a->width, slices, &copy);
-    else
-        fmm_parallel(exec, a->csr.rows, rows, &copy);
+    const bool sell = a->format == FMM_FORMAT_SELL;
+    fmm_parallel(exec, a->csr.rows, sell ? empty_rows : rows, &copy);
+    if (sell) fmm_parallel(exec, (a->csr.rows + a->width - 1) / a->width, slices, &copy);
     return FMM_OK;
 }

@@ -27,6 +27,7 @@ class DIA(Padded):
         tensor([0])
     """
 
+    places = "[diagonals, rows]"
     offsets: Tensor
 
     def _coordinates(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,14 +25,28 @@ class Padded:
     Attributes:
         shape: (rows, cols).
         val: the values of all places, those of padding too.
+
+    Raises:
+        TypeError: a part is no tensor.
+        ValueError: val is not of the shape that the format says, or not contiguous.
     """
 
     shape: tuple[int, int]
     val: Tensor
     # What ``padded_product`` takes: views, each of which would cost every product a microsecond.
     operands: ClassVar[PaddedOperands]
+    places: ClassVar[str] = "[width, rows]"  # the shape of val
 
     def __post_init__(self) -> None:
+        kind = type(self).__name__
+        for name in (f.name for f in fields(self) if f.name != "shape"):
+            if not isinstance(part := getattr(self, name), Tensor):
+                raise TypeError(f"{kind}: {name} must be a tensor, not {type(part).__name__}")
+        size, rows, wide = list(self.val.shape), self.shape[0], "rows" in self.places
+        if len(size) != 1 + wide or (wide and size[1] != rows):
+            raise ValueError(f"{kind}: val is {size} and must be {self.places}; the matrix has {rows} rows")
+        if not self.val.is_contiguous():
+            raise ValueError(f"{kind}: val {size} must be contiguous")
         object.__setattr__(self, "operands", self._operands())
 
     def __reduce__(self) -> tuple[Any, ...]:

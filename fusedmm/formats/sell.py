@@ -32,6 +32,7 @@ class SELL(Padded):
         tensor([1, 0, 2], dtype=torch.int32)
     """
 
+    places = "[places]"
     idx: Tensor
     offsets: Tensor
     order: Tensor

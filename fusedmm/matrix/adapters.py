@@ -135,6 +135,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         ptr, idx, val = adj.csr()
         return _from_csr(ptr, idx, val, tuple(adj.sparse_sizes()), check=check)
     hint = HINTS.get(module.partition(".")[0], "")
+    if callable(getattr(adj, "to_csr", None)):  # a matrix of fusedmm.formats; nothing is converted silently
+        hint = "; its to_csr() is one"
     if isinstance(adj, (tuple, list)):
         hint = f"; its parts must be tensors, not {', '.join(type(part).__name__ for part in adj[:4])}"
     raise TypeError(

@@ -111,13 +111,23 @@ def test_operands_on_two_devices(cuda):
         (lambda: there + A, r"A \+ B: A is on cuda:0, B on cpu"),
         (lambda: there.equal(A), "equal: A is on cuda:0, B on cpu"),
         (lambda: there.scale(rows=torch.ones(2)), "scale: rows is on cpu, the matrix on cuda:0"),
-        (lambda: there[torch.tensor([0])], "rows are on cpu, the matrix on cuda:0"),
+        (lambda: A[torch.tensor([0], device=cuda)], "rows are on cuda:0, the matrix on cpu"),
         (lambda: torch.ones(2) @ there, "x @ A: x is on cpu, the matrix on cuda:0"),
         (lambda: A * torch.tensor(1.0, device=cuda), r"A \* s: s is on cuda:0, the matrix on cpu"),
     ):
         with pytest.raises(TypeError, match=text):
             call()
     assert (there * torch.tensor(2.0)).val.tolist() == [2, 4, 6]
+
+
+def test_ids_on_the_cpu_choose_of_a_matrix_on_a_gpu(cuda):
+    """As in torch, whose loaders hand such ids over."""
+    there = A.to(cuda)
+    for rows in (torch.tensor([1, 0]), torch.tensor([False, True])):
+        assert there[rows].equal(there[rows.to(cuda)]) and there[:, rows].is_cuda
+    assert there[:, :2].subgraph(torch.tensor([1])).to_dense().tolist() == [[3]]
+    with pytest.raises(ValueError, match=r"rows\[0\] = 2 is outside \[0, 2\)"):
+        there[torch.tensor([2])]
 
 
 PARTS = {

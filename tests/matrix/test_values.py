@@ -86,7 +86,7 @@ FORMULAS = {
     "A + A": lambda n: 2 * n.dense,
     "A - A / 2": lambda n: n.dense / 2,
     "-A": lambda n: -n.dense,
-    "A + CSR.eye(6)": lambda n: n.dense + torch.eye(NODES),
+    "A + CSR.eye(6, device=A.device)": lambda n: n.dense + torch.eye(NODES),
     "A * A": lambda n: n.dense * n.dense,
     "A * 2.0": lambda n: n.dense * 2,
     "A / 2.0": lambda n: n.dense / 2,

@@ -86,6 +86,11 @@ LAZY.remove("ResGated edges")
 ATTENTION = ["GAT", "GAT edges", "GATv2", "GATv2 edges", "Transformer", "Transformer edges"]
 
 
+def with_pairs(names):
+    """Each layer with one x and, where it takes them, with a pair."""
+    return [(name, pair) for name in names for pair in (False, True) if name in PAIRED or not pair]
+
+
 def both(name, device="cpu", *args, **options):
     """Ours and PyG's with the same parameters, none of which is at its first value."""
     pair = []
@@ -125,13 +130,10 @@ def test_text_names_and_the_star(name, device):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("name", [name for name in LAYERS if name not in EDGED])
-@pytest.mark.parametrize("edges", [EDGES, TO_TWO], ids=["square", "bipartite"])
-def test_a_transposed_matrix_of_torch(name, edges, device):
-    """PyG's ``adj.t()`` in each layout, square and with fewer targets."""
-    square = edges is EDGES
-    if not square and name not in PAIRED:
-        pytest.skip("takes one x")
+@pytest.mark.parametrize("name, pair", with_pairs(name for name in LAYERS if name not in EDGED))
+def test_a_transposed_matrix_of_torch(name, pair, device):
+    """PyG's ``adj.t()`` in each layout, square and, of a layer that takes a pair, with fewer targets."""
+    square, edges = not pair, TO_TWO if pair else EDGES
     mine, peer = both(name, device, F_IN if square or name == "GIN" else (F_IN, F_IN))
     x = features(4, F_IN).to(device)
     given = x if square else (x, features(2, F_IN, seed=3).to(device))
@@ -243,11 +245,8 @@ def test_attention_weights_in_each_form(name, device):
         assert adj.shape == (4, 4) and adj.nnz == 6 + loops and adj.val is alpha
 
 
-@pytest.mark.parametrize("name", LAZY)
-@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("name, pair", with_pairs(LAZY))
 def test_sizes_from_the_first_call(name, pair, device):
-    if pair and name not in PAIRED:
-        pytest.skip("takes one x")
     options = {"edge_dim": -1} if name in EDGED else {}
     mine, peer, other = (
         LAYERS[name](of, (-1, -1) if pair else -1, **options).to(device) for of in (ours, theirs, ours)

@@ -32,7 +32,8 @@ def lessons() -> Path:
         return Path(given).resolve()
     if shutil.which("nvcc") is None or shutil.which("make") is None:
         missing("there is no nvcc to build the lessons with", "FUSEDMM_REQUIRE_CUDA")
-    subprocess.run(["make", "-s", "-j2", "lessons"], cwd=ROOT, check=True)
+    cores = len(os.sched_getaffinity(0))
+    subprocess.run(["make", "-s", f"-j{max(2, cores // 2)}", "lessons"], cwd=ROOT, check=True)
     return ROOT / "build" / "lessons" / "lessons.so"
 
 

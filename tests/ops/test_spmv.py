@@ -84,6 +84,24 @@ def test_rows_of_every_length_and_borders(name, dtype, device):
         assert_within(y, exact, magnitude, n, dtype, note, "spmv")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_diagonals_of_many_blocks(dtype, device):
+    """13 of them, more than a CPU kernel reads at once; inside of the matrix and across its corners. An infinite x at
+    which every value is 0 is nowhere."""
+    n, bad = 6500, 5000
+    pattern = fusedmm.data.banded(n, 6).to(device)
+    row, col, _ = pattern.coo()
+    val = (
+        torch.rand(row.numel(), generator=torch.Generator().manual_seed(1)).to(device, dtype).masked_fill(col == bad, 0)
+    )
+    adj = pattern.with_values(val)
+    x = torch.rand(n, generator=torch.Generator().manual_seed(2)).to(device, dtype)
+    exact = oracle(adj, x)
+    x[bad] = torch.inf
+    for algorithm, y in products(adj, "dia", x):
+        assert_within(y, *exact, dtype, algorithm)
+
+
 @pytest.mark.parametrize("data", ["constant", "cancelling"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_of_a_million_terms(name, data, device):

@@ -117,11 +117,13 @@ def kept(a: Any) -> Any:
 CALLS: dict[str, Recorded] = {}
 
 
-@pytest.mark.parametrize("name", sorted(set(OPERATORS) - READS_NOTHING))
+@pytest.mark.parametrize(
+    "name, device",
+    [(name, place) for place, absent in ELSEWHERE.items() for name in sorted(set(OPERATORS) - READS_NOTHING - absent)],
+    indirect=["device"],
+)
 @torch.no_grad()
 def test_operators(name, device):
-    if name in ELSEWHERE[device]:
-        pytest.skip(f"{name} is for the other device")
     if device not in CALLS:
         with torch.enable_grad():
             CALLS[device] = recorded(device)
@@ -153,10 +155,10 @@ def test_operators(name, device):
     works(device)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_program_of_an_edge_function_is_that_of_its_text(form, device):
-    like = formed(form, torch.ones(4, 3, device=device))
-    if like is None:
-        pytest.skip(f"torch has no such tensor on {device}")
-    program = torch.ops.fusedmm._edge_program(like, "sigmoid(s)*a", True)
-    assert torch.equal(program, parse("sigmoid(s)*a").program(True))
+def test_the_program_of_an_edge_function_is_that_of_its_text(device):
+    """Whatever tensor the call is traced by; torch makes most of them on every device."""
+    made = [like for form in FORMS if (like := formed(form, torch.ones(4, 3, device=device))) is not None]
+    assert len(made) > len(FORMS) // 2
+    for like in made:
+        program = torch.ops.fusedmm._edge_program(like, "sigmoid(s)*a", True)
+        assert torch.equal(program, parse("sigmoid(s)*a").program(True))

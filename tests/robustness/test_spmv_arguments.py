@@ -1,11 +1,12 @@
 """Bad input of spmv and of the formats: a named exception, and the next call works."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
 import torch
-from support.generate import small
+from support.generate import run_or_decline, small
 from support.matvec import FORMATS, algorithms_of, made, rows_of_lengths
 
 import fusedmm
@@ -133,6 +134,62 @@ def test_forged_numbers_lead_nowhere(device):
                 continue
             assert y.shape == matrix.shape[:1]
     assert torch.equal(fusedmm.spmv(adj, x), good)
+
+
+def test_no_row_keeps_what_memory_held(threads):
+    """Rows that a forged order or ptr leaves out are written, and not the NaN of a tensor just freed. CPU only."""
+    sell, rows = made(small(), "sell"), 40_000
+    matrices = [replaced(sell, order=sell.order[:1].expand(12).contiguous()), replaced(sell, order=sell.order * 0 - 1)]
+    adj, ptr = rows_of_lengths([3] * rows, 15, "cpu"), 3 * torch.arange(rows + 1)
+    for falls in (ptr.flip(0), (ptr + 3 * rows // 2) % (3 * rows)):  # everywhere, and once
+        matrices.append(adj.with_values(adj.val))
+        object.__setattr__(matrices[-1], "ptr", falls)
+    for matrix, count in itertools.product(matrices, (2, 3)):
+        threads(count)
+        for algorithm in algorithms_of(type(matrix).__name__.lower(), "cpu"):
+            poison = torch.full(matrix.shape[:1], torch.nan)
+            del poison
+            y = run_or_decline(fusedmm.spmv, matrix, X, algorithm=algorithm)
+            assert y is None or y.isfinite().all(), algorithm
+
+
+def test_a_value_whose_position_is_outside_counts_as_zero():
+    """In every algorithm of the CPU."""
+    adj = fusedmm.CSR.from_coo(torch.tensor([1, 0, 0]), torch.tensor([0, 2, 1]), torch.tensor([4.0, 2.0, 1.0]), (2, 3))
+    adj = adj.with_values(adj.val.clone().requires_grad_())
+    for wrong in (-1, 3, 2**31 - 1):
+        forged = adj.with_values(adj.val)
+        object.__setattr__(forged, "eid", torch.where(adj.eid == 1, wrong, adj.eid.long()).to(adj.eid.dtype))
+        for matrix in (forged, formats.to_coo(forged)):
+            for algorithm in algorithms_of(type(matrix).__name__.lower(), "cpu"):
+                y = run_or_decline(fusedmm.spmv, matrix, torch.ones(3), algorithm=algorithm)
+                assert y is None or y.tolist() == [1, 4], algorithm
+
+
+@pytest.mark.parametrize("name", FORMATS[2:])
+def test_values_of_another_shape(name, device):
+    """Of matrices that a user puts together."""
+    matrix = made(small(device=device), name)
+    wide = matrix.val.dim() == 2
+    for val, kind, text in (
+        (matrix.val.tolist(), TypeError, "val must be a tensor, not list"),
+        (matrix.val[None], ValueError, rf"val is \[1, .*\] and must be \[\w+{', rows' * wide}\]; the matrix"),
+        (matrix.val[..., :-1], ValueError, r"and must be .* 12 rows" if wide else None),
+        (matrix.val.t().contiguous().t(), ValueError, r"val \[\d+, 12\] must be contiguous" if wide else None),
+    ):
+        if text:
+            with pytest.raises(kind, match=f"{name.upper()}: {text}" if "val" in text else text):
+                replaced(matrix, val=val)
+    assert (matrix @ X.to(device)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
+def test_as_csr_says_how_a_format_becomes_one(name):
+    matrix = made(small(), name)
+    for call in (fusedmm.as_csr, lambda a: fusedmm.spmm(a, torch.ones(15, 2))):
+        with pytest.raises(TypeError, match=rf"cannot make a CSR of {name.upper()}; .*; its to_csr\(\) is one$"):
+            call(matrix)
+    assert fusedmm.as_csr(matrix.to_csr()).shape == matrix.shape
 
 
 def test_tensors_of_other_lengths(device):

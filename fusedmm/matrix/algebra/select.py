@@ -28,20 +28,22 @@ class Select(Matrix):
 
         Args:
             which: of rows, or of both: a slice with any step, integer ids [n] in [0, size) in any order, which may
-                repeat, as a tensor, a list or an array, or a boolean mask [size].
+                repeat, as a tensor, a list or an array, or a boolean mask [size]. They may be on the CPU, whatever
+                device A is on, as torch has it.
 
         Returns:
             CSR, A itself where slices choose all. Else its values are in the order of its own rows; ids that repeat
             repeat the entries too. Edge features [nnz, D] follow as values: ``A.with_values(features)[rows].val``.
 
         Raises:
-            TypeError: a single number (``A[[3]]`` or ``A[3:4]`` is a row, as a matrix), no integers, another device.
+            TypeError: a single number (``A[[3]]`` or ``A[3:4]`` is a row, as a matrix), no integers, or a device that
+                is neither A's nor the CPU.
             ValueError: an id outside, or a mask of another length; the text has the index and the value.
 
         Gradient: reaches A's values. Where ids repeat, their sums are torch's ``index_add``, on CUDA in no fixed order.
 
         Cost: A[rows] reads the rows chosen alone; a choice of columns then reads all entries of those rows. One
-        synchronisation with a GPU for each of the two, and one to check ids.
+        synchronisation with a GPU for each of the two, and one to check ids or to bring them from the CPU.
 
         Example:
             >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))
@@ -97,16 +99,16 @@ def ids_of(name: str, which: Any, size: int, device: torch.device) -> Tensor | N
     if which.dtype != torch.bool:
         require_integers(name, which)
     require_data(name, which)
-    if which.device != device:
+    if not which.is_cpu and which.device != device:
         raise TypeError(f"{name} are on {which.device}, the matrix on {device}")
     if which.dim() != 1:
         raise (ValueError if which.dim() else TypeError)(f"{name} must have 1 dimension, not {which.dim()}")
     if which.dtype == torch.bool:
         if which.shape[0] != size:
             raise ValueError(f"{name}: the mask has {which.shape[0]} elements for {size} {name}")
-        return which.nonzero()[:, 0]
+        return which.nonzero()[:, 0].to(device)
     require_range(name + "[{}]", which, size)
-    return which.long()
+    return which.to(device, torch.int64)
 
 
 def _as_tensor(name: str, which: Any, device: torch.device) -> Tensor:
