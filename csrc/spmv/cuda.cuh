@@ -98,14 +98,19 @@ template <class Run> static void for_types(fmm_dtype x, const edge_view &val, Ru
     });
 }
 
-/* y[i], rounded once. */
+/* y[i] before it is rounded, and after. */
+template <class T, class A>
+static __device__ __forceinline__ A scaled(const spmv_args<T> &s, int64_t i, A sum)
+{
+    A result = s.alpha * sum;
+    if (s.y_in) result += s.beta * widen(s.y_in[i * s.in_stride]);
+    return result;
+}
 template <class T>
 static __device__ __forceinline__ void finish(const spmv_args<T> &s, int64_t i,
                                               typename sum_of<T>::type sum)
 {
-    auto result = s.alpha * sum;
-    if (s.y_in) result += s.beta * widen(s.y_in[i * s.in_stride]);
-    s.y[i * s.out_stride] = narrow<T>(result);
+    s.y[i * s.out_stride] = narrow<T>(scaled(s, i, sum));
 }
 
 /* ---- batches ---- */
@@ -120,6 +125,16 @@ template <class E, int N> static __device__ __forceinline__ void load_together(c
         const PACK(E, EACH) pack = __ldcs(reinterpret_cast<const PACK(E, EACH) *>(from + i));
         memcpy(to + i, &pack, sizeof pack);
     }
+}
+
+/* Places by 64 bits, and by 32, which take one multiply-add. */
+template <class E, class At>
+static __device__ __forceinline__ const E *place_of(const E *from, At at)
+{
+    if constexpr (sizeof(At) == 8)
+        return from + at;
+    else
+        return (const E *)row_at((const char *)from, at, sizeof(E));
 }
 
 /* The values of a batch, of any dtype and anywhere. What is alike for all entries is asked once, so
@@ -150,20 +165,22 @@ static __device__ __forceinline__ void any_values(const edge_view &v, int64_t *e
     if (v.dtype == FMM_BF16) values_of<__nv_bfloat16, N>(v, edge, w);
 }
 
-/* The values of PER neighbours at each of GROUPS places. */
-template <class V, int GROUPS, int PER, class A>
-static __device__ __forceinline__ void load_values(const edge_view &v, const int64_t *at, A *w)
+/* The values of PER neighbours at each of GROUPS places, counted from `base`. */
+template <class V, int GROUPS, int PER, class At, class A>
+static __device__ __forceinline__ void load_values(const edge_view &v, int64_t base, const At *at,
+                                                   A *w)
 {
     if constexpr (std::is_same<V, any_type>::value) {
         int64_t edge[GROUPS * PER];
 #pragma unroll
-        for (int k = 0; k < GROUPS * PER; k++) edge[k] = at[k / PER] + k % PER;
+        for (int k = 0; k < GROUPS * PER; k++) edge[k] = base + at[k / PER] + k % PER;
         any_values<GROUPS * PER>(v, edge, w);
     } else {
         V raw[GROUPS * PER];
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
-            load_together<V, PER>(static_cast<const V *>(v.data) + at[g], raw + g * PER);
+            load_together<V, PER>(place_of(static_cast<const V *>(v.data) + base, at[g]),
+                                  raw + g * PER);
 #pragma unroll
         for (int k = 0; k < GROUPS * PER; k++) w[k] = A(widen(raw[k]));
     }
@@ -189,6 +206,23 @@ static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int3
     }
 }
 
+/* The products of the groups at base + at[], of which the first `count` exist. */
+template <class V, int GROUPS, int PER, class T, class At, class A>
+static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
+                                                   int64_t base, const At *at, int64_t count, A *to)
+{
+    int32_t j[GROUPS * PER];
+    A w[GROUPS * PER];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        load_together<int32_t, PER>(place_of(idx + base, at[g]), j + g * PER);
+    load_values<V, GROUPS, PER>(s.val, base, at, w);
+#pragma unroll
+    for (int k = 0; k < GROUPS * PER; k++)
+        if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
+    times_x<GROUPS * PER>(s, j, w, to);
+}
+
 /* The products of a batch, of which the first `count` groups exist; there is at least one. Others
  * repeat the first one's loads, because a load that always takes place need not be waited for. */
 template <class V, int GROUPS, int PER, class T, class A>
@@ -196,18 +230,9 @@ static __device__ __forceinline__ void products(const spmv_args<T> &s, const int
                                                 int64_t first, int64_t step, int64_t count, A *to)
 {
     int64_t at[GROUPS];
-    int32_t j[GROUPS * PER];
-    A w[GROUPS * PER];
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        at[g] = first + (g < count ? g * step : 0);
-        load_together<int32_t, PER>(idx + at[g], j + g * PER);
-    }
-    load_values<V, GROUPS, PER>(s.val, at, w);
-#pragma unroll
-    for (int k = 0; k < GROUPS * PER; k++)
-        if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
-    times_x<GROUPS * PER>(s, j, w, to);
+    for (int g = 0; g < GROUPS; g++) at[g] = first + (g < count ? g * step : 0);
+    products_at<V, GROUPS, PER>(s, idx, 0, at, count, to);
 }
 
 /* ---- sums ---- */

@@ -33,7 +33,7 @@ static __device__ __forceinline__ void add_batch(const padded_args<T> &d, const 
     A w[N * PER], term[N * PER];
 #pragma unroll
     for (int k = 0; k < N; k++) at[k] = p + k * d.s.a.rows;
-    load_values<V, N, PER>(d.s.val, at, w);
+    load_values<V, N, PER>(d.s.val, 0, at, w);
 #pragma unroll
     for (int k = 0; k < N * PER; k++) {
         const uint64_t column = uint64_t(i + k % PER) + uint64_t(__ldg(offsets + k / PER));
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void add_diagonals(const padded_args<T> &d,
 }
 
 template <class T, class V, int PER>
-static __global__ void __launch_bounds__(BLOCK, 4)
+static __global__ void __launch_bounds__(BLOCK, PER == 2 && sizeof(T) <= 4 ? 5 : 4)
     spmv_dia(const __grid_constant__ padded_args<T> d)
 {
     typedef typename sum_of<T>::type A;
@@ -88,14 +88,16 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 #pragma unroll
             for (int r = 0; r < PER; r++) total[r].fold(part[r]);
         }
+        A sum[PER];
 #pragma unroll
-        for (int r = 0; r < PER; r++) finish(d.s, i + r, total[r].total());
+        for (int r = 0; r < PER; r++) sum[r] = scaled(d.s, i + r, total[r].total());
+        store<T, PER>(d.s.y + i * d.s.out_stride, sum);
     }
 }
 
 /* Rows of a thread: as many as fill 8 bytes with values of f32 or of 16 bits, or 16 bytes in f64.
  * With more, the lanes' loads of x would lie further apart, and batches would not fit the registers
- * of four blocks. */
+ * of four blocks. y is written as wide. */
 extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
 {
     const edge_view val = view_padded(fmm_spmv_of(call)->matrix);
@@ -105,7 +107,8 @@ extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
             typedef decltype(v) V;
             constexpr bool narrow = sizeof(T) == 2 && sizeof(V) == 2;
             constexpr int PER = std::is_same<V, any_type>::value ? 1 : narrow ? 4 : 2;
-            const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16);
+            const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16) &&
+                              call->y->row_stride == 1 && lies_at(call->y->data, PER * sizeof(T));
             const unsigned grid = blocks_for(wide ? call->a->rows / PER : call->a->rows);
             const auto kernel = wide ? spmv_dia<T, V, PER> : spmv_dia<T, V, 1>;
             kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(padded_view<T>(call));

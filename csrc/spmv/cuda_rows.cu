@@ -44,14 +44,17 @@ static __device__ __forceinline__ A sum_staged(const spmv_args<T> &s, int64_t be
             base = __shfl_sync(ALL, end, __ffs(hub) - 1);
             continue;
         }
-        const int64_t first = base + lane;
+        const uint32_t behind = uint32_t(min(last - base, int64_t(STAGE))) - 1;
+        uint32_t at[TAKE];
         A term[TAKE];
-        products<V, TAKE, 1>(s, s.a.idx, first < last ? first : base, WARP,
-                             (last - first + WARP - 1) / WARP, term);
+#pragma unroll
+        for (int k = 0; k < TAKE; k++) at[k] = min(uint32_t(lane + k * WARP), behind);
+        products_at<V, TAKE, 1>(s, s.a.idx, base, at, TAKE, term);
 #pragma unroll
         for (int k = 0; k < TAKE; k++) stage[lane + k * WARP] = term[k];
         __syncwarp();
         const int to = is_long ? 0 : (int)min(end - base, int64_t(STAGE));
+#pragma unroll 4
         for (int k = (int)max(begin - base, int64_t(0)) + sub; k < to; k += 1 << shift)
             sum += stage[k];
         __syncwarp();
@@ -61,10 +64,16 @@ static __device__ __forceinline__ A sum_staged(const spmv_args<T> &s, int64_t be
     return sum;
 }
 
+/* Blocks that a multiprocessor should hold: as many as leave a thread the registers it needs. */
+template <class V>
+constexpr int HELD = std::is_same<V, any_type>::value ? 4
+                     : sizeof(V) == 2                 ? 5
+                                                      : 6;
+
 /* 2^shift lanes sum a row. Threads behind the last row stay for the shuffles and barriers, with an
  * empty row at its end. */
 template <class T, class V>
-static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value ? 4 : 5)
+static __global__ void __launch_bounds__(BLOCK, HELD<V>)
     spmv_rows(const __grid_constant__ spmv_args<T> s, int shift)
 {
     typedef typename sum_of<T>::type A;
