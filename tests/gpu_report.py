@@ -2,7 +2,8 @@
 
     python tests/gpu_report.py benchmarks/results/gpu-tests.json
 
-Nothing may be skipped for want of a GPU or of graph files. The source hash is over the content of the
+Nothing may be skipped for want of a GPU or of graph files. All slow cases run, or the share that FUSEDMM_SLOW says; the
+report has it. The source hash is over the content of the
 sources, so that anyone can tell whether a report belongs to a checkout (benchmarks/sources.py prints it).
 """
 
@@ -14,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +24,8 @@ import accuracy
 
 ROOT = Path(__file__).resolve().parent.parent
 NONE = 5  # what pytest returns where a whole file is skipped
+ALONE = 30.0  # seconds: a file that takes as long has a process of its own, smaller ones share one up to this
+SLOW = os.environ.get("FUSEDMM_SLOW", "1")
 
 
 def not_passed(suites: list[xml.Element]) -> dict[str, str]:
@@ -37,36 +39,53 @@ def not_passed(suites: list[xml.Element]) -> dict[str, str]:
     return found
 
 
+def shared(files: list[Path], took: dict[str, float]) -> list[list[Path]]:
+    """Files that one process takes: imports cost more than a small file's tests. Longest first, as the files are."""
+    groups: list[list[Path]] = []
+    full = math.inf
+    for path in files:
+        seconds = took.get(path.stem, math.inf)
+        if full + seconds > ALONE:
+            groups.append([])
+            full = 0.0
+        groups[-1].append(path)
+        full += seconds
+    return groups
+
+
 def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
     """The worst exit code, how many tests passed, failed, erred and were skipped, and errors over bounds on CUDA.
 
-    Several processes take one file after the other, those first that ``took`` longest last time; it says so then too.
+    Several processes take some files after the other, those first that ``took`` longest last time; it says so then too.
     """
     files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: -took.get(path.stem, math.inf))
-    wanted = {"FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1", "FUSEDMM_SLOW": "1", "OMP_NUM_THREADS": "2"}
+    wanted = {"FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1", "FUSEDMM_SLOW": SLOW, "OMP_NUM_THREADS": "2"}
     environment = os.environ | wanted
-
+    seconds: dict[str, float] = {}
     ended: dict[str, str] = {}  # files whose process did not live to write its results
 
-    def test(path: Path) -> int:
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{path.stem}.xml", str(path)]
-        kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{path.stem}.json"}
-        began = time.monotonic()
+    def test(paths: list[Path]) -> int:
+        name = paths[0].stem
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{name}.xml", *map(str, paths)]
+        kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{name}.json"}
         code = subprocess.run(command, cwd=ROOT, env=kept).returncode
-        took[path.stem] = round(time.monotonic() - began, 1)
         if code not in (0, 1, NONE):
-            ended[path.stem] = f"ended with code {code}"
+            ended[" ".join(path.stem for path in paths)] = f"ended with code {code}"
         return 0 if code == NONE else abs(code)
 
     with tempfile.TemporaryDirectory() as folder:
-        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) * 3 // 4)) as pool:
-            code = max(pool.map(test, files))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            code = max(pool.map(test, shared(files, took)))
         suites = [next(xml.parse(path).getroot().iter("testsuite")) for path in Path(folder).glob("*.xml")]
         ratios = accuracy.merge(json.loads(path.read_text()) for path in Path(folder).glob("*.json"))
         counts: dict[str, Any] = {
             k: sum(int(s.attrib[k]) for s in suites) for k in ("tests", "failures", "errors", "skipped")
         }
         reasons = not_passed(suites)
+    for case in (c for suite in suites for c in suite.iter("testcase")):
+        stem = case.attrib["classname"].rpartition(".")[2]
+        seconds[stem] = seconds.get(stem, 0.0) + float(case.attrib["time"])
+    took.update({stem: round(value, 1) for stem, value in seconds.items()})
     counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
     counts["not passed"] = reasons | ended
     return code, counts, {k: v for k, v in ratios.items() if k == "cuda"}
@@ -98,7 +117,14 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     from benchmarks.sources import TESTED, source_hash
 
-    report = {"source": source_hash(TESTED), **conditions(), **counts, "accuracy": ratios, "seconds": took}
+    report = {
+        "source": source_hash(TESTED),
+        **conditions(),
+        "share of slow cases": float(SLOW),
+        **counts,
+        "accuracy": ratios,
+        "seconds": took,
+    }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report, indent=2))

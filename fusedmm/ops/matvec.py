@@ -88,7 +88,7 @@ def times(adj: Matrix, x: Any) -> Any:
     if isinstance(x, Matrix):
         return multiply(adj, x)
     if isinstance(x, Tensor):
-        if x.layout in SPARSE:
+        if x.layout in SPARSE and x.dim() == 2:
             return multiply(adj, constructors.from_torch(type(adj), x, True))
     elif type(x).__module__.startswith("scipy.sparse"):
         return multiply(adj, constructors.from_scipy(type(adj), x, True))
