@@ -77,7 +77,7 @@ def calls() -> Calls:
                 y=dense.flip(0),
                 z=dense + 1,
             )
-    given("@", lambda here, x: dense(on(here) @ x), x=x)
+    given("@", lambda here, x: densified(on(here) @ x), x=x)
     given("@ vector", lambda here, x: on(here) @ x, x=x[:, 0].clone())
     for score in ("dot", "cosine", "additive", "gatv2"):
         heads = {"q": one, "k": two} if score == "additive" else {"q": q, "k": k}
@@ -165,7 +165,7 @@ def calls() -> Calls:
     return found
 
 
-def dense(product):
+def densified(product):
     """A product with a sparse tensor is a CSR."""
     return product.to_torch().to_dense() if isinstance(product, fusedmm.CSR) else product
 
