@@ -37,7 +37,7 @@ def said(request, tmp_path_factory):
     try:
         for process in started:
             out, err = process.communicate(timeout=PATIENCE + 20)
-            lines = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
+            lines = [json.loads(line) for line in out.splitlines() if line.startswith('["')]
             found.append(dict(lines) | {"stderr": err, "ranks": ranks, "folder": folder})
     finally:
         for process in started:
