@@ -20,7 +20,8 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
                           .feat = wide->feat,
                           .uses_edges =
                               call->val->data || f->kept || (f->pass == FMM_ROWS && f->out2)};
-    return fmm_rows_run(exec, &task, wide, 1 << 21); /* below, fetching costs more */
+    /* Below, fetching costs more. */
+    return fmm_rows_run(exec, &task, wide, f->pass == FMM_FORWARD ? 1 << 19 : 1 << 21);
 }
 
 FMM_ISA_RUNS
