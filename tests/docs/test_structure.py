@@ -21,8 +21,9 @@ PRIVATE = re.compile(
     r"torch(\.\w+)*\._(?!_)|from torch[\w.]* import .*\b_[a-z]|from torch[\w.]*\._"
     r"|forward_ad\._|\._(cdata|version|indices|values|schema|forward_hooks|forward_pre_hooks|backward_hooks)\b"
 )
-# Lines of code that csrc may have without the rooms which came after that number was set, and their headers.
-MOST_LINES, LATER = 16_300, ("spmv", "spgemm", "messages", "row_softmax")
+# Lines of code that csrc may have without the rooms which came after that number was set, and their headers, but with
+# what these rooms added to folders that all share: 64 lines for SpMV, in the plan and in the vectors of the CPU.
+MOST_LINES, LATER = 16_300 + 64, ("spmv", "spgemm", "messages", "row_softmax")
 COMMENTS_AND_STRINGS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 
 
