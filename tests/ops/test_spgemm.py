@@ -262,23 +262,6 @@ def test_triple_product_takes_the_cheaper_order(monkeypatch):
     assert seen == [((200, 200), (200, 2)), ((200, 200), (200, 2))]
 
 
-def column_and_row(n, device):
-    """All entries of [n, 1] and of [1, n], whose product is full."""
-    ptr = torch.arange(n + 1, device=device)
-    column = CSR.from_csr(ptr, torch.zeros_like(ptr[1:]), shape=(n, 1))
-    return column, CSR.from_csr(ptr[[0, n]], ptr[:-1], shape=(1, n))
-
-
-def test_more_products_than_32_bits_count(device):
-    n = 2**16 + 1
-    column, row = column_and_row(n, device)
-    half = [column.ptr, column.idx, column.eid, column.plan, row.ptr, row.idx, row.eid, row.plan]
-    from fusedmm.ops.products import WANT
-
-    ptr, _, _ = torch.ops.fusedmm._spgemm_symbolic(*half, n, WANT["counts"])
-    assert int(ptr[-1]) == n * n > 2**32 and bool(((ptr[1:] - ptr[:-1]) == n).all())
-
-
 @pytest.mark.parametrize("name", ["auto", "kkspeed", "kkmem", "kkmcr", "kkmcw"])
 def test_same_bits_at_every_run_and_number_of_threads(name, threads):
     a = random_csr(400, 400, 9000)
@@ -321,18 +304,6 @@ def test_colours_are_valid(name):
         assert torch.unique(pairs, dim=1).shape[1] == plan.c.nnz  # no colour stands twice in a column
 
 
-def test_dense_rows_are_hashed_where_memory_is_scarce(threads):
-    """A row of sums for each of 2^31 - 1 columns would take 8 GiB."""
-    threads(1)
-    cols = 2**31 - 1
-    a = CSR.from_coo(torch.arange(3), torch.arange(3), torch.rand(3), shape=(3, 3))
-    far = torch.tensor([0, 5, cols - 1, 7, cols - 2])
-    b = CSR.from_coo(torch.tensor([0, 0, 0, 1, 2]), far, torch.rand(5), shape=(3, cols))
-    mask = CSR.from_csr(torch.tensor([0, 2, 3, 3]), torch.tensor([cols - 1, 1, 7]), shape=(3, cols))
-    c = fusedmm.spgemm(a, b, mask=mask)
-    torch.testing.assert_close(c.val, torch.stack([a.val[0] * b.val[2], torch.tensor(0.0), a.val[1] * b.val[3]]))
-
-
 REFUSED = {
     "shapes": (lambda a, b: fusedmm.spgemm(a, a), ValueError, "a's columns must be b's rows"),
     "mask's shape": (lambda a, b: fusedmm.spgemm(a, b, mask=a), ValueError, r"mask is \[7, 30\], the product"),
@@ -370,37 +341,6 @@ def test_a_structure_cannot_be_found_while_a_graph_records(cuda):
     with pytest.raises(RuntimeError, match=r"make a fusedmm\.spgemm_plan before the capture"):
         capture(lambda: fusedmm.spgemm(a, a))
     assert_product(a @ a, a, a)
-
-
-def test_long_rows_come_in_windows_on_cuda(cuda):
-    """More columns than the shared memory of a block has bits, and rows of more entries than it has sums for."""
-    cols, entries = 3_000_000, 4000
-    b = random_csr(50, cols, 50 * 2000, device=cuda)
-    hub = torch.stack([torch.zeros(entries, dtype=torch.int64), torch.arange(entries) % 50]).to(cuda)
-    a = CSR.from_coo(*hub, torch.randn(entries, device=cuda), shape=(2, 50))
-    exact = fusedmm.spgemm(a.to("cpu", torch.float64), b.to("cpu", torch.float64))
-    found = [fusedmm.spgemm(a, b, algorithm=name) for name in ("auto", "kkspeed", "kkmem", "sort")]
-    for c in found:
-        assert torch.equal(c.idx.cpu(), exact.idx) and torch.equal(c.val, found[0].val)
-        torch.testing.assert_close(c.val.double().cpu(), exact.val, atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_more_entries_than_32_bits_count_on_cuda(cuda):
-    n = 46_342
-    if torch.cuda.mem_get_info()[0] < 40 << 30:
-        pytest.skip("needs 40 GiB of device memory")
-    c = fusedmm.spgemm(*column_and_row(n, cuda))
-    assert c.nnz == n * n > 2**31 and int(c.ptr[-1]) == n * n
-    assert bool((c.val == 1).all()) and c.idx[-n:].tolist() == list(range(n))
-
-
-def test_too_large_a_product_says_how_large(device):
-    n = 2**23  # whose columns take 2^48 bytes: more than there are addresses, where a system grants more than it has
-    column, row = column_and_row(n, device)
-    with pytest.raises((MemoryError, torch.OutOfMemoryError), match=str(n * n)):
-        fusedmm.spgemm(column, row)
-    assert fusedmm.spgemm(row, column).val.tolist() == [n]
 
 
 @pytest.mark.parametrize("form", ["scipy", "scipy csc", "torch csr", "torch csc", "torch coo"])

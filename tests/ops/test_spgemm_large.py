@@ -1,0 +1,68 @@
+"""Sparse times sparse where numbers are large: products, entries, columns, or the memory that a result would take."""
+
+import pytest
+import torch
+from support.spgemm_oracle import random_csr
+
+import fusedmm
+from fusedmm import CSR
+
+
+def column_and_row(n, device):
+    """All entries of [n, 1] and of [1, n], whose product is full."""
+    ptr = torch.arange(n + 1, device=device)
+    column = CSR.from_csr(ptr, torch.zeros_like(ptr[1:]), shape=(n, 1))
+    return column, CSR.from_csr(ptr[[0, n]], ptr[:-1], shape=(1, n))
+
+
+def test_more_products_than_32_bits_count(device):
+    n = 2**16 + 1
+    column, row = column_and_row(n, device)
+    half = [column.ptr, column.idx, column.eid, column.plan, row.ptr, row.idx, row.eid, row.plan]
+    from fusedmm.ops.products import WANT
+
+    ptr, _, _ = torch.ops.fusedmm._spgemm_symbolic(*half, n, WANT["counts"])
+    assert int(ptr[-1]) == n * n > 2**32 and bool(((ptr[1:] - ptr[:-1]) == n).all())
+
+
+def test_dense_rows_are_hashed_where_memory_is_scarce(threads):
+    """A row of sums for each of 2^31 - 1 columns would take 8 GiB."""
+    threads(1)
+    cols = 2**31 - 1
+    a = CSR.from_coo(torch.arange(3), torch.arange(3), torch.rand(3), shape=(3, 3))
+    far = torch.tensor([0, 5, cols - 1, 7, cols - 2])
+    b = CSR.from_coo(torch.tensor([0, 0, 0, 1, 2]), far, torch.rand(5), shape=(3, cols))
+    mask = CSR.from_csr(torch.tensor([0, 2, 3, 3]), torch.tensor([cols - 1, 1, 7]), shape=(3, cols))
+    c = fusedmm.spgemm(a, b, mask=mask)
+    torch.testing.assert_close(c.val, torch.stack([a.val[0] * b.val[2], torch.tensor(0.0), a.val[1] * b.val[3]]))
+
+
+def test_long_rows_come_in_windows_on_cuda(cuda):
+    """More columns than the shared memory of a block has bits, and rows of more entries than it has sums for."""
+    cols, entries = 3_000_000, 4000
+    b = random_csr(50, cols, 50 * 2000, device=cuda)
+    hub = torch.stack([torch.zeros(entries, dtype=torch.int64), torch.arange(entries) % 50]).to(cuda)
+    a = CSR.from_coo(*hub, torch.randn(entries, device=cuda), shape=(2, 50))
+    exact = fusedmm.spgemm(a.to("cpu", torch.float64), b.to("cpu", torch.float64))
+    found = [fusedmm.spgemm(a, b, algorithm=name) for name in ("auto", "kkspeed", "kkmem", "sort")]
+    for c in found:
+        assert torch.equal(c.idx.cpu(), exact.idx) and torch.equal(c.val, found[0].val)
+        torch.testing.assert_close(c.val.double().cpu(), exact.val, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_more_entries_than_32_bits_count_on_cuda(cuda):
+    n = 46_342
+    if torch.cuda.mem_get_info()[0] < 40 << 30:
+        pytest.skip("needs 40 GiB of device memory")
+    c = fusedmm.spgemm(*column_and_row(n, cuda))
+    assert c.nnz == n * n > 2**31 and int(c.ptr[-1]) == n * n
+    assert bool((c.val == 1).all()) and c.idx[-n:].tolist() == list(range(n))
+
+
+def test_too_large_a_product_says_how_large(device):
+    n = 2**23  # whose columns take 2^48 bytes: more than there are addresses, where a system grants more than it has
+    column, row = column_and_row(n, device)
+    with pytest.raises((MemoryError, torch.OutOfMemoryError), match=str(n * n)):
+        fusedmm.spgemm(column, row)
+    assert fusedmm.spgemm(row, column).val.tolist() == [n]
