@@ -23,7 +23,7 @@
 /* No accumulator adds more terms than this in a row; the error bound rests on it. */
 enum { CHAIN = 512 };
 
-/* A loop over registers, whose arrays become registers where it vanishes. */
+/* A loop whose length is a constant. Unrolled, its arrays may stay in registers. */
 #define UNROLLED(k, n) _Pragma("unroll") for (int k = 0; k < (n); k++)
 
 /* ---- types ---- */
