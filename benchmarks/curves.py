@@ -125,3 +125,28 @@ def roofline(document: Document, ceilings: Document, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize="xx-small")
     draw(figure, path)
+
+
+def bandwidths(document: Document, path: Path) -> None:
+    """GFLOP/s over flops per byte where every contender counts the bytes of its own format, under the copy of the same
+    run: a format is left of another by what it stores more, and below the roof by what its reads wait."""
+    from matplotlib.figure import Figure
+
+    cases = [c for c in document["cases"] if "moved" in c]
+    names = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if role(r) == "ours" and "gbs" in r)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    reach: list[float] = []
+    for k, name in enumerate(names):
+        there = [(c, c["contenders"][name]) for c in cases if name in c["contenders"]]
+        points = [(c["flops"] / c["moved"][name], r["gflops"]) for c, r in there]
+        reach += [p[0] for p in points]
+        axes.scatter(*zip(*points, strict=True), s=16, color=f"C{k % 10}", marker="ox"[k // 10], label=name)
+    copy = max(r["gbs"] for c in cases for r in c["contenders"].values() if role(r) == "wall" and "gbs" in r)
+    span = [min(reach) / 1.2, max(reach) * 1.2]
+    axes.plot(span, [copy * s for s in span], color="black", linewidth=0.8, label=f"copy, {copy:.0f} GB/s")
+    axes.set(xscale="log", yscale="log", xlabel="flops per byte of the format, x and y", ylabel="GFLOP/s")
+    axes.set_title(f"{document['op']}, {document['dtype']}, {machine(document)}", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="xx-small")
+    draw(figure, path)

@@ -2,7 +2,8 @@
  * structure, and the `segments` kernels read it (cuda/segments.cuh).
  *
  *     header    64 bytes: what the plan was made for, and where the classes of rows begin
- *     starts    where the pieces of SpMV begin (spmv/cuda_pieces.cuh), and the end of the matrix
+ *     starts    the first row that begins at entry 0, 128, 256, ... or behind it, and the number
+ *               of rows: where the warps of SpMV begin (spmv/cuda_segments.cuh)
  *     order     the rows by falling length class
  *                 | hubs | long | 8 classes an octave | up to 32 | up to 16 | up to 8 | empty |
  *     first     for the k-th row of `order`, while it is long: its first segment
@@ -12,7 +13,7 @@
  * A row is long if it has more than `segment` entries. The sort is stable. So rows that share a
  * warp are about equally long, the longest start first, and neighbours in memory stay neighbours.
  *
- * A plan has at most 4 bytes for each row, 20 for each `segment` entries and 16 for each piece. The
+ * A plan has at most 4 bytes for each row, 20 for each `segment` entries and 4 for each 128. The
  * bound of every count follows from (rows, nnz) alone, so that a call can be sized without asking
  * the device. Who has asked it cuts the plan behind its last segment, and calls take room for no
  * more partial sums. A plan that was never made, or made for another matrix, gives wrong results,
@@ -35,12 +36,6 @@ struct plan_header {
 };
 static_assert(sizeof(plan_header) == 64 && offsetof(plan_header, used) == FMM_PLAN_USED,
               "the header is part of the format");
-
-/* The first row that begins at an item of the list of entries and ends of rows, or behind it, and
- * its first entry. */
-struct plan_start {
-    int64_t entry, row;
-};
 
 struct plan_view {
     const plan_header *header;
@@ -87,35 +82,28 @@ static inline bool plan_possible(int64_t rows, int64_t nnz)
     return rows <= INT32_MAX && nnz <= INT64_C(1) << 34;
 }
 
-/* Items of a piece of SpMV. Those of small matrices should occupy more of the card: on an H200 512
- * were best for 0.2 M items, 1,024 for 0.6 M and 1.3 M, 2,048 for 2 M and more. */
-enum { LARGEST_PIECE = 2048 };
-static __host__ __device__ inline int plan_piece(int64_t rows, int64_t nnz)
-{
-    const int64_t items = rows + nnz;
-    return items < 1 << 18 ? 512 : items < 1 << 21 ? 1024 : LARGEST_PIECE;
-}
-static __host__ __device__ inline int64_t plan_pieces(int64_t rows, int64_t nnz)
-{
-    const int64_t count = ceil_div(rows + nnz, plan_piece(rows, nnz));
-    return count ? count : 1;
-}
-static inline size_t plan_starts_bytes(int64_t rows, int64_t nnz)
-{
-    return (size_t)(plan_pieces(rows, nnz) + 1) * sizeof(plan_start);
-}
-static __host__ __device__ inline plan_start *plan_starts(const void *plan)
-{
-    return const_cast<plan_start *>(reinterpret_cast<const plan_start *>(
-        static_cast<const char *>(plan) + sizeof(plan_header)));
-}
-
 static inline size_t plan_padded(int64_t bytes) { return (size_t)ceil_div(bytes, 16) * 16; }
+
+/* Entries of a warp of SpMV. */
+enum { PLAN_SHARE = 128 };
+static __host__ __device__ inline int64_t plan_shares(int64_t nnz)
+{
+    return ceil_div(nnz, PLAN_SHARE);
+}
+static inline size_t plan_starts_bytes(int64_t nnz)
+{
+    return plan_padded((plan_shares(nnz) + 1) * (int64_t)sizeof(int32_t));
+}
+static __host__ __device__ inline int32_t *plan_starts(const void *plan)
+{
+    return const_cast<int32_t *>(
+        reinterpret_cast<const int32_t *>(static_cast<const char *>(plan) + sizeof(plan_header)));
+}
 
 /* Bytes of a plan, up to its segments and with the most there can be. */
 static inline size_t plan_begin(int64_t rows, int64_t nnz)
 {
-    return sizeof(plan_header) + plan_starts_bytes(rows, nnz) + plan_padded(rows * 4) +
+    return sizeof(plan_header) + plan_starts_bytes(nnz) + plan_padded(rows * 4) +
            plan_padded(plan_long_rows_max(rows, nnz) * 4);
 }
 static inline size_t plan_size(int64_t rows, int64_t nnz)
@@ -126,7 +114,7 @@ static inline size_t plan_size(int64_t rows, int64_t nnz)
 static inline plan_view view_plan(const void *plan, int64_t rows, int64_t nnz, int64_t segments)
 {
     const char *const at = static_cast<const char *>(plan);
-    const size_t order = sizeof(plan_header) + plan_starts_bytes(rows, nnz);
+    const size_t order = sizeof(plan_header) + plan_starts_bytes(nnz);
     const size_t first = order + plan_padded(rows * 4);
     plan_view v;
     v.segment = plan_segment(nnz);
