@@ -30,11 +30,11 @@ FMM_KERNEL(spmm_into, 7, 0)
     fmm_csr a;
     fmm_dense val, x, y;
     tensor given;
-    if (!frame_take(f, 6, "y", &given)) return false;
-    if (given.dim < 2 || given.stride[given.dim - 1] != 1)
-        return frame_fail(f, "y must have 2 or 3 dimensions, the last of stride 1");
-    if (!frame_dense(f, 6, "y", &y, NULL) || !frame_dense(f, 5, "x", &x, NULL) ||
-        !frame_values(f, 4, &val) || !frame_matrix(f, x.rows, &a))
+    if (!frame_describe(f, 6, &given) || !frame_dense(f, 6, "y", &y, NULL)) return false;
+    if (given.data != y.data)
+        return frame_fail(f, "y must be written where it lies: aligned, with a last stride of 1");
+    if (!frame_dense(f, 5, "x", &x, NULL) || !frame_values(f, 4, &val) ||
+        !frame_matrix(f, x.rows, &a))
         return false;
     a.rows_are = (fmm_rows)frame_int(number[2]);
     a.whole.feat = (int64_t)number[3];

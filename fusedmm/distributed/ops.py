@@ -199,7 +199,9 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     axis = ranks.columns
     if axis.count == 1:
         pieces = pieces_of(part, func, given, operands)
-        return (_run if pieces is None else _run_in_pieces)(part, func, given, operands, results, wanted, pieces)
+        if pieces is None:
+            return _run(part, func, given, operands, results, wanted)
+        return _run_in_pieces(part, func, given, operands, results, wanted, pieces)
     cut = cut_of(func, given, axis.count)
     if cut is None:
         return _run(part, func, given, operands, results, wanted)
@@ -207,9 +209,7 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     return cut.join(list(zip(*(axis.gather(t) for t in cut.keep(found, axis.rank)), strict=True)))
 
 
-def _run(
-    part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int, pieces: Cut | None = None
-) -> Any:
+def _run(part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int) -> Any:
     """Brings what other ranks have, calls the library, and takes results of edges to their owners."""
     there = _roles(given, operands)
     _fetch(part.cols, given, [k for k, role in there.items() if role == "c"])
