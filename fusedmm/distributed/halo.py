@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fusedmm._torch_compat import default_store
+from fusedmm._torch_compat import default_store, timeout_of
 
 T = TypeVar("T")
 
@@ -148,7 +148,8 @@ class Group(Ranks):
         self.members = dist.get_process_group_ranks(group)
         self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
         if dist.get_backend(group) != "gloo":
-            self.aside = dist.new_group(self.members, backend="gloo", use_local_synchronization=True)
+            limit = timeout_of(group)
+            self.aside = dist.new_group(self.members, limit, "gloo", use_local_synchronization=True)
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist

@@ -109,7 +109,8 @@ def training(whole, mesh, folder):
     """Three steps of a network with all kinds of dropout, from shards; the losses."""
     data = load(folder, mesh)
     torch.manual_seed(0)
-    model = replicate(torch.nn.ModuleList([nn.GATConv(6, 4, 2, dropout=0.3), nn.GCNConv(8, 3)]), mesh)
+    layers = torch.nn.ModuleList([nn.GATConv(6, 4, 2, dropout=0.3), nn.GCNConv(8, 3)])
+    model = replicate(layers.to(data.x.device), mesh)
     optimiser, losses = torch.optim.Adam(model.parameters(), 0.05), []
     for step in range(3):
         known.generator = torch.Generator().manual_seed(step)

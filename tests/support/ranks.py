@@ -127,7 +127,7 @@ known, drawn = threading.local(), torch.randint
 
 
 def randint(*args, **kwargs):
-    """torch.randint with a generator of this thread: torch's own is one for all. It draws on the CPU for all devices."""
+    """torch.randint with a generator of this thread, on the CPU for all devices: torch's own is one for all."""
     device = kwargs.pop("device", None)
     return drawn(*args, **{"generator": getattr(known, "generator", None), **kwargs}).to(device or "cpu")
 
