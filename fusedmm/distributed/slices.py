@@ -15,7 +15,8 @@ of the slice before, and slices have to be windows. What mixes channels, as a do
 
 On a GPU the loops of a product are those of any width, but for rows so long that threads share their sums: from 128
 columns on they share them alike, and calls of ``_spmm_into`` are told the width of the whole. Those of attention are
-the same from three heads on, where heads are read 16 bytes at a time.
+the same from three heads on, where heads are read 16 bytes at a time. On the CPU the pieces of a row have as many
+entries as leave room for all heads, so that attention is not cut there.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 
-# Channels and heads of a window at least, from where on the loops are those of any larger number.
-CHANNELS, HEADS = 80, 2
-CUDA_CHANNELS, CUDA_HEADS = 128, 3
+# Channels of a product, and heads of dot products and of attention, that a window has at least: from there on the
+# loops are those of any larger number.
+CHANNELS, CUDA_CHANNELS = 80, 128
+DOT_HEADS, HEADS = 2, 3
 LOAD = 16  # bytes that a lane of a GPU reads at once
 ATTENTION = (ops._attention.default, ops._attention_rows.default, ops._attention_cols.default)
 ATT, BIAS, WEIGHT, SEED = 7, 8, 9, 10  # places of attention's operands
@@ -88,8 +90,7 @@ def _wanted(t: Tensor) -> bool:
 def cut_of(func: Any, args: Sequence[Any], pieces: int, apart: bool = False) -> Cut | None:
     """How a call is cut into equal slices; None where it is not. Those of a product are ``apart`` where
     ``_spmm_into`` puts them together."""
-    cuda = args[0].is_cuda
-    least = CUDA_HEADS if cuda else HEADS
+    cuda = on_gpu(args)
     if func is ops._spmm.default:
         val, x = args[4], args[5]
         last, own = x.dim() - 1, LOAD // x.element_size()
@@ -101,17 +102,22 @@ def cut_of(func: Any, args: Sequence[Any], pieces: int, apart: bool = False) -> 
         val, a = args[4], args[5]
         per_head = val.dim() == 2 and val.shape[1] == a.shape[1]
         operands = {5: 1, 6: 1} | ({4: 1} if per_head else {})
-        return _cut(pieces, a.shape[1], least, operands, 1) if a.dim() > 2 else None
-    if func not in ATTENTION:
+        return _cut(pieces, a.shape[1], DOT_HEADS, operands, 1) if a.dim() > 2 else None
+    if func not in ATTENTION or not cuda:
         return None
     # Edge weights have a gradient that adds up heads, and dropout knows a head by its number.
     whole = any(args[place].dtype != torch.uint8 for place in (ATT, WEIGHT, SEED))
     if whole or (args[BIAS].dim() == 1 and args[BIAS].dtype != torch.uint8):
         return None
-    if cuda and any(args[k].dim() > 2 and args[k].shape[2] * args[k].element_size() % LOAD for k in (4, 6)):
+    if any(args[k].dim() > 2 and args[k].shape[2] * args[k].element_size() % LOAD for k in (4, 6)):
         return None
     operands = {place: 1 for place, t in enumerate(args) if place > 3 and isinstance(t, Tensor) and t.dim() > 1}
-    return _cut(pieces, args[6].shape[1], least, operands, 1)
+    return _cut(pieces, args[6].shape[1], HEADS, operands, 1)
+
+
+def on_gpu(args: Sequence[Any]) -> bool:
+    """Whether an operator's matrix lies on a GPU."""
+    return bool(args[0].is_cuda)
 
 
 def _cut(pieces: int, size: int, least: int, operands: dict[int, int], results: int) -> Cut | None:

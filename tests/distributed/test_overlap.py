@@ -5,10 +5,10 @@ from unittest import mock
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
-from support.ranks import both, on_ranks, require_equal
+from support.ranks import Whole, both, on_ranks, require_equal
 
 import fusedmm
-from fusedmm.distributed import halo, ops
+from fusedmm.distributed import halo, ops, slices
 
 NAMES = ["two even ranks", "a rank without rows", "four ranks, edges with one", "no halo", "no edges", "rectangular"]
 
@@ -49,12 +49,18 @@ def test_columns_of_a_product(whole, reduce, dtype, pieces):
     assert funcs(pieces) == expected
 
 
+@pytest.fixture
+def gpu_rule(monkeypatch):
+    """Cuts attention as on a GPU. A CPU's bits are the same then where rows have few entries, as those here have."""
+    monkeypatch.setattr(slices, "on_gpu", lambda args: True)
+
+
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_heads_of_attention(whole, score, pieces):
+def test_heads_of_attention(whole, score, pieces, gpu_rule):
     rows, cols = whole.shape
     width = () if score == "additive" else (4,)
-    given = {"q": ("r", normal(rows, 4, *width)), "k": ("c", normal(cols, 4, *width)), "v": ("c", normal(cols, 4, 8))}
-    edges = {"b": ("e", normal(whole.nnz, 4))}
+    given = {"q": ("r", normal(rows, 8, *width)), "k": ("c", normal(cols, 8, *width)), "v": ("c", normal(cols, 8, 8))}
+    edges = {"b": ("e", normal(whole.nnz, 8))}
 
     def attend(adj, q, k, v, b=None):
         return fusedmm.attention(adj, q, k, v, score=score, bias=b, return_lse=True)
@@ -64,9 +70,9 @@ def test_heads_of_attention(whole, score, pieces):
     assert bool(funcs(pieces)) == has_halo(whole)
 
 
-def test_keys_that_are_values_travel_once(pieces):
+def test_keys_that_are_values_travel_once(pieces, gpu_rule):
     whole = CUTS["two even ranks"]()
-    q, k = normal(N, 4, 4), normal(N, 4, 4)
+    q, k = normal(N, 8, 4), normal(N, 8, 4)
 
     def work(ranks):
         part, mine = whole.part(ranks), slice(30 * ranks.rank, 30 * ranks.rank + 30)
@@ -76,7 +82,20 @@ def test_keys_that_are_values_travel_once(pieces):
 
     found = on_ranks(2, work)
     assert torch.equal(torch.cat([out for out, _, _ in found]), fusedmm.attention(whole.csr, q, k, k))
-    assert all(sent == rows * 4 * 4 * 4 for _, sent, rows in found)
+    assert all(sent == rows * 8 * 4 * 4 for _, sent, rows in found) and funcs(pieces)
+
+
+@pytest.mark.parametrize("features", [1, 2])
+def test_attention_of_long_rows_is_not_cut_on_a_cpu(features, pieces):
+    """Its pieces of a row follow from the number of heads: the same bits need all of them in one call."""
+    nodes = 400
+    row, col = torch.arange(3 * nodes) % nodes, torch.arange(3 * nodes) * 7 % nodes
+    row[: 2 * nodes] = 5
+    large = Whole(row, col, (nodes, nodes), [0, 5, nodes])
+    q, k, v = (("r", normal(nodes, 8, 4)) for _ in range(3))
+    given = {"q": q, "k": k, "v": v}
+    require_equal(both(large, lambda adj, q, k, v: fusedmm.attention(adj, q, k, v), given, features=features))
+    assert not funcs(pieces)
 
 
 def test_what_has_no_pieces(pieces):
