@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 -m benchmarks.bench_distributed reddit-size products-size --out FILE.json
 
-Every process first computes each case on its own GPU alone, then all of them together. Both sides run in one process,
-with a cold L2, on matrices with values. The rows that a rank finds are compared with those of one GPU, bit by bit. Ranks
+Every process computes each case on its own GPU alone, then all of them together. Both sides run in one process, with a
+cold L2, on matrices with values. The rows that a rank finds are compared with those of one GPU, bit by bit. Ranks
 start a run together, and its time is that of the slowest.
 
 The parts of a product are timed by themselves too: the rows that go out are gathered (pack), travel (wire), own rows are
