@@ -6,7 +6,7 @@ Every process computes each case on its own GPU alone, then all of them together
 cold L2, on matrices with values. The rows that a rank finds are compared with those of one GPU, bit by bit. Ranks
 start a run together, and its time is that of the slowest.
 
-The parts of a product are timed by themselves too: the rows that go out are gathered (pack), travel (wire), own rows are
+The parts of a product are timed by themselves too: rows that go out are gathered (pack), travel (wire), own rows are
 copied beside those that come (copy), and the kernel runs. The bound is the larger of wire and kernel.
 """
 

@@ -342,13 +342,12 @@ class Exchange:
         for t in operands:
             own = t.shape[0] if self.keep else 0
             found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
-            theirs.append(_bytes(found[-1][own:]))
-        widths = [t.shape[1] for t in theirs]
-        apart = len(operands) > 1 and self.most * sum(widths) >= APART
-        ends = []
-        for some in [[k] for k in range(len(operands))] if apart else [list(range(len(operands)))]:
-            rows = [_bytes(operands[k].index_select(0, self.send)) for k in some]
-            ends.append(self._start(torch.cat(rows, 1) if len(rows) > 1 else rows[0], [theirs[k] for k in some]))
+            theirs.append(found[-1][own:])
+        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
+        apart = len(operands) > 1 and self.most * sum(r.shape[1] for r in rows) >= APART
+        ends = (
+            [self._start([k], [t]) for k, t in zip(rows, theirs, strict=True)] if apart else [self._start(rows, theirs)]
+        )
         for t, whole in zip(operands, found, strict=True):
             if self.keep:
                 whole[: t.shape[0]].copy_(t)
@@ -360,23 +359,23 @@ class Exchange:
 
         return end
 
-    def _start(self, rows: Tensor, found: list[Tensor]) -> Callable[[], None]:
-        """Starts to carry rows of bytes, whose columns go to the tensors found side by side."""
-        if self._rounds(rows) > 1 or len(found) > 1:
-            came, wait = None, None
-            if self._rounds(rows) <= 1:
-                came = rows.new_empty(sum(self.into), rows.shape[1])
-                wait = self.ranks.start(rows, self.out, self.into, came)
+    def _start(self, rows: list[Tensor], found: list[Tensor]) -> Callable[[], None]:
+        """Starts to carry rows of bytes, side by side, to the tensors found."""
+        sent, n = torch.cat(rows, 1) if len(rows) > 1 else rows[0], sum(self.into)
+        in_rounds = self._rounds(sent) > 1
+        if not in_rounds and len(found) == 1:
+            return self.ranks.start(sent, self.out, self.into, _bytes(found[0]))
+        came = sent.new_empty(0 if in_rounds else n, sent.shape[1])
+        wait = None if in_rounds else self.ranks.start(sent, self.out, self.into, came)
 
-            def end() -> None:
-                if wait is not None:
-                    wait()
-                whole = self._carry(rows, self.out, self.into) if came is None else came
-                for t, part in zip(found, whole.split([t.shape[1] for t in found], 1), strict=True):
-                    t.copy_(part)
+        def end() -> None:
+            if wait is not None:
+                wait()
+            whole = self._carry(sent, self.out, self.into) if in_rounds else came
+            for t, part in zip(found, whole.split([r.shape[1] for r in rows], 1), strict=True):
+                t.copy_(_typed(part, t, n))
 
-            return end
-        return self.ranks.start(rows, self.out, self.into, found[0])
+        return end
 
     def give_back(self, came: Tensor) -> Tensor:
         """Turns a fetch of each row once around: what stands with the fetched rows goes to where they came from."""
