@@ -69,6 +69,8 @@ def on_ranks(count: int, work, features: int = 1):
     def go(rank: int) -> None:
         row, column = divmod(rank, features)
         ranks = Thread(rows[column], row)
+        # torch has one thread for all backward passes on a GPU, in which ranks would wait for each other for ever.
+        torch.autograd.set_multithreading_enabled(False)
         try:
             found[rank] = work(ranks if features == 1 else Grid(ranks, Thread(columns[row], column)))
         except BaseException as error:
