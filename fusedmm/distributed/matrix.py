@@ -108,7 +108,7 @@ class DistCSR(CSR):
 
         rows, cols = ranks.together(check)
         _agree_on(ranks, rows, cols, val)
-        owner = torch.searchsorted(rows.to(row.device), row.long(), right=True) - 1
+        owner = torch.searchsorted(rows.to(row.device), row.long().contiguous(), right=True) - 1
         _, exchange = sent_to(ranks, owner)
         counts = [int(n) for n in ranks.gather(torch.tensor([row.numel()], device=row.device))]
         first = sum(counts[: ranks.rank])
