@@ -46,4 +46,6 @@ def test_bits_and_bytes_of_sixty_four_ranks(method):
         assert torch.equal(torch.cat(parts), expected)
     load = next(load for load in part.loads(WIDTH) if load.ranks == RANKS)
     sent, halo = torch.stack(counts).T
-    assert int(sent.sum()) == load.wire_bytes and int(sent.max()) == 4 * WIDTH * load.sent and int(halo.max()) == load.halo
+    assert (
+        int(sent.sum()) == load.wire_bytes and int(sent.max()) == 4 * WIDTH * load.sent and int(halo.max()) == load.halo
+    )
