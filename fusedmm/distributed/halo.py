@@ -19,13 +19,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fusedmm._torch_compat import default_store
+from fusedmm._torch_compat import default_store, timeout_of
 
 T = TypeVar("T")
 
 CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, which costs a message each
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
-MESSAGE = 2**28  # bytes from one rank to another in one message; gloo fails on much larger ones
+PIECES = "FUSEDMM_DISTRIBUTED_PIECES"  # in how many pieces an operator's rows come; 0 leaves it to the rule of ops.py
+MESSAGE = 2**28  # bytes from one rank to another in one message of gloo, which fails on much larger ones
+APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
 KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
 GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
 
@@ -40,6 +42,7 @@ class Ranks:
         self.doing: Callable[[], str] = lambda: "nothing yet"
         self.agreed: set[Any] = set()
         self.always = os.environ.get(CHECK) == "1"
+        self.pieces = int(os.environ.get(PIECES, "0"))
 
     @property
     def columns(self) -> Ranks:
@@ -59,6 +62,16 @@ class Ranks:
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """Sends out[r] rows to each rank r, in order, and returns the into[r] rows from each, in order."""
         return rows
+
+    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        """Starts a ``swap`` whose rows come into ``found``, and returns what waits for them."""
+        found.copy_(self.swap(rows, out, into))
+        return lambda: None
+
+    @property
+    def message(self) -> int:
+        """How many bytes may go from one rank to another in one message."""
+        return MESSAGE
 
     def words(self, text: str) -> list[str]:
         """The texts of all ranks; it goes another way than rows, so that it is heard where ranks disagree."""
@@ -135,7 +148,8 @@ class Group(Ranks):
         self.members = dist.get_process_group_ranks(group)
         self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
         if dist.get_backend(group) != "gloo":
-            self.aside = dist.new_group(self.members, backend="gloo", use_local_synchronization=True)
+            limit = timeout_of(group)
+            self.aside = dist.new_group(self.members, limit, "gloo", use_local_synchronization=True)
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
@@ -159,6 +173,18 @@ class Group(Ranks):
         self._call(lambda: dist.all_to_all_single(found, rows.contiguous(), into, out, group=self.group))
         return found
 
+    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        """NCCL's messages go on a stream of their own, which waits for what the current one has been given so far."""
+        from torch import distributed as dist
+
+        sent = rows.contiguous()
+        work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
+        return lambda: self._call(work.wait)
+
+    @property
+    def message(self) -> int:
+        return MESSAGE if self.aside is self.group else 2**62
+
     def words(self, text: str) -> list[str]:
         from torch import distributed as dist
 
@@ -172,14 +198,14 @@ class Group(Ranks):
     def _of(self, t: Tensor) -> Any:
         return self.group if t.is_cuda else self.aside
 
-    def _call(self, collective: Callable[[], Any]) -> None:
+    def _call(self, collective: Callable[[], Any]) -> Any:
         """Runs a collective; where it fails, the error says what every rank did and which do not answer.
 
         Raises:
             RuntimeError: a rank died, stayed away until the timeout, or waits for something else.
         """
         try:
-            collective()
+            return collective()
         except RuntimeError as error:
             raise RuntimeError(f"{self._last_words()} (torch.distributed: {error})") from error
 
@@ -234,6 +260,13 @@ class Grid(Ranks):
 
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         return self.rows.swap(rows, out, into)
+
+    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        return self.rows.start(rows, out, into, found)
+
+    @property
+    def message(self) -> int:
+        return self.rows.message
 
     def words(self, text: str) -> list[str]:
         """The texts of all ranks of the mesh, in its order."""
@@ -298,15 +331,52 @@ class Exchange:
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
+        return self.begin(operands)()
+
+    def begin(self, operands: list[Tensor]) -> Callable[[], list[Tensor]]:
+        """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
+        while others travel. Several operands of few bytes are packed in one message."""
         if self.ranks.count == 1:
-            return operands
-        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
-        came = self._carry(torch.cat(rows, 1) if len(rows) > 1 else rows[0], self.out, self.into)
-        found = []
-        for t, part in zip(operands, came.split([r.shape[1] for r in rows], 1), strict=True):
-            theirs = _typed(part, t, came.shape[0])
-            found.append(torch.cat([t, theirs]) if self.keep else theirs)
-        return found
+            return lambda: operands
+        found, theirs = [], []
+        for t in operands:
+            own = t.shape[0] if self.keep else 0
+            found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
+            theirs.append(_bytes(found[-1][own:]))
+        widths = [t.shape[1] for t in theirs]
+        apart = len(operands) > 1 and self.most * sum(widths) >= APART
+        ends = []
+        for some in [[k] for k in range(len(operands))] if apart else [list(range(len(operands)))]:
+            rows = [_bytes(operands[k].index_select(0, self.send)) for k in some]
+            ends.append(self._start(torch.cat(rows, 1) if len(rows) > 1 else rows[0], [theirs[k] for k in some]))
+        for t, whole in zip(operands, found, strict=True):
+            if self.keep:
+                whole[: t.shape[0]].copy_(t)
+
+        def end() -> list[Tensor]:
+            for each in ends:
+                each()
+            return found
+
+        return end
+
+    def _start(self, rows: Tensor, found: list[Tensor]) -> Callable[[], None]:
+        """Starts to carry rows of bytes, whose columns go to the tensors found side by side."""
+        if self._rounds(rows) > 1 or len(found) > 1:
+            came, wait = None, None
+            if self._rounds(rows) <= 1:
+                came = rows.new_empty(sum(self.into), rows.shape[1])
+                wait = self.ranks.start(rows, self.out, self.into, came)
+
+            def end() -> None:
+                if wait is not None:
+                    wait()
+                whole = self._carry(rows, self.out, self.into) if came is None else came
+                for t, part in zip(found, whole.split([t.shape[1] for t in found], 1), strict=True):
+                    t.copy_(part)
+
+            return end
+        return self.ranks.start(rows, self.out, self.into, found[0])
 
     def give_back(self, came: Tensor) -> Tensor:
         """Turns a fetch of each row once around: what stands with the fetched rows goes to where they came from."""
@@ -317,8 +387,7 @@ class Exchange:
 
     def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
-        each = max(MESSAGE // max(rows.shape[1], 1), 1)
-        rounds = -(-self.most // each)
+        each, rounds = self._each(rows), self._rounds(rows)
         if rounds <= 1:
             return self.ranks.swap(rows, out, into)
         sent, parts = rows.split(out), []
@@ -327,6 +396,13 @@ class Exchange:
             counts = [min(max(n - k * each, 0), each) for n in into]
             parts.append(self.ranks.swap(torch.cat(piece), [len(p) for p in piece], counts).split(counts))
         return torch.cat([part[r] for r in range(len(into)) for part in parts])
+
+    def _each(self, rows: Tensor) -> int:
+        """How many rows of bytes a message may have."""
+        return max(self.ranks.message // max(rows.shape[1], 1), 1)
+
+    def _rounds(self, rows: Tensor) -> int:
+        return -(-self.most // self._each(rows))
 
 
 def _bytes(t: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm._torch_compat import as_plain_tensors
 from fusedmm.distributed.halo import Exchange, Ranks
-from fusedmm.distributed.slices import cut_of
+from fusedmm.distributed.slices import Cut, cut_of
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
 
@@ -124,6 +124,13 @@ class Columns(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
+def plan_of_part(ptr: Tensor, idx: Tensor, rows: int, entries: int) -> Tensor:
+    """The plan of some rows of a matrix of so many rows and entries, whose long rows are cut as those of the whole are.
+    The two numbers are the strides of its last dimensions, where the library reads them (csrc/torch/frame.h)."""
+    plan: Tensor = ops._plan(ptr, idx, rows, entries)
+    return plan.as_strided((plan.numel(), 1, 1), (1, rows, entries))
+
+
 # Of each operator: what its operands behind the half belong to, and what its results do. r: rows of the half; c: its
 # columns; b: both; e: edges; k: edges, in two dimensions or absent; s: the seed of dropout; -: nobody, so that all
 # ranks have it; x: it is left away.
@@ -190,7 +197,12 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     _agree(part, name, given, operands)
     wanted = args[WANTED[func]] if func in WANTED else -1
     axis = ranks.columns
-    cut = cut_of(func, given, axis.count) if axis.count > 1 else None
+    if axis.count == 1:
+        pieces = pieces_of(part, func, given, operands)
+        if pieces is None:
+            return _run(part, func, given, operands, results, wanted)
+        return _run_in_pieces(part, func, given, operands, results, wanted, pieces)
+    cut = cut_of(func, given, axis.count)
     if cut is None:
         return _run(part, func, given, operands, results, wanted)
     found = _run(part, func, cut.take(given, axis.rank), operands, results, wanted)
@@ -199,9 +211,81 @@ def call(func: Any, args: Sequence[Any]) -> Any:
 
 def _run(part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int) -> Any:
     """Brings what other ranks have, calls the library, and takes results of edges to their owners."""
-    placed = dict(enumerate(operands, 4))
-    there = {k: role for k, role in placed.items() if _is_there(role, given[k])}
+    there = _roles(given, operands)
     _fetch(part.cols, given, [k for k, role in there.items() if role == "c"])
+    _bring_edges(part, func, given, there)
+    return _owned(part, func(*given), results, wanted)
+
+
+# Bytes of a rank's largest message from which rows come in pieces: below, an exchange takes about as long as its start.
+OVERLAPS = 2**22
+MOST_PIECES = 2  # each more costs the kernel another walk over the entries
+
+
+def pieces_of(part: Part, func: Any, given: Sequence[Any], operands: str) -> Cut | None:
+    """How a call is cut so that a piece's rows travel under the kernel of the piece before; None where it is not.
+
+    All ranks find the same, and the bits are those of one call: see ``slices``.
+    """
+    asked = part.home.ranks.pieces
+    if asked == 1 or not part.cols.most:
+        return None
+    far = {id(given[k]): given[k] for k, role in _roles(given, operands).items() if role == "c"}
+    row = sum(t.shape[1:].numel() * t.element_size() for t in far.values())
+    if not asked and part.cols.most * row < OVERLAPS:
+        return None
+    cut = cut_of(func, given, asked or MOST_PIECES, apart=True)
+    return cut if cut is None or cut.window * cut.pieces == cut.size else None
+
+
+def _run_in_pieces(
+    part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int, pieces: Cut
+) -> Any:
+    """``_run``, with the rows of all pieces on their way from the beginning."""
+    there = _roles(given, operands)
+    far = [k for k, role in there.items() if role == "c"]
+    distinct = list({id(given[k]): given[k] for k in far}.values())
+    number = {k: next(n for n, t in enumerate(distinct) if t is given[k]) for k in far}
+    place = {n: pieces.operands[k] for k, n in number.items()}
+    ends = [
+        part.cols.begin([t.narrow(place[n], k * pieces.window, pieces.window) for n, t in enumerate(distinct)])
+        for k in range(pieces.pieces)
+    ]
+    _bring_edges(part, func, given, there)
+    into = None
+    if func is ops._spmm.default:  # which writes its columns where they belong
+        into = given[5].new_empty(given[0].shape[0] - 1, pieces.size)
+    found = []
+    for k, end in enumerate(ends):
+        begin = k * pieces.window
+        args = [
+            t.narrow(pieces.operands[at], begin, pieces.window)
+            if at in pieces.operands and at not in number and t.dim() > 1
+            else t
+            for at, t in enumerate(given)
+        ]
+        came = end()
+        for at, n in number.items():
+            args[at] = came[n]
+        if into is None:
+            found.append(func(*args))
+        else:
+            y = into.narrow(1, begin, pieces.window)
+            ops._spmm_into.default(*args[:6], y, *args[6:8], args[8] if len(args) > 8 else 0, pieces.size)
+        del came, args
+    if into is not None:
+        return into
+    each = [(t,) if isinstance(t, Tensor) else t for t in found]
+    return _owned(part, pieces.join(each), results, wanted)
+
+
+def _roles(given: Sequence[Any], operands: str) -> dict[int, str]:
+    """Whom the operands that are there belong to, by their places."""
+    return {k: role for k, role in enumerate(operands, 4) if _is_there(role, given[k])}
+
+
+def _bring_edges(part: Part, func: Any, given: list[Any], there: dict[int, str]) -> None:
+    """Brings edge data to who has the entries, and makes the seed one that all ranks share."""
     if part.edges is not None and given[2] is part.eid:
         _fetch(part.edges, given, [k for k, role in there.items() if role in "ek"])
     for k, role in there.items():
@@ -209,7 +293,10 @@ def _run(part: Part, func: Any, given: list[Any], operands: str, results: str, w
             given[k] = _keyed(part, given[k], func)
         elif role == "x":
             given[k] = given[2].new_empty(0, dtype=torch.uint8)
-    found = func(*given)
+
+
+def _owned(part: Part, found: Any, results: str, wanted: int) -> Any:
+    """Takes results of edges to their owners."""
     if part.edges is None or "e" not in results:
         return found
     if isinstance(found, Tensor):

@@ -36,7 +36,7 @@ def said(request, tmp_path_factory):
     found = []
     try:
         for process in started:
-            out, err = process.communicate(timeout=PATIENCE + 20)
+            out, err = process.communicate(timeout=PATIENCE + 15)
             lines = [json.loads(line) for line in out.splitlines() if line.startswith('["')]
             found.append(dict(lines) | {"stderr": err, "ranks": ranks, "folder": folder})
     finally:
