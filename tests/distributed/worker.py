@@ -144,6 +144,10 @@ def main(rank: int, ranks: int, folder: str, end: str) -> None:
         halo.MESSAGE, kept = 64, halo.MESSAGE  # of two rows: many rounds
         say("rounds", differences(wide, mesh, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
         halo.MESSAGE = kept
+        group, given = halo.ranks_of(mesh), {"v": given["v"], "x": ("c", normal(90, 160))}
+        group.pieces = 2
+        say("pieces", differences(wide, mesh, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
+        group.pieces = 0
     if ranks == 4:
         grid, even = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "features")), CUTS["two even ranks"]()
         given = {"v": ("e", normal(even.nnz)), "x": ("c", normal(N, 160))}
