@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.distributed.halo import Ranks, numbered, ranks_of, sent_to
+from fusedmm.distributed.exchange import numbered, sent_to
+from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.ops import Columns, Home, Part, Plan, largest, plan_of_part, route
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR

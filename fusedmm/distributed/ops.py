@@ -21,8 +21,10 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm._torch_compat import as_plain_tensors
-from fusedmm.distributed.halo import Exchange, Ranks
-from fusedmm.distributed.slices import Cut, cut_of
+from fusedmm.distributed.exchange import Exchange
+from fusedmm.distributed.halo import Ranks
+from fusedmm.distributed.run import has_seed, is_there, pieces_of, run, run_in_pieces
+from fusedmm.distributed.slices import cut_of
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
 
@@ -152,17 +154,6 @@ EXTREME = {COLS: ("eerc-c", "r"), EDGES: ("eecrcr", "e")}  # by the form; the ot
 EXTREME_ROWS = ("eecrcr", "r")
 
 
-# Where operators have the seed of dropout.
-SEEDS = {
-    ops._attention.default: 10,
-    ops._attention_weights.default: 10,
-    ops._attention_rows.default: 10,
-    ops._attention_cols.default: 10,
-    ops._attend_self.default: 7,
-    ops._attend_self_back.default: 7,
-    ops._attend_maps.default: 6,
-    ops._attend_maps_back.default: 10,
-}
 # Which number says which results are wanted, a bit for each; of operators with several results, some of edges.
 WANTED = {ops._attention_rows.default: -2, ops._fused_rows.default: -3}
 
@@ -179,7 +170,7 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     if part is None:
         raise _refused(func)
     ranks = part.home.ranks
-    if part.home.is_plain or (ranks.count == 1 and ranks.columns.count == 1 and not _has_seed(func, args)):
+    if part.home.is_plain or (ranks.count == 1 and ranks.columns.count == 1 and not has_seed(func, args)):
         return func(*(t.part.plan if type(t) is Plan else t for t in args))
     if torch.compiler.is_compiling():
         return outside(UNCOMPILED, call, func, args)
@@ -200,145 +191,17 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     if axis.count == 1:
         pieces = pieces_of(part, func, given, operands)
         if pieces is None:
-            return _run(part, func, given, operands, results, wanted)
-        return _run_in_pieces(part, func, given, operands, results, wanted, pieces)
+            return run(part, func, given, operands, results, wanted)
+        return run_in_pieces(part, func, given, operands, results, wanted, pieces)
     cut = cut_of(func, given, axis.count)
     if cut is None:
-        return _run(part, func, given, operands, results, wanted)
-    found = _run(part, func, cut.take(given, axis.rank), operands, results, wanted)
+        return run(part, func, given, operands, results, wanted)
+    found = run(part, func, cut.take(given, axis.rank), operands, results, wanted)
     return cut.join(list(zip(*(axis.gather(t) for t in cut.keep(found, axis.rank)), strict=True)))
-
-
-def _run(part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int) -> Any:
-    """Brings what other ranks have, calls the library, and takes results of edges to their owners."""
-    there = _roles(given, operands)
-    _fetch(part.cols, given, [k for k, role in there.items() if role == "c"])
-    _bring_edges(part, func, given, there)
-    return _owned(part, func(*given), results, wanted)
-
-
-# Bytes of a rank's largest message from which rows come in pieces: below, an exchange takes about as long as its start.
-OVERLAPS = 2**22
-MOST_PIECES = 2  # each more costs the kernel another walk over the entries
-
-
-def pieces_of(part: Part, func: Any, given: Sequence[Any], operands: str) -> Cut | None:
-    """How a call is cut so that a piece's rows travel under the kernel of the piece before; None where it is not.
-
-    All ranks find the same, and the bits are those of one call: see ``slices``.
-    """
-    asked = part.home.ranks.pieces
-    if asked == 1 or not part.cols.most:
-        return None
-    far = {id(given[k]): given[k] for k, role in _roles(given, operands).items() if role == "c"}
-    row = sum(t.shape[1:].numel() * t.element_size() for t in far.values())
-    if not asked and part.cols.most * row < OVERLAPS:
-        return None
-    cut = cut_of(func, given, asked or MOST_PIECES, apart=True)
-    return cut if cut is None or cut.window * cut.pieces == cut.size else None
-
-
-def _run_in_pieces(
-    part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int, pieces: Cut
-) -> Any:
-    """``_run``, with the rows of all pieces on their way from the beginning."""
-    there = _roles(given, operands)
-    far = [k for k, role in there.items() if role == "c"]
-    distinct = list({id(given[k]): given[k] for k in far}.values())
-    number = {k: next(n for n, t in enumerate(distinct) if t is given[k]) for k in far}
-    place = {n: pieces.operands[k] for k, n in number.items()}
-    ends = [
-        part.cols.begin([t.narrow(place[n], k * pieces.window, pieces.window) for n, t in enumerate(distinct)])
-        for k in range(pieces.pieces)
-    ]
-    _bring_edges(part, func, given, there)
-    into = None
-    if func is ops._spmm.default:  # which writes its columns where they belong
-        into = given[5].new_empty(given[0].shape[0] - 1, pieces.size)
-    found = []
-    for k, end in enumerate(ends):
-        begin = k * pieces.window
-        args = [
-            t.narrow(pieces.operands[at], begin, pieces.window)
-            if at in pieces.operands and at not in number and t.dim() > 1
-            else t
-            for at, t in enumerate(given)
-        ]
-        came = end()
-        for at, n in number.items():
-            args[at] = came[n]
-        if into is None:
-            found.append(func(*args))
-        else:
-            y = into.narrow(1, begin, pieces.window)
-            ops._spmm_into.default(*args[:6], y, *args[6:8], args[8] if len(args) > 8 else 0, pieces.size)
-        del came, args
-    if into is not None:
-        return into
-    each = [(t,) if isinstance(t, Tensor) else t for t in found]
-    return _owned(part, pieces.join(each), results, wanted)
-
-
-def _roles(given: Sequence[Any], operands: str) -> dict[int, str]:
-    """Whom the operands that are there belong to, by their places."""
-    return {k: role for k, role in enumerate(operands, 4) if _is_there(role, given[k])}
-
-
-def _bring_edges(part: Part, func: Any, given: list[Any], there: dict[int, str]) -> None:
-    """Brings edge data to who has the entries, and makes the seed one that all ranks share."""
-    if part.edges is not None and given[2] is part.eid:
-        _fetch(part.edges, given, [k for k, role in there.items() if role in "ek"])
-    for k, role in there.items():
-        if role == "s":
-            given[k] = _keyed(part, given[k], func)
-        elif role == "x":
-            given[k] = given[2].new_empty(0, dtype=torch.uint8)
-
-
-def _owned(part: Part, found: Any, results: str, wanted: int) -> Any:
-    """Takes results of edges to their owners."""
-    if part.edges is None or "e" not in results:
-        return found
-    if isinstance(found, Tensor):
-        return part.edges.give_back(found)
-    own = (role == "e" and wanted >> k & 1 for k, role in enumerate(results))
-    return tuple(part.edges.give_back(t) if mine else t for t, mine in zip(found, own, strict=True))
 
 
 def _refused(func: Any) -> TypeError:
     return TypeError(f"{str(func).split('.')[1].strip('_')} does not take a DistCSR of several ranks")
-
-
-def _has_seed(func: Any, args: Sequence[Any]) -> bool:
-    """Whether a call drops edges."""
-    return func in SEEDS and _is_there("s", args[SEEDS[func]])
-
-
-def _is_there(role: str, t: Tensor) -> bool:
-    """Whether an operand is not the tensor that stands for an absent one. A rank without rows has one without numbers
-    too, but of another dtype."""
-    return t.dim() > 1 or (role != "k" and t.dtype != torch.uint8)
-
-
-def _fetch(exchange: Exchange, given: list[Any], places: list[int]) -> None:
-    """Replaces operands by what the exchange makes of them, each tensor once; all travel together."""
-    distinct: dict[int, Tensor] = {id(given[k]): given[k] for k in places}
-    if distinct:
-        found = dict(zip(distinct, exchange.fetch(list(distinct.values())), strict=True))
-        for k in places:
-            given[k] = found[id(given[k])]
-
-
-def _keyed(part: Part, seed: Tensor, func: Any) -> Tensor:
-    """The seed of rank 0 with the global number of each edge behind it, so that all ranks drop the same edges.
-
-    Rank 0's is written into the tensor that a forward pass was given, where backward finds it.
-    """
-    if func in (ops._attention.default, ops._attention_weights.default):
-        agreed = part.home.ranks.first(seed)
-        if not torch.equal(seed, agreed):  # a seed that backward has must not change once more
-            seed.copy_(agreed)
-    return torch.cat([seed, part.edge_keys()])
 
 
 def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
@@ -350,7 +213,7 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
         shapes = ", ".join(
             f"{str(dtype)[6:]}[{'edges' if role in 'ek' else 'n'}{''.join(f', {n}' for n in shape)}]"
             for (role, shape, dtype), t in zip(tensors, given[4:], strict=False)
-            if role in "rcebk" and _is_there(role, t)
+            if role in "rcebk" and is_there(role, t)
         )
         side = "the transpose of " if part.transposed else ""
         matrix = f"{int(part.home.rows[-1])} x {int(part.home.cols[-1])} with {part.home.total} edges"

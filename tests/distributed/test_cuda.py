@@ -5,7 +5,7 @@ import torch
 from distributed.every_call import NODES, calls, graph
 from support.ranks import Rounded, both, require_equal
 
-from fusedmm.distributed import halo, ops
+from fusedmm.distributed import halo, ops, run
 
 CUTS = {"two ranks": [0, 1300, NODES], "three ranks, one without rows": [0, 78, 78, NODES]}
 
@@ -31,11 +31,11 @@ def test_one_rank_is_a_csr(cuda):
 
 
 def test_the_rule_takes_pieces_where_messages_are_large(cuda, monkeypatch):
-    monkeypatch.setattr(ops, "OVERLAPS", 2**10)
+    monkeypatch.setattr(run, "OVERLAPS", 2**10)
     whole = graph(cuda, CUTS["two ranks"])
     taken = []
-    kept = ops._run_in_pieces
-    monkeypatch.setattr(ops, "_run_in_pieces", lambda *args: taken.append(args[1]) or kept(*args))
+    kept = ops.run_in_pieces
+    monkeypatch.setattr(ops, "run_in_pieces", lambda *args: taken.append(args[1]) or kept(*args))
     for name, compute, given, role in calls(cuda, whole.nnz):
         if name in ("spmm sum 128", "attention additive, dropout 0.0"):
             require_equal(both(whole, compute, given, role))

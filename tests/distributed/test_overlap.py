@@ -8,7 +8,7 @@ from distributed.graphs import CUTS, N, normal
 from support.ranks import Whole, both, on_ranks, require_equal
 
 import fusedmm
-from fusedmm.distributed import halo, ops, slices
+from fusedmm.distributed import halo, ops, run, slices
 
 NAMES = ["two even ranks", "a rank without rows", "four ranks, edges with one", "no halo", "no edges", "rectangular"]
 
@@ -22,7 +22,7 @@ def whole(request):
 def pieces(monkeypatch):
     """Has every operator take two pieces, and counts those that do."""
     monkeypatch.setenv(halo.PIECES, "2")
-    with mock.patch.object(ops, "_run_in_pieces", wraps=ops._run_in_pieces) as taken:
+    with mock.patch.object(ops, "run_in_pieces", wraps=ops.run_in_pieces) as taken:
         yield taken
 
 
@@ -118,10 +118,10 @@ def test_the_rule_leaves_small_messages_whole():
         few = [part.ptr, part.part.idx, part.eid, part.part.plan, part.none, torch.ones(30, 160), 0, 0, 2]
         many = [*few[:5], torch.empty(30, 2**20), *few[6:]]
         func = fusedmm._lib.ops._spmm.default
-        return [ops.pieces_of(part.part, func, given, "ec") for given in (few, many)]
+        return [run.pieces_of(part.part, func, given, "ec") for given in (few, many)]
 
     for few, many in on_ranks(2, work):
-        assert few is None and many.pieces == ops.MOST_PIECES
+        assert few is None and many.pieces == run.MOST_PIECES
 
 
 def test_plans_of_parts_know_the_whole():
