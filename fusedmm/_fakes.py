@@ -192,6 +192,11 @@ def _(x, att_k, att_q):  # type: ignore[no-untyped-def]
     return x.new_empty((*x.shape[:2], 1)), x.new_empty((*x.shape[:2], 1))
 
 
+@fake("_node_spread")
+def _(x, gv, gk, gq, att_k, att_q):  # type: ignore[no-untyped-def]
+    return x.new_empty(x.shape), *(x.new_empty(1, *x.shape[1:]) for _ in range(2))
+
+
 @fake("_node_delta")
 def _(gout, out, lse, lse_rest, glse, pos, pos_w, q, slope):  # type: ignore[no-untyped-def]
     gq = gout.new_empty((*gout.shape[:2], 1) if pos.dim() == 3 else (0,))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from fusedmm.distributed.matrix import DistCSR, columns_of
-from fusedmm.distributed.ops import Home, Part, Plan, plan_of_part
+from fusedmm.distributed.ops import Plan, plan_of_part
+from fusedmm.distributed.part import Home, Part
 from fusedmm.matrix import normalize
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import _into_rows

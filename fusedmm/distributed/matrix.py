@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fusedmm.distributed.exchange import numbered, sent_to
 from fusedmm.distributed.halo import Ranks, ranks_of
-from fusedmm.distributed.ops import Columns, Home, Part, Plan, largest, plan_of_part, route
+from fusedmm.distributed.ops import Columns, Plan, largest, plan_of_part, route
+from fusedmm.distributed.part import Home, Part
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import (

@@ -10,17 +10,15 @@ operators the bits allow it):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.distributed.exchange import Exchange
+from fusedmm.distributed.part import Part
 from fusedmm.distributed.slices import Cut, cut_of
-
-if TYPE_CHECKING:
-    from fusedmm.distributed.ops import Part
 
 # Bytes of a rank's largest message from which rows come in pieces: below, an exchange takes about as long as its start.
 OVERLAPS = 2**22

@@ -101,6 +101,7 @@ def exercise(device: str) -> None:
         layer = make(FEAT, FEAT, heads=HEADS, dropout=0.5).double().to(device)
         layer(q[:, 0], edges).square().sum().backward()
         layer(q[:, 0], edges, return_attention_weights=True)
+    torch.ops.fusedmm._node_spread(q, v, *torch.rand_like(k)[..., :2].split(1, 2), att[None], att[None])
     nn.SAGEConv(FEAT, FEAT).double().to(device)(q[:, 0], edges.clone())
 
 
