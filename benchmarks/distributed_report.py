@@ -83,6 +83,32 @@ def table(found: Row) -> str:
     return "\n".join(lines) + "\n"
 
 
+def model(row: Row, links: dict[int, float], halos: tuple[float, ...] = (0.05, 0.2, 0.7, 2, 4, 16)) -> str:
+    """How many times faster than one GPU a product would be, by what was measured of its parts.
+
+    A rank of P has 1/P of the rows and of the kernel's time, and fetches halo * N / P rows over a link of so many GB/s.
+    The first of two pieces travels before the kernel; of the second counts what its kernel does not hide.
+    """
+    parts, n, here = row["parts"], row["nodes"], row["ranks"]
+    pack = parts["pack"] / max(row["unique_bytes"], 1)  # ms a byte
+    copy = parts["copy"] / (row["own"] * 512)
+    lines = [f"| halo in N/P | {' | '.join(f'{ranks} ranks, {gbs:g} GB/s' for ranks, gbs in links.items())} |"]
+    lines.append("|---|" + "---|" * len(links))
+    for halo in halos:
+        cells = []
+        for ranks, gbs in links.items():
+            if halo > ranks - 1:  # all columns at most
+                cells.append("")
+                continue
+            moved = halo * n / ranks * 512
+            wire, kernel = moved / gbs / 1e6, parts["kernel in 2"] * here / ranks
+            rest = pack * moved / 2 + copy * n / ranks * 512
+            before = pack * moved / 2 + max(wire / 2, rest)
+            cells.append(f"{row['one']['spmm'] / (before + max(wire / 2, kernel / 2) + kernel / 2):.2f}")
+        lines.append(f"| {halo:g} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def picture(trace: Row, path: Path) -> None:
     """A line for each stream of one rank's GPU, without pieces and with two."""
     from matplotlib.figure import Figure
