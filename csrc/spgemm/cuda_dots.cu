@@ -87,23 +87,27 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     return all;
 }
 
+/* Sums of a tile. A card's largest class leaves as much room as a chunk takes, so no group may have
+ * more beside its row: a block that asks for more than the card has cannot start. */
 template <int WARPS, class A> struct partial_sums {
-    A of[group<WARPS>::THREADS];
+    enum { TILE = WARPS > 8 ? 8 * WARP : group<WARPS>::THREADS };
+    A of[TILE];
 };
+static_assert(sizeof(partial_sums<32, double>) <= sizeof(chunk<32, double>), "they fit everywhere");
 
 template <int WARPS, class A>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     dots_rows(const dots_args s, const row_work w, int k)
 {
     typedef group<WARPS> g;
-    enum { AT_ONCE = g::THREADS / SHARE };
+    enum { AT_ONCE = g::THREADS / SHARE, TILE = partial_sums<WARPS, A>::TILE };
     extern __shared__ __align__(16) char spgemm_shared[];
     const auto room = shared_room<WARPS, partial_sums<WARPS, A>>::of(spgemm_shared, w.bytes.of[k]);
     const int stripes = k == LARGEST ? STRIPES : 1;
     A *const partial = room.head->of;
     for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
         int64_t p0, r0;
-        const int64_t entries = row_range(s.a, i, &p0), tile = g::THREADS;
+        const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
         const row_shape r = shape_of(s, i, &r0);
         const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
         const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
@@ -111,7 +115,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         bool open = false;
         for (int64_t first = stripe * tile; first < entries; first += stripes * tile) {
             const int64_t here = entries - first < tile ? entries - first : tile;
-            partial[g::thread()] = A(0);
+            if (g::thread() < TILE) partial[g::thread()] = A(0);
             g::sync();
             for (int64_t at = r0; at < r_end; at += capacity) {
                 const int64_t end = at + capacity < r_end ? at + capacity : r_end;
