@@ -1,5 +1,6 @@
 """Graph layers on the fused kernels."""
 
+import importlib
 from typing import Any
 
 from fusedmm.nn.agnn_conv import AGNNConv
@@ -54,8 +55,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads the base of users' own layers, which needs torch_geometric, when it is asked for."""
-    if name != "MessagePassing":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fusedmm.nn.message_passing import MessagePassing
-
-    return MessagePassing
+    if name == "MessagePassing":
+        return importlib.import_module("fusedmm.nn.message_passing").MessagePassing
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
