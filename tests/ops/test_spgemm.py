@@ -240,28 +240,6 @@ def test_matmul_and_transpose(device):
     torch.testing.assert_close(c.to_dense(), c.to_dense().T)
 
 
-@pytest.mark.parametrize("order", ["auto", "left", "right"])
-def test_triple_product(order, device):
-    sizes = (5, 40, 60), (40, 30, 300), (30, 4, 40)
-    r, a, p = (random_csr(*size, torch.float64, device) for size in sizes)
-    c = fusedmm.triple_product(r, a, p, order=order)
-    torch.testing.assert_close(c.to_dense(), r.to_dense() @ a.to_dense() @ p.to_dense())
-
-
-def test_triple_product_takes_the_cheaper_order(monkeypatch):
-    from fusedmm.ops import spgemm
-
-    seen = []
-    real = spgemm.spgemm
-    monkeypatch.setattr(spgemm, "spgemm", lambda a, b, **k: seen.append((a.shape, b.shape)) or real(a, b, **k))
-    thin, square = random_csr(2, 200, 200), random_csr(200, 200, 4000)
-    fusedmm.triple_product(thin, square, random_csr(200, 200, 4000))
-    assert seen == [((2, 200), (200, 200))]  # (R A) is a plan's
-    seen.clear()
-    fusedmm.triple_product(random_csr(200, 200, 4000), square, thin.t())
-    assert seen == [((200, 200), (200, 2)), ((200, 200), (200, 2))]
-
-
 @pytest.mark.parametrize("name", ["auto", "kkspeed", "kkmem", "kkmcr", "kkmcw"])
 def test_same_bits_at_every_run_and_number_of_threads(name, threads):
     a = random_csr(400, 400, 9000)
