@@ -190,6 +190,21 @@ def test_rows_at_the_edges_of_classes(entries, device):
             assert_product(c, a, b, f"{algorithm} {entries}")
 
 
+@pytest.mark.parametrize("cols", [1, 63, 64, 65, 4095, 4096, 4097, 250_000, 250_001])
+def test_columns_at_the_edges_of_words(cols, device):
+    """Words of 64 columns, groups of 64 words; and where KokkosKernels turns from dense rows to hashing."""
+    last = torch.tensor([0, cols - 1, cols // 2, max(0, cols - 64), max(0, cols - 65)], device=device)
+    row = torch.arange(5, device=device)
+    b = CSR.from_coo(row.repeat(2), torch.cat([last, last.flip(0)]), torch.rand(10, device=device), shape=(5, cols))
+    a = random_csr(6, 5, 20, device=device)
+    exact = to_scipy(a) @ to_scipy(b)
+    exact.sort_indices()
+    found = products(a, b, device)
+    for name, c in [*found, ("one pass", a @ b)]:
+        assert torch.equal(c.idx.cpu(), torch.from_numpy(exact.indices)), name
+        assert torch.equal(c.val, found[0][1].val) or name == "reference"
+
+
 def distinct(rows, cols, nnz):
     """Entries in order, none of them repeated."""
     key = torch.randperm(rows * cols)[:nnz].sort().values
