@@ -75,7 +75,8 @@ def profiles(document: Document, path: Path) -> None:
     kinds = list(dict.fromkeys(c["case"].partition(",")[0] for c in document["cases"]))
     figure = Figure(figsize=(4 * len(kinds), 3.6), layout="constrained")
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        cases = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        those = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        cases = [{name: r for name, r in of_case.items() if role(r) != "wall"} for of_case in those]
         for name in dict.fromkeys(name for of_case in cases for name in of_case):
             least = [min(r["us"] for r in of_case.values() if "us" in r) for of_case in cases]
             times = [of_case.get(name, {}).get("us", math.inf) for of_case in cases]
