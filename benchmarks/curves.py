@@ -1,4 +1,4 @@
-"""Plots of sweeps and rooflines, and performance profiles."""
+"""Plots of sweeps and rooflines, and of sparse products: performance profiles, and a model of their traffic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.hypergraph import LINE
 from benchmarks.reading import ITEM, Document, best, family, flops, gflops, machine, role, shape
 from benchmarks.store import draw
 
@@ -75,7 +76,8 @@ def profiles(document: Document, path: Path) -> None:
     kinds = list(dict.fromkeys(c["case"].partition(",")[0] for c in document["cases"]))
     figure = Figure(figsize=(4 * len(kinds), 3.6), layout="constrained")
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        cases = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        those = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        cases = [{name: r for name, r in of_case.items() if role(r) != "wall"} for of_case in those]
         for name in dict.fromkeys(name for of_case in cases for name in of_case):
             least = [min(r["us"] for r in of_case.values() if "us" in r) for of_case in cases]
             times = [of_case.get(name, {}).get("us", math.inf) for of_case in cases]
@@ -85,6 +87,31 @@ def profiles(document: Document, path: Path) -> None:
         axes.set(xscale="log", xlim=(1, PROFILED), ylim=(0, 1.02), xlabel="times the fastest", title=kind)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="xx-small", loc="lower right")
+    draw(figure, path)
+
+
+def model(document: Document, path: Path) -> None:
+    """Time a product of every algorithm with a plan, over the bytes that the hypergraph model says it brings: lines of
+    B, and of sums, which hashing and sorting keep elsewhere. One column of points for each matrix."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    points: dict[str, list[tuple[float, float]]] = {}
+    for c in document["cases"]:
+        if "flops_per_double" not in c or not c["case"].startswith("A A with a plan"):
+            continue
+        of_sums = LINE * (1 - c["sums_kept"]) * c["nnz_c"]
+        place = 2 * 8 / c["flops_per_double"] + of_sums / c["products"]
+        ours = {name: r["us"] for name, r in c["contenders"].items() if role(r) == "ours" and name != "auto"}
+        for name, us in ours.items():
+            points.setdefault(name, []).append((place, 1e3 * us / c["products"]))
+        axes.annotate(c["graph"], (place, 1e3 * max(ours.values()) / c["products"]), fontsize="xx-small", rotation=60)
+    for name, found in points.items():
+        axes.scatter(*zip(*found, strict=True), s=14, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="bytes brought for a product, by the model", ylabel="ns for a product")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small")
     draw(figure, path)
 
 
