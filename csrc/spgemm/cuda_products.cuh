@@ -18,7 +18,8 @@ struct numeric_args {
     const int64_t *schedule;
     entry_output out;
     spgemm_where where;
-    bool masked, plain; /* B's values stand in the order of its entries, as sums are kept */
+    bool masked;
+    bool plain, plain_out; /* values of B, and of C: in the order of entries, as sums are kept */
 };
 
 /* ---- many products at once, so that their loads are under way together ---- */
@@ -105,18 +106,19 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
     }
 }
 
-/* The products of row i that fall into the table. */
-template <class A>
-static __device__ __forceinline__ void
-add_products(const numeric_args &s, table<A> *t, chunk<A> *room, const column_span &span, int64_t i)
+/* The products of row i that fall into the table. Calls aside() after every SPGEMM_TERMS entries of
+ * A, unless sums count their terms. */
+template <class A, class Aside>
+static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
+                                                    chunk<A> *room, const column_span &span,
+                                                    int64_t i, Aside aside)
 {
     enum { LONG = 24 }; /* products of an entry, from which it is worth a step of its own */
     static_assert(SPGEMM_TERMS % WARP == 0, "sums are put aside between chunks");
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += WARP) {
-        if (t->is_long && !t->counted && p > begin && (p - begin) % SPGEMM_TERMS == 0)
-            put_aside<1>(*t);
+        if (!t->counted && p > begin && (p - begin) % SPGEMM_TERMS == 0) aside();
         const chunk_size size = fill_chunk<A>(room, s.a, s.b, s.a_val, span, p, end);
         if (t->counted || size.products < size.entries * LONG)
             add_numbered<4>(s, t, room, size);

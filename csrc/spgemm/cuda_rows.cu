@@ -33,15 +33,16 @@ static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begi
 }
 
 /* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
- * columns rise unless they are a mask's: then the first and the last say where its entries are. */
+ * columns rise unless they are a mask's: then the first and the last say where its entries are. A
+ * long row needs no sums aside where C's own values can hold them. */
 static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
                                                      int64_t *begin)
 {
     int64_t p;
     const int64_t entries = row_range(s.c, i, begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    row_shape r = {s.where, entries, 0, s.c.cols, repeats || row_range(s.a, i, &p) > SPGEMM_TERMS,
-                   repeats, false};
+    const bool is_long = row_range(s.a, i, &p) > SPGEMM_TERMS && !s.plain_out;
+    row_shape r = {s.where, entries, 0, s.c.cols, repeats || is_long, repeats, false};
     if (entries && !s.masked) narrow_to(s.c, *begin, &r);
     return r;
 }
@@ -177,9 +178,10 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     return t;
 }
 
+/* Writes the sums; or adds them to what stands there, so that C's values are sums aside. */
 template <class A>
 static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
-                                                    const row_shape &r, int64_t begin)
+                                                    const row_shape &r, int64_t begin, bool again)
 {
     const int entries = (int)r.entries;
     for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
@@ -198,7 +200,9 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
             const int slot = r.where == SPGEMM_IN_RANKED        ? at
                              : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j)
                                                                 : -1;
-            write(s.out, begin + at, slot < 0 ? A(0) : t.total(slot));
+            const A sum = slot < 0 ? A(0) : t.total(slot);
+            write(s.out, begin + at,
+                  again ? static_cast<const A *>(s.out.data)[begin + at] + sum : sum);
         }
     }
     __syncwarp();
@@ -231,8 +235,16 @@ static __global__ void __launch_bounds__(BLOCK, 4)
                 const bool some = r.rises && !repeats && r.entries < row.entries;
                 const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};
                 table<A> t = open_window<A>(s.c, r, begin + at, own + (int)sizeof(chunk<A>));
-                add_products(s, &t, of_shared<chunk<A>>(own), span, i);
-                write_window(s, t, r, begin + at);
+                bool again = false;
+                add_products(s, &t, of_shared<chunk<A>>(own), span, i, [&]() {
+                    if (t.is_long) return put_aside<1>(t);
+                    write_window(s, t, r, begin + at, again);
+                    again = true;
+                    for (int slot = threadIdx.x % WARP; slot < t.slots; slot += WARP)
+                        t.sum(slot) = A(0);
+                    __syncwarp();
+                });
+                write_window(s, t, r, begin + at, again);
             }
         }
     });
@@ -296,10 +308,10 @@ extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
 }
 
 /* Whether the value of entry q is number q, of the type of sums. */
-static bool is_plain(const fmm_csr *b, const fmm_dense *val, fmm_dtype result)
+static bool is_plain(const fmm_csr *m, const fmm_dense *val, fmm_dtype result)
 {
     const fmm_dtype sums = result == FMM_F64 ? FMM_F64 : FMM_F32;
-    return !b->eid && val->data && val->dtype == sums && val->row_stride == 1;
+    return !m->eid && val->data && val->dtype == sums && val->row_stride == 1;
 }
 
 extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call,
@@ -316,7 +328,8 @@ extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call 
                             view_output(of->c, call->y),
                             where,
                             of->masked,
-                            is_plain(of->b, &of->b_val, call->y->dtype)};
+                            is_plain(of->b, &of->b_val, call->y->dtype),
+                            is_plain(of->c, call->y, call->y->dtype)};
     TRY(cuda_enter("spgemm", exec, &before));
     const row_work w = row_work_in(exec, exec->workspace, call->a->rows);
     if (call->y->dtype == FMM_F64)
