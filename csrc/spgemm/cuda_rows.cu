@@ -201,8 +201,11 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
                              : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j)
                                                                 : -1;
             const A sum = slot < 0 ? A(0) : t.total(slot);
-            write(s.out, begin + at,
-                  again ? static_cast<const A *>(s.out.data)[begin + at] + sum : sum);
+            A *const plain = static_cast<A *>(s.out.data) + begin + at;
+            if (s.plain_out)
+                *plain = again ? *plain + sum : sum;
+            else
+                write(s.out, begin + at, sum);
         }
     }
     __syncwarp();
