@@ -20,7 +20,7 @@ struct dots_args {
 
 static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
-    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false};
+    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
 }
 
 template <class A> struct class_of_dots {
@@ -39,12 +39,12 @@ template <class A> struct class_of_dots {
 /* Entries [begin, end) of x in a table. Values of columns that repeat are added in turns. */
 template <int WARPS, class A>
 static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
-                                                    int64_t end, char *memory)
+                                                    int64_t end, int byte)
 {
     typedef group<WARPS> g;
     table<A> t;
     r.entries = end - begin;
-    t.lay_out(r, memory, (int)slots_of(r));
+    t.lay_out(r, byte, (int)slots_of(r));
     empty_table<WARPS>(t);
     bool again = false;
     for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
@@ -62,7 +62,7 @@ static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shap
             const term<A> one = {slot, rank_in_warp(slot), A(1), value};
             take_turns<WARPS, 1>(&t, &one, WARPS);
         } else if (slot >= 0)
-            t.sums[slot] = value;
+            t.sum(slot) = value;
     }
     g::sync();
     return t;
@@ -79,7 +79,7 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     for (int64_t q = begin + threadIdx.x % SHARE; q < begin + length; q += SHARE) {
         const int32_t j = __ldg(s.y.idx + q);
         const int slot = uint32_t(j) < uint32_t(s.y.cols) ? t.find(j) : -1;
-        if (slot >= 0) sum.add(t.sums[slot], edge_value<A>(s.y_val, edge_of(s.y_val, q), 0));
+        if (slot >= 0) sum.add(t.sum(slot), edge_value<A>(s.y_val, edge_of(s.y_val, q), 0));
     }
     A all = sum.total();
     __syncwarp();
@@ -87,13 +87,12 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     return all;
 }
 
-/* Sums of a tile. A card's largest class leaves as much room as a chunk takes, so no group may have
- * more beside its row: a block that asks for more than the card has cannot start. */
+/* Sums of a tile. */
 template <int WARPS, class A> struct partial_sums {
-    enum { TILE = WARPS > 8 ? 8 * WARP : group<WARPS>::THREADS };
+    enum { MOST = sizeof(largest_head) / sizeof(A), THREADS = group<WARPS>::THREADS };
+    enum { TILE = MOST < THREADS ? MOST : THREADS };
     A of[TILE];
 };
-static_assert(sizeof(partial_sums<32, double>) <= sizeof(chunk<32, double>), "they fit everywhere");
 
 template <int WARPS, class A>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
@@ -101,7 +100,6 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
 {
     typedef group<WARPS> g;
     enum { AT_ONCE = g::THREADS / SHARE, TILE = partial_sums<WARPS, A>::TILE };
-    extern __shared__ __align__(16) char spgemm_shared[];
     const auto room = shared_room<WARPS, partial_sums<WARPS, A>>::of(spgemm_shared, w.bytes.of[k]);
     const int stripes = k == LARGEST ? STRIPES : 1;
     A *const partial = room.head->of;
@@ -119,7 +117,8 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
             g::sync();
             for (int64_t at = r0; at < r_end; at += capacity) {
                 const int64_t end = at + capacity < r_end ? at + capacity : r_end;
-                if (!open || windows > 1) t = table_of<WARPS, A>(s, r, at, end, room.row);
+                if (!open || windows > 1)
+                    t = table_of<WARPS, A>(s, r, at, end, int(room.row - spgemm_shared));
                 open = true;
                 for (int64_t base = 0; base < here; base += AT_ONCE) {
                     const int64_t e = base + g::thread() / SHARE;
