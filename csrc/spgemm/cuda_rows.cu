@@ -4,12 +4,12 @@
  *     row i of A     its products are added to the table's sums (cuda_products.cuh)
  *     row i of C     sums are rounded and written
  *
- *     small rows     four for each warp (cuda_small.cuh), whose sums are found by bisection
+ *     small rows     a thread each (cuda_small.cuh)
  *
  * The order of products is that of A's entries, and in a row of B that of its entries; threads that
  * have a product early wait for those before them. So every sum has its terms in this one order,
  * and its bits are the same for any table, window, group and run. */
-#include "cuda_products.cuh"
+#include "cuda_kept.cuh"
 #include "cuda_small.cuh"
 
 /* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
@@ -32,6 +32,12 @@ static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int6
     return r;
 }
 
+/* Small rows are merged, so that C has all columns and they rise, as a mask's need not. */
+static __host__ __device__ __forceinline__ bool has_small_rows(const numeric_args &s)
+{
+    return !s.masked && (s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED);
+}
+
 template <class A> struct class_of_row {
     numeric_args s;
     class_bytes bytes;
@@ -40,16 +46,10 @@ template <class A> struct class_of_row {
         int64_t begin;
         const int64_t entries = row_range(s.c, i, &begin), own = row_range(s.a, i, &begin);
         if (!entries) return -1;
-        if (own <= SMALL_A && entries <= SMALL_C && is_small_call()) return SMALL;
+        if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, own, entries)) return -1;
         const row_shape r = shape_of<A>(s, i, bytes);
         const int fits = bytes.smallest(bytes_of<A>(r, r.where)), work = class_of_work(own);
         return fits > work ? fits : work;
-    }
-    /* Small rows are found by bisection, so C's columns have to rise, as a mask's need not. */
-    __device__ bool is_small_call(void) const
-    {
-        const bool sorted = s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED;
-        return sorted && !s.masked && __ldg(s.schedule) == 1;
     }
 };
 
@@ -200,42 +200,6 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     });
 }
 
-/* ---- small rows ---- */
-
-template <class A>
-static __global__ void __launch_bounds__(BLOCK)
-    numeric_small(const numeric_args s, const row_work w)
-{
-    enum { EACH = SMALL_C / LANES };
-    __shared__ int32_t columns[SMALL_ROWS][SMALL_C];
-    __shared__ A room[SMALL_ROWS][SMALL_C];
-    int32_t *const keys = columns[threadIdx.x / LANES];
-    A *const sums = room[threadIdx.x / LANES];
-    for_small_rows(w, [&](int64_t i) {
-        const small_row<A> row(s.a, s.b, &s.a_val, i);
-        int64_t begin = 0;
-        const int entries = i < 0 ? 0 : (int)clamp(row_range(s.c, i, &begin), 0, SMALL_C);
-#pragma unroll
-        for (int u = 0; u < EACH; u++) {
-            const int at = u * LANES + small_lane();
-            keys[at] = at < entries ? __ldg(s.c.idx + begin + at) : int32_t(NO_COLUMN);
-            sums[at] = A(0);
-        }
-        __syncwarp();
-        for_small(row, s.b, &s.b_val, [&](int32_t j, A x, A y) {
-            int at = 0;
-#pragma unroll
-            for (int step = SMALL_C / 2; step; step /= 2) at += keys[at + step - 1] < j ? step : 0;
-            if (keys[at] == j) sums[at] = multiply_add(x, y, sums[at]);
-        });
-#pragma unroll
-        for (int u = 0; u < EACH; u++) {
-            const int at = u * LANES + small_lane();
-            if (at < entries) write(s.out, begin + at, sums[at]);
-        }
-    });
-}
-
 /* ---- the phase ---- */
 
 /* The largest class that a row can be in: that of a row with all entries of C, or of A. */
@@ -254,7 +218,6 @@ template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
     launch_bins(exec, w, class_of_row<A>{s, w.bytes});
-    launch_small(exec, numeric_small<A>, w, s);
     for_classes(last_class<A>(s, w.bytes), [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
         launch_class<WARPS, typename numeric_head<WARPS, A>::type>(
@@ -267,25 +230,33 @@ extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
     return row_work_bytes(call->a->rows);
 }
 
+static void launch_others(const fmm_exec *exec, const numeric_args &s, void *workspace)
+{
+    const row_work w = row_work_in(exec, workspace, s.a.rows);
+    if (s.out.dtype == FMM_F64)
+        launch_rows<double>(exec, s, w);
+    else
+        launch_rows<float>(exec, s, w);
+}
+
+extern "C" void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, void *workspace)
+{
+    launch_others(exec, numeric_of(call, SPGEMM_AUTO), workspace);
+}
+
 extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call,
                                            spgemm_where where)
 {
     int before;
     const fmm_spgemm *of = fmm_spgemm_of(call);
-    const numeric_args s = {view_csr(call->a),
-                            view_csr(of->b),
-                            view_csr(of->c),
-                            view_edges(call->a, call->val),
-                            view_edges(of->b, &of->b_val),
-                            of->schedule,
-                            view_output(of->c, call->y),
-                            where,
-                            of->masked};
+    const numeric_args s = numeric_of(call, where);
     TRY(cuda_enter("spgemm", exec, &before));
-    const row_work w = row_work_in(exec, exec->workspace, call->a->rows);
-    if (call->y->dtype == FMM_F64)
-        launch_rows<double>(exec, s, w);
-    else
-        launch_rows<float>(exec, s, w);
+    const bool listed = where == SPGEMM_AUTO && !s.masked && of->products &&
+                        fmm_spgemm_add_listed(exec, s, of->products, of->kept);
+    if (!listed) {
+        if (has_small_rows(s)) fmm_spgemm_small(exec, s, NULL);
+        if (where != SPGEMM_AUTO || s.masked || of->kept != 1)
+            launch_others(exec, s, exec->workspace);
+    }
     return cuda_leave("spgemm", exec, before);
 }
