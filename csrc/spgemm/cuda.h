@@ -16,7 +16,8 @@ typedef enum spgemm_where {
     SPGEMM_AUTO,
     SPGEMM_IN_DENSE,
     SPGEMM_IN_HASH,
-    SPGEMM_IN_SORTED
+    SPGEMM_IN_SORTED,
+    SPGEMM_IN_RANKED
 } spgemm_where;
 fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call, spgemm_where where);
 size_t fmm_spgemm_rows_workspace(const fmm_call *call);

@@ -175,7 +175,7 @@ static inline class_bytes classes_of(int device)
     enum { LEAST = 48 << 10 };
     int most = 0;
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    most = (most > LEAST ? most : LEAST) - shared_room<32, chunk<32, double>>::each(0);
+    most = (most > LEAST ? most : LEAST) - shared_room<32, largest_head>::each(0);
     const int large = (int)smaller(72 << 10, most);
     return class_bytes{{2 << 10, (int)smaller(22 << 10, large), large, most}};
 }

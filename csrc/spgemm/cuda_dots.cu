@@ -20,7 +20,7 @@ struct dots_args {
 
 static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
-    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false};
+    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
 }
 
 template <class A> struct class_of_dots {
@@ -39,12 +39,12 @@ template <class A> struct class_of_dots {
 /* Entries [begin, end) of x in a table. Values of columns that repeat are added in turns. */
 template <int WARPS, class A>
 static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
-                                                    int64_t end, char *memory)
+                                                    int64_t end, int byte)
 {
     typedef group<WARPS> g;
     table<A> t;
     r.entries = end - begin;
-    t.lay_out(r, memory, (int)slots_of(r));
+    t.lay_out(r, byte, (int)slots_of(r));
     empty_table<WARPS>(t);
     bool again = false;
     for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
@@ -62,7 +62,7 @@ static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shap
             const term<A> one = {slot, rank_in_warp(slot), A(1), value};
             take_turns<WARPS, 1>(&t, &one, WARPS);
         } else if (slot >= 0)
-            t.sums[slot] = value;
+            t.sum(slot) = value;
     }
     g::sync();
     return t;
@@ -79,7 +79,7 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     for (int64_t q = begin + threadIdx.x % SHARE; q < begin + length; q += SHARE) {
         const int32_t j = __ldg(s.y.idx + q);
         const int slot = uint32_t(j) < uint32_t(s.y.cols) ? t.find(j) : -1;
-        if (slot >= 0) sum.add(t.sums[slot], edge_value<A>(s.y_val, edge_of(s.y_val, q), 0));
+        if (slot >= 0) sum.add(t.sum(slot), edge_value<A>(s.y_val, edge_of(s.y_val, q), 0));
     }
     A all = sum.total();
     __syncwarp();
@@ -87,8 +87,11 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     return all;
 }
 
+/* Sums of a tile. */
 template <int WARPS, class A> struct partial_sums {
-    A of[group<WARPS>::THREADS];
+    enum { MOST = sizeof(largest_head) / sizeof(A), THREADS = group<WARPS>::THREADS };
+    enum { TILE = MOST < THREADS ? MOST : THREADS };
+    A of[TILE];
 };
 
 template <int WARPS, class A>
@@ -96,14 +99,13 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     dots_rows(const dots_args s, const row_work w, int k)
 {
     typedef group<WARPS> g;
-    enum { AT_ONCE = g::THREADS / SHARE };
-    extern __shared__ __align__(16) char spgemm_shared[];
+    enum { AT_ONCE = g::THREADS / SHARE, TILE = partial_sums<WARPS, A>::TILE };
     const auto room = shared_room<WARPS, partial_sums<WARPS, A>>::of(spgemm_shared, w.bytes.of[k]);
     const int stripes = k == LARGEST ? STRIPES : 1;
     A *const partial = room.head->of;
     for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
         int64_t p0, r0;
-        const int64_t entries = row_range(s.a, i, &p0), tile = g::THREADS;
+        const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
         const row_shape r = shape_of(s, i, &r0);
         const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
         const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
@@ -111,11 +113,12 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         bool open = false;
         for (int64_t first = stripe * tile; first < entries; first += stripes * tile) {
             const int64_t here = entries - first < tile ? entries - first : tile;
-            partial[g::thread()] = A(0);
+            if (g::thread() < TILE) partial[g::thread()] = A(0);
             g::sync();
             for (int64_t at = r0; at < r_end; at += capacity) {
                 const int64_t end = at + capacity < r_end ? at + capacity : r_end;
-                if (!open || windows > 1) t = table_of<WARPS, A>(s, r, at, end, room.row);
+                if (!open || windows > 1)
+                    t = table_of<WARPS, A>(s, r, at, end, int(room.row - spgemm_shared));
                 open = true;
                 for (int64_t base = 0; base < here; base += AT_ONCE) {
                     const int64_t e = base + g::thread() / SHARE;

@@ -190,18 +190,21 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
 
 /* ---- the products of a row, in order ---- */
 
-/* CHUNK entries of A, and where their products lie in B:
+/* Entries of A that a warp has at hand, of which those that have products stand next to each other:
  *
  *     entries of A      e0       e1    e2           e3
  *     rows of B         5 6 7    -     40 41        9
  *     product           0 1 2          3  4         5
- *     ends              3        3     5            6      product t belongs to the first
+ *     ends              3              5            6      product t belongs to the first
  *     origin            5              37           4      entry that ends behind it
  */
-enum { CHUNK = 128 };
-template <int WARPS, class A> struct chunk {
-    int64_t ends[CHUNK], origin[CHUNK], totals[WARPS];
-    A factor[CHUNK]; /* A's values */
+template <class A> struct chunk {
+    int64_t ends[WARP], origin[WARP];
+    A factor[WARP]; /* A's values */
+};
+struct chunk_size {
+    int entries;
+    int64_t products;
 };
 
 /* Columns [low, low + width) of B's rows, if they rise; of others, and where width is 0, all. */
@@ -209,55 +212,69 @@ struct column_span {
     int32_t low, width;
 };
 
-/* The first entry of [begin, end) whose column is not below j. */
-static __device__ __forceinline__ int64_t first_at(const csr_view &b, int64_t begin, int64_t end,
-                                                   int64_t j)
+/* Cuts a row of B, whose columns rise, to a span. Both ends are searched side by side, since each
+ * step waits for a load. */
+static __device__ __forceinline__ void cut_to(const csr_view &b, const column_span &span,
+                                              row_of_b *row)
 {
-    while (begin < end) {
-        const int64_t middle = begin + (end - begin) / 2;
-        if (__ldg(b.idx + middle) < j)
-            begin = middle + 1;
-        else
-            end = middle;
+    const int64_t above = int64_t(span.low) + span.width;
+    int64_t low = row->begin, low_end = low + row->length, high = low, high_end = low_end;
+    while (low < low_end || high < high_end) {
+        const int64_t middle = low + (low_end - low) / 2, other = high + (high_end - high) / 2;
+        const int32_t x = low < low_end ? __ldg(b.idx + middle) : 0;
+        const int32_t y = high < high_end ? __ldg(b.idx + other) : 0;
+        if (low < low_end) x < span.low ? low = middle + 1 : low_end = middle;
+        if (high < high_end) y < above ? high = other + 1 : high_end = other;
     }
-    return begin;
+    row->begin = low, row->length = high > low ? high - low : 0;
 }
 
-/* Fills the chunk from entry p on; returns how many products it has. The group meets before the
- * next call. */
-template <int WARPS, class A>
-static __device__ __forceinline__ int64_t fill_chunk(chunk<WARPS, A> *to, const csr_view &a,
-                                                     const csr_view &b, const edge_view &val,
-                                                     const column_span &span, int64_t p,
-                                                     int64_t end)
+/* Fills the chunk from entry p of A on. The warp has met before. */
+template <class A>
+static __device__ __forceinline__ chunk_size fill_chunk(chunk<A> *to, const csr_view &a,
+                                                        const csr_view &b, const edge_view &val,
+                                                        const column_span &span, int64_t p,
+                                                        int64_t end)
 {
-    typedef group<WARPS> g;
-    const bool holds = g::thread() < CHUNK;
-    p = holds ? p + g::thread() : end;
+    p += threadIdx.x % WARP;
     row_of_b own(a, b, p, end);
-    if (p < end) to->factor[g::thread()] = edge_value<A>(val, edge_of(val, p), 0);
-    if (span.width && own.length) {
-        const int64_t behind = own.begin + own.length, above = int64_t(span.low) + span.width;
-        own.begin = first_at(b, own.begin, behind, span.low);
-        own.length = first_at(b, own.begin, behind, above) - own.begin;
+    const A factor = p < end ? edge_value<A>(val, edge_of(val, p), 0) : A(0);
+    if (span.width && own.length) cut_to(b, span, &own);
+    const unsigned some = __ballot_sync(ALL, own.length > 0);
+    const int64_t until = scanned<1, int64_t>(own.length, NULL);
+    if (own.length) {
+        const int at = __popc(some & lanes_below());
+        to->ends[at] = until;
+        to->origin[at] = own.begin - (until - own.length);
+        to->factor[at] = factor;
     }
-    const int64_t until = scanned<WARPS>(own.length, to->totals);
-    if (holds) {
-        to->ends[g::thread()] = until;
-        to->origin[g::thread()] = own.begin - (until - own.length);
-    }
-    g::sync();
-    return to->ends[CHUNK - 1];
+    __syncwarp();
+    return chunk_size{__popc(some), __shfl_sync(ALL, until, WARP - 1)};
 }
 
-/* Which entry of the chunk product t belongs to. */
-template <int WARPS, class A>
-static __device__ __forceinline__ int entry_of(const chunk<WARPS, A> *in, int64_t t)
+static __device__ __forceinline__ unsigned or_of_lanes(unsigned bits)
 {
-    int e = 0;
-#pragma unroll
-    for (int step = CHUNK / 2; step; step /= 2) e += in->ends[e + step - 1] <= t ? step : 0;
-    return e;
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(ALL, bits);
+#else
+    for (int d = WARP / 2; d; d /= 2) bits |= __shfl_xor_sync(ALL, bits, d);
+    return bits;
+#endif
 }
+
+/* Which entry of the chunk product t + lane belongs to; `end` is that of entry number `lane`. Bits
+ * say behind which lanes entries end. */
+static __device__ __forceinline__ int entry_of_lane(int64_t end, int64_t t)
+{
+    const int64_t left = end - t;
+    const int before = __popc(__ballot_sync(ALL, left <= 0));
+    const unsigned ends = or_of_lanes(left > 0 && left < WARP ? 1u << left : 0);
+    return before + __popc(ends & ((2u << threadIdx.x % WARP) - 1));
+}
+
+/* What a block has beside its row's memory and what its threads tell each other, at most. */
+struct largest_head {
+    char bytes[4 << 10];
+};
 
 #endif

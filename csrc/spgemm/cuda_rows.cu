@@ -1,34 +1,49 @@
-/* The numeric phase on CUDA: C's values, a group of threads for each row.
+/* The numeric phase on CUDA: C's values, by warps.
  *
- *     row i of C     its columns go into a table (cuda_table.cuh), or some of them: a window
+ *     row i of C     its entries are cut into windows, of which a warp computes one at a time
+ *     window         its columns go into a table in shared memory (cuda_table.cuh)
  *     row i of A     its products are added to the table's sums (cuda_products.cuh)
- *     row i of C     sums are rounded and written
+ *     window         sums are rounded and written
  *
  *     small rows     a thread each (cuda_small.cuh)
  *
- * The order of products is that of A's entries, and in a row of B that of its entries; threads that
- * have a product early wait for those before them. So every sum has its terms in this one order,
- * and its bits are the same for any table, window, group and run. */
+ * Warps wait for no other warp. A long row has many windows, so that many warps share it, and each
+ * finds its own columns in B's rows by bisection. Rows with the most windows come first.
+ *
+ * The order of products is that of A's entries, and in a row of B that of its entries. So every sum
+ * has its terms in this one order, and its bits are the same for any table, window and run. */
 #include "cuda_kept.cuh"
 #include "cuda_small.cuh"
 
-/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
- * columns rise unless they are a mask's: then the first and the last say where its entries are. */
-template <class A>
-static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
-                                                     const class_bytes &bytes)
+enum {
+    WINDOW = 6 << 10,   /* bytes of a table: four blocks run at once for their registers, and fit */
+    ROWS_TOGETHER = 32, /* rows of one window that a warp takes at once, at most */
+    WAITING = 4         /* entries of C whose loads are under way together */
+};
+
+/* ---- rows ---- */
+
+/* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise. */
+static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
 {
-    int64_t begin, p;
-    const int64_t entries = row_range(s.c, i, &begin);
+    const int32_t low = __ldg(c.idx + begin), high = __ldg(c.idx + begin + r->entries - 1);
+    r->rises = 0 <= low && low <= high && high < c.cols;
+    r->low = r->rises ? low : 0;
+    r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
+}
+
+/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
+ * columns rise unless they are a mask's: then the first and the last say where its entries are. A
+ * long row needs no sums aside where C's own values can hold them. */
+static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
+                                                     int64_t *begin)
+{
+    int64_t p;
+    const int64_t entries = row_range(s.c, i, begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    row_shape r = {s.where, entries, 0, s.b.cols, repeats || row_range(s.a, i, &p) > SPGEMM_TERMS,
-                   repeats};
-    if (entries && !s.masked) {
-        const int32_t low = __ldg(s.c.idx + begin), high = __ldg(s.c.idx + begin + entries - 1);
-        if (0 <= low && low <= high && high < s.b.cols)
-            r.low = low, r.cols = int64_t(high) - low + 1;
-    }
-    if (s.where == SPGEMM_AUTO) r.where = choose_where<A>(r, bytes);
+    const bool is_long = row_range(s.a, i, &p) > SPGEMM_TERMS && !s.plain_out;
+    row_shape r = {s.where, entries, 0, s.c.cols, repeats || is_long, repeats, false};
+    if (entries && !s.masked) narrow_to(s.c, *begin, &r);
     return r;
 }
 
@@ -38,191 +53,216 @@ static __host__ __device__ __forceinline__ bool has_small_rows(const numeric_arg
     return !s.masked && (s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED);
 }
 
+/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
+ * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
+ * both need memory for all columns between the first and the last. */
+template <class A>
+static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
+{
+    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
+    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
+    r->where = SPGEMM_IN_HASH;
+    if (wanted == SPGEMM_IN_SORTED ||
+        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
+        r->where = SPGEMM_IN_SORTED;
+    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
+        r->where = SPGEMM_IN_DENSE;
+    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
+        r->where = SPGEMM_IN_RANKED;
+    return bytes_of<A>(*r, r->where) <= WINDOW;
+}
+
+/* How many of a row's entries a window has: as many as fit, were the columns evenly spread, with
+ * some room for those that are not; and about the same number in each window. */
+template <class A> static __device__ __forceinline__ int64_t window_entries(const row_shape &r)
+{
+    const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
+    const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
+    const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
+    int64_t each = hashed;
+    if (dense && r.cols * slot <= WINDOW) return r.entries;
+    if (dense && r.rises) {
+        const int64_t apart = r.cols / r.entries;
+        const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : slot * apart;
+        const int64_t even = WINDOW * 3 / 4 / bytes;
+        if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
+    }
+    return ceil_div(r.entries, ceil_div(r.entries, each));
+}
+
+/* A row's class is how many stripes it has, a power of four: windows that are computed side by
+ * side. */
+static __host__ __device__ __forceinline__ int stripes_of(int k) { return 1 << 2 * k; }
+
 template <class A> struct class_of_row {
     numeric_args s;
-    class_bytes bytes;
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
-        const int64_t entries = row_range(s.c, i, &begin), own = row_range(s.a, i, &begin);
-        if (!entries) return -1;
-        if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, own, entries)) return -1;
-        const row_shape r = shape_of<A>(s, i, bytes);
-        const int fits = bytes.smallest(bytes_of<A>(r, r.where)), work = class_of_work(own);
-        return fits > work ? fits : work;
+        const row_shape r = shape_of(s, i, &begin);
+        if (!r.entries) return -1;
+        const int64_t own = row_range(s.a, i, &begin);
+        if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, own, r.entries)) return -1;
+        const int64_t windows = ceil_div(r.entries, window_entries<A>(r));
+        return windows <= 1 ? 0 : windows <= stripes_of(1) ? 1 : windows <= stripes_of(2) ? 2 : 3;
     }
 };
 
-/* ---- windows of a row: what its table holds at a time ---- */
-
-/* Entries [begin, end) of C's row are in window number `at`; of a dense table, those of them whose
- * columns lie in [low, low + width). */
-struct window {
-    int64_t at, begin, end, low, width;
-};
-
-/* The window of column j. One that is not among the row's columns counts to the first: its entry
- * gets a 0. */
-static __device__ __forceinline__ int window_of(int32_t j, const row_shape &r, int64_t width)
+/* Calls work(row, stripe, stripes) for what this warp takes: stripes of the largest class first,
+ * and in the end several rows of one window at once. */
+template <class Work>
+static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
 {
-    const unsigned at = unsigned(j) - unsigned(r.low);
-    return at < unsigned(r.cols) ? int(at / unsigned(width)) : 0;
+    int64_t stripes = 0;
+    for (int k = LARGEST; k > 0; k--) stripes += int64_t(w.lists->counts[k]) * stripes_of(k);
+    const int64_t rows = (int64_t)w.lists->counts[0], warps = int64_t(gridDim.x) * (BLOCK / WARP);
+    const int64_t step = clamp(rows / (8 * warps), 1, ROWS_TOGETHER);
+    const int64_t tickets = stripes + ceil_div(rows, step);
+    for (;;) {
+        counter taken = 0;
+        if (threadIdx.x % WARP == 0) taken = atomicAdd(w.lists->tickets, (counter)1);
+        int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), count = 1;
+        if (at >= tickets) return;
+        int k = at < stripes ? LARGEST : 0;
+        if (k)
+            for (int64_t here; at >= (here = int64_t(w.lists->counts[k]) * stripes_of(k)); k--)
+                at -= here;
+        else
+            at = (at - stripes) * step, count = rows - at < step ? rows - at : step;
+        for (const int64_t behind = at + count; at < behind; at++)
+            work(int64_t(*w.place(k, at / stripes_of(k))), int(at % stripes_of(k)), stripes_of(k));
+    }
 }
 
-/* The next window of this stripe after number `after`, for a row whose entries begin at `begin`;
- * false behind the last. A dense window in which no entry lies is left out. */
-template <int WARPS>
-static __device__ __forceinline__ bool next_window(const csr_view &c, const row_shape &r,
-                                                   int64_t begin, int64_t capacity, int64_t after,
-                                                   int stripes, int stripe, int *least, window *w)
-{
-    typedef group<WARPS> g;
-    if (r.where != SPGEMM_IN_DENSE) {
-        w->at = after < 0 ? stripe : after + stripes;
-        if (w->at * capacity >= r.entries) return false;
-        w->begin = begin + w->at * capacity;
-        w->end = w->begin + capacity < begin + r.entries ? w->begin + capacity : begin + r.entries;
-        return true;
-    }
-    w->begin = begin, w->end = begin + r.entries;
-    if (r.cols <= capacity) { /* one window has all */
-        w->at = 0, w->low = r.low, w->width = r.cols;
-        return after < 0 && !stripe;
-    }
-    int here = NO_COLUMN;
-    if (!g::thread()) *least = NO_COLUMN;
-    g::sync();
-    for (int64_t p = begin + g::thread(); p < begin + r.entries; p += g::THREADS) {
-        const int at = window_of(__ldg(c.idx + p), r, capacity);
-        if (at > after && at % stripes == stripe && at < here) here = at;
-    }
-    if (here != NO_COLUMN) atomicMin(least, here);
-    g::sync();
-    w->at = *least;
-    g::sync();
-    const int64_t before = w->at * capacity;
-    w->low = r.low + before;
-    w->width = r.cols - before < capacity ? r.cols - before : capacity;
-    return w->at != NO_COLUMN;
-}
+/* ---- windows ---- */
 
-/* Slots that a class has for entries, or columns, of one window. */
+/* The table of entries [begin, begin + r.entries) of C, all sums 0. */
 template <class A>
-static __device__ __forceinline__ int64_t capacity_of(const row_shape &r, int bytes)
+static __device__ __forceinline__ table<A> open_window(const csr_view &c, const row_shape &r,
+                                                       int64_t begin, int byte)
 {
-    const int64_t slots = bytes / slot_bytes<A>(r.where, r.is_long, r.counted);
-    if (r.where == SPGEMM_IN_DENSE) return slots;
-    return r.where == SPGEMM_IN_HASH ? slots / 2 : power_of_two(slots + 1) / 2;
-}
-
-/* The table of a window, all sums 0. */
-template <int WARPS, class A>
-static __device__ __forceinline__ table<A> open_window(const csr_view &c, row_shape r,
-                                                       const window &w, char *memory)
-{
-    typedef group<WARPS> g;
     table<A> t;
-    r.entries = w.end - w.begin;
-    t.low = (int32_t)w.low;
-    t.lay_out(r, memory, (int)(r.where == SPGEMM_IN_DENSE ? w.width : slots_of(r)));
-    empty_table<WARPS>(t);
-    if (r.where == SPGEMM_IN_DENSE) return t;
     bool falls = false;
-    for (int64_t at = g::thread(); at < r.entries; at += g::THREADS) {
-        const int32_t j = __ldg(c.idx + w.begin + at);
-        const bool inside = uint32_t(j) < uint32_t(c.cols);
-        if (r.where == SPGEMM_IN_SORTED) {
-            t.keys[at] = inside ? j : int32_t(NO_COLUMN);
-            falls |= at > 0 && j < __ldg(c.idx + w.begin + at - 1);
-            falls |= !inside;
-        } else if (inside)
-            t.enter(j);
+    t.lay_out(r, byte, (int)slots_of(r));
+    empty_table<1>(t);
+    if (r.where == SPGEMM_IN_DENSE) return t;
+    const int entries = (int)r.entries;
+    for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
+        int32_t columns[WAITING], before[WAITING];
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
+            const int at = first + u * WARP;
+            columns[u] = at < entries ? __ldg(c.idx + begin + at) : -1;
+            before[u] = at && at < entries && r.where != SPGEMM_IN_HASH
+                            ? __ldg(c.idx + begin + at - 1)
+                            : -1;
+        }
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
+            const int at = first + u * WARP;
+            const int32_t j = columns[u];
+            const bool inside = uint32_t(j) < uint32_t(c.cols);
+            if (at >= entries) break;
+            if (r.where == SPGEMM_IN_SORTED) {
+                t.keys()[at] = inside ? j : int32_t(NO_COLUMN);
+                falls |= !inside || (at > 0 && j < before[u]);
+            } else if (r.where == SPGEMM_IN_RANKED)
+                t.enter_ranked(j, before[u], at);
+            else if (inside)
+                t.enter(j);
+        }
     }
-    const bool unsorted = g::any(falls);
-    g::sync();
-    if (unsorted) sort_keys<WARPS>(t.keys, t.slots);
+    const bool unsorted = __any_sync(ALL, falls);
+    __syncwarp();
+    if (unsorted) sort_keys<1>(t.keys(), t.slots);
     return t;
 }
 
-/* ---- results of a window ---- */
-
-template <int WARPS, class A>
+/* Writes the sums; or adds them to what stands there, so that C's values are sums aside. */
+template <class A>
 static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
-                                                    const row_shape &r, const window &w,
-                                                    int64_t capacity)
+                                                    const row_shape &r, int64_t begin, bool again)
 {
-    typedef group<WARPS> g;
-    for (int64_t p = w.begin + g::thread(); p < w.end; p += g::THREADS) {
-        const int32_t j = __ldg(s.c.idx + p);
-        if (r.where == SPGEMM_IN_DENSE && w.width < r.cols && window_of(j, r, capacity) != w.at)
-            continue;
-        const int slot = uint32_t(j) < uint32_t(s.c.cols) ? t.find(j) : -1;
-        write(s.out, p, slot < 0 ? A(0) : t.total(slot));
+    const int entries = (int)r.entries;
+    for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
+        int32_t columns[WAITING];
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
+            const int at = first + u * WARP;
+            const bool asked = at < entries && r.where != SPGEMM_IN_RANKED;
+            columns[u] = asked ? __ldg(s.c.idx + begin + at) : -1;
+        }
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
+            const int at = first + u * WARP;
+            const int32_t j = columns[u];
+            if (at >= entries) break;
+            const int slot = r.where == SPGEMM_IN_RANKED        ? at
+                             : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j)
+                                                                : -1;
+            const A sum = slot < 0 ? A(0) : t.total(slot);
+            write(s.out, begin + at,
+                  again ? static_cast<const A *>(s.out.data)[begin + at] + sum : sum);
+        }
     }
-    g::sync();
+    __syncwarp();
 }
 
-/* A warp holds its entries of A in registers, a block in shared memory. */
-template <int WARPS, class A> struct numeric_head {
-    typedef chunk<WARPS, A> type;
-};
-template <class A> struct numeric_head<1, A> {
-    typedef struct {
-    } type;
-};
-
-template <int WARPS, class A>
-static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
-    numeric_rows(const numeric_args s, const row_work w, int k)
+template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
-    extern __shared__ __align__(16) char spgemm_shared[];
-    typedef typename numeric_head<WARPS, A>::type head;
-    const auto room = shared_room<WARPS, head>::of(spgemm_shared, w.bytes.of[k]);
-    const int stripes = k == LARGEST ? STRIPES : 1;
+    return int(sizeof(chunk<A>)) + WINDOW;
+}
+
+template <class A>
+static __global__ void __launch_bounds__(BLOCK, 4)
+    numeric_rows(const numeric_args s, const row_work w)
+{
+    const int own = threadIdx.x / WARP * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
-    for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
+    for_stripes(w, [&](int64_t i, int stripe, int stripes) {
         int64_t begin;
-        const row_shape r = shape_of<A>(s, i, w.bytes);
-        const int64_t capacity = capacity_of<A>(r, w.bytes.of[k]);
-        row_range(s.c, i, &begin);
-        window here = {-1, 0, 0, 0, 0};
-        while (next_window<WARPS>(s.c, r, begin, capacity, here.at, stripes, stripe,
-                                  &room.says->next, &here)) {
-            table<A> t = open_window<WARPS, A>(s.c, r, here, room.row);
-            const bool narrow = r.where == SPGEMM_IN_DENSE && !repeats && here.width < r.cols;
-            const column_span span = {(int32_t)here.low, narrow ? (int32_t)here.width : 0};
-            if constexpr (WARPS == 1)
-                add_by_warp(s, &t, i, repeats);
-            else
-                add_by_block<WARPS>(s, &t, room.head, span, i);
-            write_window<WARPS, A>(s, t, r, here, capacity);
+        const row_shape row = shape_of(s, i, &begin);
+        const int64_t each = window_entries<A>(row);
+        for (int64_t first = stripe * each; first < row.entries; first += stripes * each) {
+            const int64_t behind = first + each < row.entries ? first + each : row.entries;
+            row_shape r = row;
+            for (int64_t at = first; at < behind; at += r.entries) {
+                r.entries = behind - at;
+                for (;; r.entries = ceil_div(r.entries, 2)) {
+                    if (row.rises) narrow_to(s.c, begin + at, &r);
+                    if (choose_table<A>(s.where, &r) || r.entries == 1) break;
+                }
+                const bool some = r.rises && !repeats && r.entries < row.entries;
+                const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};
+                table<A> t = open_window<A>(s.c, r, begin + at, own + (int)sizeof(chunk<A>));
+                bool again = false;
+                add_products(s, &t, of_shared<chunk<A>>(own), span, i, [&]() {
+                    if (t.is_long) return put_aside<1>(t);
+                    write_window(s, t, r, begin + at, again);
+                    again = true;
+                    for (int slot = threadIdx.x % WARP; slot < t.slots; slot += WARP)
+                        t.sum(slot) = A(0);
+                    __syncwarp();
+                });
+                write_window(s, t, r, begin + at, again);
+            }
         }
     });
 }
 
 /* ---- the phase ---- */
 
-/* The largest class that a row can be in: that of a row with all entries of C, or of A. */
-template <class A> static int last_class(const numeric_args &s, const class_bytes &bytes)
-{
-    const row_shape all = {s.where, s.c.nnz, 0, s.b.cols, true, true};
-    const int64_t dense = bytes_of<A>(all, SPGEMM_IN_DENSE),
-                  hash = bytes_of<A>(all, SPGEMM_IN_HASH);
-    const int fits =
-        bytes.smallest(s.where == SPGEMM_AUTO ? smaller(dense, hash) : bytes_of<A>(all, s.where));
-    const int work = class_of_work(s.a.nnz);
-    return fits > work ? fits : work;
-}
-
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
-    launch_bins(exec, w, class_of_row<A>{s, w.bytes});
-    for_classes(last_class<A>(s, w.bytes), [&](int k, auto warps) {
-        enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, typename numeric_head<WARPS, A>::type>(
-            exec, numeric_rows<WARPS, A>, w, k, k == LARGEST ? STRIPES : 1, s);
-    });
+    const int bytes = BLOCK / WARP * warp_bytes<A>();
+    int blocks_each = 1;
+    cudaFuncSetAttribute(numeric_rows<A>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, numeric_rows<A>, BLOCK, bytes);
+    const unsigned blocks =
+        unsigned(blocks_each < 1 ? 1 : blocks_each) * (unsigned)fmm_cuda_processors(exec->index);
+    launch_bins(exec, w, class_of_row<A>{s});
+    numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }
 
 extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)

@@ -60,15 +60,10 @@ static __global__ void __launch_bounds__(THREADS, 5) small_rows(const numeric_ar
     for (; ready < entries; ready++) give(begin + ready, 0, A(0));
 }
 
-/* Whether values of type A stand in the order of entries. */
-template <class A> static bool is_plain(const edge_view &v)
-{
-    return v.data && !v.eid && v.row_stride == 1 && v.dtype == dtype_of<A>();
-}
-
 template <class A> static void launch(const fmm_exec *exec, const numeric_args &s, int32_t *idx)
 {
-    const bool plain = is_plain<A>(s.a_val) && is_plain<A>(s.b_val);
+    const edge_view &v = s.a_val;
+    const bool plain = s.plain && v.data && !v.eid && v.row_stride == 1 && v.dtype == dtype_of<A>();
     const auto kernel =
         !s.out.data ? small_rows<A, NO_VALUES, true>
         : plain     ? (idx ? small_rows<A, PLAIN_VALUES, true> : small_rows<A, PLAIN_VALUES, false>)

@@ -125,6 +125,13 @@ static __device__ __forceinline__ bool is_small(const csr_view &a, const csr_vie
            __ldg(schedule) == 1;
 }
 
+/* Whether the value of entry p is number p, of the type of sums. */
+static inline bool is_plain(const fmm_csr *m, const fmm_dense *val, fmm_dtype result)
+{
+    const fmm_dtype sums = result == FMM_F64 ? FMM_F64 : FMM_F32;
+    return !m->eid && val && val->data && val->dtype == sums && val->row_stride == 1;
+}
+
 static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
 {
     const fmm_spgemm *of = fmm_spgemm_of(call);
@@ -136,7 +143,9 @@ static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
                         of->schedule,
                         view_output(of->c, call->y),
                         where,
-                        of->masked};
+                        of->masked,
+                        is_plain(of->b, &of->b_val, call->y->dtype),
+                        is_plain(of->c, call->y, call->y->dtype)};
 }
 
 /* Computes the small rows of C, whose ptr is known: their values unless `out` has no data, and

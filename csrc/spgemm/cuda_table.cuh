@@ -5,6 +5,8 @@
  *              sums    [. s . s . . s .]
  *     SORTED   keys    [3 7 9 .]             one slot for each entry, found by bisection
  *              sums    [s s s .]
+ *     RANKED   words   [00010001 0:][00000010 2:]   a bit for each column from `low` on, and how
+ *              sums    [s s s]                      many entries stand before its word
  *
  * A table knows the row's columns before the first product comes, so that nothing is entered later.
  * Columns outside of it have no slot, and their products are left out: another window has them, or
@@ -23,6 +25,14 @@
 /* Rows of so few entries are sorted: bisection takes five steps and no table has to be emptied. */
 enum { TINY = 32 };
 
+/* A block's shared memory. Tables keep places in it, not pointers: so the compiler knows that it is
+ * shared memory, and a place takes half as many registers. */
+extern __shared__ __align__(16) char spgemm_shared[];
+template <class T> static __device__ __forceinline__ T *of_shared(int byte)
+{
+    return reinterpret_cast<T *>(spgemm_shared + byte);
+}
+
 /* One term, rounded once. */
 static __device__ __forceinline__ float multiply_add(float x, float y, float z)
 {
@@ -33,11 +43,16 @@ static __device__ __forceinline__ double multiply_add(double x, double y, double
     return __fma_rn(x, y, z);
 }
 
+static __host__ __device__ __forceinline__ bool is_keyed(spgemm_where where)
+{
+    return where == SPGEMM_IN_HASH || where == SPGEMM_IN_SORTED;
+}
+
 /* Bytes of a slot. */
 template <class A>
 static __host__ __device__ inline int slot_bytes(spgemm_where where, bool is_long, bool counted)
 {
-    const int sum = (int)sizeof(A), key = where == SPGEMM_IN_DENSE ? 0 : (int)sizeof(int32_t);
+    const int sum = (int)sizeof(A), key = is_keyed(where) ? (int)sizeof(int32_t) : 0;
     return sum + key + (is_long ? sum : 0) + (counted ? (int)sizeof(uint8_t) : 0);
 }
 
@@ -45,90 +60,118 @@ static __host__ __device__ inline int slot_bytes(spgemm_where where, bool is_lon
 struct row_shape {
     spgemm_where where;
     int64_t entries, low, cols;
-    bool is_long, counted;
+    bool is_long, counted, rises; /* whether C's columns rise */
 };
+
+/* WARP columns of a RANKED table. */
+struct __align__(8) rank_word { unsigned bits, before; };
+static __host__ __device__ __forceinline__ int64_t rank_bytes(int64_t cols)
+{
+    return ceil_div(cols, WARP) * (int64_t)sizeof(rank_word);
+}
 
 /* Slots that the whole row would take. */
 static __host__ __device__ __forceinline__ int64_t slots_of(const row_shape &r)
 {
-    return r.where == SPGEMM_IN_DENSE  ? r.cols
-           : r.where == SPGEMM_IN_HASH ? 2 * r.entries
-                                       : power_of_two(r.entries);
+    return r.where == SPGEMM_IN_DENSE    ? r.cols
+           : r.where == SPGEMM_IN_HASH   ? 2 * r.entries
+           : r.where == SPGEMM_IN_RANKED ? r.entries
+                                         : power_of_two(r.entries);
 }
 template <class A>
 static __host__ __device__ __forceinline__ int64_t bytes_of(row_shape r, spgemm_where where)
 {
     r.where = where;
-    return slots_of(r) * slot_bytes<A>(where, r.is_long, r.counted);
-}
-
-/* What auto does with a row: few entries are sorted. Others are dense or hashed. Within one window,
- * whichever takes less memory, so that more rows run at once. Of several windows, a dense one reads
- * its own columns of B alone and finds sums without a search, a hashed one reads all of B's rows:
- * hence FACTOR windows of the first for one of the second. */
-template <class A>
-static __device__ __forceinline__ spgemm_where choose_where(const row_shape &r,
-                                                            const class_bytes &bytes)
-{
-    enum { FACTOR = 4 };
-    const int64_t dense = bytes_of<A>(r, SPGEMM_IN_DENSE), hash = bytes_of<A>(r, SPGEMM_IN_HASH);
-    if (r.entries <= TINY && bytes_of<A>(r, SPGEMM_IN_SORTED) < dense) return SPGEMM_IN_SORTED;
-    const int64_t most = bytes.of[LARGEST];
-    const int64_t dense_windows = ceil_div(dense, most), hash_windows = ceil_div(hash, most);
-    if (dense_windows == 1 && hash_windows == 1)
-        return dense <= hash ? SPGEMM_IN_DENSE : SPGEMM_IN_HASH;
-    return hash_windows > 1 && dense_windows <= FACTOR * hash_windows ? SPGEMM_IN_DENSE
-                                                                      : SPGEMM_IN_HASH;
+    return slots_of(r) * slot_bytes<A>(where, r.is_long, r.counted) +
+           (where == SPGEMM_IN_RANKED ? rank_bytes(r.cols) : 0);
 }
 
 template <class A> struct table {
     spgemm_where where;
     bool is_long, counted;
     int slots;
-    int32_t low;   /* DENSE: the first column */
-    int32_t *keys; /* HASH, SORTED */
-    A *sums, *aside;
-    uint8_t *counts;
+    int32_t low, width;                                  /* DENSE, RANKED: the columns */
+    int sums_at, aside_at, keys_at, counts_at, words_at; /* in the block's shared memory */
 
-    /* Lays so many slots out in memory. */
-    __device__ __forceinline__ void lay_out(const row_shape &r, char *memory, int n)
+    __device__ __forceinline__ A &sum(int slot) const { return of_shared<A>(sums_at)[slot]; }
+    __device__ __forceinline__ A &aside(int slot) const { return of_shared<A>(aside_at)[slot]; }
+    __device__ __forceinline__ int32_t *keys(void) const { return of_shared<int32_t>(keys_at); }
+    __device__ __forceinline__ uint8_t &count(int slot) const
+    {
+        return of_shared<uint8_t>(counts_at)[slot];
+    }
+    __device__ __forceinline__ rank_word &word(int at) const
+    {
+        return of_shared<rank_word>(words_at)[at];
+    }
+
+    /* Lays so many slots out in shared memory, from a byte on. */
+    __device__ __forceinline__ void lay_out(const row_shape &r, int byte, int n)
     {
         where = r.where;
         is_long = r.is_long, counted = r.counted;
         slots = n;
-        sums = reinterpret_cast<A *>(memory);
-        aside = sums + n;
-        keys = reinterpret_cast<int32_t *>(aside + (is_long ? n : 0));
-        counts = reinterpret_cast<uint8_t *>(keys + (where == SPGEMM_IN_DENSE ? 0 : n));
+        low = (int32_t)r.low, width = (int32_t)r.cols;
+        const int size = n * (int)sizeof(A);
+        words_at = byte;
+        sums_at = byte + (where == SPGEMM_IN_RANKED ? (int)rank_bytes(width) : 0);
+        aside_at = sums_at + size;
+        keys_at = aside_at + (is_long ? size : 0);
+        counts_at = keys_at + (is_keyed(where) ? n * (int)sizeof(int32_t) : 0);
     }
 
-    /* The slot of column j, or -1. */
-    __device__ __forceinline__ int find(int32_t j) const
+    /* The slot of column j, or -1: one function for each kind, of which a caller that looks for
+     * many columns chooses first. */
+    __device__ __forceinline__ int find_dense(int32_t j) const
     {
-        if (where == SPGEMM_IN_DENSE) {
-            const unsigned at = unsigned(j) - unsigned(low);
-            return at < unsigned(slots) ? int(at) : -1;
-        }
+        const unsigned at = unsigned(j) - unsigned(low);
+        return at < unsigned(slots) ? int(at) : -1;
+    }
+    __device__ __forceinline__ int find_ranked(int32_t j) const
+    {
+        const unsigned at = unsigned(j) - unsigned(low), bit = 1u << at % WARP;
+        if (at >= unsigned(width)) return -1;
+        const rank_word has = word(at / WARP);
+        const unsigned slot = has.before + __popc(has.bits & (bit - 1));
+        return has.bits & bit && slot < unsigned(slots) ? int(slot) : -1;
+    }
+    __device__ __forceinline__ int find_key(int32_t j) const
+    {
         if (where == SPGEMM_IN_SORTED) {
             int at = 0;
             for (int left = slots; left > 1; left -= left / 2)
-                at += keys[at + left / 2 - 1] < j ? left / 2 : 0;
-            return keys[at] == j ? at : -1;
+                at += keys()[at + left / 2 - 1] < j ? left / 2 : 0;
+            return keys()[at] == j ? at : -1;
         }
+        if (uint32_t(j) >= uint32_t(NO_COLUMN)) return -1;
         for (int h = start(j);; h = next(h)) {
-            const int32_t found = keys[h];
+            const int32_t found = keys()[h];
             if (found == j) return h;
             if (found == NO_COLUMN) return -1;
         }
+    }
+    __device__ __forceinline__ int find(int32_t j) const
+    {
+        return where == SPGEMM_IN_DENSE    ? find_dense(j)
+               : where == SPGEMM_IN_RANKED ? find_ranked(j)
+                                           : find_key(j);
     }
 
     /* HASH: enters column j; returns whether it was there. At most half of the slots are taken. */
     __device__ __forceinline__ bool enter(int32_t j)
     {
         for (int h = start(j);; h = next(h)) {
-            const int32_t found = atomicCAS(keys + h, (int32_t)NO_COLUMN, j);
+            const int32_t found = atomicCAS(keys() + h, (int32_t)NO_COLUMN, j);
             if (found == j || found == NO_COLUMN) return found == j;
         }
+    }
+    /* RANKED: enters column j of entry number `at`, whose columns rise. */
+    __device__ __forceinline__ void enter_ranked(int32_t j, int32_t before, int at)
+    {
+        const unsigned place = unsigned(j) - unsigned(low), last = unsigned(before) - unsigned(low);
+        if (place >= unsigned(width)) return;
+        atomicOr(&word(place / WARP).bits, 1u << place % WARP);
+        if (!at || last / WARP != place / WARP) word(place / WARP).before = unsigned(at);
     }
     __device__ __forceinline__ int start(int32_t j) const
     {
@@ -139,17 +182,17 @@ template <class A> struct table {
     /* Adds one term. */
     __device__ __forceinline__ void add(int slot, A x, A y)
     {
-        A sum = multiply_add(x, y, sums[slot]);
+        A own = multiply_add(x, y, sum(slot));
         if (counted) {
-            const int terms = counts[slot] + 1;
-            if (terms == SPGEMM_TERMS) aside[slot] += sum, sum = A(0);
-            counts[slot] = uint8_t(terms == SPGEMM_TERMS ? 0 : terms);
+            const int terms = count(slot) + 1;
+            if (terms == SPGEMM_TERMS) aside(slot) += own, own = A(0);
+            count(slot) = uint8_t(terms == SPGEMM_TERMS ? 0 : terms);
         }
-        sums[slot] = sum;
+        sum(slot) = own;
     }
     __device__ __forceinline__ A total(int slot) const
     {
-        return is_long ? aside[slot] + sums[slot] : sums[slot];
+        return is_long ? aside(slot) + sum(slot) : sum(slot);
     }
 };
 
@@ -157,11 +200,14 @@ template <class A> struct table {
 template <int WARPS, class A> static __device__ __forceinline__ void empty_table(const table<A> &t)
 {
     for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
-        t.sums[h] = A(0);
-        if (t.is_long) t.aside[h] = A(0);
-        if (t.counted) t.counts[h] = 0;
-        if (t.where != SPGEMM_IN_DENSE) t.keys[h] = NO_COLUMN;
+        t.sum(h) = A(0);
+        if (t.is_long) t.aside(h) = A(0);
+        if (t.counted) t.count(h) = 0;
+        if (is_keyed(t.where)) t.keys()[h] = NO_COLUMN;
     }
+    const int words = t.where == SPGEMM_IN_RANKED ? (int)ceil_div(t.width, WARP) : 0;
+    for (int h = group<WARPS>::thread(); h < words; h += group<WARPS>::THREADS)
+        t.word(h) = rank_word{0, 0};
     group<WARPS>::sync();
 }
 
@@ -169,8 +215,8 @@ template <int WARPS, class A> static __device__ __forceinline__ void empty_table
 template <int WARPS, class A> static __device__ __forceinline__ void put_aside(const table<A> &t)
 {
     for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
-        t.aside[h] += t.sums[h];
-        t.sums[h] = A(0);
+        t.aside(h) += t.sum(h);
+        t.sum(h) = A(0);
     }
     group<WARPS>::sync();
 }

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.spgemm_oracle import random_csr
+from support.spgemm_oracle import products, random_csr
 
 import fusedmm
 from fusedmm import CSR
@@ -48,6 +48,26 @@ def test_long_rows_come_in_windows_on_cuda(cuda):
     for c in found:
         assert torch.equal(c.idx.cpu(), exact.idx) and torch.equal(c.val, found[0].val)
         torch.testing.assert_close(c.val.double().cpu(), exact.val, atol=1e-3, rtol=1e-3)
+
+
+def test_every_table_and_window_gives_the_same_bits(device):
+    """Rows of one window and of several, of long and short rows of b, of more terms than one sum takes."""
+    cols, long, short = 150_000, 300, 3000
+    row = torch.cat([torch.arange(long).repeat_interleave(400), long + torch.arange(short).repeat_interleave(10)])
+    key = (row * cols + torch.randint(cols, row.shape)).unique()
+    b = CSR.from_coo(key // cols, key % cols, torch.randn(key.numel()), shape=(long + short, cols))
+    parts = [torch.arange(long), torch.arange(60), torch.arange(long, long + short), torch.arange(long + short)]
+    parts += [torch.arange(long, long + 40), torch.arange(5), torch.arange(long - 40, long + 200)]
+    rows = torch.cat([torch.full_like(part, i) for i, part in enumerate(parts)])
+    a = CSR.from_coo(rows, torch.cat(parts), torch.randn(rows.numel()), shape=(len(parts), long + short))
+    exact = fusedmm.spgemm(a.to(dtype=torch.float64), b.to(dtype=torch.float64))
+    a, b = a.to(device), b.to(device)
+    # the CPU's reference adds in double
+    found = [c for name, c in products(a, b, device) if (device, name) != ("cpu", "reference")]
+    for c in found:
+        assert torch.equal(c.val, found[0].val)
+        assert torch.equal(c.idx.cpu(), exact.idx)
+        torch.testing.assert_close(c.val.double().cpu(), exact.val, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow

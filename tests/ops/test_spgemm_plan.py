@@ -47,6 +47,16 @@ def test_gradients_are_those_of_dense_products(device):
     torch.testing.assert_close(v.grad, y.grad)
 
 
+def test_gradients_of_the_longest_rows(device):
+    a, b = random_csr(2, 9500, 18000, device=device), random_csr(9500, 40, 20000, device=device)
+    u = values(a)
+    fusedmm.spgemm(a.with_values(u), b).val.sum().backward()
+    _, col, _ = a.coo()
+    from_row, _, val = b.coo()
+    sums = torch.zeros(9500, dtype=torch.float64, device=device).index_add_(0, from_row, val.double())
+    torch.testing.assert_close(u.grad.double(), sums[col], rtol=1e-5, atol=1e-4)
+
+
 def test_gradients_of_long_rows_and_16_bits(device):
     count = 3000
     hub = torch.arange(count, device=device)
