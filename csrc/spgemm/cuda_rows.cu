@@ -82,12 +82,12 @@ template <class A> static __device__ __forceinline__ int64_t window_entries(cons
     int64_t each = hashed;
     if (dense && r.cols * slot <= WINDOW) return r.entries;
     if (dense && r.rises) {
-        const int64_t apart = r.cols / r.entries;
-        const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : slot * apart;
-        const int64_t even = WINDOW * 3 / 4 / bytes;
+        const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
+        const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
+        const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
         if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
     }
-    return ceil_div(r.entries, ceil_div(r.entries, each));
+    return each < r.entries ? ceil_div(r.entries, ceil_div(r.entries, each)) : r.entries;
 }
 
 /* A row's class is how many stripes it has, a power of four: windows that are computed side by
@@ -130,7 +130,7 @@ static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
         else
             at = (at - stripes) * step, count = rows - at < step ? rows - at : step;
         for (const int64_t behind = at + count; at < behind; at++)
-            work(int64_t(*w.place(k, at / stripes_of(k))), int(at % stripes_of(k)), stripes_of(k));
+            work(int64_t(*w.place(k, at >> 2 * k)), int(at & (stripes_of(k) - 1)), stripes_of(k));
     }
 }
 
@@ -201,8 +201,11 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
                              : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j)
                                                                 : -1;
             const A sum = slot < 0 ? A(0) : t.total(slot);
-            write(s.out, begin + at,
-                  again ? static_cast<const A *>(s.out.data)[begin + at] + sum : sum);
+            A *const plain = static_cast<A *>(s.out.data) + begin + at;
+            if (s.plain_out)
+                *plain = again ? *plain + sum : sum;
+            else
+                write(s.out, begin + at, sum);
         }
     }
     __syncwarp();
