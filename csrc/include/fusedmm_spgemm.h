@@ -44,6 +44,9 @@ typedef struct fmm_spgemm_pattern {
     int32_t *(*columns)(void *owner, int64_t nnz);
     void *owner;
     const fmm_spgemm_values *with; /* or NULL: no values */
+    /* Memory for n numbers that a plan keeps for `products` of fmm_spgemm, called once at most; or
+     * NULL: nothing is kept. A NULL from it is an out-of-memory. On a CPU it is not called. */
+    int32_t *(*kept)(void *owner, int64_t n);
 } fmm_spgemm_pattern;
 
 /* Its workspace follows from the contents of a and b, so exec->allocate must be given. */
@@ -57,6 +60,8 @@ typedef struct fmm_spgemm {
     bool masked;             /* whether products may fall where c has no entry; else they may not */
     const int64_t *schedule; /* of a and b */
     const int32_t *colours;  /* [rows] of fmm_spgemm_colours, for kkmcr and kkmcw; else NULL */
+    const int32_t *products; /* [kept] of the symbolic phase of a, b and c, or NULL */
+    int64_t kept;            /* 1: all rows are small; more: a list of products (CUDA) */
     int workers;             /* set by fmm_spgemm: how many threads take part at most */
 } fmm_spgemm;
 

@@ -21,6 +21,8 @@ typedef enum spgemm_where {
 } spgemm_where;
 fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call, spgemm_where where);
 size_t fmm_spgemm_rows_workspace(const fmm_call *call);
+/* The values of those rows alone that are not small, within the device. */
+void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, void *workspace);
 
 fmm_status fmm_spgemm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 

@@ -6,10 +6,9 @@
  *
  *     lists           counts | tickets            per class
  *     order           class 0 --->      <--- class 1
- *                     class 2 --->      <--- class 3
- *                     small   --->                        12 bytes a row: all that a call takes
+ *                     class 2 --->      <--- class 3      8 bytes a row: all that a call takes
  *
- * Small rows are a class of their own, of which a warp takes four at once (cuda_small.cuh).
+ * Small rows are in no class: threads compute them one by one (cuda_small.cuh).
  *
  * A row that needs more than the largest class has is computed in windows: some of its columns at a
  * time, by one block after the other or by several side by side. So no row needs global memory,
@@ -24,12 +23,14 @@
 #include "../cuda/device.h"
 #include "cuda_group.cuh"
 
-enum { LARGEST = 3, SMALL, CLASSES, STRIPES = 8, MOST_ROWS_A_TICKET = 32 };
+enum { LARGEST = 3, CLASSES, STRIPES = 8, MOST_ROWS_A_TICKET = 32 };
 
 typedef unsigned long long counter; /* what atomicAdd takes */
 
 struct row_lists {
     counter counts[CLASSES], tickets[CLASSES];
+    /* What the look of the symbolic phase finds for the host, which reads all of this at once. */
+    counter products, entries, falls, hubs, copies;
 };
 
 /* Bytes of shared memory that the rows of each class have, by value to kernels. */
@@ -67,7 +68,7 @@ struct row_work {
 
 static inline size_t row_work_bytes(int64_t rows)
 {
-    return sizeof(row_lists) + 3 * (size_t)rows * sizeof(int32_t);
+    return sizeof(row_lists) + 2 * (size_t)rows * sizeof(int32_t);
 }
 
 /* ---- rows into classes ---- */
@@ -102,7 +103,7 @@ template <class ClassOf>
 static void launch_bins(const fmm_exec *exec, const row_work &w, const ClassOf &class_of)
 {
     const unsigned blocks = (unsigned)smaller(ceil_div(w.rows, BLOCK), 1 << 12);
-    cudaMemsetAsync(w.lists, 0, sizeof *w.lists, stream_of(exec));
+    cudaMemsetAsync(w.lists, 0, offsetof(row_lists, products), stream_of(exec));
     bin_rows<<<blocks, BLOCK, 0, stream_of(exec)>>>(w, class_of);
 }
 

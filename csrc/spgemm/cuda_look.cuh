@@ -1,48 +1,57 @@
 /* The look of the symbolic phase: what A's and B's rows say before anybody computes.
  *
  *     B      whether columns rise in every row      schedule[0]: 1, or 2 where some do not
- *     A      products of each row                   ptr[i + 1]
+ *     A      products of each row, and of all       ptr[i + 1]
  *
- *     rows   | i: 8 lanes | i + 1: 8 lanes | ...    a long row: all threads of its block, later
+ *     rows   | i: SHARE lanes | i + 1 | ...         a long row: all threads of its block, later
  *
- * Both are sums over the entries of rows, of integers, so their order does not matter. */
+ * Both are sums over the entries of rows, of integers, so their order does not matter. One launch
+ * looks at both. */
 #ifndef FMM_SPGEMM_CUDA_LOOK_CUH
 #define FMM_SPGEMM_CUDA_LOOK_CUH
 
-#include "cuda_classes.cuh"
+#include "cuda_small.cuh"
 
-enum { SHARE = 8, LONG_ROW = 512 }; /* lanes of a row; entries from which its block helps */
+enum { LONG_ROW = 64, HUB = 1024 }; /* entries of a lane until its block helps; of a hub */
 
-/* Calls put(i, sum of count(p, first entry of the row)) for every row i. A block takes BLOCK /
- * SHARE rows, SHARE lanes each, and then all of its threads take the rows that are long. */
-template <class Count, class Put>
-static __global__ void __launch_bounds__(BLOCK) sum_rows(const csr_view a, Count count, Put put)
+/* Calls put(i, sum of count(p, first entry of the row)) for every row i, and returns the sum of
+ * what a thread has put. A block takes BLOCK / SHARE rows, and then all of its threads take those
+ * that are long. */
+template <int SHARE, class Count, class Put>
+static __device__ __forceinline__ int64_t sum_rows(const csr_view &a, Count count, Put put)
 {
     enum { ROWS = BLOCK / SHARE };
     __shared__ counter sums[ROWS];
+    __shared__ int waiting[ROWS], wait;
     const int own = threadIdx.x / SHARE, lane = threadIdx.x % SHARE;
+    int64_t all = 0;
     for (int64_t base = int64_t(blockIdx.x) * ROWS; base < a.rows;
          base += int64_t(gridDim.x) * ROWS) {
         int64_t begin = 0, sum = 0;
         const int64_t i = base + own, length = i < a.rows ? row_range(a, i, &begin) : 0;
-        const bool is_long = length > LONG_ROW;
+        const bool is_long = length > LONG_ROW * SHARE;
         for (int64_t p = begin + lane; p < begin + length && !is_long; p += SHARE)
             sum += count(p, begin);
         for (int d = SHARE / 2; d; d /= 2) sum += __shfl_xor_sync(ALL, sum, d);
-        if (!lane) sums[own] = (counter)sum;
         if (__syncthreads_or(is_long)) {
-            for (int r = 0; r < ROWS && base + r < a.rows; r++) {
+            if (!threadIdx.x) wait = 0;
+            __syncthreads();
+            if (!lane) sums[own] = (counter)sum;
+            if (!lane && is_long) waiting[atomicAdd(&wait, 1)] = own;
+            __syncthreads();
+            for (int k = 0; k < wait; k++) {
+                const int r = waiting[k];
                 const int64_t end = row_range(a, base + r, &begin) + begin;
-                if (end - begin <= LONG_ROW) continue;
-                sum = 0;
-                for (int64_t p = begin + threadIdx.x; p < end; p += BLOCK) sum += count(p, begin);
-                if (sum) atomicAdd(sums + r, (counter)sum);
+                int64_t part = 0;
+                for (int64_t p = begin + threadIdx.x; p < end; p += BLOCK) part += count(p, begin);
+                if (part) atomicAdd(sums + r, (counter)part);
             }
             __syncthreads();
+            sum = (int64_t)sums[own];
         }
-        if (!lane && i < a.rows) put(i, (int64_t)sums[own]);
-        __syncthreads();
+        if (!lane && i < a.rows) put(i, sum, length), all += sum;
     }
+    return all;
 }
 
 /* Entries of B whose column is outside of it, or not above the one before. */
@@ -56,9 +65,12 @@ struct count_falls {
 };
 struct put_falls {
     int64_t *repeats;
-    __device__ void operator()(int64_t, int64_t falls) const
+    row_lists *found; /* or NULL */
+    __device__ void operator()(int64_t, int64_t falls, int64_t) const
     {
-        if (falls) *repeats = 2;
+        if (!falls) return;
+        *repeats = 2;
+        if (found) found->falls = 1;
     }
 };
 
@@ -73,20 +85,61 @@ struct count_products {
     }
 };
 struct put_products {
-    int64_t *ptr;
-    __device__ void operator()(int64_t i, int64_t products) const { ptr[i + 1] = products; }
+    int64_t *ptr, rows;
+    row_lists *found;
+    __device__ void operator()(int64_t i, int64_t products, int64_t entries) const
+    {
+        ptr[i + 1] = products;
+        if (entries > HUB) found->hubs = 1;
+        if (entries == 1 && products > small_limit(rows)) found->copies = 1;
+    }
 };
 
-static __global__ void start_schedule(int64_t *schedule)
+/* What is looked at: both matrices, or B alone where nothing is known of lists. */
+struct look_args {
+    csr_view a, b;
+    int64_t *ptr, *schedule;
+    row_lists *found;
+};
+template <int SHARE> static __global__ void __launch_bounds__(BLOCK) look(const look_args s)
 {
-    for (int k = threadIdx.x; k < FMM_SPGEMM_SCHEDULE; k += BLOCK) schedule[k] = k == 0;
+    if (!blockIdx.y) {
+        sum_rows<SHARE>(s.b, count_falls{s.b}, put_falls{s.schedule, s.found});
+        return;
+    }
+    __shared__ counter products;
+    if (!threadIdx.x) products = 0;
+    __syncthreads();
+    const int64_t all =
+        sum_rows<SHARE>(s.a, count_products{s.a, s.b}, put_products{s.ptr, s.a.rows, s.found});
+    if (all) atomicAdd(&products, (counter)all);
+    __syncthreads();
+    if (!threadIdx.x && products) atomicAdd(&s.found->products, products);
 }
 
-template <class Count, class Put>
-static void launch_sums(const fmm_exec *exec, const csr_view &a, Count count, Put put)
+/* Nothing is known yet. */
+static __global__ void start_look(const look_args s)
 {
-    const unsigned blocks = (unsigned)smaller(ceil_div(a.rows, BLOCK / SHARE), 1 << 16);
-    if (blocks) sum_rows<<<blocks, BLOCK, 0, stream_of(exec)>>>(a, count, put);
+    for (int k = threadIdx.x; k < FMM_SPGEMM_SCHEDULE; k += BLOCK) s.schedule[k] = k == 0;
+    if (threadIdx.x || !s.found) return;
+    *s.found = row_lists{};
+    s.ptr[0] = 0;
+}
+
+static void launch_look(const fmm_exec *exec, const look_args &s)
+{
+    const bool both = s.found;
+    const int64_t rows = both && s.a.rows > s.b.rows ? s.a.rows : s.b.rows;
+    const int64_t entries = both && s.a.rows > s.b.rows ? s.a.nnz : s.b.nnz;
+    const bool are_short = entries < 16 * rows;
+    const int64_t blocks = smaller(ceil_div(rows, are_short ? BLOCK : BLOCK / 8), 1 << 14);
+    start_look<<<1, BLOCK, 0, stream_of(exec)>>>(s);
+    if (!blocks) return;
+    const dim3 grid((unsigned)blocks, both ? 2 : 1);
+    if (are_short)
+        look<1><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    else
+        look<8><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
 #endif

@@ -5,14 +5,14 @@
  *     row i of A     its products are added to the table's sums (cuda_products.cuh)
  *     window         sums are rounded and written
  *
- *     small rows     several for each warp (cuda_small.cuh), whose sums are found by bisection
+ *     small rows     a thread each (cuda_small.cuh)
  *
  * Warps wait for no other warp. A long row has many windows, so that many warps share it, and each
  * finds its own columns in B's rows by bisection. Rows with the most windows come first.
  *
  * The order of products is that of A's entries, and in a row of B that of its entries. So every sum
  * has its terms in this one order, and its bits are the same for any table, window and run. */
-#include "cuda_products.cuh"
+#include "cuda_kept.cuh"
 #include "cuda_small.cuh"
 
 enum {
@@ -45,6 +45,12 @@ static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int6
     row_shape r = {s.where, entries, 0, s.c.cols, repeats || is_long, repeats, false};
     if (entries && !s.masked) narrow_to(s.c, *begin, &r);
     return r;
+}
+
+/* Small rows are merged, so that C has all columns and they rise, as a mask's need not. */
+static __host__ __device__ __forceinline__ bool has_small_rows(const numeric_args &s)
+{
+    return !s.masked && (s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED);
 }
 
 /* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
@@ -95,16 +101,10 @@ template <class A> struct class_of_row {
         int64_t begin;
         const row_shape r = shape_of(s, i, &begin);
         if (!r.entries) return -1;
-        if (row_range(s.a, i, &begin) <= SMALL_A && r.entries <= SMALL_C && is_small_call())
-            return SMALL;
+        const int64_t own = row_range(s.a, i, &begin);
+        if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, own, r.entries)) return -1;
         const int64_t windows = ceil_div(r.entries, window_entries<A>(r));
         return windows <= 1 ? 0 : windows <= stripes_of(1) ? 1 : windows <= stripes_of(2) ? 2 : 3;
-    }
-    /* Small rows are found by bisection, so C's columns have to rise, as a mask's need not. */
-    __device__ bool is_small_call(void) const
-    {
-        const bool sorted = s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED;
-        return sorted && !s.masked && __ldg(s.schedule) == 1;
     }
 };
 
@@ -253,42 +253,6 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     });
 }
 
-/* ---- small rows ---- */
-
-template <class A>
-static __global__ void __launch_bounds__(BLOCK)
-    numeric_small(const numeric_args s, const row_work w)
-{
-    enum { EACH = SMALL_C / LANES };
-    __shared__ int32_t columns[SMALL_ROWS][SMALL_C];
-    __shared__ A room[SMALL_ROWS][SMALL_C];
-    int32_t *const keys = columns[threadIdx.x / LANES];
-    A *const sums = room[threadIdx.x / LANES];
-    for_small_rows(w, [&](int64_t i) {
-        const small_row<A> row(s.a, s.b, &s.a_val, i);
-        int64_t begin = 0;
-        const int entries = i < 0 ? 0 : (int)clamp(row_range(s.c, i, &begin), 0, SMALL_C);
-#pragma unroll
-        for (int u = 0; u < EACH; u++) {
-            const int at = u * LANES + small_lane();
-            keys[at] = at < entries ? __ldg(s.c.idx + begin + at) : int32_t(NO_COLUMN);
-            sums[at] = A(0);
-        }
-        __syncwarp();
-        for_small(row, s.b, &s.b_val, [&](int32_t j, A x, A y) {
-            int at = 0;
-#pragma unroll
-            for (int step = SMALL_C / 2; step; step /= 2) at += keys[at + step - 1] < j ? step : 0;
-            if (keys[at] == j) sums[at] = multiply_add(x, y, sums[at]);
-        });
-#pragma unroll
-        for (int u = 0; u < EACH; u++) {
-            const int at = u * LANES + small_lane();
-            if (at < entries) write(s.out, begin + at, sums[at]);
-        }
-    });
-}
-
 /* ---- the phase ---- */
 
 template <class A>
@@ -301,7 +265,6 @@ static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_w
     const unsigned blocks =
         unsigned(blocks_each < 1 ? 1 : blocks_each) * (unsigned)fmm_cuda_processors(exec->index);
     launch_bins(exec, w, class_of_row<A>{s});
-    launch_small(exec, numeric_small<A>, w, s);
     numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }
 
@@ -310,11 +273,18 @@ extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
     return row_work_bytes(call->a->rows);
 }
 
-/* Whether the value of entry q is number q, of the type of sums. */
-static bool is_plain(const fmm_csr *m, const fmm_dense *val, fmm_dtype result)
+static void launch_others(const fmm_exec *exec, const numeric_args &s, void *workspace)
 {
-    const fmm_dtype sums = result == FMM_F64 ? FMM_F64 : FMM_F32;
-    return !m->eid && val->data && val->dtype == sums && val->row_stride == 1;
+    const row_work w = row_work_in(exec, workspace, s.a.rows);
+    if (s.out.dtype == FMM_F64)
+        launch_rows<double>(exec, s, w);
+    else
+        launch_rows<float>(exec, s, w);
+}
+
+extern "C" void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, void *workspace)
+{
+    launch_others(exec, numeric_of(call, SPGEMM_AUTO), workspace);
 }
 
 extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call,
@@ -322,22 +292,14 @@ extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call 
 {
     int before;
     const fmm_spgemm *of = fmm_spgemm_of(call);
-    const numeric_args s = {view_csr(call->a),
-                            view_csr(of->b),
-                            view_csr(of->c),
-                            view_edges(call->a, call->val),
-                            view_edges(of->b, &of->b_val),
-                            of->schedule,
-                            view_output(of->c, call->y),
-                            where,
-                            of->masked,
-                            is_plain(of->b, &of->b_val, call->y->dtype),
-                            is_plain(of->c, call->y, call->y->dtype)};
+    const numeric_args s = numeric_of(call, where);
     TRY(cuda_enter("spgemm", exec, &before));
-    const row_work w = row_work_in(exec, exec->workspace, call->a->rows);
-    if (call->y->dtype == FMM_F64)
-        launch_rows<double>(exec, s, w);
-    else
-        launch_rows<float>(exec, s, w);
+    const bool listed = where == SPGEMM_AUTO && !s.masked && of->products &&
+                        fmm_spgemm_add_listed(exec, s, of->products, of->kept);
+    if (!listed) {
+        if (has_small_rows(s)) fmm_spgemm_small(exec, s, NULL);
+        if (where != SPGEMM_AUTO || s.masked || of->kept != 1)
+            launch_others(exec, s, exec->workspace);
+    }
     return cuda_leave("spgemm", exec, before);
 }

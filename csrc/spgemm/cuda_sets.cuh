@@ -42,7 +42,7 @@ struct set_size {
     }
 };
 
-/* A row's class, by its products or its entries. */
+/* A row's class, by its products or its entries. A small row is counted here and now. */
 struct class_of_set {
     symbolic_args s;
     class_bytes bytes;
@@ -52,7 +52,14 @@ struct class_of_set {
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
         if (most <= 0 || (!s.idx && s.is_lone(i))) return -1;
         const int64_t entries = row_range(s.a, i, &begin);
-        if (entries <= SMALL_A && most <= (s.idx ? SMALL_C : SMALL_PRODUCTS)) return SMALL;
+        if (is_small(s.a, s.b, s.schedule, entries, most)) {
+            const edge_view none = {};
+            if (!s.idx)
+                s.ptr[i + 1] = merge_row<float, NO_VALUES>(
+                    __activemask(), s.a, s.b, none, none, begin, (int)entries,
+                    [](int, int32_t, float) {}, [](int) {});
+            return -1;
+        }
         if (s.is_lone(i)) return 0;
         const set_size size(bytes, most, s.b.cols, s.idx);
         const int fits = bytes.smallest(size.hashed ? size.hash : size.bits);

@@ -1,119 +1,155 @@
-/* Small rows: several rows of C for each warp, as meshes and road networks have them.
+/* Small rows: a thread for each row of C, as meshes and road networks have them.
  *
- *     lanes      0 .. 7          8 .. 15         16 .. 23        24 .. 31
- *     rows       i0              i1              i2              i3
- *     hold       16 entries of A, two a lane: where their rows of B lie
- *     step       8 or 16 columns of one row of B, of each of the four
+ *     row i of A        e0      e1     e2       SMALL_A entries at most
+ *     rows of B         3 7 9   4 7    2 3      their columns rise
+ *     heads             3       4      2        the least is the next column of C, here 2
+ *                       3       4      3        then 3: e0's product and e2's, in this order
  *
- * A warp's four rows go on together, as long as the longest of them, so that the lanes always meet
- * as one. Within a row one entry of A comes after the other, and no column stands twice in a row of
- * B, so sums have their terms in the order of A's entries, as everywhere. */
+ * So the thread merges the rows of B. Columns come out in order, and a sum is complete before the
+ * next one begins: there is no table, and nothing is searched or sorted. Of one column the products
+ * come in the order of A's entries, so that sums have the bits that they have everywhere.
+ *
+ * Rows of A up to 5, 7, 9 and SMALL_A entries have code of their own, whose heads stay in
+ * registers: a warp takes that of its longest row. */
 #ifndef FMM_SPGEMM_CUDA_SMALL_CUH
 #define FMM_SPGEMM_CUDA_SMALL_CUH
 
-#include "cuda_classes.cuh"
+#include "cuda_products.cuh"
 
-enum {
-    LANES = 8,
-    SMALL_A = 2 * LANES, /* entries of a row of A, at most */
-    SMALL_C = 32,        /* of a row of C */
-    SMALL_PRODUCTS = 96, /* of a row that is counted */
-    SMALL_SLOTS = 128,   /* of the set of its columns */
-    SMALL_FILLED = 64,   /* of a set of SMALL_C columns */
-    SMALL_ROWS = BLOCK / LANES
-};
+/* Entries of a row of A, at most. */
+enum { SMALL_A = 12 };
 
-static __device__ __forceinline__ int small_lane(void) { return threadIdx.x % LANES; }
-
-/* Entries of A's row i, LANES apart, and their values if wanted. */
-template <class A> struct small_row {
-    int64_t begin[2];
-    int length[2], held;
-    A factor[2];
-
-    __device__ __forceinline__ small_row(const csr_view &a, const csr_view &b, const edge_view *val,
-                                         int64_t i)
-        : held(0)
-    {
-        int64_t p = 0;
-        if (i >= 0) held = (int)clamp(row_range(a, i, &p), 0, SMALL_A);
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-            const int64_t own = p + u * LANES + small_lane();
-            const row_of_b row(a, b, own, p + held);
-            begin[u] = row.begin;
-            length[u] = (int)clamp(row.length, 0, INT32_MAX / 2);
-            if (val) factor[u] = own < p + held ? edge_value<A>(*val, edge_of(*val, own), 0) : A(0);
-        }
-    }
-};
-
-/* Calls visit(column, x, y) for the products of each of the warp's rows, x of A and y of B's values
- * if there are any. The warp meets after each entry of A. */
-template <class A, class Visit>
-static __device__ __forceinline__ void for_small(const small_row<A> &row, const csr_view &b,
-                                                 const edge_view *val, Visit visit)
+/* Entries of a row of C, or products, at most: as many steps has a merge. Where rows are so few
+ * that they do not fill the card, a long merge would be the last to end. */
+static __host__ __device__ __forceinline__ int small_limit(int64_t rows)
 {
-    enum { PAIR = 2 }; /* entries whose loads are under way together */
-    const int lane = small_lane(), base = threadIdx.x % WARP - lane;
-    const bool wide = __any_sync(ALL, row.length[0] > LANES || row.length[1] > LANES);
-    for (int e = 0; __any_sync(ALL, e < row.held); e += PAIR) {
-        int64_t q[PAIR];
-        int length[PAIR];
-        A x[PAIR], y[PAIR][2];
-        int32_t j[PAIR][2];
-#pragma unroll
-        for (int u = 0; u < PAIR; u++) {
-            const int from = base + (e + u) % LANES, of = e / LANES;
-            q[u] = __shfl_sync(ALL, of ? row.begin[1] : row.begin[0], from) + lane;
-            length[u] = __shfl_sync(ALL, of ? row.length[1] : row.length[0], from) - lane;
-            x[u] = val ? __shfl_sync(ALL, of ? row.factor[1] : row.factor[0], from) : A(0);
-#pragma unroll
-            for (int v = 0; v < 2; v++) {
-                const bool inside = (!v || wide) && v * LANES < length[u];
-                j[u][v] = inside ? __ldg(b.idx + q[u] + v * LANES) : -1;
-                y[u][v] =
-                    val && inside ? edge_value<A>(*val, edge_of(*val, q[u] + v * LANES), 0) : A(0);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < PAIR; u++) {
-#pragma unroll
-            for (int v = 0; v < 2; v++)
-                if (uint32_t(j[u][v]) < uint32_t(b.cols)) visit(j[u][v], x[u], y[u][v]);
-            for (int at = 2 * LANES; wide && __any_sync(ALL, at < length[u]); at += LANES) {
-                if (at >= length[u]) continue;
-                const int32_t further = __ldg(b.idx + q[u] + at);
-                if (uint32_t(further) < uint32_t(b.cols))
-                    visit(further, x[u],
-                          val ? edge_value<A>(*val, edge_of(*val, q[u] + at), 0) : A(0));
-            }
-            __syncwarp();
-        }
-    }
+    return rows < 8192 ? 32 : 96;
 }
 
-/* Calls work(row or -1) for the rows of class SMALL; all lanes of a warp come along. */
-template <class Work>
-static __device__ __forceinline__ void for_small_rows(const row_work &w, Work work)
+/* Which values a merge reads: none, of type A in the order of entries, or any. */
+enum small_values { NO_VALUES, PLAIN_VALUES, ANY_VALUES };
+
+/* A load without a branch, since loads behind branches wait for each other. */
+static __device__ __forceinline__ int32_t load_or(const int32_t *from, bool wanted, int32_t other)
 {
-    const int64_t rows = (int64_t)w.lists->counts[SMALL];
-    for (int64_t first = int64_t(blockIdx.x) * SMALL_ROWS; first < rows;
-         first += int64_t(gridDim.x) * SMALL_ROWS) {
-        const int64_t at = first + threadIdx.x / LANES;
-        work(at < rows ? int64_t(*w.place(SMALL, at)) : int64_t(-1));
-        __syncwarp();
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.s32 %0, [%1];}"
+        : "+r"(other)
+        : "l"(from), "r"(int(wanted)));
+    return other;
+}
+static __device__ __forceinline__ float load_or(const float *from, bool wanted, float other)
+{
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.f32 %0, [%1];}"
+        : "+f"(other)
+        : "l"(from), "r"(int(wanted)));
+    return other;
+}
+static __device__ __forceinline__ double load_or(const double *from, bool wanted, double other)
+{
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.f64 %0, [%1];}"
+        : "+d"(other)
+        : "l"(from), "r"(int(wanted)));
+    return other;
+}
+template <class A, small_values VALUES>
+static __device__ __forceinline__ A small_value(const edge_view &v, int64_t p, bool wanted)
+{
+    if (VALUES == PLAIN_VALUES) return load_or(static_cast<const A *>(v.data) + p, wanted, A(0));
+    return wanted && VALUES == ANY_VALUES ? edge_value<A>(v, edge_of(v, p), 0) : A(0);
+}
+
+/* The row of A: `own` entries from p on, K at most, by the lanes of a mask together. */
+template <int K, class A, small_values VALUES, class Put, class Step>
+static __device__ __forceinline__ int
+merge_heads(unsigned lanes, const csr_view &a, const csr_view &b, const edge_view &a_val,
+            const edge_view &b_val, int64_t p, int own, Put put, Step step)
+{
+    int32_t heads[K], k[K];
+    unsigned at[K], end[K]; /* B has less than 2^32 entries: is_small says so */
+    A x[K];
+    UNROLLED(e, K) {
+        k[e] = load_or(a.idx + p + e, e < own, -1);
+        x[e] = small_value<A, VALUES>(a_val, p + e, e < own);
+    }
+    UNROLLED(e, K) {
+        int64_t begin = 0, length = 0;
+        if (uint64_t(int64_t(k[e])) < uint64_t(b.rows)) length = row_range(b, k[e], &begin);
+        at[e] = unsigned(begin), end[e] = unsigned(begin + length);
+    }
+    UNROLLED(e, K) heads[e] = load_or(b.idx + at[e], at[e] < end[e], NO_COLUMN);
+    for (int n = 0, steps = 0;;) {
+        int32_t column = NO_COLUMN;
+        UNROLLED(e, K) column = heads[e] < column ? heads[e] : column;
+        const bool more = column != NO_COLUMN;
+        if (!__any_sync(lanes, more)) return n;
+        A y[K], sum = A(0);
+        bool takes[K];
+        UNROLLED(e, K) {
+            takes[e] = heads[e] == column && more;
+            y[e] = small_value<A, VALUES>(b_val, at[e], takes[e]);
+        }
+        UNROLLED(e, K) {
+            at[e] += takes[e];
+            const int32_t next = load_or(b.idx + at[e], takes[e] && at[e] < end[e], NO_COLUMN);
+            heads[e] = takes[e] ? next : heads[e];
+        }
+        UNROLLED(e, K) sum = takes[e] ? multiply_add(x[e], y[e], sum) : sum;
+        if (more) put(n++, column, sum);
+        step(++steps);
     }
 }
 
-/* Launches a kernel on them. */
-template <class Kernel, class Args>
-static void launch_small(const fmm_exec *exec, Kernel kernel, const row_work &w, const Args &args)
+/* Calls put(n, column, sum) for entry n of the row of C, n = 0, 1, ..., and returns how many there
+ * are; lanes call step(n) together after each. Where columns of B fall, because B has changed,
+ * columns of C repeat; still every step takes a product at least. */
+template <class A, small_values VALUES, class Put, class Step>
+static __device__ __forceinline__ int
+merge_row(unsigned lanes, const csr_view &a, const csr_view &b, const edge_view &a_val,
+          const edge_view &b_val, int64_t p, int own, Put put, Step step)
 {
-    enum { EACH = 32 }; /* blocks for each multiprocessor, at most: more than run at once */
-    const int64_t most = int64_t(EACH) * fmm_cuda_processors(exec->index);
-    const unsigned blocks = (unsigned)smaller(most, ceil_div(w.rows, SMALL_ROWS));
-    kernel<<<blocks, BLOCK, 0, stream_of(exec)>>>(args, w);
+    const auto all_up_to = [&](int most) { return __all_sync(lanes, own <= most); };
+    if (all_up_to(5))
+        return merge_heads<5, A, VALUES>(lanes, a, b, a_val, b_val, p, own, put, step);
+    if (all_up_to(7))
+        return merge_heads<7, A, VALUES>(lanes, a, b, a_val, b_val, p, own, put, step);
+    if (all_up_to(9))
+        return merge_heads<9, A, VALUES>(lanes, a, b, a_val, b_val, p, own, put, step);
+    return merge_heads<SMALL_A, A, VALUES>(lanes, a, b, a_val, b_val, p, own, put, step);
 }
+
+/* Whether a row of A with `own` entries and `most` of C, or products, is small. */
+static __device__ __forceinline__ bool is_small(const csr_view &a, const csr_view &b,
+                                                const int64_t *schedule, int64_t own, int64_t most)
+{
+    return own <= SMALL_A && most <= small_limit(a.rows) && b.nnz <= UINT32_MAX &&
+           __ldg(schedule) == 1;
+}
+
+/* Whether the value of entry p is number p, of the type of sums. */
+static inline bool is_plain(const fmm_csr *m, const fmm_dense *val, fmm_dtype result)
+{
+    const fmm_dtype sums = result == FMM_F64 ? FMM_F64 : FMM_F32;
+    return !m->eid && val && val->data && val->dtype == sums && val->row_stride == 1;
+}
+
+static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
+{
+    const fmm_spgemm *of = fmm_spgemm_of(call);
+    return numeric_args{view_csr(call->a),
+                        view_csr(of->b),
+                        view_csr(of->c),
+                        view_edges(call->a, call->val),
+                        view_edges(of->b, &of->b_val),
+                        of->schedule,
+                        view_output(of->c, call->y),
+                        where,
+                        of->masked,
+                        is_plain(of->b, &of->b_val, call->y->dtype),
+                        is_plain(of->c, call->y, call->y->dtype)};
+}
+
+/* Computes the small rows of C, whose ptr is known: their values unless `out` has no data, and
+ * their columns where idx is given. */
+void fmm_spgemm_small(const fmm_exec *exec, const numeric_args &s, int32_t *idx);
 
 #endif

@@ -1,16 +1,20 @@
 /* The symbolic phase on CUDA: where C has entries.
  *
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
- *     bin       rows into classes, by their products (cuda_classes.cuh)
- *     count     each row's columns, as a set (cuda_sets.cuh); a launch for each class
+ *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
+ *     count     each other row's columns, as a set (cuda_sets.cuh); a launch for each class
  *     scan      ptr
- *     the host  waits for one number, C's entries, and takes memory for its columns
- *     bin       rows into classes, by their entries
+ *     the host  waits once for C's entries and what else was counted, and takes memory
+ *     small     columns of small rows, and their values where they are known: one pass for both
+ *     bin       other rows into classes, by their entries; nothing follows where there are none
  *     fill      each row's columns once more, read out in order; a launch for each class
+ *     values    of other rows, by the numeric phase, where values are known
+ *     list      what a plan keeps (cuda_kept.cu)
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
+#include "cuda_kept.cuh"
 #include "cuda_look.cuh"
 #include "cuda_sets.cuh"
 
@@ -64,52 +68,12 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     });
 }
 
-/* Small rows: sets of so many slots, and of C's columns where they are wanted. */
-template <int SLOTS>
-static __global__ void __launch_bounds__(BLOCK)
-    symbolic_small(const symbolic_args s, const row_work w)
-{
-    __shared__ int32_t sets[SMALL_ROWS][SLOTS];
-    int32_t *const keys = sets[threadIdx.x / LANES];
-    for_small_rows(w, [&](int64_t i) {
-        const small_row<float> row(s.a, s.b, NULL, i);
-#pragma unroll
-        for (int h = 0; h < SLOTS; h += LANES) keys[h + small_lane()] = NO_COLUMN;
-        __syncwarp();
-        int fresh = 0;
-        for_small(row, s.b, NULL, [&](int32_t j, float, float) { fresh += enter(keys, SLOTS, j); });
-        if (!s.idx) {
-            for (int d = LANES / 2; d; d /= 2) fresh += __shfl_xor_sync(ALL, fresh, d);
-            if (i >= 0 && !small_lane()) s.ptr[i + 1] = fresh;
-            return;
-        }
-        const int64_t begin = i < 0 ? 0 : s.ptr[i];
-        const int places = i < 0 ? 0 : (int)clamp(s.ptr[i + 1] - begin, 0, SMALL_C);
-        const unsigned own = ((1u << LANES) - 1) << threadIdx.x % WARP / LANES * LANES;
-        int all = 0;
-        for (int h = 0; h < SLOTS; h += LANES) { /* the keys to the front, as `packed` does */
-            const int32_t key = keys[h + small_lane()];
-            const unsigned kept = __ballot_sync(ALL, key != NO_COLUMN) & own;
-            if (key != NO_COLUMN) keys[all + __popc(kept & lanes_below())] = key;
-            all += __popc(kept);
-            __syncwarp();
-        }
-        const int here = all < places ? all : places;
-        for (int at = small_lane(); at < places; at += LANES) {
-            int below = 0;
-            for (int other = 0; other < here; other++) below += keys[other] < keys[at];
-            s.idx[begin + (at < here ? below : at)] = at < here ? keys[at] : 0;
-        }
-    });
-}
-
 /* No row needs a larger class than all columns, or the longest row that there can be, would. */
 static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
 {
     const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
     const int work = class_of_work(s.a.nnz);
     launch_bins(exec, w, class_of_set{s, w.bytes});
-    launch_small(exec, s.idx ? symbolic_small<SMALL_FILLED> : symbolic_small<SMALL_SLOTS>, w, s);
     for_classes(fits > work ? fits : work, [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
         launch_class<WARPS, no_head>(exec, symbolic_rows<WARPS>, w, k, 1, s);
@@ -137,19 +101,69 @@ static fmm_status may_wait(const fmm_exec *exec)
     return FMM_OK;
 }
 
-/* Counts the rows' entries into ptr; says how many there are in all. */
+/* Counts the rows' entries into ptr; tells the host what was found. */
 static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
-                                void *scratch, size_t scratch_bytes, int64_t *nnz)
+                                void *scratch, size_t scratch_bytes, row_lists *found)
 {
     const cudaStream_t stream = stream_of(exec);
-    launch_sums(exec, s.a, count_products{s.a, s.b}, put_products{s.ptr});
     launch_sets(exec, s, w);
     cudaError_t said =
         cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows, stream);
-    cudaMemcpyAsync(nnz, s.ptr + w.rows, sizeof *nnz, cudaMemcpyDeviceToHost, stream);
+    cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
+                    stream);
+    cudaMemcpyAsync(found, w.lists, sizeof *found, cudaMemcpyDeviceToHost, stream);
     if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
     REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
             cudaGetErrorString(said));
+    return FMM_OK;
+}
+
+/* Whether no row was in a class when rows were counted, and none will be. */
+static bool all_small(const row_lists &found)
+{
+    counter others = found.copies;
+    for (int k = 0; k < CLASSES; k++) others += found.counts[k];
+    return !others;
+}
+
+/* C's columns, and its values where those of A and B are known. */
+static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
+                               symbolic_args s, const row_work &w, const row_lists &found)
+{
+    const fmm_spgemm_pattern *out = call->out;
+    const int64_t nnz = (int64_t)found.entries;
+    const fmm_csr c = {w.rows, call->b->cols, nnz, s.ptr, s.idx};
+    const fmm_spgemm_values *with = out->with;
+    fmm_dense values = {.rows = nnz, .heads = 1, .feat = 1, .row_stride = 1, .head_stride = 1};
+    fmm_spgemm of = {.b = call->b, .c = &c, .schedule = out->schedule};
+    if (with) {
+        values.dtype = with->dtype;
+        values.data = with->values(out->owner, nnz);
+        REQUIRE(values.data, FMM_OUT_OF_MEMORY,
+                "spgemm: no memory for the %" PRId64 " values of the product", nnz);
+        of.b_val = with->b_val;
+    }
+    const fmm_call numeric = {
+        .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
+    fmm_spgemm_small(exec, numeric_of(&numeric, SPGEMM_AUTO), s.idx);
+    if (all_small(found)) return FMM_OK;
+    launch_sets(exec, s, w);
+    if (with) fmm_spgemm_others_cuda(exec, &numeric, w.lists);
+    return FMM_OK;
+}
+
+/* What a plan keeps: a list of products where columns of B rise and no row of A is a hub, whose
+ * entries of C would have long lists; else a number where all rows are small. */
+static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
+                                const symbolic_args &s, const row_lists &found)
+{
+    const fmm_spgemm_pattern *out = call->out;
+    const csr_view c = {s.ptr, s.idx, s.a.rows, (int64_t)found.entries, s.b.cols};
+    bool made = false;
+    if (!found.falls && !found.hubs)
+        TRY(fmm_spgemm_keep(exec, out, s.a, s.b, c, (int64_t)found.products, &made));
+    if (made || !all_small(found)) return FMM_OK;
+    REQUIRE(out->kept(out->owner, 1), FMM_OUT_OF_MEMORY, "spgemm: no memory for a number");
     return FMM_OK;
 }
 
@@ -158,16 +172,15 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
 {
     const fmm_csr *a = call->a;
     const fmm_spgemm_pattern *out = call->out;
-    const cudaStream_t stream = stream_of(exec);
     symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule};
-    if (out->want > FMM_SPGEMM_CHUNKS) TRY(may_wait(exec));
-    start_schedule<<<1, BLOCK, 0, stream>>>(out->schedule);
-    launch_sums(exec, s.b, count_falls{s.b}, put_falls{out->schedule});
-    if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
-    cudaMemsetAsync(out->ptr, 0, sizeof *out->ptr, stream);
-    int64_t nnz = 0;
+    const bool counts = out->want > FMM_SPGEMM_CHUNKS;
     row_work w = {};
-    if (a->rows) {
+    row_lists found = {};
+    if (counts) TRY(may_wait(exec));
+    if (counts && !a->rows) cudaMemsetAsync(out->ptr, 0, sizeof *out->ptr, stream_of(exec));
+    if (!counts || !a->rows)
+        launch_look(exec, look_args{s.a, s.b, NULL, out->schedule, NULL});
+    else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
         const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
         void *base = NULL;
@@ -175,14 +188,17 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes",
                 lists + scratch_bytes);
         w = row_work_in(exec, base, a->rows);
-        TRY(count_entries(exec, s, w, static_cast<char *>(base) + lists, scratch_bytes, &nnz));
+        launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
+        TRY(count_entries(exec, s, w, static_cast<char *>(base) + lists, scratch_bytes, &found));
     }
-    if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
+    if (out->want <= FMM_SPGEMM_COUNTS) return FMM_OK;
+    const int64_t nnz = (int64_t)found.entries;
     s.idx = out->columns(out->owner, nnz);
     REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    if (nnz) launch_sets(exec, s, w);
-    return FMM_OK;
+    if (!nnz) return FMM_OK;
+    TRY(fill_entries(exec, call, s, w, found));
+    return out->kept ? keep_products(exec, call, s, found) : FMM_OK;
 }
 
 extern "C" fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec,

@@ -36,10 +36,11 @@ static bool take_values(frame *f, int k, const char *const names[2], fmm_dense *
 
 static const char *const of_factors[] = {"val", "val_b"};
 
-/* What gives the symbolic phase its columns and values: tensors, once their number is known. */
+/* What gives the symbolic phase its columns, values and what a plan keeps: tensors, once their
+ * number is known. */
 typedef struct columns_of {
     frame *f;
-    tensor *made, *val;
+    tensor *made, *val, *kept;
     fmm_dtype dtype;
 } columns_of;
 
@@ -48,6 +49,13 @@ static int32_t *columns(void *owner, int64_t nnz)
     const columns_of *c = owner;
     return frame_vector(c->f, nnz, fmm_torch.aoti_torch_dtype_int32(), c->made) ? c->made->data
                                                                                 : NULL;
+}
+
+static int32_t *kept(void *owner, int64_t n)
+{
+    const columns_of *c = owner;
+    return frame_vector(c->f, n, fmm_torch.aoti_torch_dtype_int32(), c->kept) ? c->kept->data
+                                                                              : NULL;
 }
 
 static void *values(void *owner, int64_t nnz)
@@ -77,16 +85,21 @@ static bool find(frame *f, int64_t cols, fmm_spgemm_want want, const fmm_spgemm_
                                         .schedule = out[SCHEDULE].data,
                                         .columns = columns,
                                         .owner = owner,
-                                        .with = with};
+                                        .with = with,
+                                        .kept = owner->kept ? kept : NULL};
     if (!frame_try(f, fmm_spgemm_symbolic(&f->exec, &a, &b, &pattern))) return false;
     return out[IDX].handle || frame_vector(f, 0, fmm_torch.aoti_torch_dtype_int32(), &out[IDX]);
 }
 
-/* (ptr, idx, eid, plan, the same of b, int cols, int want) -> ptr, idx, schedule */
-FMM_KERNEL(spgemm_symbolic, 8, 3)
+/* (ptr, idx, eid, plan, the same of b, int cols, int want, bool keep) -> ptr, idx, schedule, and
+ * what a plan keeps of the products, if it should and pays; else no elements */
+FMM_KERNEL(spgemm_symbolic, 8, 4)
 {
-    columns_of owner = {.f = f};
-    return find(f, (int64_t)number[0], (fmm_spgemm_want)frame_int(number[1]), NULL, &owner, out);
+    enum { KEPT = 3 };
+    columns_of owner = {.f = f, .kept = number[2] ? &out[KEPT] : NULL};
+    out[KEPT] = (tensor){0};
+    return find(f, (int64_t)number[0], (fmm_spgemm_want)frame_int(number[1]), NULL, &owner, out) &&
+           (out[KEPT].handle || frame_vector(f, 0, fmm_torch.aoti_torch_dtype_int32(), &out[KEPT]));
 }
 
 /* (ptr, idx, eid, plan, the same of b, val, val_b, int cols, int want) -> ptr, idx, schedule, and
@@ -114,24 +127,30 @@ static bool take_list(frame *f, int k, const char *name, bool wide, int64_t leng
                       t.numel, length);
 }
 
-/* (ptr, idx, eid, plan, the same of b, the same of c, schedule, colours, val, val_b, int cols, bool
- * masked, int algorithm) -> values of c; colours may be absent */
-FMM_KERNEL(spgemm, 16, 1)
+/* (ptr, idx, eid, plan, the same of b, the same of c, schedule, colours, products, val, val_b, int
+ * cols, bool masked, int algorithm) -> values of c; colours and products may be absent */
+FMM_KERNEL(spgemm, 17, 1)
 {
-    enum { B = 4, C = 8, SCHEDULE = 12, COLOURS, VAL };
+    enum { B = 4, C = 8, SCHEDULE = 12, COLOURS, PRODUCTS, VAL };
     fmm_csr a, b, c;
     fmm_dense val, c_val;
-    tensor colours;
+    tensor colours, products;
     const int64_t cols = (int64_t)number[0];
     const void *schedule, *colours_at = NULL;
     if (!frame_named(f, B, of_b, cols, &b) || !frame_named(f, C, of_c, cols, &c) ||
         !frame_matrix(f, b.rows, &a) ||
         !take_list(f, SCHEDULE, "schedule", true, FMM_SPGEMM_SCHEDULE, &schedule) ||
         !frame_describe(f, COLOURS, &colours) ||
-        (colours.numel && !take_list(f, COLOURS, "colours", false, a.rows, &colours_at)))
+        (colours.numel && !take_list(f, COLOURS, "colours", false, a.rows, &colours_at)) ||
+        !frame_take_list(f, PRODUCTS, "products", false, &products))
         return false;
-    fmm_spgemm of = {
-        .b = &b, .c = &c, .masked = number[1] != 0, .schedule = schedule, .colours = colours_at};
+    fmm_spgemm of = {.b = &b,
+                     .c = &c,
+                     .masked = number[1] != 0,
+                     .schedule = schedule,
+                     .colours = colours_at,
+                     .products = products.data,
+                     .kept = products.numel};
     return take_values(f, VAL, of_factors, &val, &of.b_val, c.nnz, &c_val, out) &&
            frame_try(f, fmm_spgemm_numeric(&f->exec, &a, &val, &of, &c_val, frame_int(number[2])));
 }
@@ -164,7 +183,7 @@ FMM_KERNEL(spgemm_colours, 4, 1)
 const fmm_torch_operator fmm_torch_spgemm[] = {
     {"_spgemm",
      "_spgemm(" FMM_HALF OTHER("b")
-         OTHER("c") "Tensor schedule, Tensor colours, Tensor val, "
+         OTHER("c") "Tensor schedule, Tensor colours, Tensor products, Tensor val, "
                     "Tensor val_b, int cols, bool masked, int algorithm) -> Tensor",
      .kernel = spgemm},
     {"_spgemm_colours", "_spgemm_colours(" FMM_HALF "int cols) -> Tensor",
@@ -174,7 +193,8 @@ const fmm_torch_operator fmm_torch_spgemm[] = {
 
 const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
     {"_spgemm_symbolic",
-     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want) -> (Tensor, Tensor, Tensor)",
+     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want, bool keep) -> "
+                                             "(Tensor, Tensor, Tensor, Tensor)",
      .kernel = spgemm_symbolic},
     {"_spgemm_whole",
      "_spgemm_whole(" FMM_HALF OTHER("b") "Tensor val, Tensor val_b, int cols, int want) -> "

@@ -40,7 +40,7 @@ _colours: Any = ops._spgemm_colours.default
 
 @fake("_spgemm")
 def _(*args):  # type: ignore[no-untyped-def]
-    idx_c, val, val_b = args[9], *args[14:16]
+    idx_c, val, val_b = args[9], *args[15:17]
     return _values_like(idx_c, val, val_b)
 
 
@@ -77,6 +77,7 @@ class SpGEMMPlan(Generic[M]):
         c: the pattern of the product, or of its mask.
         schedule: int64, opaque: how the rows are shared out.
         colours: int32 [rows], of rows that share no column; empty but for "kkmcr" and "kkmcw".
+        products: int32, opaque: which products each entry of c adds, where they are few; on CUDA, for "auto".
         masked: whether c is a mask.
         algorithm: the name that it was made with.
 
@@ -91,6 +92,7 @@ class SpGEMMPlan(Generic[M]):
     c: M
     schedule: Tensor
     colours: Tensor
+    products: Tensor
     masked: bool
     algorithm: str
     _writes: ClassVar[tuple[int, ...]] = ()  # ``_written`` when the plan was made
@@ -154,7 +156,7 @@ class SpGEMMPlan(Generic[M]):
         return f"SpGEMMPlan([{rows}, {inner}] @ [{inner}, {cols}], nnz={self.c.nnz}, {self.algorithm}{mask})"
 
 
-PARTS = ("a", "b", "c", "schedule", "colours")  # what torch.export sees of a plan as an argument
+PARTS = ("a", "b", "c", "schedule", "colours", "products")  # what torch.export sees of a plan as an argument
 
 
 def _parts(plan: SpGEMMPlan[Any]) -> tuple[list[Any], tuple[bool, str]]:
@@ -222,7 +224,8 @@ class Whole(Generic[M]):
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
         ptr, idx, schedule, val = _called(a, _whole, *_half(a), *_half(b), *given, b.shape[1], want)
-        self.plan = plan = SpGEMMPlan(a, b, _structure(a, ptr, idx, b), schedule, idx.new_empty(0), False, "auto")
+        none = idx.new_empty(0)
+        self.plan = plan = SpGEMMPlan(a, b, _structure(a, ptr, idx, b), schedule, none, none, False, "auto")
         return val if val.shape[0] == idx.shape[0] else _Product.run((plan, BY_C), first, second)
 
 
@@ -246,7 +249,7 @@ class _Product(Formula):
             if by == BY_C:
                 number = algorithm_number("spgemm", a.device.type, plan.algorithm)
                 halves = [*_half(a), *_half(b), *_half(c)]
-                how = plan.schedule, plan.colours, *given, b.shape[1], plan.masked, number
+                how = plan.schedule, plan.colours, plan.products, *given, b.shape[1], plan.masked, number
                 result: Tensor = _numeric(*halves, *how)
             elif by == BY_A:  # the operands are b and c
                 result = _dots(*_half(a), *_half(c), *_half(b), given[1], given[0], b.shape[1])
@@ -312,12 +315,13 @@ def make_plan(a: M, b: M, algorithm: str, sorted: bool, mask: M | None) -> SpGEM
     if algorithm in COLOURED and mask is not None:
         raise ValueError(f"spgemm: {algorithm} colours the rows of the whole product and takes no mask")
     want = WANT["chunks"] if mask is not None else WANT["sorted"] if sorted else WANT["unsorted"]
-    ptr, idx, schedule = pattern_of(a, b, want)
+    keep = algorithm == "auto" and mask is None
+    ptr, idx, schedule, products = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want, keep)
     c = mask if mask is not None else _structure(a, ptr, idx, b)
     colours = idx.new_empty(0)
     if algorithm in COLOURED:
         colours = _called(c, _colours, *_half(c), b.shape[1])
-    return SpGEMMPlan(a, b, c, schedule, colours, mask is not None, algorithm)
+    return SpGEMMPlan(a, b, c, schedule, colours, products, mask is not None, algorithm)
 
 
 def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M | None = None) -> M:
@@ -355,7 +359,7 @@ def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
 
 
 def pattern_of(a: Matrix, b: Matrix, want: int) -> tuple[Tensor, Tensor, Tensor]:
-    ptr, idx, schedule = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want)
+    ptr, idx, schedule, _ = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want, False)
     return ptr, idx, schedule
 
 

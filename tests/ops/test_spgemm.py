@@ -211,8 +211,18 @@ def distinct(rows, cols, nnz):
     return CSR.from_coo(key // cols, key % cols, torch.randn(nnz), shape=(rows, cols))
 
 
+def of_lengths(lengths, cols):
+    """A row of each length, its columns apart from each other and in order."""
+    idx = torch.cat([torch.randperm(cols)[:n].sort().values for n in lengths])
+    ptr = torch.tensor([0, *lengths]).cumsum(0)
+    return CSR.from_csr(ptr, idx, torch.randn(len(idx)), shape=(len(lengths), cols))
+
+
 WALKS = {  # how rows of b are walked along on CUDA
-    "small rows, four for each warp": lambda: (stencil(8, 8, points=9),) * 2,
+    "small rows, merged": lambda: (stencil(8, 8, points=9),) * 2,
+    "as many heads as a merge has": lambda: (of_lengths([n % 14 for n in range(300)], 40), distinct(40, 90, 90)),
+    "longer merges, of more rows": lambda: (distinct(9000, 50, 30_000), of_lengths([3, 24, 1, 0, 25] * 10, 200)),
+    "copied rows among small ones": lambda: (of_lengths([1, 0, 2, 1, 1] * 20, 30), of_lengths([40, 3, 90] * 10, 99)),
     "a warp, several short rows at once": lambda: (distinct(9, 40, 250), distinct(40, 3000, 300)),
     "a warp, row by row, of few columns": lambda: (banded(90, 20),) * 2,
     "a block, entry by entry": lambda: (distinct(3, 300, 600), distinct(300, 600, 30_000)),
@@ -224,8 +234,10 @@ WALKS = {  # how rows of b are walked along on CUDA
 @pytest.mark.parametrize("name", WALKS)
 def test_every_walk_along_rows(name, device):
     a, b = (m.to(device) for m in WALKS[name]())
-    for algorithm, c in products(a, b, device):
+    found = [("whole", fusedmm.spgemm(a, b)), *products(a, b, device)]
+    for algorithm, c in found:
         assert_product(c, a, b, algorithm)
+        assert algorithm == "reference" or torch.equal(c.val, found[0][1].val), f"{algorithm} has other bits"
 
 
 def test_cancelled_entries_stay():

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import fusedmm
 from fusedmm import CSR
+from fusedmm.data import stencil
 
 
 def values(adj):
@@ -208,16 +210,44 @@ def test_in_inference_mode():
 def test_colours_of_a_forged_plan_stay_inside():
     a = random_csr(50, 50, 400)
     plan = fusedmm.spgemm_plan(a, a, algorithm="kkmcw")
-    exact = plan(a.val, a.val).val
+    exact, none = plan(a.val, a.val).val, plan.products
     for wrong in (-5, 10**9):
         colours = plan.colours.clone()
         colours[::3] = wrong
         schedule = plan.schedule.clone()
         schedule[5:] = -wrong
-        forged = fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, False, "kkmcw")
+        forged = fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, none, False, "kkmcw")
         forged(a.val, a.val)
-        fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, False, "auto")(a.val, a.val)
+        fusedmm.SpGEMMPlan(plan.a, plan.b, plan.c, schedule, colours, none, False, "auto")(a.val, a.val)
     assert torch.equal(plan(a.val, a.val).val, exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("side", [20, 400])
+def test_what_a_plan_keeps_of_products(side, dtype, cuda):
+    """A list of them where they are few, a single number where all rows are small, and neither beside a mask."""
+    a = stencil(side, side, points=5).to(cuda)
+    val = torch.randn(a.nnz, device=cuda, dtype=dtype)
+    plan, other = fusedmm.spgemm_plan(a, a), fusedmm.spgemm_plan(a, a, algorithm="kkmem")
+    count = int(a.degree()[a.idx.long()].sum())
+    assert plan.products.shape[0] == (1 if side == 400 else (plan.c.nnz + 2) // 2 * 2 + 2 * count)
+    assert not other.products.numel() and not fusedmm.spgemm_plan(a, a, mask=a).products.numel()
+    assert torch.equal(plan.c.idx, other.c.idx) and torch.equal(plan(val, val).val, other(val, val).val)
+    assert torch.equal(plan(None, val).val, other(None, val).val)
+    assert torch.equal(fusedmm.spgemm(a.with_values(val), a.with_values(val)).val, plan(val, val).val)
+
+
+def test_forged_lists_of_products_stay_inside(cuda):
+    a = stencil(20, 20, points=9).to(cuda)
+    val = torch.randn(a.nnz, device=cuda)
+    plan = fusedmm.spgemm_plan(a, a)
+    exact = plan(val, val).val
+    for wrong in (-1, -(2**31), 2**31 - 1, a.nnz, 10**6):
+        for products in (torch.full_like(plan.products, wrong), plan.products.clone(), plan.products[1:]):
+            products[::3] = wrong
+            replace(plan, products=products)(val, val)
+    torch.cuda.synchronize()
+    assert torch.equal(fusedmm.spgemm_plan(a, a)(val, val).val, exact)
 
 
 def test_a_plan_is_not_moved():

@@ -1,0 +1,203 @@
+/* What a plan keeps of the products where they are few: a list for each entry of C.
+ *
+ *     entry r of C       0      1         2   3            (i, j)
+ *     starts[r]          0      2         3   5   6
+ *     pairs              p q    p q       ...              entry p of A's row i, entry q of B with
+ *                        p q              ...              column j, in the order of A's entries
+ *
+ * With it each thread adds the products of one entry of C: nothing is searched, no row is longer
+ * than others, and nobody waits for anybody. It takes eight bytes a product, which pays while a
+ * product is short and latency counts; larger products are computed row by row (cuda_rows.cu).
+ *
+ *     products t = 0, 1, ...     as they stand in A and B, each with its entry of C
+ *     sorted by these entries    in the order of t where they are the same
+ *
+ * Sums have the bits that they have everywhere: of a row of A with more than SPGEMM_TERMS entries
+ * they are put aside after each so many of them. A pair whose p is negative says so. */
+#include "../cuda/search.cuh"
+#include "cuda_kept.cuh"
+
+#include <ostream>
+#define _GLIBCXX_IOSTREAM 1 /* as in cuda_symbolic.cu */
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+enum { PUT_ASIDE = INT32_MIN }; /* the sign of p */
+
+typedef cub::DoubleBuffer<int32_t> sorted; /* two arrays, between which a sort goes to and fro */
+
+/* Where a list lies in what a plan keeps. */
+struct product_list {
+    int32_t *starts;
+    int2 *pairs;
+    int64_t products;
+};
+static int64_t head_of(int64_t entries) { return (entries + 2) / 2 * 2; }
+static product_list list_in(int32_t *kept, int64_t entries, int64_t products)
+{
+    return product_list{kept, reinterpret_cast<int2 *>(kept + head_of(entries)), products};
+}
+
+/* ---- how it is made ---- */
+
+/* ends[p]: products of entries 0 .. p of A, once they are added up. */
+static __global__ void __launch_bounds__(BLOCK)
+    count_each(const csr_view a, const csr_view b, int32_t *ends)
+{
+    const int64_t p = this_thread();
+    if (p < a.nnz) ends[p] = (int32_t)row_of_b(a, b, p, a.nnz).length;
+}
+
+/* Product t: entry p of A, entry q of B. */
+static __device__ __forceinline__ int2 product_at(const csr_view &a, const csr_view &b,
+                                                  const int32_t *ends, int64_t t)
+{
+    const int64_t p = first_at_least(ends, 1, a.nnz - 1, t + 1);
+    const row_of_b row(a, b, p, a.nnz);
+    return make_int2(int(p), int(row.begin + row.length - (__ldg(ends + p) - t)));
+}
+
+/* The entry of C that each product belongs to. */
+static __global__ void __launch_bounds__(BLOCK)
+    find_entries(const csr_view a, const csr_view b, const csr_view c, const int32_t *ends,
+                 int64_t products, int32_t *entry, int32_t *number)
+{
+    const int64_t t = this_thread();
+    if (t >= products) return;
+    const int2 pair = product_at(a, b, ends, t);
+    int64_t begin;
+    const int64_t length = row_range(c, row_of(a, pair.x), &begin);
+    const bool inside = uint64_t(int64_t(pair.y)) < uint64_t(b.nnz);
+    const int32_t j = inside ? __ldg(b.idx + pair.y) : 0;
+    entry[t] = int32_t(begin + first_at_least(c.idx + begin, 1, length, j));
+    number[t] = int32_t(t);
+}
+
+/* The list, of products in the order of entries: number n of them is product number[n]. Each entry
+ * of C has one at least. */
+static __global__ void __launch_bounds__(BLOCK)
+    write_list(const csr_view a, const csr_view b, const csr_view c, const int32_t *ends,
+               const int32_t *entry, const int32_t *number, const product_list to)
+{
+    const int64_t n = this_thread();
+    if (n >= to.products) return;
+    const int64_t r = entry[n];
+    const bool is_first = !n || entry[n - 1] != r;
+    int2 pair = product_at(a, b, ends, number[n]);
+    int64_t begin;
+    if (row_range(a, row_of(a, pair.x), &begin) > SPGEMM_TERMS) {
+        const int64_t before = is_first ? -1 : product_at(a, b, ends, number[n - 1]).x - begin;
+        if (is_first || (pair.x - begin) / SPGEMM_TERMS != before / SPGEMM_TERMS)
+            pair.x |= PUT_ASIDE;
+    }
+    to.pairs[n] = pair;
+    if (is_first && r < c.nnz) to.starts[r] = (int32_t)n;
+    if (n == to.products - 1) to.starts[c.nnz] = (int32_t)to.products;
+}
+
+/* What is needed meanwhile. */
+struct making {
+    int32_t *ends, *entry[2], *number[2];
+    void *scratch;
+    size_t scratch_bytes, bytes;
+
+    making(char *base, const csr_view &a, int64_t products)
+    {
+        const auto take = [&](int64_t n) {
+            char *const at = base + bytes;
+            bytes += ((size_t)n * sizeof(int32_t) + 255) / 256 * 256;
+            return reinterpret_cast<int32_t *>(at);
+        };
+        size_t scan = 0;
+        sorted none;
+        bytes = scratch_bytes = 0;
+        ends = take(a.nnz);
+        for (int k = 0; k < 2; k++) entry[k] = take(products), number[k] = take(products);
+        cub::DeviceScan::InclusiveSum(NULL, scan, ends, ends, a.nnz);
+        cub::DeviceRadixSort::SortPairs(NULL, scratch_bytes, none, none, (int)products);
+        if (scan > scratch_bytes) scratch_bytes = scan;
+        scratch = base + bytes;
+        bytes += scratch_bytes;
+    }
+};
+
+fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
+                           const csr_view &b, const csr_view &c, int64_t products, bool *made)
+{
+    /* All that a plan takes is to be a quarter of the largest matrix and MOST at most, and so is
+     * what it takes while it is made. */
+    enum { MOST = 30 << 20, EACH = 24 };
+    const int64_t largest = a.nnz > b.nnz ? a.nnz : b.nnz;
+    const int64_t room = MOST + (largest > c.nnz ? largest : c.nnz) * 2;
+    *made = EACH * products + 4 * (a.nnz + c.nnz) <= room;
+    if (!*made) return FMM_OK;
+    const cudaStream_t stream = stream_of(exec);
+    void *base = NULL;
+    const size_t bytes = making(NULL, a, products).bytes;
+    const fmm_status status = exec->allocate(exec->owner, bytes, &base);
+    REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
+    int32_t *const kept = out->kept(out->owner, head_of(c.nnz) + 2 * products);
+    REQUIRE(kept, FMM_OUT_OF_MEMORY, "spgemm: no memory for a list of %" PRId64 " products",
+            products);
+    making m(static_cast<char *>(base), a, products);
+    const unsigned blocks = blocks_for(products);
+    count_each<<<blocks_for(a.nnz), BLOCK, 0, stream>>>(a, b, m.ends);
+    cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
+    find_entries<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, products, m.entry[0], m.number[0]);
+    sorted entry(m.entry[0], m.entry[1]), number(m.number[0], m.number[1]);
+    int bits = 1;
+    while (c.nnz >> bits) bits++;
+    const cudaError_t said = cub::DeviceRadixSort::SortPairs(
+        m.scratch, m.scratch_bytes, entry, number, (int)products, 0, bits, stream);
+    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: sort on CUDA device %d: %s",
+            exec->index, cudaGetErrorString(said));
+    write_list<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, entry.Current(), number.Current(),
+                                             list_in(kept, c.nnz, products));
+    return FMM_OK;
+}
+
+/* ---- how it is used ---- */
+
+/* The products of an entry are loaded AT_ONCE, and then added one after the other. */
+enum { AT_ONCE = 4 };
+template <class A>
+static __global__ void __launch_bounds__(BLOCK)
+    add_listed(const numeric_args s, const product_list of)
+{
+    const int64_t r = this_thread();
+    if (r >= s.c.nnz) return;
+    const int64_t begin = clamp(__ldg(of.starts + r), 0, of.products);
+    const int64_t end = clamp(__ldg(of.starts + r + 1), 0, of.products);
+    A sum = A(0), aside = A(0);
+    bool is_long = false;
+    for (int64_t t = begin; t < end; t += AT_ONCE) {
+        A x[AT_ONCE], y[AT_ONCE];
+        int2 pair[AT_ONCE];
+        UNROLLED(u, AT_ONCE) pair[u] = t + u < end ? __ldg(of.pairs + t + u) : make_int2(-1, -1);
+        UNROLLED(u, AT_ONCE) {
+            const int64_t p = pair[u].x & INT32_MAX, q = pair[u].y;
+            const bool inside = p < s.a.nnz && uint64_t(q) < uint64_t(s.b.nnz);
+            if (!inside) pair[u].y = -1; /* forged, or behind the end */
+            x[u] = inside ? edge_value<A>(s.a_val, edge_of(s.a_val, p), 0) : A(0);
+            y[u] = inside ? edge_value<A>(s.b_val, edge_of(s.b_val, q), 0) : A(0);
+        }
+        UNROLLED(u, AT_ONCE) {
+            if (pair[u].y < 0) continue;
+            if (pair[u].x < 0) aside += sum, sum = A(0), is_long = true;
+            sum = multiply_add(x[u], y[u], sum);
+        }
+    }
+    write(s.out, r, is_long ? aside + sum : sum);
+}
+
+bool fmm_spgemm_add_listed(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
+                           int64_t n)
+{
+    const int64_t products = (n - head_of(s.c.nnz)) / 2;
+    if (products < 1 || uintptr_t(kept) % sizeof(int2)) return false;
+    const product_list of = list_in(const_cast<int32_t *>(kept), s.c.nnz, products);
+    const auto run = s.out.dtype == FMM_F64 ? add_listed<double> : add_listed<float>;
+    run<<<blocks_for(s.c.nnz), BLOCK, 0, stream_of(exec)>>>(s, of);
+    return true;
+}
