@@ -94,6 +94,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
         }
     }
     wait_for_previous();
+    if (m.blocks == 1) return; /* it left no record */
     const record_of<A> none = {A(0), A(0), 0};
     const record_of<A> mine = k < m.blocks ? m.records[k] : none;
     const record_of<A> next = k + 1 < m.blocks ? m.records[k + 1] : none;
