@@ -215,7 +215,8 @@ def main() -> int:
     tell("gradients")
     if "memcheck" in sys.argv:
         # Not initcheck: a plan that is cut to what it holds is copied with the gaps in it. Not racecheck and synccheck:
-        # 11 million entries pass the barriers that fewer pass, and are put aside where no other thread writes. The last call of each operator stands for its others.
+        # 11 million entries pass the barriers that fewer pass, and are put aside where no other thread writes. The last
+        # call of each operator stands for its others.
         for call in dict(calls(long_pieces(), auto, torch.float32, 4, True)).values():
             attempt(call, True)
         tell("long pieces")

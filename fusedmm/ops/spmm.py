@@ -9,9 +9,8 @@ from torch import Tensor
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
-from fusedmm.ops.checks import rows_of
+from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.extreme import extreme
-from fusedmm.ops.spmm_sddmm import right_side
 from fusedmm.ops.spmm_sddmm import spmm as product
 from fusedmm.ops.spmv import spmv
 
@@ -62,7 +61,10 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         if reduce in ("sum", "add"):
             return spmv(adj, x, algorithm=algorithm)
         return spmm(adj, x[:, None], reduce=reduce, algorithm=algorithm)[:, 0]
-    x = right_side(adj, x)
+    require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
+    if adj.val is not None:
+        require_values("spmm", adj.val, x)
+    x = autocast(x)
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         if reduce != "add":
             raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")

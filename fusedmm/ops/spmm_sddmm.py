@@ -226,14 +226,17 @@ class SpMM(Formula):
     @staticmethod
     def run(call: Any, val: Values, x: Tensor) -> Tensor:
         adj, transposed, reduce, algorithm = call
-        ptr, idx, eid, plan = half(adj, transposed)
+        if transposed:
+            ptr, idx, eid, plan = adj.transpose_half()
+            rows_are = adj.rows_are_t
+        else:
+            ptr, idx, eid, plan, rows_are = adj.ptr, adj.idx, adj.eid, adj.plan, adj.rows_are
         if val is None:
             val = adj.none
         elif val is adj.val:
             here = adj.constant_values(transposed)
             if here is not None:
                 val, eid = here, adj.none
-        rows_are = adj.rows_are_t if transposed else adj.rows_are
         try:  # as run() does, whose call would cost a small product a thirtieth of its time
             result: Tensor = _spmm(ptr, idx, eid, plan, val, x, reduce, algorithm, rows_are)
         except RuntimeError as error:
