@@ -254,12 +254,6 @@ def several(
             row["memory"][f"{key}, {pieces}"] = b.peak(go)
         group.pieces = 0
         times[key] = b.ms(go)
-    group.copies_beside = True
-    for pieces in PIECES[1:]:
-        group.pieces = pieces
-        times[f"spmm, {pieces} beside"] = b.ms(calls["spmm"])
-        row["bits"][f"spmm, {pieces} beside"] = b.all(torch.equal(calls["spmm"]()[0], expected["spmm"][0]))
-    group.copies_beside, group.pieces = False, 0
     with b.counted():
         calls["spmm"]()
     row["sent_bytes"], row["unique_bytes"] = b.most(b.sent), b.most(part.cols.send.numel() * WIDTH * 4)

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,10 +35,9 @@ class Exchange:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
         return self.begin(operands)()
 
-    def begin(self, operands: list[Tensor], beside: Any = None) -> Callable[[], list[Tensor]]:
+    def begin(self, operands: list[Tensor]) -> Callable[[], list[Tensor]]:
         """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
-        while others travel, on the stream ``beside`` if one is given. Several operands of few bytes are packed in one
-        message."""
+        while others travel. Several operands of few bytes are packed in one message."""
         if self.ranks.count == 1 or (self.keep and not self.most):  # nobody needs anything of others
             return lambda: operands
         found, theirs = [], []
@@ -53,18 +50,13 @@ class Exchange:
         ends = (
             [self._start([k], [t]) for k, t in zip(rows, theirs, strict=True)] if apart else [self._start(rows, theirs)]
         )
-        if beside is not None:  # memory that was freed on the current stream may be in use until now
-            beside.wait_stream(torch.cuda.current_stream())
-        with nullcontext() if beside is None else torch.cuda.stream(beside):
-            for t, whole in zip(operands, found, strict=True):
-                if self.keep:
-                    whole[: t.shape[0]].copy_(t)
+        for t, whole in zip(operands, found, strict=True):
+            if self.keep:
+                whole[: t.shape[0]].copy_(t)
 
         def end() -> list[Tensor]:
             for each in ends:
                 each()
-            if beside is not None:
-                torch.cuda.current_stream().wait_stream(beside)
             return found
 
         return end

@@ -42,7 +42,6 @@ class Ranks:
         self.agreed: set[Any] = set()
         self.always = os.environ.get(CHECK) == "1"
         self.pieces = int(os.environ.get(PIECES, "0"))
-        self.copies_beside = False
 
     @property
     def columns(self) -> Ranks:

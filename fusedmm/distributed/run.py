@@ -69,11 +69,10 @@ def run_in_pieces(
     distinct = list({id(given[k]): given[k] for k in far}.values())
     number = {k: next(n for n, t in enumerate(distinct) if t is given[k]) for k in far}
     place = {n: pieces.operands[k] for k, n in number.items()}
-    beside = torch.cuda.Stream() if part.home.ranks.copies_beside and given[0].is_cuda else None
-    ends = []
-    for k in range(pieces.pieces):
-        some = [t.narrow(place[n], k * pieces.window, pieces.window) for n, t in enumerate(distinct)]
-        ends.append(part.cols.begin(some, beside if k else None))
+    ends = [
+        part.cols.begin([t.narrow(place[n], k * pieces.window, pieces.window) for n, t in enumerate(distinct)])
+        for k in range(pieces.pieces)
+    ]
     bring_edges(part, func, given, there)
     into = None
     if func is ops._spmm.default:  # which writes its columns where they belong

@@ -109,7 +109,10 @@ def cut_of(func: Any, args: Sequence[Any], pieces: int, apart: bool = False) -> 
     whole = any(args[place].dtype != torch.uint8 for place in (ATT, WEIGHT, SEED))
     if whole or (args[BIAS].dim() == 1 and args[BIAS].dtype != torch.uint8):
         return None
-    if any(args[k].dim() > 2 and args[k].shape[2] * args[k].element_size() % LOAD for k in (4, 6)):
+    widths = [
+        args[k].shape[2] for k in (4, 6) if args[k].dim() > 2
+    ]  # of q, which is 1 where scores are additive, and v
+    if any(n > 1 and n * args[6].element_size() % LOAD for n in widths):
         return None
     operands = {place: 1 for place, t in enumerate(args) if place > 3 and isinstance(t, Tensor) and t.dim() > 1}
     return _cut(pieces, args[6].shape[1], HEADS, operands, 1)

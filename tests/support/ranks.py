@@ -152,9 +152,10 @@ class Rounded(TorchDispatchMode):
         name = str(func).split(".")[1]
         if name not in self.names or args[0].dtype != torch.float32:
             return func(*args, **kwargs)
+        wide = tree_map(lambda t: t.double() if isinstance(t, torch.Tensor) else t, args)
         if name == "addmm_":
-            return args[0].copy_(torch.addmm(*args, **kwargs))
-        return func(*tree_map(lambda t: t.double() if isinstance(t, torch.Tensor) else t, args), **kwargs).float()
+            return args[0].copy_(torch.addmm(*wide, **kwargs))
+        return func(*wide, **kwargs).float()
 
 
 @mock.patch.object(torch, "randint", randint)
