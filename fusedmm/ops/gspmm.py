@@ -196,7 +196,7 @@ def _sums_by_number(adj: CSR) -> bool:
     Entries in order of rows are read as fast as values of A itself, without a list of their numbers; where there are
     few of them, calls decide. int64 numbers are more than such a matrix has columns.
     """
-    if torch.compiler.is_compiling() or adj.eid.dtype == torch.int64:
+    if type(adj) is not CSR or torch.compiler.is_compiling() or adj.eid.dtype == torch.int64:
         return False
     return bool(adj.eid.numel()) or adj.nnz < FEW or adj.eid.is_cuda
 
