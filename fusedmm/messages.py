@@ -54,7 +54,7 @@ def segment(adj: Any, e: Tensor, reduce: str = "sum") -> Tensor:
     Args:
         adj: a ``CSR`` [rows, cols] without values, or what ``as_csr`` takes.
         e: [nnz, ...] in the caller's edge order.
-        reduce: "sum", "mean", "max" or "min".
+        reduce: "sum" (or "add"), "mean", "max" or "min".
 
     Returns:
         [rows, ...]; 0 where no edge is.

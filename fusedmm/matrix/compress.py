@@ -106,7 +106,7 @@ def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
         require_range(places[0], row, rows)
         require_range(places[1], col, cols)
     except ValueError as error:
-        if places is not EDGE_PLACES or rows == cols:
+        if rows == cols:
             raise
         hint = f"size is (sources, targets) = ({cols}, {rows}), shape is (rows, cols) = ({rows}, {cols})"
         raise ValueError(f"{error}; {hint}") from None

@@ -105,9 +105,10 @@ class MessagePassing(Base):  # type: ignore[misc]
         Raises:
             TypeError, ValueError: as PyG's, and as ``as_csr``'s.
         """
-        watched, why = self._explain or any(vars(self).get(name) for name in HOOKS), ""
+        own, why = vars(self), ""
+        watched = self._explain or any([own.get(name) for name in HOOKS])
         if not watched and not torch.compiler.is_compiling():
-            kept = [(b, b.clone()) for b in self.buffers()]
+            kept = [(b, b.clone()) for b in self.buffers()] if self._buffers or len(self._modules) > 1 else []
             try:
                 return self._fused(edge_index, size, kwargs)
             except Unknown as error:
@@ -153,13 +154,17 @@ class MessagePassing(Base):  # type: ignore[misc]
             raise Unknown("has no features that tell the number of nodes")
         else:
             adj = as_csr(edge_index, size=sizes)  # type: ignore[arg-type]
-        if any(n not in (None, there) for n, there in zip(sizes, adj.shape[::-1], strict=True)):
+        rows, cols = adj.shape
+        if sizes[0] not in (None, cols) or sizes[1] not in (None, rows):
             raise Unknown("has features of another number of nodes than its graph")
         given = _valued(kwargs, adj.val, hasattr(edge_index, "sparse_sizes"))
         message = self.message(**{name: self._lifted(name, default, given, adj) for name, default in wanted.items()})
         if self.node_dim == -2 and any(t.dim() != 2 for t in _stand_ins(message)):
             raise Unknown("returns messages that are not [edges, F]")
-        with torch.autocast(adj.device.type, enabled=False):
+        if torch.is_autocast_enabled(adj.device.type):
+            with torch.autocast(adj.device.type, enabled=False):
+                out = reduced(adj.pattern(), message, reduce)
+        else:
             out = reduced(adj.pattern(), message, reduce)
         if of_update is None:
             return out

@@ -34,7 +34,7 @@ def gspmm(
     Args:
         adj: a ``CSR`` [rows, cols] without values, or what ``as_csr`` takes. Rows are the targets.
         op: "add", "sub", "mul", "div", "copy_lhs" (x alone) or "copy_rhs" (e alone).
-        reduce: "sum", "mean", "max" or "min". Rows without entries give 0.
+        reduce: "sum" (or "add"), "mean", "max" or "min". Rows without entries give 0.
         x: features of the sources, [cols, ...]; float32, float64, float16 or bfloat16, any strides. Where op does
             not use it, it may be None and is ignored otherwise.
         e: features of the edges, [nnz, ...] in the caller's edge order, of x's dtype. The same holds of it.
@@ -67,6 +67,7 @@ def gspmm(
     if not isinstance(op, str) or op not in (*COMBINATIONS, *COPIES):
         more = "; gsddmm has dot" if op == "dot" else ""
         raise ValueError(f"gspmm: op must be one of {', '.join((*COMBINATIONS, *COPIES))}, not {op!r}{more}")
+    reduce = "sum" if isinstance(reduce, str) and reduce == "add" else reduce
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"gspmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
     x, e = None if op == "copy_rhs" else x, None if op == "copy_lhs" else e
@@ -195,7 +196,7 @@ def _sums_by_number(adj: CSR) -> bool:
     Entries in order of rows are read as fast as values of A itself, without a list of their numbers; where there are
     few of them, calls decide. int64 numbers are more than such a matrix has columns.
     """
-    if torch.compiler.is_compiling() or adj.eid.dtype == torch.int64:
+    if type(adj) is not CSR or torch.compiler.is_compiling() or adj.eid.dtype == torch.int64:
         return False
     return bool(adj.eid.numel()) or adj.nnz < FEW or adj.eid.is_cuda
 

@@ -106,7 +106,17 @@ def broadcast(*shapes: Sequence[int]) -> Shape:
         RuntimeError: shapes that do not broadcast.
     """
     first = tuple(shapes[0])
-    return first if all(tuple(shape) == first for shape in shapes[1:]) else tuple(torch.broadcast_shapes(*shapes))
+    if all(tuple(shape) == first for shape in shapes[1:]):
+        return first
+    if torch.compiler.is_compiling():
+        return tuple(torch.broadcast_shapes(*shapes))
+    whole = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for d, size in enumerate(reversed(shape)):
+            if size != 1 and whole[d] not in (1, size):
+                raise RuntimeError(f"shapes do not broadcast: {shapes}")
+            whole[d] = whole[d] if size == 1 else size
+    return tuple(reversed(whole))
 
 
 def _axes(operands: Sequence[Values], kept: Shape, whole: Shape) -> list[tuple[int, tuple[bool, ...]]]:

@@ -55,6 +55,7 @@ def test_spmv(whole):
     require_near(both(whole, compute, given, second=True))
     require_near(both(whole, lambda adj, v, x: adj.with_values(v).t() @ x, turned, "c", second=True))
     require_near(both(whole, lambda adj, x: adj @ x, {"x": given["x"]}))
+    require_near(both(whole, fusedmm.messages.copy_e_sum, {"e": given["v"]}))
 
 
 def test_sddmm(whole):

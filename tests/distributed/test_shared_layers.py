@@ -55,6 +55,7 @@ LAYERS = {  # what makes a layer, and the width of what its edges carry
     "ResGated features": (lambda: nn.ResGatedGraphConv(8, 4, edge_dim=3), {"edge_attr": (3,)}),
     "GEN": (lambda: nn.GENConv(8, 4, norm="layer"), {}),
     "GEN features": (lambda: nn.GENConv(8, 4, norm="layer", edge_dim=3, aggr="max"), {"edge_attr": (3,)}),
+    "GEN features softmax": (lambda: nn.GENConv(8, 4, norm="layer", edge_dim=3), {"edge_attr": (3,)}),
     "PNA": (lambda: pna(), {}),
     "PNA features": (lambda: pna(edge_dim=3), {"edge_attr": (3,)}),
     "SuperGAT": (lambda: nn.SuperGATConv(8, 4, heads=2).eval(), {}),

@@ -73,6 +73,10 @@ MISTAKES = {  # what is called, the error, and its text
         lambda d: CSR.from_edge_index(EDGES.to(d), size=(3, 6)), ValueError,
         "is outside [0, 3); size is (sources, targets) = (3, 6), shape is (rows, cols) = (6, 3)",
     ),
+    "a shape in the other order": (
+        lambda d: CSR.from_coo(*EDGES.to(d), shape=(3, 6)), ValueError,
+        "is outside [0, 3); size is (sources, targets) = (6, 3), shape is (rows, cols) = (3, 6)",
+    ),
     "a batch in front of the nodes, and edges": (
         lambda d: fusedmm.spmm(EDGES.to(d), torch.ones(2, NODES, 4, device=d)), ValueError,
         "x is [2, 6, 4], [nodes, heads, F]; of a batch [batch, nodes, F] give x.transpose(0, 1)",

@@ -190,6 +190,14 @@ def test_shortest_paths_and_closeness():
     torch.testing.assert_close(closeness[0], torch.tensor(4 / 11))
 
 
+def test_add_is_another_name_of_the_sum(device):
+    """As in spmm and in PyG."""
+    _, _, adj = graph(11, device=device)
+    x, e = torch.rand(COLS, 3, device=device), torch.rand(NNZ, 3, device=device)
+    assert torch.equal(gspmm(adj, "mul", "add", x, e), gspmm(adj, "mul", "sum", x, e))
+    assert torch.equal(messages.segment(adj, e, "add"), messages.scatter_add(adj, e))
+
+
 def test_bad_input_is_refused_by_name(device):
     _, _, adj = graph(11, device=device)
     x, e = torch.ones(COLS, 3, device=device), torch.ones(NNZ, 3, device=device)
