@@ -176,6 +176,12 @@ int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, 
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
         return at;
     }
+    if (!room->far) { /* all words are in one group, whose bits need no memory */
+        uint64_t words = 0;
+        for (int64_t t = 0; t < touched; t++) words |= UINT64_C(1) << room->touched[t];
+        for (; words; words &= words - 1) at = read_out(room, __builtin_ctzll(words), at, end);
+        return at;
+    }
     int32_t low = INT32_MAX, high = -1;
     for (int64_t t = 0; t < touched; t++) {
         const int32_t word = room->touched[t], group = word / WORD;
@@ -242,6 +248,7 @@ static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t columns)
     room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
     room.touched = fmm_spgemm_take(m, (columns ? columns : words) + 1, sizeof *room.touched);
     if (columns) room.marks = fmm_spgemm_take(m, columns, sizeof *room.marks);
+    room.far = words > WORD;
     room.few = words / WORD / FEW_GROUPS < FEW_WORDS ? words / WORD / FEW_GROUPS : FEW_WORDS;
     return room;
 }
