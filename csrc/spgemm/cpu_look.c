@@ -9,6 +9,7 @@
 #include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
+/* Counts runs of rows [first, last) of B, and whether columns rise in all of them. */
 static void look_b(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -26,6 +27,7 @@ static void look_b(int64_t first, int64_t last, void *ctx)
     if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
 }
 
+/* Counts products of rows [first, last) of A. Indices that are out of range have none. */
 static void look_a(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -83,7 +85,9 @@ static void cut(symbolic *s, int64_t *schedule)
     }
 }
 
-/* Two passes over the same lines: the first counts the bytes. */
+/* Products of all rows are added in 64 bits, and refused where these are too few. How often columns
+ * repeat is counted only where some do not rise. Two passes over the same lines: the first counts
+ * the bytes. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
 {
     const fmm_csr *a = s->a, *b = s->b;

@@ -78,6 +78,7 @@ FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint3
     return count + !old;
 }
 
+/* Of B as it is, or as it was packed: then each step ors up to 64 columns at once. */
 int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i)
 {
     uint64_t *const words = room->words;
@@ -119,6 +120,7 @@ static int64_t lone(const symbolic *s, int64_t i)
     return s->falls || row_end(s->a, i) != p + 1 ? -1 : column_of(s->a, p);
 }
 
+/* The number of columns of each row: bits of the words that it touched, which are cleared. */
 static void count_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
@@ -154,7 +156,7 @@ FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at,
     return at;
 }
 
-/* Sorts a few words by insertion. */
+/* Sorts a few words by insertion, which has nothing to clear afterwards. */
 FMM_INLINE void sort_words(int32_t *words, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
@@ -166,7 +168,8 @@ FMM_INLINE void sort_words(int32_t *words, int64_t n)
 }
 
 /* The second level of bits sorts words; a few, whose bits may lie far apart there, are sorted by
- * insertion. */
+ * insertion. The groups between the first and the last that a row touched are looked at, so that
+ * rows of a band on a wide matrix look at few. */
 int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
                          const int32_t *end)
 {
@@ -174,6 +177,12 @@ int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, 
     if (sorted && few) sort_words(room->touched, touched);
     if (!sorted || few) {
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
+        return at;
+    }
+    if (!room->far) { /* all words are in one group, whose bits need no memory */
+        uint64_t words = 0;
+        for (int64_t t = 0; t < touched; t++) words |= UINT64_C(1) << room->touched[t];
+        for (; words; words &= words - 1) at = read_out(room, __builtin_ctzll(words), at, end);
         return at;
     }
     int32_t low = INT32_MAX, high = -1;
@@ -192,6 +201,8 @@ int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, 
     return at;
 }
 
+/* The columns of each row: in C, whose rows were counted, or in the stage, where a row has as many
+ * places as products and the next begins where it ends. */
 static void columns_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
@@ -218,6 +229,7 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
     }
 }
 
+/* A chunk's rows lie together in the stage, as in C: one copy takes them all. */
 static void copy_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
@@ -235,6 +247,7 @@ static void copy_chunk(void *ctx, int worker, int64_t chunk)
 
 /* ---- the phases ---- */
 
+/* A worker's words, and marks of `columns` of them where columns are listed. */
 static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t columns)
 {
     spgemm_bits room = {0};
@@ -242,6 +255,7 @@ static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t columns)
     room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
     room.touched = fmm_spgemm_take(m, (columns ? columns : words) + 1, sizeof *room.touched);
     if (columns) room.marks = fmm_spgemm_take(m, columns, sizeof *room.marks);
+    room.far = words > WORD;
     room.few = words / WORD / FEW_GROUPS < FEW_WORDS ? words / WORD / FEW_GROUPS : FEW_WORDS;
     return room;
 }
@@ -280,6 +294,8 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
     return FMM_OK;
 }
 
+/* C's memory is asked for when its size is known; all that is lent before is the caller's, and goes
+ * back to it whatever fails. */
 fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a, *b = call->b;

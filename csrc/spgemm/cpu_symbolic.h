@@ -10,6 +10,7 @@ typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
     int32_t *touched;
     uint8_t *marks; /* of columns, where these are listed in any order; or NULL */
+    bool far;       /* there is more than one group of words */
     int64_t few;    /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
 

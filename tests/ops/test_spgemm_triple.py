@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.machine import capture
 from support.spgemm_oracle import random_csr
 
 import fusedmm
@@ -95,6 +96,15 @@ def test_a_choice_reads_a_at_most_once(monkeypatch):
     soft = random_csr(n, 100, 3 * n)
     fusedmm.triple_product(soft.t(), a, soft)
     assert sorted(seen) == [3 * n, 3 * n, 3 * n, a.nnz]
+
+
+def test_refused_while_a_graph_records(cuda):
+    """Before anything is counted, which would wait for the device."""
+    a, p = random_csr(2000, 2000, 200_000, device=cuda), joining(2000, 100, cuda)
+    r = p.t()
+    with pytest.raises(RuntimeError, match=r"make a fusedmm\.spgemm_plan before the capture"):
+        capture(lambda: fusedmm.triple_product(r, a, p))
+    assert fusedmm.triple_product(r, a, p).shape == (100, 100)
 
 
 def test_empty_matrices(device):

@@ -62,7 +62,8 @@ def lost(name, call):
                 except (MemoryError, RuntimeError) as error:
                     text = str(error)
                     assert "memory" in text or "could not allocate" in text, (name, site, always, text)
-                    assert re.search(r"\\d ?(bytes|elements|entries|[KMG]iB)", text), (name, site, always, text)
+                    if device == "cpu" or text.startswith("fusedmm"):  # torch's errors of CUDA may name no size
+                        assert re.search(r"\\d (bytes|elements|entries)", text), (name, site, always, text)
                     failures += 1
                     del error
                 finally:
