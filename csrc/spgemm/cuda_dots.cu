@@ -12,6 +12,7 @@
 
 enum { SHARE = 8 };
 
+/* The rows of a and x have the same numbers, and a's columns are y's rows. */
 struct dots_args {
     csr_view a, x, y;
     edge_view x_val, y_val;
@@ -23,6 +24,7 @@ static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t
     return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
 }
 
+/* A row's class: that of x's row as a hash table, or that of the work if it is larger. */
 template <class A> struct class_of_dots {
     dots_args s;
     class_bytes bytes;
@@ -68,7 +70,8 @@ static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shap
     return t;
 }
 
-/* < the table, row k of y >, in SHARE lanes, all of which return it. */
+/* < the table, row k of y >, in SHARE lanes, all of which return it. A lane's own sum has no more
+ * terms in a row than any other (long_sum), and the lanes' sums meet in a tree. */
 template <class A>
 static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, int64_t k)
 {
@@ -87,13 +90,21 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     return all;
 }
 
-/* Sums of a tile. */
+/* Sums of a tile, an entry of a each; as many as a thread each, or as there is room for: a block
+ * that asks for more shared memory than its card has does not start. */
 template <int WARPS, class A> struct partial_sums {
     enum { MOST = sizeof(largest_head) / sizeof(A), THREADS = group<WARPS>::THREADS };
     enum { TILE = MOST < THREADS ? MOST : THREADS };
     A of[TILE];
 };
 
+/* Tiles of a row are shared by its stripes. A row of x of one window stays in the table for all
+ * tiles; one of several comes again for each.
+ *
+ *     tile        for each window of x: table, then AT_ONCE entries of a at a time
+ *     partial     sum over windows, in their order; written when the last has come
+ *
+ * The group meets before a table is overwritten, and before partial sums are. */
 template <int WARPS, class A>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     dots_rows(const dots_args s, const row_work w, int k)
@@ -133,6 +144,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     });
 }
 
+/* Classes are launched one after the other; a class without rows ends at once. */
 template <class A>
 static void launch_dots(const fmm_exec *exec, const dots_args &s, const row_work &w)
 {

@@ -202,6 +202,7 @@ template <class A> struct chunk {
     int64_t ends[WARP], origin[WARP];
     A factor[WARP]; /* A's values */
 };
+/* How many entries of a chunk have products, and how many products they have. */
 struct chunk_size {
     int entries;
     int64_t products;
@@ -229,7 +230,8 @@ static __device__ __forceinline__ void cut_to(const csr_view &b, const column_sp
     row->begin = low, row->length = high > low ? high - low : 0;
 }
 
-/* Fills the chunk from entry p of A on. The warp has met before. */
+/* Fills the chunk from entry p of A on, an entry a lane. The warp has met before, and meets here
+ * when all is written. Entries without products are left out, so that no two end at one place. */
 template <class A>
 static __device__ __forceinline__ chunk_size fill_chunk(chunk<A> *to, const csr_view &a,
                                                         const csr_view &b, const edge_view &val,
@@ -252,6 +254,7 @@ static __device__ __forceinline__ chunk_size fill_chunk(chunk<A> *to, const csr_
     return chunk_size{__popc(some), __shfl_sync(ALL, until, WARP - 1)};
 }
 
+/* The bits that any lane has. */
 static __device__ __forceinline__ unsigned or_of_lanes(unsigned bits)
 {
 #if __CUDA_ARCH__ >= 800
@@ -262,8 +265,12 @@ static __device__ __forceinline__ unsigned or_of_lanes(unsigned bits)
 #endif
 }
 
-/* Which entry of the chunk product t + lane belongs to; `end` is that of entry number `lane`. Bits
- * say behind which lanes entries end. */
+/* Which entry of the chunk product t + lane belongs to; `end` is that of entry number `lane`.
+ *
+ *     ends - t       -2    1     4          entries 0, 1, 2; one has ended before t
+ *     bits           01001000...            an entry ends before product t + 1, and t + 4
+ *     lane           0  1  2  3  4
+ *     entry          1  2  2  2  3          those ended before t, and bits up to the lane's own */
 static __device__ __forceinline__ int entry_of_lane(int64_t end, int64_t t)
 {
     const int64_t left = end - t;

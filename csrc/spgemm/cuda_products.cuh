@@ -42,7 +42,7 @@ static __device__ __forceinline__ void load(const numeric_args &s, const int64_t
     }
 }
 
-/* The slots of columns, or -1. */
+/* The slots of columns, or -1. The kind of the table is asked once for all of them. */
 template <int EACH, class A>
 static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j, int *slot)
 {
@@ -58,7 +58,8 @@ static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j,
     }
 }
 
-/* Adds one row of B, entries [q, q + length). No column stands twice in it. */
+/* Adds one row of B, entries [q, q + length). No column stands twice in it, so that lanes never
+ * share a sum. The warp meets before the next row. */
 template <int EACH, class A>
 static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *t, int64_t q,
                                                int64_t length, A x)
@@ -79,54 +80,66 @@ static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *
     }
 }
 
-/* Adds all products of a chunk, of whichever entries. */
+/* Adds all products of a chunk, in the order of their numbers:
+ *
+ *     lane          0     1     2     3     4        EACH times, all loads first
+ *     product       e0    e0    e1    e1    e1
+ *     slot          5     7     5     2     7
+ *     by rank       0     0     1     0     1        those that share a slot, one after the other
+ *     by entry      0     0     1     1     1        no two of an entry share one */
 template <int EACH, class A>
 static __device__ __forceinline__ void add_numbered(const numeric_args &s, table<A> *t,
-                                                    const chunk<A> *in, const chunk_size &size)
+                                                    const chunk<A> *in, const chunk_size &size,
+                                                    bool by_rank)
 {
     const int lane = threadIdx.x % WARP;
     const int64_t end = lane < size.entries ? in->ends[lane] : INT64_MAX;
     for (int64_t first = 0; first < size.products; first += EACH * WARP) {
         int64_t q[EACH];
         int32_t j[EACH];
-        int slot[EACH];
+        int slot[EACH], entry[EACH];
         A x[EACH], y[EACH];
 #pragma unroll
         for (int u = 0; u < EACH; u++) {
             const int64_t product = first + u * WARP;
-            const int e = entry_of_lane(end, product);
+            const int e = entry[u] = entry_of_lane(end, product);
             q[u] = product + lane < size.products ? in->origin[e] + product + lane : -1;
             x[u] = q[u] < 0 ? A(0) : in->factor[e];
         }
         load<EACH, A>(s, q, j, y);
         find<EACH>(*t, j, slot);
 #pragma unroll
-        for (int u = 0; u < EACH; u++)
-            add_in_order(t, term<A>{slot[u], rank_in_warp(slot[u]), x[u], y[u]});
+        for (int u = 0; u < EACH; u++) {
+            const int first_entry = __shfl_sync(ALL, entry[u], 0);
+            const int turn = by_rank ? rank_in_warp(slot[u]) : entry[u] - first_entry;
+            add_in_order(t, term<A>{slot[u], turn, x[u], y[u]});
+        }
     }
 }
 
-/* The products of row i that fall into the table. Calls aside() after every SPGEMM_TERMS entries of
- * A, unless sums count their terms. */
-template <class A, class Aside>
-static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
-                                                    chunk<A> *room, const column_span &span,
-                                                    int64_t i, Aside aside)
+/* The products of row i that fall into the table. */
+template <class A>
+static __device__ __forceinline__ void
+add_products(const numeric_args &s, table<A> *t, chunk<A> *room, const column_span &span, int64_t i)
 {
-    enum { LONG = 24 }; /* products of an entry, from which it is worth a step of its own */
+    /* Products of an entry, from which it is worth a step of its own, or a turn of its lanes. */
+    enum { LONG = 24, TURNS = 4 };
     static_assert(SPGEMM_TERMS % WARP == 0, "sums are put aside between chunks");
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += WARP) {
-        if (!t->counted && p > begin && (p - begin) % SPGEMM_TERMS == 0) aside();
+        if (!t->counted && t->is_long && p > begin && (p - begin) % SPGEMM_TERMS == 0)
+            put_aside<1>(*t);
         const chunk_size size = fill_chunk<A>(room, s.a, s.b, s.a_val, span, p, end);
         if (t->counted || size.products < size.entries * LONG)
-            add_numbered<4>(s, t, room, size);
+            add_numbered<4>(s, t, room, size, t->counted || size.products < size.entries * TURNS);
         else
             for (int e = 0; e < size.entries; e++) {
                 const int64_t first = e ? room->ends[e - 1] : 0, length = room->ends[e] - first;
-                if (length > WARP)
+                if (length > 2 * WARP)
                     add_row<4>(s, t, room->origin[e] + first, length, room->factor[e]);
+                else if (length > WARP)
+                    add_row<2>(s, t, room->origin[e] + first, length, room->factor[e]);
                 else
                     add_row<1>(s, t, room->origin[e] + first, length, room->factor[e]);
                 __syncwarp();

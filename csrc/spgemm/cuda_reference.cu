@@ -9,7 +9,8 @@
 #include "../cuda/reference.cuh"
 #include "cuda_table.cuh"
 
-/* A sum of any length, as a slot of a table keeps it. */
+/* A sum of any length, as a slot of a table keeps it: terms are added to `sum`, which is added to
+ * `aside` after so many of them, by its own count or where the caller says so. */
 template <class A> struct slot_sum {
     A sum, aside;
     int terms;
@@ -21,6 +22,7 @@ template <class A> struct slot_sum {
     }
 };
 
+/* All entries of A's row are looked at, and of the rows of B that they name all columns. */
 template <class A>
 static __global__ void __launch_bounds__(BLOCK)
     spgemm_reference(const csr_view a, const edge_view a_val, const csr_view b,

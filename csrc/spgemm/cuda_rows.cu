@@ -33,15 +33,14 @@ static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begi
 }
 
 /* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
- * columns rise unless they are a mask's: then the first and the last say where its entries are. A
- * long row needs no sums aside where C's own values can hold them. */
+ * columns rise unless they are a mask's: then the first and the last say where its entries are. */
 static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
                                                      int64_t *begin)
 {
     int64_t p;
     const int64_t entries = row_range(s.c, i, begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    const bool is_long = row_range(s.a, i, &p) > SPGEMM_TERMS && !s.plain_out;
+    const bool is_long = row_range(s.a, i, &p) > SPGEMM_TERMS;
     row_shape r = {s.where, entries, 0, s.c.cols, repeats || is_long, repeats, false};
     if (entries && !s.masked) narrow_to(s.c, *begin, &r);
     return r;
@@ -72,27 +71,59 @@ static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_sha
     return bytes_of<A>(*r, r->where) <= WINDOW;
 }
 
-/* How many of a row's entries a window has: as many as fit, were the columns evenly spread, with
- * some room for those that are not; and about the same number in each window. */
-template <class A> static __device__ __forceinline__ int64_t window_entries(const row_shape &r)
+/* How many of a row's entries a window has: as many as fit into a table that `auto` would choose,
+ * were the columns evenly spread, with a quarter of room for those that are not; at least as many
+ * as can be hashed, which is always possible; and about the same number in each window.
+ *
+ *     columns apart by            1              9              100
+ *     entries of a window         1,152, dense   768, ranked    384, hashed    (float32)
+ *
+ * Windows of a long row are walked through by a warp each, so a row has `least` windows at least.
+ */
+template <class A>
+static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
 {
     const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
     const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
     const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
     int64_t each = hashed;
-    if (dense && r.cols * slot <= WINDOW) return r.entries;
-    if (dense && r.rises) {
+    if (dense && r.cols * slot <= WINDOW)
+        each = r.entries;
+    else if (dense && r.rises) {
         const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
         const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
         const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
         if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
     }
-    return each < r.entries ? ceil_div(r.entries, ceil_div(r.entries, each)) : r.entries;
+    if (each >= r.entries && least <= 1) return r.entries;
+    const int64_t windows = ceil_div(r.entries, each);
+    return ceil_div(r.entries, windows > least ? windows : least);
 }
 
-/* A row's class is how many stripes it has, a power of four: windows that are computed side by
- * side. */
+/* Stripes of a row are computed side by side; stripe s has windows s, s + stripes, ... A row's
+ * class says how many it has, so that a list of rows for each class is all that has to be kept:
+ *
+ *     class      3               2               1               0
+ *     windows    17 and more     5 to 16         2 to 4          1
+ *     stripes    64              16              4               1
+ *     tickets    first    --->                            --->   last, several rows each
+ *
+ * A stripe without a window ends at once. The longest rows come first, since their stripes run
+ * longest. */
 static __host__ __device__ __forceinline__ int stripes_of(int k) { return 1 << 2 * k; }
+
+/* The least number of windows: a row of A that is much longer than others would be the last to end.
+ * Where windows cannot read their own part of B's rows alone, more of them would not help. */
+static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
+                                                        int64_t i)
+{
+    enum { FEWEST = 64 }; /* entries of C that are worth a window */
+    int64_t begin;
+    const float average = float(s.a.nnz) / float(s.a.rows);
+    const int longer = (int)(float(row_range(s.a, i, &begin)) / (2 * average));
+    const int64_t most = clamp(entries / FEWEST, 1, stripes_of(LARGEST));
+    return s.masked || __ldg(s.schedule) != 1 ? 1 : clamp(longer, 1, most);
+}
 
 template <class A> struct class_of_row {
     numeric_args s;
@@ -103,13 +134,13 @@ template <class A> struct class_of_row {
         if (!r.entries) return -1;
         const int64_t own = row_range(s.a, i, &begin);
         if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, own, r.entries)) return -1;
-        const int64_t windows = ceil_div(r.entries, window_entries<A>(r));
+        const int64_t windows =
+            ceil_div(r.entries, window_entries<A>(r, least_windows(s, r.entries, i)));
         return windows <= 1 ? 0 : windows <= stripes_of(1) ? 1 : windows <= stripes_of(2) ? 2 : 3;
     }
 };
 
-/* Calls work(row, stripe, stripes) for what this warp takes: stripes of the largest class first,
- * and in the end several rows of one window at once. */
+/* Calls work(row, stripe, stripes) for what this warp takes, a ticket at a time. */
 template <class Work>
 static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
 {
@@ -136,7 +167,8 @@ static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
 
 /* ---- windows ---- */
 
-/* The table of entries [begin, begin + r.entries) of C, all sums 0. */
+/* The table of entries [begin, begin + r.entries) of C, all sums 0. Sorted keys have to rise, as
+ * those of a mask need not: then they are sorted here. */
 template <class A>
 static __device__ __forceinline__ table<A> open_window(const csr_view &c, const row_shape &r,
                                                        int64_t begin, int byte)
@@ -178,10 +210,11 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     return t;
 }
 
-/* Writes the sums; or adds them to what stands there, so that C's values are sums aside. */
+/* Writes the sums. An entry of a ranked table is found by its place; one whose column has no slot
+ * gets a 0. */
 template <class A>
 static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
-                                                    const row_shape &r, int64_t begin, bool again)
+                                                    const row_shape &r, int64_t begin)
 {
     const int entries = (int)r.entries;
     for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
@@ -201,9 +234,8 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
                              : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j)
                                                                 : -1;
             const A sum = slot < 0 ? A(0) : t.total(slot);
-            A *const plain = static_cast<A *>(s.out.data) + begin + at;
             if (s.plain_out)
-                *plain = again ? *plain + sum : sum;
+                static_cast<A *>(s.out.data)[begin + at] = sum;
             else
                 write(s.out, begin + at, sum);
         }
@@ -211,11 +243,14 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
     __syncwarp();
 }
 
+/* Shared memory of a warp: the entries of A that it has at hand, and the table of its window. */
 template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
     return int(sizeof(chunk<A>)) + WINDOW;
 }
 
+/* A window for whose columns no table has room is cut in halves until one has: hashing takes any
+ * window of few entries, a dense table one of a single entry. */
 template <class A>
 static __global__ void __launch_bounds__(BLOCK, 4)
     numeric_rows(const numeric_args s, const row_work w)
@@ -225,7 +260,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     for_stripes(w, [&](int64_t i, int stripe, int stripes) {
         int64_t begin;
         const row_shape row = shape_of(s, i, &begin);
-        const int64_t each = window_entries<A>(row);
+        const int64_t each = window_entries<A>(row, least_windows(s, row.entries, i));
         for (int64_t first = stripe * each; first < row.entries; first += stripes * each) {
             const int64_t behind = first + each < row.entries ? first + each : row.entries;
             row_shape r = row;
@@ -235,19 +270,12 @@ static __global__ void __launch_bounds__(BLOCK, 4)
                     if (row.rises) narrow_to(s.c, begin + at, &r);
                     if (choose_table<A>(s.where, &r) || r.entries == 1) break;
                 }
+                /* A whole row needs all of B's rows, which need not be searched then. */
                 const bool some = r.rises && !repeats && r.entries < row.entries;
                 const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};
                 table<A> t = open_window<A>(s.c, r, begin + at, own + (int)sizeof(chunk<A>));
-                bool again = false;
-                add_products(s, &t, of_shared<chunk<A>>(own), span, i, [&]() {
-                    if (t.is_long) return put_aside<1>(t);
-                    write_window(s, t, r, begin + at, again);
-                    again = true;
-                    for (int slot = threadIdx.x % WARP; slot < t.slots; slot += WARP)
-                        t.sum(slot) = A(0);
-                    __syncwarp();
-                });
-                write_window(s, t, r, begin + at, again);
+                add_products(s, &t, of_shared<chunk<A>>(own), span, i);
+                write_window(s, t, r, begin + at);
             }
         }
     });

@@ -103,7 +103,11 @@ static __device__ __forceinline__ int packed(int32_t *keys, int slots, int *coun
     return *count;
 }
 
-/* Row i by hashing; returns how many columns there are. */
+/* Row i by hashing; returns how many columns there are.
+ *
+ *     count    the fresh columns of all threads are added up
+ *     write    keys come to the front of the table; few are ranked, each by looking at all others,
+ *              more are sorted */
 template <int WARPS>
 static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<WARPS> *says,
                                                    int32_t *keys, int64_t i, int slots, int32_t *to,
@@ -188,7 +192,8 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
     return column_range{found.low, found.high < s.b.cols ? found.high : int64_t(s.b.cols)};
 }
 
-/* Row i by bits; the same. */
+/* Row i by bits; the same. A window has as many columns as there are bits; the next one begins with
+ * the first column beyond it, so that stretches without any column cost nothing. */
 template <int WARPS>
 static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
                                                    uint32_t *bits, int64_t i, int bytes,
@@ -228,7 +233,7 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<
     return count < places || !to ? count : places;
 }
 
-/* Row i as it stands in B. */
+/* Row i as it stands in B: A's row has one entry. */
 template <int WARPS>
 static __device__ __forceinline__ int64_t copy_row(const symbolic_args &s, int64_t i, int32_t *to,
                                                    int64_t places)

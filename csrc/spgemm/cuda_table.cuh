@@ -43,6 +43,7 @@ static __device__ __forceinline__ double multiply_add(double x, double y, double
     return __fma_rn(x, y, z);
 }
 
+/* Whether a slot knows its column. */
 static __host__ __device__ __forceinline__ bool is_keyed(spgemm_where where)
 {
     return where == SPGEMM_IN_HASH || where == SPGEMM_IN_SORTED;
@@ -63,14 +64,15 @@ struct row_shape {
     bool is_long, counted, rises; /* whether C's columns rise */
 };
 
-/* WARP columns of a RANKED table. */
+/* WARP columns of a RANKED table. The slot of a column is the number of entries before it, which
+ * is `before` and the bits below its own: so slots stand in the order of C's entries. */
 struct __align__(8) rank_word { unsigned bits, before; };
 static __host__ __device__ __forceinline__ int64_t rank_bytes(int64_t cols)
 {
     return ceil_div(cols, WARP) * (int64_t)sizeof(rank_word);
 }
 
-/* Slots that the whole row would take. */
+/* Slots of a table of the row's kind, and bytes of one of any kind. */
 static __host__ __device__ __forceinline__ int64_t slots_of(const row_shape &r)
 {
     return r.where == SPGEMM_IN_DENSE    ? r.cols
@@ -179,7 +181,7 @@ template <class A> struct table {
     }
     __device__ __forceinline__ int next(int h) const { return h + 1 == slots ? 0 : h + 1; }
 
-    /* Adds one term. */
+    /* Adds one term. A sum that counts its terms is put aside when it has SPGEMM_TERMS. */
     __device__ __forceinline__ void add(int slot, A x, A y)
     {
         A own = multiply_add(x, y, sum(slot));
@@ -190,6 +192,7 @@ template <class A> struct table {
         }
         sum(slot) = own;
     }
+    /* The sum of all terms, whichever of them were put aside. */
     __device__ __forceinline__ A total(int slot) const
     {
         return is_long ? aside(slot) + sum(slot) : sum(slot);
