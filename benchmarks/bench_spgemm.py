@@ -1,7 +1,10 @@
 """Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns and without, and the
 values alone where the structure is known, beside torch's CSR @ CSR; on the CPU beside scipy, on CUDA beside every
 algorithm of cuSPARSE, which alone of them has a phase for values. And R A P, with R the transpose of P, a pattern that
-joins four rows with neighbouring numbers, in both orders."""
+joins four rows with neighbouring numbers, in both orders.
+
+The wall is a copy of as many bytes as A, B and C have, by the same threads: what a product would take that read and
+wrote each of them once. How far off it one thread and more are says what they wait for."""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     for label in ("A A sorted", *["A A unsorted"] * (not cuda), "A A with a plan"):  # on CUDA columns always rise
         if options.wants(label):
             waits = cuda and label == "A A sorted"
-            yield Job(label, partial(trials, a, b, label), patience=PATIENCE, waits=waits, facts=facts)
+            yield Job(label, partial(trials, a, b, label, facts["nnz_c"]), patience=PATIENCE, waits=waits, facts=facts)
     if parts and options.wants("R A P"):
         least = min(facts["left_first"], facts["right_first"])
         yield Job("R A P", partial(coarsening, *parts), facts=facts | {"flops": 2 * least})
@@ -125,9 +128,12 @@ def _least(call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str) -> list[Trial]:
-    """Ours, every algorithm where a plan is kept, and the peers."""
-    found: list[Trial] = []
+def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
+    """Ours, every algorithm where a plan is kept, the wall, and the peers; C has ``nnz`` entries."""
+    size = (a.nnz + b.nnz + nnz) * (4 + a.val.element_size()) + 8 * (2 * a.shape[0] + b.shape[0])
+    half = torch.zeros(size // 8, device=a.device)
+    to = torch.empty_like(half)
+    found = [Trial("a copy of as many bytes", lambda: lambda: (to.copy_(half),), "wall")]
     if label == "A A with a plan":
         names = ["auto", *(x.name for x in fusedmm.algorithms("spgemm", a.device) if x.name != "reference")]
         found += [Trial(name, partial(planned, a, b, name), "ours") for name in names if pays(a, name)]

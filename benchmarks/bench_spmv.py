@@ -1,7 +1,9 @@
 """SpMV, y = A x with random values: every format and algorithm beside torch, scipy and, on CUDA, cupy.
 
 The wall is a copy of as many bytes as a product moves that reads the matrix in its smallest format, x once, and writes
-y. ``GB/s`` of a contender are the bytes of its own format over its time. Alone: ``python -m benchmarks spmv``.
+y. GB/s of a contender are the bytes of its own format, x and y over its time.
+A step of PageRank and one of conjugate gradients are what docs/spmv.md writes, with everyone's product in it. Alone:
+``python -m benchmarks spmv``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from fusedmm import formats
 
 MAKERS = {"coo": formats.to_coo, "dia": formats.to_dia, "ell": formats.to_ell}
 MAKERS |= {"hyb": formats.to_hyb, "sell": formats.to_sell}
+COPY = "a copy of as many bytes"
 Product = Callable[[], Any]
+Multiply = Callable[[Any], Any]  # of one library's vectors
 
 
 def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
@@ -30,8 +34,14 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     label = "A x"
     if options.wants(label):
         advice = formats.advise(adj.with_values(random(adj.nnz, dtype=options.dtype, device=options.device, seed=2)))
-        facts = {"flops": 2 * adj.nnz, "best_format": advice.best, "bytes": advice.bytes}
+        vectors = sum(adj.shape) * torch.finfo(options.dtype).bits // 8
+        moved = {name: advice.bytes[form] + vectors for name, form in sources(options.device).items()}
+        moved |= {"auto": advice.bytes["csr"] + vectors, COPY: min(advice.bytes.values()) + vectors}
+        facts = {"flops": 2 * adj.nnz, "best_format": advice.best, "bytes": advice.bytes, "moved": moved}
         yield Job(label, partial(trials, adj, options), host=small(adj), replay=small(adj), facts=facts)
+    for label in ITERATIONS:
+        if options.wants(label) and adj.shape[0] == adj.shape[1]:
+            yield Job(label, partial(iterations, ITERATIONS[label], adj, options), host=small(adj), replay=small(adj))
 
 
 def trials(adj: fusedmm.CSR, options: Options) -> list[Trial]:
@@ -44,18 +54,23 @@ def trials(adj: fusedmm.CSR, options: Options) -> list[Trial]:
     found = [trial("auto", partial(fusedmm.spmv, adj, x), exact)]
     if advice.best != "csr":
         found.append(trial(f"auto, {advice.best}", partial(fusedmm.spmv, matrices[advice.best], x), exact))
-    for a in fusedmm.algorithms("spmv", options.device):
-        family = a.name.partition(":")[0]
-        if (":" in a.name and not a.name.startswith("cusparse")) or family == "reference":
-            continue
-        kind = "peer" if family == "cusparse" else "ours"
-        theirs = a.name.removeprefix("cusparse:").partition("_")[0]
-        wanted = fusedmm.CSR if theirs == "csr" else formats.FORMATS.get(theirs)
-        for matrix in matrices.values():
-            if wanted is None or type(matrix) is wanted:
-                found.append(trial(a.name, partial(fusedmm.spmv, matrix, x, algorithm=a.name), exact, kind))
+    for name, form in sources(options.device).items():
+        if form in matrices:
+            kind = "peer" if name.startswith("cusparse") else "ours"
+            found.append(trial(name, partial(fusedmm.spmv, matrices[form], x, algorithm=name), exact, kind))
     found += peers(adj, x, exact)
     return [*found, copy(min(advice.bytes.values()), x, adj.shape[0])]
+
+
+def sources(device: str) -> dict[str, str]:
+    """The algorithms, those for one instruction set and the reference apart, and the format that each takes."""
+    names = [a.name for a in fusedmm.algorithms("spmv", device) if a.name != "reference"]
+    found = {}
+    for name in names:
+        family = name.removeprefix("cusparse:").partition("_")[0]
+        if name.startswith("cusparse") or ":" not in name:
+            found[name] = family if family in MAKERS else "csr"
+    return found
 
 
 def peers(adj: fusedmm.CSR, x: Tensor, exact: Tensor) -> list[Trial]:
@@ -65,28 +80,65 @@ def peers(adj: fusedmm.CSR, x: Tensor, exact: Tensor) -> list[Trial]:
     for index in (torch.int32, torch.int64):
         matrix = sparse_csr(adj, adj.val, index)
         found.append(trial(f"torch, {str(index)[6:]}", partial(torch.mv, matrix, x), exact, "peer"))
+    if adj.val.dtype in (torch.float32, torch.float64):
+        name, multiply, alike = library(adj, x)
+        found.append(trial(name, lambda: alike(multiply, x), exact, "peer"))
+    return found
+
+
+def library(adj: fusedmm.CSR, x: Tensor) -> tuple[str, Multiply, Callable[..., Tensor]]:
+    """cupy on CUDA, else scipy: its name, its product, and what calls a function of its arrays with tensors."""
+    assert adj.val is not None
     parts = adj.val, adj.idx, adj.ptr.to(torch.int32)
-    if adj.val.dtype not in (torch.float32, torch.float64):
-        return found
-    if x.is_cuda:
-        import cupy
-        from cupyx.scipy.sparse import csr_matrix
-
-        theirs = csr_matrix(tuple(cupy.from_dlpack(t) for t in parts), adj.shape)
-        vector = cupy.from_dlpack(x)
-        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)  # its own is not what the clock sees
-
-        def multiply() -> Tensor:
-            with stream:
-                return torch.from_dlpack(theirs @ vector)
-
-        found.append(trial("cupy", multiply, exact, "peer"))
-    else:
+    if not x.is_cuda:
         from scipy.sparse import csr_array
 
-        ours, numbers = csr_array(tuple(t.numpy() for t in parts), adj.shape), x.numpy()
-        found.append(trial("scipy", lambda: torch.from_numpy(ours @ numbers), exact, "peer"))
-    return found
+        ours = csr_array(tuple(t.numpy() for t in parts), adj.shape)
+        return "scipy", ours.__matmul__, lambda f, *v: torch.from_numpy(f(*(t.numpy() for t in v)))
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    theirs = csr_matrix(tuple(cupy.from_dlpack(t) for t in parts), adj.shape)
+
+    def alike(function: Callable[..., Any], *vectors: Tensor) -> Tensor:
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):  # its own is not what the clock sees
+            return torch.from_dlpack(function(*(cupy.from_dlpack(t) for t in vectors)))
+
+    return "cupy", theirs.__matmul__, alike
+
+
+def pagerank(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
+    """A step from ranks x, and how much it changes them."""
+    new = 0.85 * product(x) + 0.15 * b
+    return new, abs(new - x).sum()
+
+
+def gradients(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
+    """A step of conjugate gradients from x = 0, with residual and direction b: the next x, residual and direction."""
+    Ap, norm = product(x), (b * b).sum()
+    step = norm / (x * Ap).sum()
+    r = b - step * Ap
+    return x + step * x, r, r + (r * r).sum() / norm * x
+
+
+ITERATIONS = {"a step of PageRank": pagerank, "a step of conjugate gradients": gradients}
+
+
+def iterations(step: Callable[..., tuple[Any, ...]], adj: fusedmm.CSR, options: Options) -> list[Trial]:
+    """One step by ours in CSR and in the format that reads least, by torch, and by scipy or cupy."""
+    adj = adj.with_values(random(adj.nnz, dtype=options.dtype, device=options.device, seed=2))
+    assert adj.val is not None
+    x, b = (random(adj.n_cols, dtype=options.dtype, device=options.device, seed=k) for k in (3, 4))
+    wide = adj.to(dtype=torch.float64)
+    exact = step(lambda v: fusedmm.spmv(wide, v, algorithm="reference"), x.double(), b.double())[0]
+    best, theirs = formats.advise(adj).best, sparse_csr(adj, adj.val, torch.int32)
+    found = [trial("auto", lambda: step(partial(fusedmm.spmv, adj), x, b)[0], exact)]
+    if best != "csr":
+        padded = MAKERS[best](adj)
+        found.append(trial(f"auto, {best}", lambda: step(partial(fusedmm.spmv, padded), x, b)[0], exact))
+    found.append(trial("torch, int32", lambda: step(partial(torch.mv, theirs), x, b)[0], exact, "peer"))
+    name, multiply, alike = library(adj, x)
+    return [*found, trial(name, lambda: alike(lambda *v: step(multiply, *v)[0], x, b), exact, "peer")]
 
 
 def trial(name: str, run: Product, exact: Tensor, kind: str = "ours") -> Trial:
@@ -107,4 +159,4 @@ def copy(matrix: int, x: Tensor, rows: int) -> Trial:
     """Half of the bytes are read and half are written."""
     half = torch.zeros((matrix + (x.numel() + rows) * x.element_size()) // 8, device=x.device)
     to = torch.empty_like(half)
-    return Trial("a copy of as many bytes", lambda: lambda: (to.copy_(half),), "wall")
+    return Trial(COPY, lambda: lambda: (to.copy_(half),), "wall")

@@ -1,4 +1,4 @@
-"""Plots of sweeps and rooflines, and performance profiles."""
+"""Plots of sweeps and rooflines, and of sparse products: performance profiles, and a model of their traffic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.hypergraph import LINE
 from benchmarks.reading import ITEM, Document, best, family, flops, gflops, machine, role, shape
 from benchmarks.store import draw
 
@@ -75,7 +76,8 @@ def profiles(document: Document, path: Path) -> None:
     kinds = list(dict.fromkeys(c["case"].partition(",")[0] for c in document["cases"]))
     figure = Figure(figsize=(4 * len(kinds), 3.6), layout="constrained")
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        cases = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        those = [c["contenders"] for c in document["cases"] if c["case"].partition(",")[0] == kind]
+        cases = [{name: r for name, r in of_case.items() if role(r) != "wall"} for of_case in those]
         for name in dict.fromkeys(name for of_case in cases for name in of_case):
             least = [min(r["us"] for r in of_case.values() if "us" in r) for of_case in cases]
             times = [of_case.get(name, {}).get("us", math.inf) for of_case in cases]
@@ -85,6 +87,31 @@ def profiles(document: Document, path: Path) -> None:
         axes.set(xscale="log", xlim=(1, PROFILED), ylim=(0, 1.02), xlabel="times the fastest", title=kind)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="xx-small", loc="lower right")
+    draw(figure, path)
+
+
+def model(document: Document, path: Path) -> None:
+    """Time a product of every algorithm with a plan, over the bytes that the hypergraph model says it brings: lines of
+    B, and of sums, which hashing and sorting keep elsewhere. One column of points for each matrix."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    points: dict[str, list[tuple[float, float]]] = {}
+    for c in document["cases"]:
+        if "flops_per_double" not in c or not c["case"].startswith("A A with a plan"):
+            continue
+        of_sums = LINE * (1 - c["sums_kept"]) * c["nnz_c"]
+        place = 2 * 8 / c["flops_per_double"] + of_sums / c["products"]
+        ours = {name: r["us"] for name, r in c["contenders"].items() if role(r) == "ours" and name != "auto"}
+        for name, us in ours.items():
+            points.setdefault(name, []).append((place, 1e3 * us / c["products"]))
+        axes.annotate(c["graph"], (place, 1e3 * max(ours.values()) / c["products"]), fontsize="xx-small", rotation=60)
+    for name, found in points.items():
+        axes.scatter(*zip(*found, strict=True), s=14, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="bytes brought for a product, by the model", ylabel="ns for a product")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small")
     draw(figure, path)
 
 
@@ -121,6 +148,31 @@ def roofline(document: Document, ceilings: Document, path: Path) -> None:
     axes.plot(span, [min(gather * s, dense) for s in span], color="C7", linewidth=0.8, label="caches: gather")
     axes.axhline(dense, color="black", linestyle=":", linewidth=0.8, label="dense fp32")
     axes.set(xscale="log", yscale="log", xlabel="flops per byte", ylabel="GFLOP/s")
+    axes.set_title(f"{document['op']}, {document['dtype']}, {machine(document)}", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="xx-small")
+    draw(figure, path)
+
+
+def bandwidths(document: Document, path: Path) -> None:
+    """GFLOP/s over flops per byte where every contender counts the bytes of its own format, under the copy of the same
+    run: a format is left of another by what it stores more, and below the roof by what its reads wait."""
+    from matplotlib.figure import Figure
+
+    cases = [c for c in document["cases"] if "moved" in c]
+    names = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if role(r) == "ours" and "gbs" in r)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    reach: list[float] = []
+    for k, name in enumerate(names):
+        there = [(c, c["contenders"][name]) for c in cases if name in c["contenders"]]
+        points = [(c["flops"] / c["moved"][name], r["gflops"]) for c, r in there]
+        reach += [p[0] for p in points]
+        axes.scatter(*zip(*points, strict=True), s=16, color=f"C{k % 10}", marker="ox"[k // 10], label=name)
+    copy = max(r["gbs"] for c in cases for r in c["contenders"].values() if role(r) == "wall" and "gbs" in r)
+    span = [min(reach) / 1.2, max(reach) * 1.2]
+    axes.plot(span, [copy * s for s in span], color="black", linewidth=0.8, label=f"copy, {copy:.0f} GB/s")
+    axes.set(xscale="log", yscale="log", xlabel="flops per byte of the format, x and y", ylabel="GFLOP/s")
     axes.set_title(f"{document['op']}, {document['dtype']}, {machine(document)}", fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="xx-small")

@@ -39,7 +39,8 @@ class Job:
     """One case: its name, how to get its contenders, and what is measured of them.
 
     A step that ``waits`` for the device is timed with the host's part, which no lead of the host can take out.
-    ``facts`` go into the results as they are; "flops" among them makes a rate of every time.
+    ``facts`` go into the results as they are; "flops" among them makes a rate of every time, and "moved", bytes by
+    contender, one of those that it names.
     """
 
     label: str
@@ -80,6 +81,10 @@ def collect(
                 for found in cases[-1]["contenders"].values():
                     if "flops" in job.facts and found["kind"] != "wall":
                         found["gflops"] = round(1e-3 * job.facts["flops"] / found["us"], 2)
+                for contender, moved in job.facts.get("moved", {}).items():
+                    if contender in cases[-1]["contenders"]:
+                        found = cases[-1]["contenders"][contender]
+                        found["gbs"] = round(1e-3 * moved / found["us"], 1)
                 partial.parent.mkdir(parents=True, exist_ok=True)
                 partial.write_text(json.dumps(document))  # a run that is cut short has not been in vain
                 bar.update()

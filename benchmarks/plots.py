@@ -146,6 +146,8 @@ def beside(document: Document, path: Path, ceilings: Path) -> None:
     """The plots that go with a suite, next to ``path``; of cases that say how wide they are, but for SpGEMM's."""
     if document["op"] == "spgemm":
         curves.profiles(document, path.with_name(f"{path.stem}-profiles.png"))
+        if document["device"] == "cpu":
+            curves.model(document, path.with_name(f"{path.stem}-model.png"))
         return
     document = {**document, "cases": [c for c in document["cases"] if c.get("feat")]}
     if document["suite"] == "pruned":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from benchmarks.curves import bandwidths
 from benchmarks.plots import dots
 from benchmarks.reading import Document
 from benchmarks.report import write
 
 EXTRAS = {
     "gflops": "GFLOP/s",
+    "gbs": "GB/s",
     "host_us": "host µs",
     "replay_us": "replayed, warm µs",
     "replay_cold_us": "replayed, cold µs",
@@ -119,6 +121,8 @@ def plot(document: Document, path: Path) -> None:
     found = [(c["case"], c["graph"], c["speedup"]) for c in document["cases"] if c["speedup"] is not None]
     if found:
         dots(document, found, path)
+    if any("gbs" in f for c in document["cases"] for f in c["contenders"].values()):
+        bandwidths(document, path.with_name(f"{path.stem}-bandwidth.png"))
 
 
 def save(document: Document, path: Path) -> None:

@@ -76,6 +76,11 @@ def _(ptr, idx, eid, plan, val, x, reduce, algorithm, *rows_are):  # type: ignor
     return _spmm_like(x, ptr)
 
 
+@fake("_spmm_into")
+def _(ptr, idx, eid, plan, val, x, y, *numbers):  # type: ignore[no-untyped-def]
+    return None
+
+
 @fake("spmm")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
@@ -187,6 +192,11 @@ def _(x, att_k, att_q):  # type: ignore[no-untyped-def]
     return x.new_empty((*x.shape[:2], 1)), x.new_empty((*x.shape[:2], 1))
 
 
+@fake("_node_spread")
+def _(x, gv, gk, gq, att_k, att_q):  # type: ignore[no-untyped-def]
+    return x.new_empty(x.shape), *(x.new_empty(1, *x.shape[1:]) for _ in range(2))
+
+
 @fake("_node_delta")
 def _(gout, out, lse, lse_rest, glse, pos, pos_w, q, slope):  # type: ignore[no-untyped-def]
     gq = gout.new_empty((*gout.shape[:2], 1) if pos.dim() == 3 else (0,))
@@ -253,7 +263,7 @@ def _(ptr, idx, cols):  # type: ignore[no-untyped-def]
 
 
 @fake("_plan")
-def _(ptr, idx):  # type: ignore[no-untyped-def]
+def _(ptr, idx, whole_rows=0, whole_nnz=0):  # type: ignore[no-untyped-def]
     return ptr.new_empty(torch.library.get_ctx().new_dynamic_size() if ptr.is_cuda else 0, dtype=torch.uint8)
 
 

@@ -9,6 +9,7 @@ is an attribute, or must not be looked up before it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -121,6 +122,15 @@ def argument_names(operator: Any) -> list[str]:
 def default_store() -> Any:
     """The store through which the processes of torch.distributed found each other."""
     return torch.distributed.distributed_c10d._get_default_store()
+
+
+def timeout_of(group: Any) -> timedelta | None:
+    """How long the ranks of a process group over NCCL wait for each other; None where torch does not tell."""
+    try:
+        found: timedelta = group._get_backend(torch.device("cuda")).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return found
 
 
 # A number of the backward pass that runs in this thread.

@@ -51,6 +51,11 @@ def cuda() -> str:
     return "cuda"
 
 
+@pytest.fixture(scope="module")
+def two_gpus() -> None:
+    """For tests of what two devices do together."""
+
+
 @pytest.fixture
 def threads():
     """Sets torch's threads, and sets them back after the test."""
@@ -79,6 +84,8 @@ def left_out(item: pytest.Item) -> str:
     device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
     if "cuda" in (device, *item.fixturenames) and no_cuda() and os.environ.get("FUSEDMM_REQUIRE_CUDA") != "1":
         return f"for CUDA were not collected: {no_cuda()}"
+    if "two_gpus" in item.fixturenames and (no_cuda() or torch.cuda.device_count() < 2):
+        return f"for two GPUs were not collected: torch sees {torch.cuda.device_count()}"
     if item.get_closest_marker("slow") and random.Random(f"{SEED} {item.nodeid}").random() >= SLOW:
         return f"that are slow were left to make slow (FUSEDMM_SLOW={SLOW:g} FUSEDMM_SEED={SEED})"
     return ""

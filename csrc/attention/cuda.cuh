@@ -92,6 +92,7 @@ template <class T> struct attend_args {
     int32_t heads, feat, feat_v;
     int32_t lane_bits, group_bits; /* logarithms of the lanes of a head and of a group of heads */
     int32_t shift;                 /* a bundle has at most 2^shift rows */
+    int32_t few;                   /* the matrix has few entries, in long rows: takes_eights */
     int64_t hub_width;             /* the QUADs by which the join's threads divide a hub's slot */
     bool drops;                    /* dropout is above 0 */
     bool early;                    /* COLS may start while the kernel before it still runs */

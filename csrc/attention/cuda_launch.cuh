@@ -106,10 +106,8 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
  * 20 % slower; on 115 M entries of rows as long: 1 to 20 % faster). */
 template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
 {
-    enum { LONG_ROWS = 256, FEW = 1 << 23 };
-    const bool few = s.a.nnz < FEW && s.a.nnz >= LONG_ROWS * s.a.rows;
     return ((fills(s, score, 8) && s.heads > 2) || fills(s, score, 64) || fills(s, score, 128)) &&
-           (kind == SAME_FAR || (kind == PLAIN && !few));
+           (kind == SAME_FAR || (kind == PLAIN && !s.few));
 }
 template <class TASK>
 static void launch_eights(const fmm_exec *exec, const attend_args<typename TASK::T> &s,

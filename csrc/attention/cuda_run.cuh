@@ -74,6 +74,9 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     s.keep_scale = t->dropout < 1 ? A(1 / (1 - t->dropout)) : A(0);
     s.scale = A(t->scale);
     s.slope = A(t->slope);
+    /* Sums of a score follow from it, so it is that of the whole matrix. */
+    enum { LONG_ROWS = 256, FEW = 1 << 23 };
+    s.few = whole_nnz(a) < FEW && whole_nnz(a) >= LONG_ROWS * whole_rows(a);
     s.heads = (int32_t)t->q.heads;
     s.feat = (int32_t)t->q.feat;
     s.feat_v = weights ? 0 : (int32_t)t->v.feat;

@@ -1,7 +1,7 @@
-/* fusedmm::_node_scores and _node_delta: the sums that additive attention needs of each node by
- * itself. node_sums.c has the equations. x, out and their gradients are [n, H, C], att is [1, H,
- * C], k, q and their gradients are [n, H, 1]. Whatever else is one number per node and head is [n,
- * H]. A tensor without elements is absent. */
+/* fusedmm::_node_scores, _node_delta and _node_spread: the sums that additive attention needs of
+ * each node by itself. node_sums.c has the equations. x, out and their gradients are [n, H, C], att
+ * is [1, H, C], k, q and their gradients are [n, H, 1]. Whatever else is one number per node and
+ * head is [n, H]. A tensor without elements is absent. */
 #include "../torch/frame.h"
 #include "node_sums.h"
 
@@ -63,6 +63,41 @@ FMM_KERNEL(delta, TENSORS, 3)
     return frame_try(f, fmm_node_sums(&f->exec, &c));
 }
 
+/* (x, gv, gk, gq, att_k, att_q) -> the gradients of x, att_k and att_q */
+FMM_KERNEL(spread, 6, 3)
+{
+    enum { X, GV, GK, ATT_K = GK + 2, ATT_Q };
+    fmm_node_call c = {.form = FMM_NODE_SPREAD}, clear = {.form = FMM_NODE_DELTA};
+    const fmm_dense *x = &c.x;
+    tensor t;
+    if (!frame_dense(f, X, "x", &c.x, NULL) || !frame_dense(f, GV, "gv", &c.value, NULL) ||
+        !take(f, ATT_K, "att_k", &c.att[0]) || !take(f, ATT_Q, "att_q", &c.att[1]) ||
+        !frame_result(f, 3, x->dtype, x->rows, x->heads, x->feat, &out[0], &c.out))
+        return false;
+    for (int k = 0; k < 2; k++) {
+        const char *const name = k ? "gq" : "gk";
+        fmm_dense *const d = &c.score[k];
+        if (!frame_dense(f, GK + k, name, d, NULL) ||
+            !frame_result(f, 3, x->dtype, 1, x->heads, x->feat, &out[1 + k], &c.total[k]))
+            return false;
+        if (d->rows != x->rows || d->heads != x->heads || d->feat != 1)
+            return frame_fail(f, "%s must have a number for each row and head of x", name);
+    }
+    const int64_t parts = fmm_node_parts(f->exec.device, x->rows);
+    if (!frame_result(f, 3, frame_sums(x->dtype), parts, 2 * x->heads, x->feat, &t, &c.parts))
+        return false;
+    if (f->exec.device == FMM_CUDA) {
+        /* A call of no nodes sets the counters to 0. */
+        if (!frame_vector(f, x->heads * x->feat / FMM_NODE_COLUMNS + 1,
+                          fmm_torch.aoti_torch_dtype_int32(), &t))
+            return false;
+        clear.x = frame_view(NULL, x->dtype, 0, x->heads, x->feat);
+        clear.arrived = c.arrived = t.data;
+        if (!frame_try(f, fmm_node_sums(&f->exec, &clear))) return false;
+    }
+    return frame_try(f, fmm_node_sums(&f->exec, &c));
+}
+
 const fmm_torch_operator fmm_torch_node_sums[] = {
     {"_node_scores", "_node_scores(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)",
      .kernel = scores},
@@ -70,5 +105,9 @@ const fmm_torch_operator fmm_torch_node_sums[] = {
      "_node_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
      "Tensor pos_w, Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
      .kernel = delta},
+    {"_node_spread",
+     "_node_spread(Tensor x, Tensor gv, Tensor gk, Tensor gq, Tensor att_k, Tensor att_q) -> "
+     "(Tensor, Tensor, Tensor)",
+     .kernel = spread},
     {0},
 };

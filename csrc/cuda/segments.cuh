@@ -296,7 +296,7 @@ static inline bool segments_reach(const fmm_csr *a, int64_t heads, int64_t feat)
 {
     if (!plan_possible(a->rows, a->nnz) || heads > INT32_MAX || feat > 65535 * INT64_C(8))
         return false;
-    const int64_t items = plan_segments_max(a->rows, a->nnz) + a->rows + BUNDLES + 1;
+    const int64_t items = plan_segments_max(size_of_plan(a)) + a->rows + BUNDLES + 1;
     return items <= int64_t(INT32_MAX) * (BLOCK / WARP) / (heads ? heads : 1);
 }
 

@@ -51,7 +51,7 @@ template <class P> struct fused_side {
 /* The output is joined as SpMM's is. */
 template <class T> struct fused_args : join_args<T> {
     fused_side<const T *> x, y, z; /* without z the message is made of x and y */
-    int64_t feat;
+    int32_t feat;          /* at most what a group spans; in 64 bits it costs the loop registers */
     uint32_t y_row, z_row; /* in bytes */
     int score, message, activation;
     edge_program<typename sum_of<T>::type> edge;

@@ -106,7 +106,7 @@ template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm
     s.z_row = uint32_t(s.z.row * int64_t(sizeof(T)));
     s.out_row = f->out->row_stride;
     s.out_head = f->out->head_stride;
-    s.feat = f->x->feat;
+    s.feat = (int32_t)f->x->feat;
     s.feat_out = f->out->feat;
     s.width = partial_width(s.feat_out);
     s.score = f->score;

@@ -56,7 +56,7 @@ extern "C" fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *
     s.x_row = f->x->row_stride;
     s.y_row = f->y->row_stride;
     s.out_row = f->out->row_stride;
-    s.feat = f->x->feat;
+    s.feat = (int32_t)f->x->feat;
     s.packs = lies_in_packs(f->y, sizeof(float), 4);
     s.mean = f->reduce == FMM_MEAN;
     s.edge = edge_of_fusion<float>(f);

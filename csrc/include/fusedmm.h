@@ -70,6 +70,14 @@ typedef enum fmm_rows {
     FMM_ROWS_NEITHER, /* neither holds */
 } fmm_rows;
 
+/* Where several devices share a matrix, what a call has a part of: the rows and entries of the
+ * whole matrix, and the columns of the whole dense operand where the call has some of them. Bits
+ * follow from these numbers: how long the pieces of long rows are, and in which order their sums
+ * meet. Results are right whatever they say. Zeros mean that the call has the whole. */
+typedef struct fmm_whole {
+    int64_t rows, nnz, feat;
+} fmm_whole;
+
 /* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */
 typedef struct fmm_csr {
     int64_t rows, cols, nnz;
@@ -80,6 +88,7 @@ typedef struct fmm_csr {
     const void *plan;   /* made by fmm_plan for this structure and device, or NULL */
     size_t plan_bytes;
     fmm_rows rows_are;
+    fmm_whole whole; /* the same for fmm_plan and for calls with that plan */
 } fmm_csr;
 
 /* x[r, h, c] = data[r * row_stride + h * head_stride + c]; strides in elements. Without data and
@@ -123,11 +132,11 @@ FMM_API fmm_status fmm_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_
 FMM_API fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where);
 
 /* The plan of a matrix, which CUDA kernels follow: rows in order of falling length, and the pieces
- * of long rows. fmm_plan_bytes bounds its size, from (rows, nnz) alone, by a multiple of 16.
- * fmm_plan fills it and only enqueues; its workspace has the bytes that fmm_plan_workspace says.
- * The int64 at byte FMM_PLAN_USED of a plan is the number of its bytes that count, a multiple of 16
- * too. A caller who reads it may give that number as plan_bytes; calls then need less workspace.
- * CPU kernels need no plan, so its size is 0 there. */
+ * of long rows. fmm_plan_bytes bounds its size, from the matrix's numbers alone, by a multiple
+ * of 16. fmm_plan fills it and only enqueues; its workspace has the bytes that fmm_plan_workspace
+ * says. The int64 at byte FMM_PLAN_USED of a plan is the number of its bytes that count, a multiple
+ * of 16 too. A caller who reads it may give that number as plan_bytes; calls then need less
+ * workspace. CPU kernels need no plan, so its size is 0 there. */
 enum { FMM_PLAN_USED = 56 };
 FMM_API size_t fmm_plan_bytes(const fmm_exec *exec, const fmm_csr *a);
 FMM_API fmm_status fmm_plan_workspace(const fmm_exec *exec, const fmm_csr *a, size_t *bytes);

@@ -157,7 +157,7 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
 {
     return run_spmm(exec, call, [&](auto s) {
         const fmm_csr *a = call->a;
-        const plan_view plan = view_plan(a->plan, a->rows, a->nnz, plan_slots(a));
+        const plan_view plan = view_plan(a->plan, size_of_plan(a), plan_slots(a));
         const wall_args<std::remove_reference_t<decltype(*s.y.data)>> w = {
             dealt{s.a, s.val, plan, 0, 1, 0}, s.x, s.y, s.feat};
         const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16 * PER);

@@ -45,7 +45,8 @@ size_t plan_scratch(int64_t rows)
 
 void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch)
 {
-    const plan_view p = view_plan(plan, a->rows, a->nnz, plan_segments_max(a->rows, a->nnz));
+    const plan_size n = size_of_plan(a);
+    const plan_view p = view_plan(plan, n, plan_segments_max(n));
     const rows_view v = {view_csr(a), p.segment, (int32_t)blocks_of(a->rows), stretch_of(a->rows),
                          static_cast<int32_t *>(scratch)};
     plan_count<<<(unsigned)v.blocks, BLOCK, 0, stream>>>(v);
@@ -57,7 +58,7 @@ void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch
 
 extern "C" size_t fmm_cuda_plan_bytes(const fmm_csr *a)
 {
-    return plan_possible(a->rows, a->nnz) ? plan_size(a->rows, a->nnz) : 0;
+    return plan_possible(a->rows, a->nnz) ? plan_bytes(size_of_plan(a)) : 0;
 }
 
 extern "C" fmm_status fmm_cuda_plan_workspace(const fmm_csr *a, size_t *bytes)

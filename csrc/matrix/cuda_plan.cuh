@@ -2,7 +2,8 @@
  * structure, and the `segments` kernels read it (cuda/segments.cuh).
  *
  *     header    64 bytes: what the plan was made for, and where the classes of rows begin
- *     starts    where the pieces of SpMV begin (spmv/cuda_pieces.cuh), and the end of the matrix
+ *     starts    the first row that begins at entry 0, 128, 256, ... or behind it, and the number
+ *               of rows: where the warps of SpMV begin (spmv/cuda_segments.cuh)
  *     order     the rows by falling length class
  *                 | hubs | long | 8 classes an octave | up to 32 | up to 16 | up to 8 | empty |
  *     first     for the k-th row of `order`, while it is long: its first segment
@@ -12,11 +13,13 @@
  * A row is long if it has more than `segment` entries. The sort is stable. So rows that share a
  * warp are about equally long, the longest start first, and neighbours in memory stay neighbours.
  *
- * A plan has at most 4 bytes for each row, 20 for each `segment` entries and 16 for each piece. The
- * bound of every count follows from (rows, nnz) alone, so that a call can be sized without asking
- * the device. Who has asked it cuts the plan behind its last segment, and calls take room for no
- * more partial sums. A plan that was never made, or made for another matrix, gives wrong results,
- * but nothing read from it is used before it is clamped. */
+ * A plan has at most 4 bytes for each row, 20 for each `segment` entries and 4 for each 128. The
+ * bound of every count follows from (rows, nnz, segment) alone, so that a call can be sized without
+ * asking the device. `segment` follows from the entries of the whole matrix, of which a device may
+ * have a part: so a row is cut in the same pieces wherever it lies. Who has asked it cuts the plan
+ * behind its last segment, and calls take room for no more partial sums. A plan that was never
+ * made, or made for another matrix, gives wrong results, but nothing read from it is used before it
+ * is clamped. */
 #pragma once
 
 #include "../cuda/common.cuh"
@@ -35,12 +38,6 @@ struct plan_header {
 };
 static_assert(sizeof(plan_header) == 64 && offsetof(plan_header, used) == FMM_PLAN_USED,
               "the header is part of the format");
-
-/* The first row that begins at an item of the list of entries and ends of rows, or behind it, and
- * its first entry. */
-struct plan_start {
-    int64_t entry, row;
-};
 
 struct plan_view {
     const plan_header *header;
@@ -72,14 +69,29 @@ static inline int32_t plan_segment(int64_t nnz)
  * is how long its own chain of loads is. */
 static inline bool is_small(int64_t nnz) { return nnz < 131072; }
 
-/* A row is long if it has more than `segment` entries, hence these bounds. */
-static inline int64_t plan_long_rows_max(int64_t rows, int64_t nnz)
+/* What the bounds of a plan follow from. */
+struct plan_size {
+    int64_t rows, nnz;
+    int32_t segment;
+};
+static inline int64_t whole_rows(const fmm_csr *a)
 {
-    return smaller(rows, nnz / (plan_segment(nnz) + 1));
+    return a->whole.nnz ? a->whole.rows : a->rows;
 }
-static inline int64_t plan_segments_max(int64_t rows, int64_t nnz)
+static inline int64_t whole_nnz(const fmm_csr *a) { return a->whole.nnz ? a->whole.nnz : a->nnz; }
+static inline plan_size size_of_plan(const fmm_csr *a)
 {
-    return nnz / plan_segment(nnz) + plan_long_rows_max(rows, nnz);
+    return plan_size{a->rows, a->nnz, plan_segment(whole_nnz(a))};
+}
+
+/* A row is long if it has more than `segment` entries, hence these bounds. */
+static inline int64_t plan_long_rows_max(const plan_size &n)
+{
+    return smaller(n.rows, n.nnz / (n.segment + 1));
+}
+static inline int64_t plan_segments_max(const plan_size &n)
+{
+    return n.nnz / n.segment + plan_long_rows_max(n);
 }
 
 static inline bool plan_possible(int64_t rows, int64_t nnz)
@@ -87,55 +99,48 @@ static inline bool plan_possible(int64_t rows, int64_t nnz)
     return rows <= INT32_MAX && nnz <= INT64_C(1) << 34;
 }
 
-/* Items of a piece of SpMV. Those of small matrices should occupy more of the card: on an H200 512
- * were best for 0.2 M items, 1,024 for 0.6 M and 1.3 M, 2,048 for 2 M and more. */
-enum { LARGEST_PIECE = 2048 };
-static __host__ __device__ inline int plan_piece(int64_t rows, int64_t nnz)
-{
-    const int64_t items = rows + nnz;
-    return items < 1 << 18 ? 512 : items < 1 << 21 ? 1024 : LARGEST_PIECE;
-}
-static __host__ __device__ inline int64_t plan_pieces(int64_t rows, int64_t nnz)
-{
-    const int64_t count = ceil_div(rows + nnz, plan_piece(rows, nnz));
-    return count ? count : 1;
-}
-static inline size_t plan_starts_bytes(int64_t rows, int64_t nnz)
-{
-    return (size_t)(plan_pieces(rows, nnz) + 1) * sizeof(plan_start);
-}
-static __host__ __device__ inline plan_start *plan_starts(const void *plan)
-{
-    return const_cast<plan_start *>(reinterpret_cast<const plan_start *>(
-        static_cast<const char *>(plan) + sizeof(plan_header)));
-}
-
 static inline size_t plan_padded(int64_t bytes) { return (size_t)ceil_div(bytes, 16) * 16; }
 
-/* Bytes of a plan, up to its segments and with the most there can be. */
-static inline size_t plan_begin(int64_t rows, int64_t nnz)
+/* Entries of a warp of SpMV. */
+enum { PLAN_SHARE = 128 };
+static __host__ __device__ inline int64_t plan_shares(int64_t nnz)
 {
-    return sizeof(plan_header) + plan_starts_bytes(rows, nnz) + plan_padded(rows * 4) +
-           plan_padded(plan_long_rows_max(rows, nnz) * 4);
+    return ceil_div(nnz, PLAN_SHARE);
 }
-static inline size_t plan_size(int64_t rows, int64_t nnz)
+static inline size_t plan_starts_bytes(int64_t nnz)
 {
-    return plan_begin(rows, nnz) + plan_padded(plan_segments_max(rows, nnz) * 8);
+    return plan_padded((plan_shares(nnz) + 1) * (int64_t)sizeof(int32_t));
+}
+static __host__ __device__ inline int32_t *plan_starts(const void *plan)
+{
+    return const_cast<int32_t *>(
+        reinterpret_cast<const int32_t *>(static_cast<const char *>(plan) + sizeof(plan_header)));
 }
 
-static inline plan_view view_plan(const void *plan, int64_t rows, int64_t nnz, int64_t segments)
+/* Bytes of a plan, up to its segments and with the most there can be. */
+static inline size_t plan_begin(const plan_size &n)
+{
+    return sizeof(plan_header) + plan_starts_bytes(n.nnz) + plan_padded(n.rows * 4) +
+           plan_padded(plan_long_rows_max(n) * 4);
+}
+static inline size_t plan_bytes(const plan_size &n)
+{
+    return plan_begin(n) + plan_padded(plan_segments_max(n) * 8);
+}
+
+static inline plan_view view_plan(const void *plan, const plan_size &n, int64_t segments)
 {
     const char *const at = static_cast<const char *>(plan);
-    const size_t order = sizeof(plan_header) + plan_starts_bytes(rows, nnz);
-    const size_t first = order + plan_padded(rows * 4);
+    const size_t order = sizeof(plan_header) + plan_starts_bytes(n.nnz);
+    const size_t first = order + plan_padded(n.rows * 4);
     plan_view v;
-    v.segment = plan_segment(nnz);
+    v.segment = n.segment;
     v.segments_max = (int32_t)segments;
-    v.long_rows_max = (int32_t)smaller(plan_long_rows_max(rows, nnz), segments / 2);
+    v.long_rows_max = (int32_t)smaller(plan_long_rows_max(n), segments / 2);
     v.header = reinterpret_cast<const plan_header *>(at);
     v.order = reinterpret_cast<const int32_t *>(at + order);
     v.first = reinterpret_cast<const int32_t *>(at + first);
-    v.segments = reinterpret_cast<const uint2 *>(at + plan_begin(rows, nnz));
+    v.segments = reinterpret_cast<const uint2 *>(at + plan_begin(n));
     return v;
 }
 
@@ -160,26 +165,27 @@ void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch
  * it is too short or lies where vectors of it cannot be read. */
 static inline bool plan_given(const fmm_csr *a)
 {
-    return a->plan && (uintptr_t)a->plan % 16 == 0 && a->plan_bytes >= plan_begin(a->rows, a->nnz);
+    return a->plan && (uintptr_t)a->plan % 16 == 0 && a->plan_bytes >= plan_begin(size_of_plan(a));
 }
 /* How many segments it has room for: so many slots of partial sums does a call need. */
 static inline int64_t plan_slots(const fmm_csr *a)
 {
-    const int64_t most =
-        plan_long_rows_max(a->rows, a->nnz) ? plan_segments_max(a->rows, a->nnz) : 0;
+    const plan_size n = size_of_plan(a);
+    const int64_t most = plan_long_rows_max(n) ? plan_segments_max(n) : 0;
     if (!plan_given(a)) return most;
-    return smaller(most, (int64_t)(a->plan_bytes - plan_begin(a->rows, a->nnz)) / 8);
+    return smaller(most, (int64_t)(a->plan_bytes - plan_begin(n)) / 8);
 }
 static inline size_t plan_workspace(const fmm_csr *a)
 {
     return plan_given(a) ? 0
-                         : plan_padded((int64_t)plan_size(a->rows, a->nnz)) +
+                         : plan_padded((int64_t)plan_bytes(size_of_plan(a))) +
                                plan_padded((int64_t)plan_scratch(a->rows));
 }
 static inline plan_view plan_for_call(const fmm_exec *exec, const fmm_csr *a)
 {
-    if (plan_given(a)) return view_plan(a->plan, a->rows, a->nnz, plan_slots(a));
+    const plan_size n = size_of_plan(a);
+    if (plan_given(a)) return view_plan(a->plan, n, plan_slots(a));
     char *at = static_cast<char *>(exec->workspace);
-    plan_build(stream_of(exec), a, at, at + plan_padded((int64_t)plan_size(a->rows, a->nnz)));
-    return view_plan(at, a->rows, a->nnz, plan_slots(a));
+    plan_build(stream_of(exec), a, at, at + plan_padded((int64_t)plan_bytes(n)));
+    return view_plan(at, n, plan_slots(a));
 }

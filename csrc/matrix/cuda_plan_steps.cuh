@@ -155,7 +155,7 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
         *const_cast<plan_header *>(p.header) = plan_header{
             v.a.rows,
             v.a.nnz,
-            3,
+            4,
             v.segment,
             begins[LONG * n],
             begins[(LONG + 1) * n],
@@ -174,18 +174,18 @@ static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_ma
         segments[at] = make_uint2((uint32_t)row, piece_code(length, pieces, piece));
 }
 
-/* Where each piece of SpMV begins: a thread searches for each. */
-static __device__ void place_starts(const csr_view &a, plan_start *starts)
+/* The first row of each share of SpMV: a thread searches for each. */
+static __device__ void place_starts(const csr_view &a, int32_t *starts)
 {
-    const int64_t count = plan_pieces(a.rows, a.nnz), size = plan_piece(a.rows, a.nnz);
+    const int64_t count = plan_shares(a.nnz);
     for (int64_t k = this_thread(); k <= count; k += all_threads()) {
         int64_t low = k < count ? 0 : a.rows, high = a.rows;
         while (low < high) {
             const int64_t row = (low + high) / 2;
-            const bool before = clamp(a.ptr[row], 0, a.nnz) + row < k * size;
+            const bool before = a.ptr[row] < k * PLAN_SHARE;
             low = before ? row + 1 : low, high = before ? high : row;
         }
-        starts[k] = plan_start{low < a.rows ? clamp(a.ptr[low], 0, a.nnz) : a.nnz, low};
+        starts[k] = int32_t(low);
     }
 }
 

@@ -18,21 +18,21 @@ FMM_KERNEL(check, 2, 1)
 }
 
 /* A plan, uint8 [bytes], empty where kernels need none. */
-static bool allocate_plan(frame *f, int64_t rows, int64_t nnz, tensor *out)
+static bool allocate_plan(frame *f, const fmm_csr *made, tensor *out)
 {
-    const fmm_csr made = {.rows = rows, .nnz = nnz};
-    const int64_t size = (int64_t)fmm_plan_bytes(&f->exec, &made);
+    const int64_t size = (int64_t)fmm_plan_bytes(&f->exec, made);
     return frame_vector(f, size, fmm_torch.aoti_torch_dtype_uint8(), out);
 }
 
-/* (ptr, idx) -> plan */
+/* (ptr, idx, int whole_rows, int whole_nnz) -> plan; the numbers are 0, or those of fmm_whole. */
 FMM_KERNEL(plan, 2, 1)
 {
     fmm_csr a;
     size_t bytes;
-    return frame_structure(f, INT32_MAX, &a) &&
-           frame_try(f, fmm_plan_workspace(&f->exec, &a, &bytes)) && frame_workspace(f, bytes) &&
-           allocate_plan(f, a.rows, a.nnz, out) &&
+    if (!frame_structure(f, INT32_MAX, &a)) return false;
+    a.whole = (fmm_whole){.rows = (int64_t)number[0], .nnz = (int64_t)number[1]};
+    return frame_try(f, fmm_plan_workspace(&f->exec, &a, &bytes)) && frame_workspace(f, bytes) &&
+           allocate_plan(f, &a, out) &&
            (!out->numel || frame_try(f, fmm_plan(&f->exec, &a, out->data)));
 }
 
@@ -98,7 +98,7 @@ FMM_KERNEL(compress, 2, 5)
     return frame_vector(f, a.rows + 1, int64(), &out[PTR]) &&
            frame_vector(f, entries, int32(), &out[IDX]) &&
            frame_vector(f, identity ? 0 : entries, int32(), &out[EID]) &&
-           allocate_plan(f, a.rows, entries, &out[PLAN]) &&
+           allocate_plan(f, &(fmm_csr){.rows = a.rows, .nnz = entries}, &out[PLAN]) &&
            frame_vector(f, others, int64(), &out[OTHERS]) &&
            frame_workspace(f, fmm_compress_workspace(&f->exec, &a, &facts, loops, identity)) &&
            (!deferred || frame_try(f, fmm_cuda_coo_check_start(&f->exec, &a, out[OTHERS].data))) &&
@@ -131,7 +131,7 @@ FMM_KERNEL(transpose, 4, 4)
            frame_vector(f, cols + 1, int64(), &out[PTR]) &&
            frame_vector(f, a.nnz, int32(), &out[IDX]) &&
            frame_vector(f, a.nnz, int32(), &out[EID]) &&
-           allocate_plan(f, cols, a.nnz, &out[PLAN]) &&
+           allocate_plan(f, &(fmm_csr){.rows = cols, .nnz = a.nnz}, &out[PLAN]) &&
            frame_workspace(f, fmm_transpose_workspace(&f->exec, &a)) &&
            frame_try(f, fmm_transpose(&f->exec, &a, out[PTR].data, out[IDX].data, out[EID].data,
                                       out[PLAN].data));
@@ -167,7 +167,8 @@ FMM_KERNEL(mean_back, 2, 1)
 
 const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
-    {"_plan", "_plan(Tensor ptr, Tensor idx) -> Tensor", .kernel = plan},
+    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_rows=0, int whole_nnz=0) -> Tensor",
+     .kernel = plan},
     {"_compress",
      "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",

@@ -69,6 +69,8 @@ typedef struct spgemm_place {
     int32_t *keys, *more; /* HASH: columns, -1 where a slot is free; more: the pool's, or NULL */
     void *slots, *more_slots; /* sums beside them */
     uint64_t mask, more_mask; /* number of slots less one */
+    int64_t last;             /* HASH: no column beyond it is in the first table */
+    void *listed;             /* HASH: where the sums of the row's entries are */
     int32_t *sorted;          /* SORT: the row's columns */
     void *sorted_sums;        /* sums beside them */
     int64_t row;              /* entries of the row */

@@ -127,6 +127,7 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
         if (large == SPGEMM_HASH) {
             at.keys = fmm_spgemm_take(m, SPGEMM_SPACE * SPGEMM_FIRST, sizeof *at.keys);
             at.slots = fmm_spgemm_take(m, SPGEMM_SPACE * SPGEMM_FIRST, t->width);
+            at.listed = fmm_spgemm_take(m, t->longest, sizeof(void *));
         }
         if (small == SPGEMM_SORT) {
             const int64_t row = large == SPGEMM_SORT ? t->longest : TINY;

@@ -2,7 +2,7 @@
  *
  *     look      products of each row of A, runs of each row of B            one pass over A and B
  *     chunks    rows of about equal products                                a sum over the rows
- *     compress  columns of B in one word become (word, bits)                if it saves 15 %
+ *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
  * Where there is memory to spare for a column of each product, columns are read out at once, into a
@@ -235,12 +235,13 @@ static void copy_chunk(void *ctx, int worker, int64_t chunk)
 
 /* ---- the phases ---- */
 
-static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t listed)
+static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t columns)
 {
-    spgemm_bits room;
+    spgemm_bits room = {0};
     room.words = fmm_spgemm_take(m, words, sizeof *room.words);
     room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
-    room.touched = fmm_spgemm_take(m, listed + 1, sizeof *room.touched);
+    room.touched = fmm_spgemm_take(m, (columns ? columns : words) + 1, sizeof *room.touched);
+    if (columns) room.marks = fmm_spgemm_take(m, columns, sizeof *room.marks);
     room.few = words / WORD / FEW_GROUPS < FEW_WORDS ? words / WORD / FEW_GROUPS : FEW_WORDS;
     return room;
 }
@@ -250,7 +251,7 @@ static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t listed)
 static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool whole)
 {
     int64_t runs = 0;
-    const bool pays = !whole && s->run_products <= s->total / 100 * SAVES;
+    const bool pays = !whole && s->run_products + s->b->nnz <= s->total / 100 * SAVES;
     for (int64_t k = 0; k <= s->b->rows; k++) {
         const int64_t here = k < s->b->rows ? s->runs[k] : 0;
         s->runs[k] = runs;
@@ -263,11 +264,12 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         s->rooms = fmm_spgemm_take(&m, workers, sizeof *s->rooms);
         for (int w = 0; w < workers; w++) {
-            const spgemm_bits room = bits_in(&m, s->words, columns ? s->b->cols : s->words);
+            const spgemm_bits room = bits_in(&m, s->words, columns ? s->b->cols : 0);
             if (!pass) continue;
             s->rooms[w] = room;
             memset(room.words, 0, (size_t)s->words * sizeof *room.words);
             memset(room.summary, 0, (size_t)(s->words / WORD + 1) * sizeof *room.summary);
+            if (room.marks) memset(room.marks, 0, (size_t)s->b->cols);
         }
         if (pays) {
             s->run_words = fmm_spgemm_take(&m, runs, sizeof *s->run_words);
@@ -285,9 +287,9 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     symbolic s = {.a = a, .b = b, .out = out};
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
-    const int workers = fmm_spgemm_workers(exec, s.total);
+    int workers = fmm_spgemm_workers(exec, s.total);
     const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPARE;
-    const bool whole = staged && fmm_spgemm_whole_pays(&s, workers);
+    const bool whole = staged && fmm_spgemm_whole_pays(&s, &workers);
     TRY(prepare(exec, &s, workers, whole));
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;

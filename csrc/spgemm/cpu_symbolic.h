@@ -9,7 +9,8 @@ enum { WORD = 64 }; /* columns in a word of bits */
 typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
     int32_t *touched;
-    int64_t few; /* words of a row that are sorted without the summary, at most */
+    uint8_t *marks; /* of columns, where these are listed in any order; or NULL */
+    int64_t few;    /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
 
 struct symbolic {
@@ -40,8 +41,8 @@ int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i);
 int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
                          const int32_t *end);
 
-/* Whether one pass is to compute values, too, and that pass: cpu_whole.c. */
-bool fmm_spgemm_whole_pays(const symbolic *s, int workers);
+/* Whether one pass is to compute values, too, and by how many workers; and that pass. */
+bool fmm_spgemm_whole_pays(const symbolic *s, int *workers);
 fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
 
 /* Counts products and runs, and makes the schedule. */

@@ -9,20 +9,26 @@
  * Two phases walk over the products twice. What that costs is less the products than the ends of
  * B's rows, which no branch predictor foresees, so it is short rows that gain. Long rows, whose
  * columns compress well, are found sooner without their values. Sums take the same products in the
- * same order as in cpu_rows.inc: a row of A with more entries than one accumulator may add is
- * computed there, once its columns are known. */
+ * same order as in cpu_rows.inc, and go aside after as many. */
 #include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
 enum {
     ROW = 512,        /* products of a row on average, at most */
-    DENSE = 32 << 20, /* bytes that the workers' sums may take */
+    DENSE = 32 << 20, /* bytes that the workers' sums may take, */
+    LEAST = 8,        /* which is enough for so many workers */
 };
 
-bool fmm_spgemm_whole_pays(const symbolic *s, int workers)
+/* How many threads there are decides nothing here: unsorted columns have another order in two
+ * phases. More threads than have room for their sums do not take part. */
+bool fmm_spgemm_whole_pays(const symbolic *s, int *workers)
 {
-    return s->out->with && s->total <= ROW * s->a->rows &&
-           s->b->cols <= DENSE / workers / (int64_t)fmm_spgemm_width(s->out->with->dtype);
+    if (!s->out->with || s->total > ROW * s->a->rows || s->out->schedule[0] > SPGEMM_TERMS)
+        return false;
+    const int64_t row = (s->b->cols + 1) * (int64_t)fmm_spgemm_width(s->out->with->dtype);
+    if (row > DENSE / LEAST) return false;
+    if (*workers > DENSE / row) *workers = (int)(DENSE / row);
+    return true;
 }
 
 typedef struct whole {
@@ -43,11 +49,12 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     const size_t width = fmm_spgemm_width(with->dtype);
     spgemm_memory m = {0};
     s->val_width = fmm_dtype_bytes(with->dtype);
-    const fmm_csr c = {.rows = s->a->rows, .cols = cols, .nnz = s->total, .idx = s->stage};
-    const fmm_spgemm of = {.b = s->b, .c = &c};
     fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
-    const fmm_call call = {.a = s->a, .y = &y, .own = &of};
-    whole w = {s, {.call = &call, .of = &of, .per_block = SPGEMM_TERMS / repeats}};
+    const fmm_call call = {.a = s->a, .y = &y};
+    whole w = {s, {.call = &call, .per_block = SPGEMM_TERMS / repeats}};
+    bool cuts = false;
+    for (int64_t i = 0; i < s->a->rows && !cuts; i++)
+        cuts = row_end(s->a, i) - row_begin(s->a, i) > w.t.per_block;
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         w.t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
@@ -56,10 +63,11 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
         w.t.places = fmm_spgemm_take(&m, workers, sizeof *w.t.places);
         for (int k = 0; k < workers; k++) {
             const spgemm_place at = {.sums = fmm_spgemm_take(&m, cols, width),
-                                     .aside = fmm_spgemm_take(&m, cols, width)};
+                                     .aside = cuts ? fmm_spgemm_take(&m, cols, width) : NULL};
             if (!pass) continue;
             w.t.places[k] = at;
             memset(at.sums, 0, (size_t)cols * width);
+            if (cuts) memset(at.aside, 0, (size_t)cols * width);
         }
     }
     y.data = s->val_stage;

@@ -167,6 +167,9 @@ for (int r = 0; r < t.rows; r++) {
 }
 }
 
+/* Slots of partial sums begin at multiples of 16 bytes and hold whole groups of WIDTH columns. */
+static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
+
 /* Chooses by how the values lie, and starts the join where a row may be long. */
 template <class S, class Reduce>
 static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<typename S::T> &s)
@@ -182,7 +185,7 @@ static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<typen
     else if (s.heads == 1 && in_order && s.val.row_stride == 1)
         kernel = spmm_segments<S, PLAIN, Reduce>;
     kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    if (s.plan.long_rows_max) launch_join<T, Reduce>(exec, s);
+    if (s.plan.long_rows_max) launch_join<T, Reduce>(exec, s, partial_width(s.whole_feat));
 }
 
 /* Chooses the reduction, and launches as many tiles of columns as x has. */
@@ -228,9 +231,6 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
 /* What int32 columns and the grid's second axis surely hold. */
 enum { FEAT_MOST = 65535 * 8 };
 
-/* Slots of partial sums begin at multiples of 16 bytes and hold whole groups of WIDTH columns. */
-static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
-
 /* Whether a sum over values of each head can be one of HEADS: values lie in the matrix's order and
  * have x's type, and entries and strides are 32-bit factors. */
 template <class T> static bool has_own_values(const fmm_csr *a, const fmm_call *call)
@@ -268,6 +268,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     s.out_head = y.head_stride;
     s.feat_out = x.feat;
     s.width = partial_width(x.feat);
+    s.whole_feat = flat ? a->whole.feat : 0;
     s.reduce = call->reduce;
     s.head_feat = flat && each ? (int32_t)call->x->feat : 0;
     s.val_row = s.head_feat ? uint32_t(s.val.row_stride * int64_t(sizeof(T))) : 0;

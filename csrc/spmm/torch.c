@@ -22,9 +22,33 @@ static bool spmm(frame *f, int inputs, const StableIValue *number, tensor *out)
 FMM_KERNEL(spmm_half, 6, 1) { return spmm(f, 6, number, out); }
 FMM_KERNEL(spmm_whole, 10, 1) { return spmm(f, 10, number, out); }
 
+/* (ptr, idx, eid, plan, val, x, y, int reduce, int algorithm, int rows_are, int width): some
+ * columns of a product, written to y, which may be those columns of a larger tensor. All columns of
+ * x are `width`. */
+FMM_KERNEL(spmm_into, 7, 0)
+{
+    fmm_csr a;
+    fmm_dense val, x, y;
+    tensor given;
+    if (!frame_describe(f, 6, &given) || !frame_dense(f, 6, "y", &y, NULL)) return false;
+    if (given.data != y.data)
+        return frame_fail(f, "y must be written where it lies: aligned, with a last stride of 1");
+    if (!frame_dense(f, 5, "x", &x, NULL) || !frame_values(f, 4, &val) ||
+        !frame_matrix(f, x.rows, &a))
+        return false;
+    a.rows_are = (fmm_rows)frame_int(number[2]);
+    a.whole.feat = (int64_t)number[3];
+    return frame_try(f, fmm_spmm(&f->exec, &a, &val, &x, &y, (fmm_reduce)frame_int(number[0]),
+                                 frame_int(number[1])));
+}
+
 #define REST "Tensor val, Tensor x, int reduce, int algorithm"
 const fmm_torch_operator fmm_torch_spmm[] = {
     {"_spmm", "_spmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = spmm_half},
+    {"_spmm_into",
+     "_spmm_into(" FMM_HALF "Tensor val, Tensor x, Tensor(a!) y, int reduce, int algorithm, "
+     "int rows_are, int width) -> ()",
+     .kernel = spmm_into},
     {"spmm", "spmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = spmm_whole},
     /* clang-format off */
     FMM_NUMBER(FMM_SUM), FMM_NUMBER(FMM_MEAN), FMM_NUMBER(FMM_MAX), FMM_NUMBER(FMM_MIN),

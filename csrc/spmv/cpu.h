@@ -19,6 +19,8 @@ enum {
     FMM_SPMV_TALL = 2048, /* rows of a block of DIA or ELL */
     FMM_SPMV_STREAMS =
         9, /* diagonals that a kernel reads at once, as processors prefetch so many */
+    FMM_SPMV_AHEAD = 512,   /* entries of CSR that are asked for before they are needed */
+    FMM_SPMV_FOUR = 8,      /* entries of a row from which four rows that are alike are one */
     FMM_SPMV_CHUNK = 512,   /* entries of CSR that are summed side by side, at most */
     FMM_SPMV_AT_ONCE = 128, /* and their rows */
     FMM_SPMV_LONG = 64,     /* a row of more entries is summed by itself */

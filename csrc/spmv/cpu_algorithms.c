@@ -22,13 +22,19 @@ enum { LONG = 20 };
 
 /* ---- where pieces begin ---- */
 
+/* Rows by which a guess is off where rows are alike. */
+enum { NEAR = 32 };
+
 /* The number of rows that end, with `weight` for each, before `target` on the path; no fewer than
- * `low`, and no more than `high`. */
+ * `low`, and no more than `high`. The first two questions are asked about `guess`, which is near
+ * where rows are alike: each question that is far from there waits for memory. */
 static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target, int64_t low,
-                           int64_t high)
+                           int64_t high, int64_t guess)
 {
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
+    for (int asked = 0; low < high; asked++) {
+        const int64_t about = guess + (asked ? NEAR : -NEAR);
+        const bool use = asked < 2 && about >= low && about < high;
+        const int64_t middle = use ? about : low + (high - low) / 2;
         if (row_end(a, middle) + weight * (middle + 1) <= target)
             low = middle + 1;
         else
@@ -51,7 +57,13 @@ fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spm
     const int64_t weight = t->by_entries ? 0 : 1, low = before ? before->row : 0;
     const bool near = before && weight && a->rows - low > FMM_SPMV_PIECE;
     const int64_t high = near ? low + FMM_SPMV_PIECE : a->rows;
-    const int64_t row = rows_before(a, weight, target, low, high), entry = target - weight * row;
+    const double share = (double)a->rows / (double)(a->nnz + weight * a->rows);
+    const int64_t mean = (int64_t)(FMM_SPMV_PIECE * share);
+    const int64_t row = rows_before(a, weight, target, low, high, before ? low + mean : low);
+    const int64_t entry = target - weight * row;
+    /* What the search for the next border will read. */
+    for (int64_t i = row + mean - NEAR; i <= row + mean + NEAR; i += 8)
+        if (i > 0 && i < a->rows) __builtin_prefetch(a->ptr + i);
     return (fmm_spmv_place){row, entry < a->nnz ? entry : a->nnz};
 }
 

@@ -116,13 +116,16 @@ static __device__ __forceinline__ void finish(const spmv_args<T> &s, int64_t i,
 /* ---- batches ---- */
 
 /* N neighbours in accesses of up to 16 bytes, from an address that allows them. The matrix is read
- * once, so it should not push x out of the caches. */
-template <class E, int N> static __device__ __forceinline__ void load_together(const E *from, E *to)
+ * once, so it should not push x out of the caches; KEEP: but for lines that other lanes' loads, or
+ * the lane's next one, bring from L1 again. */
+template <class E, int N, bool KEEP>
+static __device__ __forceinline__ void load_together(const E *from, E *to)
 {
-    enum { EACH = sizeof(E) * N < 16 ? N : 16 / sizeof(E) };
+    enum { WIDE = sizeof(E) * N < 16 ? N : 16 / sizeof(E) };
 #pragma unroll
-    for (int i = 0; i < N; i += EACH) {
-        const PACK(E, EACH) pack = __ldcs(reinterpret_cast<const PACK(E, EACH) *>(from + i));
+    for (int i = 0; i < N; i += WIDE) {
+        const auto *const at = reinterpret_cast<const PACK(E, WIDE) *>(from + i);
+        const PACK(E, WIDE) pack = KEEP ? __ldg(at) : __ldcs(at);
         memcpy(to + i, &pack, sizeof pack);
     }
 }
@@ -166,7 +169,7 @@ static __device__ __forceinline__ void any_values(const edge_view &v, int64_t *e
 }
 
 /* The values of PER neighbours at each of GROUPS places, counted from `base`. */
-template <class V, int GROUPS, int PER, class At, class A>
+template <class V, int GROUPS, int PER, bool KEEP = false, class At, class A>
 static __device__ __forceinline__ void load_values(const edge_view &v, int64_t base, const At *at,
                                                    A *w)
 {
@@ -179,8 +182,8 @@ static __device__ __forceinline__ void load_values(const edge_view &v, int64_t b
         V raw[GROUPS * PER];
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
-            load_together<V, PER>(place_of(static_cast<const V *>(v.data) + base, at[g]),
-                                  raw + g * PER);
+            load_together<V, PER, KEEP>(place_of(static_cast<const V *>(v.data) + base, at[g]),
+                                        raw + g * PER);
 #pragma unroll
         for (int k = 0; k < GROUPS * PER; k++) w[k] = A(widen(raw[k]));
     }
@@ -206,20 +209,29 @@ static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int3
     }
 }
 
-/* The products of the groups at base + at[], of which the first `count` exist. */
-template <class V, int GROUPS, int PER, class T, class At, class A>
+/* Columns and values of the groups at base + at[], of which the first `count` exist. */
+template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
+static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_t *idx,
+                                             int64_t base, const At *at, int64_t count, int32_t *j,
+                                             A *w)
+{
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        load_together<int32_t, PER, KEEP>(place_of(idx + base, at[g]), j + g * PER);
+    load_values<V, GROUPS, PER, KEEP>(s.val, base, at, w);
+#pragma unroll
+    for (int k = 0; k < GROUPS * PER; k++)
+        if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
+}
+
+/* Their products. */
+template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
 static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
                                                    int64_t base, const At *at, int64_t count, A *to)
 {
     int32_t j[GROUPS * PER];
     A w[GROUPS * PER];
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-        load_together<int32_t, PER>(place_of(idx + base, at[g]), j + g * PER);
-    load_values<V, GROUPS, PER>(s.val, base, at, w);
-#pragma unroll
-    for (int k = 0; k < GROUPS * PER; k++)
-        if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
+    fetch<V, GROUPS, PER, KEEP>(s, idx, base, at, count, j, w);
     times_x<GROUPS * PER>(s, j, w, to);
 }
 

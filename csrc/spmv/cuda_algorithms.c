@@ -48,14 +48,13 @@ static const fmm_algorithm algorithms[] = {
     OURS(2, csr_scalar, "one thread per row, products first", "Bell and Garland, SC 2009", NULL),
     OURS(3, csr_vector, "2 to 32 lanes per row, products first; a block for each long row",
          "Bell and Garland, SC 2009", NULL),
-    OURS(4, csr_segmented,
-         "equally many ends of rows and entries for every block, a segmented scan",
+    OURS(4, csr_segmented, "equally many entries for every warp, a segmented scan",
          "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
-         fmm_spmv_pieces_workspace),
-    OURS(5, merge, "equally many ends of rows and entries for every block, products first",
-         "Merrill and Garland, SC 2016", fmm_spmv_pieces_workspace),
-    OURS(6, coo, "equally many rows and entries for every block, products first",
-         "Bell and Garland, SC 2009", fmm_spmv_pieces_workspace),
+         fmm_spmv_csr_segmented_workspace),
+    OURS(5, merge, "equally many entries and ends of rows for every warp, a segmented scan",
+         "Merrill and Garland, SC 2016", fmm_spmv_merge_workspace),
+    OURS(6, coo, "equally many entries for every warp, a segmented scan over rows' numbers",
+         "Bell and Garland, SC 2009", fmm_spmv_coo_workspace),
     OURS(7, dia, "one thread per 1 to 4 neighbouring rows, diagonal by diagonal",
          "Bell and Garland, NVR-2008-004", NULL),
     OURS(8, ell, "one thread per 1 or 2 neighbouring rows, column by column",
@@ -71,9 +70,7 @@ static const fmm_algorithm algorithms[] = {
  * single threads sum rows of a few entries, if there are enough of them to fill the card, else
  * groups of lanes. So they do where nothing is known but that rows are short: in small matrices,
  * where one load less in a chain decides, and where rows have very few entries. Other matrices go
- * to `merge`, whose pieces are equal whatever the rows are. On an H200 it took a tenth to three
- * fifths longer than the row kernels on even matrices, and up to a third less on power laws
- * (docs/spmv.md). */
+ * to `csr_segmented`, whose warps have equal shares whatever the rows are (docs/spmv.md). */
 enum { FEW = 16, VERY_FEW = 4, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
 static int choose_csr(const fmm_call *call)
 {
@@ -82,7 +79,7 @@ static int choose_csr(const fmm_call *call)
     const int few = even ? FEW : unknown ? VERY_FEW : 0;
     if (a->rows >= MANY_ROWS && a->nnz <= few * a->rows) return 2;
     const bool small = unknown && a->rows + a->nnz < SMALL && a->nnz <= FEW * a->rows;
-    return even || small || !takes_merge(call) ? 3 : 5;
+    return even || small || !takes_csr_segmented(call) ? 3 : 4;
 }
 
 static const fmm_algorithm *choose(const fmm_call *call)

@@ -20,9 +20,6 @@
  */
 #include "cuda.cuh"
 
-/* Diagonals whose loads are under way together, at most. */
-enum { AT_ONCE = 8 };
-
 /* What N diagonals, the first of which has the thread's first row at value p, add to its rows. */
 template <class V, int N, int PER, class T, class A>
 static __device__ __forceinline__ void add_batch(const padded_args<T> &d, const int64_t *offsets,
@@ -44,38 +41,26 @@ static __device__ __forceinline__ void add_batch(const padded_args<T> &d, const 
     for (int k = 0; k < N * PER; k++) part[k % PER] += w[k] != A(0) ? term[k] : A(0);
 }
 
-/* The same for `count` diagonals. Stencils have few, so that what is left of eights matters. */
-template <class V, int PER, class T, class A>
-static __device__ __forceinline__ void add_diagonals(const padded_args<T> &d,
-                                                     const int64_t *offsets, int count, int64_t i,
-                                                     int64_t p, A *part)
+/* The same for `count` diagonals, fewer than N + 1. Stencils have few, so that what is left of
+ * whole batches matters: it has a loop-free form for every number. */
+template <class V, int N, int PER, class T, class A>
+static __device__ __forceinline__ void add_rest(const padded_args<T> &d, const int64_t *offsets,
+                                                int count, int64_t i, int64_t p, A *part)
 {
-    int k = 0;
-    for (; k + AT_ONCE <= count; k += AT_ONCE, p += AT_ONCE * d.s.a.rows)
-        add_batch<V, AT_ONCE, PER>(d, offsets + k, i, p, part);
-    switch (count - k) {
-    case 7:
-        return add_batch<V, 7, PER>(d, offsets + k, i, p, part);
-    case 6:
-        return add_batch<V, 6, PER>(d, offsets + k, i, p, part);
-    case 5:
-        return add_batch<V, 5, PER>(d, offsets + k, i, p, part);
-    case 4:
-        return add_batch<V, 4, PER>(d, offsets + k, i, p, part);
-    case 3:
-        return add_batch<V, 3, PER>(d, offsets + k, i, p, part);
-    case 2:
-        return add_batch<V, 2, PER>(d, offsets + k, i, p, part);
-    case 1:
-        return add_batch<V, 1, PER>(d, offsets + k, i, p, part);
+    if constexpr (N > 0) {
+        if (count == N)
+            add_batch<V, N, PER>(d, offsets, i, p, part);
+        else
+            add_rest<V, N - 1, PER>(d, offsets, count, i, p, part);
     }
 }
 
 template <class T, class V, int PER>
-static __global__ void __launch_bounds__(BLOCK, PER == 2 && sizeof(T) <= 4 ? 5 : 4)
+static __global__ void __launch_bounds__(BLOCK, 4)
     spmv_dia(const __grid_constant__ padded_args<T> d)
 {
     typedef typename sum_of<T>::type A;
+    enum { AT_ONCE = PER == 4 ? 5 : 8 }; /* diagonals whose loads are under way together, at most */
     const int64_t rows = d.s.a.rows;
     for (int64_t i = this_thread() * PER; i < rows; i += all_threads() * PER) {
         folded<A> total[PER];
@@ -84,7 +69,12 @@ static __global__ void __launch_bounds__(BLOCK, PER == 2 && sizeof(T) <= 4 ? 5 :
         for (int64_t first = 0; first < d.m.width; first += CHAIN) {
             const int count = (int)min(d.m.width - first, int64_t(CHAIN));
             A part[PER] = {};
-            add_diagonals<V, PER>(d, d.m.offsets + first, count, i, first * rows + i, part);
+            const int64_t *const offsets = d.m.offsets + first;
+            int64_t p = first * rows + i;
+            int k = 0;
+            for (; k + AT_ONCE <= count; k += AT_ONCE, p += AT_ONCE * rows)
+                add_batch<V, AT_ONCE, PER>(d, offsets + k, i, p, part);
+            add_rest<V, AT_ONCE - 1, PER>(d, offsets + k, count - k, i, p, part);
 #pragma unroll
             for (int r = 0; r < PER; r++) total[r].fold(part[r]);
         }
@@ -105,8 +95,7 @@ extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
         for_types(call->x->dtype, val, [&](auto x, auto v) {
             typedef decltype(x) T;
             typedef decltype(v) V;
-            constexpr bool narrow = sizeof(T) == 2 && sizeof(V) == 2;
-            constexpr int PER = std::is_same<V, any_type>::value ? 1 : narrow ? 4 : 2;
+            constexpr int PER = std::is_same<V, any_type>::value ? 1 : sizeof(T) == 8 ? 2 : 4;
             const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16) &&
                               call->y->row_stride == 1 && lies_at(call->y->data, PER * sizeof(T));
             const unsigned grid = blocks_for(wide ? call->a->rows / PER : call->a->rows);

@@ -71,7 +71,7 @@ static size_t sums_bytes(const fmm_call *call)
 }
 extern "C" size_t fmm_spmv_hyb_workspace(const fmm_call *call)
 {
-    return call->a->nnz ? sums_bytes(call) + fmm_spmv_pieces_workspace(call) : 0;
+    return call->a->nnz ? sums_bytes(call) + fmm_spmv_coo_workspace(call) : 0;
 }
 
 extern "C" fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call)

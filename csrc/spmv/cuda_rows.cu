@@ -29,6 +29,33 @@
  * a large card. */
 enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 17 };
 
+/* Entries of a lane's own row that it asks for at once; entries a row up to which single threads
+ * read their own. */
+enum { AT_ONCE = 4, ALONE = 12 };
+
+/* What a lane adds to its row if it reads the entries by itself. Lanes' places are a row apart, so
+ * a load brings more than it uses; L1 keeps it for the next ones. */
+template <class V, class T>
+static __device__ __forceinline__ auto sum_own(const spmv_args<T> &s, int64_t begin, int64_t end,
+                                               bool is_long, int shift)
+{
+    typedef typename sum_of<T>::type A;
+    const uint32_t length = is_long ? 0 : uint32_t(end - begin);
+    A sum = A(0);
+    for (uint32_t k = threadIdx.x & ((1u << shift) - 1); k < length; k += AT_ONCE << shift) {
+        uint32_t at[AT_ONCE];
+        A term[AT_ONCE];
+#pragma unroll
+        for (int f = 0; f < AT_ONCE; f++) at[f] = min(k + (uint32_t(f) << shift), length - 1);
+        products_at<V, AT_ONCE, 1, true>(s, s.a.idx, begin, at, ((length - k - 1) >> shift) + 1,
+                                         term);
+#pragma unroll
+        for (int f = 0; f < AT_ONCE; f++) sum += term[f];
+    }
+    for (int far = 1 << shift >> 1; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+    return sum;
+}
+
 /* What a lane adds to its row, which has the entries [begin, end). The warp's rows follow each
  * other from the first lane's begin to the last lane's end. */
 template <class V, class T, class A>
@@ -72,12 +99,12 @@ constexpr int HELD = std::is_same<V, any_type>::value ? 4
 
 /* 2^shift lanes sum a row. Threads behind the last row stay for the shuffles and barriers, with an
  * empty row at its end. */
-template <class T, class V>
+template <class T, class V, bool STAGED>
 static __global__ void __launch_bounds__(BLOCK, HELD<V>)
     spmv_rows(const __grid_constant__ spmv_args<T> s, int shift)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ A stages[BLOCK / WARP][STAGE];
+    __shared__ A stages[STAGED ? BLOCK / WARP : 1][STAGED ? STAGE : 1];
     __shared__ int64_t waiting[BLOCK];
     __shared__ int waiters;
     const bool leads = (threadIdx.x & ((1 << shift) - 1)) == 0;
@@ -88,7 +115,11 @@ static __global__ void __launch_bounds__(BLOCK, HELD<V>)
         end += begin;
         if (i >= s.a.rows) begin = end;
         const bool is_long = end - begin > int64_t(OWN) << shift, waits = is_long && leads;
-        const A sum = sum_staged<V>(s, begin, end, is_long, shift, stages[threadIdx.x / WARP]);
+        A sum;
+        if constexpr (STAGED)
+            sum = sum_staged<V>(s, begin, end, is_long, shift, stages[threadIdx.x / WARP]);
+        else
+            sum = sum_own<V>(s, begin, end, is_long, shift);
         if (i < s.a.rows && leads && !waits) finish(s, i, sum);
         if (!__syncthreads_or(waits)) continue;
         if (threadIdx.x == 0) waiters = 0;
@@ -106,21 +137,22 @@ static __global__ void __launch_bounds__(BLOCK, HELD<V>)
     }
 }
 
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, int shift)
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, int shift, bool staged)
 {
     return on_device(exec, [&] {
         for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
             typedef decltype(x) T;
-            spmv_rows<T, decltype(v)>
-                <<<blocks_for(call->a->rows << shift), BLOCK, 0, stream_of(exec)>>>(
-                    spmv_view<T>(call), shift);
+            typedef decltype(v) V;
+            const auto kernel = staged ? spmv_rows<T, V, true> : spmv_rows<T, V, false>;
+            kernel<<<blocks_for(call->a->rows << shift), BLOCK, 0, stream_of(exec)>>>(
+                spmv_view<T>(call), shift);
         });
     });
 }
 
 extern "C" fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *call)
 {
-    return run(exec, call, 0);
+    return run(exec, call, 0, call->a->nnz > ALONE * call->a->rows);
 }
 
 /* Lanes: a power of two from 2 to 32. A warp's rows should have about two stages of entries; where
@@ -130,5 +162,5 @@ extern "C" fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *
     const int64_t rows = call->a->rows, nnz = call->a->nnz;
     int shift = 1;
     while (shift < 5 && nnz >> shift > (rows << shift < CARD ? 1 : ENOUGH) * rows) shift++;
-    return run(exec, call, shift);
+    return run(exec, call, shift, true);
 }

@@ -276,6 +276,12 @@ bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fm
                               eid.numel, a->nnz);
         a->eid = eid.data;
     }
+    if (plan.dim == 3) {
+        if (plan.size[1] != 1 || plan.size[2] != 1)
+            return frame_fail(f, "%s in three dimensions must be [bytes, 1, 1]", names[3]);
+        a->whole = (fmm_whole){.rows = plan.stride[1], .nnz = plan.stride[2]};
+        plan.dim = 1;
+    }
     if (plan.numel) {
         if (!is_list(f, names[3], &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
         a->plan = plan.data;

@@ -48,7 +48,10 @@ bool frame_take(frame *f, int k, const char *name, tensor *t);
 bool frame_describe(frame *f, int k, tensor *t);
 /* Puts a contiguous copy in t's place. */
 bool frame_copy(frame *f, const char *name, tensor *t);
-/* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. */
+/* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. A plan [bytes, 1, 1]
+ * is that of a part of a matrix. The strides of dimensions of one element lead nowhere, and those
+ * of its last two are the rows and the entries of the whole, which costs other calls no argument.
+ */
 bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
 /* The same of four inputs from `first` on, where both halves of a matrix are given. */

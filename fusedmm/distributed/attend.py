@@ -79,10 +79,8 @@ def attend_self_back(
     delta, gq, _ = _delta(up, result, lse, rest, none, pos, pos_w, none, slope)
     given = q, k, heads, none, none, none, seed, lse, rest, delta, up, none
     gk, gv = _cols(ptr, idx, eid, plan, *given, 1.0, slope, dropout, ADDITIVE, 3, 0)
-    h, vk, vq, ak, aq, v = widened(heads, gk, gq, att_k, att_q, gv)
-    gx = (v + vk * ak + vq * aq).to(x.dtype).flatten(1)
-    gatt_k, gatt_q = ((g * h).sum(0, keepdim=True).to(x.dtype) for g in (vk, vq))
-    return gx, gatt_k, gatt_q, gout.sum(0) if bias else gout.new_empty(0)
+    gx, gatt_k, gatt_q = ops._node_spread.default(heads, gv, gk, gq, att_k, att_q)
+    return gx.flatten(1), gatt_k, gatt_q, gout.sum(0) if bias else gout.new_empty(0)
 
 
 # ---- scores of several maps of one tensor: GATv2, transformers ----

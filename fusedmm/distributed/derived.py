@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from fusedmm.distributed.matrix import DistCSR, columns_of
-from fusedmm.distributed.ops import Home, Part, Plan
+from fusedmm.distributed.ops import Plan, plan_of_part
+from fusedmm.distributed.part import Home, Part
 from fusedmm.matrix import normalize
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import _into_rows
@@ -38,6 +39,8 @@ def _looped(adj: DistCSR) -> Looped[DistCSR]:
     total = kept + int(home.rows[-1])
     looped = Home(ranks, home.rows, home.cols, torch.cat([stay, loops]), total, None)
     ptr, idx, eid, plan = made.pattern.ptr, made.pattern.idx, made.pattern.eid, made.pattern.plan
+    if ranks.count > 1:
+        plan = plan_of_part(ptr, idx, int(home.rows[-1]), total)
     plan = Plan.of(Part(looped, part.cols, None, eid, idx, plan, part.remote, False))
     columns = columns_of(home, idx)
     return Looped(DistCSR(ptr, columns, None, eid, plan, adj.none, adj.n_cols, rows_are=adj.rows_are), others)
@@ -45,7 +48,20 @@ def _looped(adj: DistCSR) -> Looped[DistCSR]:
 
 def _edges_to_rows(adj: DistCSR) -> CSR:
     """``incidence.into_rows``: local, since edges lie with their rows; of a transpose they are fetched."""
-    return _columns_of_edges(adj.t()).t() if adj.part.transposed else _into_rows(adj.local())
+    return _columns_of_edges(adj.t()).t() if adj.part.transposed else _as_part(adj, _into_rows(adj.local()))
+
+
+def _as_part(adj: DistCSR, made: CSR) -> CSR:
+    """A matrix of a rank's rows and edges, with the plan of one that all ranks have rows of."""
+    ranks = adj.ranks
+    if ranks.count == 1:
+        return made
+    total = sum(int(n) for n in ranks.gather(torch.tensor([made.idx.shape[0]], device=adj.device)))
+    plan = plan_of_part(made.ptr, made.idx, int(adj.offsets[-1]), total)
+    return CSR(
+        made.ptr, made.idx, None, made.eid, plan, made.none, made.n_cols,
+        made.ptr_t, made.idx_t, made.eid_t, made.plan_t,
+    )  # fmt: skip
 
 
 def _columns_of_edges(adj: DistCSR) -> CSR:
@@ -57,7 +73,11 @@ def _columns_of_edges(adj: DistCSR) -> CSR:
     there: Part = plan_t.part  # type: ignore[attr-defined]
     ptr, idx = torch.arange(adj.nnz + 1, device=adj.device), adj.local().coo()[1].int()
     idx_t = eid_t.int() if eid_t.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-    plan, plan_t = plan_of(ptr, idx, adj.n_cols, False)[0], plan_of(ptr_t, idx_t, adj.nnz, False)[0]
+    if adj.ranks.count == 1:
+        plan, plan_t = plan_of(ptr, idx, adj.n_cols, False)[0], plan_of(ptr_t, idx_t, adj.nnz, False)[0]
+    else:
+        plan = plan_of_part(ptr, idx, home.total, home.total)
+        plan_t = plan_of_part(ptr_t, idx_t, int(home.cols[-1]), home.total)
     here = Part(home, part.cols, None, adj.none, idx, plan, part.remote, False)
     arrived = Part(home, there.edges or there.cols, there.edges, eid_t, idx_t, plan_t, there.remote, True)
     return DistCSR(
@@ -75,7 +95,7 @@ def _mirrored(adj: DistCSR) -> bool:
 
 MAKERS = {
     "loops": _looped,
-    "others": lambda adj: normalize._without_loops(adj.local()),
+    "others": lambda adj: _as_part(adj, normalize._without_loops(adj.local())),
     "old loops": lambda adj: normalize._old_loops(adj.local()),
     "incidence": _edges_to_rows,
     "gather": _columns_of_edges,

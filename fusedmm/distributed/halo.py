@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fusedmm._torch_compat import default_store
+from fusedmm._torch_compat import default_store, timeout_of
 
 T = TypeVar("T")
 
 CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, which costs a message each
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
-MESSAGE = 2**28  # bytes from one rank to another in one message; gloo fails on much larger ones
+PIECES = "FUSEDMM_DISTRIBUTED_PIECES"  # in how many pieces an operator's rows come; 0 leaves it to the rule of ops.py
+MESSAGE = 2**28  # bytes from one rank to another in one message of gloo, which fails on much larger ones
 KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
 GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
 
@@ -40,6 +41,8 @@ class Ranks:
         self.doing: Callable[[], str] = lambda: "nothing yet"
         self.agreed: set[Any] = set()
         self.always = os.environ.get(CHECK) == "1"
+        self.pieces = int(os.environ.get(PIECES, "0"))
+        self.copies_beside = False
 
     @property
     def columns(self) -> Ranks:
@@ -59,6 +62,16 @@ class Ranks:
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """Sends out[r] rows to each rank r, in order, and returns the into[r] rows from each, in order."""
         return rows
+
+    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        """Starts a ``swap`` whose rows come into ``found``, and returns what waits for them."""
+        found.copy_(self.swap(rows, out, into))
+        return lambda: None
+
+    @property
+    def message(self) -> int:
+        """How many bytes may go from one rank to another in one message."""
+        return MESSAGE
 
     def words(self, text: str) -> list[str]:
         """The texts of all ranks; it goes another way than rows, so that it is heard where ranks disagree."""
@@ -135,7 +148,8 @@ class Group(Ranks):
         self.members = dist.get_process_group_ranks(group)
         self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
         if dist.get_backend(group) != "gloo":
-            self.aside = dist.new_group(self.members, backend="gloo", use_local_synchronization=True)
+            limit = timeout_of(group)
+            self.aside = dist.new_group(self.members, limit, "gloo", use_local_synchronization=True)
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
@@ -159,6 +173,18 @@ class Group(Ranks):
         self._call(lambda: dist.all_to_all_single(found, rows.contiguous(), into, out, group=self.group))
         return found
 
+    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        """NCCL's messages go on a stream of their own, which waits for what the current one has been given so far."""
+        from torch import distributed as dist
+
+        sent = rows.contiguous()
+        work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
+        return lambda: self._call(work.wait)
+
+    @property
+    def message(self) -> int:
+        return MESSAGE if self.aside is self.group else 2**62
+
     def words(self, text: str) -> list[str]:
         from torch import distributed as dist
 
@@ -172,14 +198,14 @@ class Group(Ranks):
     def _of(self, t: Tensor) -> Any:
         return self.group if t.is_cuda else self.aside
 
-    def _call(self, collective: Callable[[], Any]) -> None:
+    def _call(self, collective: Callable[[], Any]) -> Any:
         """Runs a collective; where it fails, the error says what every rank did and which do not answer.
 
         Raises:
             RuntimeError: a rank died, stayed away until the timeout, or waits for something else.
         """
         try:
-            collective()
+            return collective()
         except RuntimeError as error:
             raise RuntimeError(f"{self._last_words()} (torch.distributed: {error})") from error
 
@@ -235,6 +261,13 @@ class Grid(Ranks):
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         return self.rows.swap(rows, out, into)
 
+    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        return self.rows.start(rows, out, into, found)
+
+    @property
+    def message(self) -> int:
+        return self.rows.message
+
     def words(self, text: str) -> list[str]:
         """The texts of all ranks of the mesh, in its order."""
         return [other for each in self.rows.words(text) for other in self.beside.words(each)]
@@ -278,105 +311,3 @@ def _group_of(mesh: Any, axis: int) -> Group:
     if group not in _groups:
         _groups[group] = Group(group)
     return _groups[group]
-
-
-class Exchange:
-    """Rows that travel between ranks in a fixed order.
-
-    Args:
-        ranks: who takes part.
-        send: int64, the numbers of own rows that go out, those for rank 0 first.
-        out: how many of them go to each rank.
-        into: how many rows come from each rank.
-        keep: whether ``fetch`` puts own rows before those that come.
-    """
-
-    def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
-        self.ranks, self.send, self.out, self.into, self.keep = ranks, send, out, into, keep
-        most = torch.tensor([max(out, default=0)], device=send.device)
-        self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
-
-    def fetch(self, operands: list[Tensor]) -> list[Tensor]:
-        """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
-        if self.ranks.count == 1:
-            return operands
-        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
-        came = self._carry(torch.cat(rows, 1) if len(rows) > 1 else rows[0], self.out, self.into)
-        found = []
-        for t, part in zip(operands, came.split([r.shape[1] for r in rows], 1), strict=True):
-            theirs = _typed(part, t, came.shape[0])
-            found.append(torch.cat([t, theirs]) if self.keep else theirs)
-        return found
-
-    def give_back(self, came: Tensor) -> Tensor:
-        """Turns a fetch of each row once around: what stands with the fetched rows goes to where they came from."""
-        if self.ranks.count == 1:
-            return came
-        back = _typed(self._carry(_bytes(came), self.into, self.out), came, self.send.shape[0])
-        return torch.empty_like(back).index_copy_(0, self.send, back)
-
-    def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
-        """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
-        each = max(MESSAGE // max(rows.shape[1], 1), 1)
-        rounds = -(-self.most // each)
-        if rounds <= 1:
-            return self.ranks.swap(rows, out, into)
-        sent, parts = rows.split(out), []
-        for k in range(rounds):
-            piece = [part[k * each : (k + 1) * each] for part in sent]
-            counts = [min(max(n - k * each, 0), each) for n in into]
-            parts.append(self.ranks.swap(torch.cat(piece), [len(p) for p in piece], counts).split(counts))
-        return torch.cat([part[r] for r in range(len(into)) for part in parts])
-
-
-def _bytes(t: Tensor) -> Tensor:
-    """Rows [n, ...] as rows [n, bytes]."""
-    return t.contiguous().view(t.shape[0], t.shape[1:].numel()).view(torch.uint8)
-
-
-def _typed(rows: Tensor, like: Tensor, n: int) -> Tensor:
-    """Rows of bytes as rows of like's dtype and shape."""
-    return rows.contiguous().view(like.dtype).view(n, *like.shape[1:])
-
-
-def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
-    """The exchange that brings rows to who wants them.
-
-    Args:
-        ranks: who takes part.
-        wanted: int64, the global numbers of rows of others, rising, so that those of one owner lie together.
-        offsets: int64 [ranks + 1], the first row of each rank.
-    """
-    into = counts_of(wanted, offsets)
-    mine = torch.tensor(into, device=wanted.device)
-    table = torch.stack(ranks.gather(mine))  # [who wants, who owns]
-    out: list[int] = table[:, ranks.rank].tolist()
-    asked = ranks.swap(wanted, into, out)
-    return Exchange(ranks, asked - int(offsets[ranks.rank]), out, into, True)
-
-
-def numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
-    """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
-    first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
-    own = (col >= first) & (col < last)
-    remote = torch.unique(col[~own])
-    if last - first + remote.numel() >= 2**31:
-        raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
-    place = torch.searchsorted(remote, col) + (last - first)
-    return torch.where(own, col - first, place).int(), exchange_of(ranks, remote, offsets), remote
-
-
-def counts_of(rising: Tensor, offsets: Tensor) -> list[int]:
-    """How many of the rising global numbers each rank owns."""
-    bounds = torch.searchsorted(rising, offsets.to(rising.device))
-    found: list[int] = (bounds[1:] - bounds[:-1]).tolist()
-    return found
-
-
-def sent_to(ranks: Ranks, owner: Tensor) -> tuple[Tensor, Exchange]:
-    """(order, exchange) that bring each of a rank's entries to its owner: what comes is in the order of the ranks, and
-    of each rank's own list."""
-    order = torch.sort(owner, stable=True).indices
-    out = torch.bincount(owner, minlength=ranks.count)
-    table = torch.stack(ranks.gather(out))
-    return order, Exchange(ranks, order, out.tolist(), table[:, ranks.rank].tolist(), False)

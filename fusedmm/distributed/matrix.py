@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.distributed.halo import Ranks, numbered, ranks_of, sent_to
-from fusedmm.distributed.ops import Columns, Home, Part, Plan, largest, route
+from fusedmm.distributed.exchange import numbered, sent_to
+from fusedmm.distributed.halo import Ranks, ranks_of
+from fusedmm.distributed.ops import Columns, Plan, largest, plan_of_part, route
+from fusedmm.distributed.part import Home, Part
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import (
@@ -108,7 +110,7 @@ class DistCSR(CSR):
 
         rows, cols = ranks.together(check)
         _agree_on(ranks, rows, cols, val)
-        owner = torch.searchsorted(rows.to(row.device), row.long(), right=True) - 1
+        owner = torch.searchsorted(rows.to(row.device), row.long().contiguous(), right=True) - 1
         _, exchange = sent_to(ranks, owner)
         counts = [int(n) for n in ranks.gather(torch.tensor([row.numel()], device=row.device))]
         first = sum(counts[: ranks.rank])
@@ -280,7 +282,7 @@ class DistCSR(CSR):
         column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
         ptr, eid = pointers(column, self.n_cols), as_eid(place)
         idx, exchange, remote = numbered(ranks, came[:, 0].index_select(0, place), home.rows)
-        plan, _ = plan_of(ptr, idx, self.shape[0], False)
+        plan = plan_of_part(ptr, idx, int(home.cols[-1]), home.total)
         plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True))
         return (ptr, idx.as_subclass(Columns), eid, plan), UNEVEN
 
@@ -383,10 +385,11 @@ def _made(home: Home, ptr: Tensor, col: Tensor, eid: Tensor, val: Tensor | None)
     ranks, none = home.ranks, ptr.new_empty(0, dtype=torch.uint8)
     own = int(home.cols[ranks.rank + 1] - home.cols[ranks.rank])
     idx, exchange, remote = numbered(ranks, col, home.cols)
-    plan, rows_are = plan_of(ptr, idx, own, ranks.count == 1)
+    if ranks.count == 1:
+        plan, rows_are = plan_of(ptr, idx, own, True)
+    else:  # which kernel runs must not follow from one rank's rows; renumbered columns do not rise, which is UNEVEN
+        plan, rows_are = plan_of_part(ptr, idx, int(home.rows[-1]), home.total), UNEVEN
     part = Part(home, exchange, None, eid, idx, plan, remote, False)
-    # Which kernel runs must not follow from one rank's rows. Renumbered columns do not rise, which is UNEVEN.
-    rows_are = rows_are if ranks.count == 1 else UNEVEN
     adj = DistCSR(ptr, columns_of(home, idx), val, eid, Plan.of(part), none, own, rows_are=rows_are)
     if val is not None:
         adj._permute_values()

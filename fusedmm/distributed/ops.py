@@ -13,7 +13,6 @@ results belong to rows, which their rank owns, or to edges, which go back to the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,71 +20,15 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm._torch_compat import as_plain_tensors
-from fusedmm.distributed.halo import Exchange, Ranks
+from fusedmm.distributed.exchange import Exchange
+from fusedmm.distributed.halo import Ranks
+from fusedmm.distributed.part import Home, Part
+from fusedmm.distributed.run import has_seed, is_there, pieces_of, run, run_in_pieces
 from fusedmm.distributed.slices import cut_of
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
 
 UNCOMPILED = "fusedmm: what ranks say to each other is no part of a compiled graph"
-
-
-@dataclass(eq=False)
-class Home:
-    """Who owns which nodes and edges of a matrix; the same for it, its transpose and all of its structure.
-
-    Attributes:
-        ranks: who shares the matrix.
-        rows, cols: int64 [ranks + 1] on the host, the first row and the first column of each rank.
-        edge_ids: int64 [nnz], the global numbers of this rank's edges.
-        total: how many edges all ranks have.
-        route: how edges came from where they were listed; None where they did not.
-    """
-
-    ranks: Ranks
-    rows: Tensor
-    cols: Tensor
-    edge_ids: Tensor
-    total: int
-    route: Exchange | None
-
-    def __post_init__(self) -> None:
-        ids = self.edge_ids
-        # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
-        alone = self.ranks.count == 1 and self.ranks.columns.count == 1
-        self.is_plain = alone and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
-
-
-@dataclass(eq=False)
-class Part:
-    """What travels when an operator runs on one half of this rank's part.
-
-    Attributes:
-        home: who owns what.
-        cols: how rows of remote columns come.
-        edges: how edge data come to this half's entries; None where they are here, as those of rows are.
-        eid: the half's own eid: a call with another one has edge data in the order of the half already.
-        idx: int32, the columns of the half's entries in this rank's numbers.
-        plan: a plan of the half's rows.
-        remote: int64, the global numbers of remote columns, rising.
-        transposed: whether this is the half of the transpose.
-    """
-
-    home: Home
-    cols: Exchange
-    edges: Exchange | None
-    eid: Tensor
-    idx: Tensor
-    plan: Tensor
-    remote: Tensor
-    transposed: bool
-    keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
-
-    def edge_keys(self) -> Tensor:
-        """The global number of each edge in the order in which edge data come to this half."""
-        if self.keys is None:
-            ids = self.home.edge_ids
-            self.keys = ids if self.edges is None else self.edges.fetch([ids])[0]
-        return self.keys
 
 
 class Plan(torch.Tensor):
@@ -124,6 +67,13 @@ class Columns(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
+def plan_of_part(ptr: Tensor, idx: Tensor, rows: int, entries: int) -> Tensor:
+    """The plan of some rows of a matrix of so many rows and entries, whose long rows are cut as those of the whole are.
+    The two numbers are the strides of its last dimensions, where the library reads them (csrc/torch/frame.h)."""
+    plan: Tensor = ops._plan(ptr, idx, rows, entries)
+    return plan.as_strided((plan.numel(), 1, 1), (1, rows, entries))
+
+
 # Of each operator: what its operands behind the half belong to, and what its results do. r: rows of the half; c: its
 # columns; b: both; e: edges; k: edges, in two dimensions or absent; s: the seed of dropout; -: nobody, so that all
 # ranks have it; x: it is left away.
@@ -145,17 +95,6 @@ EXTREME = {COLS: ("eerc-c", "r"), EDGES: ("eecrcr", "e")}  # by the form; the ot
 EXTREME_ROWS = ("eecrcr", "r")
 
 
-# Where operators have the seed of dropout.
-SEEDS = {
-    ops._attention.default: 10,
-    ops._attention_weights.default: 10,
-    ops._attention_rows.default: 10,
-    ops._attention_cols.default: 10,
-    ops._attend_self.default: 7,
-    ops._attend_self_back.default: 7,
-    ops._attend_maps.default: 6,
-    ops._attend_maps_back.default: 10,
-}
 # Which number says which results are wanted, a bit for each; of operators with several results, some of edges.
 WANTED = {ops._attention_rows.default: -2, ops._fused_rows.default: -3}
 
@@ -172,7 +111,7 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     if part is None:
         raise _refused(func)
     ranks = part.home.ranks
-    if part.home.is_plain or (ranks.count == 1 and ranks.columns.count == 1 and not _has_seed(func, args)):
+    if part.home.is_plain or (ranks.count == 1 and ranks.columns.count == 1 and not has_seed(func, args)):
         return func(*(t.part.plan if type(t) is Plan else t for t in args))
     if torch.compiler.is_compiling():
         return outside(UNCOMPILED, call, func, args)
@@ -190,68 +129,20 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     _agree(part, name, given, operands)
     wanted = args[WANTED[func]] if func in WANTED else -1
     axis = ranks.columns
-    cut = cut_of(func, given, axis.count) if axis.count > 1 else None
+    if axis.count == 1:
+        pieces = pieces_of(part, func, given, operands)
+        if pieces is None:
+            return run(part, func, given, operands, results, wanted)
+        return run_in_pieces(part, func, given, operands, results, wanted, pieces)
+    cut = cut_of(func, given, axis.count)
     if cut is None:
-        return _run(part, func, given, operands, results, wanted)
-    found = _run(part, func, cut.take(given, axis.rank), operands, results, wanted)
+        return run(part, func, given, operands, results, wanted)
+    found = run(part, func, cut.take(given, axis.rank), operands, results, wanted)
     return cut.join(list(zip(*(axis.gather(t) for t in cut.keep(found, axis.rank)), strict=True)))
-
-
-def _run(part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int) -> Any:
-    """Brings what other ranks have, calls the library, and takes results of edges to their owners."""
-    placed = dict(enumerate(operands, 4))
-    there = {k: role for k, role in placed.items() if _is_there(role, given[k])}
-    _fetch(part.cols, given, [k for k, role in there.items() if role == "c"])
-    if part.edges is not None and given[2] is part.eid:
-        _fetch(part.edges, given, [k for k, role in there.items() if role in "ek"])
-    for k, role in there.items():
-        if role == "s":
-            given[k] = _keyed(part, given[k], func)
-        elif role == "x":
-            given[k] = given[2].new_empty(0, dtype=torch.uint8)
-    found = func(*given)
-    if part.edges is None or "e" not in results:
-        return found
-    if isinstance(found, Tensor):
-        return part.edges.give_back(found)
-    own = (role == "e" and wanted >> k & 1 for k, role in enumerate(results))
-    return tuple(part.edges.give_back(t) if mine else t for t, mine in zip(found, own, strict=True))
 
 
 def _refused(func: Any) -> TypeError:
     return TypeError(f"{str(func).split('.')[1].strip('_')} does not take a DistCSR of several ranks")
-
-
-def _has_seed(func: Any, args: Sequence[Any]) -> bool:
-    """Whether a call drops edges."""
-    return func in SEEDS and _is_there("s", args[SEEDS[func]])
-
-
-def _is_there(role: str, t: Tensor) -> bool:
-    """Whether an operand is not the tensor that stands for an absent one. A rank without rows has one without numbers
-    too, but of another dtype."""
-    return t.dim() > 1 or (role != "k" and t.dtype != torch.uint8)
-
-
-def _fetch(exchange: Exchange, given: list[Any], places: list[int]) -> None:
-    """Replaces operands by what the exchange makes of them, each tensor once; all travel together."""
-    distinct: dict[int, Tensor] = {id(given[k]): given[k] for k in places}
-    if distinct:
-        found = dict(zip(distinct, exchange.fetch(list(distinct.values())), strict=True))
-        for k in places:
-            given[k] = found[id(given[k])]
-
-
-def _keyed(part: Part, seed: Tensor, func: Any) -> Tensor:
-    """The seed of rank 0 with the global number of each edge behind it, so that all ranks drop the same edges.
-
-    Rank 0's is written into the tensor that a forward pass was given, where backward finds it.
-    """
-    if func in (ops._attention.default, ops._attention_weights.default):
-        agreed = part.home.ranks.first(seed)
-        if not torch.equal(seed, agreed):  # a seed that backward has must not change once more
-            seed.copy_(agreed)
-    return torch.cat([seed, part.edge_keys()])
 
 
 def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
@@ -263,7 +154,7 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
         shapes = ", ".join(
             f"{str(dtype)[6:]}[{'edges' if role in 'ek' else 'n'}{''.join(f', {n}' for n in shape)}]"
             for (role, shape, dtype), t in zip(tensors, given[4:], strict=False)
-            if role in "rcebk" and _is_there(role, t)
+            if role in "rcebk" and is_there(role, t)
         )
         side = "the transpose of " if part.transposed else ""
         matrix = f"{int(part.home.rows[-1])} x {int(part.home.cols[-1])} with {part.home.total} edges"

@@ -1,4 +1,4 @@
-"""Cutting an operator's call into slices that have no term in common: channels of a product, heads of an attention.
+"""Cutting an operator's call into pieces that have no term in common: channels of a product, heads of an attention.
 
     y[:, slice] = A x[:, slice]          out[:, slice] = attention(A, q[:, slice], k[:, slice], v[:, slice])
 
@@ -10,7 +10,13 @@ laid side by side have the bits of one call:
     window 0  [ slice 0        |   ]                       80 channels, of which 64 are kept
     window 1              [    |       slice 1 ]
 
-The ranks of a mesh's axis "features" take a slice each. What mixes channels, as a dot product does, is not cut.
+The ranks of a mesh's axis "features" take a slice each. Without that axis the rows of a slice travel under the kernel
+of the slice before, and slices have to be windows. What mixes channels, as a dot product does, is not cut.
+
+On a GPU the loops of a product are those of any width, but for rows so long that threads share their sums: from 128
+columns on they share them alike, and calls of ``_spmm_into`` are told the width of the whole. Those of attention are
+the same from three heads on, where heads are read 16 bytes at a time. On the CPU the pieces of a row have as many
+entries as leave room for all heads, so that attention is not cut there.
 """
 
 from __future__ import annotations
@@ -23,7 +29,11 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 
-CHANNELS, HEADS = 80, 2  # of a window at least: from there on the loops are those of any larger number
+# Channels of a product, and heads of dot products and of attention, that a window has at least: from there on the
+# loops are those of any larger number.
+CHANNELS, CUDA_CHANNELS = 80, 128
+DOT_HEADS, HEADS = 2, 3
+LOAD = 16  # bytes that a lane of a GPU reads at once
 ATTENTION = (ops._attention.default, ops._attention_rows.default, ops._attention_cols.default)
 ATT, BIAS, WEIGHT, SEED = 7, 8, 9, 10  # places of attention's operands
 
@@ -77,24 +87,37 @@ def _wanted(t: Tensor) -> bool:
     return t.dim() > 1
 
 
-def cut_of(func: Any, args: Sequence[Any], pieces: int) -> Cut | None:
-    """How a call is cut into equal slices; None where it is not."""
+def cut_of(func: Any, args: Sequence[Any], pieces: int, apart: bool = False) -> Cut | None:
+    """How a call is cut into equal slices; None where it is not. Those of a product are ``apart`` where
+    ``_spmm_into`` puts them together."""
+    cuda = on_gpu(args)
     if func is ops._spmm.default:
-        last = args[5].dim() - 1
-        return _cut(pieces, args[5].shape[last], CHANNELS, {5: last}, last)
+        val, x = args[4], args[5]
+        last, own = x.dim() - 1, LOAD // x.element_size()
+        if apart and (last > 1 or val.dim() > 1 or x.shape[last] % (pieces * own)):
+            return None
+        channels = CHANNELS if not cuda else own if apart else CUDA_CHANNELS
+        return _cut(pieces, x.shape[last], channels, {5: last}, last)
     if func is ops._sddmm.default:
         val, a = args[4], args[5]
         per_head = val.dim() == 2 and val.shape[1] == a.shape[1]
         operands = {5: 1, 6: 1} | ({4: 1} if per_head else {})
-        return _cut(pieces, a.shape[1], HEADS, operands, 1) if a.dim() > 2 else None
-    if func not in ATTENTION:
+        return _cut(pieces, a.shape[1], DOT_HEADS, operands, 1) if a.dim() > 2 else None
+    if func not in ATTENTION or not cuda:
         return None
     # Edge weights have a gradient that adds up heads, and dropout knows a head by its number.
     whole = any(args[place].dtype != torch.uint8 for place in (ATT, WEIGHT, SEED))
     if whole or (args[BIAS].dim() == 1 and args[BIAS].dtype != torch.uint8):
         return None
+    if any(args[k].dim() > 2 and args[k].shape[2] * args[k].element_size() % LOAD for k in (4, 6)):
+        return None
     operands = {place: 1 for place, t in enumerate(args) if place > 3 and isinstance(t, Tensor) and t.dim() > 1}
     return _cut(pieces, args[6].shape[1], HEADS, operands, 1)
+
+
+def on_gpu(args: Sequence[Any]) -> bool:
+    """Whether an operator's matrix lies on a GPU."""
+    return bool(args[0].is_cuda)
 
 
 def _cut(pieces: int, size: int, least: int, operands: dict[int, int], results: int) -> Cut | None:

@@ -165,7 +165,8 @@ def _checkpoint(name: str, state: dict[str, Any], place: Path, ranks: Ranks) -> 
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is meant to be in one process
-        getattr(checkpoint, name)(state, checkpoint_id=place, no_dist=ranks.count == 1)
+        group = getattr(ranks, "aside", None)  # which tells objects over gloo
+        getattr(checkpoint, name)(state, checkpoint_id=place, process_group=group, no_dist=ranks.count == 1)
 
 
 def _place(folder: Path, epoch: int) -> Path:

@@ -44,6 +44,17 @@ def _into_rows(adj: M) -> M:
     )  # fmt: skip
 
 
+def sums_of_entries(adj: M) -> M:
+    """Returns ``into_rows(adj)`` without its transpose; where entries have numbers of their own nothing is made."""
+    return derived(adj, "sums", NOT_SEEN, _sums_of_entries)
+
+
+@lasting
+def _sums_of_entries(adj: M) -> M:
+    number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+    return type(adj)(adj.ptr, number, None, adj.none, adj.plan, adj.none, adj.nnz)
+
+
 def from_rows(adj: M) -> M:
     """Returns the matrix [nnz, rows] that has a 1 at (p, i) where entry p of the caller's order is in row i.
 

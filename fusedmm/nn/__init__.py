@@ -1,5 +1,8 @@
 """Graph layers on the fused kernels."""
 
+import importlib
+from typing import Any
+
 from fusedmm.nn.agnn_conv import AGNNConv
 from fusedmm.nn.appnp import APPNP
 from fusedmm.nn.cheb_conv import ChebConv
@@ -48,3 +51,10 @@ __all__ = [
     "TransformerConv",
     "convert",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the base of users' own layers, which needs torch_geometric, when it is asked for."""
+    if name == "MessagePassing":
+        return importlib.import_module("fusedmm.nn.message_passing").MessagePassing
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,8 @@
     var                 mean(x^2) - mean(x)^2           std   its square root, 0 where that is at most sqrt(1e-5)
     powermean           mean(x^p)^(1/p), both clamped
     variancepreserving  sum / sqrt(number of neighbours)
-    softmax             per channel, sum of softmax(t x) x: attention with a head per channel and no query
+    softmax             per channel, sum of softmax(t x) x: attention with a head per channel and no query;
+                        of edges' own x a softmax over each row's edges, and a sum
     median, mul, lstm   are in one_by_one.py
 
 Several in a list share their sums: with d neighbours the mean is sum / d, and std takes var where both
@@ -28,6 +29,7 @@ from fusedmm.nn.checks import require_number, require_size
 from fusedmm.nn.one_by_one import last_state, median, product
 from fusedmm.ops.attention import attention
 from fusedmm.ops.checks import autocast
+from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.spmm_sddmm import cached_entries
 
 FUSED = {"add": "sum", **{name: name for name in REDUCTIONS}}  # what PyG has no messages for, by these names alone
@@ -47,11 +49,14 @@ MODES = ("cat", "sum", "mean", "max", "min", "logsumexp", "std", "var")
 
 
 class Neighbours:
-    """Reductions of x over the rows of a graph, each made once; x [nodes, F] or [batch, nodes, F]."""
+    """Reductions of x over the rows of a graph, each made once; x [nodes, F] or [batch, nodes, F].
 
-    def __init__(self, adj: CSR, x: Tensor, kinds: list[str]) -> None:
+    of_edges: whether the graph's columns are edges, so that each has one entry and x is [edges, F].
+    """
+
+    def __init__(self, adj: CSR, x: Tensor, kinds: list[str], of_edges: bool = False) -> None:
         require_strided("SAGEConv: x", x)
-        self.adj, self.x, self.kinds = adj, autocast(x), kinds
+        self.adj, self.x, self.kinds, self.of_edges = adj, autocast(x), kinds, of_edges
         self._made: dict[Any, Tensor] = {}
 
     def reduced(self, reduce: str) -> Tensor:
@@ -172,6 +177,8 @@ class Aggregation(torch.nn.Module):
         t = self._number("t")
         k = (x if isinstance(t, (int, float)) and t == 1 else x * t).flatten(1)
         k = k.detach() if self.options["semi_grad"] else k
+        if near.of_edges:  # whose messages are stored already, and so may their weights be
+            return aggregate(near.adj, edge_softmax(near.adj, k) * x, "sum")
         none = k.new_zeros(1, 1).expand(near.adj.shape[0], k.shape[1])
         out: Any = attention(near.adj, none, k, x.flatten(1)[..., None], score="additive", slope=1.0)
         return (

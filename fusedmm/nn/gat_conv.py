@@ -148,7 +148,8 @@ class GATConv(Layer):
         Returns:
             [targets, H * C], or [targets, C] without concat. With weights behind it where they are asked
             for: alpha [edges, H], after dropout, and the edges they belong to, self loops last: an
-            edge_index, or for a graph in another form a ``CSR`` that has alpha as its values.
+            edge_index; of a torch sparse tensor one of its layout, [targets, sources, H]; of a graph in another
+            form a ``CSR``. The last two have alpha as their values.
 
         Raises:
             TypeError: dtypes or devices that do not fit.

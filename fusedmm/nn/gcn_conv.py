@@ -70,7 +70,9 @@ class GCNConv(KeepsMatrix):
         require_size("GCNConv", "in_channels", in_channels, lazy=True)
         require_size("GCNConv", "out_channels", out_channels)
         if add_self_loops and not normalize:
-            raise ValueError("GCNConv: add_self_loops=True needs normalize=True; add them to the graph beforehand")
+            raise ValueError(
+                "GCNConv: normalize=False does not support adding self-loops: add them to the graph beforehand"
+            )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.improved = improved

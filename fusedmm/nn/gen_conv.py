@@ -173,7 +173,7 @@ class GENConv(Layer):
                 )
             message = (aggregate(from_columns(adj), source, "sum") + attr).relu() + self.eps
             adj = into_rows(adj)
-        out = self.aggr_module(Neighbours(adj, message, self.aggr_module.kinds))
+        out = self.aggr_module(Neighbours(adj, message, self.aggr_module.kinds, attr is not None))
         if "lin_aggr_out" in maps:
             out = self.lin_aggr_out(out)
         if "msg_norm" in maps:

@@ -160,9 +160,18 @@ def writable(out: Tensor, added: bool) -> Tensor:
 
 def with_weights(out: Tensor, graph: Any, adj: CSR, alpha: Tensor, same: bool) -> tuple[Tensor, Weights]:
     """What PyG returns with attention weights: the edges they belong to, in the form of the graph given."""
-    if not isinstance(graph, Tensor) or graph.layout != torch.strided:
+    if not isinstance(graph, Tensor):
         return out, (adj.with_values(alpha), alpha)
+    if graph.layout != torch.strided:
+        return out, (_in_layout(adj, alpha, graph.layout), alpha)
     if same:
         return out, (graph, alpha)
     row, col, _ = adj.coo()
     return out, (torch.stack([col, row]).to(graph.dtype), alpha)
+
+
+def _in_layout(adj: CSR, alpha: Tensor, layout: torch.layout) -> Tensor:
+    """A torch sparse tensor [targets, sources, H] of weights [nnz, H]; those of repeated edges are added up."""
+    row, col, _ = adj.coo()
+    made = torch.sparse_coo_tensor(torch.stack([row, col]), alpha, (*adj.shape, alpha.shape[1])).coalesce()
+    return made if layout == torch.sparse_coo else made.to_sparse(layout=layout)

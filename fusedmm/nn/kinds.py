@@ -107,6 +107,7 @@ class EdgeMaps(torch.nn.Module):
             inits.kaiming_uniform(self.weight, self.weight.shape[1], 5**0.5)
 
     def forward(self, x: Tensor, kind: int) -> Tensor:
-        """The map of x [nodes, heads, D] for one kind of edges."""
+        """The map of x [nodes, heads, D] for one kind of edges, with heads side by side: attention has other loops, and
+        so other last bits, where they are not, and a rank that fetches rows of others lays them side by side."""
         weight = self.weight.unflatten(0, (self.heads, -1))[:, kind]
-        return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
+        return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).contiguous()

@@ -54,8 +54,9 @@ class ResGatedGraphConv(Layer):
     Parameters ``bias``, ``lin_key.*``, ``lin_query.*``, ``lin_value.*`` (W_2 to W_4) and ``lin_skip.weight``, named,
     drawn and saved as PyG's, so that its ``state_dict`` loads.
 
-    Cost: four dense products and one ``fused`` per call, and nothing of the size edges x out_channels, where act is
-    torch's Sigmoid, Tanh or ReLU and there are no edge features. Else the gates are stored.
+    Cost: four dense products, and for each edge and channel a gate, a value and their product, which are stored.
+    Without gradients and edge features, and where act is torch's Sigmoid, Tanh or ReLU, the rest is one ``fused``, and
+    nothing of that size is made. (Its gradients take two to twelve times as long as those of what is stored.)
 
     Source: Bresson and Laurent, "Residual Gated Graph ConvNets", 2017.
 
@@ -141,13 +142,18 @@ class ResGatedGraphConv(Layer):
     def _gated(self, adj: CSR, source: Tensor, target: Tensor) -> Tensor:
         """Each channel is a head of its own, whose score is the argument of its gate."""
         key, query, value = self.lin_key(target), self.lin_query(source), self.lin_value(source)
-        act = self.act
-        expression = EXPRESSIONS.get(type(act)) if isinstance(act, torch.nn.Module) and not is_hooked(act) else None
+        trained = torch.is_grad_enabled() and any(t.requires_grad for t in (key, query, value))
+        expression = None if trained else self._expression()
         if expression is not None:
             parts = (t[..., None] for t in (key, query, value))
             return fused(adj, *parts, score="additive", edge=expression, reduce=self.reduce)[..., 0]
-        gates = act(sddmm(adj, key, query, op="add"))
+        gates = self.act(sddmm(adj, key, query, op="add"))
         return aggregate(into_rows(adj), gates * aggregate(from_columns(adj), value, "sum"), self.reduce)
+
+    def _expression(self) -> str | None:
+        """The function of edges that ``act`` is; None where ``fused`` has none, or where something sees its calls."""
+        act = self.act
+        return EXPRESSIONS.get(type(act)) if isinstance(act, torch.nn.Module) and not is_hooked(act) else None
 
     def _gated_by_edges(self, adj: CSR, source: Tensor, target: Tensor, attr: Tensor | None) -> Tensor:
         if attr is None:

@@ -84,7 +84,9 @@ class SAGEConv(Layer):
         self.root_weight = root_weight
         self.project = project
         if project and source <= 0:
-            raise ValueError("SAGEConv: project=True needs in_channels, -1 is not enough")
+            raise ValueError(
+                "SAGEConv: project=True does not support lazy sizes: it needs in_channels, -1 is not enough"
+            )
         if project:
             self.lin = Linear(source, source)
         self.lin_l = Linear(source * self.aggr_module.times, out_channels, bias=bias)

@@ -57,6 +57,8 @@ class TransformerConv(Layer):
         TransformerConv(3, 2, heads=4)
     """
 
+    _alpha = None  # as PyG's attribute, for those who read it
+
     def __init__(
         self,
         in_channels: int | tuple[int, int],
@@ -118,8 +120,9 @@ class TransformerConv(Layer):
 
         Returns:
             [targets, H * C], or [targets, C] without concat. With weights behind it where they are asked
-            for: alpha [edges, H], before dropout, and the edges they belong to: the edge_index, or for a
-            graph in another form a ``CSR`` that has alpha as its values.
+            for: alpha [edges, H], before dropout, and the edges they belong to: the edge_index; of a
+            torch sparse tensor one of its layout, [targets, sources, H]; of a graph in another form a ``CSR``. The last
+            two have alpha as their values.
 
         Raises:
             TypeError: dtypes or devices that do not fit.

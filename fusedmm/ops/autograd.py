@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedmm._torch_compat import are_transforms_active, in_forward_mode
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import Half
 from fusedmm.ops.checks import needs_rules
@@ -106,7 +107,7 @@ def differentiable(formula: type[Formula]) -> Callable[..., Tensor]:
             return formula.vmap(held.call, info.batch_size, in_dims[1:], *operands)
 
     def apply(call: Any, *operands: Any) -> Tensor:
-        if needs_rules(*operands):
+        if (are_transforms_active() or in_forward_mode()) and needs_rules(*operands):  # a call saved, nearly always
             return Functional.apply(Held(call), *operands)
         if torch.is_grad_enabled():
             for t in operands:

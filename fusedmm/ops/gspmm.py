@@ -11,9 +11,11 @@ from torch import Tensor
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.incidence import into_rows, sums_of_entries
 from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.checks import Size, autocast, require_pattern
-from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, message
+from fusedmm.ops.matvec import spmv_half
+from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import sddmm_half
 from fusedmm.ops.spmv import spmv
@@ -21,6 +23,7 @@ from fusedmm.ops.spmv import spmv
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
 TARGETS = ("u", "e", "v")
+FEW = 2**16  # entries
 
 
 def gspmm(
@@ -162,8 +165,13 @@ def _product(adj: CSR, op: str, reduce: str, x: Tensor | None, e: Tensor | None,
     of x alone or times one number for each edge, or for each edge and head."""
     rows = adj.shape[0]
     if e is not None and reduce == "sum" and op in ("mul", "copy_rhs") and math.prod(shape) == 1:
+        flat_e = e.reshape(e.shape[0])
+        if x is None and _sums_by_number(adj):
+            needs_transpose = e.requires_grad and torch.is_grad_enabled()
+            sums = into_rows(adj) if needs_transpose else sums_of_entries(adj)
+            return spmv_half(sums, False, None, flat_e).reshape(rows, *shape)
         vector = e.new_ones(1).expand(adj.n_cols) if x is None else x.reshape(x.shape[0])
-        return spmv(adj.with_values(e.reshape(e.shape[0])), vector).reshape(rows, *shape)
+        return spmv(adj.with_values(flat_e), vector).reshape(rows, *shape)
     if x is None:
         return None
     features = tuple(x.shape[1:])
@@ -179,6 +187,17 @@ def _product(adj: CSR, op: str, reduce: str, x: Tensor | None, e: Tensor | None,
         return None
     weighted = adj.with_values(e.reshape(e.shape[0], math.prod(heads)))
     return spmm(weighted, x.reshape(x.shape[0], math.prod(heads), last), reduce=reduce).reshape(rows, *shape)
+
+
+def _sums_by_number(adj: CSR) -> bool:
+    """Whether numbers of edges are best added by a matrix [rows, nnz] of ones: it reads no values beside them.
+
+    Entries in order of rows are read as fast as values of A itself, without a list of their numbers; where there are
+    few of them, calls decide. int64 numbers are more than such a matrix has columns.
+    """
+    if torch.compiler.is_compiling() or adj.eid.dtype == torch.int64:
+        return False
+    return bool(adj.eid.numel()) or adj.nnz < FEW or adj.eid.is_cuda
 
 
 def _rows(*operands: Any) -> int | None:
@@ -226,11 +245,13 @@ def _broadcast(op: str, **operands: Tensor | None) -> Shape:
     """
     given = {name: t for name, t in operands.items() if t is not None}
     (first, lhs), *others = given.items()
+    if not others:
+        return tuple(lhs.shape[1:])
     for name, t in others:
         if t.dtype != lhs.dtype:
             raise TypeError(f"{op}: {first} is {lhs.dtype}, {name} {t.dtype}; they must be of one dtype")
     try:
-        return tuple(torch.broadcast_shapes(*(t.shape[1:] for t in given.values())))
+        return broadcast(*(t.shape[1:] for t in given.values()))
     except RuntimeError:
         shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in given.items())
         raise ValueError(f"{op}: features do not broadcast: {shapes}") from None

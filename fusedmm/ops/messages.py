@@ -82,7 +82,7 @@ def message(call: Call, *operands: Values) -> Tensor:
     """
     operands = (*operands, *[None] * (TENSORS - len(operands)))
     given = [t for t in operands if t is not None]
-    whole = tuple(torch.broadcast_shapes(*(t.shape[1:] for t in given)))
+    whole = broadcast(*(t.shape[1:] for t in given))
     kept = whole
     if call.to == "e":
         kept = tuple(1 if s == 1 else w for s, w in zip(call.shape, whole, strict=True))
@@ -97,6 +97,16 @@ def message(call: Call, *operands: Values) -> Tensor:
     found = compute(call._replace(shape=kept), *operands)
     found = _summed(found.reshape(found.shape[0], *kept), call.shape)
     return found if tuple(found.shape[1:]) == call.shape else found.expand(found.shape[0], *call.shape)
+
+
+def broadcast(*shapes: Sequence[int]) -> Shape:
+    """The shape of operands together, as ``torch.broadcast_shapes``, which takes as long as a small call of ours.
+
+    Raises:
+        RuntimeError: shapes that do not broadcast.
+    """
+    first = tuple(shapes[0])
+    return first if all(tuple(shape) == first for shape in shapes[1:]) else tuple(torch.broadcast_shapes(*shapes))
 
 
 def _axes(operands: Sequence[Values], kept: Shape, whole: Shape) -> list[tuple[int, tuple[bool, ...]]]:
@@ -127,7 +137,7 @@ class Message(Formula):
         """[rows of call.to, features], in one call of the library."""
         adj, to = call.adj, call.to
         given = [t for t in operands if t is not None]
-        whole = tuple(torch.broadcast_shapes(*(t.shape[1:] for t in given)))
+        whole = broadcast(*(t.shape[1:] for t in given))
         like, width = given[0], math.prod(call.shape)
         if not all(t.numel() for t in given) or not width:
             rows = adj.nnz if to == "e" else adj.n_cols if to == "u" else adj.shape[0]

@@ -9,7 +9,10 @@ import torch
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import outside
-from fusedmm.ops.products import COMPILED, WANT, SpGEMMPlan, make_plan, multiply, pattern_of, require_fit
+from fusedmm.ops.products import COMPILED, SpGEMMPlan, make_plan, multiply, require_fit
+from fusedmm.ops.spmv import spmv
+
+COUNTED = 2**17  # products that a sparse product must have for its order to be counted, not estimated
 
 
 def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask: Any = None) -> SpGEMMPlan[CSR]:
@@ -86,8 +89,8 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
 
     Args:
         r, a, p: matrices as ``spgemm`` takes them, [m, n], [n, k] and [k, l].
-        order: "left" for (R A) P, "right" for R (A P), or "auto": the order of fewer products in all. To count them,
-            auto finds the structure of R A and the lengths of the rows of A P.
+        order: "left" for (R A) P, "right" for R (A P), or "auto": the order of fewer products in all. Those of the
+            first product are counted, those of the second one bounded, by four products with vectors.
 
     Returns:
         R A P, a ``CSR``; gradients reach the values of all three.
@@ -110,19 +113,28 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
     r, a, p = as_csr(r), as_csr(a), as_csr(p)
     require_fit(r, a, None)
     require_fit(a, p, None)
-    if order != "right":
-        ra = spgemm_plan(r, a)
-        if order == "left" or _products(r, a) + _products(ra.c, p) <= _products(a, p) + _products_with(r, a, p):
-            return spgemm(ra(r.val, a.val), p)
-    return spgemm(r, spgemm(a, p))
+    if order == "left" or (order == "auto" and left_has_fewer(r, a, p)):
+        return spgemm(spgemm(r, a, sorted=False), p)  # the first product may be in any order
+    return spgemm(r, spgemm(a, p, sorted=False))
 
 
-def _products(a: CSR, b: CSR) -> int:
-    """How many products A B has."""
-    return int(b.degree()[a.idx.long()].sum()) if a.nnz else 0
+def left_has_fewer(r: CSR, a: CSR, p: CSR) -> bool:
+    """Whether (R A) P has no more products than R (A P), by ``triple_product``'s rule.
 
-
-def _products_with(r: CSR, a: CSR, p: CSR) -> int:
-    """How many products R (A P) has, of which A P is counted but not computed."""
-    ptr, _, _ = pattern_of(a, p, WANT["counts"])
-    return int((ptr[1:] - ptr[:-1])[r.idx.long()].sum()) if r.nnz else 0
+    An entry k of R's row i stands before w[k] pairs of an entry of A and one of P. With the first product's entries
+    unmerged, both orders have the sum of w[k] over R's entries as second products; what merging leaves is at most the
+    whole P for a row of R A, and P's columns for a row of A P. Few products are not worth a count: the same is computed
+    of even rows, from sizes alone.
+    """
+    (rows, inner), (ends, cols) = r.shape, p.shape
+    first, other = r.nnz * a.nnz / max(1, inner), a.nnz * p.nnz / max(1, ends)
+    if first + other < COUNTED:
+        ways = other / max(1, inner)
+        left, right = min(r.nnz * ways, rows * p.nnz), r.nnz * min(ways, cols)
+        return first + left <= other + right
+    with torch.no_grad():
+        r, a, lengths, of_a = r.pattern(), a.pattern(), p.degree().double(), a.degree().double()
+        low, high = lengths.aminmax()
+        w = of_a * high if bool(low == high) else spmv(a, lengths)  # rows of equal length are the rule in pooling
+        in_order = spmv(r, of_a).sum() + spmv(r, w).clamp(max=p.nnz).sum()
+        return bool(in_order <= w.sum() + spmv(r, w.clamp(max=cols)).sum())

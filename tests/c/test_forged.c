@@ -193,7 +193,7 @@ static calling *const calls[FMM_OPERATORS] = {
 /* Every algorithm of an operator, called with a structure in which some numbers are wild. */
 static void run(fmm_operator op, int turn)
 {
-    static _Alignas(16) char workspace[1 << 16];
+    static _Alignas(16) char workspace[1 << 17];
     const fmm_exec exec = {
         .device = FMM_CPU, .workspace = workspace, .workspace_bytes = sizeof workspace};
     const fmm_algorithm *algorithm;

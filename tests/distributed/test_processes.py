@@ -36,7 +36,7 @@ def said(request, tmp_path_factory):
     found = []
     try:
         for process in started:
-            out, err = process.communicate(timeout=PATIENCE + 20)
+            out, err = process.communicate(timeout=PATIENCE + 15)
             lines = [json.loads(line) for line in out.splitlines() if line.startswith('["')]
             found.append(dict(lines) | {"stderr": err, "ranks": ranks, "folder": folder})
     finally:
@@ -50,7 +50,7 @@ def test_bits_of_one_device(said):
         compared = {
             name: wrong for name, wrong in cases.items() if isinstance(wrong, list) and name not in ("end", "training")
         }
-        assert len(compared) >= 9 + 2 * (cases["ranks"] == 3), cases["stderr"]
+        assert len(compared) >= 9 + 3 * (cases["ranks"] == 3), cases["stderr"]
         assert not any(compared.values()), f"rank {rank}: {compared}"
 
 

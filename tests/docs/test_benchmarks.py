@@ -92,6 +92,10 @@ def test_benchmarks_run_within_bounds(
         assert auto["kind"] == "ours" and auto["us"] > 0 and auto["peak_mib"] >= auto["result_mib"] > 0
         assert "error" in auto or module == "construction" or (module == "spgemm" and found["case"] != "A A sorted")
     assert "| tiny |" in (tmp_path / "result.md").read_text()
+    if module == "spgemm":
+        pytest.importorskip("matplotlib")
+        plots.beside(made, tmp_path / "spgemm.png", tmp_path / "none.json")
+        assert {"spgemm-profiles.png", "spgemm-model.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_fused_measures_pruned_layers_forward_with_their_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,30 @@ def test_attention_weights(name, edge_dim, device):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_attention_weights_of_other_forms(name, device):
+    """They come back as a CSR, or as a torch sparse tensor of the layout given, and gradients pass through them."""
+    x, edges = on(device, inputs()[:2])
+    adj = fusedmm.CSR.from_edge_index(edges.unique(dim=1), size=NODES)
+    layer = make(ours, name, F_IN, F_OUT, heads=2).to(device)
+
+    def gradients(alpha):
+        return [
+            g for g in torch.autograd.grad(alpha.sin().sum(), layer.parameters(), allow_unused=True) if g is not None
+        ]
+
+    out, (given, alpha) = layer(x, adj, return_attention_weights=True)
+    assert given.val is alpha and given.nnz == len(alpha)
+    dense, wanted = given.to_dense().detach(), gradients(alpha)
+    assert any(g.abs().max() > 1e-3 for g in wanted)
+    for layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
+        found, (weights, _) = layer(x, adj.to_torch(layout), return_attention_weights=True)
+        torch.testing.assert_close(found, out)
+        assert weights.layout == layout
+        torch.testing.assert_close(weights.detach().to_dense(), dense)
+        torch.testing.assert_close(gradients(weights.values()), wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_attention_weights_of_a_csr(name, device):
     mine, (x, edge_index, _) = on(device, (make(ours, name, F_IN, F_OUT, heads=2), inputs()))
     out, edges, alpha = alpha_of(mine, (x, fusedmm.as_csr(edge_index, size=NODES)))

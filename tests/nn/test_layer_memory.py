@@ -19,7 +19,6 @@ LAYERS = {
     "TAGConv": lambda: ours.TAGConv(C, C),
     "ChebConv": lambda: ours.ChebConv(C, C, 3),
     "RGCNConv": lambda: ours.RGCNConv(C, C, 3),
-    "ResGatedGraphConv": lambda: ours.ResGatedGraphConv(C, C),
     "GENConv": lambda: ours.GENConv(C, C),
     "PNAConv": lambda: ours.PNAConv(C, C, ["mean", "max", "std"], ["identity", "linear"], DEG, towers=2),
     "SuperGATConv": lambda: ours.SuperGATConv(C, C),
@@ -63,3 +62,16 @@ def test_nothing_is_of_the_size_edges_by_channels(name, device):
     with Largest() as seen:  # which does see what there is to see
         fusedmm.sddmm(adj, x, x, op="add")
     assert seen.numbers >= EDGES * C
+
+
+def test_gates_are_of_that_size_where_gradients_are_wanted(device):
+    """Of ResGatedGraphConv: the gates and the gathered values are kept, and without gradients not even made."""
+    edges = torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_seed(0))
+    adj = fusedmm.CSR.from_edge_index(edges, size=NODES).to(device).cache_transpose()
+    layer, x, kept = ours.ResGatedGraphConv(C, C).to(device), torch.randn(NODES, C, device=device), []
+    with Largest() as seen, torch.no_grad():
+        expected = layer(x, adj)
+    assert 0 < seen.numbers < EDGES * C / 4
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        torch.testing.assert_close(layer(x, adj), expected)
+    assert len({t.data_ptr() for t in kept if t.numel() >= EDGES * C / 4}) == 2

@@ -323,11 +323,14 @@ def test_compiled_code_cannot_make_a_structure(name, args):
     "make_layer, text",
     [
         (lambda: ours.SAGEConv(3, 2, aggr="gru"), "SAGEConv: aggr must be one of add, .*not 'gru'"),
-        (lambda: ours.SAGEConv(-1, 2, project=True), "SAGEConv: project=True needs in_channels"),
+        (lambda: ours.SAGEConv(-1, 2, project=True), "SAGEConv: project=True does not support lazy"),
         (lambda: ours.GCNConv(3, 2, flow="target_to_source"), "GCNConv: flow must be 'source_to_target'.*flip"),
         (lambda: ours.GCNConv(3, 2, node_dim=0), "GCNConv: node_dim must be -2, not 0"),
         (lambda: ours.GCNConv(3, 2, decomposed_layers=2), "GCNConv: decomposed_layers must be 1, not 2"),
-        (lambda: ours.GCNConv(3, 2, add_self_loops=True, normalize=False), "GCNConv: add_self_loops=True needs"),
+        (
+            lambda: ours.GCNConv(3, 2, add_self_loops=True, normalize=False),
+            "GCNConv: normalize=False does not support adding self-loops",
+        ),
         (lambda: ours.GINConv(mlp(), aggr="lstm"), "GINConv: aggr must be"),
         (lambda: ours.GINEConv(torch.nn.ReLU(), edge_dim=3), "GINEConv: edge_dim needs an nn"),
     ],

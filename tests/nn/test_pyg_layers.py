@@ -236,13 +236,14 @@ def test_attention_weights_in_each_form(name, device):
     if attr:
         return
     ones = torch.ones(6, dtype=torch.float64, device=device)
-    for make in (to_torch_csc_tensor, to_torch_csr_tensor):
-        out, (adj, alpha) = mine(x, make(edges, ones, size=(4, 4)).t(), return_attention_weights=True)
+    for make in (to_torch_csc_tensor, to_torch_csr_tensor, to_torch_coo_tensor):
+        given = make(edges, ones, size=(4, 4)).t()
+        out, (adj, alpha) = mine(x, given, return_attention_weights=True)
         same(out, wanted[1])
         dense = torch.zeros(4, 4, 2, dtype=torch.float64, device=device)
         dense[wanted[0][1][0][1], wanted[0][1][0][0]] = wanted[0][1][1].detach()
-        same(adj.to_dense().detach(), dense)
-        assert adj.shape == (4, 4) and adj.nnz == 6 + loops and adj.val is alpha
+        same(adj.detach().to_dense(), dense)
+        assert adj.layout == given.layout and adj.shape == (4, 4, 2) and adj._nnz() == len(alpha) == 6 + loops
 
 
 @pytest.mark.parametrize("name, pair", with_pairs(LAZY))

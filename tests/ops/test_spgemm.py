@@ -190,6 +190,21 @@ def test_rows_at_the_edges_of_classes(entries, device):
             assert_product(c, a, b, f"{algorithm} {entries}")
 
 
+@pytest.mark.parametrize("cols", [1, 63, 64, 65, 4095, 4096, 4097, 250_000, 250_001])
+def test_columns_at_the_edges_of_words(cols, device):
+    """Words of 64 columns, groups of 64 words; and where KokkosKernels turns from dense rows to hashing."""
+    last = torch.tensor([0, cols - 1, cols // 2, max(0, cols - 64), max(0, cols - 65)], device=device)
+    row = torch.arange(5, device=device)
+    b = CSR.from_coo(row.repeat(2), torch.cat([last, last.flip(0)]), torch.rand(10, device=device), shape=(5, cols))
+    a = random_csr(6, 5, 20, device=device)
+    exact = to_scipy(a) @ to_scipy(b)
+    exact.sort_indices()
+    found = products(a, b, device)
+    for name, c in [*found, ("one pass", a @ b)]:
+        assert torch.equal(c.idx.cpu(), torch.from_numpy(exact.indices)), name
+        assert torch.equal(c.val, found[0][1].val) or name == "reference"
+
+
 def distinct(rows, cols, nnz):
     """Entries in order, none of them repeated."""
     key = torch.randperm(rows * cols)[:nnz].sort().values
@@ -250,28 +265,6 @@ def test_matmul_and_transpose(device):
     assert isinstance(c, CSR)
     assert_product(c, a, a.t())
     torch.testing.assert_close(c.to_dense(), c.to_dense().T)
-
-
-@pytest.mark.parametrize("order", ["auto", "left", "right"])
-def test_triple_product(order, device):
-    sizes = (5, 40, 60), (40, 30, 300), (30, 4, 40)
-    r, a, p = (random_csr(*size, torch.float64, device) for size in sizes)
-    c = fusedmm.triple_product(r, a, p, order=order)
-    torch.testing.assert_close(c.to_dense(), r.to_dense() @ a.to_dense() @ p.to_dense())
-
-
-def test_triple_product_takes_the_cheaper_order(monkeypatch):
-    from fusedmm.ops import spgemm
-
-    seen = []
-    real = spgemm.spgemm
-    monkeypatch.setattr(spgemm, "spgemm", lambda a, b, **k: seen.append((a.shape, b.shape)) or real(a, b, **k))
-    thin, square = random_csr(2, 200, 200), random_csr(200, 200, 4000)
-    fusedmm.triple_product(thin, square, random_csr(200, 200, 4000))
-    assert seen == [((2, 200), (200, 200))]  # (R A) is a plan's
-    seen.clear()
-    fusedmm.triple_product(random_csr(200, 200, 4000), square, thin.t())
-    assert seen == [((200, 200), (200, 2)), ((200, 200), (200, 2))]
 
 
 @pytest.mark.parametrize("name", ["auto", "kkspeed", "kkmem", "kkmcr", "kkmcw"])

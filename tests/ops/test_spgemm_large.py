@@ -25,6 +25,34 @@ def test_more_products_than_32_bits_count(device):
     assert int(ptr[-1]) == n * n > 2**32 and bool(((ptr[1:] - ptr[:-1]) == n).all())
 
 
+def test_all_products_together_are_more_than_32_bits_count():
+    """Rows of 2^26 products that fall on 4,096 columns: in 32 bits few of all would be left."""
+    rows, each, cols = 64, 1024, 4096
+    col = torch.arange(cols).repeat_interleave(16)
+    b = CSR.from_coo(torch.zeros_like(col), col, shape=(1, cols))
+    row = torch.cat([torch.arange(rows).repeat_interleave(each), torch.tensor([rows - 1])])
+    a = CSR.from_coo(row, torch.zeros_like(row), shape=(rows, 1))
+    assert 2**32 < a.nnz * b.nnz < 2**32 + 2**20
+    c = fusedmm.spgemm_plan(a, b).c
+    assert torch.equal(c.ptr, cols * torch.arange(rows + 1)) and torch.equal(
+        c.idx, torch.arange(cols).repeat(rows).int()
+    )
+
+
+def test_column_numbers_of_more_than_27_bits(device):
+    """With columns in the first and the last word of a row of 2^28 bits."""
+    cols = 2**28
+    far = torch.tensor([0, 63, 64, cols - 65, cols - 64, cols - 1], device=device)
+    b = CSR.from_coo(
+        torch.tensor([0, 1, 1, 0, 2, 2], device=device), far, torch.rand(6, device=device), shape=(3, cols)
+    )
+    a = CSR.from_coo(*torch.tensor([[0, 0, 1], [2, 0, 1]], device=device), torch.rand(3, device=device), shape=(2, 3))
+    c = fusedmm.spgemm(a, b)
+    assert c.idx.tolist() == [0, cols - 65, cols - 64, cols - 1, 63, 64] and c.ptr.tolist() == [0, 4, 6]
+    exact = torch.cat([a.val[1] * b.val[[0, 3]], a.val[0] * b.val[[4, 5]], a.val[2] * b.val[[1, 2]]])
+    assert torch.equal(c.val, exact)
+
+
 def test_dense_rows_are_hashed_where_memory_is_scarce(threads):
     """A row of sums for each of 2^31 - 1 columns would take 8 GiB."""
     threads(1)

@@ -5,7 +5,7 @@ import torch
 import torch._dynamo
 from support.generate import small
 from support.machine import capture
-from support.matvec import FORMATS, made
+from support.matvec import FORMATS, made, rows_of_lengths
 
 import fusedmm
 
@@ -72,10 +72,14 @@ def test_a_matrix_is_an_argument_of_an_exported_program(device):
     assert torch.equal(program.module()(adj, x), fusedmm.spmv(adj, x))
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_captured_product_replays_on_new_numbers(name, cuda):
-    adj = made(small(device=cuda).cache_transpose(), name)
-    x, y = torch.randn(15, device=cuda), torch.randn(12, device=cuda)
+def test_a_captured_product_replays_on_new_numbers(name, large, cuda):
+    adj = small(device=cuda).cache_transpose()
+    if large:  # over many blocks, with a row that several of them share
+        adj = rows_of_lengths([5] * 9000 if name in ("dia", "ell") else [7000, *[5] * 9000, 3000], 64, cuda)
+    adj = made(adj, name)
+    x, y = (torch.randn(n, device=cuda) for n in reversed(adj.shape))
 
     def step():
         return fusedmm.spmv(adj, x, alpha=2, beta=3, y=y)

@@ -117,3 +117,15 @@ def test_nodes_farther_apart_than_uint32_counts(apart, room):
     att = torch.randint(-4, 5, (2, 1, heads, feat)).bfloat16()
     for score, a in zip(torch.ops.fusedmm._node_scores(x, *att.to(x.device)), att, strict=True):
         assert torch.equal(score.cpu(), (values * a).sum(-1, keepdim=True))
+
+
+def test_spmv_with_more_entries_than_int32_counts(room):
+    device, cols, each = room(60), 1003, 1025
+    rows = OVER // each + 100
+    idx = torch.arange(rows * each, device=device).remainder_(cols).to(torch.int32)
+    adj = fusedmm.CSR.from_csr(each * torch.arange(rows + 1, device=device), idx, shape=(rows, cols))
+    x = torch.randint(-8, 8, (cols,), device=device).float()
+    i = torch.cat([torch.arange(n, n + 50, device=device) for n in (0, OVER // each - 25, rows - 50)])
+    exact = x[(each * i[:, None] + torch.arange(each, device=device)) % cols].sum(1)
+    for algorithm in ("auto", "csr_vector", "csr_segmented", "merge"):
+        assert torch.equal(fusedmm.spmv(adj, x, algorithm=algorithm)[i], exact), algorithm

@@ -24,6 +24,7 @@ OPERATORS = sorted(
 CPU_ALONE = {"_fused_mirrored", "_row_softmax", "_row_softmax_back", "_spgemm_colours"}
 ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": CPU_ALONE}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
+WRITES = {"_spmm_into"}  # into an operand, and returns nothing to compare
 OPAQUE = ("plan", "program", "lines")
 NODES, NNZ, HEADS, FEAT = 6, 20, 2, 4
 Recorded = dict[str, tuple[Any, ...]]
@@ -100,6 +101,7 @@ def exercise(device: str) -> None:
         layer = make(FEAT, FEAT, heads=HEADS, dropout=0.5).double().to(device)
         layer(q[:, 0], edges).square().sum().backward()
         layer(q[:, 0], edges, return_attention_weights=True)
+    torch.ops.fusedmm._node_spread(q, v, *torch.rand_like(k)[..., :2].split(1, 2), att[None], att[None])
     nn.SAGEConv(FEAT, FEAT).double().to(device)(q[:, 0], edges.clone())
 
 
@@ -119,7 +121,11 @@ CALLS: dict[str, Recorded] = {}
 
 @pytest.mark.parametrize(
     "name, device",
-    [(name, place) for place, absent in ELSEWHERE.items() for name in sorted(set(OPERATORS) - READS_NOTHING - absent)],
+    [
+        (name, place)
+        for place, absent in ELSEWHERE.items()
+        for name in sorted(set(OPERATORS) - READS_NOTHING - WRITES - absent)
+    ],
     indirect=["device"],
 )
 @torch.no_grad()
@@ -153,6 +159,27 @@ def test_operators(name, device):
     assert not wrong, "\n" + "\n".join(wrong)
     assert tried > 10 * len(given)
     works(device)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_written_to_an_operand(form, device):
+    """The right product in every layout that can hold it, or an error by name and nothing written."""
+    adj = fusedmm.CSR.from_edge_index(torch.randint(0, NODES, (2, NNZ), device=device), size=NODES)
+    x, into = torch.rand(NODES, FEAT, device=device), torch.ops.fusedmm._spmm_into
+    half, expected = (adj.ptr, adj.idx, adj.eid, adj.plan, adj.none), fusedmm.spmm(adj, x)
+    y = formed(form, torch.full((NODES, FEAT), 7.0, device=device))
+    if y is None or y.device.type == "meta":
+        return
+    try:
+        into(*half, x, y, 0, 0, 0, FEAT)
+    except (TypeError, NotImplementedError, RuntimeError) as error:
+        assert "y" in str(error) or form == "negated"  # which torch turns into a copy, and then finds no result
+    else:
+        assert y.shape == expected.shape and torch.equal(y, expected)
+    wide = torch.full((NODES, 3 * FEAT), 7.0, device=device)
+    into(*half, x, wide[:, FEAT : 2 * FEAT], 0, 0, 0, 3 * FEAT)
+    assert torch.equal(wide[:, FEAT : 2 * FEAT], expected) and bool((wide[:, :FEAT] == 7).all())
+    assert bool((wide[:, 2 * FEAT :] == 7).all())
 
 
 def test_the_program_of_an_edge_function_is_that_of_its_text(device):

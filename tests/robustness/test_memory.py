@@ -19,7 +19,7 @@ import fusedmm
 
 CALLS = 1_000  # in a round, of which there are four
 CHILD = """
-import ctypes, gc, sys, torch, fusedmm
+import ctypes, gc, re, sys, torch, fusedmm
 gc.freeze()
 torch.set_num_threads(1)
 device = sys.argv[1]
@@ -62,6 +62,7 @@ def lost(name, call):
                 except (MemoryError, RuntimeError) as error:
                     text = str(error)
                     assert "memory" in text or "could not allocate" in text, (name, site, always, text)
+                    assert re.search(r"\\d ?(bytes|elements|entries|[KMG]iB)", text), (name, site, always, text)
                     failures += 1
                     del error
                 finally:
@@ -102,6 +103,12 @@ check("max's gradient", gradients(lambda v, t: fusedmm.spmm(adj.with_values(v), 
 check("sddmm's gradient", gradients(lambda q, k: fusedmm.sddmm(adj, q, k), x, x))
 check("attention's gradient", gradients(lambda q, a: fusedmm.attention(adj, q, x, x, score="gatv2", att=a), x, att))
 check("fused's gradient", gradients(lambda q, k: fusedmm.fused(adj, q, k), x, x))
+plan = fusedmm.spgemm_plan(adj, adj).cache_transpose()
+check("spgemm", lambda: (fusedmm.spgemm(adj, adj).val,))
+check("spgemm's gradient", gradients(lambda u, v: fusedmm.spgemm(adj.with_values(u), adj.with_values(v)).val, val, val))
+check("a plan's gradient", gradients(lambda u, v: plan(u, v).val, val, val))
+check("a masked gradient", gradients(lambda u: fusedmm.spgemm(adj.with_values(u), adj, mask=adj).val, val))
+check("R A P", gradients(lambda u: fusedmm.triple_product(adj, adj.with_values(u), adj, order="left").val, val))
 check("construction", lambda: (fusedmm.CSR.from_coo(row, col, shape=(100, 100)).idx,))
 
 kept = []
@@ -124,7 +131,7 @@ def test_every_allocation_may_fail(tmp_path, device):
     command = [sys.executable, "-c", CHILD, device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == 12
+    assert len(done.stdout.splitlines()) == 17
 
 
 class Heap(ctypes.Structure):

@@ -153,6 +153,21 @@ def test_no_row_keeps_what_memory_held(threads):
             assert y is None or y.isfinite().all(), algorithm
 
 
+def test_a_forged_order_spares_the_rows_that_it_names_once(device):
+    """Of SELL: two places may name one row, and rows may be left out or be none; the others are right. On CUDA a row
+    that no place names keeps what its memory held, which docs/spmv.md says."""
+    adj = rows_of_lengths([k % 7 for k in range(300)], 15, device)
+    sell, x = made(adj, "sell"), torch.ones(15, device=device)
+    for wrong in (int(sell.order[5]), 17, -1, 300, 2**31 - 1):
+        order = sell.order.clone()
+        order[40:60] = wrong
+        once = torch.bincount(order[(order >= 0) & (order < 300)].long(), minlength=300) == 1
+        for algorithm in algorithms_of("sell", device):
+            y = run_or_decline(fusedmm.spmv, replaced(sell, order=order), x, algorithm=algorithm)
+            if y is not None:
+                assert torch.equal(y[once], fusedmm.spmv(sell, x, algorithm=algorithm)[once]), algorithm
+
+
 def test_a_value_whose_position_is_outside_counts_as_zero():
     """In every algorithm of the CPU."""
     adj = fusedmm.CSR.from_coo(torch.tensor([1, 0, 0]), torch.tensor([0, 2, 1]), torch.tensor([4.0, 2.0, 1.0]), (2, 3))

@@ -83,6 +83,8 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         halves = [adj.ptr, adj.idx, adj.eid, adj.plan, adj.ptr_t, adj.idx_t, adj.eid_t, adj.plan_t]
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0)
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0)
+        y = torch.empty(12, *x.shape[1:], dtype=dtype)
+        torch.ops.fusedmm._spmm_into(*halves[:4], adj.val.detach(), x.detach(), y, 0, 0, 0, feat)
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0, 1, 2)  # on a CPU nobody says what rows are
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0, 1, 2)
     if heads is None:
@@ -104,6 +106,8 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         yield (fusedmm.attention(pattern, q, k, v, score="gatv2", att=att, dropout=dropout),)
         one = headed(12, 1)[..., 0], headed(15, 1)[..., 0]
         yield (fusedmm.attention(pattern, *one, v, score="additive", bias=bias, dropout=dropout),)
+    sides = [t.detach() for t in (v, *(headed(15, 1) for _ in range(2)), headed(1, 7), headed(1, 7))]
+    torch.ops.fusedmm._node_spread(headed(15, 7).detach(), *sides)
     yield fusedmm.attention(pattern, q, k, v, return_weights=True)[:2]
     yield fusedmm.attention(pattern, q.detach(), k.detach(), v.detach(), return_weights=True)[:2]
     yield (fusedmm.edge_softmax(pattern, bias),)

@@ -69,6 +69,8 @@ def on_ranks(count: int, work, features: int = 1):
     def go(rank: int) -> None:
         row, column = divmod(rank, features)
         ranks = Thread(rows[column], row)
+        # torch has one thread for all backward passes on a GPU, in which ranks would wait for each other for ever.
+        torch.autograd.set_multithreading_enabled(False)
         try:
             found[rank] = work(ranks if features == 1 else Grid(ranks, Thread(columns[row], column)))
         except BaseException as error:
@@ -127,8 +129,9 @@ known, drawn = threading.local(), torch.randint
 
 
 def randint(*args, **kwargs):
-    """torch.randint with a generator of this thread: torch's own is one for all."""
-    return drawn(*args, **{"generator": getattr(known, "generator", None), **kwargs})
+    """torch.randint with a generator of this thread, on the CPU for all devices: torch's own is one for all."""
+    device = kwargs.pop("device", None)
+    return drawn(*args, **{"generator": getattr(known, "generator", None), **kwargs}).to(device or "cpu")
 
 
 class Rounded(TorchDispatchMode):
@@ -189,14 +192,14 @@ def both(
         out = compute(adj, **leaves)
         out = out if isinstance(out, tuple) else (out,)
         if not upstream:
-            upstream.extend(torch.randn(t.shape, dtype=t.dtype) for t in out)
+            upstream.extend(torch.randn(t.shape, dtype=t.dtype, device=t.device) for t in out)
         loss = sum((t * cut(g, role)).sum() for t, g, role in zip(out, upstream, results, strict=True))
         grads = torch.autograd.grad(loss, list(leaves.values()), create_graph=second, allow_unused=True)
         found = [t.detach() for t in out]
         found += [torch.zeros_like(x) if g is None else g.detach() for g, x in zip(grads, leaves.values(), strict=True)]
         if second:
             if not probes:
-                probes.update({n: torch.randn(t.shape, dtype=t.dtype) for n, t in operands.items()})
+                probes.update({n: torch.randn(t.shape, dtype=t.dtype, device=t.device) for n, t in operands.items()})
             pairs = [(n, g) for n, g in zip(leaves, grads, strict=True) if g is not None and g.requires_grad]
             loss = sum((g * cut(probes[n], roles[n])).sum() for n, g in pairs)
             again = (

@@ -1,0 +1,126 @@
+/* Rows that several warps or blocks share, for the kernel of cuda_segments.cuh: what each of them
+ * leaves, and who adds that up.
+ *
+ *     warps     first     rows between     tail      of block 0      a row is open where the tail
+ *               aa        b c d            ee        e goes on       of one meets the first of the
+ *               eee       f                gg                        next; a block without a mark
+ *     block 0   aa                         gg        its record      is all first
+ *     block 1   ggg ...                                              g: gg + ggg + gggg ...
+ *
+ * A thread of a block adds up what its warps share. The records of blocks are added up by a second
+ * launch in their order, which may start while the first one still runs. Nothing depends on which
+ * block comes first, and nothing has to be cleared before. */
+#pragma once
+
+#include "cuda.cuh"
+
+/* Entries of a lane and of a warp; warps of a block; rows that are skipped at once if empty. */
+enum { EACH = 4, SHARE = WARP * EACH, TEAM = BLOCK / WARP, SLICE = 2048 };
+
+enum segment_way { SEGMENTED, PATH, COORDINATES };
+
+/* Rows are named by marks: their number plus one; 0 is no row, and -1 one outside the matrix. What
+ * a block leaves: the sum before its first mark, or of all it has; the last mark and its sum. */
+template <class A> struct record_of {
+    A first, tail;
+    int32_t mark;
+};
+
+template <class T> struct segment_args {
+    spmv_args<T> s;
+    const int32_t *starts; /* of the plan, or NULL */
+    record_of<typename sum_of<T>::type> *records;
+    int64_t shares, blocks;
+};
+
+/* What a row adds up to: into the sums of HYB, or finished. A row outside is nobody's. */
+template <class T>
+static __device__ __forceinline__ void write_row(const spmv_args<T> &s, int32_t mark,
+                                                 typename sum_of<T>::type sum)
+{
+    if (mark <= 0) return;
+    if (s.sums)
+        s.sums[mark - 1] = sum;
+    else
+        finish(s, mark - 1, sum);
+}
+
+/* The same of a block, of what its warps left: thread 0 adds up the rows that they share. */
+template <class T, class A>
+static __device__ __forceinline__ void leave_record(const segment_args<T> &m,
+                                                    const record_of<A> &mine)
+{
+    __shared__ record_of<A> team[TEAM];
+    if (threadIdx.x % WARP == 0) team[threadIdx.x / WARP] = mine;
+    __syncthreads();
+    if (threadIdx.x) return;
+    record_of<A> all = {A(0), A(0), 0};
+    for (int w = 0; w < TEAM; w++) {
+        const record_of<A> next = team[w];
+        if (!next.mark) {
+            all.tail += next.first;
+            continue;
+        }
+        if (all.mark)
+            write_row(m.s, all.mark, all.tail + next.first);
+        else
+            all.first = all.tail + next.first;
+        all.mark = next.mark, all.tail = next.tail;
+    }
+    if (!all.mark) all.first = all.tail;
+    if (m.blocks == 1)
+        write_row(m.s, all.mark, all.tail);
+    else
+        m.records[blockIdx.x] = all;
+}
+
+/* ---- launches beside the one that adds up ---- */
+
+/* The second launch. Thread k asks whether a row is open behind block k. Nearly always the next
+ * block ends it; else the warp adds up what blocks left up to the one that does. Before, while the
+ * first launch may still run, its warps write the slices of rows that have no entry. */
+template <class T, int WAY>
+static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant__ segment_args<T> m)
+{
+    typedef typename sum_of<T>::type A;
+    const int64_t k = this_thread(), lane = threadIdx.x % WARP;
+    if constexpr (WAY == SEGMENTED) {
+        const int64_t slices = m.s.a.rows / SLICE;
+        for (int64_t slice = k / WARP; slice < slices; slice += all_threads() / WARP) {
+            const int64_t *const ptr = m.s.a.ptr + slice * SLICE;
+            if (__ldg(ptr) != __ldg(ptr + SLICE)) continue;
+            for (int r = (int)lane; r < SLICE; r += WARP)
+                write_row(m.s, int32_t(slice * SLICE + r + 1), A(0));
+        }
+    }
+    wait_for_previous();
+    const record_of<A> none = {A(0), A(0), 0};
+    const record_of<A> mine = k < m.blocks ? m.records[k] : none;
+    const record_of<A> next = k + 1 < m.blocks ? m.records[k + 1] : none;
+    const bool ends = next.mark != 0 || k + 1 >= m.blocks;
+    if (mine.mark && ends) write_row(m.s, mine.mark, mine.tail + next.first);
+    for (unsigned open = __ballot_sync(ALL, mine.mark && !ends); open; open &= open - 1) {
+        const int from = __ffs((int)open) - 1;
+        folded<A> total;
+        total.start();
+        unsigned stop = 0;
+        for (int64_t at = k - lane + from + 1 + lane; !stop; at += WARP) {
+            const record_of<A> left = at < m.blocks ? m.records[at] : none;
+            stop = __ballot_sync(ALL, left.mark != 0 || at >= m.blocks);
+            if (!stop || lane < __ffs((int)stop)) total.fold(left.first);
+        }
+        A sum = total.total();
+        for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+        if (lane == from) write_row(m.s, mine.mark, mine.tail + sum);
+    }
+}
+
+/* COO's first launch: every row as if it had no entry. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    spmv_no_entries(const __grid_constant__ segment_args<T> m)
+{
+    let_next_start();
+    for (int64_t i = this_thread(); i < m.s.a.rows; i += all_threads())
+        write_row(m.s, int32_t(i + 1), typename sum_of<T>::type(0));
+}

@@ -1,0 +1,167 @@
+"""Rows that travel between ranks in an order that was agreed once: who sends which of them, and where they come to.
+
+``halo`` has the ranks themselves, and all that they say to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedmm.distributed.halo import Ranks
+
+APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
+
+
+class Exchange:
+    """Rows that travel between ranks in a fixed order.
+
+    Args:
+        ranks: who takes part.
+        send: int64, the numbers of own rows that go out, those for rank 0 first.
+        out: how many of them go to each rank.
+        into: how many rows come from each rank.
+        keep: whether ``fetch`` puts own rows before those that come.
+    """
+
+    def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
+        self.ranks, self.send, self.out, self.into, self.keep = ranks, send, out, into, keep
+        most = torch.tensor([max(out, default=0)], device=send.device)
+        self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
+
+    def fetch(self, operands: list[Tensor]) -> list[Tensor]:
+        """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
+        return self.begin(operands)()
+
+    def begin(self, operands: list[Tensor], beside: Any = None) -> Callable[[], list[Tensor]]:
+        """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
+        while others travel, on the stream ``beside`` if one is given. Several operands of few bytes are packed in one
+        message."""
+        if self.ranks.count == 1 or (self.keep and not self.most):  # nobody needs anything of others
+            return lambda: operands
+        found, theirs = [], []
+        for t in operands:
+            own = t.shape[0] if self.keep else 0
+            found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
+            theirs.append(found[-1][own:])
+        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
+        apart = len(operands) > 1 and self.most * sum(r.shape[1] for r in rows) >= APART
+        ends = (
+            [self._start([k], [t]) for k, t in zip(rows, theirs, strict=True)] if apart else [self._start(rows, theirs)]
+        )
+        if beside is not None:  # memory that was freed on the current stream may be in use until now
+            beside.wait_stream(torch.cuda.current_stream())
+        with nullcontext() if beside is None else torch.cuda.stream(beside):
+            for t, whole in zip(operands, found, strict=True):
+                if self.keep:
+                    whole[: t.shape[0]].copy_(t)
+
+        def end() -> list[Tensor]:
+            for each in ends:
+                each()
+            if beside is not None:
+                torch.cuda.current_stream().wait_stream(beside)
+            return found
+
+        return end
+
+    def _start(self, rows: list[Tensor], found: list[Tensor]) -> Callable[[], None]:
+        """Starts to carry rows of bytes, side by side, to the tensors found."""
+        sent, n = torch.cat(rows, 1) if len(rows) > 1 else rows[0], sum(self.into)
+        in_rounds = self._rounds(sent) > 1
+        if not in_rounds and len(found) == 1:
+            return self.ranks.start(sent, self.out, self.into, _bytes(found[0]))
+        came = sent.new_empty(0 if in_rounds else n, sent.shape[1])
+        wait = None if in_rounds else self.ranks.start(sent, self.out, self.into, came)
+
+        def end() -> None:
+            if wait is not None:
+                wait()
+            whole = self._carry(sent, self.out, self.into) if in_rounds else came
+            for t, part in zip(found, whole.split([r.shape[1] for r in rows], 1), strict=True):
+                t.copy_(_typed(part, t, n))
+
+        return end
+
+    def give_back(self, came: Tensor) -> Tensor:
+        """Turns a fetch of each row once around: what stands with the fetched rows goes to where they came from."""
+        if self.ranks.count == 1:
+            return came
+        back = _typed(self._carry(_bytes(came), self.into, self.out), came, self.send.shape[0])
+        return torch.empty_like(back).index_copy_(0, self.send, back)
+
+    def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
+        """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
+        each, rounds = self._each(rows), self._rounds(rows)
+        if rounds <= 1:
+            return self.ranks.swap(rows, out, into)
+        sent, parts = rows.split(out), []
+        for k in range(rounds):
+            piece = [part[k * each : (k + 1) * each] for part in sent]
+            counts = [min(max(n - k * each, 0), each) for n in into]
+            parts.append(self.ranks.swap(torch.cat(piece), [len(p) for p in piece], counts).split(counts))
+        return torch.cat([part[r] for r in range(len(into)) for part in parts])
+
+    def _each(self, rows: Tensor) -> int:
+        """How many rows of bytes a message may have."""
+        return max(self.ranks.message // max(rows.shape[1], 1), 1)
+
+    def _rounds(self, rows: Tensor) -> int:
+        return -(-self.most // self._each(rows))
+
+
+def _bytes(t: Tensor) -> Tensor:
+    """Rows [n, ...] as rows [n, bytes]."""
+    return t.contiguous().view(t.shape[0], t.shape[1:].numel()).view(torch.uint8)
+
+
+def _typed(rows: Tensor, like: Tensor, n: int) -> Tensor:
+    """Rows of bytes as rows of like's dtype and shape."""
+    return rows.contiguous().view(like.dtype).view(n, *like.shape[1:])
+
+
+def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
+    """The exchange that brings rows to who wants them.
+
+    Args:
+        ranks: who takes part.
+        wanted: int64, the global numbers of rows of others, rising, so that those of one owner lie together.
+        offsets: int64 [ranks + 1], the first row of each rank.
+    """
+    into = counts_of(wanted, offsets)
+    mine = torch.tensor(into, device=wanted.device)
+    table = torch.stack(ranks.gather(mine))  # [who wants, who owns]
+    out: list[int] = table[:, ranks.rank].tolist()
+    asked = ranks.swap(wanted, into, out)
+    return Exchange(ranks, asked - int(offsets[ranks.rank]), out, into, True)
+
+
+def numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
+    """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
+    first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
+    own = (col >= first) & (col < last)
+    remote = torch.unique(col[~own])
+    if last - first + remote.numel() >= 2**31:
+        raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
+    place = torch.searchsorted(remote, col) + (last - first)
+    return torch.where(own, col - first, place).int(), exchange_of(ranks, remote, offsets), remote
+
+
+def counts_of(rising: Tensor, offsets: Tensor) -> list[int]:
+    """How many of the rising global numbers each rank owns."""
+    bounds = torch.searchsorted(rising, offsets.to(rising.device))
+    found: list[int] = (bounds[1:] - bounds[:-1]).tolist()
+    return found
+
+
+def sent_to(ranks: Ranks, owner: Tensor) -> tuple[Tensor, Exchange]:
+    """(order, exchange) that bring each of a rank's entries to its owner: what comes is in the order of the ranks, and
+    of each rank's own list."""
+    order = torch.sort(owner, stable=True).indices
+    out = torch.bincount(owner, minlength=ranks.count)
+    table = torch.stack(ranks.gather(out))
+    return order, Exchange(ranks, order, out.tolist(), table[:, ranks.rank].tolist(), False)

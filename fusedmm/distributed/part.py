@@ -1,0 +1,70 @@
+"""What a rank has of a matrix beside its tensors: who owns what, and what travels when an operator runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fusedmm.distributed.exchange import Exchange
+from fusedmm.distributed.halo import Ranks
+
+
+@dataclass(eq=False)
+class Home:
+    """Who owns which nodes and edges of a matrix; the same for it, its transpose and all of its structure.
+
+    Attributes:
+        ranks: who shares the matrix.
+        rows, cols: int64 [ranks + 1] on the host, the first row and the first column of each rank.
+        edge_ids: int64 [nnz], the global numbers of this rank's edges.
+        total: how many edges all ranks have.
+        route: how edges came from where they were listed; None where they did not.
+    """
+
+    ranks: Ranks
+    rows: Tensor
+    cols: Tensor
+    edge_ids: Tensor
+    total: int
+    route: Exchange | None
+
+    def __post_init__(self) -> None:
+        ids = self.edge_ids
+        # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
+        alone = self.ranks.count == 1 and self.ranks.columns.count == 1
+        self.is_plain = alone and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
+
+
+@dataclass(eq=False)
+class Part:
+    """What travels when an operator runs on one half of this rank's part.
+
+    Attributes:
+        home: who owns what.
+        cols: how rows of remote columns come.
+        edges: how edge data come to this half's entries; None where they are here, as those of rows are.
+        eid: the half's own eid: a call with another one has edge data in the order of the half already.
+        idx: int32, the columns of the half's entries in this rank's numbers.
+        plan: a plan of the half's rows.
+        remote: int64, the global numbers of remote columns, rising.
+        transposed: whether this is the half of the transpose.
+    """
+
+    home: Home
+    cols: Exchange
+    edges: Exchange | None
+    eid: Tensor
+    idx: Tensor
+    plan: Tensor
+    remote: Tensor
+    transposed: bool
+    keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
+
+    def edge_keys(self) -> Tensor:
+        """The global number of each edge in the order in which edge data come to this half."""
+        if self.keys is None:
+            ids = self.home.edge_ids
+            self.keys = ids if self.edges is None else self.edges.fetch([ids])[0]
+        return self.keys

@@ -1,0 +1,42 @@
+"""On a GPU, ranks that are threads find the bits of one device: rows are cut in the pieces of the whole matrix."""
+
+import pytest
+import torch
+from distributed.every_call import NODES, calls, graph
+from support.ranks import Rounded, both, require_equal
+
+from fusedmm.distributed import halo, ops, run
+
+CUTS = {"two ranks": [0, 1300, NODES], "three ranks, one without rows": [0, 78, 78, NODES]}
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("cut", CUTS)
+def test_bits_of_one_device(cut, pieces, cuda, monkeypatch):
+    monkeypatch.setenv(halo.PIECES, str(pieces))
+    whole, wrong = graph(cuda, CUTS[cut]), []
+    for name, compute, given, role in calls(cuda, whole.nnz):
+        try:
+            require_equal(both(whole, compute, given, role, mode=Rounded))
+        except AssertionError as error:
+            wrong.append(f"{name}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_rank_is_a_csr(cuda):
+    whole = graph(cuda, [0, NODES])
+    for name, compute, given, role in calls(cuda, whole.nnz):
+        for what, _, one, many in both(whole, compute, given, role):
+            assert torch.equal(one, many), f"{name}: {what}"
+
+
+def test_the_rule_takes_pieces_where_messages_are_large(cuda, monkeypatch):
+    monkeypatch.setattr(run, "OVERLAPS", 2**10)
+    whole = graph(cuda, CUTS["two ranks"])
+    taken = []
+    kept = ops.run_in_pieces
+    monkeypatch.setattr(ops, "run_in_pieces", lambda *args: taken.append(args[1]) or kept(*args))
+    for name, compute, given, role in calls(cuda, whole.nnz):
+        if name in ("spmm sum 128", "attention additive, dropout 0.0"):
+            require_equal(both(whole, compute, given, role))
+    assert len({str(func) for func in taken}) == 3  # the product, attention and its gradient

@@ -1,0 +1,95 @@
+"""spmv where work is cut: rows that begin and end about every border, long runs of empty ones, sizes of nothing, places
+that break alignment; and the same bits a thousand times. Whole numbers, so that every result is exact."""
+
+import pytest
+import torch
+from support.matvec import FORMATS, algorithms_of, made, oracle, products, rows_of_lengths
+
+import fusedmm
+
+SHARE, BLOCK, SLICE, PIECE = 128, 1024, 2048, 16384  # entries of a warp and a block, rows of a slice; a CPU's piece
+
+
+def whole(adj, dtype=torch.float32):
+    """The same structure with small whole numbers, and an x of such."""
+    val = (torch.arange(adj.nnz, device=adj.device) % 5 - 2).to(dtype)
+    x = (torch.arange(adj.shape[1], device=adj.device) % 7 - 3).to(dtype)
+    return adj.with_values(val), x
+
+
+def ends_at(places, step):
+    """Lengths of rows that end at these entries, with `step` empty rows behind every third."""
+    found, before = [], 0
+    for k, place in enumerate(sorted(set(places))):
+        found += [place - before, *([0] * step if k % 3 == 0 else [])]
+        before = place
+    return found
+
+
+BORDERS = {
+    "of every warp": ends_at([SHARE * k + d for k in range(1, 90) for d in (-1, 0, 1)], 1),
+    "of every second warp": ends_at([2 * SHARE * k + (-1, 0, 1)[k % 3] for k in range(1, 60)], 2),
+    "of every block": ends_at([BLOCK * k + d for k in range(1, 12) for d in (-1, 0, 1)], 3),
+    "of blocks that a row fills": ends_at([1, *(3 * BLOCK * k + (-1, 0, 1)[k % 3] for k in range(1, 9)), 30_000], 1),
+    "of a CPU's pieces": ends_at([PIECE * k + d for k in range(1, 4) for d in (-1, 0, 1)], 1),
+    "one row": [5 * BLOCK],
+    "one row behind empty ones": [*[0] * 9, 40 * BLOCK + 1],
+    "one row before empty ones": [33 * BLOCK, *[0] * (SLICE + 1)],
+    "slices of empty rows": [3, *[0] * 3 * SLICE, 2, *[0] * (SLICE - 1), 1, *[0] * SLICE, *[4] * 700, *[0] * 2 * SLICE],
+    "whole slices": [*[0] * SLICE, 7, *[0] * (SLICE - 1), *[0] * SLICE, 1],
+    "a few entries in many rows": [int(k % 5000 == 77) for k in range(60_000)],
+    "no entry": [0] * (2 * SLICE + 5),
+}
+
+
+@pytest.mark.parametrize("name", ["csr", "coo", "hyb", "sell"])
+@pytest.mark.parametrize("borders", BORDERS)
+def test_rows_about_borders(borders, name, device):
+    adj, x = whole(rows_of_lengths(BORDERS[borders], 700, device))
+    y = (torch.arange(adj.shape[0], device=device) % 3).float()
+    for alpha, beta in ((1, 0), (2, 3)):
+        exact = oracle(adj, x, alpha, beta, y)[0].float()
+        nan = torch.full_like(y, torch.nan)
+        for note, found in products(adj, name, x, alpha=alpha, beta=beta, y=y if beta else nan):
+            assert torch.equal(found.cpu(), exact), note
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (2 * SLICE + 7, 3)])
+def test_what_has_no_entry_is_beta_y(shape, name, device):
+    """cuSPARSE failed on sizes of 0, and torch's early exit for them forgot beta."""
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    adj = fusedmm.CSR.from_coo(none, none, torch.zeros(0, device=device), shape)
+    x, y = torch.full((shape[1],), torch.inf, device=device), torch.arange(shape[0], device=device) + 1.0
+    for beta in (0, 1, 0.5):
+        given = y if beta else torch.full_like(y, torch.nan)
+        for note, found in products(adj, name, x, beta=beta, y=given):
+            assert torch.equal(found, beta * y), note
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("off", [1, 2, 3, 5])
+def test_any_place_in_memory(off, dtype, device):
+    """Operands that begin where no vector of 16 bytes does."""
+
+    def moved(t):
+        return torch.cat([t.new_zeros(off), t, t.new_zeros(3)])[off : off + t.numel()]
+
+    adj = rows_of_lengths([k % 11 for k in range(900)], 300, device)
+    adj, x = whole(adj.pattern(), dtype)
+    adj = fusedmm.CSR.from_csr(moved(adj.ptr), moved(adj.idx), moved(adj.val), adj.shape)
+    y = moved((torch.arange(900, device=device) % 3).to(dtype))
+    exact = oracle(adj, x, 2, 1, y)[0].to(dtype)
+    for name in FORMATS:
+        for note, found in products(adj, name, moved(x), alpha=2, beta=1, y=y):
+            assert torch.equal(found.cpu(), exact), note
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_thousand_times(name, device):
+    lengths = [9] * 500 if name in ("dia", "ell") else [*[k % 9 for k in range(2000)], 6000, *[2] * 900]
+    adj = rows_of_lengths(lengths, 300, device)
+    x, matrix = torch.randn(300, device=device), made(adj, name)
+    for algorithm in ["auto", *(a for a in algorithms_of(name, device) if ":" not in a and a != "reference")]:
+        first = fusedmm.spmv(matrix, x, algorithm=algorithm)
+        assert all(torch.equal(fusedmm.spmv(matrix, x, algorithm=algorithm), first) for _ in range(1000)), algorithm
