@@ -33,6 +33,7 @@ struct product_list {
     int2 *pairs;
     int64_t products;
 };
+/* Numbers before the pairs, each of which is read as one word. */
 static int64_t head_of(int64_t entries) { return (entries + 2) / 2 * 2; }
 static product_list list_in(int32_t *kept, int64_t entries, int64_t products)
 {
@@ -96,7 +97,8 @@ static __global__ void __launch_bounds__(BLOCK)
     if (n == to.products - 1) to.starts[c.nnz] = (int32_t)to.products;
 }
 
-/* What is needed meanwhile. */
+/* What is needed meanwhile: ends, two arrays of entries and two of numbers for the sort, and what
+ * CUB asks for. Its size follows from counts alone, so `base` may be NULL to learn it. */
 struct making {
     int32_t *ends, *entry[2], *number[2];
     void *scratch;
@@ -127,7 +129,7 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 {
     /* All that a plan takes is to be a quarter of the largest matrix and MOST at most, and so is
      * what it takes while it is made. */
-    enum { MOST = 30 << 20, EACH = 24 };
+    enum { MOST = 63 << 19, EACH = 24 };
     const int64_t largest = a.nnz > b.nnz ? a.nnz : b.nnz;
     const int64_t room = MOST + (largest > c.nnz ? largest : c.nnz) * 2;
     *made = EACH * products + 4 * (a.nnz + c.nnz) <= room;
@@ -146,7 +148,7 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
     find_entries<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, products, m.entry[0], m.number[0]);
     sorted entry(m.entry[0], m.entry[1]), number(m.number[0], m.number[1]);
-    int bits = 1;
+    int bits = 1; /* of the largest key: the sort takes no more rounds */
     while (c.nnz >> bits) bits++;
     const cudaError_t said = cub::DeviceRadixSort::SortPairs(
         m.scratch, m.scratch_bytes, entry, number, (int)products, 0, bits, stream);
@@ -159,36 +161,73 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 
 /* ---- how it is used ---- */
 
-/* The products of an entry are loaded AT_ONCE, and then added one after the other. */
-enum { AT_ONCE = 4 };
+/* Product number t of a list that ends before `end`: its two values, and what the pair says. */
+template <class A> struct listed {
+    A x, y;
+    bool counts, aside;
+
+    __device__ __forceinline__ listed(const numeric_args &s, const product_list &of, int64_t t,
+                                      int64_t end)
+    {
+        const int2 pair = t < end ? __ldg(of.pairs + t) : make_int2(-1, -1);
+        const int64_t p = pair.x & INT32_MAX, q = pair.y;
+        counts = p < s.a.nnz && uint64_t(q) < uint64_t(s.b.nnz); /* else forged, or behind it */
+        aside = pair.x < 0;
+        x = counts ? edge_value<A>(s.a_val, edge_of(s.a_val, p), 0) : A(0);
+        y = counts ? edge_value<A>(s.b_val, edge_of(s.b_val, q), 0) : A(0);
+    }
+};
+
+/* A sum and what was put aside of it. */
+template <class A> struct listed_sum {
+    A sum, aside;
+    bool is_long;
+
+    __device__ __forceinline__ void add(A x, A y, bool counts, bool first)
+    {
+        if (!counts) return;
+        if (first) aside += sum, sum = A(0), is_long = true;
+        sum = multiply_add(x, y, sum);
+    }
+    __device__ __forceinline__ A total(void) const { return is_long ? aside + sum : sum; }
+};
+
+/* A thread for each entry of C. Most have one product or two, so that these loads are what counts:
+ * the list is read in order, A's and B's values mostly come from the cache. The products of a long
+ * entry are loaded by all lanes of the warp, which then add them one after the other. */
 template <class A>
 static __global__ void __launch_bounds__(BLOCK)
     add_listed(const numeric_args s, const product_list of)
 {
+    enum { AT_ONCE = 4 };
     const int64_t r = this_thread();
-    if (r >= s.c.nnz) return;
-    const int64_t begin = clamp(__ldg(of.starts + r), 0, of.products);
-    const int64_t end = clamp(__ldg(of.starts + r + 1), 0, of.products);
-    A sum = A(0), aside = A(0);
-    bool is_long = false;
-    for (int64_t t = begin; t < end; t += AT_ONCE) {
-        A x[AT_ONCE], y[AT_ONCE];
-        int2 pair[AT_ONCE];
-        UNROLLED(u, AT_ONCE) pair[u] = t + u < end ? __ldg(of.pairs + t + u) : make_int2(-1, -1);
-        UNROLLED(u, AT_ONCE) {
-            const int64_t p = pair[u].x & INT32_MAX, q = pair[u].y;
-            const bool inside = p < s.a.nnz && uint64_t(q) < uint64_t(s.b.nnz);
-            if (!inside) pair[u].y = -1; /* forged, or behind the end */
-            x[u] = inside ? edge_value<A>(s.a_val, edge_of(s.a_val, p), 0) : A(0);
-            y[u] = inside ? edge_value<A>(s.b_val, edge_of(s.b_val, q), 0) : A(0);
-        }
-        UNROLLED(u, AT_ONCE) {
-            if (pair[u].y < 0) continue;
-            if (pair[u].x < 0) aside += sum, sum = A(0), is_long = true;
-            sum = multiply_add(x[u], y[u], sum);
-        }
+    const bool exists = r < s.c.nnz;
+    const int64_t begin = exists ? clamp(__ldg(of.starts + r), 0, of.products) : 0;
+    const int64_t end = exists ? clamp(__ldg(of.starts + r + 1), 0, of.products) : 0;
+    const bool shared = end - begin > 2 * AT_ONCE;
+    listed_sum<A> own = {A(0), A(0), false};
+    for (int64_t t = begin; t < end && !shared; t += AT_ONCE) {
+        const listed<A> of_entry[AT_ONCE] = {
+            {s, of, t, end}, {s, of, t + 1, end}, {s, of, t + 2, end}, {s, of, t + 3, end}};
+        UNROLLED(u, AT_ONCE)
+            own.add(of_entry[u].x, of_entry[u].y, of_entry[u].counts, of_entry[u].aside);
     }
-    write(s.out, r, is_long ? aside + sum : sum);
+    for (unsigned lanes = __ballot_sync(ALL, shared); lanes; lanes &= lanes - 1) {
+        const int from = __ffs(lanes) - 1;
+        const int64_t last = __shfl_sync(ALL, end, from);
+        listed_sum<A> sum = {A(0), A(0), false};
+        for (int64_t t = __shfl_sync(ALL, begin, from); t < last; t += WARP) {
+            const listed<A> one(s, of, t + threadIdx.x % WARP, last);
+            const unsigned count = __ballot_sync(ALL, one.counts);
+            const unsigned aside = __ballot_sync(ALL, one.aside);
+#pragma unroll 8
+            for (int u = 0; u < WARP; u++)
+                sum.add(__shfl_sync(ALL, one.x, u), __shfl_sync(ALL, one.y, u), count >> u & 1,
+                        aside >> u & 1);
+        }
+        if (int(threadIdx.x % WARP) == from) own = sum;
+    }
+    if (exists) write(s.out, r, own.total());
 }
 
 bool fmm_spgemm_add_listed(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,

@@ -33,7 +33,7 @@ static __device__ __forceinline__ int64_t sum_rows(const csr_view &a, Count coun
         for (int64_t p = begin + lane; p < begin + length && !is_long; p += SHARE)
             sum += count(p, begin);
         for (int d = SHARE / 2; d; d /= 2) sum += __shfl_xor_sync(ALL, sum, d);
-        if (__syncthreads_or(is_long)) {
+        if (__syncthreads_or(is_long)) { /* the block lists its long rows, and takes them in turn */
             if (!threadIdx.x) wait = 0;
             __syncthreads();
             if (!lane) sums[own] = (counter)sum;
@@ -84,6 +84,8 @@ struct count_products {
         return uint64_t(k) < uint64_t(b.rows) ? row_range(b, k, &begin) : 0;
     }
 };
+/* A row of one entry is a row of B. Where it is long it is copied, not merged, and nobody counts
+ * it: this has to be said here. */
 struct put_products {
     int64_t *ptr, rows;
     row_lists *found;
@@ -95,7 +97,9 @@ struct put_products {
     }
 };
 
-/* What is looked at: both matrices, or B alone where nothing is known of lists. */
+/* What is looked at: both matrices; or B alone, where nobody counts and `found` is NULL. The same
+ * launch has a layer of blocks for each, since a launch costs as much as a look at a small matrix.
+ */
 struct look_args {
     csr_view a, b;
     int64_t *ptr, *schedule;
@@ -110,9 +114,11 @@ template <int SHARE> static __global__ void __launch_bounds__(BLOCK) look(const 
     __shared__ counter products;
     if (!threadIdx.x) products = 0;
     __syncthreads();
-    const int64_t all =
+    int64_t all =
         sum_rows<SHARE>(s.a, count_products{s.a, s.b}, put_products{s.ptr, s.a.rows, s.found});
-    if (all) atomicAdd(&products, (counter)all);
+    /* A lane each adds to shared memory: 64 bits there are a loop, in which lanes would contend. */
+    for (int d = WARP / 2; d; d /= 2) all += __shfl_xor_sync(ALL, all, d);
+    if (threadIdx.x % WARP == 0) atomicAdd(&products, (counter)all);
     __syncthreads();
     if (!threadIdx.x && products) atomicAdd(&s.found->products, products);
 }
@@ -126,6 +132,8 @@ static __global__ void start_look(const look_args s)
     s.ptr[0] = 0;
 }
 
+/* Where rows are short, a lane takes each and reads neighbouring entries one after the other from
+ * the cache; else eight lanes do, so that few wait for a long row. */
 static void launch_look(const fmm_exec *exec, const look_args &s)
 {
     const bool both = s.found;

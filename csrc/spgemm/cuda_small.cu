@@ -16,8 +16,12 @@ template <class A, bool VALUES, bool COLUMNS> struct small_piece {
     int32_t columns[COLUMNS ? WARP : 1][PIECE + 1];
 };
 
+/* A thread for each row of A, also of those that are not small, which have no entries here. Blocks
+ * that a multiprocessor has registers for: plain float values leave room for seven, but for heads
+ * of the longest rows, some of which wait in memory. */
 template <class A, small_values VALUES, bool COLUMNS>
-static __global__ void __launch_bounds__(THREADS, 5) small_rows(const numeric_args s, int32_t *idx)
+static __global__ void __launch_bounds__(THREADS, VALUES == PLAIN_VALUES && sizeof(A) == 4 ? 7 : 5)
+    small_rows(const numeric_args s, int32_t *idx)
 {
     enum { HAS_VALUES = VALUES != NO_VALUES };
     __shared__ small_piece<A, HAS_VALUES, COLUMNS> pieces[THREADS / WARP];
@@ -30,6 +34,7 @@ static __global__ void __launch_bounds__(THREADS, 5) small_rows(const numeric_ar
         entries = row_range(s.c, i, &begin);
     }
     if (!is_small(s.a, s.b, s.schedule, own, entries)) own = entries = 0;
+    /* Writes entry r of C. */
     const auto give = [&](int64_t r, int32_t column, A sum) {
         if (COLUMNS) idx[r] = column;
         if (HAS_VALUES) write(s.out, r, sum);
@@ -41,6 +46,7 @@ static __global__ void __launch_bounds__(THREADS, 5) small_rows(const numeric_ar
         if (HAS_VALUES) piece.values[lane][n % PIECE] = sum;
         ready = n + 1;
     };
+    /* Writes what all lanes have ready from their entry number `base` on. */
     const auto write_piece = [&](int base) {
         const int at = lane % PIECE;
         __syncwarp();
@@ -60,6 +66,7 @@ static __global__ void __launch_bounds__(THREADS, 5) small_rows(const numeric_ar
     for (; ready < entries; ready++) give(begin + ready, 0, A(0));
 }
 
+/* Without values a call finds columns alone, without idx values alone. */
 template <class A> static void launch(const fmm_exec *exec, const numeric_args &s, int32_t *idx)
 {
     const edge_view &v = s.a_val;

@@ -51,6 +51,7 @@ static __device__ __forceinline__ double load_or(const double *from, bool wanted
         : "l"(from), "r"(int(wanted)));
     return other;
 }
+/* The value of entry p, or 0. */
 template <class A, small_values VALUES>
 static __device__ __forceinline__ A small_value(const edge_view &v, int64_t p, bool wanted)
 {
@@ -58,7 +59,10 @@ static __device__ __forceinline__ A small_value(const edge_view &v, int64_t p, b
     return wanted && VALUES == ANY_VALUES ? edge_value<A>(v, edge_of(v, p), 0) : A(0);
 }
 
-/* The row of A: `own` entries from p on, K at most, by the lanes of a mask together. */
+/* Merges the rows of B that a row of A names: `own` entries from p on, K at most. The lanes of a
+ * mask go on together, each with a row of its own, until the longest has ended. Heads, places and
+ * values are arrays of registers; hence a K that is known, and no loop over them that ends early.
+ */
 template <int K, class A, small_values VALUES, class Put, class Step>
 static __device__ __forceinline__ int
 merge_heads(unsigned lanes, const csr_view &a, const csr_view &b, const edge_view &a_val,
@@ -84,11 +88,11 @@ merge_heads(unsigned lanes, const csr_view &a, const csr_view &b, const edge_vie
         if (!__any_sync(lanes, more)) return n;
         A y[K], sum = A(0);
         bool takes[K];
-        UNROLLED(e, K) {
+        UNROLLED(e, K) { /* whose products are of this column */
             takes[e] = heads[e] == column && more;
             y[e] = small_value<A, VALUES>(b_val, at[e], takes[e]);
         }
-        UNROLLED(e, K) {
+        UNROLLED(e, K) { /* their next heads are asked for before the values are waited for */
             at[e] += takes[e];
             const int32_t next = load_or(b.idx + at[e], takes[e] && at[e] < end[e], NO_COLUMN);
             heads[e] = takes[e] ? next : heads[e];
@@ -132,6 +136,7 @@ static inline bool is_plain(const fmm_csr *m, const fmm_dense *val, fmm_dtype re
     return !m->eid && val && val->data && val->dtype == sums && val->row_stride == 1;
 }
 
+/* What kernels of the numeric phase take. */
 static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
 {
     const fmm_spgemm *of = fmm_spgemm_of(call);

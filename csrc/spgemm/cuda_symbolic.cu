@@ -126,7 +126,8 @@ static bool all_small(const row_lists &found)
     return !others;
 }
 
-/* C's columns, and its values where those of A and B are known. */
+/* Small rows come first, and where there are no others, all is done in one launch. C's columns, and
+ * its values where those of A and B are known. */
 static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
                                symbolic_args s, const row_work &w, const row_lists &found)
 {

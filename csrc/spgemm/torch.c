@@ -193,7 +193,7 @@ const fmm_torch_operator fmm_torch_spgemm[] = {
 
 const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
     {"_spgemm_symbolic",
-     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want, bool keep) -> "
+     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want, bool keep=False) -> "
                                              "(Tensor, Tensor, Tensor, Tensor)",
      .kernel = spgemm_symbolic},
     {"_spgemm_whole",

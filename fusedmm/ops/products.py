@@ -359,7 +359,7 @@ def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
 
 
 def pattern_of(a: Matrix, b: Matrix, want: int) -> tuple[Tensor, Tensor, Tensor]:
-    ptr, idx, schedule, _ = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want, False)
+    ptr, idx, schedule, _ = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want)
     return ptr, idx, schedule
 
 
