@@ -24,7 +24,8 @@ typedef struct walk {
     int64_t row, col, j, edge; /* of the entry: rows of q and of k, column, position of its edge */
 } walk;
 
-/* Goes to entry p; false where it is outside. */
+/* Goes to entry p; false where its column or edge is outside. In the column pass the matrix is the
+ * transpose, so q and k change places. */
 static bool inside(walk *w, int64_t p)
 {
     const bool cols = w->call->pass == FMM_ATTENTION_COLS;

@@ -10,6 +10,7 @@ typedef struct fmm_steps {
     int64_t by[FMM_AXES];
 } fmm_steps;
 
+/* The axes that the operand has lie densely, the last one by ones. */
 static inline fmm_steps fmm_steps_of(const fmm_edge_message *m, const fmm_term *t)
 {
     fmm_steps s;
@@ -22,7 +23,9 @@ static inline fmm_steps fmm_steps_of(const fmm_edge_message *m, const fmm_term *
     return s;
 }
 
+/* Rows of any content, by loops that believe no index. */
 fmm_rows_guarded fmm_messages_plain_rows;
+/* The specification. */
 fmm_status fmm_messages_reference(const fmm_exec *exec, const fmm_call *call);
 
 #endif

@@ -9,7 +9,7 @@ bool fmm_messages_segments_supports(const fmm_call *call)
 {
     const fmm_edge_message *m = fmm_messages_of(call);
     const fmm_term *const terms[] = {&m->lhs, &m->rhs, &m->mask_lhs, &m->mask_rhs, &m->mask_y};
-    int64_t width = 1;
+    int64_t width = 1; /* features of a message */
     for (int d = 0; d < FMM_AXES; d++)
         if (__builtin_mul_overflow(width, m->axis[d], &width)) return false;
     for (const fmm_term *t : terms)
@@ -18,7 +18,8 @@ bool fmm_messages_segments_supports(const fmm_call *call)
     return m->out.at == FMM_AT_ROW ? segments_reach(call->a, 1, width) : m->op != FMM_COMBINE_ONE;
 }
 
-/* Of sums over rows: a slot for each piece, behind the plan. */
+/* Of sums over rows: a slot for each piece, behind the plan. Messages that stay with their entries
+ * are written where they belong, and need none. */
 size_t fmm_messages_segments_workspace(const fmm_call *call)
 {
     const fmm_edge_message *m = fmm_messages_of(call);

@@ -6,7 +6,10 @@
  *     to entries      terms 0, 1, ...          the features that out lacks
  *
  * Sums go through three accumulators (cuda/reference.cuh). An entry whose column or edge lies
- * outside is skipped, or gets 0; an edge that does not exist is not written. */
+ * outside is skipped, or gets 0; an edge that does not exist is not written.
+ *
+ * Every thread owns its numbers of out, so nothing is added to memory that another writes. The
+ * order is fixed, and so are the bits. */
 #include "../cuda/reference.cuh"
 #include "cuda.h"
 
@@ -32,6 +35,7 @@ struct plain_args {
     bool to_rows, masked, cols;
 };
 
+/* The number of an operand at a place, in the type of sums. */
 template <class T>
 static __device__ typename sum_of<T>::type value_of(const plain_term &t, const term_place &w)
 {
@@ -40,6 +44,7 @@ static __device__ typename sum_of<T>::type value_of(const plain_term &t, const t
     return widen(*element<T>(t.data, w.node[t.at], 0, c));
 }
 
+/* lhs op rhs at a place. ONE has no operands: its sums count entries. */
 template <class T>
 static __device__ typename sum_of<T>::type combined(int op, const plain_term &lhs,
                                                     const plain_term &rhs, const term_place &w)
@@ -55,7 +60,8 @@ static __device__ typename sum_of<T>::type combined(int op, const plain_term &lh
                                    : a / b;
 }
 
-/* The term at a place; false where the mask does not take it. */
+/* The term at a place; false where the mask does not take it: where the message, rounded as a
+ * result is, is not the result that mask_y holds. */
 template <class T>
 static __device__ bool term_at(const plain_args &s, const term_place &w,
                                typename sum_of<T>::type *term)
@@ -85,6 +91,7 @@ static __global__ void __launch_bounds__(BLOCK)
     const A sign = A(s.reduce == FMM_MIN ? -1 : 1);
     for (int64_t k = this_thread(); k < count && s.a.rows; k += all_threads()) {
         const int64_t c = k % s.features, n = k / s.features;
+        /* Of an entry there is one term, the entry itself. */
         int64_t begin = n, terms = 1, edge = 0;
         if (s.to_rows) terms = row_range(s.a, n, &begin);
         long_sum<A> sum;
@@ -107,10 +114,12 @@ static __global__ void __launch_bounds__(BLOCK)
         if (s.reduce == FMM_MEAN) result /= A(terms);
         if (s.reduce == FMM_MAX || s.reduce == FMM_MIN) result = sign * most;
         if (!s.to_rows && !is_edge(s.edges, edge)) continue;
+        /* A row without entries has no term, and gets 0 whatever its reduction. */
         *element<Out>(s.out, s.to_rows ? n : edge, 0, c) = narrow<Out>(terms ? result : A(0));
     }
 }
 
+/* An operand, where there is one, and whether kernels have to know columns. */
 static void take(const fmm_edge_message *m, const fmm_term *t, plain_term *to, bool *cols)
 {
     if (!t->data) return;
@@ -139,6 +148,7 @@ extern "C" fmm_status fmm_messages_reference_cuda(const fmm_exec *exec, const fm
     take(m, &m->mask_rhs, &s.mask_rhs, &s.cols);
     take(m, &m->mask_y, &s.mask_y, &s.cols);
     s.out = *m->out.data;
+    /* features: numbers of a row of out. sums: terms that one of them adds up for an entry. */
     s.features = s.sums = 1;
     for (int d = 0; d < FMM_AXES; d++) {
         const bool has = m->out.has >> d & 1;

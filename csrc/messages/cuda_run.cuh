@@ -1,13 +1,25 @@
 /* How a call of messages becomes launches: the operands as kernels see them, and the choice of
- * packs and of lanes. This is host code, for one element type T. */
+ * packs and of lanes. This is host code, for one element type T.
+ *
+ *     messages_run      what the call asks for, in a kernel's words
+ *       packs_of        may lanes load packs of 16 bytes, and of which operands?
+ *       sum_features    out lacks axes: a lane or more for each entry      messages_summed
+ *       choose_lanes    the fewest lanes that span the features
+ *         launch        messages stay with entries                         messages_kept
+ *                       messages go to rows, and the join behind them      messages_rows
+ *
+ * A kernel is compiled for each width of a pack, number of lanes and kind of call, and for no op:
+ * the op is a number in its arguments, which all lanes read alike. */
 #pragma once
 
 #include "cuda_entries.cuh"
 #include "cuda_rows.cuh"
 
-/* What a call's kernel is compiled for beside its lanes. ONE: a pack of lhs meets one number. */
+/* What a call's kernel is compiled for beside its lanes: one operand, two, two of which rhs is one
+ * number for a whole pack of lhs, and any call with a mask. */
 enum kind { COPIED, PAIRED, WITH_ONE, MASKED };
 
+/* An operand. A step of 0 along an axis repeats what is there: the operand is broadcast. */
 static inline side side_of(const fmm_edge_message *m, const fmm_term *t)
 {
     side s = {};
@@ -24,7 +36,8 @@ static inline side side_of(const fmm_edge_message *m, const fmm_term *t)
     return s;
 }
 
-/* A copy reads one number for each entry, other messages its column and its edge. */
+/* Which indices a kernel fetches with an entry. A copy reads one number for each entry, other
+ * messages its column and its edge. */
 template <class T> static void index_by(messages_args<T> *s, bool copied)
 {
     bool edges = false;
@@ -57,7 +70,7 @@ template <class T> static int packs_of(const fmm_edge_message *m, messages_args<
     }
     if (!has[0] && (!two || !has[1])) return 1;
     if (two && has[0] != has[1]) *of = WITH_ONE;
-    if (!has[0]) {
+    if (!has[0]) { /* the sides change places, and so op says which of them comes first */
         const side lhs = s->of[LHS];
         s->of[LHS] = s->of[RHS];
         s->of[RHS] = lhs;
@@ -73,6 +86,7 @@ template <class T, int VEC, int COLS, int N, int VEC_RHS>
 static void launch(const fmm_exec *exec, messages_args<T> s, bool kept)
 {
     typedef rows_shape<T, VEC, COLS> S;
+    /* To entries: there is nothing to join. */
     if (kept) {
         constexpr int LANES = COLS == 2 ? 4 : COLS == 16 ? 32 : COLS; /* fewer kernels */
         messages_kept<T, VEC, LANES, N, VEC_RHS>
@@ -80,6 +94,7 @@ static void launch(const fmm_exec *exec, messages_args<T> s, bool kept)
         return;
     }
     const dim3 grid(deal_blocks(&s, S::LANES), (unsigned)ceil_div(s.feat_out, COLS * VEC));
+    /* To rows: extremes of masked calls are not asked for, so no kernel is compiled for them. */
     const bool adds = s.reduce == FMM_SUM || s.reduce == FMM_MEAN;
     if constexpr (N < SIDES)
         if (!adds) {
@@ -90,6 +105,7 @@ static void launch(const fmm_exec *exec, messages_args<T> s, bool kept)
     messages_rows<S, N, VEC_RHS, reduce_sum><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
     if (!s.plan.long_rows_max) return;
     if (s.op != FMM_COMBINE_ONE) return launch_join<T, reduce_sum>(exec, s);
+    /* Counts: the join is that of another element type, and gets the same places. */
     join_args<typename S::A> counts;
     static_cast<dealt &>(counts) = s;
     counts.out = reinterpret_cast<typename S::A *>(s.out);
@@ -99,7 +115,8 @@ static void launch(const fmm_exec *exec, messages_args<T> s, bool kept)
     launch_join<typename S::A, reduce_sum>(exec, counts);
 }
 
-/* The fewest lanes that span the features, of those that are compiled. */
+/* The fewest lanes that span the features, of those that are compiled. Calls with a mask are rare,
+ * and have fewer of them. */
 template <class T, int VEC, int N, int VEC_RHS>
 static void choose_lanes(const fmm_exec *exec, const messages_args<T> &s, bool kept)
 {
@@ -114,7 +131,8 @@ static void choose_lanes(const fmm_exec *exec, const messages_args<T> &s, bool k
     launch<T, VEC, 32, N, VEC_RHS>(exec, s, kept);
 }
 
-/* Sums over axes that out lacks: at most 4 terms a lane at once, fewer lanes for fewer terms. */
+/* Sums over axes that out lacks: at most 4 terms a lane at once, fewer lanes for fewer terms. With
+ * all lanes of a warp, a lane has more terms, one after the other. */
 template <class T> static void sum_features(const fmm_exec *exec, messages_args<T> s, bool masked)
 {
     for (s.lanes = 1; s.lanes < WARP && s.lanes * 4 < s.sums;) s.lanes *= 2;
@@ -136,6 +154,7 @@ template <class T> static fmm_status messages_run(const fmm_exec *exec, const fm
         s.a = view_csr(a), s.val = view_edges(a, NULL);
     else
         static_cast<dealt &>(s) = deal(exec, a, NULL, 1);
+    /* The result and, of sums over rows, the slots behind the plan. */
     s.out = static_cast<T *>(m->out.data->data);
     s.out_row = m->out.data->row_stride;
     s.partial = reinterpret_cast<typename sum_of<T>::type *>(static_cast<char *>(exec->workspace) +
@@ -147,6 +166,7 @@ template <class T> static fmm_status messages_run(const fmm_exec *exec, const fm
     const bool masked = m->mask_y.data != NULL, one = m->op == FMM_COMBINE_ONE;
     kind of = masked ? MASKED : m->op == FMM_COMBINE_COPY ? COPIED : PAIRED;
     const bool mask_pair = masked && m->mask_op != FMM_COMBINE_COPY;
+    /* features: numbers of a row of out. sums: terms that one of them adds up for an entry. */
     s.features = s.sums = 1;
     for (int d = 0; d < FMM_AXES; d++) {
         const int32_t size = s.axis[d] = int32_t(m->axis[d]);
@@ -158,6 +178,7 @@ template <class T> static fmm_status messages_run(const fmm_exec *exec, const fm
     if (!one && m->op != FMM_COMBINE_COPY) s.of[RHS] = side_of(m, &m->rhs);
     if (masked) s.of[MASK_LHS] = side_of(m, &m->mask_lhs), s.of[MASK_Y] = side_of(m, &m->mask_y);
     if (mask_pair) s.of[MASK_RHS] = side_of(m, &m->mask_rhs);
+    /* Terms of one sum lie at any distance from each other, so they are loaded one by one. */
     const bool summed = s.sums > 1;
     const int vec = summed ? 1 : packs_of(m, &s, &of);
     index_by(&s, of == COPIED);
