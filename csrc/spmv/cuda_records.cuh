@@ -55,6 +55,7 @@ static __device__ __forceinline__ void leave_record(const segment_args<T> &m,
     __syncthreads();
     if (threadIdx.x) return;
     record_of<A> all = {A(0), A(0), 0};
+#pragma unroll
     for (int w = 0; w < TEAM; w++) {
         const record_of<A> next = team[w];
         if (!next.mark) {
@@ -93,6 +94,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
                 write_row(m.s, int32_t(slice * SLICE + r + 1), A(0));
         }
     }
+    if (m.blocks == 1) return; /* it had nothing to share, and left no record */
     wait_for_previous();
     if (m.blocks == 1) return; /* it left no record */
     const record_of<A> none = {A(0), A(0), 0};

@@ -61,13 +61,21 @@ static __device__ __forceinline__ int64_t search(int64_t low, int64_t high, Befo
     return low;
 }
 
+/* What the plan says of share k, asked for before anything waits. */
+template <class T>
+static __device__ __forceinline__ int2 ask_plan(const segment_args<T> &m, int64_t k)
+{
+    if (!m.starts || k >= m.shares) return int2{0, 0};
+    return int2{__ldg(m.starts + k), __ldg(m.starts + k + 1)};
+}
+
 /* The first row that begins at share k's first entry or behind it. */
 template <class T>
-static __device__ __forceinline__ int64_t start_of(const segment_args<T> &m, int64_t k)
+static __device__ __forceinline__ int64_t start_of(const segment_args<T> &m, int64_t k, int said)
 {
     const csr_view &a = m.s.a;
     if (k <= 0 || k >= m.shares) return k <= 0 ? 0 : a.rows;
-    if (m.starts) return clamp(__ldg(m.starts + k), 0, a.rows);
+    if (m.starts) return clamp(said, 0, a.rows);
     return search(0, a.rows, [&](int64_t r) { return __ldg(a.ptr + r) < k * SHARE; });
 }
 
@@ -81,16 +89,13 @@ static __device__ __forceinline__ int64_t path_of(const segment_args<T> &m, int6
                   [&](int64_t r) { return clamp(__ldg(a.ptr + r + 1), 0, a.nnz) + r + 1 <= item; });
 }
 
+/* The entries of share k, and of `merge` its rows, which it is cut by. */
 template <int WAY, class T>
 static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k)
 {
     const csr_view &a = m.s.a;
     if (k >= m.shares) return share_of{0, 0, 0, 0, 0};
     share_of own = {k * SHARE, min((k + 1) * SHARE, a.nnz), 0, 0, 0};
-    if constexpr (WAY == SEGMENTED) {
-        own.row = start_of(m, k);
-        own.rows_end = own.empties_end = start_of(m, k + 1);
-    }
     if constexpr (WAY == PATH) {
         own.row = path_of(m, k);
         own.empties_end = path_of(m, k + 1);
@@ -209,15 +214,15 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
     spmv_segments(const __grid_constant__ segment_args<T> m)
 {
     typedef typename sum_of<T>::type A;
-    enum {
-        PAD = SHARE / EACH
-    }; /* a place more for each lane, so that their reads meet all banks */
+    enum { PAD = SHARE / EACH }; /* a place more for each lane: their reads meet all banks */
     __shared__ A terms[TEAM][SHARE + PAD];
     __shared__ __align__(16) int32_t marks[TEAM][SHARE];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     A *const mine = terms[warp];
     let_next_start();
-    const share_of own = take_share<WAY>(m, int64_t(blockIdx.x) * TEAM + warp);
+    const int64_t which = int64_t(blockIdx.x) * TEAM + warp;
+    const int2 said = ask_plan(m, which);
+    share_of own = take_share<WAY>(m, which);
     const int count = int(own.end - own.begin);
     int32_t head[EACH] = {}, j[EACH];
     A w[EACH], term[EACH] = {};
@@ -226,6 +231,10 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
     for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, count - 1), 0);
     if (count)
         fetch<V, EACH, 1>(m.s, m.s.a.idx, own.begin, at, (count - lane + WARP - 1) / WARP, j, w);
+    if (WAY == SEGMENTED && which < m.shares) {
+        own.row = start_of(m, which, said.x);
+        own.rows_end = own.empties_end = start_of(m, which + 1, said.y);
+    }
     /* Far more rows than entries are walked over from a border of slices on. */
     const int64_t base = own.rows_end - own.row > SLICE ? own.row / WARP * WARP : own.row;
     const row_ends ends = ask_row(m, own, base + lane);
