@@ -20,8 +20,9 @@ from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.part import Part
 from fusedmm.distributed.slices import Cut, cut_of
 
-# Bytes of a rank's largest message from which rows come in pieces: below, an exchange takes about as long as its start.
-OVERLAPS = 2**22
+# Bytes of a rank's largest message from which the rows of a product come in pieces. On two H200 two pieces won with 51
+# and 346 MiB, and lost with 5 and 16; four lost everywhere, and so did heads of an attention (docs/distributed.md).
+OVERLAPS = 2**25
 MOST_PIECES = 2  # each more costs the kernel another walk over the entries
 # Where operators have the seed of dropout.
 SEEDS = {
@@ -54,7 +55,7 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any], operands: str) -> Cut
         return None
     far = {id(given[k]): given[k] for k, role in roles(given, operands).items() if role == "c"}
     row = sum(t.shape[1:].numel() * t.element_size() for t in far.values())
-    if not asked and part.cols.most * row < OVERLAPS:
+    if not asked and (func is not ops._spmm.default or part.cols.most * row < OVERLAPS):
         return None
     cut = cut_of(func, given, asked or MOST_PIECES, apart=True)
     return cut if cut is None or cut.window * cut.pieces == cut.size else None

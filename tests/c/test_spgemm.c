@@ -88,7 +88,8 @@ static void symbolic(product *p, fmm_parallel_for *parallel)
                                         .columns = columns,
                                         .owner = &found};
     CHECK(fmm_spgemm_symbolic(&exec, &p->a, &p->b, &pattern) == FMM_OK, "%s", fmm_last_error());
-    p->c = (fmm_csr){p->a.rows, p->b.cols, ptr[p->a.rows], ptr, found.idx, NULL, NULL, 0, 0};
+    p->c = (fmm_csr){
+        .rows = p->a.rows, .cols = p->b.cols, .nnz = ptr[p->a.rows], .ptr = ptr, .idx = found.idx};
     CHECK(fmm_spgemm_colours(&exec, &p->c, colours) == FMM_OK, "%s", fmm_last_error());
     p->of.b = &p->b;
     p->of.c = &p->c;

@@ -39,4 +39,4 @@ def test_the_rule_takes_pieces_where_messages_are_large(cuda, monkeypatch):
     for name, compute, given, role in calls(cuda, whole.nnz):
         if name in ("spmm sum 128", "attention additive, dropout 0.0"):
             require_equal(both(whole, compute, given, role))
-    assert len({str(func) for func in taken}) == 3  # the product, attention and its gradient
+    assert {str(func) for func in taken} == {"fusedmm._spmm.default"}  # attention is faster whole

