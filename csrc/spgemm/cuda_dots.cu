@@ -53,6 +53,7 @@ static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shap
         const int32_t j = __ldg(s.x.idx + p);
         if (uint32_t(j) < uint32_t(s.x.cols)) again |= t.enter(j);
     }
+    /* All columns are in the table before the first value is added. */
     const bool repeats = g::any(again);
     g::sync();
     for (int64_t first = begin; first < end; first += g::THREADS) {
@@ -122,6 +123,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
         table<A> t;
         bool open = false;
+        /* A stripe has every stripes-th tile. */
         for (int64_t first = stripe * tile; first < entries; first += stripes * tile) {
             const int64_t here = entries - first < tile ? entries - first : tile;
             if (g::thread() < TILE) partial[g::thread()] = A(0);
@@ -156,6 +158,7 @@ static void launch_dots(const fmm_exec *exec, const dots_args &s, const row_work
     });
 }
 
+/* The workspace holds the lists of rows. It is asked for here, as the symbolic phase does. */
 extern "C" fmm_status fmm_spgemm_dots_cuda(const fmm_exec *exec, const fmm_spgemm_dots_call *call)
 {
     int before;

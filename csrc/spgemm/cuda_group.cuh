@@ -68,7 +68,8 @@ template <int WARPS> static __device__ __forceinline__ int added(int v, int *sum
     return *sum;
 }
 
-/* The smallest power of two that is not below n. */
+/* The smallest power of two that is not below n: slots of a table that is sorted, since a bitonic
+ * network has so many keys. */
 static __host__ __device__ inline int64_t power_of_two(int64_t n)
 {
     int64_t power = 1;
@@ -106,7 +107,8 @@ static __device__ __forceinline__ void write_ranked(const int32_t *keys, int n, 
 
 /* ---- rows of B that a warp walks along ---- */
 
-/* Where the row of B lies that entry p of A names; nothing behind the end. */
+/* Where the row of B lies that entry p of A names; nothing behind the end, nor for a column of A
+ * that B has no row for. */
 struct row_of_b {
     int64_t begin, length;
     __device__ __forceinline__ row_of_b(const csr_view &a, const csr_view &b, int64_t p,

@@ -22,7 +22,10 @@ struct numeric_args {
     bool plain, plain_out; /* values of B, and of C: in the order of entries, as sums are kept */
 };
 
-/* ---- many products at once, so that their loads are under way together ---- */
+/* ---- many products at once ---- */
+
+/* A lane asks for EACH columns and values before it needs the first of them, so that their loads
+ * are under way together. */
 
 /* Entries q of B, or none where q is negative: their columns (else -1) and values. */
 template <int EACH, class A>
@@ -117,7 +120,10 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
     }
 }
 
-/* The products of row i that fall into the table. */
+/* The products of row i that fall into the table.
+ *
+ *     products of an entry, on average      0 .. 3      4 .. 23      24 and more
+ *     lanes add                             by rank     by entry     a row of B after the other */
 template <class A>
 static __device__ __forceinline__ void
 add_products(const numeric_args &s, table<A> *t, chunk<A> *room, const column_span &span, int64_t i)

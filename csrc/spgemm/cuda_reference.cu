@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(BLOCK)
         int64_t p, begin;
         const int32_t j = __ldg(c.idx + r);
         const int64_t i = row_of(c, r), end = row_range(a, i, &p) + p, first = p;
-        slot_sum<A> sum = {A(0), A(0), 0};
+        slot_sum<A> sum = {A(0), A(0), 0}; /* put aside at the same places as everywhere */
         for (; p < end && uint32_t(j) < uint32_t(c.cols); p++) {
             if (!counted && p > first && (p - first) % SPGEMM_TERMS == 0) sum.put_aside();
             const int64_t k = __ldg(a.idx + p);
@@ -49,6 +49,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* It needs no workspace and no schedule but the word that says whether B's columns rise. */
 extern "C" fmm_status fmm_spgemm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     int before;

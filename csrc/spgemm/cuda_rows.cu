@@ -243,7 +243,10 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
     __syncwarp();
 }
 
-/* Shared memory of a warp: the entries of A that it has at hand, and the table of its window. */
+/* Shared memory of a warp:
+ *
+ *     chunk      32 entries of A that it has at hand: where their products are
+ *     table      of its window */
 template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
     return int(sizeof(chunk<A>)) + WINDOW;

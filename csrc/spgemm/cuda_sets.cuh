@@ -137,7 +137,11 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<
 }
 
 /* Writes the columns low + n of the bits n that are set, from to[at] on, as far as there are
- * places; returns where the next one goes. */
+ * places; returns where the next one goes.
+ *
+ *     thread     0        1        2        3          a word each
+ *     bits       2        0        5        1
+ *     until      2        2        7        8          its columns end here */
 template <int WARPS>
 static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int words, int32_t low,
                                                      int32_t *to, int64_t at, int64_t places,
@@ -158,7 +162,7 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
     return at;
 }
 
-/* Columns [low, high) among which all of a row's are. */
+/* Columns [low, high) among which all of a row's are: the fewer, the smaller its bits. */
 struct column_range {
     int64_t low, high;
 };

@@ -199,7 +199,8 @@ template <class A> struct table {
     }
 };
 
-/* Makes all sums 0, and leaves no keys. The group meets afterwards. */
+/* Makes all sums 0, and leaves no keys and no bits. The group meets afterwards: then columns may be
+ * entered, in any order and by any thread. */
 template <int WARPS, class A> static __device__ __forceinline__ void empty_table(const table<A> &t)
 {
     for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
@@ -264,7 +265,8 @@ static __device__ __forceinline__ void take_turns(table<A> *t, const term<A> *te
 
 /* ---- results ---- */
 
-/* A number for each entry, at the place of its edge. */
+/* A number for each entry, at the place of its edge; of f16 and bf16, sums are rounded once, here.
+ */
 struct entry_output {
     edge_view edges;
     void *data;
