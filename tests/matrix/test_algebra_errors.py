@@ -123,8 +123,9 @@ def test_operands_on_two_devices(cuda):
 def test_ids_on_the_cpu_choose_of_a_matrix_on_a_gpu(cuda):
     """As in torch, whose loaders hand such ids over."""
     there = A.to(cuda)
-    for rows in (torch.tensor([1, 0]), torch.tensor([False, True])):
-        assert there[rows].equal(there[rows.to(cuda)]) and there[:, rows].device.type == "cuda"
+    for rows, cols in (([1, 0], [2, 0]), ([False, True], [True, False, True])):
+        rows, cols = torch.tensor(rows), torch.tensor(cols)
+        assert there[rows].equal(there[rows.to(cuda)]) and there[:, cols].equal(there[:, cols.to(cuda)])
     assert there[:, :2].subgraph(torch.tensor([1])).to_dense().tolist() == [[3]]
     with pytest.raises(ValueError, match=r"rows\[0\] = 2 is outside \[0, 2\)"):
         there[torch.tensor([2])]

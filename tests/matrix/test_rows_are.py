@@ -18,7 +18,7 @@ ops = torch.ops.fusedmm
 SAID = {"rows_are": EVEN, "rows_are_t": UNEVEN}
 FUSED = ["_fused", "_fused_cols", "_fused_mirrored", "_fused_rows"]
 BEHIND = ["sddmm", "spmm", "spmv"]  # whose gradients need the transpose, and what is known of it
-TAKE_IT = [*FUSED, "_sddmm", "_spmm", "_spmv", *BEHIND]
+TAKE_IT = [*FUSED, "_sddmm", "_spmm", "_spmm_into", "_spmv", *BEHIND]
 
 
 def square(device, **said):
