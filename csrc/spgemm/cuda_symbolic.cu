@@ -141,7 +141,7 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         values.dtype = with->dtype;
         values.data = with->values(out->owner, nnz);
         REQUIRE(values.data, FMM_OUT_OF_MEMORY,
-                "spgemm: no memory for the %" PRId64 " values of the product", nnz);
+                "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
         of.b_val = with->b_val;
     }
     const fmm_call numeric = {
