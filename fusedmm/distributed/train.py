@@ -31,7 +31,7 @@ EVERY = 10  # epochs from checkpoint to checkpoint
 
 
 def main(args: argparse.Namespace, memory: Callable[[torch.device], int]) -> None:
-    """Trains as the options say; rank 0 prints. In a process of torchrun's nothing but success returns.
+    """Trains as the options say; rank 0 prints. A process of torchrun's ends here.
 
     Raises:
         OSError, ValueError, ImportError: a wrong file or option, or a missing package, where there is one process.
@@ -41,7 +41,6 @@ def main(args: argparse.Namespace, memory: Callable[[torch.device], int]) -> Non
         return
     try:
         _train(args, *_mesh(args), memory)
-        torch.distributed.destroy_process_group()
     except BaseException as error:
         # Python would wait for the collectives that never end, and torchrun for Python.
         if isinstance(error, (OSError, ValueError, ImportError)):
@@ -50,6 +49,9 @@ def main(args: argparse.Namespace, memory: Callable[[torch.device], int]) -> Non
             traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+    # Where Python takes a process group down while its threads still run, the process now and then aborts.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _mesh(args: argparse.Namespace) -> tuple[Any, torch.device]:
