@@ -28,7 +28,7 @@ IN(by_row, SPGEMM_AUTO)
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "one thread per entry of C: the specification", "the definition", true, NULL,
      NULL, fmm_spgemm_reference_cuda},
-    {2, "kkspeed", "dense rows of sums in shared memory, in windows of columns",
+    {2, "kkspeed", "dense rows of sums in shared memory, in windows of entries",
      "KokkosKernels KKSPEED", true, countable, fmm_spgemm_rows_workspace, kkspeed},
     {3, "kkmem", "hash tables in shared memory, in windows of entries", "KokkosKernels KKMEM", true,
      countable, fmm_spgemm_rows_workspace, kkmem},

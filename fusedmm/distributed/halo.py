@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, which costs a message each
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
-PIECES = "FUSEDMM_DISTRIBUTED_PIECES"  # in how many pieces an operator's rows come; 0 leaves it to the rule of ops.py
+PIECES = "FUSEDMM_DISTRIBUTED_PIECES"  # in how many pieces an operator's rows come; 0 leaves it to the rule of run.py
 MESSAGE = 2**28  # bytes from one rank to another in one message of gloo, which fails on much larger ones
 KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
 GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed

@@ -5,8 +5,7 @@ other ranks, whose rows of an operand are fetched when an operator runs. Entries
 whole matrix, so that every row's sum is that of one device, bit by bit. The transpose is distributed in the same way,
 by the owners of the columns: a gradient is the same product over it, and nobody adds up what others made.
 
-What travels is said by the two plans (``ops.Plan``), and so all else of a CSR stays as it is: ``with_values``, ``t``,
-the cached structure with self loops, the weights of a graph convolution.
+What travels is said by the two plans (``ops.Plan``). All else of a CSR stays as it is, its cached structures too.
 """
 
 from __future__ import annotations
