@@ -45,9 +45,10 @@ static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace
 
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)
 {
-    *f = (frame){
-        .count = inputs,
-        .exec = {.parallel_for = frame_parallel, .allocate = allocate_workspace, .owner = f}};
+    /* Not all of it is cleared: most of the room for handles stays unused. */
+    f->count = inputs, f->status = FMM_OK;
+    f->exec =
+        (fmm_exec){.parallel_for = frame_parallel, .allocate = allocate_workspace, .owner = f};
     for (int k = 0; k < inputs; k++) memcpy(&f->held[k], &stack[k], sizeof f->held[k]);
     fmm_torch.aoti_torch_get_device_type(f->held[0], &f->device_type);
     fmm_torch.aoti_torch_get_device_index(f->held[0], &f->device_index);
@@ -246,7 +247,7 @@ static bool is_list(frame *f, const char *name, const tensor *t, int bytes)
  * tensors of a product of 16 x 16 took a hundredth of its time. */
 static bool take_if_there(frame *f, int k, const char *name, tensor *t)
 {
-    *t = (tensor){.numel = -1}; /* where that question fails, frame_take says why */
+    t->data = NULL, t->numel = -1; /* where that question fails, frame_take says why */
     fmm_torch.aoti_torch_get_numel(f->held[k], &t->numel);
     return !t->numel || frame_take(f, k, name, t);
 }
