@@ -134,6 +134,9 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     const int64_t room = MOST + (largest > c.nnz ? largest : c.nnz) * 2;
     *made = EACH * products + 4 * (a.nnz + c.nnz) <= room;
     if (!*made) return FMM_OK;
+    /* CUB takes over what an earlier launch failed with, here where it only says sizes. */
+    *made = cudaPeekAtLastError() == cudaSuccess;
+    if (!*made) return FMM_OK; /* cuda_leave says why */
     const cudaStream_t stream = stream_of(exec);
     void *base = NULL;
     const size_t bytes = making(NULL, a, products).bytes;
@@ -145,13 +148,15 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     making m(static_cast<char *>(base), a, products);
     const unsigned blocks = blocks_for(products);
     count_each<<<blocks_for(a.nnz), BLOCK, 0, stream>>>(a, b, m.ends);
-    cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
+    cudaError_t said =
+        cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
     find_entries<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, products, m.entry[0], m.number[0]);
     sorted entry(m.entry[0], m.entry[1]), number(m.number[0], m.number[1]);
     int bits = 1; /* of the largest key: the sort takes no more rounds */
     while (c.nnz >> bits) bits++;
-    const cudaError_t said = cub::DeviceRadixSort::SortPairs(
-        m.scratch, m.scratch_bytes, entry, number, (int)products, 0, bits, stream);
+    if (said == cudaSuccess)
+        said = cub::DeviceRadixSort::SortPairs(m.scratch, m.scratch_bytes, entry, number,
+                                               (int)products, 0, bits, stream);
     REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: sort on CUDA device %d: %s",
             exec->index, cudaGetErrorString(said));
     write_list<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, entry.Current(), number.Current(),
