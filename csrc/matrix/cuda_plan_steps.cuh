@@ -51,7 +51,8 @@ struct rows_view {
     int32_t *lines;                   /* [LINES][blocks] */
 };
 
-/* Entries of a row, for any ptr. */
+/* Entries of a row, for any ptr: ptr may fall, or point outside, where it was changed after the
+ * check of its matrix. */
 static __device__ __forceinline__ int64_t length_of(const csr_view &a, int64_t row)
 {
     const int64_t begin = clamp(a.ptr[row], 0, a.nnz), end = clamp(a.ptr[row + 1], 0, a.nnz);
@@ -82,7 +83,7 @@ static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES]
     __syncthreads();
 }
 
-/* The first step. */
+/* The first step: what the block's warps counted, added up. */
 static __device__ void count_rows(const rows_view &v)
 {
     __shared__ int counter[WARPS][LINES];
