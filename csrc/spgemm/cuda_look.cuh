@@ -13,6 +13,7 @@
 #include "cuda_small.cuh"
 
 enum { LONG_ROW = 64, HUB = 1024 }; /* entries of a lane until its block helps; of a hub */
+enum { FEW = 1 << 16 };             /* rows that eight lanes each fit the card at once */
 
 /* Calls put(i, sum of count(p, first entry of the row)) for every row i, and returns the sum of
  * what a thread has put. A block takes BLOCK / SHARE rows, and then all of its threads take those
@@ -132,14 +133,14 @@ static __global__ void start_look(const look_args s)
     s.ptr[0] = 0;
 }
 
-/* Where rows are short, a lane takes each and reads neighbouring entries one after the other from
- * the cache; else eight lanes do, so that few wait for a long row. */
+/* Where rows are short and many, a lane takes each and reads neighbouring entries one after the
+ * other from the cache; else eight lanes do, so that few wait for a long row. */
 static void launch_look(const fmm_exec *exec, const look_args &s)
 {
     const bool both = s.found;
     const int64_t rows = both && s.a.rows > s.b.rows ? s.a.rows : s.b.rows;
     const int64_t entries = both && s.a.rows > s.b.rows ? s.a.nnz : s.b.nnz;
-    const bool are_short = entries < 16 * rows;
+    const bool are_short = entries < 16 * rows && rows > FEW;
     const int64_t blocks = smaller(ceil_div(rows, are_short ? BLOCK : BLOCK / 8), 1 << 14);
     start_look<<<1, BLOCK, 0, stream_of(exec)>>>(s);
     if (!blocks) return;
