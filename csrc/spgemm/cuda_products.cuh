@@ -19,7 +19,8 @@ struct numeric_args {
     entry_output out;
     spgemm_where where;
     bool masked;
-    bool plain, plain_out; /* values of B, and of C: in the order of entries, as sums are kept */
+    /* Whether values of B, of A and of C stand in the order of entries, as sums are kept. */
+    bool plain, plain_a, plain_out;
 };
 
 /* ---- many products at once ---- */

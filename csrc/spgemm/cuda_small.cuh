@@ -150,6 +150,7 @@ static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
                         where,
                         of->masked,
                         is_plain(of->b, &of->b_val, call->y->dtype),
+                        is_plain(call->a, call->val, call->y->dtype),
                         is_plain(of->c, call->y, call->y->dtype)};
 }
 
