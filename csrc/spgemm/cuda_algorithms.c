@@ -12,8 +12,10 @@ fmm_status fmm_spgemm_countable(const fmm_csr *a)
     return FMM_OK;
 }
 
+/* The same as a guard: what choose asks for instead has no limit. */
 static bool countable(const fmm_call *call) { return call->a->rows < INT32_MAX; }
 
+/* An algorithm is one kernel with one kind of table. */
 #define IN(name, where)                                                                            \
     static fmm_status name(const fmm_exec *exec, const fmm_call *call)                             \
     {                                                                                              \

@@ -148,7 +148,7 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
     find_entries<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, products, m.entry[0], m.number[0]);
     sorted entry(m.entry[0], m.entry[1]), number(m.number[0], m.number[1]);
-    int bits = 1; /* of the largest key: the sort takes no more rounds */
+    int bits = 1; /* of the largest key: the sort takes no more rounds than these need */
     while (c.nnz >> bits) bits++;
     const cudaError_t said = cub::DeviceRadixSort::SortPairs(
         m.scratch, m.scratch_bytes, entry, number, (int)products, 0, bits, stream);
@@ -212,6 +212,7 @@ static __global__ void __launch_bounds__(BLOCK)
     const int64_t begin = exists ? clamp(__ldg(of.starts + r), 0, of.products) : 0;
     const int64_t end = exists ? clamp(__ldg(of.starts + r + 1), 0, of.products) : 0;
     const bool shared = end - begin > 2 * AT_ONCE;
+    /* Short lists are added by their own thread, whose loads are under way together. */
     listed_sum<A> own = {A(0), A(0), false};
     for (int64_t t = begin; t < end && !shared; t += AT_ONCE) {
         const listed<A, PLAIN> of_entry[AT_ONCE] = {
@@ -220,7 +221,7 @@ static __global__ void __launch_bounds__(BLOCK)
             own.add(of_entry[u].x, of_entry[u].y, of_entry[u].counts, of_entry[u].aside);
     }
     for (unsigned lanes = __ballot_sync(ALL, shared); lanes; lanes &= lanes - 1) {
-        const int from = __ffs(lanes) - 1;
+        const int from = __ffs(lanes) - 1; /* whose list all lanes load now */
         const int64_t last = __shfl_sync(ALL, end, from);
         listed_sum<A> sum = {A(0), A(0), false};
         for (int64_t t = __shfl_sync(ALL, begin, from); t < last; t += WARP) {
@@ -237,6 +238,8 @@ static __global__ void __launch_bounds__(BLOCK)
     if (exists) write(s.out, r, own.total());
 }
 
+/* Numbers of another length than a list of this C has are none; neither are those that begin at an
+ * odd place, because the caller cut them, since pairs are read as one word. */
 bool fmm_spgemm_add_listed(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
                            int64_t n)
 {

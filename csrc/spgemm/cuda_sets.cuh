@@ -69,7 +69,9 @@ struct class_of_set {
 };
 
 /* Enters column j; returns whether it is new. Most columns are there already, so a plain read comes
- * before the atomic. A table that is full, because a matrix has changed, takes no more. */
+ * before the atomic. A column is looked for at the high bits of a product first, which spread
+ * neighbours, and then slot by slot. A table that is full, because a matrix has changed, takes no
+ * more. */
 static __device__ __forceinline__ bool enter(int32_t *keys, int slots, int32_t j)
 {
     int h = (int)__umulhi((unsigned)j * 0x9E3779B1u, (unsigned)slots);
@@ -184,6 +186,7 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
         low = first < low ? first : low;
         high = last > high ? last : high;
     }
+    /* Least and largest of all threads, in words that are there for other numbers, too. */
     if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
     g::sync();
     if (low != NO_COLUMN) {
@@ -197,7 +200,12 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
 }
 
 /* Row i by bits; the same. A window has as many columns as there are bits; the next one begins with
- * the first column beyond it, so that stretches without any column cost nothing. */
+ * the first column beyond it, so that stretches without any column cost nothing.
+ *
+ *     columns     0 .......... 9,999 ............ 500,000 ......
+ *     windows     [first        ]                [second        ]
+ *
+ * Each window walks through all products of the row, since B's rows may be in any order. */
 template <int WARPS>
 static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
                                                    uint32_t *bits, int64_t i, int bytes,
@@ -243,7 +251,7 @@ static __device__ __forceinline__ int64_t copy_row(const symbolic_args &s, int64
                                                    int64_t places)
 {
     int64_t p, begin = 0;
-    row_range(s.a, i, &p);
+    row_range(s.a, i, &p); /* of one entry, which names the row of B */
     const int64_t k = __ldg(s.a.idx + p);
     const int64_t length = uint64_t(k) < uint64_t(s.b.rows) ? row_range(s.b, k, &begin) : 0;
     const int64_t here = length < places ? length : places;

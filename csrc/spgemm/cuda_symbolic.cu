@@ -38,6 +38,9 @@ extern "C" {
 struct no_head {
 };
 
+/* The rows of one class. Each is counted, its number replacing that of its products in ptr, or
+ * written, if C's columns have memory. Places that nobody filled, because B has changed, get column
+ * 0, so that C never names a column that it does not have. */
 template <int WARPS>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     symbolic_rows(const symbolic_args s, const row_work w, int k)
@@ -83,6 +86,7 @@ static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_
 
 /* ---- the phase ---- */
 
+/* What CUB asks for to add the rows' numbers up in ptr. */
 static size_t scan_bytes(int64_t *ptr, int64_t rows)
 {
     size_t bytes = 0;
@@ -177,7 +181,8 @@ static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_
     return FMM_OK;
 }
 
-/* Between entering and leaving the device. */
+/* Between entering and leaving the device. The workspace has the lists of rows, the bits, if there
+ * are any, and what the scan needs; C's own memory comes from the pattern's owner. */
 static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a;
