@@ -61,7 +61,8 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         else {
             column_range range = {0, s.b.cols};
             if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
-            if (size.hashed && (range.high - range.low) / 8 > size.hash)
+            const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
+            if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
                 found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
             else
                 found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
