@@ -74,25 +74,28 @@ static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
 {
     __shared__ counter of_block;
     const int64_t warps = int64_t(gridDim.x) * WARPS;
-    for (int k = LARGEST; k > 0;) {
+    int k = LARGEST;
+    const auto asked = [&]() -> counter {
+        const bool asks = k == LARGEST ? !threadIdx.x : threadIdx.x % WARP == 0;
+        return asks ? atomicAdd(w.lists->tickets + k, (counter)1) : 0;
+    };
+    for (counter next = asked(); k > 0;) {
         const bool together = k == LARGEST;
         const int stripes = stripes_of(k);
         const int64_t striped = int64_t(w.lists->counts[k]) * stripes;
         const int64_t rows = (int64_t)w.lists->counts[k - 1];
         const int64_t step = together ? 1 : clamp(rows / (8 * warps), 1, ROWS_TOGETHER);
-        counter taken = 0;
         if (together) {
             __syncthreads(); /* all have read the ticket before */
-            if (!threadIdx.x) of_block = atomicAdd(w.lists->tickets + k, (counter)1);
+            if (!threadIdx.x) of_block = next;
             __syncthreads();
-            taken = of_block;
-        } else if (threadIdx.x % WARP == 0)
-            taken = atomicAdd(w.lists->tickets + k, (counter)1);
-        int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), count = 1;
-        if (at >= striped + ceil_div(rows, step)) {
-            k -= 2;
-            continue;
+            next = of_block;
         }
+        int64_t at = (int64_t)__shfl_sync(ALL, next, 0), count = 1;
+        const bool more = at < striped + ceil_div(rows, step);
+        if (!more) k -= 2;
+        if (k > 0) next = asked(); /* which nobody waits for before this work is done */
+        if (!more) continue;
         const bool is_striped = at < striped;
         if (!is_striped) at = (at - striped) * step, count = rows - at < step ? rows - at : step;
         const int own = is_striped ? stripes : 1;
