@@ -49,7 +49,7 @@ template <class A> struct class_of_row {
         if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, parts.entries, r.entries))
             return -1;
         const int members = parts.members();
-        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
+        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, parts));
         const int64_t tasks = ceil_div(r.entries, each) * members;
         if (members == 1 && tasks <= stripes_of(1)) return tasks > 1;
         return tasks > WARPS ? 3 : 2;
@@ -250,7 +250,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         const row_shape row = shape_of(s, i, parts, &begin);
         const int members = parts.members();
         const team of = {members, warp % members, 1 + warp / members};
-        const int64_t each = window_entries<A>(row, least_windows(s, row.entries, members));
+        const int64_t each = window_entries<A>(row, least_windows(s, row.entries, parts));
         const int teams = together ? WARPS / members : 1, number = together ? warp / members : 0;
         for (int64_t first = (stripe * teams + number) * each; first < row.entries;
              first += stripes * teams * each) {

@@ -109,13 +109,17 @@ static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int
     return ceil_div(r.entries, windows > least ? windows : least);
 }
 
-/* The least number of windows: a block should not have idle warps, unless the windows were tiny, or
- * cannot read their own part of B's rows alone. */
+/* The least number of windows. A block should not have idle warps; and where rows are few, those
+ * that take longest should not be the last to end. But windows should not be tiny, and more of them
+ * do not help where they cannot read their own part of B's rows alone. */
 static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
-                                                        int members)
+                                                        const row_parts &parts)
 {
-    enum { FEWEST = 64 }; /* entries of C that are worth a window */
-    return members == 1 || s.masked ? 1 : clamp(entries / FEWEST, 1, WARPS / members);
+    enum { FEWEST = 64, FEW_ROWS = 1 << 15, EACH = 32, MOST = 4 };
+    const int members = parts.members();
+    if (s.masked || __ldg(s.schedule) != 1) return 1;
+    const int64_t of_few = s.a.rows < FEW_ROWS ? clamp(parts.entries / EACH, 1, MOST) : 1;
+    return clamp(entries / FEWEST, 1, members > 1 ? WARPS / members : of_few);
 }
 
 #endif
