@@ -132,13 +132,13 @@ static __device__ __forceinline__ int lanes_for(int64_t length)
  */
 enum { SHARED_ROW = 1024 };
 
-/* Calls visit(j) for the column of each product of row i of A B, in any order.
+/* Calls visit(j) for the column of each product of row i of A B, in any order. A warp takes every
+ * WARPS-th entry of A, 32 of them at once.
  *
  *     short rows of B     lanes 0-3: e0, 4-7: e1, 8-11: e2, ...     several entries of A at once
- *     others              a warp takes every WARPS-th entry of A, in pieces of 32 columns, of
- *                         which EACH are loaded together
- *     the longest         all warps share them
- */
+ *     others              in pieces of 32 columns, of which EACH are loaded together
+ *     the longest         all warps share them, if A's row has so few entries that each warp looks
+ *                         at all of them */
 template <int WARPS, class Visit>
 static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_view &b, int64_t i,
                                                    Visit visit)
@@ -147,11 +147,12 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
     enum { SHORT = 2, EACH = 4 }; /* loads of a lane that are under way together */
     int64_t begin;
     const int64_t end = row_range(a, i, &begin) + begin;
-    for (int64_t p = begin; p < end; p += WARP) {
-        const row_of_b row(a, b, p + g::lane(), end);
-        const int lanes = WARPS == 1 ? lanes_for(row.length) : WARP;
+    const bool few = WARPS > 1 && end - begin <= WARP; /* all warps look at all entries then */
+    for (int64_t p = begin; p < end; p += WARPS * WARP) {
+        const row_of_b row(a, b, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
+        const int lanes = few ? WARP : lanes_for(row.length);
         if (lanes < WARP) {
-            const int rows = WARP / lanes, held = (int)(end - p < WARP ? end - p : WARP);
+            const int rows = WARP / lanes, held = WARP - __clz(__ballot_sync(ALL, row.length > 0));
             const int at = g::lane() % lanes, length = (int)row.length;
             for (int e = 0; e < held; e += SHORT * rows) {
                 int32_t j[SHORT];
@@ -168,8 +169,8 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
             }
             continue;
         }
-        const bool is_mine = (p - begin + g::lane()) % WARPS == g::warp();
-        const bool is_shared = WARPS > 1 && row.length > SHARED_ROW;
+        const bool is_mine = !few || g::lane() % WARPS == g::warp();
+        const bool is_shared = few && row.length > SHARED_ROW;
         unsigned own = __ballot_sync(ALL, is_mine && row.length && !is_shared);
         int64_t at = 0, left = 0; /* of the row at hand */
         while (own || left > 0) {
