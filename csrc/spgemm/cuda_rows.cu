@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         int64_t begin;
         const row_parts parts(s, i);
         const row_shape row = shape_of(s, i, parts, &begin);
-        const int members = parts.members();
+        const int members = together ? parts.members() : 1; /* more only if A has changed since */
         const team of = {members, warp % members, 1 + warp / members};
         const int64_t each = window_entries<A>(row, least_windows(s, row.entries, parts));
         const int teams = together ? WARPS / members : 1, number = together ? warp / members : 0;
