@@ -39,7 +39,8 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
-/* The call with which the CPU's side asks whether there is an algorithm at all has no operands. */
+/* The call with which the CPU's side asks whether there is an algorithm at all has no operands.
+ * Rows that no list can number are left to the reference, which needs none. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const fmm_algorithm mixed = {0,    "auto", "each row as suits it",    "fusedmm",

@@ -38,6 +38,7 @@ static __host__ __device__ __forceinline__ int stripes_of(int k)
     return k == 3 ? 16 : k == 1 ? 4 : 1;
 }
 
+/* A row's class, or -1 where it has no entries, or a thread of its own. */
 template <class A> struct class_of_row {
     numeric_args s;
     __device__ int operator()(int64_t i) const
@@ -91,6 +92,7 @@ static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
             __syncthreads();
             next = of_block;
         }
+        /* Ticket `at` is a stripe of the class at hand, or so many rows of the one below it. */
         int64_t at = (int64_t)__shfl_sync(ALL, next, 0), count = 1;
         const bool more = at < striped + ceil_div(rows, step);
         if (!more) k -= 2;
@@ -116,7 +118,7 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     bool falls = false;
     t.lay_out(r, byte, (int)slots_of(r));
     empty_table<1>(t);
-    if (r.where == SPGEMM_IN_DENSE) return t;
+    if (r.where == SPGEMM_IN_DENSE) return t; /* which knows no columns */
     const int entries = (int)r.entries;
     for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
         int32_t columns[WAITING], before[WAITING];
@@ -273,6 +275,8 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 
 /* ---- the phase ---- */
 
+/* As many blocks as the card holds at once: each takes tickets until there are none. Rows are put
+ * into classes before, by a kernel of its own, since the order of tickets follows from all rows. */
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
@@ -286,6 +290,7 @@ static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_w
     numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }
 
+/* The lists of rows, whatever the matrices hold. */
 extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
 {
     return row_work_bytes(call->a->rows);
@@ -300,6 +305,7 @@ static void launch_others(const fmm_exec *exec, const numeric_args &s, void *wor
         launch_rows<float>(exec, s, w);
 }
 
+/* For the symbolic phase of a whole product, which has merged the small rows itself. */
 extern "C" void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, void *workspace)
 {
     launch_others(exec, numeric_of(call, SPGEMM_AUTO), workspace);

@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
 static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
 {
     const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
-    const int work = class_of_work(s.a.nnz);
+    const int work = class_of_work(s.a.nnz); /* the host knows no row, but A's entries */
     launch_bins(exec, w, class_of_set{s, w.bytes});
     for_classes(fits > work ? fits : work, [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
@@ -155,6 +155,7 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
                 "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
         of.b_val = with->b_val;
     }
+    /* Small rows get columns and values in one pass, if the columns are not there as bits. */
     const fmm_call numeric = {
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
     if (bits.words) launch_bits(exec, s, bits);
