@@ -1,5 +1,5 @@
-"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md and docs/spmv.md, out of the results of the suites; those of
-README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
+"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md, docs/spmv.md and docs/spgemm.md, out of the results of the
+suites; those of README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
 microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
@@ -20,7 +20,7 @@ from benchmarks.store import load
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm")),
 ]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
@@ -83,6 +83,24 @@ def by_width(columns: list[str]) -> Callable[[Document], str]:
     return make
 
 
+def by_case(columns: list[str]) -> Callable[[Document], str]:
+    """A line a matrix, with all columns for each case, and their geometric means where they are ratios."""
+
+    def make(document: Document) -> str:
+        names = list(dict.fromkeys(c["case"] for c in document["cases"]))
+        found: dict[str, dict[tuple[str, str], float]] = {}
+        for c in document["cases"]:
+            found.setdefault(c["graph"], {}).update({(c["case"], column): value(c, column) for column in columns})
+        keys = [(name, column) for name in names for column in columns]
+        rows = [[graph, *(_cell(of.get(key, math.nan), key[1]) for key in keys)] for graph, of in found.items()]
+        numbers = {key: [x for of in found.values() if not math.isnan(x := of.get(key, math.nan))] for key in keys}
+        means = [_cell(geomean(numbers[key]), key[1]) if " / " in key[1] else "" for key in keys]
+        head = ["matrix", *(f"{name}: {column}" if " / " in column else f"{name}, µs" for name, column in keys)]
+        return grid(head, [*rows, ["geometric mean", *means]])
+
+    return make
+
+
 PEERS = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
 
 
@@ -133,6 +151,7 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmv_graphs": ("spmv-cuda", listed(SPMV)),
     "spmv_twins": ("spmv-cuda-twins", listed(SPMV)),
     "spmv_stencils": ("spmv-cuda-stencils", listed(SPMV_STENCILS)),
+    "spgemm_cuda": ("spgemm-cuda", by_case(["auto", "best peer / auto"])),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 
