@@ -159,6 +159,12 @@ static __device__ __forceinline__ int64_t pieces_of(int64_t length, int32_t segm
 {
     return (length + segment - 1) / segment;
 }
+/* And how long they are, but for the last: equally, in whole sectors of idx (8 entries), so that
+ * all but the first lie alike in memory. */
+static __device__ __forceinline__ int64_t piece_length(int64_t length, int64_t pieces)
+{
+    return (length + pieces * 8 - 1) / (pieces * 8) * 8;
+}
 
 /* A segment says of a piece its row, its slot, and its entries: the first one in 48 bits, and how
  * many there are in the 16 bits below these. */

@@ -176,8 +176,7 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
     }
 }
 
-/* The pieces of a row that is long. They are equally long, in whole sectors of idx (8 entries), so
- * that all but the first lie alike in memory. */
+/* A row that is long. */
 struct long_row {
     int64_t row, begin, length;
     int pieces, slot; /* how many; the slot of the first */
@@ -196,7 +195,7 @@ static __device__ __forceinline__ void list(const plan_view &p, const long_row &
                                             int begin, int end, int step)
 {
     if (begin >= end) return;
-    const int64_t each = (r.length + r.pieces * int64_t(8) - 1) / (r.pieces * int64_t(8)) * 8;
+    const int64_t each = piece_length(r.length, r.pieces);
     for (int piece = begin; piece < end; piece += step, at += step) {
         const int64_t skip = min(piece * each, r.length), left = r.length - skip;
         if (at >= 0 && at < p.segments_max)
