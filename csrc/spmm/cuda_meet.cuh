@@ -56,7 +56,7 @@ static __device__ __forceinline__ int64_t meet(const spmm_args<typename S::T> &s
     int64_t length = 0, terms = -1;
     if (climbs) {
         int64_t begin;
-        length = row_range(s.a, row, &begin);
+        length = max(row_range(s.a, row, &begin), int64_t(1));
         const int64_t pieces = pieces_of(length, s.plan.segment);
         at = (int32_t)clamp((own - begin) / piece_length(length, pieces), 0, t.item.from);
         first = t.item.from - at;
