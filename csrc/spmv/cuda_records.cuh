@@ -113,8 +113,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
                 write_row<WAY>(m.s, int32_t(slice * SLICE + r + 1), A(0));
         }
     }
-    if (m.blocks == 1) return; /* it had nothing to share, and left no record */
-    wait_for_previous();
+    wait_for_previous(); /* also where nothing is read: who follows waits for this launch alone */
     if (m.blocks == 1) return; /* it left no record */
     const record_of<A> none = {A(0), A(0), 0};
     const record_of<A> mine = k < m.blocks ? m.records[k] : none;

@@ -382,7 +382,7 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
             m.starts = starts;
         }
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
-        if (WAY == COORDINATES) {
+        if constexpr (WAY == COORDINATES) {
             spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
             launch_early(exec->index, stream, kernel, grid, m);
         } else {
