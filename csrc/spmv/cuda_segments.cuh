@@ -72,14 +72,24 @@ template <class T> static __device__ __forceinline__ int2 ask_plan(const segment
     return int2{__ldg(m.starts + k), __ldg(m.starts + k + 1)};
 }
 
-/* The row that item k * SHARE of the merged list belongs to, or ends. */
+/* The rows that items k * SHARE and (k + 1) * SHARE of the merged list belong to, or end. The
+ * second is at most as many rows behind the first as there are items between them. */
 template <class T>
-static __device__ __forceinline__ int64_t path_of(const segment_args<T> &m, int64_t k)
+static __device__ __forceinline__ longlong2 path_of(const segment_args<T> &m, int64_t k)
 {
     const csr_view &a = m.s.a;
-    const int64_t item = min(k * SHARE, a.nnz + a.rows);
-    return search(max(item - a.nnz, int64_t(0)), min(item, a.rows),
-                  [&](int64_t r) { return clamp(__ldg(a.ptr + r + 1), 0, a.nnz) + r + 1 <= item; });
+    int64_t row = 0, next = 0;
+#pragma unroll 1
+    for (int b = 0; b < 2; b++) {
+        const int64_t item = min((k + b) * SHARE, a.nnz + a.rows);
+        const int64_t low = b ? next : max(item - a.nnz, int64_t(0));
+        const int64_t high = min(item, b ? min(next + SHARE, a.rows) : a.rows);
+        row = next;
+        next = search(low, high, [&](int64_t r) {
+            return clamp(__ldg(a.ptr + r + 1), 0, a.nnz) + r + 1 <= item;
+        });
+    }
+    return longlong2{row, next};
 }
 
 /* The entries of share k, and of `merge` its rows, which it is cut by. */
@@ -89,7 +99,8 @@ static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, 
     const csr_view &a = m.s.a;
     share_of own = {k * SHARE, int(clamp(a.nnz - k * SHARE, 0, SHARE)), 0, 0, 0};
     if constexpr (WAY == PATH) {
-        const int64_t row = path_of(m, k), next = path_of(m, k + 1);
+        const longlong2 path = path_of(m, k);
+        const int64_t row = path.x, next = path.y;
         own.begin = clamp(k * SHARE - row, 0, a.nnz);
         own.count = int(clamp(min((k + 1) * SHARE - next, a.nnz) - own.begin, 0, SHARE));
         own.row = (int32_t)row, own.empties_end = (int32_t)next;
