@@ -338,15 +338,8 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
 static __global__ void __launch_bounds__(BLOCK)
     spmv_starts(const csr_view a, int64_t shares, int32_t *starts)
 {
-    for (int64_t k = this_thread(); k <= shares; k += all_threads()) {
-        int64_t low = 0, high = a.rows;
-        while (low < high) {
-            const int64_t row = (low + high) / 2;
-            const bool before = __ldg(a.ptr + row) < k * SHARE;
-            low = before ? row + 1 : low, high = before ? high : row;
-        }
-        starts[k] = int32_t(low);
-    }
+    for (int64_t k = this_thread(); k <= shares; k += all_threads())
+        starts[k] = int32_t(k < shares ? first_at_least(a.ptr, 1, a.rows, k * SHARE) : a.rows);
 }
 
 static inline int64_t shares_of(const fmm_call *call, int way)
