@@ -30,7 +30,7 @@ template <class T> struct segment_args {
     spmv_args<T> s;
     const int32_t *starts; /* of csr_segmented: where shares' rows begin */
     record_of<typename sum_of<T>::type> *records;
-    int64_t shares, blocks;
+    int32_t shares, blocks;
 };
 
 /* Where the sum of entry e is in a warp's stage: a place more for each lane, so that lanes meet

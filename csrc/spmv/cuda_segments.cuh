@@ -97,7 +97,7 @@ template <int WAY, class T>
 static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k)
 {
     const csr_view &a = m.s.a;
-    share_of own = {k * SHARE, int(clamp(a.nnz - k * SHARE, 0, SHARE)), 0, 0, 0};
+    share_of own = {k * SHARE, int(min(a.nnz - k * SHARE, int64_t(SHARE))), 0, 0, 0};
     if constexpr (WAY == PATH) {
         const longlong2 path = path_of(m, k);
         const int64_t row = path.x, next = path.y;
@@ -144,6 +144,7 @@ static __device__ __forceinline__ uint32_t next_rows(const segment_args<T> &m, c
 {
     const int64_t *const ptr = m.s.a.ptr;
     base += WARP;
+    if (base >= (uint32_t)own.rows_end) return base;
     while (base % SLICE == 0 && base + SLICE <= (uint32_t)own.rows_end &&
            __ldg(ptr + base) == __ldg(ptr + base + SLICE))
         base += SLICE;
@@ -283,7 +284,11 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
     uint32_t at[EACH];
 #pragma unroll
     for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, own.count - 1), 0);
-    if (own.count) fetch<V, EACH, 1>(m.s, m.s.a.idx, own.begin, at, EACH, j, w);
+    if (own.count) {
+#pragma unroll
+        for (int k = 0; k < EACH; k++) j[k] = __ldcs(m.s.a.idx + own.begin + at[k]);
+        load_values<V, EACH, 1>(m.s.val, own.begin, at, w);
+    }
     if (WAY == SEGMENTED && some) {
         const int32_t rows = (int32_t)m.s.a.rows;
         own.row = which ? min(max(starts.x, 0), rows) : 0;
@@ -296,7 +301,7 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
     if (WAY == COORDINATES && own.begin) before = __ldg(m.s.row + own.begin - 1);
 #pragma unroll
     for (int k = 0; k < EACH; k++)
-        if (lane + k * WARP >= own.count) j[k] = -1;
+        if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
     times_x<EACH>(m.s, j, w, term);
     row_of_share row;
     if constexpr (WAY == COORDINATES) {
@@ -336,7 +341,7 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
 /* What the plan lists, for a matrix that has none: thread k searches for the first row that begins
  * at entry k * SHARE or behind it. */
 static __global__ void __launch_bounds__(BLOCK)
-    spmv_starts(const csr_view a, int64_t shares, int32_t *starts)
+    spmv_starts(const csr_view a, int shares, int32_t *starts)
 {
     for (int64_t k = this_thread(); k <= shares; k += all_threads())
         starts[k] = int32_t(k < shares ? first_at_least(a.ptr, 1, a.rows, k * SHARE) : a.rows);
@@ -344,7 +349,8 @@ static __global__ void __launch_bounds__(BLOCK)
 
 static inline int64_t shares_of(const fmm_call *call, int way)
 {
-    const int64_t items = call->a->nnz + (way == PATH ? call->a->rows : 0);
+    const int64_t nnz = call->a->cols ? call->a->nnz : 0; /* as spmv_view says it */
+    const int64_t items = nnz + (way == PATH ? call->a->rows : 0);
     return items > SHARE ? ceil_div(items, SHARE) : 1;
 }
 
@@ -371,10 +377,10 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
     for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
         typedef decltype(x) T;
         typedef typename sum_of<T>::type A;
-        segment_args<T> m = {spmv_view<T>(call), NULL, static_cast<record_of<A> *>(room),
-                             shares_of(call, WAY), 0};
+        const int shares = (int)shares_of(call, WAY);
+        segment_args<T> m = {spmv_view<T>(call), NULL, static_cast<record_of<A> *>(room), shares,
+                             (int)ceil_div(shares, TEAM)};
         m.s.sums = static_cast<A *>(sums);
-        m.blocks = ceil_div(m.shares, TEAM);
         const dim3 grid((unsigned)m.blocks), rows(blocks_for(call->a->rows));
         const cudaStream_t stream = stream_of(exec);
         if (WAY == SEGMENTED && plan_given(call->a)) {
