@@ -38,7 +38,7 @@ from fusedmm.distributed.halo import Group, ranks_of
 
 WIDTH, RUNS, WARM = 128, 15, 3
 LEAD = 4_000_000  # cycles that a GPU waits before a run, in which the host enqueues all of it
-PIECES = (1, 2, 4)
+SHARES = {"1": (1,), "1:1": (1, 1), "1:3": (1, 3), "1:2:5": (1, 2, 5)}  # of the columns that travel in a piece
 LAYERS: dict[str, Callable[[], torch.nn.Module]] = {
     "GAT 8x8": lambda: nn.GATConv(WIDTH, 8, heads=8),
     "GCN-128": lambda: nn.GCNConv(WIDTH, WIDTH, cached=True),
@@ -219,7 +219,7 @@ def case(b: Bench, name: str, trace: bool) -> Row:
     row |= several(b, weighted, shared, x, ups, expected)
     b.say(name, rounded(row["several"]), "bits:", row["bits"], "parts:", rounded(row["parts"]))
     if trace and b.cuda:
-        row["trace"] = {pieces: traced(b, lambda: fusedmm.spmm(weighted, x), pieces) for pieces in (1, 2)}
+        row["trace"] = {key: traced(b, lambda: fusedmm.spmm(weighted, x), shares) for key, shares in SHARES.items()}
     return row
 
 
@@ -241,8 +241,8 @@ def several(
         layer = layer_of(key, b.device)
         calls[key] = lambda layer=layer, up=up: step(layer, x, shared, up)
     for key, go in calls.items():
-        for pieces in PIECES[:2] if key.startswith("GAT") else PIECES:  # four pieces of eight heads are not cut
-            group.pieces = pieces
+        for pieces, shares in list(SHARES.items())[: 1 if key.startswith("GAT") else None]:  # attention is not cut
+            group.pieces = shares
             found = go()
             same = [torch.equal(t, e) for t, e in zip(found, expected[key], strict=True)]
             row["bits"][f"{key}, {pieces}"] = b.all(all(same))
@@ -252,7 +252,7 @@ def several(
             del found
             times[f"{key}, {pieces}"] = b.ms(go)
             row["memory"][f"{key}, {pieces}"] = b.peak(go)
-        group.pieces = 0
+        group.pieces = ()
         times[key] = b.ms(go)
     with b.counted():
         calls["spmm"]()
@@ -276,24 +276,27 @@ def parts(b: Bench, adj: DistCSR, x: Tensor) -> Row:
         group.start(packed, part.cols.out, part.cols.into, came)()
 
     return {
-        "pack": b.ms(lambda: x.index_select(0, part.cols.send)),
+        "pack": b.ms(lambda: ops._pick(x.view(torch.uint8), part.cols.send)),
+        "index_select": b.ms(lambda: x.index_select(0, part.cols.send)),
         "wire": b.ms(wire),
         "copy": b.ms(lambda: beside[: x.shape[0]].copy_(x)),
         "kernel": b.ms(lambda: ops._spmm.default(*given, values, whole, 0, 0, 2)),
-        "kernel in 2": b.ms(lambda: _in_pieces(given, values, whole, 2)),
+    } | {
+        f"kernel {key}": b.ms(lambda shares=shares: _in_pieces(given, values, whole, shares))  # type: ignore[misc]
+        for key, shares in SHARES.items()
     }
 
 
-def _in_pieces(given: list[Any], values: Tensor, x: Tensor, pieces: int) -> Tensor:
+def _in_pieces(given: list[Any], values: Tensor, x: Tensor, shares: tuple[int, ...]) -> Tensor:
     """The kernel alone as often as there are pieces; they lie in one tensor here, which is read as fast."""
     y = x.new_empty(given[0].shape[0] - 1, WIDTH)
-    for k in range(pieces):
-        some = slice(k * WIDTH // pieces, (k + 1) * WIDTH // pieces)
+    for k in range(len(shares)):
+        some = slice(*(WIDTH * sum(shares[:n]) // sum(shares) for n in (k, k + 1)))
         ops._spmm_into.default(*given, values, x[:, some], y[:, some], 0, 0, 2, WIDTH)
     return y
 
 
-def traced(b: Bench, call: Callable[[], Any], pieces: int) -> list[list[Any]]:
+def traced(b: Bench, call: Callable[[], Any], pieces: tuple[int, ...]) -> list[list[Any]]:
     """What ran on rank 0's GPU in one call: name, stream, begin and microseconds."""
     b.ranks.pieces = pieces
     for _ in range(2):
@@ -304,7 +307,7 @@ def traced(b: Bench, call: Callable[[], Any], pieces: int) -> list[list[Any]]:
     with torch.profiler.profile(activities=kinds) as seen:
         call()
         torch.cuda.synchronize()
-    b.ranks.pieces = 0
+    b.ranks.pieces = ()
     events = [
         [e.name()[:80], e.device_resource_id(), e.start_ns() / 1e3, e.duration_ns() / 1e3]
         for e in seen.profiler.kineto_results.events()

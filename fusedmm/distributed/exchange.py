@@ -10,8 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fusedmm._lib import ops
 from fusedmm.distributed.halo import Ranks
 
+WORD = torch.complex128  # the widest numbers that torch copies
 APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
 
 
@@ -45,14 +47,14 @@ class Exchange:
             own = t.shape[0] if self.keep else 0
             found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
             theirs.append(found[-1][own:])
-        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
+        rows = [ops._pick(_bytes(t), self.send) for t in operands]
         apart = len(operands) > 1 and self.most * sum(r.shape[1] for r in rows) >= APART
         ends = (
             [self._start([k], [t]) for k, t in zip(rows, theirs, strict=True)] if apart else [self._start(rows, theirs)]
         )
         for t, whole in zip(operands, found, strict=True):
             if self.keep:
-                whole[: t.shape[0]].copy_(t)
+                _words(whole[: t.shape[0]], t).copy_(_words(t, whole))
 
         def end() -> list[Tensor]:
             for each in ends:
@@ -107,8 +109,20 @@ class Exchange:
 
 
 def _bytes(t: Tensor) -> Tensor:
-    """Rows [n, ...] as rows [n, bytes]."""
-    return t.contiguous().view(t.shape[0], t.shape[1:].numel()).view(torch.uint8)
+    """Rows [n, ...] as rows [n, bytes], which lie apart where they are some columns of a wider operand."""
+    if t.dim() != 2 or t.stride(1) != 1:
+        t = t.contiguous().view(t.shape[0], t.shape[1:].numel())
+    return t.view(torch.uint8)
+
+
+def _words(t: Tensor, other: Tensor) -> Tensor:
+    """Rows as numbers of 16 bytes where both tensors can be seen so: columns of a wider operand are copied by single
+    numbers, and the fewer those are the better."""
+    each = WORD.itemsize // t.element_size()
+    fit = all(
+        s.dim() == 2 and s.stride(1) == 1 and not (s.storage_offset() % each or s.stride(0) % each) for s in (t, other)
+    )
+    return t.view(WORD) if fit and not t.shape[1] % each else t
 
 
 def _typed(rows: Tensor, like: Tensor, n: int) -> Tensor:
