@@ -10,7 +10,7 @@
 
 enum { AT_ONCE = 4 };
 
-template <class WORD>
+template <class WORD, class INDEX>
 static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int log_lanes)
 {
     const int lanes = 1 << log_lanes;
@@ -19,7 +19,8 @@ static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int 
     for (int64_t k = this_thread() >> log_lanes; k < c.count; k += groups * AT_ONCE) {
         const WORD *row[AT_ONCE];
         UNROLLED(u, AT_ONCE) {
-            const int64_t at = k + u * groups, i = at < c.count ? __ldg(c.from + at) : -1;
+            const int64_t at = k + u * groups;
+            const int64_t i = at < c.count ? __ldg(static_cast<const INDEX *>(c.from) + at) : -1;
             const bool inside = uint64_t(i) < uint64_t(c.rows);
             row[u] = inside ? reinterpret_cast<const WORD *>(c.x + i * c.stride) : nullptr;
         }
@@ -40,7 +41,8 @@ template <class WORD> static void launch(const fmm_exec *exec, const fmm_pick_ca
     int log_lanes = 0;
     while (1 << log_lanes < smaller(words, WARP)) log_lanes++;
     const unsigned blocks = blocks_for(ceil_div(c->count, AT_ONCE) << log_lanes);
-    pick<WORD><<<blocks, BLOCK, 0, stream_of(exec)>>>(*c, log_lanes);
+    const auto kernel = c->wide ? pick<WORD, int64_t> : pick<WORD, int32_t>;
+    kernel<<<blocks, BLOCK, 0, stream_of(exec)>>>(*c, log_lanes);
 }
 
 /* Words are the largest that every row of x and of y begins at a multiple of. */

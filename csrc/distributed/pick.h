@@ -8,7 +8,8 @@ FMM_C_BEGIN
 typedef struct fmm_pick_call {
     const unsigned char *x; /* [rows, bytes], a row every `stride` bytes */
     int64_t rows, bytes, stride;
-    const int64_t *from; /* [count] */
+    const void *from; /* [count], int64, or int32 where not wide */
+    bool wide;
     int64_t count;
     unsigned char *y; /* [count, bytes], contiguous */
 } fmm_pick_call;

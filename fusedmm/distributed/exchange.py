@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fusedmm._lib import ops
 from fusedmm.distributed.halo import Ranks
+from fusedmm.matrix.compress import as_eid
 
 WORD = torch.complex128  # the widest numbers that torch copies
 APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
@@ -22,14 +23,15 @@ class Exchange:
 
     Args:
         ranks: who takes part.
-        send: int64, the numbers of own rows that go out, those for rank 0 first.
+        send: the numbers of own rows that go out, those for rank 0 first; kept in 32 bits where those are enough.
         out: how many of them go to each rank.
         into: how many rows come from each rank.
         keep: whether ``fetch`` puts own rows before those that come.
     """
 
     def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
-        self.ranks, self.send, self.out, self.into, self.keep = ranks, send, out, into, keep
+        self.ranks, self.out, self.into, self.keep = ranks, out, into, keep
+        self.send = as_eid(send)
         most = torch.tensor([max(out, default=0)], device=send.device)
         self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
 
@@ -86,7 +88,7 @@ class Exchange:
         if self.ranks.count == 1:
             return came
         back = _typed(self._carry(_bytes(came), self.into, self.out), came, self.send.shape[0])
-        return torch.empty_like(back).index_copy_(0, self.send, back)
+        return torch.empty_like(back).index_copy_(0, self.send.long(), back)
 
     def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
@@ -110,6 +112,8 @@ class Exchange:
 
 def _bytes(t: Tensor) -> Tensor:
     """Rows [n, ...] as rows [n, bytes], which lie apart where they are some columns of a wider operand."""
+    if not t.numel():
+        t = t.new_empty(t.shape)  # one without numbers may have any strides
     if t.dim() != 2 or t.stride(1) != 1:
         t = t.contiguous().view(t.shape[0], t.shape[1:].numel())
     return t.view(torch.uint8)

@@ -25,6 +25,7 @@ from fusedmm.distributed.slices import CHANNELS, LOAD
 # piece costs the kernel another walk over the entries, and so did heads of an attention (docs/distributed.md).
 OVERLAPS = 2**25
 SHARES = (1, 1)
+MESSAGE = 2**31  # bytes of a rank's largest message in one piece; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,
@@ -49,39 +50,40 @@ def run(part: Part, func: Any, given: list[Any], operands: str, results: str, wa
 def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, int]] | None:
     """(first column, number of columns) of the pieces that a product's rows travel in; None where they travel at once.
 
-    All ranks find the same. Columns have no term in common. Each piece has the loops of the whole: on a GPU if it is
-    read in whole loads, and told how wide the whole is, on a CPU if it is wide enough.
+    All ranks find the same. Columns have no term in common, and each piece has the loops of the whole: on a GPU since
+    kernels are told how wide that is, on a CPU if the piece is wide enough. On a GPU pieces begin at whole loads.
     """
     if func is not ops._spmm.default or not part.cols.most:
         return None
     val, x = given[4], given[5]
-    shares = part.home.ranks.pieces
+    if x.dim() > 2 or val.dim() > 1:
+        return None
+    size, shares = part.cols.most * x.shape[1] * x.element_size(), part.home.ranks.pieces
     if not shares:
-        large = part.cols.most * x.shape[1:].numel() * x.element_size() >= OVERLAPS
-        shares = SHARES if large else (1,)
-    if len(shares) == 1 or x.dim() > 2 or val.dim() > 1:
-        return None
-    least, width = LOAD // x.element_size() if x.is_cuda else CHANNELS, x.shape[1]
-    ends = [width * sum(shares[:k]) // sum(shares) for k in range(len(shares) + 1)]
-    pieces = [(a, b - a) for a, b in pairwise(ends)]
-    if any(n < least or (x.is_cuda and n % least) for _, n in pieces):
-        return None
-    return pieces
+        many = -(-size // MESSAGE)  # of which two are in memory at a time
+        shares = (1,) if size < OVERLAPS else SHARES if many <= len(SHARES) else (1,) * many
+    least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
+    ends = [width * sum(shares[:k]) // sum(shares) // least * least for k in range(len(shares))]
+    pieces = [(a, b - a) for a, b in pairwise([*ends, width])]
+    fits = all(n >= (least if x.is_cuda else CHANNELS) for _, n in pieces)
+    return pieces if fits and len(pieces) > 1 else None
 
 
 def run_in_pieces(part: Part, given: Sequence[Any], pieces: list[tuple[int, int]]) -> Tensor:
-    """A product whose columns travel in pieces, all of which set out at once."""
+    """A product whose columns travel in pieces: one sets out before the kernel of the one before it begins, so that
+    halos of two are there at most."""
     given = list(given)
     x = given[5]
-    ends = [part.cols.begin([x.narrow(1, *piece)]) for piece in pieces]
+    coming = [part.cols.begin([x.narrow(1, *piece)]) for piece in pieces[:2]]
     bring_edges(part, ops._spmm.default, given, roles(given, "ec"))
     *half, val, _, reduce, algorithm = given[:8]
     rows_are = given[8] if len(given) > 8 else 0
     y = x.new_empty(given[0].shape[0] - 1, x.shape[1])
-    for end, piece in zip(ends, pieces, strict=True):
-        (came,) = end()
+    for k, piece in enumerate(pieces):
+        (came,) = coming.pop(0)()
         ops._spmm_into.default(*half, val, came, y.narrow(1, *piece), reduce, algorithm, rows_are, x.shape[1])
         del came
+        coming += [part.cols.begin([x.narrow(1, *later)]) for later in pieces[k + 2 : k + 3]]
     return y
 
 
