@@ -49,11 +49,13 @@ class Exchange:
             own = t.shape[0] if self.keep else 0
             found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
             theirs.append(found[-1][own:])
-        rows = [ops._pick(_bytes(t), self.send) for t in operands]
-        apart = len(operands) > 1 and self.most * sum(r.shape[1] for r in rows) >= APART
-        ends = (
-            [self._start([k], [t]) for k, t in zip(rows, theirs, strict=True)] if apart else [self._start(rows, theirs)]
-        )
+        row = sum(t.shape[1:].numel() * t.element_size() for t in operands)
+        apart = self.most * row >= APART  # each then sets out while the next is picked
+        groups = [[k] for k in range(len(operands))] if apart else [[*range(len(operands))]]
+        ends = [
+            self._start([ops._pick(_bytes(operands[k]), self.send) for k in group], [theirs[k] for k in group])
+            for group in groups
+        ]
         for t, whole in zip(operands, found, strict=True):
             if self.keep:
                 _words(whole[: t.shape[0]], t).copy_(_words(t, whole))
