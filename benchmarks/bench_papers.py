@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 -m benchmarks.bench_papers --out FILE.json
 
 Every rank lists its share of the edges, which go to the owners of their rows. The graph is generated: both ends of an
-edge are drawn with hubs, and hubs have numbers like others, so that a rank needs most rows of the others. It says
-nothing about how real papers cite each other. A rank has N / P rows with 128 features.
+edge are drawn with hubs from seven tenths of the nodes, and hubs have numbers like others, so that a rank needs most of
+these from the others. It says nothing about how real papers cite each other. A rank has N / P rows with 128 features.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fusedmm.distributed.halo import Ranks, ranks_of
 NODES, EDGES = 111_059_956, 1_615_685_872
 FEATURES, CLASSES, STEPS = 128, 172, 3
 PIECE = 2**26  # edges that are drawn at a time
-SKEW = 3.0  # an end is the node of number N * u^SKEW, with u uniform in [0, 1), before nodes are mixed
+JOINED, SKEW = 0.7, 2.0  # an end is the node of number JOINED * N * u^SKEW, u uniform in [0, 1), before nodes are mixed
 MIX = 1_000_000_007  # a prime, by which numbers are multiplied so that hubs lie anywhere
 
 
 def draw(count: int, nodes: int, generator: torch.Generator) -> Tensor:
     """Ends of edges, int64."""
-    rank = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64).pow_(SKEW).mul_(nodes)
-    return rank.long().clamp_(max=nodes - 1).mul_(MIX).remainder_(nodes)
+    u = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+    return u.pow_(SKEW).mul_(JOINED * nodes).long().mul_(MIX).remainder_(nodes)
 
 
 def edges_of(rank: int, ranks: int, nodes: int, edges: int, device: torch.device) -> tuple[Tensor, Tensor]:
