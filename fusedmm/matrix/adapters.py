@@ -39,7 +39,7 @@ HINTS = {  # what others hold a graph in, and what to give of it
     "networkx": "; networkx.to_scipy_sparse_array(graph).T gathers sources into targets",
     "torch_geometric": "; give its edge_index or adj_t",
 }
-FEW = 2**17  # edges up to which host time decides; more are checked at once, since edges in order need no sort
+FEW = 2**19  # edges up to which host time decides; more are checked at once, since edges in order need no sort
 
 SIZES = 4  # structures that are remembered of one tensor, which operators may take for several numbers of nodes
 
