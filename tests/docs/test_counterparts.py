@@ -1,6 +1,7 @@
-"""docs/matrix.md says what stands for a function of torch_scatter and of PyG's utils: here the numbers are compared.
+"""docs/matrix.md says what stands for the functions of other libraries: here the numbers are compared.
 
-PyG's functions are called as they are. torch_scatter is not among the tests' packages, so plain torch stands for it.
+PyG's functions are called as they are. The other libraries are not among the tests' packages, so plain torch stands for
+them: D and F are A and B as dense matrices, made without a CSR.
 """
 
 import pytest
@@ -42,7 +43,7 @@ def std(values):
 def dense(edges, weight=None, shape=(6, 6)):
     """The matrix of an edge_index with weights: row 1 of it are the rows."""
     weight = torch.ones(edges.shape[1]) if weight is None else weight
-    return torch.zeros(shape).index_put((edges[1], edges[0]), weight, accumulate=True)
+    return weight.new_zeros(shape).index_put((edges[1], edges[0]), weight, accumulate=True)
 
 
 def walks(edges, alpha):
@@ -70,6 +71,15 @@ def among(w, *others):
     allowed = torch.cat([w, w.new_zeros(1)])
     assert all(bool(torch.isin(other, allowed).all()) for other in others)
     return lambda found: bool(torch.isin(found.val, allowed).all())
+
+
+def begins(index):
+    """Where each of six groups begins, and where the last ends."""
+    return torch.tensor([int((index < i).sum()) for i in range(7)])
+
+
+def order(row, col):
+    return torch.tensor(sorted(range(len(row)), key=lambda p: (int(row[p]), int(col[p]))))
 
 
 SUMS = {
@@ -147,7 +157,128 @@ PYG = {
     "0.2 * torch.linalg.inv(torch.eye(6) - 0.8 * P.scale(cols=1 / P.t().degree()).to_dense())": "walks(edges, 0.2)",
     "A.scale(rows=1 / A.degree()) + A.scale(cols=1 / A.degree())": "dense(edges, U.normalized_cut(edges, w, 6))",
 }
-TABLES = {"torch_scatter": SCATTER, "torch_geometric.utils": PYG}
+# Of torch_sparse, dgl.ops and dgl.sparse.
+MATRIX = {
+    "CSR.from_coo(row, col, w, (6, 6))": "D",
+    "CSR.from_edge_index(torch.stack([col, row]), w, 6)": "D",
+    "CSR.from_dense(A.to_dense())": "D",
+    "CSR.from_torch(A.to_torch())": "D",
+    'CSR.from_torch(A.to_torch("coo"))': "D",
+    "CSR.from_scipy(A.to_scipy())": "D",
+    "CSR.from_csr(A.ptr, A.idx, shape=(6, 6))": "dense(edges)",
+    "CSR.from_csr(A.t().ptr, A.t().idx, shape=(6, 6)).t()": "dense(edges)",
+    "CSR.from_coo(row[keep], col[keep], w[keep], (6, 6))": "dense(edges[:, keep], w[keep])",
+    "CSR.from_coo(row, col, w, (9, 9))": "dense(edges, w, (9, 9))",
+    "A.to_dense()": "D",
+    "A.to_torch()": "D",
+    'A.to_torch("coo")': "D",
+    'A.to_torch("csc")': "D",
+    "A.to_scipy()": "D",
+    "A.t()": "D.t()",
+    "A.T": "D.t()",
+    "A[1:4]": "D[1:4]",
+    "A[[2]]": "D[[2]]",
+    "A[:, 1:4]": "D[:, 1:4]",
+    "A[ids]": "D[ids]",
+    "A[:, ids]": "D[:, ids]",
+    "A[mask]": "D[mask]",
+    "A[A.degree() > 0]": "D[D.sum(1) > 0]",
+    "A[:, A.t().degree() > 0]": "D[:, D.sum(0) > 0]",
+    "unbatch(C, [6, 6])": "[D, F]",
+    "A.subgraph(torch.arange(5, -1, -1))": "D.flip(0).flip(1)",
+    "A.remove_self_loops()": "D - D.diag().diag()",
+    "A.set_self_loops(v)": "D - D.diag().diag() + v.diag()",
+    "A.set_self_loops(2.0)": "D - D.diag().diag() + 2 * torch.eye(6)",
+    "A.diag()": "D.diag()",
+    "A + B": "D + F",
+    "A - B": "D - F",
+    "A * B": "D * F",
+    "A + A.t()": "D + D.t()",
+    "A * 2.0": "D * 2",
+    "A / 2.0": "D / 2",
+    "-A": "-D",
+    "A.scale(rows=v)": "v[:, None] * D",
+    "A.scale(cols=v)": "D * v",
+    "A.scale(cols=1 / v)": "D / v",
+    "A.with_values(w)": "D",
+    "A.with_values(A.val.detach())": "D",
+    "A.with_values(torch.full((8,), 2.0))": "2 * dense(edges)",
+    "A.with_values(A.val + v[row])": "dense(edges, w + v[row])",
+    "A.with_values(A.val + w)": "2 * D",
+    "A.with_values(A.val * w)": "dense(edges, w * w)",
+    "A.with_values(A.val / w)": "dense(edges)",
+    "A.with_values(A.val**2)": "dense(edges, w * w)",
+    "A.with_values(sddmm(A, x, x))": "dense(edges, w * (x[row] * x[col]).sum(1))",
+    "A.sum(1)": "D.sum(1)",
+    "A.mean(1)": 'scattered(w, row, "mean")',
+    "A.max(0)": 'scattered(w, col, "amax")',
+    "A.min(0)": 'scattered(w, col, "amin")',
+    "A.max()": "w.max()",
+    "A.min()": "w.min()",
+    "A.softmax()": "dense(edges, softmax(w, row))",
+    "A.softmax(0)": "dense(edges, softmax(w, col))",
+    "A @ x": "D @ x",
+    "x.T @ A": "x.T @ D",
+    'spmm(A, x, reduce="mean")': 'scattered(w[:, None] * x[col], row, "mean")',
+    "E @ torch.stack([x, x], 1)": "torch.stack([dense(edges, E.val[:, h]) @ x for h in (0, 1)], 1)",
+    "A @ B": "D @ F",
+    "vstack([A, B])": "torch.cat([D, F])",
+    "hstack([A, B])": "torch.cat([D, F], 1)",
+    "block_diag([A, B])": "torch.block_diag(D, F)",
+    "A.coalesce()": "D",
+    'A.coalesce("mean")': "D / dense(edges).clamp(min=1)",
+    "A.coalesce().nnz < A.nnz": "bool((dense(edges) > 1).any())",
+    "A.remove_self_loops().nnz == 0": "bool((row == col).all())",
+    "CSR.eye(6)": "torch.eye(6)",
+    "CSR.eye(6).with_values(v)": "v.diag()",
+    "copy.copy(A)": "D",
+    "copy.deepcopy(A)": "D",
+    "A.cache_transpose()": "D",
+    'A.to("cpu")': "D",
+    "A.cpu()": "D",
+    "A.float()": "D",
+    "A.double()": "D",
+    "A.to(dtype=torch.float64)": "D",
+    "A.half()": "dense(edges, w.half())",
+    "A.bfloat16()": "dense(edges, w.bfloat16())",
+    "A.coo()": "[row, col, w]",
+    "A.val": "w",
+    "A.ptr": "begins(row)",
+    "A.t().ptr": "begins(col)",
+    "A.idx": "col[order(row, col)]",
+    "A.eid": "order(row, col) if bool((order(row, col) != torch.arange(8)).any()) else torch.arange(0)",
+    "A.val is not None": "True",
+    "A.val.requires_grad": "False",
+    "A.shape": "[6, 6]",
+    "A.size(0)": "6",
+    "A.size(0) == A.size(1)": "True",
+    "A.nnz": "8",
+    "A.numel()": "8",
+    "A.nnz / 36": "8 / 36",
+    "A.nnz / A.size(0)": "8 / 6",
+    "A.equal(A.coalesce())": "not bool((dense(edges) > 1).any())",
+    "A.coalesce().equal(A.t().coalesce())": "torch.equal(D, D.t())",
+    "A.equal(B)": "torch.equal(D, F)",
+    "(row - col).abs().max()": "torch.tensor(max(abs(i - j) for i, j in zip(row.tolist(), col.tolist())))",
+    "A.device": "w.device",
+    "A.dtype": "w.dtype",
+    'A.device.type == "cuda"': "w.is_cuda",
+    'fusedmm.gspmm(P, "add", "max", x, w)': 'scattered(x[col] + w[:, None], row, "amax")',
+    "messages.u_add_e_max(P, x, w)": 'scattered(x[col] + w[:, None], row, "amax")',
+    "messages.u_mul_e_sum(P, x, w)": "D @ x",
+    "messages.copy_u_mean(P, x)": 'scattered(x[col], row, "mean")',
+    "messages.copy_e_max(P, e)": 'scattered(e, row, "amax")',
+    'messages.segment(P, e, "max")': 'scattered(e, row, "amax")',
+    'fusedmm.gsddmm(P, "dot", x, x, "u", "v")': "(x[col] * x[row]).sum(1, keepdim=True)",
+    "messages.u_dot_v(P, x, x)": "(x[col] * x[row]).sum(1, keepdim=True)",
+    "messages.e_div_v(P, w, v)": "w / v[row]",
+    "messages.copy_u(P, x)": "x[col]",
+    "messages.copy_v(P, x)": "x[row]",
+    "edge_softmax(P, w)": "softmax(w, row)",
+    "messages.scatter_softmax(P, e)": "softmax(e, row)",
+}
+OF_MATRICES = ("torch_sparse", "SparseTensor", "dgl.ops", "dgl.sparse")
+TABLES = {**dict.fromkeys(OF_MATRICES, MATRIX), "torch_scatter": SCATTER, "torch_geometric.utils": PYG}
 NEEDS = {"to_dgl": "dgl", "from_dgl": "dgl", "get_ppr": "numba"}  # which the tests have not
 ROWS = [(name, theirs, ours) for name in TABLES for theirs, ours, _ in rows(SECTIONS[name]) if calls(ours)]
 
@@ -156,13 +287,13 @@ def plain(value):
     """Matrices of any kind as dense tensors of float64, and what consists of such."""
     if isinstance(value, CSR) or (isinstance(value, torch.Tensor) and value.layout != torch.strided):
         value = value.to_dense()
-    if isinstance(value, tuple) and len(value) == 2 and value[0].dtype == torch.int64:  # an edge_index and weights
-        value = dense(*value)
+    if isinstance(value, tuple) and isinstance(value[0], torch.Tensor) and value[0].dim() == 2:
+        value = dense(*value)  # an edge_index and weights
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
     if hasattr(value, "toarray"):
         value = torch.from_numpy(value.toarray())
-    return value if isinstance(value, bool) else value.double()
+    return value.double() if isinstance(value, torch.Tensor) else value
 
 
 @pytest.fixture(scope="module", params=GRAPHS)
@@ -170,8 +301,9 @@ def graph(request):
     """The page's names, with another graph, and what the right sides above are made of."""
     assert INDEX in TEXT
     names = page(TEXT.replace(INDEX, GRAPHS[request.param]))
-    helpers = (scattered, softmax, by_rows, std, dense, walks, without_isolated, edges_of, among)
-    more = {"edges": torch.stack([names["col"], names["row"]]), "batch": torch.arange(12) // 6}
+    helpers = (scattered, softmax, by_rows, std, dense, walks, without_isolated, edges_of, among, begins, order)
+    edges, w = torch.stack([names["col"], names["row"]]), names["w"]
+    more = {"edges": edges, "batch": torch.arange(12) // 6, "D": dense(edges, w), "F": dense(edges.flip(0), w)}
     return names | more | {function.__name__: function for function in helpers}
 
 
@@ -188,6 +320,8 @@ def test_a_counterpart_gives_their_numbers(section, theirs, ours, graph):
             found, exact = eval(call, dict(graph)), eval(right, dict(graph))
             if callable(exact):
                 assert exact(found)
+            elif isinstance(exact, (torch.device, torch.dtype)):
+                assert found == exact
             else:
                 torch.testing.assert_close(plain(found), plain(exact), rtol=1e-5, atol=1e-6)
     if section == "torch_geometric.utils":
@@ -196,6 +330,6 @@ def test_a_counterpart_gives_their_numbers(section, theirs, ours, graph):
 
 
 def test_nothing_is_listed_here_that_the_page_has_not():
-    for section, table in TABLES.items():
-        listed = {call for name, _, ours in ROWS if name == section for call in calls(ours)}
-        assert set(table) == listed
+    for table in (MATRIX, SCATTER, PYG):
+        sections = [name for name in TABLES if TABLES[name] is table]
+        assert set(table) == {call for name, _, ours in ROWS if name in sections for call in calls(ours)}
