@@ -97,6 +97,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
         size: for an edge_index: the number of nodes, or (sources, targets); an EdgeIndex that knows
             its own keeps it.
         check: False skips validation.
+        others: none; names that other libraries have for size are refused with a hint.
 
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor, of

@@ -78,6 +78,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             check: False skips validation and measuring how long rows are, the only synchronisations
                 with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
                 indices give wrong results, though never a read outside the operands.
+            others: none; another library's names for these are refused with a hint.
 
         Raises:
             TypeError: dtypes that are not integers, or tensors on several devices.
@@ -103,7 +104,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             row, col: [nnz], integers; pairs may repeat.
             val: as in ``from_csr``.
             shape: (rows, cols); without it the largest indices + 1.
-            check: as in ``from_csr``.
+            check, others: as in ``from_csr``.
 
         Raises:
             TypeError, ValueError: as ``from_csr``.
@@ -127,7 +128,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             edge_index: [2, nnz], integers; row 0 = sources (columns), row 1 = targets (rows).
             edge_weight: [nnz] or [nnz, heads], in the order of edge_index, of the dtypes of val in ``from_csr``.
             size: number of nodes, or (sources, targets), which is (cols, rows); without it the largest index + 1.
-            check: as in ``from_csr``.
+            check, others: as in ``from_csr``.
 
         Returns:
             CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
