@@ -23,8 +23,8 @@ PRIVATE = re.compile(
 )
 # Lines of code that csrc may have without the rooms which came after that number was set, and their headers, but with
 # what these rooms added to folders that all share: 64 lines for SpMV, in the plan and in the vectors of the CPU; and 88
-# for matrices that devices share, in the plan, in SpMM, in what operators check and in attention's sums of nodes. 30 are
-# for the edges of a batch, which are checked in the launch that sorts them.
+# for matrices that devices share, in the plan, in SpMM, in what operators check and in attention's sums of nodes; and
+# 30 for the edges of a batch, which are checked in the launch that sorts them.
 MOST_LINES, LATER = 16_300 + 64 + 88 + 30, ("spmv", "spgemm", "messages", "row_softmax")
 COMMENTS_AND_STRINGS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 
