@@ -1,5 +1,5 @@
-"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md, docs/spmv.md and docs/messages.md, out of the results of the
-suites; those of README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
+"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md, docs/spmv.md and docs/messages.md, out of the results of
+the suites; those of README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
 microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
