@@ -1,5 +1,5 @@
-"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md, docs/spmv.md and docs/spgemm.md, out of the results of the
-suites; those of README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
+"""The tables of the operators' pages, docs/spmm.md to docs/messages.md, out of the results of the suites; those of
+README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
 microseconds of a contender or of the best of a family of them, or how many times those of the second one the first
@@ -20,7 +20,7 @@ from benchmarks.store import load
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")),
 ]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
@@ -175,6 +175,19 @@ def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
     return chosen
 
 
+def messages(document: Document) -> str:
+    """A line a graph, call and order of edges, by threads on a CPU, and a column a width: best peer / auto."""
+    lines: dict[tuple[str, ...], dict[int, str]] = {}
+    for c in document["cases"]:
+        call, feat, order, *threads = c["case"].split(", ")
+        cells = lines.setdefault((c["graph"], call, order.split()[0], *(t.split()[0] for t in threads)), {})
+        cells[int(feat.split()[0])] = _cell(value(c, "best peer / auto"), "best peer / auto")
+    feats = sorted({feat for cells in lines.values() for feat in cells})
+    rows = [[*line, *(cells.get(f, "") for f in feats)] for line, cells in lines.items()]
+    head = ["graph", "call", "edges", "threads"][: len(next(iter(lines), "123"))]
+    return grid([*head, *(f"F {f}" for f in feats)], rows) if rows else ""
+
+
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
@@ -200,6 +213,8 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmv_peak": ("spmv-cuda-stencils", of_case(PRODUCT, of_peak)),
     "spmv_steps": ("spmv-cuda", steps),
     "spgemm_cuda": ("spgemm-cuda", by_case(["auto", "best peer / auto"])),
+    "messages_cuda": ("messages-cuda", messages),
+    "messages_cpu": ("messages-cpu", messages),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 
