@@ -94,8 +94,8 @@ class Told(TorchDispatchMode):
         self.told, self.plans = {}, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "fusedmm":
-            said = dict(zip([a.name for a in func._schema.arguments], args, strict=False))
+        said = dict(zip([a.name for a in func._schema.arguments], args, strict=False))
+        if func.namespace == "fusedmm" and "plan" in said:
             name = func.__name__.partition(".")[0]
             self.told[name], self.plans[name] = (said.get("whole_rows"), said.get("whole_nnz")), said["plan"].numel()
         return func(*args, **(kwargs or {}))
