@@ -119,6 +119,8 @@ fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *o
     return FMM_OK;
 }
 
+/* Views are compared from their first byte to their last, so that two whose rows interlock without
+ * a common byte are refused too. */
 fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *name,
                            const fmm_dense *in)
 {
@@ -156,6 +158,7 @@ fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where)
     return (fmm_csr_code)(report & 7);
 }
 
+/* In the order of report words, so that the first fault that is found is the one to report. */
 static uint64_t check_on_cpu(const fmm_csr *a)
 {
     if (a->ptr[0] != 0) return report_word(FMM_CSR_PTR_FIRST, 0);

@@ -10,6 +10,9 @@
 
 enum { AT_ONCE = 4 };
 
+/* A row outside the operand, as a number that was changed since its check may ask for, arrives as
+ * zeros. All AT_ONCE numbers, and then all words, are asked for before the first is used, so that
+ * a lane waits for them together. */
 template <class WORD, class INDEX>
 static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int log_lanes)
 {
@@ -35,6 +38,7 @@ static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int 
     }
 }
 
+/* As many lanes as a row has words, up to a warp; the rest of a long row follows in steps. */
 template <class WORD> static void launch(const fmm_exec *exec, const fmm_pick_call *c)
 {
     const int64_t words = c->bytes / (int64_t)sizeof(WORD);

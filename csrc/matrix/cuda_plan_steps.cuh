@@ -233,6 +233,7 @@ static __device__ void place_starts(const csr_view &a, int32_t *starts)
     const int64_t count = plan_shares(a.nnz);
     for (int64_t k = this_thread(); k <= count; k += all_threads()) {
         int64_t low = k < count ? 0 : a.rows, high = a.rows;
+        /* Rows in front of `low` begin before the share, those from `high` on do not. */
         while (low < high) {
             const int64_t row = (low + high) / 2;
             const bool before = a.ptr[row] < k * PLAN_SHARE;

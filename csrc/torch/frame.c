@@ -35,6 +35,7 @@ double frame_float(StableIValue slot)
     return value;
 }
 
+/* exec.allocate: a tensor of torch's, which the frame holds until the call ends. */
 static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace)
 {
     frame *f = owner;
@@ -120,6 +121,7 @@ static void wish_for_large_pages(const tensor *t)
     madvise((void *)first, last - first, MADV_HUGEPAGE);
 }
 
+/* Sizes may come from a caller's arguments, so their product is checked before torch sees it. */
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t)
 {
     int64_t stride[MOST_DIMENSIONS], bytes = LARGEST_ELEMENT;
@@ -224,6 +226,7 @@ bool frame_workspace(frame *f, size_t bytes)
     return true;
 }
 
+/* The dtype of an operand, or a failure by its name. */
 static bool dtype_of(frame *f, const char *name, const tensor *t, fmm_dtype *dtype)
 {
     return frame_is_float(t->dtype, dtype) ||
@@ -261,6 +264,7 @@ static bool take_list(frame *f, int k, const char *name, int bytes, tensor *t)
 static const char *const parts[2][4] = {{"ptr", "idx", "eid", "plan"},
                                         {"ptr_t", "idx_t", "eid_t", "plan_t"}};
 
+/* ptr and idx alone. Their content is not read here: on CUDA that would wait for the device. */
 static bool structure(frame *f, int first, const char *const *names, int64_t cols, fmm_csr *a)
 {
     tensor ptr, idx;
@@ -301,7 +305,8 @@ bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
 
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a) { return frame_half(f, 0, cols, a); }
 
-/* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. */
+/* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. torch lets a
+ * dimension of one element have any stride, so such a stride is replaced by what it should be. */
 static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
 {
     if (t->dim != 2 && t->dim != 3)
@@ -386,6 +391,7 @@ void frame_finish(frame *f, const char *function, StableIValue *stack, const ten
     fmm_torch.aoti_torch_check(false, function, __FILE__, __LINE__, text); /* throws */
 }
 
+/* frame_finish comes last and may throw, so nothing that needs to be freed lies around it. */
 void frame_run(StableIValue *stack, int inputs, int results, const char *name, frame_body *body)
 {
     frame f;
