@@ -9,25 +9,33 @@
 #include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
-/* Counts runs of rows [first, last) of B, and whether columns rise in all of them. */
+/* Counts runs of rows [first, last) of B, as compress in cpu_symbolic.c makes them, and whether
+ * columns rise in all of them; they do not where one is out of range, -1 here. */
 static void look_b(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
     bool falls = false;
+    int64_t packed = 0;
     for (int64_t k = first; k < last; k++) {
-        int64_t runs = 0, before = -1;
-        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+        const int64_t begin = row_begin(s->b, k), end = row_end(s->b, k);
+        int64_t runs = 0, before = -1, word = -1;
+        for (int64_t q = begin; q < end; q++) {
             const int64_t j = column_of(s->b, q);
-            runs += before < 0 || j / WORD != before / WORD;
             falls |= j <= before;
+            if (j < 0) continue;
+            runs += j / WORD != word;
+            word = j / WORD;
             before = j;
         }
-        s->runs[k] = runs;
+        s->sizes[k] = (spgemm_size){end > begin ? end - begin : 0, runs};
+        packed += runs;
     }
+    atomic_fetch_add_explicit(&s->packed, packed, memory_order_relaxed);
     if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
 }
 
-/* Counts products of rows [first, last) of A. Indices that are out of range have none. */
+/* Counts products of rows [first, last) of A. Indices that are out of range have none. What is
+ * wanted of a row of B lies side by side, since A may want rows in any order. */
 static void look_a(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -37,9 +45,8 @@ static void look_a(int64_t first, int64_t last, void *ctx)
         for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
             const int64_t k = column_of(s->a, p);
             if (k < 0) continue;
-            const int64_t entries = row_end(s->b, k) - row_begin(s->b, k);
-            products += entries > 0 ? entries : 0;
-            run_products += s->runs[k];
+            products += s->sizes[k].entries;
+            run_products += s->sizes[k].runs;
         }
         s->products[i] = products;
     }
@@ -95,7 +102,7 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         s->products = fmm_spgemm_take(&m, a->rows, sizeof *s->products);
-        s->runs = fmm_spgemm_take(&m, b->rows + 1, sizeof *s->runs);
+        s->sizes = fmm_spgemm_take(&m, b->rows, sizeof *s->sizes);
     }
     fmm_parallel(exec, b->rows, look_b, s);
     fmm_parallel(exec, a->rows, look_a, s);
