@@ -88,6 +88,7 @@ struct spgemm_numeric {
     int64_t per_block;    /* entries of A whose products one accumulator adds */
     size_t width;         /* of a sum */
     bool fetches;         /* B's rows are fetched ahead */
+    bool even;            /* a whole product's rows are alike, and their sums stand in its stage */
     bool scarce;          /* a dense accumulator for each worker would take too much memory */
     /* Tables for rows that do not fit into a first one; a worker holds one during such a row. */
     atomic_flag *taken;

@@ -92,9 +92,9 @@ static void cut(symbolic *s, int64_t *schedule)
     }
 }
 
-/* Products of all rows are added in 64 bits, and refused where these are too few. How often columns
- * repeat is counted only where some do not rise. Two passes over the same lines: the first counts
- * the bytes. */
+/* Products of all rows are added in 64 bits, and refused where these are too few. Rows are even if
+ * seven of eight have as many products as the one before. How often columns repeat is counted only
+ * where some do not rise. Two passes over the same lines: the first counts the bytes. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
 {
     const fmm_csr *a = s->a, *b = s->b;
@@ -106,10 +106,14 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
     }
     fmm_parallel(exec, b->rows, look_b, s);
     fmm_parallel(exec, a->rows, look_a, s);
-    for (int64_t i = 0; i < a->rows; i++)
+    int64_t alike = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
         REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
                     s->total <= INT64_MAX / 2,
                 FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
+        alike += i > 0 && s->products[i] == s->products[i - 1];
+    }
+    s->even = alike > a->rows - a->rows / 8;
     s->out->schedule[0] = 1;
     if (s->falls && b->cols) {
         TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));

@@ -5,8 +5,10 @@
  *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
- * Where there is memory to spare for a column of each product, columns are read out at once, into a
- * stage, and copied when their number is known: the pass that counts is left out.
+ * Up to SPARE products there is a stage with a place for a column of each: columns are read out at
+ * once and copied when their number is known, and the pass that counts is left out. A chunk's
+ * columns lie together there, so that of places which stay empty most are never touched, and a
+ * system gives no memory for them.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -24,7 +26,7 @@
 enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
-    SPARE = 8 << 20,    /* products that have a stage, at most: 32 MiB */
+    SPARE = 32 << 20,   /* products that have a stage, at most */
     FEW_WORDS = 16,     /* words of a row that are sorted by insertion, at most, */
     FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };

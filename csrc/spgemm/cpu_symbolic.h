@@ -45,6 +45,7 @@ struct symbolic {
     atomic_llong run_products; /* products of A and compressed B */
     atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
+    bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t words, total;      /* words of a row; products of all rows */
     spgemm_bits *rooms;        /* of the workers */
     int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */

@@ -71,6 +71,7 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     bool cuts = false;
     for (int64_t i = 0; i < s->a->rows && !cuts; i++)
         cuts = row_end(s->a, i) - row_begin(s->a, i) > w.t.per_block;
+    w.t.even = s->even && !cuts && s->val_width == width;
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         w.t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
@@ -84,6 +85,7 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
             w.t.places[k] = at;
             memset(at.sums, 0, (size_t)cols * width);
             if (cuts) memset(at.aside, 0, (size_t)cols * width);
+            if (w.t.even) memset(s->rooms[k].places, 0xff, (size_t)cols * sizeof(int32_t));
         }
     }
     y.data = s->val_stage;
