@@ -6,7 +6,6 @@
  *
  * A chunk ends with the row that fills its share, so that a row is never cut, and a hub has a chunk
  * of its own. Chunks depend on the structures alone, not on how many threads there are. */
-#include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
 /* Counts runs of rows [first, last) of B, as compress in cpu_symbolic.c makes them, and whether

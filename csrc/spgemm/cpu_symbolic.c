@@ -18,7 +18,6 @@
  * columns cost little, because the touched words are sorted by a second level of bits, each of
  * which stands for a word. B's indices are read once, checked, and used; a row's columns have the
  * room that was counted for them, whatever another thread writes to B meanwhile. */
-#include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
 #include <inttypes.h>
@@ -55,21 +54,6 @@ static void compress(int64_t first, int64_t last, void *ctx)
 
 /* ---- one row ---- */
 
-/* Brings the row of B that entry p + SPGEMM_AHEAD of A wants closer, and its place in ptr before
- * that; a fetch of nowhere does nothing. */
-FMM_INLINE void fetch(const symbolic *s, int64_t p)
-{
-    const int64_t *const starts = s->run_bits ? s->runs : s->b->ptr;
-    const int64_t k = column_of(s->a, p + SPGEMM_AHEAD);
-    const int32_t later = ((const volatile int32_t *)s->a->idx)[p + 2 * SPGEMM_AHEAD];
-    __builtin_prefetch((const void *)((uintptr_t)starts + (uintptr_t)later * sizeof *starts));
-    if (k < 0) return;
-    const uintptr_t at = (uintptr_t)((const volatile int64_t *)starts)[k];
-    const uintptr_t columns = (uintptr_t)(s->run_bits ? s->run_words : s->b->idx);
-    __builtin_prefetch((const void *)(columns + at * sizeof(int32_t)));
-    if (s->run_bits) __builtin_prefetch((const void *)((uintptr_t)s->run_bits + at * 8));
-}
-
 /* Without a branch: whether a word is new cannot be foreseen. */
 FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint32_t word,
                          uint64_t bits)
@@ -85,10 +69,12 @@ static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
 {
     uint64_t *const words = room->words;
     int32_t *const touched = room->touched;
+    const int64_t *const starts = s->run_bits ? s->runs : s->b->ptr;
+    const int32_t *const columns = s->run_bits ? s->run_words : s->b->idx;
     int64_t count = 0;
     for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
         const int64_t k = column_of(s->a, p);
-        if (p < s->fetch_end) fetch(s, p);
+        if (p < s->fetch_end) fmm_spgemm_fetch(s->a, p, starts, columns, s->run_bits, 8);
         if (k < 0) continue;
         if (s->run_bits) {
             for (int64_t r = s->runs[k], stop = s->runs[k + 1]; r < stop; r++)

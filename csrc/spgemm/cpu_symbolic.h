@@ -1,6 +1,7 @@
 /* What the files of the symbolic phase share. */
 #pragma once
 
+#include "../cpu/reference.h"
 #include "cpu.h"
 
 enum { WORD = 64 }; /* columns in a word of bits */
@@ -16,6 +17,22 @@ typedef struct spgemm_bits {
     int64_t width;             /* words of a row */
     int64_t few;               /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
+
+/* Brings what entry p + SPGEMM_AHEAD of A wants closer: the row that begins at its place in
+ * `starts`, of columns and of values of `width` bytes, or NULL; and twice as far ahead the place in
+ * `starts`. The addresses are made of integers: what is out of range is not read, and a fetch of
+ * nowhere does nothing. */
+static inline void fmm_spgemm_fetch(const fmm_csr *a, int64_t p, const int64_t *starts,
+                                    const int32_t *columns, const void *val, size_t width)
+{
+    const int64_t k = column_of(a, p + SPGEMM_AHEAD);
+    const int32_t later = ((const volatile int32_t *)a->idx)[p + 2 * SPGEMM_AHEAD];
+    __builtin_prefetch((const void *)((uintptr_t)starts + (uintptr_t)later * sizeof *starts));
+    if (k < 0) return;
+    const uintptr_t at = (uintptr_t)((const volatile int64_t *)starts)[k];
+    __builtin_prefetch((const void *)((uintptr_t)columns + at * sizeof *columns));
+    if (val) __builtin_prefetch((const void *)((uintptr_t)val + at * width));
+}
 
 /* The base instruction set has no instruction for it; for others compilers know this by heart. */
 static inline int64_t fmm_spgemm_bits_of(uint64_t word)

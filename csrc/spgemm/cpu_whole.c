@@ -12,7 +12,6 @@
  * columns compress well, are found sooner without their values. Sums take the same products in the
  * same order as in cpu_rows.inc, and go aside after as many. */
 #include "../cpu/isa.h"
-#include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
 enum {
