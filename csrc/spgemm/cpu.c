@@ -25,7 +25,8 @@ enum {
 _Static_assert((int)BOTH <= (int)SPGEMM_PAD,
                "columns beyond a row are read, and their places written");
 
-/* What lies beyond the row is read and counted, too, but nobody asks for it. */
+/* Two vectors of columns are compared with each column of the row in turn. What lies beyond the row
+ * is read and counted, too, but nobody asks for it. */
 static void count_places(const int32_t *columns, int64_t n, int32_t *place)
 {
     for (int64_t x = 0; x < n; x += BOTH) {

@@ -52,7 +52,9 @@ static void look_a(int64_t first, int64_t last, void *ctx)
     atomic_fetch_add_explicit(&s->run_products, run_products, memory_order_relaxed);
 }
 
-/* How often a column stands in one row of B at most: 1 where columns rise. */
+/* How often a column stands in one row of B at most: 1 where columns rise. A sum takes so many
+ * terms of one entry of A, which is what decides when sums go aside. One thread counts, since this
+ * is for matrices with repeated or unsorted columns alone. */
 static int64_t repeats(const fmm_csr *b, int32_t *seen)
 {
     int32_t most = 1;
@@ -71,7 +73,9 @@ static int64_t repeats(const fmm_csr *b, int32_t *seen)
     return most;
 }
 
-/* Each chunk but the last has at least its share of the products and rows. */
+/* Each chunk but the last has at least its share of the products and rows. Rows count too, so that
+ * many rows without products do not become one chunk. begins[] is how many products come before a
+ * chunk: its place in a stage that has a place for each. */
 static void cut(symbolic *s, int64_t *schedule)
 {
     const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
@@ -110,6 +114,7 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
         REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
                     s->total <= INT64_MAX / 2,
                 FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
+        /* What follows here is read by spgemm_whole alone: how often a branch would be foreseen. */
         alike += i > 0 && s->products[i] == s->products[i - 1];
     }
     s->even = alike > a->rows - a->rows / 8;

@@ -1,4 +1,12 @@
-/* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows. */
+/* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows.
+ *
+ *     cpu_rows.inc    rows of C whose columns are known, by dense, hashed or sorted sums
+ *     cpu_whole.inc   rows of C whose columns are found on the way
+ *     here            hash tables, the pool that second tables come from, and a row's columns
+ * sorted
+ *
+ * What has no dtype is here and compiled once. A table of the pool belongs to one thread for as
+ * long as one row takes, so that a lock is a flag, and whoever waits for it waits for a row. */
 #include "cpu_symbolic.h"
 
 #include <sched.h>

@@ -43,6 +43,7 @@ static spgemm_sort *sort_of(fmm_isa level)
     return NULL;
 }
 
+/* A whole product runs on the numeric phase's places and loops; what it does not set stays 0. */
 typedef struct whole {
     const symbolic *s;
     spgemm_numeric t;
