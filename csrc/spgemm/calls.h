@@ -3,7 +3,7 @@
 #ifndef FMM_SPGEMM_CALLS_H
 #define FMM_SPGEMM_CALLS_H
 
-#include "../core/core.h"
+#include "../core/core.h" /* fmm_exec, fmm_csr, fmm_dense */
 
 #ifdef __cplusplus
 extern "C" {

@@ -31,6 +31,8 @@ static spgemm_kind kind_of_rows(spgemm_kind asked, bool scarce)
 
 /* ---- the memory of a call ---- */
 
+/* Values that are read once for each product lie in the type of sums and in the order of entries:
+ * the loops then read no order of edges and convert nothing. Most matrices have them so. */
 typedef struct laying {
     const fmm_csr *a;
     const fmm_dense *val;
@@ -55,7 +57,8 @@ const void *fmm_spgemm_lay(const fmm_exec *exec, const fmm_csr *a, const fmm_den
     return l.to;
 }
 
-/* The longest row of a matrix, and how many have more than `above` entries. */
+/* The longest row of a matrix, and how many have more than `above` entries. Differences are
+ * unsigned and cut off at all entries, so that a forged ptr asks for no more than that. */
 static int64_t longest_row(const fmm_csr *a, int64_t above, int64_t *count)
 {
     uint64_t most = 0;
@@ -84,7 +87,8 @@ static void lay_out_pool(spgemm_numeric *t, int64_t overflowing, spgemm_memory *
 }
 
 /* All of a call's memory. Without a base it is only counted. `sums` is whether places have dense
- * rows of sums of their own. */
+ * rows of sums of their own, which colours bring themselves. What a place has room for follows from
+ * the longest row of C; a mask's row may be longer than B is wide, since columns may repeat. */
 static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_memory *m)
 {
     const fmm_csr *a = t->call->a, *b = t->of->b, *c = t->of->c;
@@ -126,6 +130,8 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
 
 /* ---- rows, chunk by chunk ---- */
 
+/* A worker clears its sums when it begins with its first chunk, so that its own core brings their
+ * memory, and workers that find no chunk clear nothing. */
 static void run_chunk(void *ctx, int worker, int64_t chunk)
 {
     const spgemm_numeric *t = ctx;
@@ -148,6 +154,8 @@ static size_t chunks_workspace(const fmm_call *call, spgemm_kind kind)
     return m.used;
 }
 
+/* The workspace was sized by the same lines as it is laid out by here. They read matrices that
+ * another thread may write to meanwhile, hence the check. */
 static fmm_status run_chunks(const fmm_exec *exec, const fmm_call *call, spgemm_kind kind)
 {
     spgemm_numeric t = {.call = call, .of = fmm_spgemm_of(call), .kind = kind};
@@ -182,11 +190,14 @@ typedef struct colouring {
     bool by_group;           /* rows of a group lie in their own order */
 } colouring;
 
+/* What rows are ordered by: kkmcr's groups hold all colours that run at once. */
 static int64_t key_of(const colouring *s, int64_t i)
 {
     return s->by_group ? s->colours[i] / s->together : s->colours[i];
 }
 
+/* As many colours run at once as C has entries for each column: their sums take what C's values
+ * take. */
 static void lay_out_colours(const fmm_exec *exec, colouring *s, spgemm_memory *m)
 {
     const fmm_csr *c = s->t.of->c;
@@ -200,7 +211,8 @@ static void lay_out_colours(const fmm_exec *exec, colouring *s, spgemm_memory *m
     s->sums = fmm_spgemm_take(m, s->together * c->cols, s->t.width);
 }
 
-/* The caller's colours are read once; what is no colour becomes one. */
+/* Rows by their keys, each key's in their own order, by counting. The caller's colours are read
+ * once; what is no colour becomes one. */
 static void order_rows(colouring *s)
 {
     const int64_t rows = s->t.of->c->rows;
@@ -215,6 +227,9 @@ static void order_rows(colouring *s)
     for (int64_t i = 0; i < rows; i++) s->order[s->starts[key_of(s, i) + 1]++] = (int32_t)i;
 }
 
+/* Rows of one group run at once: a colour has sums of its own there, and rows of one colour have no
+ * column in common. So no two threads meet at a sum, and a row leaves its sums zero for the next.
+ */
 static void run_colours(void *ctx, int worker, int64_t block)
 {
     const colouring *s = ctx;
@@ -228,6 +243,7 @@ static void run_colours(void *ctx, int worker, int64_t block)
     }
 }
 
+/* Group after group, since the next one uses the same sums. */
 static fmm_status by_colours(const fmm_exec *exec, const fmm_call *call, bool by_group)
 {
     colouring s = {.t = {.call = call, .of = fmm_spgemm_of(call), .kind = SPGEMM_DENSE},
@@ -271,6 +287,7 @@ static fmm_status kkmcw(const fmm_exec *exec, const fmm_call *call)
 /* A product may fall on another row's sum where a mask leaves out some of the row's columns. */
 static bool unmasked(const fmm_call *call) { return !fmm_spgemm_of(call)->masked; }
 
+/* Each takes every dtype and every structure; colours take no mask. */
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL,
      fmm_spgemm_reference_workspace, fmm_spgemm_reference},

@@ -118,6 +118,7 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
         alike += i > 0 && s->products[i] == s->products[i - 1];
     }
     s->even = alike > a->rows - a->rows / 8;
+    /* Columns that rise differ from each other. */
     s->out->schedule[0] = 1;
     if (s->falls && b->cols) {
         TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));

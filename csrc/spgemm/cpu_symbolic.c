@@ -30,7 +30,9 @@ enum {
     FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };
 
-/* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. */
+/* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. A
+ * row has the places that look counted for it, and fills them: where B was written to since, pairs
+ * are left out, or the first column stands for those that are missing. */
 static void compress(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -54,7 +56,8 @@ static void compress(int64_t first, int64_t last, void *ctx)
 
 /* ---- one row ---- */
 
-/* Without a branch: whether a word is new cannot be foreseen. */
+/* Ors bits into a word, and lists the word if it was empty. Without a branch: whether a word is new
+ * cannot be foreseen on most graphs, and its number is written in either case. */
 FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint32_t word,
                          uint64_t bits)
 {
@@ -64,7 +67,8 @@ FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint3
     return count + !old;
 }
 
-/* Of B as it is, or as it was packed: then each step ors up to 64 columns at once. */
+/* Ors the products of row i together; returns how many words they touch. Of B as it is, or as it
+ * was packed: then each step ors up to 64 columns at once. */
 static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
 {
     uint64_t *const words = room->words;
@@ -122,7 +126,8 @@ static void count_chunk(void *ctx, int worker, int64_t chunk)
     }
 }
 
-/* Writes the columns of one word to [at, end) and clears it. */
+/* Writes the columns of one word to [at, end) and clears it. There is an end, since the row may
+ * have more columns by now than were counted. */
 FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at, const int32_t *end)
 {
     uint64_t bits = room->words[word];
@@ -146,9 +151,11 @@ FMM_INLINE void sort_words(int32_t *words, int64_t n)
     }
 }
 
-/* The second level of bits sorts words; a few, whose bits may lie far apart there, are sorted by
- * insertion. The groups between the first and the last that a row touched are looked at, so that
- * rows of a band on a wide matrix look at few. */
+/* Reads out the words that a row touched and clears them; the columns are written to [at, end), in
+ * the order of columns or of touching. Returns their end. The second level of bits sorts words; a
+ * few, whose bits may lie far apart there, are sorted by insertion. The groups between the first
+ * and the last that a row touched are looked at, so that rows of a band on a wide matrix look at
+ * few. */
 static int32_t *read_row(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
                          const int32_t *end)
 {
@@ -262,7 +269,7 @@ static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t columns)
 static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool whole)
 {
     const bool pays = !whole && s->run_products + s->b->nnz <= s->total / 100 * SAVES;
-    s->words = s->b->cols / WORD + 1;
+    s->words = s->b->cols / WORD + 1; /* a last one may be empty, so that there is always one */
     spgemm_memory m = {0};
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
@@ -288,7 +295,8 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
     return FMM_OK;
 }
 
-/* C's memory is asked for when its size is known; all that is lent before is the caller's, and goes
+/* One pass over the products or two: what is wanted, and how many there are, decide. C's memory is
+ * asked for when its size is known; all that is lent before is the caller's, and goes
  * back to it whatever fails. */
 fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
