@@ -6,9 +6,7 @@
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
  * Up to SPARE products there is a stage with a place for a column of each: columns are read out at
- * once and copied when their number is known, and the pass that counts is left out. A chunk's
- * columns lie together there, so that of places which stay empty most are never touched, and a
- * system gives no memory for them.
+ * once and copied when their number is known, and the pass that counts is left out.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -25,7 +23,7 @@
 enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
-    SPARE = 32 << 20,   /* products that have a stage, at most */
+    SPARE = 32 << 20,   /* products that have a stage, at most: 128 MiB */
     FEW_WORDS = 16,     /* words of a row that are sorted by insertion, at most, */
     FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };
