@@ -132,40 +132,51 @@ static __device__ __forceinline__ int lanes_for(int64_t length)
  */
 enum { SHARED_ROW = 1024 };
 
-/* Calls visit(j) for the column of each product of row i of A B, in any order. A warp takes every
- * WARPS-th entry of A, 32 of them at once.
+/* B as it is, for for_products: an item of a row is a column, or -1 where there is none. */
+struct columns_of {
+    csr_view b;
+    __device__ __forceinline__ row_of_b row(const csr_view &a, int64_t p, int64_t end) const
+    {
+        return row_of_b(a, b, p, end);
+    }
+    __device__ __forceinline__ int32_t item(int64_t q, bool wanted) const
+    {
+        return wanted ? __ldg(b.idx + q) : -1;
+    }
+};
+
+/* Calls visit(item) for each product of row i of A B, in any order, and for some items that are
+ * none. A warp takes every WARPS-th entry of A, 32 of them at once.
  *
  *     short rows of B     lanes 0-3: e0, 4-7: e1, 8-11: e2, ...     several entries of A at once
- *     others              in pieces of 32 columns, of which EACH are loaded together
+ *     others              in pieces of 32 items, of which EACH are loaded together
  *     the longest         all warps share them, if A's row has so few entries that each warp looks
  *                         at all of them */
-template <int WARPS, class Visit>
-static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_view &b, int64_t i,
-                                                   Visit visit)
+template <int WARPS, class Source, class Visit>
+static __device__ __forceinline__ void for_products(const csr_view &a, const Source &b, int64_t i,
+                                                    Visit visit)
 {
     typedef group<WARPS> g;
+    typedef decltype(b.item(0, false)) item;
     enum { SHORT = 2, EACH = 4 }; /* loads of a lane that are under way together */
     int64_t begin;
     const int64_t end = row_range(a, i, &begin) + begin;
     const bool few = WARPS > 1 && end - begin <= WARP; /* all warps look at all entries then */
     for (int64_t p = begin; p < end; p += WARPS * WARP) {
-        const row_of_b row(a, b, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
+        const row_of_b row = b.row(a, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
         const int lanes = few ? WARP : lanes_for(row.length);
         if (lanes < WARP) {
             const int rows = WARP / lanes, held = WARP - __clz(__ballot_sync(ALL, row.length > 0));
             const int at = g::lane() % lanes, length = (int)row.length;
             for (int e = 0; e < held; e += SHORT * rows) {
-                int32_t j[SHORT];
-#pragma unroll
-                for (int u = 0; u < SHORT; u++) {
+                item of[SHORT];
+                UNROLLED(u, SHORT) {
                     const int from = e + u * rows + g::lane() / lanes;
                     const int64_t q = __shfl_sync(ALL, row.begin, from % WARP) + at;
                     const bool inside = at < __shfl_sync(ALL, length, from % WARP) && from < WARP;
-                    j[u] = inside ? __ldg(b.idx + q) : -1;
+                    of[u] = b.item(q, inside);
                 }
-#pragma unroll
-                for (int u = 0; u < SHORT; u++)
-                    if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+                UNROLLED(u, SHORT) visit(of[u]);
             }
             continue;
         }
@@ -174,33 +185,27 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
         unsigned own = __ballot_sync(ALL, is_mine && row.length && !is_shared);
         int64_t at = 0, left = 0; /* of the row at hand */
         while (own || left > 0) {
-            int32_t j[EACH];
-#pragma unroll
-            for (int u = 0; u < EACH; u++) {
+            item of[EACH];
+            UNROLLED(u, EACH) {
                 if (left <= 0 && own) {
                     const int e = __ffs(own) - 1;
                     at = __shfl_sync(ALL, row.begin, e), left = __shfl_sync(ALL, row.length, e);
                     own &= own - 1;
                 }
-                j[u] = g::lane() < left ? __ldg(b.idx + at + g::lane()) : -1;
+                of[u] = b.item(at + g::lane(), g::lane() < left);
                 at += WARP, left -= WARP;
             }
-#pragma unroll
-            for (int u = 0; u < EACH; u++)
-                if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+            UNROLLED(u, EACH) visit(of[u]);
         }
         for (unsigned rows = __ballot_sync(ALL, is_shared); rows; rows &= rows - 1) {
             const int e = __ffs(rows) - 1;
             const int64_t q = __shfl_sync(ALL, row.begin, e);
             const int64_t length = __shfl_sync(ALL, row.length, e);
             for (int64_t t = g::thread(); t < length; t += EACH * g::THREADS) {
-                int32_t j[EACH];
-#pragma unroll
-                for (int u = 0; u < EACH; u++)
-                    j[u] = t + u * g::THREADS < length ? __ldg(b.idx + q + t + u * g::THREADS) : -1;
-#pragma unroll
-                for (int u = 0; u < EACH; u++)
-                    if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+                item of[EACH];
+                UNROLLED(u, EACH)
+                    of[u] = b.item(q + t + u * g::THREADS, t + u * g::THREADS < length);
+                UNROLLED(u, EACH) visit(of[u]);
             }
         }
     }
