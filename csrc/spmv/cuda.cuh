@@ -72,7 +72,9 @@ template <class T> struct padded_args {
 template <class T> static padded_args<T> padded_view(const fmm_call *call)
 {
     padded_args<T> e = {spmv_view<T>(call), *fmm_spmv_of(call)->matrix};
-    if (!e.s.a.cols) e.m.width = e.m.stored = 0;
+    /* Nothing of it is an entry then; of SELL the width is that of its slices. */
+    if (!e.s.a.cols) e.m.stored = 0;
+    if (!e.s.a.cols && e.m.format != FMM_FORMAT_SELL) e.m.width = 0;
     e.s.val = view_padded(&e.m);
     return e;
 }
