@@ -38,8 +38,7 @@ ABSENT(csr_check, fmm_cuda_csr_check, const fmm_exec *exec, const fmm_csr *a, ui
 NO_ROOM(fmm_cuda_plan_bytes, size_t, const fmm_csr *a)
 ABSENT(plan, fmm_cuda_plan_workspace, const fmm_csr *a, size_t *bytes)
 ABSENT(plan, fmm_cuda_plan, const fmm_exec *exec, const fmm_csr *a, void *plan)
-NO_ROOM(fmm_cuda_coo_lines, int64_t, int64_t nnz)
-ABSENT(compress, fmm_cuda_coo_check_start, const fmm_exec *exec, const fmm_coo *a, int64_t *lines)
+NO_ROOM(fmm_cuda_coo_lines, int64_t, const fmm_exec *exec, const fmm_coo *a)
 ABSENT(compress, fmm_cuda_coo_check_wait, const fmm_exec *exec, const int64_t *lines, int64_t count,
        fmm_coo_facts *facts)
 ABSENT(compress, fmm_cuda_coo_check, const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)

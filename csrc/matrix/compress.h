@@ -23,6 +23,7 @@ typedef struct fmm_coo {
     const int64_t *row, *col;
     int64_t row_stride, col_stride;
     fmm_place *places; /* [nnz]; NULL on CUDA */
+    int64_t *answer;   /* where a deferred check leaves its lines on CUDA; NULL without one */
 } fmm_coo;
 
 typedef struct fmm_coo_facts {
@@ -35,11 +36,11 @@ typedef struct fmm_coo_facts {
 enum { FMM_COO_CHECK_BYTES = 1 << 14 };
 fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
-/* On CUDA the check in two parts: one that leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers
- * in device memory, and one that waits for them and fails where a coordinate is outside. */
+/* On CUDA the check in two parts: fmm_compress leaves fmm_cuda_coo_lines lines of FMM_COO_LINE
+ * numbers in `answer`, in device memory, and the other part waits for them and fails where a
+ * coordinate is outside. */
 enum { FMM_COO_LINE = 2 };
-int64_t fmm_cuda_coo_lines(int64_t nnz);
-fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
+int64_t fmm_cuda_coo_lines(const fmm_exec *exec, const fmm_coo *a);
 fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
                                    fmm_coo_facts *facts);
 

@@ -6,15 +6,10 @@
  *     facts          the sum of the lines, made on the host
  *
  * Of all calls that make a matrix only this one waits for the device: it copies the lines. The
- * search and the wait can be asked for one by one, so that other work goes on between them. */
+ * search and the wait can be asked for one by one, so that other work goes on between them. What
+ * one launch puts in order is looked at there (cuda_sort.cu), and its answer is one line. */
 #include "cuda_sort.cuh"
 
-/* What a block found among its coordinates. */
-struct facts {
-    unsigned long long loops;
-    unsigned outside, falls;
-};
-static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
 enum { LINES_MAX = FMM_COO_CHECK_BYTES / sizeof(facts) };
 
 /* A line of facts for each block, so that nothing need be zero before. */
@@ -41,24 +36,25 @@ static __global__ void __launch_bounds__(BLOCK) find_facts(const fmm_coo a, fact
     found[blockIdx.x] = here;
 }
 
-/* As many lines as there are blocks; without coordinates there are none. */
-extern "C" int64_t fmm_cuda_coo_lines(int64_t nnz)
+/* Blocks of the search, each of which leaves a line; without coordinates there are none. */
+static int64_t blocks_of(int64_t nnz)
 {
     enum { EASY = 4 * BLOCK }; /* entries of a block before another is worth its line */
     return smaller(ceil_div(nnz, EASY), LINES_MAX);
 }
 
-/* Launches the search for facts and waits for nothing. */
-extern "C" fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a,
-                                               int64_t *lines)
+extern "C" int64_t fmm_cuda_coo_lines(const fmm_exec *exec, const fmm_coo *a)
 {
-    int before;
-    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
-    TRY(cuda_enter("compress", exec, &before));
+    const int64_t blocks = blocks_of(a->nnz);
+    return few_bytes(exec, a->nnz, a->rows, a->cols) ? smaller(blocks, 1) : blocks;
+}
+
+void search_facts(const fmm_exec *exec, const fmm_coo *a, int64_t *found)
+{
+    const int64_t blocks = blocks_of(a->nnz);
     if (blocks)
         find_facts<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(
-            *a, reinterpret_cast<facts *>(lines));
-    return cuda_leave("compress", exec, before);
+            *a, reinterpret_cast<facts *>(found));
 }
 
 /* A stream whose work is being captured into a CUDA graph cannot be waited for. */
@@ -112,7 +108,10 @@ extern "C" fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a,
                                          fmm_coo_facts *facts_of)
 {
     int64_t *const lines = static_cast<int64_t *>(exec->workspace);
+    int before;
     TRY(may_wait(exec)); /* before a kernel is captured for nothing */
-    TRY(fmm_cuda_coo_check_start(exec, a, lines));
-    return read_facts(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
+    TRY(cuda_enter("compress", exec, &before));
+    search_facts(exec, a, lines);
+    TRY(cuda_leave("compress", exec, before));
+    return read_facts(exec, lines, blocks_of(a->nnz), facts_of);
 }

@@ -93,7 +93,7 @@ FMM_KERNEL(compress, 2, 5)
     const bool identity = !loops && facts.sorted;
     const bool deferred = check == FMM_CHECK_DEFERRED && f->exec.device == FMM_CUDA;
     const int64_t others = loops && facts.loops ? a.nnz
-                           : deferred           ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
+                           : deferred           ? fmm_cuda_coo_lines(&f->exec, &a) * FMM_COO_LINE
                                                 : 0;
     return frame_vector(f, a.rows + 1, int64(), &out[PTR]) &&
            frame_vector(f, entries, int32(), &out[IDX]) &&
@@ -101,10 +101,10 @@ FMM_KERNEL(compress, 2, 5)
            allocate_plan(f, &(fmm_csr){.rows = a.rows, .nnz = entries}, &out[PLAN]) &&
            frame_vector(f, others, int64(), &out[OTHERS]) &&
            frame_workspace(f, fmm_compress_workspace(&f->exec, &a, &facts, loops, identity)) &&
-           (!deferred || frame_try(f, fmm_cuda_coo_check_start(&f->exec, &a, out[OTHERS].data))) &&
-           frame_try(f, fmm_compress(&f->exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
-                                     identity ? NULL : out[EID].data, out[PLAN].data,
-                                     others && !deferred ? out[OTHERS].data : NULL));
+           (a.answer = deferred && others ? out[OTHERS].data : NULL,
+            frame_try(f, fmm_compress(&f->exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
+                                      identity ? NULL : out[EID].data, out[PLAN].data,
+                                      others && !deferred ? out[OTHERS].data : NULL)));
 }
 
 /* (what a DEFERRED check left): waits for the device, and fails where a coordinate was outside. */

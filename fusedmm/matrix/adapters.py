@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,12 +21,14 @@ from fusedmm.matrix.structure import (
     CONVERTED,
     DEFERRED,
     INTEGERS,
+    OF_A_SIZE,
     as_values,
     is_captured,
     is_strided,
     outside,
     own_values,
     plain,
+    refuse,
     require_shape,
     require_size,
     require_untraced,
@@ -39,7 +41,7 @@ HINTS = {  # what others hold a graph in, and what to give of it
     "networkx": "; networkx.to_scipy_sparse_array(graph).T gathers sources into targets",
     "torch_geometric": "; give its edge_index or adj_t",
 }
-FEW = 2**17  # edges up to which host time decides; more are checked at once, since edges in order need no sort
+FEW = 2**19  # edges up to which host time decides; more are checked at once, since edges in order need no sort
 
 SIZES = 4  # structures that are remembered of one tensor, which operators may take for several numbers of nodes
 
@@ -71,7 +73,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
 
 
-def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
+def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoReturn) -> CSR:
     """Converts a graph or sparse matrix to a ``CSR``.
 
     A structure is remembered where changes to its holder can be seen (below). Values never are: they are read at every
@@ -95,6 +97,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         size: for an edge_index: the number of nodes, or (sources, targets); an EdgeIndex that knows
             its own keeps it.
         check: False skips validation.
+        others: none; names that other libraries have for size are refused with a hint.
 
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor, of
@@ -115,6 +118,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         >>> fusedmm.as_csr(torch.tensor([[0, 1, 2], [1, 2, 0]]))
         CSR(shape=(3, 3), nnz=3, val=none, device=cpu)
     """
+    if others:
+        refuse("as_csr", others, **OF_A_SIZE)
     if isinstance(adj, CSR):
         return adj
     require_untraced()  # also where it was seen before: a trace is of any edge_index

@@ -82,9 +82,17 @@ class Matrix:
         if check:
             validate(ptr, idx, cols)
         made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan)
-        adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
-        if val is not None:
-            adj._permute_values()
+        if val is not None or torch.compiler.is_compiling():
+            adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
+            if val is not None:
+                adj._permute_values()
+            return adj
+        # The structure of a batch's graph: a frozen object's own way of taking its parts takes four times as long.
+        adj = object.__new__(cls)
+        adj.__dict__.update(
+            ptr=ptr, idx=idx, val=None, eid=eid, plan=made, none=none, n_cols=cols, ptr_t=None, idx_t=None, eid_t=None,
+            plan_t=None, rows_are=rows_are, rows_are_t=UNKNOWN, _shared=Shared(), _written=-1,
+        )  # fmt: skip
         return adj
 
     # ---- what it is ----

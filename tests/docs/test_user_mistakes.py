@@ -65,6 +65,33 @@ MISTAKES = {  # what is called, the error, and its text
         lambda d: fusedmm.spmm((*EDGES.to(d), torch.ones(COUNT, device=d)), x(d)), ValueError,
         "of (row, col[, val]) CSR.from_coo makes a matrix",
     ),
+    "nodes of an edge_index by PyG's name": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), num_nodes=NODES), TypeError,
+        "from_edge_index() has no argument 'num_nodes'; give size=, the number of nodes or (sources, targets)",
+    ),
+    "a shape of an edge_index": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), shape=(NODES, NODES)), TypeError,
+        "from_edge_index() has no argument 'shape'; give size=",
+    ),
+    "weights of an edge_index by another name": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), weight=torch.ones(COUNT, device=d)), TypeError,
+        "from_edge_index() has no argument 'weight'; give edge_weight=",
+    ),
+    "a size of coordinates": (
+        lambda d: CSR.from_coo(*EDGES.to(d), size=NODES), TypeError,
+        "from_coo() has no argument 'size'; give shape=(rows, cols), which is (targets, sources)",
+    ),
+    "values of pointers by another name": (
+        lambda d: CSR.from_csr(torch.tensor([0, 1]), torch.tensor([0]), value=torch.ones(1)), TypeError,
+        "from_csr() has no argument 'value'; give val=",
+    ),
+    "a shape of what is converted": (
+        lambda d: fusedmm.as_csr(EDGES.to(d), shape=(NODES, NODES)), TypeError,
+        "as_csr() has no argument 'shape'; give size=",
+    ),
+    "an argument that nobody knows": (
+        lambda d: CSR.from_coo(*EDGES.to(d), colour=1), TypeError, "from_coo() has no argument 'colour'"
+    ),
     "the class as a constructor": (
         lambda d: CSR(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1)), TypeError,
         "make one by CSR.from_csr(ptr, idx, val, shape)",
