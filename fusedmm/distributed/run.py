@@ -25,7 +25,7 @@ from fusedmm.distributed.slices import CHANNELS, LOAD
 # piece costs the kernel another walk over the entries, and so did heads of an attention (docs/distributed.md).
 OVERLAPS = 2**25
 SHARES = (1, 1)
-MESSAGE = 2**31  # bytes of a rank's largest message in one piece; where that is less than half, there are more pieces
+MESSAGE = 2**32  # bytes of a rank's largest message in one piece; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,
