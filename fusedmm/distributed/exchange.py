@@ -32,8 +32,9 @@ class Exchange:
     def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
         self.ranks, self.out, self.into, self.keep = ranks, out, into, keep
         self.send = as_eid(send)
-        most = torch.tensor([max(out, default=0)], device=send.device)
-        self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
+        mine = torch.tensor([max(out, default=0), max(sum(out), sum(into))], device=send.device)
+        # Rows of the largest message, and rows of all messages of the rank that has the most; the same for all.
+        self.most, self.whole = torch.stack(ranks.gather(mine)).amax(0).tolist()
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
