@@ -60,7 +60,7 @@ def _made(dtypes: Sequence[torch.dtype]) -> Iterator[tuple[torch.Tensor, ...]]:
     torch.ops.fusedmm._plan(adj.ptr, adj.idx)
     torch.ops.fusedmm._edge_program(adj.none, "s*a", True)
     with contextlib.suppress(RuntimeError):  # CUDA's
-        torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64))
+        torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64), 0)
 
 
 def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch.Tensor, ...]]:
