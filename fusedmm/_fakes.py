@@ -81,6 +81,11 @@ def _(ptr, idx, eid, plan, val, x, y, *numbers):  # type: ignore[no-untyped-def]
     return None
 
 
+@fake("_pick")
+def _(x, pick):  # type: ignore[no-untyped-def]
+    return x.new_empty((pick.size(0), x.size(1)))
+
+
 @fake("spmm")
 def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm, *rows_are):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)

@@ -1,4 +1,5 @@
-/* The algorithms of attention on CUDA, and which one number 0 stands for. */
+/* The algorithms of attention on CUDA, and which one number 0 stands for. There is no vendor's,
+ * since neither cuSPARSE nor cuBLAS has a softmax over the entries of a row. */
 #include "cuda.h"
 
 FMM_SEGMENTS_RUN(attention, &fmm_attention_of(call)->q)
@@ -18,7 +19,8 @@ static const fmm_algorithm algorithms[] = {
 };
 
 /* Number 0 stands for `segments` wherever it can take the call. Wider heads than a warp's registers
- * hold are left to `reference`. */
+ * hold are left to `reference`, which has no such limit but computes the logits of a row anew for
+ * each channel. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     return fmm_attention_segments_supports(call) ? &algorithms[1] : &algorithms[0];

@@ -174,6 +174,7 @@ static inline void store16_part(uint16_t *p, __m128i h, int64_t n)
 
 #include "bits16.inc"
 
-/* Of 16 registers, sums take 8, and the others hold what is loaded and the weights. */
+/* Of 16 registers, sums take 8, and the others hold what is loaded and the weights. More sums would
+ * be kept in memory. */
 #define FMM_PANEL 8
 #endif

@@ -136,6 +136,7 @@ static inline void store16_part(uint16_t *p, uint16x4_t h, int64_t n)
 
 #include "bits16.inc"
 
-/* Of 32 registers, sums take 16. */
+/* Of 32 registers, sums take 16, and the others hold what is loaded and the weights. More sums
+ * would be kept in memory. */
 #define FMM_PANEL 16
 #endif

@@ -141,6 +141,7 @@ static void run_rows(running *r, const fmm_rows_task *task, int64_t first, int64
 static void run_chunks(int64_t begin, int64_t end, void *ctx)
 {
     running *r = ctx;
+    /* A thread has a task and a call of its own, whose matrix is the copy of the chunk at hand. */
     fmm_rows_task task = *r->task;
     fmm_call call = *task.call;
     const fmm_csr *a = call.a;
@@ -148,6 +149,7 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
     _Alignas(16) char local[LOCAL_BYTES];
     task.call = &call;
     call.a = &here;
+    /* The end of a chunk is where the next one begins, so each boundary is searched for once. */
     int64_t first = begin == 0 ? 0 : boundary(a, begin * task.per_chunk);
     for (int64_t chunk = begin + 1; chunk <= end; chunk++) {
         const int64_t last = chunk == task.chunks ? a->rows : boundary(a, chunk * task.per_chunk);

@@ -1,4 +1,5 @@
-/* See device.h. A table has a place for every device; threads that ask at once find the same. */
+/* See device.h. A table has a place for every device. It is 0 until the first call has asked, since
+ * an answer is never 0. Threads that ask at once find the same number, so no lock is needed. */
 #include "device.h"
 
 extern "C" int fmm_cuda_processors(int device)
@@ -8,6 +9,8 @@ extern "C" int fmm_cuda_processors(int device)
     const bool listed = device >= 0 && device < DEVICES;
     int count = listed ? __atomic_load_n(&known[device], __ATOMIC_RELAXED) : 0;
     if (count) return count;
+    /* A device that does not answer counts as small: grids are then slow, but right. The error is
+     * taken off, so that no later launch reports it as its own. */
     if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
         (void)cudaGetLastError();
         return 1;

@@ -62,7 +62,8 @@ static __device__ __forceinline__ plan_counts read_counts(const csr_view &a, con
 
 /* ---- items ---- */
 
-/* An item: rows order[from .. from + count), or the piece `from` of a long row if count is 0. */
+/* An item: rows order[from .. from + count), or a piece of a long row if count is 0. `from` is then
+ * its number among the pieces, and after find_span the slot of its sums. */
 struct item_view {
     int32_t from, count;
 };
@@ -107,26 +108,23 @@ struct span {
     int32_t length, row;
 };
 
-/* Those of the k-th row of an item; none behind its last row. */
+/* Those of the k-th row of an item; none behind its last row. A piece needs nothing of ptr. */
 static __device__ __forceinline__ span find_span(const csr_view &a, const plan_view &plan,
-                                                 const item_view &item, int k)
+                                                 item_view *item, int k)
 {
     span s = {0, 0, 0};
-    if (k >= max(item.count, 1) || item.count < 0) return s;
-    int64_t length;
-    if (item.count == 0) {
-        const uint2 piece = __ldg(plan.segments + item.from);
+    if (item->count == 0) {
+        const uint4 piece = __ldg(plan.segments + item->from); /* pack_piece wrote it */
+        item->from = (int32_t)min(piece.y, uint32_t(plan.segments_max - 1));
+        if (k) return s;
         s.row = (int32_t)min(int64_t(piece.x), a.rows - 1);
-        length = row_range(a, s.row, &s.begin);
-        /* piece_code in matrix/cuda_plan.cuh wrote this word. */
-        const int64_t each = (piece.y & 511) * 8 + 8, skip = min((piece.y >> 9) * each, length);
-        s.begin += skip;
-        length = min(length - skip, each);
-    } else {
-        s.row = (int32_t)clamp(__ldg(plan.order + item.from + k), 0, a.rows - 1);
-        length = row_range(a, s.row, &s.begin);
+        s.begin = min((int64_t(piece.w) << 16) | (piece.z >> 16), a.nnz);
+        s.length = (int32_t)min(int64_t(piece.z & 65535), a.nnz - s.begin);
+    } else if (k < item->count) {
+        s.row = (int32_t)clamp(__ldg(plan.order + item->from + k), 0, a.rows - 1);
+        const int64_t length = row_range(a, s.row, &s.begin);
+        s.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
     }
-    s.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
     return s;
 }
 
@@ -178,7 +176,7 @@ static __device__ __forceinline__ task<LANES> find_task(const dealt &s)
     t.number = BY_HEAD ? item_of(group, s.heads, s.per_head) : group;
     t.head = BY_HEAD ? int32_t(group - t.number * s.heads) : 0;
     t.item = find_item(t.counts, t.number, s.shift);
-    t.mine = find_span(s.a, s.plan, t.item, t.lane);
+    t.mine = find_span(s.a, s.plan, &t.item, t.lane);
     t.rows = most_in_warp<LANES>(max(t.item.count, t.item.count == 0));
     return t;
 }

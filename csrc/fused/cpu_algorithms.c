@@ -5,7 +5,8 @@
 
 FMM_ISA_KERNELS(fused)
 
-/* Gathered are y and z, in a column pass x and g: the widest of those that are read. */
+/* Gathered are y and z, in a column pass x and g: the widest of those that are read. Its width
+ * decides how many rows make a chunk. */
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_fusion *f = fmm_fusion_of(call);
@@ -18,9 +19,11 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
                           .guarded = fmm_fused_plain_rows,
                           .heads = wide->heads,
                           .feat = wide->feat,
+                          /* Values, what ROWS keeps for COLS and the gradient of values are
+                           * numbers of edges. */
                           .uses_edges =
                               call->val->data || f->kept || (f->pass == FMM_ROWS && f->out2)};
-    /* Below, fetching costs more. */
+    /* Of tables below these sizes fetching ahead costs more than it saves. */
     return fmm_rows_run(exec, &task, wide, f->pass == FMM_FORWARD ? 1 << 19 : 1 << 21);
 }
 

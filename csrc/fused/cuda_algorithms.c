@@ -1,4 +1,6 @@
-/* The algorithms of fused on CUDA, and which one number 0 stands for. */
+/* The algorithms of fused on CUDA, and which one number 0 stands for. One pass is the rule;
+ * back_to_back takes what is too wide for it, and reference the rest. The vendors' algorithms run
+ * by their names alone: they trust every index. */
 #include "cuda.h"
 #include "../cuda/device.h"
 #include "../cuda/heuristics.h"
@@ -6,6 +8,7 @@
 
 FMM_SEGMENTS_RUN(fused, fmm_fusion_of(call)->x)
 
+/* Only the reference, our two calls and both kernels of one pass fix the order of every sum. */
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "a warp per row and head, entries one after the other, everything interpreted",
      "the definition", true, NULL, NULL, fmm_fused_reference_cuda},

@@ -8,6 +8,11 @@
  * sum; the output is cleared first, then read and written once by every block that has a part of
  * the row; and what those blocks add arrives in any order, so two runs differ in their last bits.
  *
+ *     row i of A    [ B positions ][ B positions ][ B positions ] ...     a block for each
+ *     entries       e e e e e e e e e e                                   blocks without one end
+ *     a block       thread k: score of its k-th entry --> shared memory
+ *                   thread k: channels k, k + B, ... of the block's sum --> out[i], by atomics
+ *
  * Expected: behind SDDMM and SpMM one after the other on every graph, by far on large ones; nearest
  * to them where A is small and nearly dense.
  *

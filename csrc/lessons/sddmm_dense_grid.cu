@@ -6,6 +6,10 @@
  * the blocks start only to end. Expected: on a par with edge_search for dense small matrices, and
  * slower by about 1 / d where blocks are many times more than entries.
  *
+ *     grid           y 0       y 1       y 2       ...      as long as a dense row
+ *     row i, x = i   [B]       [B]       [B]                thread k: one entry, all its columns
+ *     its entries    eeeeeeee  eee                          the third block ends at once
+ *
  * Source: the direct translation of a dense kernel, with which SDDMM papers begin.
  * Guard: rows run along x, positions along y, which loops where a row is longer than the grid. */
 #include "lesson.cuh"

@@ -8,6 +8,10 @@
  * error word has to be read back. Expected: slower than every other lesson wherever rows are many,
  * and near edge_search for few long rows.
  *
+ *     batch          | PENDING rows | PENDING rows | ...     a grid each, one after the other
+ *     a thread       looks at its row: up to SHORT entries it takes itself
+ *                    else it launches |block|block|...|, whose threads take one entry each
+ *
  * Source: dynamic parallelism in the CUDA C++ Programming Guide; the question whether it pays for
  * SDDMM is what the measurement answers.
  * Guard: built with relocatable device code. It cannot run while a CUDA graph is captured. */

@@ -10,6 +10,10 @@
  * shared memory once. It is expected to help matrices of long rows, by at most half of the loads,
  * and to change nothing elsewhere.
  *
+ *     entries    e e e e e e e e e e e e e e ...     in order of storage, across rows
+ *     threads    0 1 2 3 ...                         each: its row, found by bisection, then a sum
+ *     blocks     [      B      ][      B      ]      over all columns; one number is written
+ *
  * Source: the thread-per-nonzero SDDMM of Nisa et al., "Sampled Dense Matrix Multiplication for
  * High-Performance Machine Learning", HiPC 2018, which starts from it. */
 #include "lesson.cuh"

@@ -7,6 +7,9 @@
  * row_vector:auto takes the least power of two that spans the columns, or that fills the card with
  * rows * NT threads where rows are few: as many as it holds at once, by the runtime's occupancy.
  *
+ *     warp       | group 0: row i | group 1: row i + 1 | ...     NT lanes each
+ *     a group    entry by entry: lane k takes columns k, k + NT, ...; lane 0 writes the sum
+ *
  * Expected: several times ahead of the kernels with a thread per entry, from 32 columns on.
  *
  * Source: Bell and Garland's vector CSR, SC 2009, turned to SDDMM; threads per row from the

@@ -10,6 +10,10 @@
  * is expected to win from C * 32 columns on, until the sums of a lane, or the warps that are
  * missing, cost more: C = 2 is what the paper settles on.
  *
+ *     block      ROWS warps, a row each; grid y: C tiles of 32 columns
+ *     a warp     lane k stages entry k of 32 --> shared memory
+ *                all lanes: entry after entry, lane k its column k of each tile, sums in registers
+ *
  * Source: Huang, Dai, Wang and Yang, "GE-SpMM", SC 2020. */
 #include "lesson.cuh"
 

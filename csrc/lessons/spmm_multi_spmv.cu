@@ -7,6 +7,9 @@
  * 4 bytes out of a 32-byte sector of x. Both are expected to fall behind thread_per_output by about
  * the number of columns in a sector: 8 in f32, 4 in f64.
  *
+ *     scalar    thread k: row k, all its entries, one column         grid y: the columns
+ *     vector    warp k:   row k, lane l its entries l, l + 32, ...;  lane 0 writes the sum
+ *
  * Source: the scalar and vector CSR kernels of Bell and Garland, "Implementing Sparse Matrix-Vector
  * Multiplication on Throughput-Oriented Processors", SC 2009, once per column.
  * Guard: columns run along grid y, which takes every 65,535th. */

@@ -9,6 +9,10 @@
  * H rows share a block. They share nothing else, so H is expected to matter only where blocks are
  * too small to fill a multiprocessor (H = 4: 128 threads) or wait for their longest row (H = 16).
  *
+ *     block      H warps, a row each; grid y: 32 columns
+ *     a warp     lane k holds entry k of 32 in registers
+ *                step k: entry k to all lanes, each of which adds its own column of x
+ *
  * Source: row-splitting of Yang, Buluc and Owens, "Design Principles for Sparse Matrix
  * Multiplication on the GPU", Euro-Par 2018. */
 #include "lesson.cuh"

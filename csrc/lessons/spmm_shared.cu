@@ -11,6 +11,9 @@
  * number of tiles. That is expected to help once x is larger than the L2 cache, and to cost a
  * second pass over the matrix.
  *
+ *     block      one row, B columns; thread k owns column k
+ *     a tile     thread k stages entry k of B --> shared memory, barrier, all threads read all B
+ *
  * Source: the row-per-block kernels of Yang, Buluc and Owens, Euro-Par 2018; the order of the grid
  * is the question that the measurement answers. */
 #include "lesson.cuh"

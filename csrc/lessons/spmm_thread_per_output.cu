@@ -8,6 +8,9 @@
  * Expected: decent where rows are short and even, since many blocks hide each other's latency; a
  * fraction of the others elsewhere, and for B = 256 at 32 columns an eighth of the threads at work.
  *
+ *     y[i]       | B columns | B columns | ...     a block each; thread k owns one number
+ *     thread k   walks all entries of row i, in their order, and keeps one sum
+ *
  * Source: the row-per-block baseline of Yang, Buluc and Owens, "Design Principles for Sparse Matrix
  * Multiplication on the GPU", Euro-Par 2018.
  * Guard: rows run along grid y, which holds 65,535 blocks; a block takes every 65,535th row. */

@@ -25,8 +25,11 @@ typedef struct placed {
 static int64_t once32(const int32_t *at) { return *(const volatile int32_t *)at; }
 static int64_t once64(const int64_t *at) { return *(const volatile int64_t *)at; }
 
+/* How many self loops a matrix can have. */
 static int64_t nodes_of(const fmm_coo *a) { return a->rows < a->cols ? a->rows : a->cols; }
 
+/* Loops may be added later, one for each node, so nnz has to leave room for them: the number of an
+ * entry must fit int32 then too. INT32_MAX rows are refused, since ptr has one number more. */
 fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz)
 {
     REQUIRE(rows >= 0 && rows < INT32_MAX && cols >= 0 && cols < INT32_MAX, FMM_INVALID_ARGUMENT,
@@ -44,6 +47,8 @@ fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *
         TRY(fmm_check_workspace("compress", exec, FMM_COO_CHECK_BYTES));
         return fmm_cuda_coo_check(exec, a, facts);
     }
+    /* Whether the coordinates are sorted decides the way of fmm_compress, and is free to learn
+     * here, since they are read anyway. */
     int64_t last_row = -1, last_col = -1, loops = 0, falls = 0;
     for (int64_t p = 0; p < a->nnz; p++) {
         const int64_t r = once64(a->row + p * a->row_stride);
@@ -64,6 +69,8 @@ fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *
     return FMM_OK;
 }
 
+/* Makes of the numbers of groups, begin[1] on, the ends of groups; begin[g] is then where group g
+ * begins, since begin[0] is 0. */
 static void sum_up(int64_t groups, int64_t *begin)
 {
     for (int64_t g = 0; g < groups; g++) begin[g + 1] += begin[g];
@@ -76,8 +83,10 @@ static void step_back(int64_t groups, int64_t *begin)
     begin[0] = 0;
 }
 
+/* The bytes of a ptr. */
 static size_t bounds_bytes(int64_t groups) { return ((size_t)groups + 1) * sizeof(int64_t); }
 
+/* The order by column: where columns end, and the entries in that order. */
 size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                               bool loops, bool identity)
 {
@@ -86,6 +95,7 @@ size_t fmm_compress_workspace(const fmm_exec *exec, const fmm_coo *a, const fmm_
     return identity ? 0 : bounds_bytes(a->cols) + (size_t)a->nnz * sizeof(placed);
 }
 
+/* Entries that are sorted stay where they are: rows are counted, columns copied. */
 static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
 {
     for (int64_t p = 0; p < a->nnz; p++) {
@@ -95,6 +105,10 @@ static void compress_sorted(const fmm_coo *a, int64_t *ptr, int32_t *idx)
     sum_up(a->rows, ptr);
 }
 
+/* The first pass counts rows and columns, the second puts the entries in the order of columns, the
+ * third takes them in that order to their rows. So columns rise within a row, and entries of one
+ * place stay in the caller's order. Nothing is written outside, because what is counted and what is
+ * placed are the same copy of the coordinates. */
 fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_facts *facts,
                         bool loops, int64_t *ptr, int32_t *idx, int32_t *eid, void *plan,
                         int64_t *others)
@@ -116,6 +130,7 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
         ptr[r + 1]++;
         end[c + 1]++;
     }
+    /* Every node gets its loop, also one that had a loop among the entries. */
     const int64_t nodes = loops ? nodes_of(a) : 0;
     for (int64_t i = 0; i < nodes; i++) ptr[i + 1]++;
     sum_up(a->rows, ptr);
@@ -130,12 +145,14 @@ fmm_status fmm_compress(const fmm_exec *exec, const fmm_coo *a, const fmm_coo_fa
     }
     /* As on CUDA, zeros follow the numbers. */
     if (others) memset(others + number, 0, (size_t)(a->nnz - number) * sizeof *others);
+    /* end[c] is the end of column c by now, so an entry's column need not be kept with it. */
     for (int64_t c = 0, q = 0; c < a->cols; c++)
         for (; q < end[c]; q++) {
             const int64_t p = ptr[by_col[q].row]++;
             idx[p] = (int32_t)c;
             eid[p] = by_col[q].number;
         }
+    /* The place that is left in each row is its loop's. Loops are numbered behind all entries. */
     for (int64_t i = 0; i < nodes; i++) {
         const int64_t p = ptr[i]++;
         idx[p] = (int32_t)i;
@@ -157,6 +174,10 @@ static int64_t clamped(const fmm_csr *a, int64_t i)
     return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
 }
 
+/* One walk over the rows puts each entry behind what its column has, so rows rise within a column.
+ * It needs no workspace: ptr itself moves to the ends of columns, and back. Another thread may
+ * change the structure between the passes; then entries are left out, and nothing is written
+ * outside. */
 fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
                          int32_t *eid, void *plan)
 {
@@ -200,11 +221,14 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
     TRY(fmm_check_workspace("normalize", exec, (size_t)a->rows * sizeof *val));
     const int32_t *eid = a->eid;
     float *scale = exec->workspace;
+    /* A node of degree 0 has no entry to weigh, and must not divide. */
     for (int64_t i = 0; i < a->rows; i++) {
         const float degree = (float)(clamped(a, i + 1) - clamped(a, i));
         scale[i] = degree > 0 ? 1 / sqrtf(degree) : 0;
     }
     if (!a->nnz) return FMM_OK; /* val and here may be NULL */
+    /* `here` has the weights in the order of storage, val in the caller's order of edges. Neither
+     * may keep what its memory held, whatever ptr and eid name now. */
     memset(val, 0, (size_t)a->nnz * sizeof *val);
     memset(here, 0, (size_t)a->nnz * sizeof *here);
     for (int64_t i = 0; i < a->rows; i++) {
@@ -218,6 +242,7 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
     return FMM_OK;
 }
 
+/* The gradient of a mean over rows, before it is spread over the entries. */
 typedef struct mean_task {
     const int64_t *ptr;
     const fmm_dense *g;
@@ -229,7 +254,9 @@ static void mean_rows(int64_t first, int64_t last, void *ctx)
     const mean_task *t = ctx;
     const fmm_dense *g = t->g;
     for (int64_t i = first; i < last; i++) {
+        /* ptr may hold anything, and a difference of unsigned numbers is defined for all. */
         const int64_t entries = (int64_t)((uint64_t)t->ptr[i + 1] - (uint64_t)t->ptr[i]);
+        /* The gradient of an empty row reaches no entry, but its memory is written too. */
         const float count = entries > 1 ? (float)entries : 1;
         for (int64_t h = 0; h < g->heads; h++) {
             const float *in = (const float *)g->data + i * g->row_stride + h * g->head_stride;

@@ -1,5 +1,8 @@
 /* The algorithms of messages on the CPU: which calls the loops of cpu.inc take, how they are cut in
- * chunks, and the table. */
+ * chunks, and the table.
+ *
+ *     is_plain(message)   yes: chunks of rows, by the loops of cpu.inc
+ *                         no:  the specification, which takes every message, row by row */
 #include "../cpu/isa.h"
 #include "cpu.h"
 
@@ -8,6 +11,7 @@ FMM_ISA_KERNELS(messages)
 /* The kernels take no mask, and add up along the last axis at most, there products alone. */
 static bool is_plain(const fmm_edge_message *m)
 {
+    /* `has` has a bit for each axis that an operand has; the last axis has the highest. */
     const unsigned last = 1u << (FMM_AXES - 1), others = last - 1;
     if (m->mask_y.data) return false;
     if (m->out.has & last) return (m->out.has & others) == others;
@@ -21,6 +25,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     const fmm_edge_message *m = fmm_messages_of(call);
     const bool entries = m->out.at == FMM_AT_EDGE;
     if (!is_plain(m)) return fmm_messages_reference(exec, call);
+    /* An output of entries is written through ptr, so ptr must span all entries. */
     atomic_bool forged = entries && (a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz);
     fmm_rows_task task = {.call = call,
                           .kernel = kernel_of(level, call->y->dtype),

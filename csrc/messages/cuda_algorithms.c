@@ -1,4 +1,6 @@
-/* The algorithms of messages on CUDA, and which one number 0 stands for. */
+/* The algorithms of messages on CUDA, and which one number 0 stands for. Kernels are found by the
+ * type of the first operand, which the others have too. A message that only counts entries has no
+ * operand but its mask. */
 #include "cuda.h"
 
 FMM_SEGMENTS_RUN(messages, fmm_messages_first(fmm_messages_of(call)))

@@ -9,6 +9,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_csr *a = call->a;
     const fmm_dense *b = call->b;
+    /* Entries that no row has would keep what the caller's memory held, so ptr must span them. */
     atomic_bool forged = a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz;
     fmm_rows_task task = {.call = call,
                           .kernel = kernel_of(level, b->dtype),

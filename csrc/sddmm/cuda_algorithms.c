@@ -1,4 +1,10 @@
-/* The algorithms of SDDMM on CUDA, and which one number 0 stands for. */
+/* The algorithms of SDDMM on CUDA, and which one number 0 stands for.
+ *
+ *     enough entries in rows that are even enough (cuda/heuristics.h)     tiles
+ *     else where its grids and strides reach                              segments
+ *     else                                                                reference
+ *
+ * The vendors' algorithms run by their names alone: they trust every index. */
 #include "cuda.h"
 #include "cuda_vendor.h"
 #include "../cuda/heuristics.h"

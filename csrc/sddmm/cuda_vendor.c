@@ -1,7 +1,10 @@
 /* SDDMM by the vendors: cuSPARSE's one algorithm, and cuBLAS, which computes a b^T whole before its
- * entries are taken. */
+ * entries are taken. They are here to be compared with.
+ *
+ *     cublas    x, b  -- one head's product -->  [rows, cols] in the workspace  -- sample -->  y */
 #include "cuda_vendor.h"
 
+/* Addresses of slots, since the functions are found when the first call binds the library. */
 static const fmm_cusparse_calls calls = {
     .op = "sddmm",
     .edges = true,
@@ -20,6 +23,8 @@ static fmm_status one_head(const fmm_exec *exec, const fmm_call *call, void *han
                            void *dense)
 {
     const fmm_csr *a = call->a;
+    /* cuBLAS counts columns first: our rows are its columns, so it computes b x^T, whose memory is
+     * that of x b^T by rows. */
     const fmm_cublas_matrix whole = {dense, (int)a->cols};
     TRY(fmm_cublas_multiply("sddmm", handle, call->x->dtype, VENDOR_TRANSPOSED, a->cols, a->rows,
                             call->x->feat, fmm_cublas_view(call->b, head),

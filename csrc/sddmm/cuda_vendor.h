@@ -1,4 +1,5 @@
-/* The vendors' algorithms of SDDMM; see cuda_vendor.c. */
+/* The vendors' algorithms of SDDMM; see cuda_vendor.c. cuSPARSE has one, with or without the call
+ * that prepares it. FMM_CUSPARSE_DECLARE (cuda/vendor/vendor.h) explains the columns. */
 #pragma once
 
 #include "../cuda/vendor/vendor.h"

@@ -132,11 +132,13 @@ static __device__ __forceinline__ int lanes_for(int64_t length)
  */
 enum { SHARED_ROW = 1024 };
 
-/* Calls visit(j) for the column of each product of row i of A B, in any order.
+/* Calls visit(j) for the column of each product of row i of A B, in any order. A warp takes every
+ * WARPS-th entry of A, 32 of them at once.
  *
  *     short rows of B     lanes 0-3: e0, 4-7: e1, 8-11: e2, ...     several entries of A at once
- *     others              a warp takes every WARPS-th entry of A, and all share the longest rows
- */
+ *     others              in pieces of 32 columns, of which EACH are loaded together
+ *     the longest         all warps share them, if A's row has so few entries that each warp looks
+ *                         at all of them */
 template <int WARPS, class Visit>
 static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_view &b, int64_t i,
                                                    Visit visit)
@@ -145,11 +147,12 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
     enum { SHORT = 2, EACH = 4 }; /* loads of a lane that are under way together */
     int64_t begin;
     const int64_t end = row_range(a, i, &begin) + begin;
-    for (int64_t p = begin; p < end; p += WARP) {
-        const row_of_b row(a, b, p + g::lane(), end);
-        const int lanes = WARPS == 1 ? lanes_for(row.length) : WARP;
+    const bool few = WARPS > 1 && end - begin <= WARP; /* all warps look at all entries then */
+    for (int64_t p = begin; p < end; p += WARPS * WARP) {
+        const row_of_b row(a, b, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
+        const int lanes = few ? WARP : lanes_for(row.length);
         if (lanes < WARP) {
-            const int rows = WARP / lanes, held = (int)(end - p < WARP ? end - p : WARP);
+            const int rows = WARP / lanes, held = WARP - __clz(__ballot_sync(ALL, row.length > 0));
             const int at = g::lane() % lanes, length = (int)row.length;
             for (int e = 0; e < held; e += SHORT * rows) {
                 int32_t j[SHORT];
@@ -166,24 +169,37 @@ static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_
             }
             continue;
         }
-        const bool is_mine = (p - begin + g::lane()) % WARPS == g::warp();
-        unsigned rows = __ballot_sync(ALL, row.length > (is_mine ? 0 : SHARED_ROW));
-        for (; rows; rows &= rows - 1) {
+        const bool is_mine = !few || g::lane() % WARPS == g::warp();
+        const bool is_shared = few && row.length > SHARED_ROW;
+        unsigned own = __ballot_sync(ALL, is_mine && row.length && !is_shared);
+        int64_t at = 0, left = 0; /* of the row at hand */
+        while (own || left > 0) {
+            int32_t j[EACH];
+#pragma unroll
+            for (int u = 0; u < EACH; u++) {
+                if (left <= 0 && own) {
+                    const int e = __ffs(own) - 1;
+                    at = __shfl_sync(ALL, row.begin, e), left = __shfl_sync(ALL, row.length, e);
+                    own &= own - 1;
+                }
+                j[u] = g::lane() < left ? __ldg(b.idx + at + g::lane()) : -1;
+                at += WARP, left -= WARP;
+            }
+#pragma unroll
+            for (int u = 0; u < EACH; u++)
+                if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+        }
+        for (unsigned rows = __ballot_sync(ALL, is_shared); rows; rows &= rows - 1) {
             const int e = __ffs(rows) - 1;
             const int64_t q = __shfl_sync(ALL, row.begin, e);
             const int64_t length = __shfl_sync(ALL, row.length, e);
-            const bool together = length > SHARED_ROW;
-            const int step = together ? g::THREADS : WARP;
-            const int64_t own = together ? g::thread() : g::lane();
-            for (int64_t t = 0; t < length; t += EACH * step) {
+            for (int64_t t = g::thread(); t < length; t += EACH * g::THREADS) {
                 int32_t j[EACH];
 #pragma unroll
-                for (int u = 0; u < EACH; u++) {
-                    const int64_t at = t + u * step + own;
-                    j[u] = at < length ? __ldg(b.idx + q + at) : -1;
-                }
+                for (int u = 0; u < EACH; u++)
+                    j[u] = t + u * g::THREADS < length ? __ldg(b.idx + q + t + u * g::THREADS) : -1;
 #pragma unroll
-                for (int u = 0; u < EACH && t + u * step < length; u++)
+                for (int u = 0; u < EACH; u++)
                     if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
             }
         }

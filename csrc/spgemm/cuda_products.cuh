@@ -1,7 +1,7 @@
 /* The products of a window of a row of C, added to its table by a warp in the order of A's entries.
  *
  *     entries of A     a chunk at a time, whose products are numbered (cuda_group.cuh)
- *     long rows of B   one after the other: no two products of one share a sum
+ *     long rows of B   piece by piece: no two products of one share a sum
  *     short ones       lanes take products in their order, whichever entry they belong to; those
  *                      that share a sum add one after the other, by rank
  *
@@ -19,7 +19,8 @@ struct numeric_args {
     entry_output out;
     spgemm_where where;
     bool masked;
-    bool plain, plain_out; /* values of B, and of C: in the order of entries, as sums are kept */
+    /* Whether values of B, of A and of C stand in the order of entries, as sums are kept. */
+    bool plain, plain_a, plain_out;
 };
 
 /* ---- many products at once ---- */
@@ -61,25 +62,45 @@ static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j,
     }
 }
 
-/* Adds one row of B, entries [q, q + length). No column stands twice in it, so that lanes never
- * share a sum. The warp meets before the next row. */
-template <int EACH, class A>
-static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *t, int64_t q,
-                                               int64_t length, A x)
+/* Adds all products of a chunk, a piece after the other: up to WARP products of one entry of A. No
+ * column stands twice in a row of B, so that the lanes of a piece never share a sum; the warp meets
+ * before the next piece, which may.
+ *
+ *     entries of A        e0             e1     e2
+ *     rows of B           70 entries     20     40
+ *     pieces              32  32  6      20     32  8
+ *     loads of            PIECES of them, before the first of these is added
+ *
+ * A long row of A is a chain of pieces. Each waits for the sums of the one before, but for no load.
+ */
+enum { PIECES = 4 };
+template <class A>
+static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A> *t,
+                                                  const chunk<A> *in, const chunk_size &size)
 {
-    for (int64_t first = threadIdx.x % WARP; first < length; first += EACH * WARP) {
-        int64_t at[EACH];
-        int32_t j[EACH];
-        int slot[EACH];
-        A y[EACH];
-#pragma unroll
-        for (int u = 0; u < EACH; u++)
-            at[u] = first + u * WARP < length ? q + first + u * WARP : -1;
-        load<EACH, A>(s, at, j, y);
-        find<EACH>(*t, j, slot);
-#pragma unroll
-        for (int u = 0; u < EACH; u++)
-            if (slot[u] >= 0) t->add(slot[u], x, y[u]);
+    const int lane = threadIdx.x % WARP;
+    int first = 0, end = int(in->ends[0]); /* products of entry e that are left: [first, end) */
+    for (int e = 0; e < size.entries;) {
+        int64_t q[PIECES];
+        int32_t j[PIECES];
+        int slot[PIECES];
+        A x[PIECES], y[PIECES];
+        UNROLLED(u, PIECES) {
+            const bool some = first + lane < end; /* none behind the last entry */
+            q[u] = some ? in->origin[e] + first + lane : -1;
+            x[u] = some ? in->factor[e] : A(0);
+            first += WARP;
+            if (first >= end && e < size.entries) {
+                first = end;
+                if (++e < size.entries) end = int(in->ends[e]);
+            }
+        }
+        load<PIECES, A>(s, q, j, y);
+        find<PIECES>(*t, j, slot);
+        UNROLLED(u, PIECES) {
+            if (slot[u] >= 0) t->add(slot[u], x[u], y[u]);
+            __syncwarp();
+        }
     }
 }
 
@@ -120,36 +141,24 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
     }
 }
 
-/* The products of row i that fall into the table.
+/* The products of entries [begin, end) of A that fall into the table.
  *
  *     products of an entry, on average      0 .. 3      4 .. 23      24 and more
- *     lanes add                             by rank     by entry     a row of B after the other */
+ *     lanes add                             by rank     by entry     piece by piece */
 template <class A>
-static __device__ __forceinline__ void
-add_products(const numeric_args &s, table<A> *t, chunk<A> *room, const column_span &span, int64_t i)
+static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
+                                                    chunk<A> *room, const column_span &span,
+                                                    int64_t begin, int64_t end)
 {
-    /* Products of an entry, from which it is worth a step of its own, or a turn of its lanes. */
+    /* Products of an entry, from which it is worth pieces of its own, or a turn of its lanes. */
     enum { LONG = 24, TURNS = 4 };
-    static_assert(SPGEMM_TERMS % WARP == 0, "sums are put aside between chunks");
-    int64_t begin;
-    const int64_t end = row_range(s.a, i, &begin) + begin;
     for (int64_t p = begin; p < end; p += WARP) {
-        if (!t->counted && t->is_long && p > begin && (p - begin) % SPGEMM_TERMS == 0)
-            put_aside<1>(*t);
         const chunk_size size = fill_chunk<A>(room, s.a, s.b, s.a_val, span, p, end);
-        if (t->counted || size.products < size.entries * LONG)
+        const bool is_long = size.products >= size.entries * LONG && size.products <= INT32_MAX / 2;
+        if (t->counted || !is_long)
             add_numbered<4>(s, t, room, size, t->counted || size.products < size.entries * TURNS);
         else
-            for (int e = 0; e < size.entries; e++) {
-                const int64_t first = e ? room->ends[e - 1] : 0, length = room->ends[e] - first;
-                if (length > 2 * WARP)
-                    add_row<4>(s, t, room->origin[e] + first, length, room->factor[e]);
-                else if (length > WARP)
-                    add_row<2>(s, t, room->origin[e] + first, length, room->factor[e]);
-                else
-                    add_row<1>(s, t, room->origin[e] + first, length, room->factor[e]);
-                __syncwarp();
-            }
+            add_pieces(s, t, room, size);
         __syncwarp();
     }
 }

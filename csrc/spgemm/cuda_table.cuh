@@ -12,11 +12,11 @@
  * Columns outside of it have no slot, and their products are left out: another window has them, or
  * nobody, where the row is a mask's.
  *
- * A long row also has, for each slot, a sum `aside`. Where B's columns rise, an entry of A gives a
- * sum one term at most: after every SPGEMM_TERMS entries all sums are put aside. Where they repeat,
- * each slot counts its terms, and puts its sum aside by itself. So no sum has more terms in a row,
- * and its bits follow from the terms and their order alone, not from the kind of table, the window
- * or the number of threads. */
+ * No sum has more than SPGEMM_TERMS terms in a row. Where B's columns rise, an entry of A gives a
+ * sum one term at most, so that a row of A is cut in parts of so many entries (cuda_rows.cu). Where
+ * they repeat, each slot counts its terms, and puts its sum aside by itself. So a sum's bits follow
+ * from the terms and their order alone, not from the kind of table, the window or the number of
+ * threads. */
 #ifndef FMM_SPGEMM_CUDA_TABLE_CUH
 #define FMM_SPGEMM_CUDA_TABLE_CUH
 
@@ -122,6 +122,15 @@ template <class A> struct table {
         counts_at = keys_at + (is_keyed(where) ? n * (int)sizeof(int32_t) : 0);
     }
 
+    /* The table of the same window that another warp has, so many bytes further. */
+    __device__ __forceinline__ table moved(int bytes) const
+    {
+        table other = *this;
+        other.words_at += bytes, other.sums_at += bytes, other.aside_at += bytes;
+        other.keys_at += bytes, other.counts_at += bytes;
+        return other;
+    }
+
     /* The slot of column j, or -1: one function for each kind, of which a caller that looks for
      * many columns chooses first. */
     __device__ __forceinline__ int find_dense(int32_t j) const
@@ -129,13 +138,14 @@ template <class A> struct table {
         const unsigned at = unsigned(j) - unsigned(low);
         return at < unsigned(slots) ? int(at) : -1;
     }
+    /* Without a branch, so that several can wait for their words together. */
     __device__ __forceinline__ int find_ranked(int32_t j) const
     {
         const unsigned at = unsigned(j) - unsigned(low), bit = 1u << at % WARP;
-        if (at >= unsigned(width)) return -1;
-        const rank_word has = word(at / WARP);
+        const bool inside = at < unsigned(width);
+        const rank_word has = word(inside ? int(at / WARP) : 0);
         const unsigned slot = has.before + __popc(has.bits & (bit - 1));
-        return has.bits & bit && slot < unsigned(slots) ? int(slot) : -1;
+        return inside && has.bits & bit && slot < unsigned(slots) ? int(slot) : -1;
     }
     __device__ __forceinline__ int find_key(int32_t j) const
     {
@@ -212,16 +222,6 @@ template <int WARPS, class A> static __device__ __forceinline__ void empty_table
     const int words = t.where == SPGEMM_IN_RANKED ? (int)ceil_div(t.width, WARP) : 0;
     for (int h = group<WARPS>::thread(); h < words; h += group<WARPS>::THREADS)
         t.word(h) = rank_word{0, 0};
-    group<WARPS>::sync();
-}
-
-/* Puts all sums aside. The group meets before and afterwards. */
-template <int WARPS, class A> static __device__ __forceinline__ void put_aside(const table<A> &t)
-{
-    for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
-        t.aside(h) += t.sum(h);
-        t.sum(h) = A(0);
-    }
     group<WARPS>::sync();
 }
 

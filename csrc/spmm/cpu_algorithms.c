@@ -14,7 +14,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
                           .guarded = fmm_spmm_plain_rows,
                           .heads = x->heads,
                           .feat = x->feat,
-                          .uses_edges = call->val->data != NULL};
+                          .uses_edges = call->val->data != NULL}; /* eid finds values alone */
     /* Heads that lie side by side and share their value are one row of heads * feat. */
     if (call->val->heads == 1 && x->head_stride == x->feat && y->head_stride == y->feat) {
         task.feat *= task.heads;

@@ -1,4 +1,8 @@
-/* The vendors' algorithms of SpMM; see cuda_vendor.c. */
+/* The vendors' algorithms of SpMM; see cuda_vendor.c.
+ *
+ * The fourth column is cusparse.h's number of the algorithm. The last column says whether NVIDIA
+ * documents that the bits repeat, as it does for two of them. FMM_CUSPARSE_DECLARE in
+ * cuda/vendor/vendor.h explains the others. */
 #pragma once
 
 #include "../cuda/vendor/vendor.h"

@@ -53,6 +53,7 @@ template <class T> static spmv_args<T> spmv_view(const fmm_call *call)
     s.in_stride = in ? in->row_stride : 0;
     s.y = static_cast<T *>(call->y->data);
     s.out_stride = call->y->row_stride;
+    if (!s.a.cols) s.a.nnz = 0, s.x = s.y; /* no entry is one, and loads of x need a place */
     s.alpha = A(own->alpha), s.beta = A(own->beta);
     return s;
 }
@@ -71,6 +72,7 @@ template <class T> struct padded_args {
 template <class T> static padded_args<T> padded_view(const fmm_call *call)
 {
     padded_args<T> e = {spmv_view<T>(call), *fmm_spmv_of(call)->matrix};
+    if (!e.s.a.cols) e.m.width = e.m.stored = 0;
     e.s.val = view_padded(&e.m);
     return e;
 }
@@ -189,18 +191,15 @@ static __device__ __forceinline__ void load_values(const edge_view &v, int64_t b
     }
 }
 
-/* w times the elements j of x; 0 where j is -1. */
+/* w times the elements j of x; 0 where j is -1, for which the first element is loaded. */
 template <int N, class T, class A>
 static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int32_t *j, const A *w,
                                                A *to)
 {
     PACK(T, 1) x[N];
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        const char *const from =
-            row_at(reinterpret_cast<const char *>(s.x), (uint32_t)j[k], s.x_bytes);
-        x[k] = load_if<T, 1>(j[k] >= 0, reinterpret_cast<const T *>(from));
-    }
+    for (int k = 0; k < N; k++)
+        x[k] = load<T, 1>((const T *)row_at((const char *)s.x, (uint32_t)max(j[k], 0), s.x_bytes));
 #pragma unroll
     for (int k = 0; k < N; k++) {
         A element;
@@ -212,7 +211,7 @@ static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int3
 /* Columns and values of the groups at base + at[], of which the first `count` exist. */
 template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
 static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_t *idx,
-                                             int64_t base, const At *at, int64_t count, int32_t *j,
+                                             int64_t base, const At *at, int count, int32_t *j,
                                              A *w)
 {
 #pragma unroll
@@ -227,7 +226,7 @@ static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_
 /* Their products. */
 template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
 static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
-                                                   int64_t base, const At *at, int64_t count, A *to)
+                                                   int64_t base, const At *at, int count, A *to)
 {
     int32_t j[GROUPS * PER];
     A w[GROUPS * PER];
@@ -239,7 +238,7 @@ static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const 
  * repeat the first one's loads, because a load that always takes place need not be waited for. */
 template <class V, int GROUPS, int PER, class T, class A>
 static __device__ __forceinline__ void products(const spmv_args<T> &s, const int32_t *idx,
-                                                int64_t first, int64_t step, int64_t count, A *to)
+                                                int64_t first, int64_t step, int count, A *to)
 {
     int64_t at[GROUPS];
 #pragma unroll

@@ -78,6 +78,8 @@ static int choose_csr(const fmm_call *call)
     const bool even = a->rows_are == FMM_ROWS_EVEN, unknown = a->rows_are == FMM_ROWS_UNKNOWN;
     const int few = even ? FEW : unknown ? VERY_FEW : 0;
     if (a->rows >= MANY_ROWS && a->nnz <= few * a->rows) return 2;
+    /* Where a row is short and there are few of them, the launch of csr_segmented's join would take
+     * longer than the sums. */
     const bool small = unknown && a->rows + a->nnz < SMALL && a->nnz <= FEW * a->rows;
     return even || small || !takes_csr_segmented(call) ? 3 : 4;
 }

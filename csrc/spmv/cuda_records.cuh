@@ -28,49 +28,68 @@ template <class A> struct record_of {
 
 template <class T> struct segment_args {
     spmv_args<T> s;
-    const int32_t *starts; /* of the plan, or NULL */
+    const int32_t *starts; /* of csr_segmented: where shares' rows begin */
     record_of<typename sum_of<T>::type> *records;
-    int64_t shares, blocks;
+    int32_t shares, blocks;
 };
 
-/* What a row adds up to: into the sums of HYB, or finished. A row outside is nobody's. */
-template <class T>
+/* Where the sum of entry e is in a warp's stage: a place more for each lane, so that lanes meet
+ * different banks of shared memory. */
+static __device__ __forceinline__ constexpr int stage_place(int e) { return e + e / EACH; }
+
+/* What a row adds up to: into the sums of HYB, whose entries are COO's, or finished. A row outside
+ * is nobody's. */
+template <int WAY, class T>
 static __device__ __forceinline__ void write_row(const spmv_args<T> &s, int32_t mark,
                                                  typename sum_of<T>::type sum)
 {
     if (mark <= 0) return;
-    if (s.sums)
+    if (WAY == COORDINATES && s.sums)
         s.sums[mark - 1] = sum;
     else
         finish(s, mark - 1, sum);
 }
 
-/* The same of a block, of what its warps left: thread 0 adds up the rows that they share. */
-template <class T, class A>
+/* What is open behind each lane: its own sum, and those of the lanes before it as far back as the
+ * last one of `marked`. */
+template <class A> static __device__ __forceinline__ A add_open(A sum, unsigned marked)
+{
+    const int lane = threadIdx.x % WARP;
+    const unsigned upto = marked & (2u << lane) - 1u;
+    const int back = upto ? lane - (31 - __clz((int)upto)) : lane;
+#pragma unroll
+    for (int far = 1; far < WARP; far *= 2) {
+        const A other = __shfl_up_sync(ALL, sum, far);
+        if (far <= back) sum += other;
+    }
+    return sum;
+}
+
+/* The record of a block, of what its warps left: lane w of the first warp has that of warp w, and
+ * the rows that they share are added up by the same scan. */
+template <int WAY, class T, class A>
 static __device__ __forceinline__ void leave_record(const segment_args<T> &m,
                                                     const record_of<A> &mine)
 {
     __shared__ record_of<A> team[TEAM];
-    if (threadIdx.x % WARP == 0) team[threadIdx.x / WARP] = mine;
+    const int lane = threadIdx.x % WARP;
+    if (lane == 0) team[threadIdx.x / WARP] = mine;
     __syncthreads();
-    if (threadIdx.x) return;
+    if (threadIdx.x >= WARP) return;
     record_of<A> all = {A(0), A(0), 0};
-#pragma unroll
-    for (int w = 0; w < TEAM; w++) {
-        const record_of<A> next = team[w];
-        if (!next.mark) {
-            all.tail += next.first;
-            continue;
-        }
-        if (all.mark)
-            write_row(m.s, all.mark, all.tail + next.first);
-        else
-            all.first = all.tail + next.first;
-        all.mark = next.mark, all.tail = next.tail;
-    }
-    if (!all.mark) all.first = all.tail;
+    if (lane < TEAM) all = team[lane];
+    const unsigned marked = __ballot_sync(ALL, all.mark != 0), below = marked & (1u << lane) - 1u;
+    const A sum = add_open(all.mark ? all.tail : all.first, marked);
+    const A before = __shfl_up_sync(ALL, sum, 1);
+    if (lane && all.mark) all.first += before;
+    const int32_t open = __shfl_sync(ALL, all.mark, below ? 31 - __clz((int)below) : 0);
+    if (all.mark && below) write_row<WAY>(m.s, open, all.first);
+    all.tail = __shfl_sync(ALL, sum, WARP - 1);
+    all.mark = __shfl_sync(ALL, all.mark, marked ? 31 - __clz((int)marked) : 0);
+    all.first = marked ? __shfl_sync(ALL, all.first, __ffs((int)marked) - 1) : all.tail;
+    if (lane) return;
     if (m.blocks == 1)
-        write_row(m.s, all.mark, all.tail);
+        write_row<WAY>(m.s, all.mark, all.tail);
     else
         m.records[blockIdx.x] = all;
 }
@@ -91,18 +110,17 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
             const int64_t *const ptr = m.s.a.ptr + slice * SLICE;
             if (__ldg(ptr) != __ldg(ptr + SLICE)) continue;
             for (int r = (int)lane; r < SLICE; r += WARP)
-                write_row(m.s, int32_t(slice * SLICE + r + 1), A(0));
+                write_row<WAY>(m.s, int32_t(slice * SLICE + r + 1), A(0));
         }
     }
-    if (m.blocks == 1) return; /* it had nothing to share, and left no record */
-    wait_for_previous();
+    wait_for_previous(); /* also where nothing is read: who follows waits for this launch alone */
     if (m.blocks == 1) return; /* it left no record */
     const record_of<A> none = {A(0), A(0), 0};
     const record_of<A> mine = k < m.blocks ? m.records[k] : none;
     const record_of<A> next = k + 1 < m.blocks ? m.records[k + 1] : none;
     const bool ends = next.mark != 0 || k + 1 >= m.blocks;
-    if (mine.mark && ends) write_row(m.s, mine.mark, mine.tail + next.first);
-    for (unsigned open = __ballot_sync(ALL, mine.mark && !ends); open; open &= open - 1) {
+    if (mine.mark > 0 && ends) write_row<WAY>(m.s, mine.mark, mine.tail + next.first);
+    for (unsigned open = __ballot_sync(ALL, mine.mark > 0 && !ends); open; open &= open - 1) {
         const int from = __ffs((int)open) - 1;
         folded<A> total;
         total.start();
@@ -114,7 +132,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
         }
         A sum = total.total();
         for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-        if (lane == from) write_row(m.s, mine.mark, mine.tail + sum);
+        if (lane == from) write_row<WAY>(m.s, mine.mark, mine.tail + sum);
     }
 }
 
@@ -125,5 +143,5 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     let_next_start();
     for (int64_t i = this_thread(); i < m.s.a.rows; i += all_threads())
-        write_row(m.s, int32_t(i + 1), typename sum_of<T>::type(0));
+        write_row<COORDINATES>(m.s, int32_t(i + 1), typename sum_of<T>::type(0));
 }

@@ -27,12 +27,13 @@ def _looped(adj: DistCSR) -> Looped[DistCSR]:
     made = normalize._make_looped(adj.local())
     others = made.others
     # Entries are numbered as those of the whole matrix would be: those that stay in their order, then all loops.
-    stay = home.edge_ids if others is None else home.edge_ids.index_select(0, others)
-    lost = torch.ones_like(home.edge_ids, dtype=torch.bool)
+    ids = adj.edge_ids
+    stay = ids if others is None else ids.index_select(0, others)
+    lost = torch.ones_like(ids, dtype=torch.bool)
     lost[: lost.numel() if others is None else 0] = False
     if others is not None:
         lost[others] = False
-    gone = torch.sort(ranks.gather_ragged(home.edge_ids[lost])).values
+    gone = torch.sort(ranks.gather_ragged(ids[lost])).values
     stay = stay - torch.searchsorted(gone, stay)
     kept, first = home.total - gone.numel(), int(home.rows[ranks.rank])
     loops = torch.arange(kept + first, kept + first + made.pattern.shape[0], device=adj.device)

@@ -203,7 +203,7 @@ class DistCSR(CSR):
     @property
     def edge_ids(self) -> Tensor:
         """The global number of each of this rank's edges, int64 [nnz]."""
-        return self.home.edge_ids
+        return self.home.edge_ids.long()
 
     @property
     def nnz(self) -> int:
@@ -276,7 +276,7 @@ class DistCSR(CSR):
         cols = home.cols.to(self.device)
         order, edges = sent_to(ranks, torch.searchsorted(cols, col, right=True) - 1)
         (came,) = edges.fetch([torch.stack([row, col], 1)])
-        edges.send = self.eid.long().index_select(0, order) if self.eid.numel() else order
+        edges.send = as_eid(self.eid.long().index_select(0, order) if self.eid.numel() else order)
         # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
         column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
         ptr, eid = pointers(column, self.n_cols), as_eid(place)

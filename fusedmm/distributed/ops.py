@@ -130,10 +130,10 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     wanted = args[WANTED[func]] if func in WANTED else -1
     axis = ranks.columns
     if axis.count == 1:
-        pieces = pieces_of(part, func, given, operands)
+        pieces = pieces_of(part, func, given)
         if pieces is None:
             return run(part, func, given, operands, results, wanted)
-        return run_in_pieces(part, func, given, operands, results, wanted, pieces)
+        return run_in_pieces(part, given, pieces)
     cut = cut_of(func, given, axis.count)
     if cut is None:
         return run(part, func, given, operands, results, wanted)

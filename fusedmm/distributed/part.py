@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.halo import Ranks
+from fusedmm.matrix.compress import eid_dtype
 
 
 @dataclass(eq=False)
@@ -18,7 +19,7 @@ class Home:
     Attributes:
         ranks: who shares the matrix.
         rows, cols: int64 [ranks + 1] on the host, the first row and the first column of each rank.
-        edge_ids: int64 [nnz], the global numbers of this rank's edges.
+        edge_ids: [nnz], the global numbers of this rank's edges; int32 where that is enough.
         total: how many edges all ranks have.
         route: how edges came from where they were listed; None where they did not.
     """
@@ -35,6 +36,7 @@ class Home:
         # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
         alone = self.ranks.count == 1 and self.ranks.columns.count == 1
         self.is_plain = alone and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
+        self.edge_ids = ids.to(eid_dtype(self.total))
 
 
 @dataclass(eq=False)
@@ -65,6 +67,6 @@ class Part:
     def edge_keys(self) -> Tensor:
         """The global number of each edge in the order in which edge data come to this half."""
         if self.keys is None:
-            ids = self.home.edge_ids
+            ids = self.home.edge_ids.long()
             self.keys = ids if self.edges is None else self.edges.fetch([ids])[0]
         return self.keys

@@ -103,12 +103,18 @@ def main(rank: int, ranks: int, folder: str) -> None:
             expected = alone(wholes["balanced"], compute, given)
             for cut, part in parts.items():
                 for pieces in (1, 2) if cut == "balanced" else (1,):
-                    group.pieces = pieces
+                    group.pieces = (1,) * pieces
                     say(f"{name}, {cut}, {pieces}", differences(wholes[cut], part, compute, given, role, expected))
         except Exception as error:
             say(f"{name}", [f"{type(error).__name__}: {error}"])
             raise
-    group.pieces = 0
+    group.pieces = ()
+    grid = init_device_mesh("cuda", (ranks // 2, 2), mesh_dim_names=("rows", "features"))
+    whole = graph(device, [0, *[1300] * (ranks // 2 - 1), NODES])
+    shared = whole.part(halo.ranks_of(grid))
+    for name, compute, given, role in calls(device, whole.nnz):
+        expected = alone(whole, compute, given)
+        say(f"{name}, features", differences(whole, shared, compute, given, role, expected))
     part = parts["balanced"]
     say("repeats", repeats(part, device))
     say("training", training(wholes["balanced"], mesh, f"{folder}/shards"))

@@ -5,10 +5,10 @@ from unittest import mock
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
-from support.ranks import Whole, both, on_ranks, require_equal
+from support.ranks import both, on_ranks, require_equal
 
 import fusedmm
-from fusedmm.distributed import halo, ops, run, slices
+from fusedmm.distributed import halo, ops, run
 
 NAMES = ["two even ranks", "a rank without rows", "four ranks, edges with one", "no halo", "no edges", "rectangular"]
 
@@ -21,7 +21,7 @@ def whole(request):
 @pytest.fixture
 def pieces(monkeypatch):
     """Has every operator take two pieces, and counts those that do."""
-    monkeypatch.setenv(halo.PIECES, "2")
+    monkeypatch.setattr(halo.Ranks, "pieces", (1, 1))
     with mock.patch.object(ops, "run_in_pieces", wraps=ops.run_in_pieces) as taken:
         yield taken
 
@@ -34,8 +34,9 @@ def has_halo(whole) -> bool:
     return not torch.equal(*owner)
 
 
-def funcs(taken) -> set:
-    return {call.args[1] for call in taken.call_args_list}
+def widths(taken) -> set:
+    """The numbers of columns of the pieces that were taken."""
+    return {tuple(n for _, n in call.args[2]) for call in taken.call_args_list}
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
@@ -45,70 +46,29 @@ def test_columns_of_a_product(whole, reduce, dtype, pieces):
     given = {"v": ("e", normal(whole.nnz, dtype=dtype)), "x": ("c", normal(cols, 160, dtype=dtype))}
     require_equal(both(whole, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x, reduce=reduce), given))
     require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x.flip(1), reduce=reduce), {"x": given["x"]}))
-    expected = {fusedmm._lib.ops._spmm.default} if has_halo(whole) else set()
-    assert funcs(pieces) == expected
+    assert widths(pieces) == ({(80, 80)} if has_halo(whole) else set())
 
 
-@pytest.fixture
-def gpu_rule(monkeypatch):
-    """Cuts attention as on a GPU. A CPU's bits are the same then where rows have few entries, as those here have."""
-    monkeypatch.setattr(slices, "on_gpu", lambda args: True)
-
-
-@pytest.mark.parametrize("score", ["dot", "additive"])
-def test_heads_of_attention(whole, score, pieces, gpu_rule):
-    rows, cols = whole.shape
-    width = () if score == "additive" else (4,)
-    given = {"q": ("r", normal(rows, 8, *width)), "k": ("c", normal(cols, 8, *width)), "v": ("c", normal(cols, 8, 8))}
-    edges = {"b": ("e", normal(whole.nnz, 8))}
-
-    def attend(adj, q, k, v, b=None):
-        return fusedmm.attention(adj, q, k, v, score=score, bias=b, return_lse=True)
-
-    require_equal(both(whole, attend, given, "rr"))
-    require_equal(both(whole, attend, given | edges, "rr", second=True))
-    expected = {getattr(fusedmm._lib.ops, name).default for name in ("_attention", "_attention_cols")}
-    assert expected <= funcs(pieces) if has_halo(whole) else not funcs(pieces)
-
-
-def test_keys_that_are_values_travel_once(pieces, gpu_rule):
-    whole = CUTS["two even ranks"]()
-    q, k = normal(N, 8, 4), normal(N, 8, 4)
-
-    def work(ranks):
-        part, mine = whole.part(ranks), slice(30 * ranks.rank, 30 * ranks.rank + 30)
-        before, own = ranks.bytes, k[mine]
-        out = fusedmm.attention(part, q[mine], own, own)
-        return out, ranks.bytes - before, part.part.cols.send.numel()
-
-    found = on_ranks(2, work)
-    assert torch.equal(torch.cat([out for out, _, _ in found]), fusedmm.attention(whole.csr, q, k, k))
-    assert all(sent == rows * 8 * 4 * 4 for _, sent, rows in found) and funcs(pieces)
-
-
-@pytest.mark.parametrize("features", [1, 2])
-def test_attention_of_long_rows_is_not_cut_on_a_cpu(features, pieces):
-    """Its pieces of a row follow from the number of heads: the same bits need all of them in one call."""
-    nodes = 400
-    row, col = torch.arange(3 * nodes) % nodes, torch.arange(3 * nodes) * 7 % nodes
-    row[: 2 * nodes] = 5
-    large = Whole(row, col, (nodes, nodes), [0, 5, nodes])
-    q, k, v = (("r", normal(nodes, 8, 4)) for _ in range(3))
-    given = {"q": q, "k": k, "v": v}
-    require_equal(both(large, lambda adj, q, k, v: fusedmm.attention(adj, q, k, v), given, features=features))
-    assert not funcs(pieces)
+@pytest.mark.parametrize("shares, expected", [((1, 2), (80, 160)), ((3, 2, 2), (102, 69, 69)), ((1, 3), (90, 270))])
+def test_unequal_pieces(shares, expected, pieces, monkeypatch):
+    """Those of a CPU have 80 columns at least, and a product is whole where one would have less."""
+    monkeypatch.setattr(halo.Ranks, "pieces", shares)
+    whole, width = CUTS["two even ranks"](), sum(expected)
+    given = {"v": ("e", normal(whole.nnz)), "x": ("c", normal(whole.shape[1], width))}
+    require_equal(both(whole, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
+    assert widths(pieces) == ({expected} if min(expected) >= 80 else set())
 
 
 def test_what_has_no_pieces(pieces):
-    """Dot products mix channels, and narrow products, dropout and other heads have loops of their own."""
+    """Dot products mix channels, attention walks over all entries for each piece, and narrow products have loops of
+    their own."""
     whole = CUTS["two even ranks"]()
     x, heads = ("r", normal(N, 160)), ("r", normal(N, 4, 4))
     require_equal(both(whole, lambda adj, x: fusedmm.fused(adj, x), {"x": x}))
     require_equal(both(whole, lambda adj, x: fusedmm.sddmm(adj, x, x), {"x": x}, "e"))
-    require_equal(both(whole, lambda adj, x: fusedmm.attention(adj, x, x, x, dropout=0.3), {"x": heads}))
+    require_equal(both(whole, lambda adj, x: fusedmm.attention(adj, x, x, x), {"x": heads}))
     require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x), {"x": ("r", normal(N, 100))}))
-    assert fusedmm._lib.ops._attention.default not in funcs(pieces)
-    assert all(call.args[2][5].shape[1] == 160 for call in pieces.call_args_list)  # products of dot's gradients
+    assert widths(pieces) <= {(80, 80)}  # products of dot's gradients
 
 
 def test_the_rule_leaves_small_messages_whole():
@@ -119,10 +79,10 @@ def test_the_rule_leaves_small_messages_whole():
         few = [part.ptr, part.part.idx, part.eid, part.part.plan, part.none, torch.ones(30, 160), 0, 0, 2]
         many = [*few[:5], torch.empty(30, 2**20), *few[6:]]
         func = fusedmm._lib.ops._spmm.default
-        return [run.pieces_of(part.part, func, given, "ec") for given in (few, many)]
+        return [run.pieces_of(part.part, func, given) for given in (few, many)]
 
     for few, many in on_ranks(2, work):
-        assert few is None and many.pieces == run.MOST_PIECES
+        assert few is None and sum(n for _, n in many) == 2**20 and len(many) == len(run.SHARES)
 
 
 def test_plans_of_parts_know_the_whole():

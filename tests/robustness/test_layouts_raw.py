@@ -59,6 +59,7 @@ def exercise(device: str) -> None:
     halves = [pattern.ptr, pattern.idx, pattern.eid, pattern.plan, *halves]
     torch.ops.fusedmm._plan(pattern.ptr, pattern.idx)
     torch.ops.fusedmm._edge_program(q, "s*a", True)
+    torch.ops.fusedmm._pick(torch.arange(60, dtype=torch.uint8, device=device).view(5, 12), edges[0] % 5)
     torch.ops.fusedmm.spmm(*halves, val, q, 0, 0).sum().backward()
     torch.ops.fusedmm.sddmm(*halves, val, q, k, 0).sum().backward()
     fusedmm.CSR.from_csr(pattern.ptr, pattern.idx)

@@ -1,0 +1,125 @@
+/* How a row of C is cut, so that many warps can share it and its sums fit into shared memory.
+ *
+ *     row i of A     e0 ... e127 | e128 ... e255 | ...      parts, a warp of a team each
+ *     row i of C     c0 ... c767 | c768 ...                 windows, a team each
+ *
+ * Parts follow from the 512-term rule alone, of which SPGEMM_TERMS is a quarter: sums of parts are
+ * added in order. Windows follow from what a table takes (cuda_table.cuh); they do not change any
+ * sum. */
+#ifndef FMM_SPGEMM_CUDA_WINDOWS_CUH
+#define FMM_SPGEMM_CUDA_WINDOWS_CUH
+
+#include "cuda_products.cuh"
+
+enum {
+    WINDOW = 6 << 10, /* bytes of a table: four blocks run at once for their registers, and fit */
+    WARPS = BLOCK / WARP
+};
+
+/* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise. */
+static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
+{
+    const int32_t low = __ldg(c.idx + begin), high = __ldg(c.idx + begin + r->entries - 1);
+    r->rises = 0 <= low && low <= high && high < c.cols;
+    r->low = r->rises ? low : 0;
+    r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
+}
+
+/* Parts of row i of A: of SPGEMM_TERMS entries each. A sum has at most one term for each entry of A
+ * where B's columns rise; else nobody knows, and the row is one part, whose sums count terms. */
+struct row_parts {
+    int64_t begin, entries, each;
+    __device__ __forceinline__ row_parts(const numeric_args &s, int64_t i)
+    {
+        entries = row_range(s.a, i, &begin);
+        each = __ldg(s.schedule) == 1 ? SPGEMM_TERMS : entries;
+    }
+    /* Warps of a team: one for each part, if the block has so many. */
+    __device__ __forceinline__ int members(void) const
+    {
+        int n = 1;
+        while (n < WARPS && n * each < entries) n *= 2;
+        return n;
+    }
+    __device__ __forceinline__ bool are_many(void) const { return entries > each * WARPS; }
+};
+
+/* C's columns rise unless they are a mask's: then the first and the last say where its entries are.
+ * Sums that are put aside have room of their own. */
+static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
+                                                     const row_parts &parts, int64_t *begin)
+{
+    const int64_t entries = row_range(s.c, i, begin);
+    const bool repeats = __ldg(s.schedule) != 1;
+    row_shape r = {s.where, entries, 0, s.c.cols, repeats || parts.are_many(), repeats, false};
+    if (entries && !s.masked) narrow_to(s.c, *begin, &r);
+    return r;
+}
+
+/* Small rows are merged, so that C has all columns and they rise, as a mask's need not. */
+static __host__ __device__ __forceinline__ bool has_small_rows(const numeric_args &s)
+{
+    return !s.masked && (s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED);
+}
+
+/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
+ * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
+ * both need memory for all columns between the first and the last. */
+template <class A>
+static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
+{
+    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
+    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
+    r->where = SPGEMM_IN_HASH;
+    if (wanted == SPGEMM_IN_SORTED ||
+        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
+        r->where = SPGEMM_IN_SORTED;
+    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
+        r->where = SPGEMM_IN_DENSE;
+    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
+        r->where = SPGEMM_IN_RANKED;
+    return bytes_of<A>(*r, r->where) <= WINDOW;
+}
+
+/* How many of a row's entries a window has: as many as fit into a table that `auto` would choose,
+ * were the columns evenly spread, with a quarter of room for those that are not; at least as many
+ * as can be hashed, which is always possible; and about the same number in each window.
+ *
+ *     columns apart by            1              9              100
+ *     entries of a window         1,152, dense   768, ranked    384, hashed    (float32)
+ *
+ * A row that a block computes has as many windows as the block has teams, or `least` of them. */
+template <class A>
+static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
+{
+    const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
+    const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
+    const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
+    int64_t each = hashed;
+    if (dense && r.cols * slot <= WINDOW)
+        each = r.entries;
+    else if (dense && r.rises) {
+        const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
+        const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
+        const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
+        if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
+    }
+    if (each >= r.entries && least <= 1) return r.entries;
+    const int64_t windows = ceil_div(r.entries, each);
+    return ceil_div(r.entries, windows > least ? windows : least);
+}
+
+/* The least number of windows. A block should not have idle warps; and where rows are few, those
+ * that take longest should not be the last to end. But windows should not be tiny, and more of them
+ * do not help where they cannot read their own part of B's rows alone. */
+static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
+                                                        const row_parts &parts)
+{
+    enum { FEWEST = 64, FEW_ROWS = 1 << 15, EACH = 32, MOST = 4 };
+    const int members = parts.members();
+    if (s.masked || __ldg(s.schedule) != 1) return 1;
+    const int64_t of_few = s.a.rows < FEW_ROWS ? clamp(parts.entries / EACH, 1, MOST) : 1;
+    return clamp(entries / FEWEST, 1, members > 1 ? WARPS / members : of_few);
+}
+
+#endif
