@@ -282,7 +282,7 @@ def _(row, col, rows, cols, loops, check):  # type: ignore[no-untyped-def]
 
 
 @fake("_check_wait")
-def _(lines):  # type: ignore[no-untyped-def]
+def _(there, ticket):  # type: ignore[no-untyped-def]
     return None
 
 

@@ -26,6 +26,7 @@ from fusedmm.distributed.halo import Ranks
 from fusedmm.distributed.part import Home, Part
 from fusedmm.distributed.run import has_seed, is_there, pieces_of, run, run_in_pieces
 from fusedmm.distributed.slices import cut_of
+from fusedmm.distributed.split import may_split, run_split
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
 
@@ -155,6 +156,8 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     wanted = args[WANTED[func]] if func in WANTED else -1
     axis = ranks.columns
     if axis.count == 1:
+        if may_split(part, func, given):
+            return run_split(part, given)
         pieces = pieces_of(part, func, given)
         if pieces is None:
             return run(part, func, given, operands, results, wanted)
@@ -173,7 +176,7 @@ def _refused(func: Any) -> TypeError:
 def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
     tensors = [(role, t.shape[1:], t.dtype) for role, t in zip(operands, given[4:], strict=False)]
     numbers = tuple(n for n in given[4 + len(operands) :] if not isinstance(n, Tensor))
-    key = name, part.transposed, part.home.total, tuple(tensors), numbers
+    key = name, part.transposed, part.split, part.home.total, tuple(tensors), numbers
 
     def describe() -> str:
         shapes = ", ".join(
@@ -181,7 +184,7 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
             for (role, shape, dtype), t in zip(tensors, given[4:], strict=False)
             if role in "rcebk" and is_there(role, t)
         )
-        side = "the transpose of " if part.transposed else ""
+        side = ("the transpose of " if part.transposed else "") + ("the split of " if part.split else "")
         matrix = f"{int(part.home.rows[-1])} x {int(part.home.cols[-1])} with {part.home.total} edges"
         return f"{name.strip('_')} on {side}a matrix of {matrix}, {shapes}, options {list(numbers)}"
 
