@@ -296,12 +296,8 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
-    const int bytes = BLOCK / WARP * warp_bytes<A>();
-    int blocks_each = 1;
-    cudaFuncSetAttribute(numeric_rows<A>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, numeric_rows<A>, BLOCK, bytes);
-    const unsigned blocks =
-        unsigned(blocks_each < 1 ? 1 : blocks_each) * (unsigned)fmm_cuda_processors(exec->index);
+    const int bytes = WARPS * warp_bytes<A>();
+    const unsigned blocks = (unsigned)blocks_held<A>(exec, numeric_rows<A>, BLOCK, bytes);
     launch_bins(exec, w, class_of_row<A>{s});
     numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }
