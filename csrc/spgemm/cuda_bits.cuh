@@ -43,6 +43,7 @@ struct bit_rows {
         packs = a->nnz >= OFTEN * b->rows && all <= room;
         bytes = packs ? all : of_bits;
     }
+    /* Where it lies in the workspace. */
     void place(char *base)
     {
         bits = reinterpret_cast<uint32_t *>(base);
@@ -111,6 +112,8 @@ static __global__ void __launch_bounds__(BLOCK)
     uint32_t *const all = reinterpret_cast<uint32_t *>(spgemm_shared);
     const int own = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int64_t first = int64_t(blockIdx.x) * ROWS, i = first + own;
+    /* Sets what an item of B says in row number r of the block: a column, or a word and its bits.
+     */
     const auto set_in = [&](int r) {
         return [=](auto item) {
             uint32_t *const bits = all + r * to.words;
@@ -131,6 +134,7 @@ static __global__ void __launch_bounds__(BLOCK)
             for_products<ROWS>(s.a, b, first + r, set_in(r));
     __syncthreads();
     if (i >= s.a.rows) return;
+    /* Each warp counts its row, and leaves the bits for the kernel that writes columns. */
     int found = 0;
     for (int w = lane; w < to.words; w += WARP) {
         const uint32_t word = all[own * to.words + w];
@@ -167,6 +171,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* While C has no columns, rows are counted; then they are written. */
 static void launch_bits(const fmm_exec *exec, const symbolic_args &s, const bit_rows &to)
 {
     enum { ROWS = BLOCK / WARP };

@@ -71,12 +71,22 @@ static __device__ __forceinline__ unsigned sum_of_lanes(unsigned n)
 
 /* ---- pieces ---- */
 
-/* `left` products of an entry, from entry q of B on, of which the first WARP are the piece. */
-template <class A> struct __align__(8) piece
-{
-    int64_t q;
-    A factor;
-    int left;
+/* Products of an entry of A, up to WARP, from entry q of B on. Where they begin and how many they
+ * are is one word, since shared memory is what a product waits for. */
+template <class A> struct piece {
+    enum { BITS = 6 };
+    int64_t word; /* q, and below it the number of products */
+    A factor;     /* A's value */
+    static __device__ __forceinline__ piece of(int64_t q, int count, A factor)
+    {
+        return piece{q << BITS | (count < WARP ? count : WARP), factor};
+    }
+    /* The entry of B that this lane multiplies, or -1. */
+    static __device__ __forceinline__ int64_t of_lane(int64_t word)
+    {
+        const int lane = threadIdx.x % WARP;
+        return lane < int(word & ((1 << BITS) - 1)) ? (word >> BITS) + lane : -1;
+    }
 };
 
 /* Writes WARP pieces of all entries, from number `base` on; those behind the last have no products.
@@ -91,9 +101,9 @@ static __device__ __forceinline__ void write_pieces(piece<A> *to, const entry_at
 {
     const int lane = threadIdx.x % WARP, length = (int)own.row.length;
     const int count = (length + WARP - 1) / WARP, first = until - count - base;
-    if (base + lane >= all) to[lane] = piece<A>{0, A(0), 0};
+    if (base + lane >= all) to[lane] = piece<A>{0, A(0)};
     for (int k = first < 0 ? -first : 0; k < count && first + k < WARP; k++)
-        to[first + k] = piece<A>{own.row.begin + k * WARP, own.factor, length - k * WARP};
+        to[first + k] = piece<A>::of(own.row.begin + k * WARP, length - k * WARP, own.factor);
     __syncwarp();
 }
 

@@ -165,7 +165,7 @@ static __device__ __forceinline__ void for_products(const csr_view &a, const Sou
     for (int64_t p = begin; p < end; p += WARPS * WARP) {
         const row_of_b row = b.row(a, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
         const int lanes = few ? WARP : lanes_for(row.length);
-        if (lanes < WARP) {
+        if (lanes < WARP) { /* several rows at once, up to the last that has any */
             const int rows = WARP / lanes, held = WARP - __clz(__ballot_sync(ALL, row.length > 0));
             const int at = g::lane() % lanes, length = (int)row.length;
             for (int e = 0; e < held; e += SHORT * rows) {
@@ -180,6 +180,8 @@ static __device__ __forceinline__ void for_products(const csr_view &a, const Sou
             }
             continue;
         }
+        /* Pieces of own rows follow each other without a gap, so that EACH loads are always under
+         * way; the longest rows come last, an equal share for each thread of the group. */
         const bool is_mine = !few || g::lane() % WARPS == g::warp();
         const bool is_shared = few && row.length > SHARED_ROW;
         unsigned own = __ballot_sync(ALL, is_mine && row.length && !is_shared);

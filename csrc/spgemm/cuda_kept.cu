@@ -216,6 +216,7 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     enum { LONG = 8 };
     const int64_t first = int64_t(blockIdx.x) * (ENTRIES * BLOCK) + threadIdx.x;
+    /* The lists of this thread's entries; entries behind the last have empty ones. */
     int64_t begin[ENTRIES], end[ENTRIES], longest = 0;
     listed_sum<A> own[ENTRIES];
     UNROLLED(e, ENTRIES) {

@@ -72,7 +72,6 @@ template <class A>
 static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A> *t,
                                                   piece<A> *room, const entry_at_hand<A> &own)
 {
-    const int lane = threadIdx.x % WARP;
     const int until = scanned<1, int>(int((own.row.length + WARP - 1) / WARP), NULL);
     const int all = __shfl_sync(ALL, until, WARP - 1);
     for (int base = 0; base < all; base += WARP) {
@@ -82,7 +81,7 @@ static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A
             int32_t j[PIECES];
             int slot[PIECES];
             A y[PIECES];
-            UNROLLED(u, PIECES) q[u] = lane < room[at + u].left ? room[at + u].q + lane : -1;
+            UNROLLED(u, PIECES) q[u] = piece<A>::of_lane(room[at + u].word);
             load<PIECES, A>(s, q, j, y);
             find<PIECES>(*t, j, slot);
             UNROLLED(u, PIECES) {

@@ -15,7 +15,6 @@
  * The order of products is that of A's entries, and in a row of B that of its entries. So every sum
  * has its terms in this one order, and its bits are the same for any table, window and run. */
 #include "cuda_kept.cuh"
-#include "cuda_small.cuh"
 #include "cuda_windows.cuh"
 
 enum {
@@ -44,12 +43,12 @@ template <class A> struct class_of_row {
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
-        const row_parts parts(s, i);
+        const row_parts parts(s, i, true);
         const row_shape r = shape_of(s, i, parts, &begin);
         if (!r.entries) return -1;
         if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, parts.entries, r.entries))
             return -1;
-        const int members = parts.members();
+        const int members = parts.members;
         const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
         const int64_t tasks = ceil_div(r.entries, each) * members;
         if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
@@ -161,55 +160,66 @@ template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 /* What a team has added up, after each member has taken one part. */
 struct round_of_parts {
     int parts;
-    bool first, last;
+    bool first;
 };
 
-/* Adds the sums of a team's parts in their order. Those of the last round are written; others are
- * put aside in the first member's table. An entry of a ranked table is found by its place; one
- * whose column has no slot gets a 0. The team has met before, and meets afterwards. */
+/* The sum of a slot after this round: what was put aside before, and the sums of the team's parts,
+ * in their order. Hash tables have column j in a slot of their own. */
 template <class A>
-static __device__ __forceinline__ void end_round(const numeric_args &s, const table<A> &t,
-                                                 const row_shape &r, int64_t begin, const team &of,
+static __device__ __forceinline__ A sum_of_parts(const table<A> &first, int slot, int32_t j,
                                                  const round_of_parts &round)
 {
+    A sum = round.first ? A(0) : first.aside(slot);
+    for (int m = 0; m < round.parts; m++) {
+        const table<A> other = first.moved(m * warp_bytes<A>());
+        const bool hashed = m && first.where == SPGEMM_IN_HASH;
+        sum += other.sum(hashed ? other.find(j) : slot);
+    }
+    return sum;
+}
+
+/* Puts the sums of a round aside that is not the last, in the first member's table. */
+template <class A>
+static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of,
+                                                 const round_of_parts &round)
+{
+    const bool hashed = first.where == SPGEMM_IN_HASH;
+    for (int h = of.own * WARP + threadIdx.x % WARP; h < first.slots; h += of.members * WARP) {
+        const int32_t j = hashed ? first.keys()[h] : 0;
+        if (j != NO_COLUMN) first.aside(h) = sum_of_parts(first, h, j, round);
+    }
+}
+
+/* Writes the sums after the last round. An entry of a ranked table is found by its place; one whose
+ * column has no slot gets a 0. */
+template <class A>
+static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &first,
+                                                    const row_shape &r, int64_t begin,
+                                                    const team &of, const round_of_parts &round)
+{
     const int entries = (int)r.entries, step = of.members * WARP;
-    const table<A> first_table = t.moved(-of.own * warp_bytes<A>());
-    const auto slot_in = [&](const table<A> &in, int at, int32_t j) {
-        if (r.where == SPGEMM_IN_RANKED) return at;
-        return uint32_t(j) < uint32_t(s.c.cols) ? in.find(j) : -1;
-    };
+    const bool ranked = r.where == SPGEMM_IN_RANKED;
     for (int base = of.own * WARP + threadIdx.x % WARP; base < entries; base += WAITING * step) {
         int32_t columns[WAITING];
         UNROLLED(u, WAITING) {
             const int at = base + u * step;
-            const bool asked = at < entries && r.where != SPGEMM_IN_RANKED;
-            columns[u] = asked ? __ldg(s.c.idx + begin + at) : -1;
+            columns[u] = at < entries && !ranked ? __ldg(s.c.idx + begin + at) : -1;
         }
 #pragma unroll
         for (int u = 0; u < WAITING; u++) {
             const int at = base + u * step;
+            const int32_t j = columns[u];
             if (at >= entries) break;
-            const int slot = slot_in(first_table, at, columns[u]);
-            A sum = A(0);
-            if (of.members == 1)
-                sum = slot < 0 ? A(0) : t.total(slot);
-            else if (slot >= 0) {
-                sum = round.first ? A(0) : first_table.aside(slot);
-                for (int m = 0; m < round.parts; m++) {
-                    const table<A> other = first_table.moved(m * warp_bytes<A>());
-                    const bool hashed = m && r.where == SPGEMM_IN_HASH; /* in an order of its own */
-                    sum += other.sum(hashed ? other.find(columns[u]) : slot);
-                }
-                if (!round.last) first_table.aside(slot) = sum;
-            }
-            if (!round.last) continue;
+            const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
+            const A sum = slot < 0        ? A(0)
+                          : first.counted ? first.total(slot)
+                                          : sum_of_parts(first, slot, j, round);
             if (s.plain_out)
                 static_cast<A *>(s.out.data)[begin + at] = sum;
             else
                 write(s.out, begin + at, sum);
         }
     }
-    of.meet();
 }
 
 /* A window of row i, of `r`, whose entries of C begin at `begin`: round after round, in which each
@@ -220,6 +230,7 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
                                                   const column_span &span, const team &of, int byte)
 {
     table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
+    const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
     const int64_t each_round = parts.each * of.members;
     for (int64_t base = 0;; base += each_round) {
         const int64_t left = parts.entries - base, from = base + of.own * parts.each;
@@ -231,7 +242,12 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
         of.meet();
         const bool last = left <= each_round;
         const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;
-        end_round(s, t, r, begin, of, round_of_parts{ended, !base, last});
+        const round_of_parts round = {ended, !base};
+        if (last)
+            write_window(s, first, r, begin, of, round);
+        else
+            put_aside(first, of, round);
+        of.meet(); /* before sums of this round, or keys, are overwritten */
         if (last) return;
     }
 }
@@ -246,10 +262,10 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     const bool repeats = __ldg(s.schedule) != 1;
     for_stripes(w, [&](int64_t i, int k, int stripe) {
         int64_t begin;
-        const row_parts parts(s, i);
-        const row_shape row = shape_of(s, i, parts, &begin);
         /* A warp that computes alone has no team, also if A has changed since. */
-        const int members = k > 1 ? parts.members() : 1, teams = k > 1 ? WARPS / members : 1;
+        const row_parts parts(s, i, k > 1);
+        const row_shape row = shape_of(s, i, parts, &begin);
+        const int members = parts.members, teams = k > 1 ? WARPS / members : 1;
         const team of = {members, warp % members, 1 + warp / members};
         const int64_t each =
             k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
@@ -280,12 +296,8 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
-    const int bytes = BLOCK / WARP * warp_bytes<A>();
-    int blocks_each = 1;
-    cudaFuncSetAttribute(numeric_rows<A>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, numeric_rows<A>, BLOCK, bytes);
-    const unsigned blocks =
-        unsigned(blocks_each < 1 ? 1 : blocks_each) * (unsigned)fmm_cuda_processors(exec->index);
+    const int bytes = WARPS * warp_bytes<A>();
+    const unsigned blocks = (unsigned)blocks_held<A>(exec, numeric_rows<A>, BLOCK, bytes);
     launch_bins(exec, w, class_of_row<A>{s});
     numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }

@@ -73,11 +73,11 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     });
 }
 
-/* No row needs a larger class than all columns, or the longest row that there can be, would. */
-static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
+/* No row needs a larger class than all columns would, or its work, which is that of class `work` at
+ * most. */
+static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w, int work)
 {
     const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
-    const int work = class_of_work(s.a.nnz); /* the host knows no row, but A's entries */
     launch_bins(exec, w, class_of_set{s, w.bytes});
     for_classes(fits > work ? fits : work, [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
@@ -116,7 +116,7 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
     if (bits.words)
         launch_bits(exec, s, bits);
     else
-        launch_sets(exec, s, w);
+        launch_sets(exec, s, w, class_of_work(s.a.nnz)); /* nobody knows the longest row */
     cudaError_t said =
         cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows, stream);
     cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
@@ -162,7 +162,9 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     if (with || !bits.words)
         fmm_spgemm_small(exec, numeric_of(&numeric, SPGEMM_AUTO), bits.words ? NULL : s.idx);
     if (all_small(found, bits)) return FMM_OK;
-    if (!bits.words) launch_sets(exec, s, w);
+    int work = LARGEST; /* the largest class that had a row when rows were counted */
+    while (work && !found.counts[work]) work--;
+    if (!bits.words) launch_sets(exec, s, w, work);
     if (with) fmm_spgemm_others_cuda(exec, &numeric, w.lists);
     return FMM_OK;
 }
