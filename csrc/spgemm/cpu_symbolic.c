@@ -5,8 +5,8 @@
  *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
- * Up to SPARE products there is a stage with a place for a column of each: columns are read out at
- * once and copied when their number is known, and the pass that counts is left out.
+ * Up to SPGEMM_SPARE products there is a stage with a place for a column of each: columns are read
+ * out at once and copied when their number is known, and the pass that counts is left out.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -23,7 +23,6 @@
 enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
-    SPARE = 32 << 20,   /* products that have a stage, at most: 128 MiB */
     FEW_WORDS = 16,     /* words of a row that are sorted by insertion, at most, */
     FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };
@@ -294,8 +293,8 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
 }
 
 /* One pass over the products or two: what is wanted, and how many there are, decide. C's memory is
- * asked for when its size is known; all that is lent before is the caller's, and goes
- * back to it whatever fails. */
+ * asked for when its size is known; all that is lent before is the caller's, and goes back to it
+ * whatever fails. */
 fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a, *b = call->b;
@@ -304,8 +303,9 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     int workers = fmm_spgemm_workers(exec, s.total);
-    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPARE;
-    const bool whole = staged && fmm_spgemm_whole_pays(&s, &workers);
+    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
+    const bool whole = s.whole;
+    if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
     TRY(prepare(exec, &s, workers, whole));
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
