@@ -4,6 +4,13 @@
  *     A     products of each row, and what they would be of B's runs          a pass over A
  *     rows  |--- 1/512 of the products ---|--- 1/512 ---| ...                 a sum over the rows
  *
+ * Where values are wanted, too, a whole product may follow, which packs nothing. Then the first
+ * pass asks only whether B's columns rise, in one loop over all of idx, and runs are counted when
+ * it is known that two phases follow:
+ *
+ *     idx       3 7 9 | 2 5 | 0 ...     descents: 9 2 and 5 0; both lie between rows, so none is
+ *                                       within a row, and columns rise
+ *
  * A chunk ends with the row that fills its share, so that a row is never cut, and a hub has a chunk
  * of its own. Chunks depend on the structures alone, not on how many threads there are. */
 #include "cpu_symbolic.h"
@@ -177,11 +184,12 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
         TRY(add_products(s));
     } else
         TRY(look_at_runs(exec, s));
-    *most = 1;
+    *most = 1; /* how often a column stands in a row of B */
     if (s->falls && b->cols) {
         TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));
         *most = repeats(b, (int32_t *)(void *)m.base);
     }
+    /* Decided of totals, which are added up anew if what they stand on is counted anew. */
     s->whole = s->out->with && fmm_spgemm_whole_pays(s);
     if (s->out->with && !s->whole) TRY(look_at_runs(exec, s));
     cut(s, s->out->schedule);
