@@ -90,7 +90,7 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
     Args:
         r, a, p: matrices as ``spgemm`` takes them, [m, n], [n, k] and [k, l].
         order: "left" for (R A) P, "right" for R (A P), or "auto": the order of fewer products in all. Those of the
-            first product are counted, those of the second one bounded, by four products with vectors.
+            first product are counted, those of the second one bounded, by four products with vectors at most.
 
     Returns:
         R A P, a ``CSR``; gradients reach the values of all three.
@@ -136,5 +136,8 @@ def left_has_fewer(r: CSR, a: CSR, p: CSR) -> bool:
         r, a, lengths, of_a = r.pattern(), a.pattern(), p.degree().double(), a.degree().double()
         low, high = lengths.aminmax()
         w = of_a * high if bool(low == high) else spmv(a, lengths)  # rows of equal length are the rule in pooling
+        widest, longest = float(w.max()), int(r.degree().max()) if rows else 0
+        if longest * widest <= p.nnz and widest <= cols:  # nothing is cut off: the second products are as many
+            return bool(of_a.index_select(0, r.idx).sum() <= w.sum())
         in_order = spmv(r, of_a).sum() + spmv(r, w).clamp(max=p.nnz).sum()
         return bool(in_order <= w.sum() + spmv(r, w.clamp(max=cols)).sum())
