@@ -148,17 +148,15 @@ FMM_INLINE void sort_words(int32_t *words, int64_t n)
     }
 }
 
-/* Reads out the words that a row touched and clears them; the columns are written to [at, end), in
- * the order of columns or of touching. Returns their end. The second level of bits sorts words; a
- * few, whose bits may lie far apart there, are sorted by insertion. The groups between the first
- * and the last that a row touched are looked at, so that rows of a band on a wide matrix look at
- * few. */
-static int32_t *read_row(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
-                         const int32_t *end)
+/* Reads out the words that a row touched and clears them; the columns are written to [at, end), and
+ * rise. Returns their end. The second level of bits sorts words; a few, whose bits may lie far
+ * apart there, are sorted by insertion. The groups between the first and the last that a row
+ * touched are looked at, so that rows of a band on a wide matrix look at few. An order of touching
+ * was found no sooner. */
+static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, const int32_t *end)
 {
-    const bool few = touched <= room->few;
-    if (sorted && few) sort_words(room->touched, touched);
-    if (!sorted || few) {
+    if (touched <= room->few) {
+        sort_words(room->touched, touched);
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
         return at;
     }
@@ -190,7 +188,6 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
     const spgemm_bits *room = &s->rooms[worker];
-    const bool sorted = s->out->want == FMM_SPGEMM_SORTED;
     int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
     int32_t *next = s->stage ? s->stage + s->begins[chunk] : NULL;
@@ -204,7 +201,7 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
             if (n > 0) memcpy(begin, s->b->idx + from, (size_t)n * sizeof *begin);
             next = begin + (n > 0 ? n : 0);
         } else
-            next = read_row(room, mark(s, room, i), sorted, begin, end);
+            next = read_row(room, mark(s, room, i), begin, end);
         if (s->stage)
             ptr[i + 1] = next - begin;
         else

@@ -22,8 +22,8 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         a: a ``CSR`` [rows, inner], or what ``as_csr`` takes; its values are not read.
         b: the same, [inner, cols].
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto".
-        sorted: whether columns of the product rise within its rows; without it their order is some fixed one, which
-            is found slightly sooner on a CPU.
+        sorted: whether columns of the product have to rise within its rows. Those of a plan do in either case, since
+            another order was found no sooner.
         mask: a ``CSR`` [rows, cols], or what ``as_csr`` takes, whose entries alone are computed, in its order; its
             values are not read.
 
@@ -56,7 +56,8 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         a: a ``CSR`` [rows, inner] with values [nnz] or none (ones), or what ``as_csr`` takes.
         b: the same, [inner, cols], its values of the same dtype.
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto". "kkmcr" and "kkmcw" need a plan.
-        sorted: whether C's columns rise within its rows.
+        sorted: whether C's columns have to rise within its rows; any other order is a fixed one, too, which a CPU finds
+            sooner.
         mask: a ``CSR`` [rows, cols] whose entries alone are computed, in its order; its values are not read.
 
     Returns:
