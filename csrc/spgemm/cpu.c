@@ -19,8 +19,9 @@ enum { LANES = LANES_vf32 < 4 ? 4 : LANES_vf32 };
 typedef int32_t lanes __attribute__((vector_size(4 * LANES)));
 enum {
     BOTH = 2 * LANES,    /* columns that are counted side by side; at most SPGEMM_PAD */
-    COUNTED = 6 * LANES, /* columns of a row that are counted, at most */
-    NEAR = 4             /* words for each column of a row that are looked at, at most */
+    COUNTED = 8 * LANES, /* columns of a row that are counted, at most; where words are many, */
+    FAR = 2 * COUNTED,   /* which is more than */
+    NEAR = 4             /* words for each column of a row, whose bits cost more */
 };
 _Static_assert((int)BOTH <= (int)SPGEMM_PAD,
                "columns beyond a row are read, and their places written");
@@ -79,7 +80,7 @@ static void count_words(const spgemm_bits *room, const int32_t *columns, int64_t
 FMM_INLINE void move_row(const spgemm_bits *room, int64_t n, const int32_t *columns,
                          const char *values, size_t width, int32_t *to, char *to_values)
 {
-    const bool counted = n <= COUNTED;
+    const bool counted = n <= (room->width <= NEAR * n ? COUNTED : FAR);
     if (counted)
         count_places(columns, n, room->places);
     else

@@ -44,8 +44,9 @@ static void run_part(void *ctx, int worker, int64_t part)
     const dots *d = ctx;
     const size_t slot = 2 * fmm_spgemm_width(d->out->dtype);
     const int64_t last = part + 1 < FMM_SPGEMM_PARTS ? first_row(d->a, part + 1) : d->a->rows;
-    loops[d->out->dtype](d, d->rows + (size_t)(worker * d->x->cols) * slot, first_row(d->a, part),
-                         last);
+    /* Without columns there is no memory. */
+    char *const room = d->rows ? d->rows + (size_t)(worker * d->x->cols) * slot : NULL;
+    loops[d->out->dtype](d, room, first_row(d->a, part), last);
 }
 
 fmm_status fmm_spgemm_dots_cpu(const fmm_exec *exec, const fmm_spgemm_dots_call *call)

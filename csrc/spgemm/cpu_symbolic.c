@@ -5,8 +5,8 @@
  *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
- * Up to SPARE products there is a stage with a place for a column of each: columns are read out at
- * once and copied when their number is known, and the pass that counts is left out.
+ * Up to SPGEMM_SPARE products there is a stage with a place for a column of each: columns are read
+ * out at once and copied when their number is known, and the pass that counts is left out.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -23,7 +23,6 @@
 enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
-    SPARE = 32 << 20,   /* products that have a stage, at most: 128 MiB */
     FEW_WORDS = 16,     /* words of a row that are sorted by insertion, at most, */
     FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };
@@ -149,17 +148,15 @@ FMM_INLINE void sort_words(int32_t *words, int64_t n)
     }
 }
 
-/* Reads out the words that a row touched and clears them; the columns are written to [at, end), in
- * the order of columns or of touching. Returns their end. The second level of bits sorts words; a
- * few, whose bits may lie far apart there, are sorted by insertion. The groups between the first
- * and the last that a row touched are looked at, so that rows of a band on a wide matrix look at
- * few. */
-static int32_t *read_row(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
-                         const int32_t *end)
+/* Reads out the words that a row touched and clears them; the columns are written to [at, end), and
+ * rise. Returns their end. The second level of bits sorts words; a few, whose bits may lie far
+ * apart there, are sorted by insertion. The groups between the first and the last that a row
+ * touched are looked at, so that rows of a band on a wide matrix look at few. An order of touching
+ * was found no sooner. */
+static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, const int32_t *end)
 {
-    const bool few = touched <= room->few;
-    if (sorted && few) sort_words(room->touched, touched);
-    if (!sorted || few) {
+    if (touched <= room->few) {
+        sort_words(room->touched, touched);
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
         return at;
     }
@@ -191,7 +188,6 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
     const spgemm_bits *room = &s->rooms[worker];
-    const bool sorted = s->out->want == FMM_SPGEMM_SORTED;
     int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
     int32_t *next = s->stage ? s->stage + s->begins[chunk] : NULL;
@@ -205,7 +201,7 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
             if (n > 0) memcpy(begin, s->b->idx + from, (size_t)n * sizeof *begin);
             next = begin + (n > 0 ? n : 0);
         } else
-            next = read_row(room, mark(s, room, i), sorted, begin, end);
+            next = read_row(room, mark(s, room, i), begin, end);
         if (s->stage)
             ptr[i + 1] = next - begin;
         else
@@ -294,8 +290,8 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
 }
 
 /* One pass over the products or two: what is wanted, and how many there are, decide. C's memory is
- * asked for when its size is known; all that is lent before is the caller's, and goes
- * back to it whatever fails. */
+ * asked for when its size is known; all that is lent before is the caller's, and goes back to it
+ * whatever fails. */
 fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a, *b = call->b;
@@ -304,8 +300,9 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     int workers = fmm_spgemm_workers(exec, s.total);
-    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPARE;
-    const bool whole = staged && fmm_spgemm_whole_pays(&s, &workers);
+    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
+    const bool whole = s.whole;
+    if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
     TRY(prepare(exec, &s, workers, whole));
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;

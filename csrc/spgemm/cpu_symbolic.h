@@ -51,6 +51,8 @@ typedef struct spgemm_size {
     int64_t entries, runs; /* runs: of entries whose columns lie in one word */
 } spgemm_size;
 
+enum { SPGEMM_SPARE = 32 << 20 /* products that have a stage, at most: 128 MiB of columns */ };
+
 struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
@@ -60,8 +62,10 @@ struct symbolic {
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
+    atomic_llong descents;     /* columns of B that do not exceed the one before in their row */
     atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
+    bool whole;                /* values are computed in the same pass */
     bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t words, total;      /* words of a row; products of all rows */
     spgemm_bits *rooms;        /* of the workers */
@@ -75,8 +79,10 @@ struct symbolic {
     spgemm_sort *sort; /* where a whole product's rows are to rise; or NULL */
 };
 
-/* Whether one pass is to compute values, too, and by how many workers; and that pass. */
-bool fmm_spgemm_whole_pays(const symbolic *s, int *workers);
+/* Whether one pass is to compute values, too; how many workers have room for that; and that pass.
+ */
+bool fmm_spgemm_whole_pays(const symbolic *s);
+int fmm_spgemm_whole_workers(const symbolic *s, int workers);
 fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
 
 /* Counts products and runs, and makes the schedule. */

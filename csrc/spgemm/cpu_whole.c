@@ -20,16 +20,26 @@ enum {
     LEAST = 8,        /* which is enough for so many workers */
 };
 
-/* How many threads there are decides nothing here: unsorted columns have another order in two
- * phases. More threads than have room for their sums do not take part. */
-bool fmm_spgemm_whole_pays(const symbolic *s, int *workers)
+/* Bytes of a worker's sums. */
+static int64_t row_of_sums(const symbolic *s)
 {
-    if (!s->out->with || s->total > ROW * s->a->rows || s->out->schedule[0] > SPGEMM_TERMS)
-        return false;
-    const int64_t row = (s->b->cols + 1) * (int64_t)fmm_spgemm_width(s->out->with->dtype);
-    if (row > DENSE / LEAST) return false;
-    if (*workers > DENSE / row) *workers = (int)(DENSE / row);
-    return true;
+    return (s->b->cols + 1) * (int64_t)fmm_spgemm_width(s->out->with->dtype);
+}
+
+/* How many threads there are decides nothing here: unsorted columns have another order in two
+ * phases. */
+bool fmm_spgemm_whole_pays(const symbolic *s)
+{
+    return s->out->want > FMM_SPGEMM_COUNTS && s->total > 0 && s->total <= SPGEMM_SPARE &&
+           s->total <= ROW * s->a->rows && s->out->schedule[0] <= SPGEMM_TERMS &&
+           row_of_sums(s) <= DENSE / LEAST;
+}
+
+/* More threads than have room for their sums do not take part. */
+int fmm_spgemm_whole_workers(const symbolic *s, int workers)
+{
+    const int64_t most = DENSE / row_of_sums(s);
+    return workers > most ? (int)most : workers;
 }
 
 #define DECLARE(room, isa, level) extern spgemm_sort *const fmm_spgemm_sort_##isa;

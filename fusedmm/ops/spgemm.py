@@ -23,8 +23,8 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         a: a ``CSR`` [rows, inner], or what ``as_csr`` takes; its values are not read.
         b: the same, [inner, cols].
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto".
-        sorted: whether columns of the product rise within its rows; without it their order is some fixed one, which
-            is found slightly sooner on a CPU.
+        sorted: whether columns of the product have to rise within its rows. Those of a plan do in either case, since
+            another order was found no sooner.
         mask: a ``CSR`` [rows, cols], or what ``as_csr`` takes, whose entries alone are computed, in its order; its
             values are not read.
 
@@ -57,7 +57,8 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         a: a ``CSR`` [rows, inner] with values [nnz] or none (ones), or what ``as_csr`` takes.
         b: the same, [inner, cols], its values of the same dtype.
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto". "kkmcr" and "kkmcw" need a plan.
-        sorted: whether C's columns rise within its rows.
+        sorted: whether C's columns have to rise within its rows; any other order is a fixed one, too, which a CPU finds
+            sooner.
         mask: a ``CSR`` [rows, cols] whose entries alone are computed, in its order; its values are not read.
 
     Returns:
@@ -91,7 +92,7 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
     Args:
         r, a, p: matrices as ``spgemm`` takes them, [m, n], [n, k] and [k, l].
         order: "left" for (R A) P, "right" for R (A P), or "auto": the order of fewer products in all. Those of the
-            first product are counted, those of the second one bounded, by four products with vectors.
+            first product are counted, those of the second one bounded, by four products with vectors at most.
 
     Returns:
         R A P, a ``CSR``; gradients reach the values of all three.
@@ -139,6 +140,9 @@ def left_has_fewer(r: CSR, a: CSR, p: CSR) -> bool:
         r, a, lengths, of_a = r.pattern(), a.pattern(), p.degree().double(), a.degree().double()
         low, high = lengths.aminmax()
         w = of_a * high if bool(low == high) else spmv(a, lengths)  # rows of equal length are the rule in pooling
+        widest, longest = float(w.max()), int(r.degree().max()) if rows else 0
+        if longest * widest <= p.nnz and widest <= cols:  # nothing is cut off: the second products are as many
+            return bool(of_a.index_select(0, r.idx).sum() <= w.sum())
         in_order = spmv(r, of_a).sum() + spmv(r, w).clamp(max=p.nnz).sum()
         backwards = w.sum() + spmv(r, w.clamp(max=cols)).sum()
         return bool(in_order <= backwards if a.ptr.is_cpu else in_order < backwards)
