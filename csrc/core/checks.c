@@ -22,12 +22,9 @@ fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr 
     REQUIRE((unsigned)a->rows_are <= FMM_ROWS_NEITHER, FMM_INVALID_ARGUMENT,
             "%s: rows_are is %d, which says nothing of rows", op, (int)a->rows_are);
     const fmm_whole *w = &a->whole;
-    REQUIRE(w->rows >= 0 && w->nnz >= 0 && w->feat >= 0 && w->rows <= MOST && w->nnz <= MOST &&
-                w->feat <= MOST,
-            FMM_INVALID_ARGUMENT,
-            "%s: a part of a matrix of %" PRId64 " rows and %" PRId64 " entries, %" PRId64
-            " columns",
-            op, w->rows, w->nnz, w->feat);
+    REQUIRE(w->rows >= 0 && w->nnz >= 0 && w->rows <= MOST && w->nnz <= MOST, FMM_INVALID_ARGUMENT,
+            "%s: a part of a matrix of %" PRId64 " rows and %" PRId64 " entries", op, w->rows,
+            w->nnz);
     REQUIRE(a->ptr, FMM_INVALID_ARGUMENT, "%s: matrix without ptr", op);
     REQUIRE(a->idx || a->nnz == 0, FMM_INVALID_ARGUMENT, "%s: matrix without idx", op);
     return FMM_OK;

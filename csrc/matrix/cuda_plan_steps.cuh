@@ -28,7 +28,7 @@ enum {
     EMPTY,
     CLASSES,
     SLOTS = CLASSES, /* the pieces of long rows, in row order */
-    SHARES = 16,     /* and in steps by their place within the row */
+    SHARES = 64,     /* and in steps by their place within the row */
     PIECES = SLOTS + 1,
     LINES = PIECES + SHARES,
 };
@@ -147,7 +147,7 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
     return carry;
 }
 
-/* The second step, by one block, since there are only some 80 numbers for each block of rows.
+/* The second step, by one block, since there are only some 130 numbers for each block of rows.
  * Classes follow each other in one running sum; the slots start anew, and so do the steps. The
  * first of a class's numbers is then where the class begins. */
 static __device__ void scan_classes(const rows_view &v, const plan_view &p)

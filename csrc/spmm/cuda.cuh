@@ -200,7 +200,8 @@ template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS>
 static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
     typedef group_shape<T, VEC, LANES, PER, FLY, BLOCKS> S;
-    const dim3 grid(deal_blocks(&s, LANES), (unsigned)ceil_div(s.feat_out, LANES * PER * VEC));
+    const int64_t tiles = ceil_div(s.feat_out, LANES * PER * VEC);
+    const dim3 grid(deal_tiles(exec, &s, LANES, tiles), (unsigned)tiles);
     if (s.reduce == FMM_SUM || s.reduce == FMM_MEAN)
         launch_values<S, reduce_sum>(exec, grid, s);
     else
@@ -210,25 +211,35 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 /* Chooses lanes and loads for a row of x. The fewest lanes span it with one load each up to 256
  * bytes, then with two loads each, which leaves fewer lanes to hand idx and val to. Wider rows are
  * taken in tiles of 512 bytes, one after the other: of a table beyond L2, more of the tile stays
- * there (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. Long
- * rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46 instead
- * of 54 us at K 32, 98 instead of 113 at K 128); with 7 entries a row they cost 5 to 15 percent. */
+ * there (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. Where
+ * the card holds a group for each row at once, more lanes keep more of it busy.
+ *
+ * Long rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46
+ * instead of 54 us at K 32); with 7 entries a row they cost 5 to 15 percent. In full matrices they
+ * find most rows of x in L1, and wide groups share them the better (the same graph: 77 instead of
+ * 96 us at K 128, 269 instead of 287 at K 512). */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
-    enum { V = 16 / sizeof(T), LONG_ROWS = 256 };
+    enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32 };
     const int64_t n = ceil_div(s.feat_out, vec); /* loads that span a row */
+    const bool few = card_fills(exec, s.a.rows, ceil_div(n, 32), 16) < 1;
     if constexpr (sizeof(T) == 4)
         if (vec == V && n > 4 && s.a.nnz >= LONG_ROWS * s.a.rows) {
+            const bool full = few || s.a.nnz * FULL >= s.a.rows * int64_t(s.a.cols);
             if (n <= 8) return launch_segments<T, V, 8, 1, 8, 3>(exec, s);
             if (n <= 16) return launch_segments<T, V, 16, 1, 8, 3>(exec, s);
-            if (is_small(s.a.nnz)) return launch_segments<T, V, 32, 1, 8, 3>(exec, s);
+            if (full && n <= 32) return launch_segments<T, V, 32, 1, 8, 3>(exec, s);
+            if (full) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
             return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
         }
     if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(exec, s);
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
     if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
-    if (vec == V && is_small(s.a.nnz)) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+    if (vec == V && few) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+    if constexpr (sizeof(T) == 4) /* rows of middling length */
+        if (vec == V && n > 32 && s.a.nnz >= 16 * s.a.rows && s.a.nnz < 1 << 20)
+            return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
     if (vec == V) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
     if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);

@@ -24,8 +24,8 @@
 enum { FAN = 32, BITS = 6, LEVELS = 5 };
 
 /* Takes a ticket at a level and returns how many were taken there before. The writes of the group,
- * which __syncwarp ordered before this, are in L2 then. Whoever takes a later ticket reads them
- * there, past its own L1 (fetch_kept). */
+ * which __syncwarp ordered before this, are in L2 then. Whoever takes a later ticket sees them
+ * after a fence. */
 static __device__ __forceinline__ int32_t take_ticket(uint32_t *ticket, int level)
 {
     uint32_t before;
@@ -81,6 +81,7 @@ static __device__ __forceinline__ int64_t meet(const spmm_args<typename S::T> &s
         if (climbs && t.lane == 0) before = take_ticket(tickets + from, level);
         before = __shfl_sync(ALL, before, 0, LANES);
         climbs = climbs && before == size - 1;
+        if (climbs) asm volatile("fence.acq_rel.gpu;" ::: "memory");
         for (int32_t k = 0; climbs && k < size; k += AT_ONCE) {
             if (k == 0)
                 UNROLLED(i, PER)

@@ -51,8 +51,8 @@ def run(part: Part, func: Any, given: list[Any], operands: str, results: str, wa
 def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, int]] | None:
     """(first column, number of columns) of the pieces that a product's rows travel in; None where they travel at once.
 
-    All ranks find the same. Columns have no term in common, and each piece has the loops of the whole: on a GPU since
-    kernels are told how wide that is, on a CPU if the piece is wide enough. On a GPU pieces begin at whole loads.
+    All ranks find the same. Columns have no term in common, and each piece is added up as the whole is: on a GPU in any
+    width, on a CPU if the piece is wide enough. On a GPU pieces begin at whole loads.
     """
     if func is not ops._spmm.default or not part.cols.most:
         return None
@@ -82,7 +82,7 @@ def run_in_pieces(part: Part, given: Sequence[Any], pieces: list[tuple[int, int]
     y = x.new_empty(given[0].shape[0] - 1, x.shape[1])
     for k, piece in enumerate(pieces):
         (came,) = coming.pop(0)()
-        ops._spmm_into.default(*half, val, came, y.narrow(1, *piece), reduce, algorithm, rows_are, x.shape[1])
+        ops._spmm_into.default(*half, val, came, y.narrow(1, *piece), reduce, algorithm, rows_are)
         del came
         coming += [part.cols.begin([x.narrow(1, *later)]) for later in pieces[k + 2 : k + 3]]
     return y

@@ -12,10 +12,9 @@ laid side by side have the bits of one call:
 
 The ranks of a mesh's axis "features" take a slice each. What mixes channels, as a dot product does, is not cut.
 
-On a GPU the loops of a product are those of any width, but for rows so long that threads share their sums: from 128
-columns on they share them alike. Those of attention are the same from three heads on, where heads are read 16 bytes at
-a time. On the CPU the pieces of a row have as many entries as leave room for all heads, so that attention is not cut
-there.
+On a GPU the loops of a product are those of any width. Those of attention are the same from three heads on, where
+heads are read 16 bytes at a time. On the CPU the pieces of a row have as many entries as leave room for all heads, so
+that attention is not cut there.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0)
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0)
         y = torch.empty(12, *x.shape[1:], dtype=dtype)
-        torch.ops.fusedmm._spmm_into(*halves[:4], adj.val.detach(), x.detach(), y, 0, 0, 0, feat)
+        torch.ops.fusedmm._spmm_into(*halves[:4], adj.val.detach(), x.detach(), y, 0, 0, 0)
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0, 1, 2)  # on a CPU nobody says what rows are
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0, 1, 2)
     if heads is None:
