@@ -20,13 +20,15 @@
  * over its warps, and leaves a record of what is open at its own end and of what came before its
  * first mark. A second launch adds the records of such a row in their order. No lane holds another
  * up, whatever the rows' lengths are, and neighbours read neighbouring entries. The code is short
- * for a reason: a warp takes some 250 instructions for 128 entries, which the loads just cover, and
- * with a cold cache instructions come from memory, too.
+ * for a reason: a warp takes some 300 instructions for 128 entries, which its loads just cover, and
+ * with a cold cache instructions come from memory, too. With twice as many it took 1.2 times as
+ * long on musae_github and 1.7 times on grids (H200).
  *
  * The three differ in where shares begin and in how marks are found:
  *
- *     csr_segmented   every 128 entries, or 256 if rows are long. The plan lists the first row that
- * begins at or behind each border, since a search is a chain of loads; without one a warp searches.
+ *     csr_segmented   every 128 entries, or 256 if rows are long. The plan lists the first row
+ *                     that begins at or behind each border, since a search is a chain of loads;
+ *                     where there is no plan, a launch before this one makes the list.
  *     merge           every 128 items of the list of entries and ends of rows, merged in order:
  *                     row 0: a b c    a b c 0 | d 1 2 e | f g ...    a letter is an entry, a number
  *                     row 1: d                |         |            the end of its row
@@ -123,7 +125,8 @@ struct row_of_share {
 };
 enum { NOT_HERE = -1, EMPTY = -2 };
 
-/* A row's ends, asked for early; a row that is not of the share gets such as are not either. */
+/* A row's ends, asked for before anything waits for them; a row that is not of the share gets such
+ * as place_row finds nowhere. */
 template <class T>
 static __device__ __forceinline__ longlong2 ask_row(const segment_args<T> &m, const share_of &own,
                                                     uint32_t r)
@@ -310,6 +313,7 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
 #pragma unroll
     for (int k = 0; k < EACH; k++)
         if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
+    /* No branch stands around these loads, or the compiler would wait for the rows' ends first. */
     times_x<EACH>(m.s, j, w, term);
     row_of_share row;
     if constexpr (WAY == COORDINATES) {
