@@ -60,7 +60,7 @@ static __device__ __forceinline__ void sum_waiting(const spmv_args<T> &s, bool w
 /* A thread reads the entries of its own row. Lanes' places are a row apart, so a load brings more
  * than it uses; L1 keeps it for the next ones. */
 template <class T, class V, int AT_ONCE>
-static __global__ void __launch_bounds__(BLOCK, 6)
+static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value ? 4 : 6)
     spmv_alone(const __grid_constant__ spmv_args<T> s)
 {
     typedef typename sum_of<T>::type A;
