@@ -19,7 +19,7 @@ enum { TEAM = BLOCK / WARP, SLICE = 2048 };
 
 /* LONG_ROWS is SEGMENTED with shares of twice the length. */
 enum segment_way { SEGMENTED, LONG_ROWS, PATH, COORDINATES };
-static __host__ __device__ constexpr bool takes_list(int way) { return way <= LONG_ROWS; }
+static __host__ __device__ constexpr bool by_entries(int way) { return way <= LONG_ROWS; }
 
 /* Entries of a lane and of a warp. Where rows are long, most warps have two or three of them at
  * most, and a scan for more entries pays: 0.89 of the time on ogbl_ddi (500 entries a row, H200).
@@ -36,7 +36,7 @@ template <class A> struct record_of {
 
 template <class T> struct segment_args {
     spmv_args<T> s;
-    const int32_t *starts; /* of csr_segmented: where shares' rows begin */
+    const int32_t *starts; /* where shares' rows begin */
     record_of<typename sum_of<T>::type> *records;
     int32_t shares, blocks;
 };
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
     typedef typename sum_of<T>::type A;
     const int64_t k = this_thread(), lane = threadIdx.x % WARP;
     /* Slices of rows that have no entry, which nobody else writes. */
-    if constexpr (takes_list(WAY)) {
+    if constexpr (by_entries(WAY)) {
         const int64_t slices = m.s.a.rows / SLICE;
         for (int64_t slice = k / WARP; slice < slices; slice += all_threads() / WARP) {
             const int64_t *const ptr = m.s.a.ptr + slice * SLICE;

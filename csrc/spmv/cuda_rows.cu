@@ -33,8 +33,9 @@ enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 17 };
  * once, not eight. */
 enum { ALONE = 12, FEW = 4 };
 
-/* Takes the rows that threads of the block leave to it, one after the other, by all 256 of them. */
-template <class V, class T>
+/* Takes the rows that threads of the block leave to it, one after the other, by all 256 of them, of
+ * which each asks for FLY entries at once. */
+template <class V, int FLY, class T>
 static __device__ __forceinline__ void sum_waiting(const spmv_args<T> &s, bool waits, int64_t i)
 {
     __shared__ int64_t waiting[BLOCK];
@@ -48,8 +49,8 @@ static __device__ __forceinline__ void sum_waiting(const spmv_args<T> &s, bool w
         int64_t begin;
         const int64_t row = waiting[w], length = row_range(s.a, row, &begin) - threadIdx.x;
         typename sum_of<T>::type part;
-        sum_steps<V, 1, 2>(s, s.a.idx, begin + threadIdx.x, BLOCK, (length + BLOCK - 1) / BLOCK,
-                           &part);
+        sum_steps<V, 1, FLY>(s, s.a.idx, begin + threadIdx.x, BLOCK, (length + BLOCK - 1) / BLOCK,
+                             &part);
         part = block_sum(part);
         if (threadIdx.x == 0) finish(s, row, part);
     }
@@ -59,7 +60,7 @@ static __device__ __forceinline__ void sum_waiting(const spmv_args<T> &s, bool w
 /* A thread reads the entries of its own row. Lanes' places are a row apart, so a load brings more
  * than it uses; L1 keeps it for the next ones. */
 template <class T, class V, int AT_ONCE>
-static __global__ void __launch_bounds__(BLOCK, 6)
+static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value ? 4 : 6)
     spmv_alone(const __grid_constant__ spmv_args<T> s)
 {
     typedef typename sum_of<T>::type A;
@@ -80,7 +81,7 @@ static __global__ void __launch_bounds__(BLOCK, 6)
             for (int f = 0; f < AT_ONCE; f++) sum += term[f];
         }
         if (i < s.a.rows && !is_long) finish(s, i, sum);
-        sum_waiting<V>(s, is_long, i);
+        sum_waiting<V, 2>(s, is_long, i); /* more would take registers */
     }
 }
 
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         const bool is_long = end - begin > int64_t(OWN) << shift, waits = is_long && leads;
         const A sum = sum_staged<V>(s, begin, end, is_long, shift, stages[threadIdx.x / WARP]);
         if (i < s.a.rows && leads && !waits) finish(s, i, sum);
-        sum_waiting<V>(s, waits, i);
+        sum_waiting<V, 8>(s, waits, i);
     }
 }
 

@@ -20,14 +20,17 @@
  * over its warps, and leaves a record of what is open at its own end and of what came before its
  * first mark. A second launch adds the records of such a row in their order. No lane holds another
  * up, whatever the rows' lengths are, and neighbours read neighbouring entries. The code is short
- * for a reason: a warp takes some 250 instructions for 128 entries, which the loads just cover, and
- * with a cold cache instructions come from memory, too.
+ * for a reason: a warp takes some 300 instructions for 128 entries, which its loads just cover, and
+ * with a cold cache instructions come from memory, too. With twice as many it took 1.2 times as
+ * long on musae_github and 1.7 times on grids (H200).
  *
  * The three differ in where shares begin and in how marks are found:
  *
- *     csr_segmented   every 128 entries, or 256 if rows are long. The plan lists the first row that
- * begins at or behind each border, since a search is a chain of loads; without one a warp searches.
- *     merge           every 128 items of the list of entries and ends of rows, merged in order:
+ *     csr_segmented   every 128 entries, or 256 if rows are long. The plan lists the first row
+ *                     that begins at or behind each border, since a search is a chain of loads;
+ *                     where there is no plan, a launch before this one makes the list.
+ *     merge           every 128 items of the list of entries and ends of rows, merged in order; a
+ *                     launch before this one finds the rows at the borders:
  *                     row 0: a b c    a b c 0 | d 1 2 e | f g ...    a letter is an entry, a number
  *                     row 1: d                |         |            the end of its row
  *     coo             every 128 entries. A mark is wherever a row differs from the one before, and
@@ -51,65 +54,30 @@ struct share_of {
     int32_t count, row, rows_end, empties_end;
 };
 
-/* The first number in [low, high) for which before() is false, found by a warp: it is true up to
- * there. */
-template <class Before>
-static __device__ __forceinline__ int64_t search(int64_t low, int64_t high, Before before)
-{
-    const int64_t lane = threadIdx.x % WARP;
-    while (low < high) {
-        const int64_t step = (high - low + WARP - 1) / WARP, at = low + (lane + 1) * step - 1;
-        const int64_t yes = __popc(__ballot_sync(ALL, at < high && before(at)));
-        high = min(high, low + (yes + 1) * step - 1);
-        low += yes * step;
-    }
-    return low;
-}
-
-/* The first rows that begin at share k's first entry and at the next one's, or behind them. */
+/* The rows that the list has for share k and for the next one. merge's list was made by the launch
+ * before this one, whose end no load through the read-only path waits for. */
 template <int WAY, class T>
-static __device__ __forceinline__ int2 ask_plan(const segment_args<T> &m, int k)
+static __device__ __forceinline__ int2 ask_list(const segment_args<T> &m, int k)
 {
-    enum { STEP = length_of_share(WAY) / PLAN_SHARE };
+    enum { STEP = WAY == PATH ? 1 : length_of_share(WAY) / PLAN_SHARE };
     const int32_t *const at = m.starts + int64_t(k) * STEP;
+    if (WAY == PATH) return int2{__ldcg(at), __ldcg(at + 1)};
     return int2{__ldg(at), __ldg(at + (k + 1 < m.shares ? STEP : 0))};
-}
-
-/* The rows that items k * SHARE and (k + 1) * SHARE of the merged list belong to, or end. The
- * second is at most as many rows behind the first as there are items between them. */
-template <class T>
-static __device__ __forceinline__ longlong2 path_of(const segment_args<T> &m, int64_t k)
-{
-    enum { SHARE = length_of_share(PATH) };
-    const csr_view &a = m.s.a;
-    int64_t row = 0, next = 0;
-#pragma unroll 1
-    for (int b = 0; b < 2; b++) {
-        const int64_t item = min((k + b) * SHARE, a.nnz + a.rows);
-        const int64_t low = b ? next : max(item - a.nnz, int64_t(0));
-        const int64_t high = min(item, b ? min(next + SHARE, a.rows) : a.rows);
-        row = next;
-        next = search(low, high, [&](int64_t r) {
-            return clamp(__ldg(a.ptr + r + 1), 0, a.nnz) + r + 1 <= item;
-        });
-    }
-    return longlong2{row, next};
 }
 
 /* The entries of share k, and of `merge` its rows, which it is cut by. */
 template <int WAY, class T>
-static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k)
+static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k,
+                                                      int2 rows)
 {
     enum { SHARE = length_of_share(WAY) };
     const csr_view &a = m.s.a;
     share_of own = {k * SHARE, int(min(a.nnz - k * SHARE, int64_t(SHARE))), 0, 0, 0};
     if constexpr (WAY == PATH) {
-        const longlong2 path = path_of(m, k);
-        const int64_t row = path.x, next = path.y;
-        own.begin = clamp(k * SHARE - row, 0, a.nnz);
-        own.count = int(clamp(min((k + 1) * SHARE - next, a.nnz) - own.begin, 0, SHARE));
-        own.row = (int32_t)row, own.empties_end = (int32_t)next;
-        own.rows_end = int32_t(min(next + 1, a.rows));
+        own.begin = clamp(k * SHARE - rows.x, 0, a.nnz);
+        own.count = int(clamp(min((k + 1) * SHARE - rows.y, a.nnz) - own.begin, 0, SHARE));
+        own.row = rows.x, own.empties_end = rows.y;
+        own.rows_end = int32_t(min(int64_t(rows.y) + 1, a.rows));
     }
     return own;
 }
@@ -123,7 +91,8 @@ struct row_of_share {
 };
 enum { NOT_HERE = -1, EMPTY = -2 };
 
-/* A row's ends, asked for early; a row that is not of the share gets such as are not either. */
+/* A row's ends, asked for before anything waits for them; a row that is not of the share gets such
+ * as place_row finds nowhere. */
 template <class T>
 static __device__ __forceinline__ longlong2 ask_row(const segment_args<T> &m, const share_of &own,
                                                     uint32_t r)
@@ -283,9 +252,10 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
     const int which = int(blockIdx.x) * TEAM + warp;
     const bool some = which < m.shares;
     int2 starts = {0, 0};
-    if (takes_list(WAY) && some) starts = ask_plan<WAY>(m, which);
+    if (WAY == PATH) wait_for_previous();
+    if (WAY != COORDINATES && some) starts = ask_list<WAY>(m, which);
     share_of own = {0, 0, 0, 0, 0};
-    if (some) own = take_share<WAY>(m, which);
+    if (some) own = take_share<WAY>(m, which, starts);
     int32_t j[EACH] = {}, before = -1;
     A w[EACH] = {}, term[EACH];
     bool head[EACH] = {};
@@ -297,7 +267,7 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
         for (int k = 0; k < EACH; k++) j[k] = __ldcs(m.s.a.idx + own.begin + at[k]);
         load_values<V, EACH, 1>(m.s.val, own.begin, at, w);
     }
-    if (takes_list(WAY) && some) {
+    if (by_entries(WAY) && some) {
         const int32_t rows = (int32_t)m.s.a.rows;
         own.row = which ? min(max(starts.x, 0), rows) : 0;
         own.rows_end = own.empties_end = which + 1 < m.shares ? min(max(starts.y, 0), rows) : rows;
@@ -310,6 +280,7 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
 #pragma unroll
     for (int k = 0; k < EACH; k++)
         if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
+    /* No branch stands around these loads, or the compiler would wait for the rows' ends first. */
     times_x<EACH>(m.s, j, w, term);
     row_of_share row;
     if constexpr (WAY == COORDINATES) {
@@ -347,12 +318,28 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
 
 /* ---- launches ---- */
 
-/* What the plan lists, for a matrix that has none: thread k searches for the first row that begins
- * at entry k * PLAN_SHARE or behind it. */
-static __global__ void __launch_bounds__(BLOCK) spmv_starts(const csr_view a, int32_t *starts)
+/* The list of rows. Thread k searches for the first row that begins at entry k * PLAN_SHARE or
+ * behind it, as the plan lists them, or for the row that item k * SHARE of the merged list belongs
+ * to, or ends. */
+template <int WAY>
+static __global__ void __launch_bounds__(BLOCK)
+    spmv_list(const csr_view a, int64_t count, int32_t *starts)
 {
-    for (int64_t k = this_thread(); k <= plan_shares(a.nnz); k += all_threads())
-        starts[k] = int32_t(first_at_least(a.ptr, 1, a.rows, k * PLAN_SHARE));
+    let_next_start();
+    for (int64_t k = this_thread(); k <= count; k += all_threads()) {
+        if constexpr (WAY == PATH) {
+            const int64_t item = min(k * length_of_share(PATH), a.nnz + a.rows);
+            int64_t low = max(item - a.nnz, int64_t(0)), high = min(item, a.rows);
+            while (low < high) {
+                const int64_t row = (low + high) / 2;
+                const bool before = clamp(__ldg(a.ptr + row + 1), 0, a.nnz) + row + 1 <= item;
+                low = before ? row + 1 : low, high = before ? high : row;
+            }
+            starts[k] = int32_t(low);
+        } else {
+            starts[k] = int32_t(first_at_least(a.ptr, 1, a.rows, k * PLAN_SHARE));
+        }
+    }
 }
 
 static inline int64_t shares_of(const fmm_call *call, int way)
@@ -363,7 +350,14 @@ static inline int64_t shares_of(const fmm_call *call, int way)
     return items > each ? ceil_div(items, each) : 1;
 }
 
-/* The room of the records; behind them that of a list of first rows, where no plan has it. */
+/* Entries of the list of rows, less one, where the plan does not have it. */
+static inline int64_t list_length(const fmm_call *call, int way)
+{
+    if (way == PATH) return shares_of(call, way);
+    return way == COORDINATES || plan_given(call->a) ? -1 : plan_shares(call->a->nnz);
+}
+
+/* The room of the records, and behind them that of the list. */
 static inline size_t records_bytes(const fmm_call *call, int way)
 {
     const int64_t blocks = ceil_div(shares_of(call, way), TEAM);
@@ -374,9 +368,7 @@ static inline size_t records_bytes(const fmm_call *call, int way)
 }
 static inline size_t records_room(const fmm_call *call, int way)
 {
-    const bool lists = takes_list(way) && !plan_given(call->a);
-    return records_bytes(call, way) +
-           (lists ? (size_t)(plan_shares(call->a->nnz) + 1) * sizeof(int32_t) : 0);
+    return records_bytes(call, way) + (size_t)(list_length(call, way) + 1) * sizeof(int32_t);
 }
 
 /* sums: NULL, or what takes the sums of rows in place of y. */
@@ -392,23 +384,19 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
         m.s.sums = static_cast<A *>(sums);
         const dim3 grid((unsigned)m.blocks), rows(blocks_for(call->a->rows));
         const cudaStream_t stream = stream_of(exec);
-        if (takes_list(WAY) && plan_given(call->a)) {
-            m.starts = plan_starts(call->a->plan);
-        } else if (takes_list(WAY)) {
-            int32_t *const starts =
-                reinterpret_cast<int32_t *>(static_cast<char *>(room) + records_bytes(call, WAY));
-            spmv_starts<<<blocks_for(plan_shares(m.s.a.nnz) + 1), BLOCK, 0, stream>>>(m.s.a,
-                                                                                      starts);
-            m.starts = starts;
-        }
+        const int64_t listed = list_length(call, WAY);
+        int32_t *const list =
+            reinterpret_cast<int32_t *>(static_cast<char *>(room) + records_bytes(call, WAY));
+        m.starts = listed < 0 ? plan_starts(call->a->plan) : list; /* of COO nobody reads it */
+        if (listed >= 0)
+            spmv_list<WAY><<<blocks_for(listed + 1), BLOCK, 0, stream>>>(m.s.a, listed, list);
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
-        if constexpr (WAY == COORDINATES) {
-            spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
-            launch_early(exec->index, stream, kernel, grid, m);
-        } else {
+        if constexpr (WAY == COORDINATES) spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
+        if constexpr (by_entries(WAY))
             kernel<<<grid, BLOCK, 0, stream>>>(m);
-        }
-        const int64_t slices = takes_list(WAY) ? call->a->rows / SLICE * WARP : 0;
+        else
+            launch_early(exec->index, stream, kernel, grid, m);
+        const int64_t slices = by_entries(WAY) ? call->a->rows / SLICE * WARP : 0;
         if (m.blocks > 1 || slices)
             launch_early(exec->index, stream, spmv_join<T, WAY>,
                          dim3(blocks_for(m.blocks > slices ? m.blocks : slices)), m);
