@@ -220,13 +220,11 @@ extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
     cudaError_t said = cudaSuccess;
     TRY(cuda_enter("compress", exec, &before));
     if (others) said = select_others(exec, a, others);
-    const bool few = few_bytes(exec, n, a->rows, a->cols) && eid;
-    if (a->answer && !few) search_facts(exec, a, a->answer);
     if (!eid) {
         find_groups<<<blocks_for(a->rows + 1), BLOCK, 0, stream>>>(a->row, a->row_stride, n,
                                                                    a->rows, ptr);
         if (n) take_columns<<<blocks_for(n), BLOCK, 0, stream>>>(*a, idx);
-    } else if (said == cudaSuccess && few) {
+    } else if (said == cudaSuccess && few_bytes(exec, n, a->rows, a->cols)) {
         arrange_rows(exec, c, ptr, idx, eid, plan);
         return leave("compress", exec, before, said);
     } else if (said == cudaSuccess) {

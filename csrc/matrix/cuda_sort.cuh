@@ -59,22 +59,12 @@ static inline int bits_for(int64_t most)
 /* Bytes of n words in the workspace, so that what follows lies well for any load. */
 static inline size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 256; }
 
-/* What is found of coordinates (cuda_facts.cu): a line for each block that looks at them. */
-struct facts {
-    unsigned long long loops;
-    unsigned outside, falls;
-};
-static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
-
-/* Launches the search for facts and waits for nothing; it fills `found` lines. */
-void search_facts(const fmm_exec *exec, const fmm_coo *a, int64_t *found);
-
 /* The workspace with which one launch sorts n entries of a matrix of that shape; 0: it cannot. */
 size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols);
 
 /* ptr, idx, eid and plan of coordinates by row and column, and of a CSR by column; both stable. The
- * first leaves one line of facts too, where the coordinates want an answer: whether one of them,
- * as it was read, is outside. */
+ * first answers too, where the coordinates want it, whether one of them, as it was read, is
+ * outside. */
 void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
                   int32_t *eid, void *plan);
 void arrange_columns(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,

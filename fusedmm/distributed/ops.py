@@ -12,6 +12,7 @@ results belong to rows, which their rank owns, or to edges, which go back to the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm._torch_compat import as_plain_tensors
+from fusedmm._torch_compat import argument_names, as_plain_tensors
 from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.halo import Ranks
 from fusedmm.distributed.part import Home, Part
@@ -68,11 +69,35 @@ class Columns(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
-def plan_of_part(ptr: Tensor, idx: Tensor, rows: int, entries: int) -> Tensor:
-    """The plan of some rows of a matrix of so many rows and entries, whose long rows are cut as those of the whole are.
-    The two numbers are the strides of its last dimensions, where the library reads them (csrc/torch/frame.h)."""
-    plan: Tensor = ops._plan(ptr, idx, rows, entries)
-    return plan.as_strided((plan.numel(), 1, 1), (1, rows, entries))
+class PartPlan(torch.Tensor):
+    """The plan of some rows of a matrix, whose long rows are cut as those of the whole are.
+
+    A call of the library's with such a plan gains the arguments that say how many rows and entries the whole has. An
+    operator without these arguments gets no plan, and makes its own if it needs one.
+    """
+
+    whole: dict[str, int]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        told = dict(kwargs or {})
+        with as_plain_tensors():
+            if getattr(func, "namespace", None) == "fusedmm":
+                plan, names = next(t for t in args if type(t) is cls), _names(func.overloadpacket)
+                told |= {name: number for name, number in plan.whole.items() if name in names}
+                if "whole_nnz" not in names:
+                    args = [t[:0] if type(t) is cls else t for t in args]
+            return func(*args, **told)
+
+
+_names = functools.cache(argument_names)
+
+
+def plan_of_part(ptr: Tensor, idx: Tensor, rows: int, entries: int) -> PartPlan:
+    """The plan of some rows of a matrix of so many rows and entries."""
+    made: PartPlan = ops._plan(ptr, idx, entries).as_subclass(PartPlan)
+    made.whole = {"whole_rows": rows, "whole_nnz": entries}
+    return made
 
 
 # Of each operator: what its operands behind the half belong to, and what its results do. r: rows of the half; c: its

@@ -234,13 +234,13 @@ def settle(csr: CSR, edge_index: Any) -> None:
         ValueError: an index outside; the text has it.
     """
     shared = csr._shared
-    if shared is None or shared.answer is None:
+    if shared is None or shared.ticket is None:
         return
-    if is_outside(shared.answer):
+    if is_outside(csr.ptr, shared.ticket):
         col, row = edge_index.long().unbind()
         require_inside(row, col, *csr.shape, EDGE_PLACES)
         raise ValueError("edge_index had an index outside when the layer read it, and was written to since")
-    shared.answer = None
+    shared.ticket = None
 
 
 def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
@@ -301,7 +301,7 @@ def _recall(known: dict[int, Remembered], adj: Tensor, mark: Mark | None, size: 
     checked, made = found.made.get(size, (False, None))
     if check and not checked:
         return None
-    return None if isinstance(made, CSR) and shared_by(made).answer is not None else made
+    return None if isinstance(made, CSR) and shared_by(made).ticket is not None else made
 
 
 def _remember(

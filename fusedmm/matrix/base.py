@@ -91,8 +91,9 @@ class Matrix:
         adj = object.__new__(cls)
         adj.__dict__.update(
             ptr=ptr, idx=idx, val=None, eid=eid, plan=made, none=none, n_cols=cols, ptr_t=None, idx_t=None, eid_t=None,
-            plan_t=None, rows_are=rows_are, rows_are_t=UNKNOWN, _shared=Shared(), _written=-1,
+            plan_t=None, rows_are=rows_are, rows_are_t=UNKNOWN,
         )  # fmt: skip
+        adj.__post_init__()
         return adj
 
     # ---- what it is ----
@@ -149,11 +150,17 @@ class Matrix:
             TypeError, ValueError: values of another device, dtype or length.
         """
         require_values(val, self.nnz, self.device)
-        other = type(self)(
-            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
-            self.ptr_t, self.idx_t, self.eid_t, self.plan_t, self.rows_are, self.rows_are_t,
-        )  # fmt: skip
-        other._set(_shared=self._shared)
+        if torch.compiler.is_compiling() or self._shared is None:
+            other = type(self)(
+                self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
+                self.ptr_t, self.idx_t, self.eid_t, self.plan_t, self.rows_are, self.rows_are_t,
+            )  # fmt: skip
+            other._set(_shared=self._shared)
+            return other
+        other = object.__new__(type(self))  # see ``make``
+        other.__dict__.update(
+            self.__dict__, val=val, val_here=None, val_there=None, _written=written(val), _fixed=False
+        )
         return other
 
     def constant_values(self, transposed: bool) -> Tensor | None:

@@ -59,7 +59,7 @@ class Shared:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.transpose: tuple[Half, int] | None = None  # the half, and what its rows are like
-        self.answer: Tensor | None = None  # of a check that was DEFERRED, until somebody waits for it
+        self.ticket: int | None = None  # of a check that was DEFERRED, until somebody waits for its answer
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 

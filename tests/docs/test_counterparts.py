@@ -96,7 +96,7 @@ SCATTER = SUMS | {
     "messages.copy_v(P, x)": "x[row]",
     "edge_softmax(P, w)": "softmax(w, row)",
     "edge_softmax(P, e)": "softmax(e, row)",
-    "(S @ e.exp()).log()": "by_rows(e, row, lambda v: v.logsumexp(0))",
+    "(S @ e.exp()).log().nan_to_num(neginf=0.0)": "by_rows(e, row, lambda v: v.logsumexp(0).nan_to_num(neginf=0.0))",
     "edge_softmax(P, e).log()": "softmax(e, row).log()",
     '(spmm(S, e * e, reduce="mean") - spmm(S, e, reduce="mean") ** 2).clamp(min=0).sqrt()': "by_rows(e, row, std)",
 }

@@ -61,7 +61,7 @@ def _made(dtypes: Sequence[torch.dtype]) -> Iterator[tuple[torch.Tensor, ...]]:
     torch.ops.fusedmm._edge_program(adj.none, "s*a", True)
     torch.ops.fusedmm._pick(torch.arange(60, dtype=torch.uint8).view(5, 12), torch.tensor([4, 0, 0]))
     with contextlib.suppress(RuntimeError):  # CUDA's
-        torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64))
+        torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64), 0)
 
 
 def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch.Tensor, ...]]:
