@@ -1,5 +1,7 @@
 /* Picking rows on CUDA (pick.c). A group of lanes owns a row and copies it by words of up to 16
- * bytes; it has AT_ONCE rows on the way at a time, whose numbers it reads first:
+ * bytes, since the kernel is bound by memory and wide words keep more of it on the way. It has
+ * AT_ONCE rows on the way at a time, whose numbers it reads first, as every row waits for its
+ * number:
  *
  *     group 0     row 0, row groups, row 2 * groups, ...       one lane per word, up to a warp
  *     group 1     row 1, row groups + 1, ...
@@ -10,9 +12,8 @@
 
 enum { AT_ONCE = 4 };
 
-/* A row outside the operand, as a number that was changed since its check may ask for, arrives as
- * zeros. All AT_ONCE numbers, and then all words, are asked for before the first is used, so that
- * a lane waits for them together. */
+/* Numbers are int32 or int64. A number that is no row, as a forged one, brings zeros: nothing is
+ * read outside x. */
 template <class WORD, class INDEX>
 static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int log_lanes)
 {
@@ -27,6 +28,7 @@ static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int 
             const bool inside = uint64_t(i) < uint64_t(c.rows);
             row[u] = inside ? reinterpret_cast<const WORD *>(c.x + i * c.stride) : nullptr;
         }
+        /* All loads of a word's column are asked for before the first of them is stored. */
         for (int64_t w = lane; w < words; w += lanes) {
             WORD word[AT_ONCE];
             UNROLLED(u, AT_ONCE) word[u] = row[u] ? row[u][w] : WORD{};
@@ -38,7 +40,7 @@ static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int 
     }
 }
 
-/* As many lanes as a row has words, up to a warp; the rest of a long row follows in steps. */
+/* As many lanes for a row as it has words, up to a warp. */
 template <class WORD> static void launch(const fmm_exec *exec, const fmm_pick_call *c)
 {
     const int64_t words = c->bytes / (int64_t)sizeof(WORD);

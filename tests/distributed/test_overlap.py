@@ -50,8 +50,10 @@ def test_columns_of_a_product(whole, reduce, dtype, pieces):
     assert widths(pieces) == ({(80, 80)} if has_halo(whole) else set())
 
 
-@pytest.mark.parametrize("shares, expected", [((1, 2), (80, 160)), ((3, 2, 2), (102, 69, 69)), ((1, 3), (90, 270))])
-def test_unequal_pieces(shares, expected, pieces, monkeypatch):
+@pytest.mark.parametrize(
+    "shares, expected", [((1, 2), (80, 160)), ((1,) * 4, (80,) * 4), ((3, 2, 2), (102, 69, 69)), ((1, 3), (90, 270))]
+)
+def test_other_pieces(shares, expected, pieces, monkeypatch):
     """Those of a CPU have 80 columns at least, and a product is whole where one would have less."""
     monkeypatch.setattr(halo.Ranks, "pieces", shares)
     whole, width = CUTS["two even ranks"](), sum(expected)
@@ -84,6 +86,22 @@ def test_the_rule_leaves_small_messages_whole():
 
     for few, many in on_ranks(2, work):
         assert few is None and sum(n for _, n in many) == 2**20 and len(many) == len(run.SHARES)
+
+
+def test_the_rule_keeps_pieces_small(monkeypatch):
+    """What a rank has of one is bounded, by as many pieces as that takes."""
+    monkeypatch.setattr(run, "OVERLAPS", 1)
+    monkeypatch.setattr(run, "PIECE", 30 * 100 * 4)  # rows of a hundred columns
+    whole, x = CUTS["two even ranks"](), ("c", normal(N, 340))
+
+    def work(ranks):
+        part = whole.part(ranks)
+        given = [part.ptr, part.part.idx, part.eid, part.part.plan, part.none, torch.ones(30, 340), 0, 0, 2]
+        return part.part.cols.whole, run.pieces_of(part.part, fusedmm._lib.ops._spmm.default, given)
+
+    for rows, pieces in on_ranks(2, work):
+        assert rows <= 30 and pieces == [(0, 85), (85, 85), (170, 85), (255, 85)]
+    require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x), {"x": x}))
 
 
 class Told(TorchDispatchMode):
