@@ -52,31 +52,36 @@ def table(found: Row) -> str:
         f"{ranks} x {found['device']}, torch {found['torch']}; ms, the median of runs with a cold L2; by the shares of "
         "the columns that travel by themselves, and by the rule",
         "",
-        f"| graph | what | one | {ranks}: {' | '.join(shares)} | rule | faster | same bits | GB one | GB a rank |",
-        "|---|---|---|" + "---|" * (len(shares) + 5),
+        f"| graph | what | one | {ranks}: {' | '.join(shares)} | rule | faster | same bits | split | faster | GB one | "
+        "GB a rank |",
+        "|---|---|---|" + "---|" * (len(shares) + 7),
     ]
     for row in found["rows"]:
         for what, alone in row["one"].items():
             times = [row["several"].get(f"{what}, {pieces}") for pieces in shares]
             rule = row["several"][what]
-            memory = [m for key, m in row["memory"].items() if key.startswith(f"{what}, ")]
+            memory = [m for key, m in row["memory"].items() if key.startswith(f"{what}, ") and "split" not in key]
+            split = row["several"].get(f"{what}, split")
+            halves = f"{split:.3g} | {alone / split:.2f}" if split else " | "
             same = all(equal for key, equal in row["bits"].items() if key.startswith(f"{what}, "))
             shown = " | ".join("" if t is None else f"{t:.3g}" for t in (alone, *times, rule))
             most = f"{row['one_memory'][what]:.2f} | {max(memory):.2f}"
             bits = "yes" if same else "no"
-            lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {most} |")
+            lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {halves} | {most} |")
     names = [name for name in found["rows"][0]["parts"] if name != "kernels"]
     lines += [
         "",
-        f"| graph | halo / own rows | interior rows | {' | '.join(names)} | bound | product / bound | sent / unique |",
-        "|---|---|---|" + "---|" * (len(names) + 3),
+        f"| graph | halo / own rows | interior rows | their entries | {' | '.join(names)} | bound | product / bound | "
+        "sent / unique |",
+        "|---|---|---|---|" + "---|" * (len(names) + 3),
     ]
     for row in found["rows"]:
         parts, bound = row["parts"], max(row["parts"]["wire"], row["parts"]["kernel"])
         sent = row["sent_bytes"] / max(row["unique_bytes"], 1)
         shown = " | ".join(f"{parts[name]:.3g}" for name in names)
         lines.append(
-            f"| {row['graph']} | {row['halo'] / row['own']:.2f} | {row['interior_rows']:.3f} | {shown} | {bound:.3g} | "
+            f"| {row['graph']} | {row['halo'] / row['own']:.2f} | {row['interior_rows']:.3f} | "
+            f"{row['interior_entries']:.2g} | {shown} | {bound:.3g} | "
             f"{row['several']['spmm'] / bound:.2f} | {sent:.3f} |"
         )
     return "\n".join(lines) + "\n"
@@ -86,7 +91,8 @@ def model(row: Row, links: dict[int, float], halos: tuple[float, ...] = (0.05, 0
     """How many times faster than one GPU a product would be, by what was measured of its parts.
 
     A rank of P has 1/P of the rows and of the kernel's time, and fetches halo * N / P rows over a link of so many GB/s.
-    The first of two pieces travels before the kernel; of the second counts what its kernel does not hide.
+    The first of two pieces travels before the kernel, while own rows are copied; the second is picked and copied then,
+    too, and of its way counts what the first one's kernel does not hide.
     """
     parts, n, here = row["parts"], row["nodes"], row["ranks"]
     pack = parts["pack"] / max(row["unique_bytes"], 1)  # ms a byte

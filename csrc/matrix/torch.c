@@ -24,13 +24,13 @@ static bool allocate_plan(frame *f, const fmm_csr *made, tensor *out)
     return frame_vector(f, size, fmm_torch.aoti_torch_dtype_uint8(), out);
 }
 
-/* (ptr, idx, int whole_rows, int whole_nnz) -> plan; the numbers are 0, or those of fmm_whole. */
+/* (ptr, idx, int whole_nnz) -> plan; the number is 0, or that of fmm_whole. */
 FMM_KERNEL(plan, 2, 1)
 {
     fmm_csr a;
     size_t bytes;
     if (!frame_structure(f, INT32_MAX, &a)) return false;
-    a.whole = (fmm_whole){.rows = (int64_t)number[0], .nnz = (int64_t)number[1]};
+    a.whole.nnz = (int64_t)number[0];
     return frame_try(f, fmm_plan_workspace(&f->exec, &a, &bytes)) && frame_workspace(f, bytes) &&
            allocate_plan(f, &a, out) &&
            (!out->numel || frame_try(f, fmm_plan(&f->exec, &a, out->data)));
@@ -159,8 +159,7 @@ FMM_KERNEL(mean_back, 2, 1)
 
 const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
-    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_rows=0, int whole_nnz=0) -> Tensor",
-     .kernel = plan},
+    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_nnz=0) -> Tensor", .kernel = plan},
     {"_compress",
      "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",

@@ -6,28 +6,35 @@
  *
  * A chunk ends with the row that fills its share, so that a row is never cut, and a hub has a chunk
  * of its own. Chunks depend on the structures alone, not on how many threads there are. */
-#include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
-/* Counts runs of rows [first, last) of B, and whether columns rise in all of them. */
+/* Counts runs of rows [first, last) of B, as compress in cpu_symbolic.c makes them, and whether
+ * columns rise in all of them; they do not where one is out of range, -1 here. */
 static void look_b(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
     bool falls = false;
+    int64_t packed = 0;
     for (int64_t k = first; k < last; k++) {
-        int64_t runs = 0, before = -1;
-        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+        const int64_t begin = row_begin(s->b, k), end = row_end(s->b, k);
+        int64_t runs = 0, before = -1, word = -1;
+        for (int64_t q = begin; q < end; q++) {
             const int64_t j = column_of(s->b, q);
-            runs += before < 0 || j / WORD != before / WORD;
             falls |= j <= before;
+            if (j < 0) continue;
+            runs += j / WORD != word;
+            word = j / WORD;
             before = j;
         }
-        s->runs[k] = runs;
+        s->sizes[k] = (spgemm_size){end > begin ? end - begin : 0, runs};
+        packed += runs;
     }
+    atomic_fetch_add_explicit(&s->packed, packed, memory_order_relaxed);
     if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
 }
 
-/* Counts products of rows [first, last) of A. Indices that are out of range have none. */
+/* Counts products of rows [first, last) of A. Indices that are out of range have none. What is
+ * wanted of a row of B lies side by side, since A may want rows in any order. */
 static void look_a(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -37,16 +44,17 @@ static void look_a(int64_t first, int64_t last, void *ctx)
         for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
             const int64_t k = column_of(s->a, p);
             if (k < 0) continue;
-            const int64_t entries = row_end(s->b, k) - row_begin(s->b, k);
-            products += entries > 0 ? entries : 0;
-            run_products += s->runs[k];
+            products += s->sizes[k].entries;
+            run_products += s->sizes[k].runs;
         }
         s->products[i] = products;
     }
     atomic_fetch_add_explicit(&s->run_products, run_products, memory_order_relaxed);
 }
 
-/* How often a column stands in one row of B at most: 1 where columns rise. */
+/* How often a column stands in one row of B at most: 1 where columns rise. A sum takes so many
+ * terms of one entry of A, which is what decides when sums go aside. One thread counts, since this
+ * is for matrices with repeated or unsorted columns alone. */
 static int64_t repeats(const fmm_csr *b, int32_t *seen)
 {
     int32_t most = 1;
@@ -65,7 +73,9 @@ static int64_t repeats(const fmm_csr *b, int32_t *seen)
     return most;
 }
 
-/* Each chunk but the last has at least its share of the products and rows. */
+/* Each chunk but the last has at least its share of the products and rows. Rows count too, so that
+ * many rows without products do not become one chunk. begins[] is how many products come before a
+ * chunk: its place in a stage that has a place for each. */
 static void cut(symbolic *s, int64_t *schedule)
 {
     const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
@@ -85,9 +95,9 @@ static void cut(symbolic *s, int64_t *schedule)
     }
 }
 
-/* Products of all rows are added in 64 bits, and refused where these are too few. How often columns
- * repeat is counted only where some do not rise. Two passes over the same lines: the first counts
- * the bytes. */
+/* Products of all rows are added in 64 bits, and refused where these are too few. Rows are even if
+ * seven of eight have as many products as the one before. How often columns repeat is counted only
+ * where some do not rise. Two passes over the same lines: the first counts the bytes. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
 {
     const fmm_csr *a = s->a, *b = s->b;
@@ -95,14 +105,20 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         s->products = fmm_spgemm_take(&m, a->rows, sizeof *s->products);
-        s->runs = fmm_spgemm_take(&m, b->rows + 1, sizeof *s->runs);
+        s->sizes = fmm_spgemm_take(&m, b->rows, sizeof *s->sizes);
     }
     fmm_parallel(exec, b->rows, look_b, s);
     fmm_parallel(exec, a->rows, look_a, s);
-    for (int64_t i = 0; i < a->rows; i++)
+    int64_t alike = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
         REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
                     s->total <= INT64_MAX / 2,
                 FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
+        /* What follows here is read by spgemm_whole alone: how often a branch would be foreseen. */
+        alike += i > 0 && s->products[i] == s->products[i - 1];
+    }
+    s->even = alike > a->rows - a->rows / 8;
+    /* Columns that rise differ from each other. */
     s->out->schedule[0] = 1;
     if (s->falls && b->cols) {
         TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &m));

@@ -140,21 +140,19 @@ static __global__ void start_look(const look_args s)
 }
 
 /* Where rows are short and many, a lane takes each and reads neighbouring entries one after the
- * other from the cache; else eight lanes do, so that few wait for a long row. */
+ * other from the cache; else eight lanes or a warp do, so that few wait for a long row. */
 static void launch_look(const fmm_exec *exec, const look_args &s)
 {
     const bool both = s.found;
     const int64_t rows = both && s.a.rows > s.b.rows ? s.a.rows : s.b.rows;
     const int64_t entries = both && s.a.rows > s.b.rows ? s.a.nnz : s.b.nnz;
-    const bool are_short = entries < 16 * rows && rows > FEW;
-    const int64_t blocks = smaller(ceil_div(rows, are_short ? BLOCK : BLOCK / 8), 1 << 14);
+    const int share = entries >= 64 * rows ? WARP : entries >= 16 * rows || rows <= FEW ? 8 : 1;
+    const int64_t blocks = smaller(ceil_div(rows, BLOCK / share), 1 << 14);
     start_look<<<1, BLOCK, 0, stream_of(exec)>>>(s);
     if (!blocks) return;
     const dim3 grid((unsigned)blocks, both ? 2 : 1);
-    if (are_short)
-        look<1><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    else
-        look<8><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    const auto run = share == 1 ? look<1> : share == 8 ? look<8> : look<WARP>;
+    run<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
 #endif

@@ -10,7 +10,7 @@
 #ifndef FMM_SPGEMM_CUDA_PRODUCTS_CUH
 #define FMM_SPGEMM_CUDA_PRODUCTS_CUH
 
-#include "cuda_table.cuh"
+#include "cuda_chunk.cuh"
 
 struct numeric_args {
     csr_view a, b, c;
@@ -62,44 +62,33 @@ static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j,
     }
 }
 
-/* Adds all products of a chunk, a piece after the other: up to WARP products of one entry of A. No
- * column stands twice in a row of B, so that the lanes of a piece never share a sum; the warp meets
- * before the next piece, which may.
+/* Adds all products of a chunk, a piece after the other. No column stands twice in a row of B, so
+ * that the lanes of a piece never share a sum; the warp meets before the next piece, which may.
  *
- *     entries of A        e0             e1     e2
- *     rows of B           70 entries     20     40
- *     pieces              32  32  6      20     32  8
- *     loads of            PIECES of them, before the first of these is added
- *
- * A long row of A is a chain of pieces. Each waits for the sums of the one before, but for no load.
- */
+ * A long row of A is a chain of pieces. Each waits for the sums of the one before, but for no load:
+ * those of PIECES of them are under way together. */
 enum { PIECES = 4 };
 template <class A>
 static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A> *t,
-                                                  const chunk<A> *in, const chunk_size &size)
+                                                  piece<A> *room, const entry_at_hand<A> &own)
 {
     const int lane = threadIdx.x % WARP;
-    int first = 0, end = int(in->ends[0]); /* products of entry e that are left: [first, end) */
-    for (int e = 0; e < size.entries;) {
-        int64_t q[PIECES];
-        int32_t j[PIECES];
-        int slot[PIECES];
-        A x[PIECES], y[PIECES];
-        UNROLLED(u, PIECES) {
-            const bool some = first + lane < end; /* none behind the last entry */
-            q[u] = some ? in->origin[e] + first + lane : -1;
-            x[u] = some ? in->factor[e] : A(0);
-            first += WARP;
-            if (first >= end && e < size.entries) {
-                first = end;
-                if (++e < size.entries) end = int(in->ends[e]);
+    const int until = scanned<1, int>(int((own.row.length + WARP - 1) / WARP), NULL);
+    const int all = __shfl_sync(ALL, until, WARP - 1);
+    for (int base = 0; base < all; base += WARP) {
+        write_pieces(room, own, until, all, base);
+        for (int at = 0; at < WARP && base + at < all; at += PIECES) {
+            int64_t q[PIECES];
+            int32_t j[PIECES];
+            int slot[PIECES];
+            A y[PIECES];
+            UNROLLED(u, PIECES) q[u] = lane < room[at + u].left ? room[at + u].q + lane : -1;
+            load<PIECES, A>(s, q, j, y);
+            find<PIECES>(*t, j, slot);
+            UNROLLED(u, PIECES) {
+                if (slot[u] >= 0) t->add(slot[u], room[at + u].factor, y[u]);
+                __syncwarp();
             }
-        }
-        load<PIECES, A>(s, q, j, y);
-        find<PIECES>(*t, j, slot);
-        UNROLLED(u, PIECES) {
-            if (slot[u] >= 0) t->add(slot[u], x[u], y[u]);
-            __syncwarp();
         }
     }
 }
@@ -113,12 +102,12 @@ static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A
  *     by entry      0     0     1     1     1        no two of an entry share one */
 template <int EACH, class A>
 static __device__ __forceinline__ void add_numbered(const numeric_args &s, table<A> *t,
-                                                    const chunk<A> *in, const chunk_size &size,
-                                                    bool by_rank)
+                                                    const numbers<A> *in, int entries,
+                                                    int64_t products, bool by_rank)
 {
     const int lane = threadIdx.x % WARP;
-    const int64_t end = lane < size.entries ? in->ends[lane] : INT64_MAX;
-    for (int64_t first = 0; first < size.products; first += EACH * WARP) {
+    const int64_t end = lane < entries ? in->ends[lane] : INT64_MAX;
+    for (int64_t first = 0; first < products; first += EACH * WARP) {
         int64_t q[EACH];
         int32_t j[EACH];
         int slot[EACH], entry[EACH];
@@ -127,7 +116,7 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
         for (int u = 0; u < EACH; u++) {
             const int64_t product = first + u * WARP;
             const int e = entry[u] = entry_of_lane(end, product);
-            q[u] = product + lane < size.products ? in->origin[e] + product + lane : -1;
+            q[u] = product + lane < products ? in->origin[e] + product + lane : -1;
             x[u] = q[u] < 0 ? A(0) : in->factor[e];
         }
         load<EACH, A>(s, q, j, y);
@@ -143,22 +132,29 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
 
 /* The products of entries [begin, end) of A that fall into the table.
  *
- *     products of an entry, on average      0 .. 3      4 .. 23      24 and more
+ *     products of an entry, on average      0 .. 3      4 .. 11      12 and more
  *     lanes add                             by rank     by entry     piece by piece */
 template <class A>
 static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
                                                     chunk<A> *room, const column_span &span,
                                                     int64_t begin, int64_t end)
 {
-    /* Products of an entry, from which it is worth pieces of its own, or a turn of its lanes. */
-    enum { LONG = 24, TURNS = 4 };
+    /* Products of an entry, from which it is worth pieces of its own, or a turn of its lanes; as
+     * many of one as are counted here, and more than pieces are numbered for. */
+    enum { LONG = 12, TURNS = 4, COUNTED = 1 << 20, HUGE_ROW = 1 << 25 };
     for (int64_t p = begin; p < end; p += WARP) {
-        const chunk_size size = fill_chunk<A>(room, s.a, s.b, s.a_val, span, p, end);
-        const bool is_long = size.products >= size.entries * LONG && size.products <= INT32_MAX / 2;
-        if (t->counted || !is_long)
-            add_numbered<4>(s, t, room, size, t->counted || size.products < size.entries * TURNS);
-        else
-            add_pieces(s, t, room, size);
+        const entry_at_hand<A> own(s.a, s.b, s.a_val, span, p + threadIdx.x % WARP, end);
+        const int64_t length = own.row.length;
+        const int entries = __popc(__ballot_sync(ALL, length > 0));
+        const int some = (int)sum_of_lanes(length < COUNTED ? unsigned(length) : COUNTED);
+        const bool is_huge = __any_sync(ALL, length > HUGE_ROW);
+        if (!t->counted && !is_huge && some >= entries * LONG)
+            add_pieces(s, t, room->pieces, own);
+        else {
+            const int64_t products = number_products(&room->numbered, own);
+            const bool by_rank = t->counted || some < entries * TURNS;
+            add_numbered<4>(s, t, &room->numbered, entries, products, by_rank);
+        }
         __syncwarp();
     }
 }

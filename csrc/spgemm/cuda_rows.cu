@@ -28,14 +28,14 @@ enum {
 /* Who computes a row. Stripes of a row are computed side by side; stripe s has windows s, s +
  * stripes, ... and one without a window ends at once.
  *
- *     class                   3          2          1          0
- *     windows times members   9 ...      1 ... 8    2 ... 4    1        classes 1, 0: one member
- *     taken by                blocks     blocks     warps      warps, several rows each
- *     stripes                 16         1          4          1
- *     tickets                 first                            last */
-static __host__ __device__ __forceinline__ int stripes_of(int k)
+ *     class                   3           2           1          0
+ *     windows times members   17 ...      1 ... 16    2 ... 4    1       classes 1, 0: one member
+ *     taken by                blocks      blocks      warps      warps, several rows each
+ *     stripes                 16          2           4          1
+ *     tickets                 first                              last */
+static __host__ __device__ __forceinline__ int stripe_bits(int k)
 {
-    return k == 3 ? 16 : k == 1 ? 4 : 1;
+    return k == 3 ? 4 : k == 2 ? 1 : k == 1 ? 2 : 0;
 }
 
 /* A row's class, or -1 where it has no entries, or a thread of its own. */
@@ -50,10 +50,10 @@ template <class A> struct class_of_row {
         if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, parts.entries, r.entries))
             return -1;
         const int members = parts.members();
-        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, parts));
+        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
         const int64_t tasks = ceil_div(r.entries, each) * members;
-        if (members == 1 && tasks <= stripes_of(1)) return tasks > 1;
-        return tasks > WARPS ? 3 : 2;
+        if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
+        return tasks > WARPS << stripe_bits(2) ? 3 : 2;
     }
 };
 
@@ -68,41 +68,39 @@ struct team {
     }
 };
 
-/* Calls work(row, stripe, stripes, whether a block takes it) for what this warp takes, a ticket at
- * a time: first with its block, then alone. */
+/* Calls work(row, its class, stripe) for what this warp takes, a ticket at a time: first with its
+ * block, then alone. A ticket is a stripe, or some rows of class 0. */
 template <class Work>
 static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
 {
     __shared__ counter of_block;
     const int64_t warps = int64_t(gridDim.x) * WARPS;
-    int k = LARGEST;
-    const auto asked = [&]() -> counter {
-        const bool asks = k == LARGEST ? !threadIdx.x : threadIdx.x % WARP == 0;
-        return asks ? atomicAdd(w.lists->tickets + k, (counter)1) : 0;
-    };
-    for (counter next = asked(); k > 0;) {
+    const int64_t fair = (int64_t)w.lists->counts[0] / (8 * warps);
+#pragma unroll 1
+    for (int k = LARGEST; k > 0; k -= 2) { /* the classes k and k - 1 */
         const bool together = k == LARGEST;
-        const int stripes = stripes_of(k);
-        const int64_t striped = int64_t(w.lists->counts[k]) * stripes;
-        const int64_t rows = (int64_t)w.lists->counts[k - 1];
-        const int64_t step = together ? 1 : clamp(rows / (8 * warps), 1, ROWS_TOGETHER);
-        if (together) {
-            __syncthreads(); /* all have read the ticket before */
-            if (!threadIdx.x) of_block = next;
-            __syncthreads();
-            next = of_block;
+        const int step = k == 1 ? (int)clamp(fair, 1, ROWS_TOGETHER) : 1;
+        const int64_t upper = int64_t(w.lists->counts[k]) << stripe_bits(k);
+        const int64_t lower = int64_t(w.lists->counts[k - 1]) << stripe_bits(k - 1);
+        for (;;) {
+            counter taken = 0;
+            if (together) {
+                __syncthreads(); /* all have read the ticket before */
+                if (!threadIdx.x) of_block = atomicAdd(w.lists->tickets + k, (counter)1);
+                __syncthreads();
+                taken = of_block;
+            } else if (threadIdx.x % WARP == 0)
+                taken = atomicAdd(w.lists->tickets + k, (counter)1);
+            int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), behind = at + 1;
+            const int less = at >= upper, bits = stripe_bits(k - less); /* than class k */
+            if (less) {
+                at = (at - upper) * step, behind = at + step < lower ? at + step : lower;
+                if (at >= lower) break;
+            }
+            for (; at < behind; at++)
+                work(int64_t(*w.place(k - less, at >> bits)), k - less,
+                     int(at & ((1 << bits) - 1)));
         }
-        /* Ticket `at` is a stripe of the class at hand, or so many rows of the one below it. */
-        int64_t at = (int64_t)__shfl_sync(ALL, next, 0), count = 1;
-        const bool more = at < striped + ceil_div(rows, step);
-        if (!more) k -= 2;
-        if (k > 0) next = asked(); /* which nobody waits for before this work is done */
-        if (!more) continue;
-        const bool is_striped = at < striped;
-        if (!is_striped) at = (at - striped) * step, count = rows - at < step ? rows - at : step;
-        const int own = is_striped ? stripes : 1;
-        for (const int64_t behind = at + count; at < behind; at++)
-            work(int64_t(*w.place(k - !is_striped, at / own)), int(at % own), own, together);
     }
 }
 
@@ -232,7 +230,7 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
         add_products(s, &t, of_shared<chunk<A>>(byte), span, parts.begin + from, parts.begin + to);
         of.meet();
         const bool last = left <= each_round;
-        const int ended = last && parts.each ? (int)ceil_div(left, parts.each) : of.members;
+        const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;
         end_round(s, t, r, begin, of, round_of_parts{ended, !base, last});
         if (last) return;
     }
@@ -246,16 +244,18 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 {
     const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
-    for_stripes(w, [&](int64_t i, int stripe, int stripes, bool together) {
+    for_stripes(w, [&](int64_t i, int k, int stripe) {
         int64_t begin;
         const row_parts parts(s, i);
         const row_shape row = shape_of(s, i, parts, &begin);
-        const int members = together ? parts.members() : 1; /* more only if A has changed since */
+        /* A warp that computes alone has no team, also if A has changed since. */
+        const int members = k > 1 ? parts.members() : 1, teams = k > 1 ? WARPS / members : 1;
         const team of = {members, warp % members, 1 + warp / members};
-        const int64_t each = window_entries<A>(row, least_windows(s, row.entries, parts));
-        const int teams = together ? WARPS / members : 1, number = together ? warp / members : 0;
-        for (int64_t first = (stripe * teams + number) * each; first < row.entries;
-             first += stripes * teams * each) {
+        const int64_t each =
+            k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
+        const int own = k > 1 ? stripe * teams + warp / members : stripe;
+        for (int64_t first = own * each; first < row.entries;
+             first += (teams << stripe_bits(k)) * each) {
             const int64_t behind = first + each < row.entries ? first + each : row.entries;
             row_shape r = row;
             for (int64_t at = first; at < behind; at += r.entries) {

@@ -157,7 +157,9 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<
     if (!g::thread()) says->sum = 0;
     g::sync();
     int fresh = 0;
-    for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) { fresh += enter(keys, slots, j); });
+    for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
+        if (uint32_t(j) < uint32_t(s.b.cols)) fresh += enter(keys, slots, j);
+    });
     if (!to) return added<WARPS>(fresh, &says->sum);
     g::sync();
     const int all = packed<WARPS>(keys, slots, &says->sum);
@@ -230,6 +232,12 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
     return column_range{found.low, found.high < s.b.cols ? found.high : int64_t(s.b.cols)};
 }
 
+/* Sets bits of a word. Most are set already, so a plain read comes before the atomic. */
+static __device__ __forceinline__ void set_bits(uint32_t *bits, unsigned word, uint32_t mask)
+{
+    if ((*(volatile uint32_t *)(bits + word) & mask) != mask) atomicOr(bits + word, mask);
+}
+
 /* Row i by bits; the same. A window has as many columns as there are bits; the next one begins with
  * the first column beyond it, so that stretches without any column cost nothing.
  *
@@ -253,13 +261,12 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<
         if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
         g::sync();
         int32_t further = NO_COLUMN; /* the first column beyond this window */
-        for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) {
+        const bool is_last = columns < width;
+        for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
             const unsigned at = unsigned(j) - unsigned(low);
-            if (at < unsigned(columns)) {
-                const uint32_t bit = 1u << at % 32;
-                if (!(*(volatile uint32_t *)(bits + at / 32) & bit)) atomicOr(bits + at / 32, bit);
-            } else if (j > low && j < further)
-                further = j;
+            const bool inside = at < unsigned(columns);
+            set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
+            if (!is_last && !inside && j > low && j < further) further = j;
         });
         if (further != NO_COLUMN) atomicMin(&says->next, further);
         g::sync();

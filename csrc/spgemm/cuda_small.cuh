@@ -23,7 +23,7 @@ enum { SMALL_A = 12 };
  * that they do not fill the card, a long merge would be the last to end. */
 static __host__ __device__ __forceinline__ int small_limit(int64_t rows)
 {
-    return rows < 8192 ? 32 : 96;
+    return rows < 8192 ? 16 : rows < 65536 ? 32 : 96;
 }
 
 /* Which values a merge reads: none, of type A in the order of entries, or any. */

@@ -201,14 +201,14 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
         const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
-        bits = bit_rows_of(a, call->b);
+        bits.size(a, call->b);
         const size_t bytes = lists + bits.bytes + scratch_bytes;
         void *base = NULL;
         const fmm_status status = exec->allocate(exec->owner, bytes, &base);
         REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
         w = row_work_in(exec, base, a->rows);
         char *const behind = static_cast<char *>(base) + lists;
-        bits.bits = reinterpret_cast<uint32_t *>(behind);
+        bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
         TRY(count_entries(exec, s, w, bits, behind + bits.bytes, scratch_bytes, &found));
     }

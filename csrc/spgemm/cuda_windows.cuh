@@ -88,7 +88,7 @@ static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_sha
  *     columns apart by            1              9              100
  *     entries of a window         1,152, dense   768, ranked    384, hashed    (float32)
  *
- * A row that a block computes has as many windows as the block has teams, or `least` of them. */
+ * Their number is a multiple of `least`: of a block's teams, which compute as many at once. */
 template <class A>
 static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
 {
@@ -105,21 +105,16 @@ static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int
         if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
     }
     if (each >= r.entries && least <= 1) return r.entries;
-    const int64_t windows = ceil_div(r.entries, each);
-    return ceil_div(r.entries, windows > least ? windows : least);
+    return ceil_div(r.entries, ceil_div(ceil_div(r.entries, each), least) * least);
 }
 
-/* The least number of windows. A block should not have idle warps; and where rows are few, those
- * that take longest should not be the last to end. But windows should not be tiny, and more of them
- * do not help where they cannot read their own part of B's rows alone. */
+/* The least number of windows: a block should not have idle warps, unless the windows were tiny, or
+ * cannot read their own part of B's rows alone. */
 static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
-                                                        const row_parts &parts)
+                                                        int members)
 {
-    enum { FEWEST = 64, FEW_ROWS = 1 << 15, EACH = 32, MOST = 4 };
-    const int members = parts.members();
-    if (s.masked || __ldg(s.schedule) != 1) return 1;
-    const int64_t of_few = s.a.rows < FEW_ROWS ? clamp(parts.entries / EACH, 1, MOST) : 1;
-    return clamp(entries / FEWEST, 1, members > 1 ? WARPS / members : of_few);
+    enum { FEWEST = 64 }; /* entries of C that are worth a window */
+    return members == 1 || s.masked ? 1 : clamp(entries / FEWEST, 1, WARPS / members);
 }
 
 #endif

@@ -72,7 +72,9 @@ template <class T> struct padded_args {
 template <class T> static padded_args<T> padded_view(const fmm_call *call)
 {
     padded_args<T> e = {spmv_view<T>(call), *fmm_spmv_of(call)->matrix};
-    if (!e.s.a.cols) e.m.width = e.m.stored = 0;
+    /* Nothing of it is an entry then; of SELL the width is that of its slices. */
+    if (!e.s.a.cols) e.m.stored = 0;
+    if (!e.s.a.cols && e.m.format != FMM_FORMAT_SELL) e.m.width = 0;
     e.s.val = view_padded(&e.m);
     return e;
 }
@@ -263,28 +265,22 @@ template <class A> struct folded {
     __device__ __forceinline__ A total(void) { return two + one; }
 };
 
-/* The sums of PER neighbouring columns of `count` entries each, at first, first + step, ... */
-template <class V, int PER, class T, class A>
+/* The sums of PER neighbouring columns of `count` entries each, at first, first + step, ...; FLY
+ * steps at once. */
+template <class V, int PER, int FLY, class T, class A>
 static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const int32_t *idx,
                                                  int64_t first, int64_t step, int64_t count, A *sum)
 {
-    enum { FLY = 8 };
     folded<A> total[PER];
 #pragma unroll
     for (int k = 0; k < PER; k++) total[k].start();
-    while (count > 0) {
-        const int now = (int)min(count, int64_t(CHAIN));
-        A part[PER] = {};
-        for (int done = 0; done < now; done += FLY) {
-            A term[FLY * PER];
-            products<V, FLY, PER>(s, idx, first, step, now - done, term);
+    for (; count > 0; count -= FLY, first += FLY * step) {
+        A term[FLY * PER], part[PER] = {};
+        products<V, FLY, PER>(s, idx, first, step, (int)min(count, int64_t(FLY)), term);
 #pragma unroll
-            for (int k = 0; k < FLY * PER; k++) part[k % PER] += term[k];
-            first += FLY * step;
-        }
+        for (int k = 0; k < FLY * PER; k++) part[k % PER] += term[k];
 #pragma unroll
         for (int k = 0; k < PER; k++) total[k].fold(part[k]);
-        count -= now;
     }
 #pragma unroll
     for (int k = 0; k < PER; k++) sum[k] = total[k].total();

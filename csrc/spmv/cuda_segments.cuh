@@ -1,7 +1,7 @@
 /* The kernel of `csr_segmented`, `merge` and `coo`: warps that own equal shares of the matrix,
  * whose rows are added up by a segmented scan.
  *
- * A warp owns SHARE = 128 entries, whatever their rows are, and needs nobody else for them:
+ * A warp owns 128 entries, whatever their rows are, and needs nobody else for them:
  *
  *     1   lane l      entries l, l + 32, l + 64, l + 96     columns, values, then 4 gathers of x
  *         lane l      row l of those that begin here        marks its first entry
@@ -25,8 +25,8 @@
  *
  * The three differ in where shares begin and in how marks are found:
  *
- *     csr_segmented   every 128 entries. The plan lists the first row that begins at or behind
- *                     each border, since a search is a chain of loads; without one a warp searches.
+ *     csr_segmented   every 128 entries, or 256 if rows are long. The plan lists the first row that
+ * begins at or behind each border, since a search is a chain of loads; without one a warp searches.
  *     merge           every 128 items of the list of entries and ends of rows, merged in order:
  *                     row 0: a b c    a b c 0 | d 1 2 e | f g ...    a letter is an entry, a number
  *                     row 1: d                |         |            the end of its row
@@ -42,7 +42,7 @@
 #include "../matrix/cuda_plan.cuh"
 #include "cuda_records.cuh"
 
-static_assert(int(SHARE) == int(PLAN_SHARE), "the plan lists where shares begin");
+static_assert(length_of_share(SEGMENTED) == PLAN_SHARE, "the plan lists where shares begin");
 
 /* What a warp owns: `count` entries from `begin` on, and rows [row, rows_end) that may begin among
  * them, of which those before empties_end are its own if they are empty. */
@@ -67,9 +67,12 @@ static __device__ __forceinline__ int64_t search(int64_t low, int64_t high, Befo
 }
 
 /* The first rows that begin at share k's first entry and at the next one's, or behind them. */
-template <class T> static __device__ __forceinline__ int2 ask_plan(const segment_args<T> &m, int k)
+template <int WAY, class T>
+static __device__ __forceinline__ int2 ask_plan(const segment_args<T> &m, int k)
 {
-    return int2{__ldg(m.starts + k), __ldg(m.starts + k + 1)};
+    enum { STEP = length_of_share(WAY) / PLAN_SHARE };
+    const int32_t *const at = m.starts + int64_t(k) * STEP;
+    return int2{__ldg(at), __ldg(at + (k + 1 < m.shares ? STEP : 0))};
 }
 
 /* The rows that items k * SHARE and (k + 1) * SHARE of the merged list belong to, or end. The
@@ -77,6 +80,7 @@ template <class T> static __device__ __forceinline__ int2 ask_plan(const segment
 template <class T>
 static __device__ __forceinline__ longlong2 path_of(const segment_args<T> &m, int64_t k)
 {
+    enum { SHARE = length_of_share(PATH) };
     const csr_view &a = m.s.a;
     int64_t row = 0, next = 0;
 #pragma unroll 1
@@ -96,6 +100,7 @@ static __device__ __forceinline__ longlong2 path_of(const segment_args<T> &m, in
 template <int WAY, class T>
 static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k)
 {
+    enum { SHARE = length_of_share(WAY) };
     const csr_view &a = m.s.a;
     share_of own = {k * SHARE, int(min(a.nnz - k * SHARE, int64_t(SHARE))), 0, 0, 0};
     if constexpr (WAY == PATH) {
@@ -167,7 +172,7 @@ static __device__ __forceinline__ void mark_rows(const segment_args<T> &m, const
 
 /* CSR: finishes the rows that begin and end in a share, and the empty ones, from the sums up to
  * each entry. The result is the number plus one of the row that goes on behind it, or -1. */
-template <class T, class A>
+template <int EACH, class T, class A>
 static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, const share_of &own,
                                                       uint32_t base, row_of_share mine,
                                                       const A *sums)
@@ -177,7 +182,7 @@ static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, 
     while (true) {
         const bool whole = mine.first >= 0 && mine.last < own.count;
         if (whole || mine.first == EMPTY)
-            finish(m.s, base + lane, whole ? sums[stage_place(mine.last)] : A(0));
+            finish(m.s, base + lane, whole ? sums[stage_place<EACH>(mine.last)] : A(0));
         const unsigned more = __ballot_sync(ALL, mine.first >= 0 && !whole);
         if (more) open = int32_t(base + __ffs((int)more));
         base = next_rows(m, own, base);
@@ -199,6 +204,7 @@ template <class T>
 static __device__ __forceinline__ void mark_changes(const segment_args<T> &m, const share_of &own,
                                                     int32_t before, int32_t *rows, bool *head)
 {
+    enum { EACH = each_of(COORDINATES) };
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
@@ -222,17 +228,18 @@ static __device__ __forceinline__ void finish_changes(const segment_args<T> &m, 
                                                       int32_t before, const int32_t *rows,
                                                       const A *sums)
 {
+    enum { EACH = each_of(COORDINATES) };
 #pragma unroll 1
     for (int e = threadIdx.x % WARP; e + 1 < own.count; e += WARP)
         if (rows[e] != rows[e + 1] && (rows[e] != before || !own.begin))
-            write_row<COORDINATES>(m.s, mark_of(m.s, rows[e]), sums[stage_place(e)]);
+            write_row<COORDINATES>(m.s, mark_of(m.s, rows[e]), sums[stage_place<EACH>(e)]);
 }
 
 /* ---- sums ---- */
 
 /* Makes a warp's terms, EACH of each lane, sums from the mark before them on. The result has the
  * sum before the first mark and the one behind the last, and 1 as its mark if there is one. */
-template <class A>
+template <int EACH, class A>
 static __device__ __forceinline__ record_of<A> add_runs(const bool *head, A *term)
 {
     const int lane = threadIdx.x % WARP;
@@ -260,9 +267,10 @@ static __device__ __forceinline__ record_of<A> add_runs(const bool *head, A *ter
 }
 
 template <class T, class V, int WAY>
-static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
+static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (WAY == LONG_ROWS))
     spmv_segments(const __grid_constant__ segment_args<T> m)
 {
+    enum { EACH = each_of(WAY), SHARE = length_of_share(WAY) };
     typedef typename sum_of<T>::type A;
     /* Marks of CSR are bytes; COO has the rows of the entries. */
     typedef typename std::conditional<WAY == COORDINATES, int32_t, uint8_t>::type mark;
@@ -275,7 +283,7 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
     const int which = int(blockIdx.x) * TEAM + warp;
     const bool some = which < m.shares;
     int2 starts = {0, 0};
-    if (WAY == SEGMENTED && some) starts = ask_plan(m, which);
+    if (takes_list(WAY) && some) starts = ask_plan<WAY>(m, which);
     share_of own = {0, 0, 0, 0, 0};
     if (some) own = take_share<WAY>(m, which);
     int32_t j[EACH] = {}, before = -1;
@@ -289,7 +297,7 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
         for (int k = 0; k < EACH; k++) j[k] = __ldcs(m.s.a.idx + own.begin + at[k]);
         load_values<V, EACH, 1>(m.s.val, own.begin, at, w);
     }
-    if (WAY == SEGMENTED && some) {
+    if (takes_list(WAY) && some) {
         const int32_t rows = (int32_t)m.s.a.rows;
         own.row = which ? min(max(starts.x, 0), rows) : 0;
         own.rows_end = own.empties_end = which + 1 < m.shares ? min(max(starts.y, 0), rows) : rows;
@@ -314,14 +322,15 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
         mark_rows(m, own, base, row, marked);
     }
 #pragma unroll
-    for (int k = 0; k < EACH; k++) stage[stage_place(lane) + k * stage_place(WARP)] = term[k];
+    for (int k = 0; k < EACH; k++)
+        stage[stage_place<EACH>(lane) + k * stage_place<EACH>(WARP)] = term[k];
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         term[k] = stage[lane * (EACH + 1) + k];
         if (WAY != COORDINATES) head[k] = marked[lane * EACH + k];
     }
-    record_of<A> left = add_runs(head, term);
+    record_of<A> left = add_runs<EACH>(head, term);
 #pragma unroll
     for (int k = 0; k < EACH; k++) stage[lane * (EACH + 1) + k] = term[k];
     __syncwarp();
@@ -330,7 +339,7 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
         finish_changes(m, own, before, marked, stage);
         if (left.mark) left.mark = mark_of(m.s, marked[own.count - 1]);
     } else {
-        const int32_t open = finish_rows(m, own, base, row, stage);
+        const int32_t open = finish_rows<EACH>(m, own, base, row, stage);
         if (left.mark) left.mark = open;
     }
     leave_record<WAY>(m, left);
@@ -339,19 +348,19 @@ static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
 /* ---- launches ---- */
 
 /* What the plan lists, for a matrix that has none: thread k searches for the first row that begins
- * at entry k * SHARE or behind it. */
-static __global__ void __launch_bounds__(BLOCK)
-    spmv_starts(const csr_view a, int shares, int32_t *starts)
+ * at entry k * PLAN_SHARE or behind it. */
+static __global__ void __launch_bounds__(BLOCK) spmv_starts(const csr_view a, int32_t *starts)
 {
-    for (int64_t k = this_thread(); k <= shares; k += all_threads())
-        starts[k] = int32_t(k < shares ? first_at_least(a.ptr, 1, a.rows, k * SHARE) : a.rows);
+    for (int64_t k = this_thread(); k <= plan_shares(a.nnz); k += all_threads())
+        starts[k] = int32_t(first_at_least(a.ptr, 1, a.rows, k * PLAN_SHARE));
 }
 
 static inline int64_t shares_of(const fmm_call *call, int way)
 {
     const int64_t nnz = call->a->cols ? call->a->nnz : 0; /* as spmv_view says it */
     const int64_t items = nnz + (way == PATH ? call->a->rows : 0);
-    return items > SHARE ? ceil_div(items, SHARE) : 1;
+    const int64_t each = length_of_share(way);
+    return items > each ? ceil_div(items, each) : 1;
 }
 
 /* The room of the records; behind them that of a list of first rows, where no plan has it. */
@@ -365,9 +374,9 @@ static inline size_t records_bytes(const fmm_call *call, int way)
 }
 static inline size_t records_room(const fmm_call *call, int way)
 {
-    const bool lists = way == SEGMENTED && !plan_given(call->a);
+    const bool lists = takes_list(way) && !plan_given(call->a);
     return records_bytes(call, way) +
-           (lists ? (size_t)(shares_of(call, way) + 1) * sizeof(int32_t) : 0);
+           (lists ? (size_t)(plan_shares(call->a->nnz) + 1) * sizeof(int32_t) : 0);
 }
 
 /* sums: NULL, or what takes the sums of rows in place of y. */
@@ -383,12 +392,13 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
         m.s.sums = static_cast<A *>(sums);
         const dim3 grid((unsigned)m.blocks), rows(blocks_for(call->a->rows));
         const cudaStream_t stream = stream_of(exec);
-        if (WAY == SEGMENTED && plan_given(call->a)) {
+        if (takes_list(WAY) && plan_given(call->a)) {
             m.starts = plan_starts(call->a->plan);
-        } else if (WAY == SEGMENTED) {
+        } else if (takes_list(WAY)) {
             int32_t *const starts =
                 reinterpret_cast<int32_t *>(static_cast<char *>(room) + records_bytes(call, WAY));
-            spmv_starts<<<blocks_for(m.shares + 1), BLOCK, 0, stream>>>(m.s.a, m.shares, starts);
+            spmv_starts<<<blocks_for(plan_shares(m.s.a.nnz) + 1), BLOCK, 0, stream>>>(m.s.a,
+                                                                                      starts);
             m.starts = starts;
         }
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
@@ -398,7 +408,7 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
         } else {
             kernel<<<grid, BLOCK, 0, stream>>>(m);
         }
-        const int64_t slices = WAY == SEGMENTED ? call->a->rows / SLICE * WARP : 0;
+        const int64_t slices = takes_list(WAY) ? call->a->rows / SLICE * WARP : 0;
         if (m.blocks > 1 || slices)
             launch_early(exec->index, stream, spmv_join<T, WAY>,
                          dim3(blocks_for(m.blocks > slices ? m.blocks : slices)), m);

@@ -32,23 +32,24 @@ class Exchange:
     def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
         self.ranks, self.out, self.into, self.keep = ranks, out, into, keep
         self.send = as_eid(send)
-        most = torch.tensor([max(out, default=0)], device=send.device)
-        self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
+        mine = torch.tensor([max(out, default=0), max(sum(out), sum(into))], device=send.device)
+        # Rows of the largest message, and rows of all messages of the rank that has the most; the same for all.
+        self.most, self.whole = torch.stack(ranks.gather(mine)).amax(0).tolist()
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
         return self.begin(operands)()
 
-    def begin(self, operands: list[Tensor]) -> Callable[[], list[Tensor]]:
+    def begin(self, operands: list[Tensor], own: bool = True) -> Callable[[], list[Tensor]]:
         """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
-        while others travel. Several operands of few bytes are packed in one message."""
+        while others travel, if they are wanted. Several operands of few bytes are packed in one message."""
         if self.ranks.count == 1 or (self.keep and not self.most):  # nobody needs anything of others
             return lambda: operands
         found, theirs = [], []
         for t in operands:
-            own = t.shape[0] if self.keep else 0
-            found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
-            theirs.append(found[-1][own:])
+            first = t.shape[0] if self.keep and own else 0
+            found.append(t.new_empty(first + sum(self.into), *t.shape[1:]))
+            theirs.append(found[-1][first:])
         row = sum(t.shape[1:].numel() * t.element_size() for t in operands)
         apart = self.most * row >= APART  # each then sets out while the next is picked
         groups = [[k] for k in range(len(operands))] if apart else [[*range(len(operands))]]
@@ -57,7 +58,7 @@ class Exchange:
             for group in groups
         ]
         for t, whole in zip(operands, found, strict=True):
-            if self.keep:
+            if self.keep and own:
                 _words(whole[: t.shape[0]], t).copy_(_words(t, whole))
 
         def end() -> list[Tensor]:

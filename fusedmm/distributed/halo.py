@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -146,12 +147,10 @@ class Group(Ranks):
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         self.members = dist.get_process_group_ranks(group)
         self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
-        self.watch: Watch | None = None
+        self.limit: timedelta | None = None
         if dist.get_backend(group) != "gloo":
-            limit = timeout_of(group)
-            self.aside = dist.new_group(self.members, limit, "gloo", use_local_synchronization=True)
-            if limit is not None:
-                self.watch = Watch(limit.total_seconds(), default_store().clone(), self.last_words)
+            self.limit = timeout_of(group)
+            self.aside = dist.new_group(self.members, self.limit, "gloo", use_local_synchronization=True)
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
@@ -211,26 +210,28 @@ class Group(Ranks):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise RuntimeError(f"{self.last_words(default_store())} (torch.distributed: {error})") from error
-        if watched and self.watch is not None and not torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{self.last_words(default_store(), self.members)} (torch.distributed: {error})"
+            ) from error
+        if watched and self.limit is not None and not torch.cuda.is_current_stream_capturing():
             end = torch.cuda.Event()
             end.record()
-            self.watch.begin(end.query)
+            _watch().begin(self.limit.total_seconds(), end.query, self.members, self.last_words)
         return found
 
-    def last_words(self, store: Any) -> str:
-        """What every rank did when a collective failed, as far as they still answer, and who is to blame."""
+    def last_words(self, store: Any, members: list[int]) -> str:
+        """What ranks did when a collective failed, as far as they still answer, and who is to blame."""
         own, known, silent, calls = f"{self.calls}, {self.doing()}", [], [], {}
-        patience = timedelta(seconds=GRACE / max(self.count - 1, 1))
+        patience = timedelta(seconds=GRACE / max(len(members) - 1, 1))
         try:
             store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
         except RuntimeError:
             own = f"rank {self.members[self.rank]} lost the others at call {own}"
             return f"{own}: what holds their store is gone (rank 0, unless torchrun)"
-        for rank, member in enumerate(self.members):
+        for member in members:
             key = f"fusedmm/last words/{member}"
             try:
-                if rank != self.rank:
+                if member != self.members[self.rank]:
                     store.wait([key], patience)
                 did = store.get(key).decode(errors="replace")
                 known.append(f"rank {member} was at call {did}")
@@ -282,6 +283,12 @@ class Grid(Ranks):
     def words(self, text: str) -> list[str]:
         """The texts of all ranks of the mesh, in its order."""
         return [other for each in self.rows.words(text) for other in self.beside.words(each)]
+
+
+@cache
+def _watch() -> Watch:
+    """What looks after this process's collectives over NCCL."""
+    return Watch(default_store().clone())
 
 
 _groups: dict[Any, Group] = {}

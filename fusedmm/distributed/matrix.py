@@ -282,7 +282,7 @@ class DistCSR(CSR):
         ptr, eid = pointers(column, self.n_cols), as_eid(place)
         idx, exchange, remote = numbered(ranks, came[:, 0].index_select(0, place), home.rows)
         plan = plan_of_part(ptr, idx, int(home.cols[-1]), home.total)
-        plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True))
+        plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True, part.split))
         return (ptr, idx.as_subclass(Columns), eid, plan), UNEVEN
 
     def constant_values(self, transposed: bool) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,9 @@ class Part:
     plan: Tensor
     remote: Tensor
     transposed: bool
+    split: bool = False  # whether own columns are added first, and remote ones once they came (split.py)
     keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
+    halves: Any = None  # own columns and remote ones apart, once a product has asked for them
 
     def edge_keys(self) -> Tensor:
         """The global number of each edge in the order in which edge data come to this half."""

@@ -20,12 +20,13 @@ from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.part import Part
 from fusedmm.distributed.slices import CHANNELS, LOAD
 
-# Bytes of a rank's largest message from which the rows of a product come in pieces, and how its columns are shared
-# among them. On two H200 two pieces won with 51 and 346 MiB, and lost with 5 and 16; four lost everywhere, since each
-# piece costs the kernel another walk over the entries, and so did heads of an attention (docs/distributed.md).
+# Bytes that a rank sends or receives from which the rows of a product come in pieces, and how its columns are shared
+# among them. On two and four H200 two pieces won with 51 MiB and more, and lost with 5 and 16; a narrow piece before a
+# wide one was slower, since a kernel of few columns is, and so were four pieces and heads of an attention, since each
+# piece walks over all entries anew (docs/distributed.md).
 OVERLAPS = 2**25
 SHARES = (1, 1)
-MESSAGE = 2**31  # bytes of a rank's largest message in one piece; where that is less than half, there are more pieces
+PIECE = 6 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,
@@ -58,9 +59,9 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
     val, x = given[4], given[5]
     if x.dim() > 2 or val.dim() > 1:
         return None
-    size, shares = part.cols.most * x.shape[1] * x.element_size(), part.home.ranks.pieces
+    size, shares = part.cols.whole * x.shape[1] * x.element_size(), part.home.ranks.pieces
     if not shares:
-        many = -(-size // MESSAGE)  # of which two are in memory at a time
+        many = -(-size // PIECE)  # of which two are in memory at a time
         shares = (1,) if size < OVERLAPS else SHARES if many <= len(SHARES) else (1,) * many
     least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
     ends = [width * sum(shares[:k]) // sum(shares) // least * least for k in range(len(shares))]

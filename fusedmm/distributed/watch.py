@@ -3,8 +3,8 @@
 Over NCCL a rank waits on its GPU: a collective returns at once, and the process then hangs in whatever reads a result.
 torch's own watchdog notices that at the timeout, but takes a minute more for a report before it ends the process, and
 names no rank. So each process has a thread that looks after what it has begun. At the timeout the thread leaves a sign
-in the store of the process group, at which all other ranks end too. It asks what they did, prints that and ends its
-process.
+in the store of the process group, with the ranks that take part, at which the threads of all other processes end
+theirs too. Each asks what these ranks did, prints that and ends its process.
 """
 
 from __future__ import annotations
@@ -20,46 +20,60 @@ from typing import Any
 
 ENDED = "fusedmm/ended"  # the sign: some rank has given up
 EVERY = 0.5  # seconds between two looks
+LastWords = Callable[[Any, list[int]], str]
 
 
 class Watch:
-    """Looks after the collectives of one process group.
+    """Looks after the collectives of a process.
 
     Args:
-        seconds: how long one may take.
         store: a connection to the process group's store that nobody else uses.
-        last_words: says what all ranks did, and which of them do not answer or are late.
     """
 
-    def __init__(self, seconds: float, store: Any, last_words: Callable[[Any], str]) -> None:
-        self.seconds, self.store, self.last_words = seconds, store, last_words
-        self.begun: deque[tuple[float, Callable[[], bool]]] = deque()  # when each must have ended, and what tells
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.begun: deque[tuple[float, Callable[[], bool], list[int], LastWords]] = deque()
+        self.latest: LastWords | None = None
         threading.Thread(target=self._look, name="fusedmm watch", daemon=True).start()
 
-    def begin(self, ended: Callable[[], bool]) -> None:
-        """Looks after a collective until ``ended`` is true. Collectives of a group end in the order they begin in."""
+    def begin(self, seconds: float, ended: Callable[[], bool], members: list[int], last_words: LastWords) -> None:
+        """Looks after a collective until ``ended`` is true, which is once those before it have ended.
+
+        Args:
+            seconds: how long it may take.
+            ended: whether it has ended.
+            members: the ranks that take part.
+            last_words: of a store and of ranks, what these did, and which of them do not answer or are late.
+        """
         while self.begun and self.begun[0][1]():
             self.begun.popleft()
-        self.begun.append((time.monotonic() + self.seconds, ended))
+        self.latest = last_words
+        self.begun.append((time.monotonic() + seconds, ended, members, last_words))
 
     def _look(self) -> None:
-        while not (self._overdue() or self._others_ended()):
+        while True:
             time.sleep(EVERY)
-        with suppress(RuntimeError):  # where the process that holds the store is dead, which the last words tell
-            self.store.set(ENDED, "")
-        print(f"fusedmm: {self.last_words(self.store)}", file=sys.stderr, flush=True)
-        time.sleep(2 * EVERY)  # in which others read what this rank did, if its process holds the store
-        os._exit(1)  # nothing gentler ends a process that waits for its GPU
+            lost = self._overdue() or self._sign()
+            if lost is None:
+                continue
+            members, last_words = lost
+            with suppress(RuntimeError):  # where the process that holds the store is dead, which the last words tell
+                self.store.set(ENDED, ",".join(map(str, members)))
+            print(f"fusedmm: {last_words(self.store, members)}", file=sys.stderr, flush=True)
+            time.sleep(2 * EVERY)  # in which others read what this rank did, if its process holds the store
+            os._exit(1)  # nothing gentler ends a process that waits for its GPU
 
-    def _overdue(self) -> bool:
+    def _overdue(self) -> tuple[list[int], LastWords] | None:
+        """The ranks of a collective that has taken too long, and who knows what they did."""
         try:
-            limit, ended = self.begun[0]
+            limit, ended, members, last_words = self.begun[0]
         except IndexError:
-            return False
-        return time.monotonic() > limit and not ended()
+            return None
+        return (members, last_words) if time.monotonic() > limit and not ended() else None
 
-    def _others_ended(self) -> bool:
-        """Whether another rank gave up. A store that is gone, as when all processes end, says nothing."""
+    def _sign(self) -> tuple[list[int], LastWords] | None:
+        """The same of another process that gave up. A store that is gone, as when all end, says nothing."""
         with suppress(RuntimeError):
-            return bool(self.store.check([ENDED]))
-        return False
+            if self.latest is not None and self.store.check([ENDED]):
+                return [int(rank) for rank in self.store.get(ENDED).decode().split(",")], self.latest
+        return None

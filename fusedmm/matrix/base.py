@@ -82,7 +82,7 @@ class Matrix:
         if check:
             validate(ptr, idx, cols)
         made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan)
-        if val is not None or torch.compiler.is_compiling():
+        if val is not None or torch.compiler.is_compiling() or "__post_init__" in cls.__dict__:
             adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
             if val is not None:
                 adj._permute_values()

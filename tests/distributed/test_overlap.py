@@ -6,6 +6,7 @@ import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
 from support.ranks import both, on_ranks, require_equal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
 from fusedmm.distributed import halo, ops, run
@@ -85,20 +86,59 @@ def test_the_rule_leaves_small_messages_whole():
         assert few is None and sum(n for _, n in many) == 2**20 and len(many) == len(run.SHARES)
 
 
-def test_plans_of_parts_know_the_whole():
-    """The length of the pieces of long rows follows from the whole matrix, whose rows and entries a plan carries."""
+class Told(TorchDispatchMode):
+    """What operators were told of the whole matrix, by their names."""
+
+    def __init__(self):
+        super().__init__()
+        self.told, self.plans = {}, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        said = dict(zip([a.name for a in func._schema.arguments], args, strict=False))
+        if func.namespace == "fusedmm" and "plan" in said:
+            name = func.__name__.partition(".")[0]
+            self.told[name], self.plans[name] = (said.get("whole_rows"), said.get("whole_nnz")), said["plan"].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def test_operators_are_told_of_the_whole():
+    """The length of the pieces of long rows follows from the whole matrix, not from the rows of a rank."""
+
+    def told(adj):
+        x, q = torch.ones(adj.shape[1], 8), torch.ones(adj.shape[0], 1, 8)
+        with Told() as seen:
+            fusedmm.spmm(adj, x)
+            fusedmm.attention(adj, q, x[:, None], x[:, None])
+        return seen.told
 
     def work(ranks):
         part = whole.part(ranks)
+        halves = [told(part), told(part.t()), told(part.local())]
+        if whole is not square:
+            return halves
         looped = part.add_self_loops()
-        kinds = [part.plan, part.t().plan, looped.plan, looped.t().plan, part.local().plan]
-        return [plan.stride()[1:] for plan in kinds] + [looped.home.total]
+        return [*halves, told(looped), told(looped.t()), looped.home.total]
 
-    whole = CUTS["rectangular"]()
-    for here, there, *_ in on_ranks(3, lambda ranks: [whole.part(ranks).plan, whole.part(ranks).t().plan]):
-        assert here.stride()[1:] == (40, whole.nnz) and there.stride()[1:] == (90, whole.nnz)
-    whole = CUTS["two even ranks"]()
-    for here, there, looped, looped_t, local, total in on_ranks(2, work):
-        assert here == there == local == (N, whole.nnz)
-        assert looped == looped_t == (N, total)
-    assert len(CUTS["one rank"]().csr.plan.shape) == 1
+    def of(rows, nnz):
+        return {"_spmm": (None, nnz), "_attention": (rows, nnz)}
+
+    whole, square = CUTS["rectangular"](), CUTS["two even ranks"]()
+    for here, there, local in on_ranks(3, work):
+        assert here == local == of(40, whole.nnz) and there == of(90, whole.nnz)
+    whole = square
+    for here, there, local, looped, looped_t, total in on_ranks(2, work):
+        assert here == there == local == of(N, whole.nnz)
+        assert looped == looped_t == of(N, total)
+    assert told(CUTS["one rank"]().csr) == {"_spmm": (None, None), "_attention": (None, None)}
+
+
+def test_who_is_not_told_gets_no_plan():
+    """That plan has other pieces than an operator counts on which takes the matrix for a whole."""
+    plan, none = torch.zeros(64, dtype=torch.uint8).as_subclass(ops.PartPlan), torch.empty(0, dtype=torch.uint8)
+    plan.whole = {"whole_rows": 9, "whole_nnz": 900}
+    half = torch.arange(3), torch.tensor([1, 0], dtype=torch.int32), none, plan
+    with Told() as seen:
+        fusedmm._lib.ops._spmm.default(*half, none, torch.ones(2, 4), 0, 0)
+        fusedmm._lib.ops._row_softmax.default(*half, torch.ones(2, 1))
+    assert seen.told == {"_spmm": (None, 900), "_row_softmax": (None, None)}
+    assert seen.plans == {"_spmm": 64, "_row_softmax": 0}

@@ -60,6 +60,12 @@ def test_repeats(said):
     assert [cases["repeats"] for cases in said] == [0] * len(said)
 
 
+def test_own_columns_first(said):
+    for cases in said:
+        apart, others = cases["split"]
+        assert apart < 1e-5 and others == 0
+
+
 def test_training_is_the_same_on_all(said):
     assert all(cases["training"] == said[0]["training"] for cases in said) and len(said[0]["training"]) == 3
 

@@ -38,9 +38,9 @@ def main(rank: int, ranks: int, folder: str, end: str, backend: str) -> None:
     if rank == ranks - 1 and end == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if backend == "gloo":
-        watch = Watch(SECONDS[backend], default_store().clone(), group.last_words)
-        watch.begin(lambda: True)
-        watch.begin(lambda: rank > 0)
+        watch, lone = Watch(default_store().clone()), halo.Ranks()
+        watch.begin(0.0, lambda: True, [rank], lambda *_: f"{lone} has ended and is not to blame")
+        watch.begin(SECONDS[backend], lambda: rank > 0, group.members, group.last_words)
     elif rank < ranks - 1:
         print(float(group.sum(number)), flush=True)
     time.sleep(60)
