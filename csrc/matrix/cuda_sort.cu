@@ -50,10 +50,7 @@ size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
 /* Every block waits here for all others. */
 template <bool ALONE> static __device__ __forceinline__ void wait_for_all(void)
 {
-    if (ALONE)
-        __syncthreads();
-    else
-        cooperative_groups::this_grid().sync();
+    ALONE ? __syncthreads() : cooperative_groups::this_grid().sync();
 }
 
 /* ---- a step: a stable sort by one digit ---- */
@@ -119,7 +116,6 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
     counts[blockIdx.x * DIGITS + digit] = mine;
     wait_for_all<ALONE>();
     int before = 0, all = 0;
-#pragma unroll 8
     for (int k = 0; k < gridDim.x; k++) {
         const int there = counts[k * DIGITS + digit];
         before += k < blockIdx.x ? there : 0;

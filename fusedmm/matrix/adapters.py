@@ -311,8 +311,11 @@ def _remember(
     if mark is None:
         return
     key = id(adj)
-    dense = (raw_indices(t) if t.layout == torch.sparse_coo else t for t in (adj, *others))
-    storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
+    if not others and adj.layout == torch.strided:  # as of every new batch
+        storages: tuple[StorageWeakRef, ...] = (StorageWeakRef(adj.untyped_storage()),)
+    else:
+        dense = (raw_indices(t) if t.layout == torch.sparse_coo else t for t in (adj, *others))
+        storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
     with _lock:
         found = known.get(key)
         sizes = {} if found is None or found.of() is not adj or found.mark != mark else dict(found.made)

@@ -32,6 +32,8 @@ MISTAKES = {  # what is called, the error, and its text
     "integer features": (lambda d: matrix(d) @ x(d).long(), TypeError, "x must be float32, float64, float16 or"),
     "a mask as features": (lambda d: matrix(d) @ (x(d) > 0), TypeError, "not torch.bool"),
     "arrays as features": (lambda d: matrix(d) @ ARRAY, TypeError, "spmm: x must be a tensor, not ndarray"),
+    "an array times a matrix": (lambda d: np.eye(NODES) * matrix(d), TypeError, "a number or a CSR, not ndarray"),
+    "an array multiplies a matrix": (lambda d: np.eye(NODES) @ matrix(d), TypeError, "'numpy.ndarray' and 'CSR'"),
     "edges in rows": (lambda d: CSR.from_edge_index(EDGES.T), ValueError, "[2, nnz], not [9, 2]; transpose it"),
     "edges in rows, converted": (lambda d: fusedmm.as_csr(EDGES.T), ValueError, "not [9, 2]; transpose it"),
     "edges in rows, of a layer": (lambda d: nn.GATConv(4, 2).to(d)(x(d), EDGES.T.to(d)), ValueError, "transpose it"),
