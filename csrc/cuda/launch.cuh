@@ -53,9 +53,11 @@ static inline fmm_status cuda_enter(const char *op, const fmm_exec *exec, int *b
 }
 
 /* Says what went wrong with a launch since cuda_enter. The runtime keeps an error until somebody
- * asks for it, so launches that succeed behind the one that failed do not hide it. The functions of
- * CUB ask and return what they find: theirs is the error of the launches before, and who drops what
- * they return loses it. */
+ * asks for it, so launches that succeed behind the one that failed do not hide it. Two things do,
+ * as an H200 with CUDA 13.0 shows: cudaFuncSetAttribute forgets it, and the functions of CUB ask
+ * for it, those that only say sizes as well. They fail then, and who drops what they return loses
+ * the error. So who calls either behind a launch asks cudaPeekAtLastError before, or uses what CUB
+ * returns. */
 static inline fmm_status cuda_leave(const char *op, const fmm_exec *exec, int before)
 {
     const cudaError_t error = cudaGetLastError();

@@ -54,11 +54,12 @@ static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
                    reinterpret_cast<uint32_t *>(at + 2 * size)};
 }
 
-/* Sorts by keys of 0 .. most. */
+/* Sorts by keys of 0 .. most. CUB would give another name to what an earlier launch failed with. */
 static cudaError_t sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
                         cudaStream_t stream)
 {
     size_t bytes = s.sort_bytes;
+    if (const cudaError_t said = cudaPeekAtLastError()) return said;
     return cub::DeviceRadixSort::SortPairs(s.sort, bytes, *keys, *values, (int)n, 0, bits_for(most),
                                            stream);
 }

@@ -196,7 +196,8 @@ static int64_t blocks_held(const fmm_exec *exec, Kernel kernel, int threads, int
     static int known[DEVICES];
     const bool listed = exec->index >= 0 && exec->index < DEVICES;
     int each = listed ? __atomic_load_n(&known[exec->index], __ATOMIC_RELAXED) : 0;
-    if (!each) {
+    /* Not behind a launch that failed: cudaFuncSetAttribute would forget why (cuda_leave). */
+    if (!each && cudaPeekAtLastError() == cudaSuccess) {
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, bytes);
         if (listed) __atomic_store_n(&known[exec->index], each, __ATOMIC_RELAXED);

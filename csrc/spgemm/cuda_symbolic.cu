@@ -117,8 +117,11 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
         launch_bits(exec, s, bits);
     else
         launch_sets(exec, s, w, class_of_work(s.a.nnz)); /* nobody knows the longest row */
-    cudaError_t said =
-        cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows, stream);
+    /* CUB would give another name to what an earlier launch failed with. */
+    cudaError_t said = cudaPeekAtLastError();
+    if (said == cudaSuccess)
+        said = cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows,
+                                             stream);
     cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
                     stream);
     cudaMemcpyAsync(found, w.lists, sizeof *found, cudaMemcpyDeviceToHost, stream);

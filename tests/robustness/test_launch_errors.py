@@ -31,6 +31,18 @@ def test_what_cub_returns_is_used():
     assert len(calls) >= 5 and [name for name, used in calls if not used] == []
 
 
+def test_attributes_are_not_set_behind_a_failed_launch():
+    """``cudaFuncSetAttribute`` forgets the error; ``launch_tiles`` calls it before the only launch of its operators."""
+    asked = {
+        path.relative_to(CSRC).as_posix(): "cudaPeekAtLastError() == cudaSuccess" in text[max(0, at - 120) : at]
+        for path in sorted(CSRC.rglob("*.cu*"))
+        if "lessons" not in path.parts
+        for text in [path.read_text()]
+        for at in [match.start() for match in re.finditer(r"\bcudaFuncSetAttribute\(", text)]
+    }
+    assert asked == {"cuda/tiles.cuh": False, "spgemm/cuda_classes.cuh": True}
+
+
 def test_few_clear_the_runtime_s_error():
     """Besides ``cuda_leave`` these, each for a question of its own that failed before anything was launched."""
     found = {
