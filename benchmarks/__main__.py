@@ -18,6 +18,7 @@ import torch
 
 import fusedmm
 from benchmarks import (
+    CPUS,
     answers,
     bench_attention,
     bench_ceilings,
@@ -200,7 +201,8 @@ def per_process(argv: list[str], threads: list[int]) -> dict[str, Any]:
                 "BENCHMARK_PART": str(path),
             }
             environment["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-            subprocess.run([sys.executable, "-m", "benchmarks", *argv], env=environment, check=True)
+            command = [sys.executable, "-m", "benchmarks", *argv]
+            subprocess.run(command, env=environment, preexec_fn=lambda: os.sched_setaffinity(0, CPUS), check=True)
             parts.append(json.loads(path.read_text()))
     return {**parts[0], "cases": [c for part in parts for c in part["cases"]]}
 

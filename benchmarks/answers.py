@@ -1,4 +1,4 @@
-"""The tables of docs/spmm.md, docs/sddmm.md, docs/fused.md and docs/spmv.md, out of the results of the suites; those of
+"""The tables of the operators' pages, docs/spmm.md to docs/messages.md, out of the results of the suites; those of
 README.md and docs/benchmarks.md, which are about all of them, are made by summary.py.
 
 A page has marks, ``<!-- table NAME -->`` and ``<!-- end -->``; what stands between them is replaced. A column is the
@@ -20,7 +20,7 @@ from benchmarks.store import load
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")),
 ]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
@@ -28,8 +28,11 @@ COPY = "a copy of as many bytes"
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
 FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas"]
 FUSED_LESSONS = ["row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
-SPMV = ["auto", "csr_vector", "csr_segmented", "merge", "coo", "cusparse:coo_alg1", "best peer", "best peer / auto"]
-SPMV_STENCILS = ["auto", "merge", "ell", "sell", "dia", COPY, "best peer", "best peer / auto", f"{COPY} / dia"]
+SPMV = ["auto", "csr_segmented", "merge", "coo", "coo / merge", "cusparse:coo_alg1", "best peer", "best peer / auto"]
+SPMV_STENCILS = ["auto", "ell", "sell", "dia", COPY, "best peer", "best peer / auto", f"{COPY} / dia"]
+SPMV_ROWS = ["csr_scalar", "csr_vector", "csr_segmented", "merge", "coo", "sell"]
+SPMV_FORMS = ["auto", "coo", "ell", "sell", "hyb", "dia"]
+PRODUCT = "A x"
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -67,6 +70,48 @@ def listed(columns: list[str]) -> Callable[[Document], str]:
     return make
 
 
+def of_case(label: str, make: Callable[[Document], str]) -> Callable[[Document], str]:
+    """A table of the cases that are called so."""
+    return lambda document: make({**document, "cases": [c for c in document["cases"] if c["case"] == label]})
+
+
+def by_rows(document: Document) -> str:
+    """A line a matrix, from short rows to long ones: how many times the fastest of ours each of them takes."""
+    rows = []
+    for c in sorted(document["cases"], key=lambda c: c["nnz"] / c["rows"]):
+        times = [value(c, name) for name in SPMV_ROWS]
+        least = min(t for t in times if not math.isnan(t))
+        rows.append([c["graph"], f"{c['nnz'] / c['rows']:.1f}", *(_cell(t / least, "a / b") for t in times)])
+    return grid(["matrix", "entries a row", *SPMV_ROWS], rows) if rows else ""
+
+
+def of_peak(document: Document) -> str:
+    """A line a matrix: bytes of a format over its time, as a share of the fastest copy of the run."""
+    peak = max(c["contenders"][COPY]["gbs"] for c in document["cases"])
+    rows = []
+    for c in document["cases"]:
+        rates = [c["contenders"].get(name, {}).get("gbs", math.nan) for name in SPMV_FORMS]
+        rows.append([c["graph"], *(_cell(rate / peak, "wall") for rate in (*rates, c["contenders"][COPY]["gbs"]))])
+    head = ["matrix", *SPMV_FORMS, COPY]
+    return f"The fastest copy: {peak / 1000:.2f} TB/s, read and written.\n\n{grid(head, rows)}"
+
+
+def steps(document: Document) -> str:
+    """A line for each graph and step of an iteration."""
+    names = ["auto", "torch, int32", "cupy"]
+    rows = [
+        [
+            c["graph"],
+            c["case"],
+            *(_cell(value(c, name), name) for name in names),
+            _cell(value(c, "best peer / auto"), " / "),
+        ]
+        for c in document["cases"]
+        if c["case"] != PRODUCT
+    ]
+    return grid(["matrix", "", *(f"{name}, µs" for name in names), "best peer / auto"], rows) if rows else ""
+
+
 def by_width(columns: list[str]) -> Callable[[Document], str]:
     """A line a matrix, a column a width, with all that is asked for in one cell."""
 
@@ -79,6 +124,24 @@ def by_width(columns: list[str]) -> Callable[[Document], str]:
                 lines.setdefault(c["graph"], {}).setdefault(c["feat"], ", ".join(filter(None, cells)))
         rows = [[graph, *(cells.get(f, "") for f in feats)] for graph, cells in lines.items()]
         return grid([" and ".join(columns), *(f"K {f}" for f in feats)], rows) if rows else ""
+
+    return make
+
+
+def by_case(columns: list[str]) -> Callable[[Document], str]:
+    """A line a matrix, with all columns for each case, and their geometric means where they are ratios."""
+
+    def make(document: Document) -> str:
+        names = list(dict.fromkeys(c["case"] for c in document["cases"]))
+        found: dict[str, dict[tuple[str, str], float]] = {}
+        for c in document["cases"]:
+            found.setdefault(c["graph"], {}).update({(c["case"], column): value(c, column) for column in columns})
+        keys = [(name, column) for name in names for column in columns]
+        rows = [[graph, *(_cell(of.get(key, math.nan), key[1]) for key in keys)] for graph, of in found.items()]
+        numbers = {key: [x for of in found.values() if not math.isnan(x := of.get(key, math.nan))] for key in keys}
+        means = [_cell(geomean(numbers[key]), key[1]) if " / " in key[1] else "" for key in keys]
+        head = ["matrix", *(f"{name}: {column}" if " / " in column else f"{name}, µs" for name, column in keys)]
+        return grid(head, [*rows, ["geometric mean", *means]])
 
     return make
 
@@ -112,6 +175,19 @@ def plain(make: Callable[[Document], str]) -> Callable[[Document], str]:
     return chosen
 
 
+def messages(document: Document) -> str:
+    """A line a graph, call and order of edges, by threads on a CPU, and a column a width: best peer / auto."""
+    lines: dict[tuple[str, ...], dict[int, str]] = {}
+    for c in document["cases"]:
+        call, feat, order, *threads = c["case"].split(", ")
+        cells = lines.setdefault((c["graph"], call, order.split()[0], *(t.split()[0] for t in threads)), {})
+        cells[int(feat.split()[0])] = _cell(value(c, "best peer / auto"), "best peer / auto")
+    feats = sorted({feat for cells in lines.values() for feat in cells})
+    rows = [[*line, *(cells.get(f, "") for f in feats)] for line, cells in lines.items()]
+    head = ["graph", "call", "edges", "threads"][: len(next(iter(lines), "123"))]
+    return grid([*head, *(f"F {f}" for f in feats)], rows) if rows else ""
+
+
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
@@ -130,9 +206,15 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "fused_twins": ("fused-cuda-twins", plain(by_width(["auto / spmm alone", "back_to_back / auto"]))),
     "fused_algorithms": ("fused-cuda-pruned", plain(layers([f"{other} / auto" for other in FUSED_OTHERS]))),
     "fused_lessons": ("fused-cuda-sweeps", plain(listed(["auto", *FUSED_OTHERS, *FUSED_LESSONS]))),
-    "spmv_graphs": ("spmv-cuda", listed(SPMV)),
-    "spmv_twins": ("spmv-cuda-twins", listed(SPMV)),
-    "spmv_stencils": ("spmv-cuda-stencils", listed(SPMV_STENCILS)),
+    "spmv_graphs": ("spmv-cuda", of_case(PRODUCT, listed(SPMV))),
+    "spmv_twins": ("spmv-cuda-twins", of_case(PRODUCT, listed(SPMV))),
+    "spmv_rows": ("spmv-cuda-twins", of_case(PRODUCT, by_rows)),
+    "spmv_stencils": ("spmv-cuda-stencils", of_case(PRODUCT, listed(SPMV_STENCILS))),
+    "spmv_peak": ("spmv-cuda-stencils", of_case(PRODUCT, of_peak)),
+    "spmv_steps": ("spmv-cuda", steps),
+    "spgemm_cuda": ("spgemm-cuda", by_case(["auto", "best peer / auto"])),
+    "messages_cuda": ("messages-cuda", messages),
+    "messages_cpu": ("messages-cpu", messages),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }
 

@@ -17,7 +17,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -33,12 +33,12 @@ from benchmarks import graphs
 from benchmarks.harness import Clock
 from fusedmm import nn
 from fusedmm._lib import ops
-from fusedmm.distributed import DistCSR
+from fusedmm.distributed import DistCSR, overlap
 from fusedmm.distributed.halo import Group, ranks_of
 
 WIDTH, RUNS, WARM = 128, 15, 3
 LEAD = 4_000_000  # cycles that a GPU waits before a run, in which the host enqueues all of it
-PIECES = (1, 2, 4)
+SHARES = {"1": (1,), "1:1": (1, 1), "1:3": (1, 3)}  # of the columns that travel in a piece
 LAYERS: dict[str, Callable[[], torch.nn.Module]] = {
     "GAT 8x8": lambda: nn.GATConv(WIDTH, 8, heads=8),
     "GCN-128": lambda: nn.GCNConv(WIDTH, WIDTH, cached=True),
@@ -54,7 +54,7 @@ class Bench:
         self.cuda = device.type == "cuda"
         self.flush = torch.empty(2**28 if self.cuda else 1, dtype=torch.uint8, device=device)
         self.tick = torch.zeros(1, device=device)
-        self.sent = 0
+        self.sent, self.kept = 0, 0
 
     # ---- time, memory and bytes ----
 
@@ -81,6 +81,10 @@ class Bench:
         end.synchronize()
         return start.elapsed_time(end) / 1e3
 
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Leaves what the benchmark itself keeps out of ``peak``."""
+        self.kept += sum(t.numel() * t.element_size() for t in tensors)
+
     def peak(self, call: Callable[[], Any]) -> float:
         """GB that are allocated at most while it runs, on the rank that has the most."""
         if not self.cuda:
@@ -90,7 +94,7 @@ class Bench:
         torch.cuda.reset_peak_memory_stats()
         call()
         torch.cuda.synchronize()
-        used = (torch.cuda.max_memory_allocated() - self.flush.numel()) / 1e9
+        used = (torch.cuda.max_memory_allocated() - self.flush.numel() - self.kept) / 1e9
         return self.most(used)
 
     def most(self, number: float) -> float:
@@ -162,10 +166,12 @@ def one_gpu(
     row: Row = {"one": {"spmm": b.ms(lambda: fusedmm.spmm(weighted, x), together=False)}}
     row["one_memory"] = {"spmm": b.peak(lambda: fusedmm.spmm(weighted, x))}
     expected: dict[str, tuple[Tensor, ...]] = {"spmm": (fusedmm.spmm(weighted, x)[own].clone(),)}
+    b.keep(expected["spmm"])
     for key in LAYERS:
         layer, up = layer_of(key, b.device), upstream(key, x)
         go = lambda layer=layer, up=up: step(layer, x, adj, up)  # noqa: E731
         expected[key] = tuple(t[own].clone() for t in go())
+        b.keep(expected[key])
         row["one"][key] = b.ms(go, together=False)
         row["one_memory"][key] = b.peak(go)
     alone = DistCSR.from_rows(adj.ptr, adj.idx, val, torch.tensor([0, adj.shape[0]]), None)
@@ -204,6 +210,7 @@ def case(b: Bench, name: str, trace: bool) -> Row:
     coordinates = [t[edges].long() for t in adj.coo()[:2]]
     mine, x = val[edges].clone(), x[own].clone()
     ups = {key: upstream(key, torch.empty(n, 0, device=b.device))[own].clone() for key in LAYERS}
+    b.keep(ups.values())
     del adj, val
     b.wait(empty=True)
     begin = time.perf_counter()
@@ -213,13 +220,13 @@ def case(b: Bench, name: str, trace: bool) -> Row:
     weighted = shared.with_values(shared.route(mine))
     del coordinates, mine
     begin = time.perf_counter()
-    shared.cache_transpose()
+    overlap(shared, "split").cache_transpose()  # of a matrix of its own: layers transpose the one with self loops
     b.wait(empty=True)
     row["transpose_s"] = b.most(time.perf_counter() - begin)
     row |= several(b, weighted, shared, x, ups, expected)
     b.say(name, rounded(row["several"]), "bits:", row["bits"], "parts:", rounded(row["parts"]))
     if trace and b.cuda:
-        row["trace"] = {pieces: traced(b, lambda: fusedmm.spmm(weighted, x), pieces) for pieces in (1, 2)}
+        row["trace"] = {key: traced(b, lambda: fusedmm.spmm(weighted, x), shares) for key, shares in SHARES.items()}
     return row
 
 
@@ -236,13 +243,14 @@ def several(
         shared.local(), (torch.arange(part.remote.numel() + x.shape[0], device=b.device) >= x.shape[0])[:, None].float()
     )
     row["interior_rows"] = 1 - b.most(float((remote > 0).float().mean()))
+    row["interior_entries"] = b.most(float((shared.degree() * (remote[:, 0] == 0)).sum()) / max(part.idx.numel(), 1))
     calls: dict[str, Callable[[], tuple[Tensor, ...]]] = {"spmm": lambda: (fusedmm.spmm(weighted, x),)}
     for key, up in ups.items():
         layer = layer_of(key, b.device)
         calls[key] = lambda layer=layer, up=up: step(layer, x, shared, up)
     for key, go in calls.items():
-        for pieces in PIECES[:2] if key.startswith("GAT") else PIECES:  # four pieces of eight heads are not cut
-            group.pieces = pieces
+        for pieces, shares in list(SHARES.items())[: 1 if key.startswith("GAT") else None]:  # attention is not cut
+            group.pieces = shares
             found = go()
             same = [torch.equal(t, e) for t, e in zip(found, expected[key], strict=True)]
             row["bits"][f"{key}, {pieces}"] = b.all(all(same))
@@ -252,8 +260,18 @@ def several(
             del found
             times[f"{key}, {pieces}"] = b.ms(go)
             row["memory"][f"{key}, {pieces}"] = b.peak(go)
-        group.pieces = 0
+        group.pieces = ()
         times[key] = b.ms(go)
+    one, two, layer = overlap(weighted, "split"), overlap(shared, "split"), layer_of("GCN-128", b.device)
+    halves: dict[str, Callable[[], tuple[Tensor, ...]]] = {
+        "spmm, split": lambda: (fusedmm.spmm(one, x),),
+        "GCN-128, split": lambda: step(layer, x, two, ups["GCN-128"]),
+    }
+    for key, go in halves.items():
+        found = go()
+        row["apart"][key] = max(b.most(close(*pair)) for pair in zip(found, expected[key[:-7]], strict=True))
+        del found
+        times[key], row["memory"][key] = b.ms(go), b.peak(go)
     with b.counted():
         calls["spmm"]()
     row["sent_bytes"], row["unique_bytes"] = b.most(b.sent), b.most(part.cols.send.numel() * WIDTH * 4)
@@ -276,24 +294,28 @@ def parts(b: Bench, adj: DistCSR, x: Tensor) -> Row:
         group.start(packed, part.cols.out, part.cols.into, came)()
 
     return {
-        "pack": b.ms(lambda: x.index_select(0, part.cols.send)),
+        "pack": b.ms(lambda: ops._pick(x.view(torch.uint8), part.cols.send)),
+        "index_select": b.ms(lambda: x.index_select(0, part.cols.send)),
         "wire": b.ms(wire),
         "copy": b.ms(lambda: beside[: x.shape[0]].copy_(x)),
         "kernel": b.ms(lambda: ops._spmm.default(*given, values, whole, 0, 0, 2)),
-        "kernel in 2": b.ms(lambda: _in_pieces(given, values, whole, 2)),
+        "kernels": {
+            key: b.ms(lambda shares=shares: _in_pieces(given, values, whole, shares))  # type: ignore[misc]
+            for key, shares in SHARES.items()
+        },
     }
 
 
-def _in_pieces(given: list[Any], values: Tensor, x: Tensor, pieces: int) -> Tensor:
+def _in_pieces(given: list[Any], values: Tensor, x: Tensor, shares: tuple[int, ...]) -> Tensor:
     """The kernel alone as often as there are pieces; they lie in one tensor here, which is read as fast."""
     y = x.new_empty(given[0].shape[0] - 1, WIDTH)
-    for k in range(pieces):
-        some = slice(k * WIDTH // pieces, (k + 1) * WIDTH // pieces)
+    for k in range(len(shares)):
+        some = slice(*(WIDTH * sum(shares[:n]) // sum(shares) for n in (k, k + 1)))
         ops._spmm_into.default(*given, values, x[:, some], y[:, some], 0, 0, 2, WIDTH)
     return y
 
 
-def traced(b: Bench, call: Callable[[], Any], pieces: int) -> list[list[Any]]:
+def traced(b: Bench, call: Callable[[], Any], pieces: tuple[int, ...]) -> list[list[Any]]:
     """What ran on rank 0's GPU in one call: name, stream, begin and microseconds."""
     b.ranks.pieces = pieces
     for _ in range(2):
@@ -304,7 +326,7 @@ def traced(b: Bench, call: Callable[[], Any], pieces: int) -> list[list[Any]]:
     with torch.profiler.profile(activities=kinds) as seen:
         call()
         torch.cuda.synchronize()
-    b.ranks.pieces = 0
+    b.ranks.pieces = ()
     events = [
         [e.name()[:80], e.device_resource_id(), e.start_ns() / 1e3, e.duration_ns() / 1e3]
         for e in seen.profiler.kineto_results.events()
@@ -316,7 +338,7 @@ def traced(b: Bench, call: Callable[[], Any], pieces: int) -> list[list[Any]]:
 
 def rounded(times: Row) -> Row:
     """For those who watch."""
-    return {key: round(t, 3) for key, t in times.items()}
+    return {key: round(t, 3) for key, t in times.items() if isinstance(t, float)}
 
 
 def host(b: Bench) -> Row:
@@ -359,6 +381,7 @@ def main() -> None:
         begin = time.perf_counter()
         found["rows"].append(case(b, name, trace=k == len(args.graphs) - 1))
         b.wait(empty=True)
+        b.kept = 0
         b.say(name, f"{time.perf_counter() - begin:.0f} s")
         if rank == 0:
             args.out.write_text(json.dumps(found))

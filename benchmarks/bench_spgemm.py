@@ -145,6 +145,9 @@ def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
     found.append(Trial("torch CSR @ CSR", lambda: lambda: ((x @ y).values(),)))
     if a.device.type == "cpu":
         found.append(Trial("scipy", lambda: partial(scipys, x, y)))
+        if label == "A A sorted":  # as ours then are; neither peer's columns rise otherwise
+            found.append(Trial("torch, then sorted", lambda: partial(torchs_sorted, x, y)))
+            found.append(Trial("scipy, then sorted", lambda: partial(scipys, x, y, sort=True)))
     elif label == "A A with a plan":
         found.append(Trial("cuSPARSE reuse", partial(cusparse.planned, a, b)))
     else:
@@ -184,6 +187,13 @@ def scipys_view(t: Tensor) -> Any:
 
     parts = (t.values().numpy(), t.col_indices().numpy(), t.crow_indices().numpy())
     return scipy.sparse.csr_matrix(parts, shape=tuple(t.shape))
+
+
+def torchs_sorted(x: Tensor, y: Tensor) -> tuple[Tensor]:
+    """torch's product, brought in order by scipy, which sorts rows in place."""
+    product = scipys_view(x @ y)
+    product.sort_indices()
+    return (torch.from_numpy(product.data),)
 
 
 def scipys(x: Tensor, y: Tensor, sort: bool = False) -> tuple[Tensor]:

@@ -18,6 +18,7 @@ from torch import Tensor
 import fusedmm
 from benchmarks.bench_forms import limit
 from benchmarks.case import random, sparse_csr
+from benchmarks.cusparse import VECTOR, VectorProduct
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Trial
 from fusedmm import formats
@@ -74,13 +75,16 @@ def sources(device: str) -> dict[str, str]:
 
 
 def peers(adj: fusedmm.CSR, x: Tensor, exact: Tensor) -> list[Trial]:
-    """torch with indices of both widths; scipy on the CPU, cupy on CUDA."""
+    """torch with indices of both widths; scipy on the CPU; on CUDA cupy, and cuSPARSE with all that it can keep."""
     assert adj.val is not None
     found = []
     for index in (torch.int32, torch.int64):
         matrix = sparse_csr(adj, adj.val, index)
         found.append(trial(f"torch, {str(index)[6:]}", partial(torch.mv, matrix, x), exact, "peer"))
     if adj.val.dtype in (torch.float32, torch.float64):
+        if x.is_cuda:
+            kept = {name: VectorProduct(adj, x, name) for name in VECTOR}
+            found += [trial(f"cusparse:{name}, kept", product, exact, "peer") for name, product in kept.items()]
         name, multiply, alike = library(adj, x)
         found.append(trial(name, lambda: alike(multiply, x), exact, "peer"))
     return found

@@ -159,7 +159,7 @@ def bandwidths(document: Document, path: Path) -> None:
     run: a format is left of another by what it stores more, and below the roof by what its reads wait."""
     from matplotlib.figure import Figure
 
-    cases = [c for c in document["cases"] if "moved" in c]
+    cases = [c for c in document["cases"] if c.get("moved")]
     names = dict.fromkeys(n for c in cases for n, r in c["contenders"].items() if role(r) == "ours" and "gbs" in r)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

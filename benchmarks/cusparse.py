@@ -18,6 +18,8 @@ import fusedmm
 
 ALGORITHMS = {"ALG1": 3, "ALG2": 4, "ALG3": 5}  # cusparseSpGEMMAlg_t
 INT32, KINDS = 2, {torch.float32: 0, torch.float64: 1}  # cusparseIndexType_t, cudaDataType
+VECTOR = {"csr_alg1": 2, "csr_alg2": 3, "coo_alg1": 1, "coo_alg2": 4}  # cusparseSpMVAlg_t
+NOT_SUPPORTED = 10  # cusparseStatus_t
 CHUNK = 0.2  # what share of the products ALG3 takes at a time, as in NVIDIA's example
 
 _kept: dict[int, tuple[Any, ctypes.c_void_p]] = {}
@@ -138,3 +140,43 @@ def planned(a: fusedmm.CSR, b: fusedmm.CSR) -> Callable[[], tuple[Tensor]]:
         return (val,)
 
     return compute
+
+
+class VectorProduct:
+    """y = A x by one of ``VECTOR``, as a program with one matrix uses it: descriptors, buffer and preprocessing are
+    kept across calls. COO's algorithms may decline to preprocess."""
+
+    def __init__(self, adj: fusedmm.CSR, x: Tensor, name: str) -> None:
+        assert adj.val is not None
+        self.library, self.handle = _library()
+        self.one, self.zero = (torch.tensor([v], dtype=x.dtype) for v in (1.0, 0.0))
+        self.y, self.descriptors = x.new_empty(adj.shape[0]), [ctypes.c_void_p() for _ in range(3)]
+        coo = name.startswith("coo")
+        first = fusedmm.formats.to_coo(adj).row if coo else adj.ptr.int()
+        self.held = [first, adj.idx, adj.val, x, self.y]
+        at = [ctypes.c_void_p(t.data_ptr()) for t in self.held]
+        sizes, kind = [ctypes.c_int64(n) for n in (*adj.shape, adj.nnz)], KINDS[x.dtype]
+        create = self.library.cusparseCreateCoo if coo else self.library.cusparseCreateCsr
+        widths = [INT32] if coo else [INT32, INT32]
+        matrix, dense, result = self.descriptors
+        _require(create(ctypes.byref(matrix), *sizes, *at[:3], *widths, 0, kind))
+        for vector, size, where in ((dense, sizes[1], at[3]), (result, sizes[0], at[4])):
+            _require(self.library.cusparseCreateDnVec(ctypes.byref(vector), size, where, kind))
+        one, zero = (ctypes.c_void_p(t.data_ptr()) for t in (self.one, self.zero))
+        self.operands = [self.handle, 0, one, matrix, dense, zero, result, kind, VECTOR[name]]
+        size = ctypes.c_size_t()
+        _require(self.library.cusparseSpMV_bufferSize(*self.operands, ctypes.byref(size)))
+        self.held.append(x.new_empty(max(1, size.value), dtype=torch.uint8))
+        self.buffer = ctypes.c_void_p(self.held[-1].data_ptr())
+        status = self.library.cusparseSpMV_preprocess(*self.operands, self.buffer)
+        _require(0 if coo and status == NOT_SUPPORTED else status)
+
+    def __call__(self) -> Tensor:
+        _library()  # the stream may be another one
+        _require(self.library.cusparseSpMV(*self.operands, self.buffer))
+        return self.y
+
+    def __del__(self) -> None:
+        for descriptor, kind in zip(getattr(self, "descriptors", []), ("SpMat", "DnVec", "DnVec"), strict=False):
+            if descriptor:
+                getattr(self.library, f"cusparseDestroy{kind}")(descriptor)

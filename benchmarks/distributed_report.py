@@ -19,8 +19,7 @@ Row = dict[str, Any]
 KINDS = {
     "nccl": "messages",
     "spmm": "product",
-    "index": "pack",
-    "gather": "pack",
+    "pick": "pack",
     "copy": "copy",
     "elementwise": "copy",
 }
@@ -48,36 +47,41 @@ def save(found: Row, path: Path) -> None:
 
 def table(found: Row) -> str:
     """Times of one and of several GPUs, and what a product of several consists of."""
-    ranks = found["ranks"]
+    ranks, shares = found["ranks"], [*found["rows"][0]["parts"]["kernels"]]
     lines = [
-        f"{ranks} x {found['device']}, torch {found['torch']}; ms, the median of runs with a cold L2; `pieces` as they "
-        "were asked for, and by the rule",
+        f"{ranks} x {found['device']}, torch {found['torch']}; ms, the median of runs with a cold L2; by the shares of "
+        "the columns that travel by themselves, and by the rule",
         "",
-        f"| graph | what | one | {ranks}: 1 piece | 2 | 4 | rule | faster | same bits | GB one | GB a rank |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| graph | what | one | {ranks}: {' | '.join(shares)} | rule | faster | same bits | split | faster | GB one | "
+        "GB a rank |",
+        "|---|---|---|" + "---|" * (len(shares) + 7),
     ]
     for row in found["rows"]:
         for what, alone in row["one"].items():
-            times = [row["several"].get(f"{what}, {pieces}") for pieces in (1, 2, 4)]
+            times = [row["several"].get(f"{what}, {pieces}") for pieces in shares]
             rule = row["several"][what]
-            memory = [m for key, m in row["memory"].items() if key.startswith(f"{what}, ")]
+            memory = [m for key, m in row["memory"].items() if key.startswith(f"{what}, ") and "split" not in key]
+            split = row["several"].get(f"{what}, split")
+            halves = f"{split:.3g} | {alone / split:.2f}" if split else " | "
             same = all(equal for key, equal in row["bits"].items() if key.startswith(f"{what}, "))
             shown = " | ".join("" if t is None else f"{t:.3g}" for t in (alone, *times, rule))
             most = f"{row['one_memory'][what]:.2f} | {max(memory):.2f}"
             bits = "yes" if same else "no"
-            lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {most} |")
-    names = list(found["rows"][0]["parts"])
+            lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {halves} | {most} |")
+    names = [name for name in found["rows"][0]["parts"] if name != "kernels"]
     lines += [
         "",
-        f"| graph | halo / own rows | interior rows | {' | '.join(names)} | bound | product / bound | sent / unique |",
-        "|---|---|---|" + "---|" * (len(names) + 3),
+        f"| graph | halo / own rows | interior rows | their entries | {' | '.join(names)} | bound | product / bound | "
+        "sent / unique |",
+        "|---|---|---|---|" + "---|" * (len(names) + 3),
     ]
     for row in found["rows"]:
         parts, bound = row["parts"], max(row["parts"]["wire"], row["parts"]["kernel"])
         sent = row["sent_bytes"] / max(row["unique_bytes"], 1)
         shown = " | ".join(f"{parts[name]:.3g}" for name in names)
         lines.append(
-            f"| {row['graph']} | {row['halo'] / row['own']:.2f} | {row['interior_rows']:.3f} | {shown} | {bound:.3g} | "
+            f"| {row['graph']} | {row['halo'] / row['own']:.2f} | {row['interior_rows']:.3f} | "
+            f"{row['interior_entries']:.2g} | {shown} | {bound:.3g} | "
             f"{row['several']['spmm'] / bound:.2f} | {sent:.3f} |"
         )
     return "\n".join(lines) + "\n"
@@ -87,7 +91,8 @@ def model(row: Row, links: dict[int, float], halos: tuple[float, ...] = (0.05, 0
     """How many times faster than one GPU a product would be, by what was measured of its parts.
 
     A rank of P has 1/P of the rows and of the kernel's time, and fetches halo * N / P rows over a link of so many GB/s.
-    The first of two pieces travels before the kernel; of the second counts what its kernel does not hide.
+    The first of two pieces travels before the kernel, while own rows are copied; the second is picked and copied then,
+    too, and of its way counts what the first one's kernel does not hide.
     """
     parts, n, here = row["parts"], row["nodes"], row["ranks"]
     pack = parts["pack"] / max(row["unique_bytes"], 1)  # ms a byte
@@ -101,7 +106,7 @@ def model(row: Row, links: dict[int, float], halos: tuple[float, ...] = (0.05, 0
                 cells.append("")
                 continue
             moved = halo * n / ranks * 512
-            wire, kernel = moved / gbs / 1e6, parts["kernel in 2"] * here / ranks
+            wire, kernel = moved / gbs / 1e6, parts["kernels"]["1:1"] * here / ranks
             rest = pack * moved / 2 + copy * n / ranks * 512
             before = pack * moved / 2 + max(wire / 2, rest)
             cells.append(f"{row['one']['spmm'] / (before + max(wire / 2, kernel / 2) + kernel / 2):.2f}")
@@ -113,7 +118,7 @@ def picture(trace: Row, path: Path) -> None:
     """A line for each stream of one rank's GPU, without pieces and with two."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure = Figure(figsize=(9, 1 + 1.2 * len(trace)), layout="constrained")
     kinds = [*dict.fromkeys(KINDS.values()), "other"]
     for ax, (pieces, events) in zip(figure.subplots(len(trace), 1, sharex=True), trace.items(), strict=True):
         streams = sorted({stream for _, stream, _, _ in events})
@@ -121,7 +126,7 @@ def picture(trace: Row, path: Path) -> None:
             kind = next((kind for part, kind in KINDS.items() if part in name.lower()), "other")
             ax.barh(streams.index(stream), long / 1e3, left=begin / 1e3, height=0.7, color=f"C{kinds.index(kind)}")
         ax.set(yticks=range(len(streams)), yticklabels=[f"stream {s}" for s in streams])
-        ax.set_title("one message, then the kernel" if int(pieces) == 1 else f"{pieces} pieces", fontsize="small")
+        ax.set_title("one message, then the kernel" if pieces == "1" else f"columns in {pieces}", fontsize="small")
         ax.grid(axis="x", alpha=0.3)
     ax.set_xlabel("ms")
     handles = [figure.axes[0].barh(0, 0, color=f"C{k}", label=kind) for k, kind in enumerate(kinds)]

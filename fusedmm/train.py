@@ -191,6 +191,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results there")
     again = "of shards: a folder to save to, and to go on from, with any number of processes"
     parser.add_argument("--checkpoint", metavar="FOLDER", type=Path, help=again)
+    split = "of shards: hide more of what ranks send each other, with other last bits than one process"
+    parser.add_argument("--overlap", choices=("split",), help=split)
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0, help="of shards: for late ranks")
 
 

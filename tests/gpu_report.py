@@ -9,6 +9,7 @@ sources, so that anyone can tell whether a report belongs to a checkout (benchma
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -53,21 +54,30 @@ def shared(files: list[Path], took: dict[str, float]) -> list[list[Path]]:
     return groups
 
 
+def devices() -> list[str]:
+    """The values of CUDA_VISIBLE_DEVICES that put each GPU first in turn: each process works on the first it sees."""
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    ids = [str(i) for i, line in enumerate(x for x in listed if x.startswith("GPU"))]
+    return [",".join(ids[i:] + ids[:i]) for i in range(len(ids))]
+
+
 def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
     """The worst exit code, how many tests passed, failed, erred and were skipped, and errors over bounds on CUDA.
 
     Several processes take some files after the other, those first that ``took`` longest last time; it says so then too.
+    They take the GPUs in turn.
     """
     files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: -took.get(path.stem, math.inf))
     wanted = {"FUSEDMM_REQUIRE_CUDA": "1", "FUSEDMM_REQUIRE_GRAPHS": "1", "FUSEDMM_SLOW": SLOW, "OMP_NUM_THREADS": "2"}
     environment = os.environ | wanted
     seconds: dict[str, float] = {}
     ended: dict[str, str] = {}  # files whose process did not live to write its results
+    gpus = itertools.cycle(devices())
 
     def test(paths: list[Path]) -> int:
         name = paths[0].stem
         command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{name}.xml", *map(str, paths)]
-        kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{name}.json"}
+        kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{name}.json", "CUDA_VISIBLE_DEVICES": next(gpus)}
         code = subprocess.run(command, cwd=ROOT, env=kept).returncode
         if code not in (0, 1, NONE):
             ended[" ".join(path.stem for path in paths)] = f"ended with code {code}"

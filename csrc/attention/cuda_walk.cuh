@@ -94,8 +94,8 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     int64_t k = int64_t(blockIdx.x) * in_block + (threadIdx.x >> s.group_bits);
     for (int64_t block_k = int64_t(blockIdx.x) * in_block; block_k < max(items, int64_t(1));
          block_k += int64_t(gridDim.x) * in_block, k += int64_t(gridDim.x) * in_block) {
-        const item_view item = find_item(counts, k, s.shift);
-        const span mine = find_span(s.a, s.plan, item, me.lane);
+        item_view item = find_item(counts, k, s.shift);
+        const span mine = find_span(s.a, s.plan, &item, me.lane);
         const int rows = me.most_of_groups(max(item.count, item.count == 0));
 
         for_empty_rows(s, counts, items, k, [&](int32_t row) { write_empty(me, s, row); });

@@ -3,8 +3,9 @@
  *
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
  * `want` has a bit for each result that a call may do without (FMM_WANT_); a result not wanted has
- * no elements. The score FMM_SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled
- * code of any F cannot name that number. */
+ * no elements. The last numbers, whole_rows and whole_nnz, are 0 or those of fmm_whole. The score
+ * FMM_SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled code of any F cannot
+ * name that number. */
 #include "torch_attend.h"
 
 #include <math.h>
@@ -74,7 +75,8 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
     c->dropout = frame_float(rest[2]);
     c->score = (fmm_attention_score)frame_int(rest[3]);
     s->want = wants ? (int64_t)rest[4] : 0;
-    s->algorithm = frame_int(rest[wants ? 5 : 4]);
+    rest += wants;
+    s->algorithm = frame_int(rest[4]);
     if (!frame_dense(f, Q, "q", &c->q, NULL) || !frame_dense(f, K, "k", &c->k, NULL) ||
         !take_att(s) || !frame_numbers(s->f, BIAS, "bias", &c->bias) ||
         !frame_numbers(s->f, WEIGHT, "weight", &c->weight))
@@ -90,8 +92,10 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
         c->score = FMM_DOT;
         c->scale = c->q.feat ? pow((double)c->q.feat, -0.5) : 1;
     }
-    return frame_matrix(s->f, pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows, &s->a) &&
-           take_seed(s);
+    const int64_t cols = pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows;
+    if (!frame_matrix(s->f, cols, &s->a)) return false;
+    s->a.whole = (fmm_whole){.rows = (int64_t)rest[5], .nnz = (int64_t)rest[6]};
+    return take_seed(s);
 }
 
 /* The next result, [rows, heads, feat] or flat [rows, heads]; absent if not wanted. */
@@ -170,20 +174,21 @@ FMM_KERNEL(cols, TENSORS, 2)
     FMM_HALF "Tensor q, Tensor k, Tensor v, Tensor att, Tensor bias, Tensor weight, Tensor seed, "
 #define LSES "Tensor lse, Tensor lse_rest, "
 #define NUMBERS "float scale, float slope, float dropout, int score, "
+#define LAST "int algorithm, int whole_rows=0, int whole_nnz=0"
 const fmm_torch_operator fmm_torch_attention[] = {
     {"_attention",
-     "_attention(" OPERANDS NUMBERS "int want, int algorithm) -> "
+     "_attention(" OPERANDS NUMBERS "int want, " LAST ") -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      .kernel = forward},
-    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS "int algorithm) -> Tensor",
+    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS LAST ") -> Tensor",
      .kernel = weights},
     {"_attention_rows",
-     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
-     "int want, int algorithm) -> (Tensor, Tensor, Tensor, Tensor)",
+     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS "int want, " LAST
+     ") -> (Tensor, Tensor, Tensor, Tensor)",
      .kernel = rows},
     {"_attention_cols",
      "_attention_cols(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
-     "int want, int algorithm) -> (Tensor, Tensor)",
+     "int want, " LAST ") -> (Tensor, Tensor)",
      .kernel = cols},
     /* clang-format off */
     FMM_NUMBER(FMM_DOT), FMM_NUMBER(FMM_ADDITIVE), FMM_NUMBER(FMM_GATV2), FMM_NUMBER(FMM_SCALED),

@@ -22,12 +22,9 @@ fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr 
     REQUIRE((unsigned)a->rows_are <= FMM_ROWS_NEITHER, FMM_INVALID_ARGUMENT,
             "%s: rows_are is %d, which says nothing of rows", op, (int)a->rows_are);
     const fmm_whole *w = &a->whole;
-    REQUIRE(w->rows >= 0 && w->nnz >= 0 && w->feat >= 0 && w->rows <= MOST && w->nnz <= MOST &&
-                w->feat <= MOST,
-            FMM_INVALID_ARGUMENT,
-            "%s: a part of a matrix of %" PRId64 " rows and %" PRId64 " entries, %" PRId64
-            " columns",
-            op, w->rows, w->nnz, w->feat);
+    REQUIRE(w->rows >= 0 && w->nnz >= 0 && w->rows <= MOST && w->nnz <= MOST, FMM_INVALID_ARGUMENT,
+            "%s: a part of a matrix of %" PRId64 " rows and %" PRId64 " entries", op, w->rows,
+            w->nnz);
     REQUIRE(a->ptr, FMM_INVALID_ARGUMENT, "%s: matrix without ptr", op);
     REQUIRE(a->idx || a->nnz == 0, FMM_INVALID_ARGUMENT, "%s: matrix without idx", op);
     return FMM_OK;
@@ -119,6 +116,8 @@ fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *o
     return FMM_OK;
 }
 
+/* Views are compared from their first byte to their last, so that two whose rows interlock without
+ * a common byte are refused too. */
 fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *name,
                            const fmm_dense *in)
 {
@@ -156,6 +155,7 @@ fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where)
     return (fmm_csr_code)(report & 7);
 }
 
+/* In the order of report words, so that the first fault that is found is the one to report. */
 static uint64_t check_on_cpu(const fmm_csr *a)
 {
     if (a->ptr[0] != 0) return report_word(FMM_CSR_PTR_FIRST, 0);

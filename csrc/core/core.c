@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The thread's error, which the next failure overwrites. What calls a function of somebody else's,
+ * such as a plug-in's, empties it before, to learn whether that function said why it failed. */
 static _Thread_local char message[256];
 
 const char *fmm_last_error(void) { return message; }
@@ -46,6 +48,8 @@ void fmm_parallel(const fmm_exec *exec, int64_t count, fmm_range *body, void *ct
 
 enum { USERS_MAX = 256, USER_NUMBERS = 1000 };
 
+/* The list of operators is read three times: for their names, for what their rooms define, and for
+ * the tables by number and device. */
 static const char *const operators[FMM_OPERATORS] = {
 #define OPERATOR(name, number) [number] = #name,
 #include "operators.def"
@@ -68,6 +72,8 @@ static struct {
 } users[FMM_OPERATORS][2];
 static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
 
+/* Entry k: those of the room's table that have not been removed, then the callers' own. k counts
+ * down past the first, so that what is left of it is a slot of the others. */
 const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
 {
     if ((unsigned)op >= FMM_OPERATORS || (unsigned)device > FMM_CUDA || k < 0) return NULL;
@@ -76,6 +82,7 @@ const fmm_algorithm *fmm_algorithms(fmm_operator op, fmm_device device, int k)
     return k < USERS_MAX ? atomic_load(&users[op][device].slot[k]) : NULL;
 }
 
+/* Whether the number is that of an algorithm that was removed: its line has no `run`. */
 static bool is_reserved(fmm_operator op, fmm_device device, int number)
 {
     const fmm_algorithm *a = registries[op][device]->builtin;
@@ -83,6 +90,8 @@ static bool is_reserved(fmm_operator op, fmm_device device, int number)
     return a && a->name;
 }
 
+/* Enters an algorithm under a number of its own. The lock is held, and the slot comes last: who
+ * lists algorithms meanwhile sees it complete or not at all. */
 static fmm_status enter(fmm_operator op, fmm_device device, fmm_algorithm *algorithm)
 {
     const fmm_algorithm *known;
@@ -111,6 +120,7 @@ fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algor
     return status;
 }
 
+/* fmm_fail for plug-ins, whose texts are never formats. */
 static fmm_status fail_with(fmm_status status, const char *text)
 {
     return fmm_fail(status, "%s", text);
@@ -183,6 +193,7 @@ fmm_status fmm_run(fmm_operator op, const fmm_exec *exec, int number, const fmm_
     const fmm_algorithm *found;
     TRY(fmm_algorithm_find(op, exec->device, number, call, &found));
     const size_t bytes = bytes_of(found, call);
+    /* The algorithm's own view of where it runs: its workspace is here, given or asked for. */
     fmm_exec inner = *exec;
     inner.allocate = NULL; /* operators that the algorithm calls get parts of this workspace */
     if (exec->allocate && bytes) {

@@ -17,6 +17,8 @@ typedef struct fmm_philox_block {
     uint32_t word[4];
 } fmm_philox_block;
 
+/* One round: two words are multiplied to 64 bits. The upper halves are mixed with the other two
+ * words and with the key, and all four change places. */
 static FMM_HOST_DEVICE fmm_philox_block fmm_philox_round(fmm_philox_block c, uint32_t k0,
                                                          uint32_t k1)
 {
@@ -55,7 +57,7 @@ static FMM_HOST_DEVICE uint64_t fmm_philox_limit(double dropout)
     return floor + ((double)floor < limit);
 }
 
-/* Whether dropout keeps head h of an edge. */
+/* Whether dropout keeps head h of an edge. A block decides for four heads. */
 static FMM_HOST_DEVICE int fmm_philox_keeps(uint64_t seed, int64_t edge, int64_t h, uint64_t limit)
 {
     const fmm_philox_block block = fmm_philox(seed, (uint64_t)edge, (uint32_t)(h / 4));

@@ -38,10 +38,11 @@ ABSENT(csr_check, fmm_cuda_csr_check, const fmm_exec *exec, const fmm_csr *a, ui
 NO_ROOM(fmm_cuda_plan_bytes, size_t, const fmm_csr *a)
 ABSENT(plan, fmm_cuda_plan_workspace, const fmm_csr *a, size_t *bytes)
 ABSENT(plan, fmm_cuda_plan, const fmm_exec *exec, const fmm_csr *a, void *plan)
-NO_ROOM(fmm_cuda_coo_lines, int64_t, int64_t nnz)
-ABSENT(compress, fmm_cuda_coo_check_start, const fmm_exec *exec, const fmm_coo *a, int64_t *lines)
-ABSENT(compress, fmm_cuda_coo_check_wait, const fmm_exec *exec, const int64_t *lines, int64_t count,
-       fmm_coo_facts *facts)
+fmm_answer fmm_cuda_coo_answer(const fmm_exec *exec, const fmm_coo *a, int64_t ticket)
+{
+    return (fmm_answer){NULL, 0};
+}
+ABSENT(compress, fmm_cuda_coo_wait, const fmm_exec *exec, int64_t ticket)
 ABSENT(compress, fmm_cuda_coo_check, const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts)
 NO_ROOM(fmm_cuda_compress_workspace, size_t, const fmm_exec *exec, const fmm_coo *a,
         const fmm_coo_facts *facts, bool loops, bool identity)

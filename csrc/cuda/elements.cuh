@@ -160,7 +160,7 @@ static __device__ __forceinline__ void store(T *to, const typename sum_of<T>::ty
     __stcs(reinterpret_cast<PACK(T, N) *>(to), *reinterpret_cast<const PACK(T, N) *>(v));
 }
 
-/* ---- slots: sums that one kernel leaves in the workspace, and the next one reads once ---- */
+/* ---- slots: sums that are left in the workspace, and read once ---- */
 
 /* Writes N sums to their slot. */
 template <class A, int N> static __device__ __forceinline__ void keep(A *to, const A *sums)
@@ -170,16 +170,17 @@ template <class A, int N> static __device__ __forceinline__ void keep(A *to, con
     for (int i = 0; i < N; i += EACH) store<A, EACH>(to + i, sums + i);
 }
 
-/* Reads them back: the first `some` of N, then zeros, because nobody wrote what lies there. */
+/* Reads them back: the first `some` of N, then zeros, because nobody wrote what lies there. They
+ * come from L2, since another multiprocessor may have written them while this kernel ran. */
 template <class A, int N>
 static __device__ __forceinline__ void fetch_kept(const A *from, int64_t some, A *sums)
 {
     enum { EACH = sizeof(A) * N < 16 ? N : 16 / sizeof(A) };
     if (some < N) {
-        UNROLLED(i, N) sums[i] = i < some ? __ldcs(from + i) : A(0);
+        UNROLLED(i, N) sums[i] = i < some ? __ldcg(from + i) : A(0);
         return;
     }
 #pragma unroll
     for (int i = 0; i < N; i += EACH)
-        unpack<A, EACH>(__ldcs(reinterpret_cast<const PACK(A, EACH) *>(from + i)), sums + i);
+        unpack<A, EACH>(__ldcg(reinterpret_cast<const PACK(A, EACH) *>(from + i)), sums + i);
 }

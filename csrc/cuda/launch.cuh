@@ -52,7 +52,10 @@ static inline fmm_status cuda_enter(const char *op, const fmm_exec *exec, int *b
     return FMM_OK;
 }
 
-/* Says what went wrong with a launch since cuda_enter. */
+/* Says what went wrong with a launch since cuda_enter. The runtime keeps an error until somebody
+ * asks for it, so launches that succeed behind the one that failed do not hide it. The functions of
+ * CUB ask and return what they find: theirs is the error of the launches before, and who drops what
+ * they return loses it. */
 static inline fmm_status cuda_leave(const char *op, const fmm_exec *exec, int before)
 {
     const cudaError_t error = cudaGetLastError();

@@ -84,7 +84,7 @@ template <class T, class S> struct tiles_ring {
             for (int i = 0; i < S::W; i += STEP, source += STEP * stride)
                 if (wanted > 0 && i < left)
                     __pipeline_memcpy_async(target + i * S::STRIP, source, 16);
-        } else {
+        } else if constexpr (sizeof(T) >= 4) { /* as little as can be copied so */
 #pragma unroll 1
             for (int i = 0; i < S::W && i < left; i += STEP, source += STEP * stride)
                 for (int v = 0; v < S::VEC && v < wanted; v++)

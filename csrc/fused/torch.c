@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Tensors ptr, idx, eid, plan, val, x, y, z, [g, [kept,]] program, then numbers score, message,
- * activation and either reduce or `wanted`, then algorithm and rows_are. */
+ * activation and either reduce or `wanted`, then algorithm, rows_are and whole_nnz. */
 enum { VAL = 4, X, Y, Z, G, KEPT };
 enum {
     FMM_WANT_OUT = 1,
@@ -82,10 +82,11 @@ static bool allocate(frame *f, const operands *o, bool wanted, int64_t rows, int
                            one ? 1 : feat, t, d);
 }
 
-/* last: algorithm and rows_are. */
+/* last: algorithm, rows_are and whole_nnz. */
 static bool compute(frame *f, operands *o, const StableIValue *last)
 {
     o->a.rows_are = (fmm_rows)frame_int(last[1]);
+    o->a.whole.nnz = (int64_t)last[2];
     return frame_try(f, fmm_fused(&f->exec, &o->a, &o->fusion, frame_int(last[0])));
 }
 

@@ -70,12 +70,11 @@ typedef enum fmm_rows {
     FMM_ROWS_NEITHER, /* neither holds */
 } fmm_rows;
 
-/* Where several devices share a matrix, what a call has a part of: the rows and entries of the
- * whole matrix, and the columns of the whole dense operand where the call has some of them. Bits
- * follow from these numbers: how long the pieces of long rows are, and in which order their sums
- * meet. Results are right whatever they say. Zeros mean that the call has the whole. */
+/* Where several devices share a matrix, the rows and entries of the whole of which a call has a
+ * part. Bits follow from these numbers: how long the pieces of long rows are. Results are right
+ * whatever they say. Zeros mean that the call has the whole. */
 typedef struct fmm_whole {
-    int64_t rows, nnz, feat;
+    int64_t rows, nnz;
 } fmm_whole;
 
 /* A [rows, cols] in CSR. Columns may repeat (entries add) and need not be sorted. */

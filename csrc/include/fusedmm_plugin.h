@@ -10,7 +10,7 @@ FMM_C_BEGIN
  * exports two symbols; fusedmm.load_algorithms loads it (docs/plugins.md). The host's functions
  * come as pointers, so that a plug-in links nothing. FMM_ABI counts changes of the types: a
  * plug-in built for another count is refused before it is called. */
-#define FMM_ABI 4
+#define FMM_ABI 5
 typedef struct fmm_host {
     fmm_status (*add)(fmm_operator op, fmm_device device, fmm_algorithm *algorithm);
     fmm_status (*fail)(fmm_status status, const char *text); /* sets the message; returns status */

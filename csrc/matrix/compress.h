@@ -15,6 +15,12 @@ typedef struct fmm_place {
     int32_t row, col;
 } fmm_place;
 
+/* Of a check whose answer is waited for later: what the device writes to host memory when it knows
+ * whether a coordinate is outside, said or said + 1, and where; NULL without such a check. */
+typedef struct fmm_answer {
+    uint64_t *word, said;
+} fmm_answer;
+
 /* Entry p is at row[p * row_stride], col[p * col_stride]. On the CPU the check copies it to
  * places[p], which is all that is read after it: another thread may write row and col meanwhile,
  * and what was counted must be what is placed. */
@@ -23,6 +29,7 @@ typedef struct fmm_coo {
     const int64_t *row, *col;
     int64_t row_stride, col_stride;
     fmm_place *places; /* [nnz]; NULL on CUDA */
+    fmm_answer answer; /* of a deferred check, on CUDA */
 } fmm_coo;
 
 typedef struct fmm_coo_facts {
@@ -35,13 +42,12 @@ typedef struct fmm_coo_facts {
 enum { FMM_COO_CHECK_BYTES = 1 << 14 };
 fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *facts);
 
-/* On CUDA the check in two parts: one that leaves fmm_cuda_coo_lines lines of FMM_COO_LINE numbers
- * in device memory, and one that waits for them and fails where a coordinate is outside. */
-enum { FMM_COO_LINE = 2 };
-int64_t fmm_cuda_coo_lines(int64_t nnz);
-fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a, int64_t *lines);
-fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                                   fmm_coo_facts *facts);
+/* On CUDA the check in two parts, which the caller's ticket, a number that no other check has,
+ * holds together. The first says where fmm_compress leaves the answer; nowhere if the device checks
+ * in a launch of its own, and then the caller has to check now. The second waits for the answer,
+ * and fails where a coordinate is outside. */
+fmm_answer fmm_cuda_coo_answer(const fmm_exec *exec, const fmm_coo *a, int64_t ticket);
+fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, int64_t ticket);
 
 /* Makes ptr [rows + 1], idx and eid [entries] of coordinates that fmm_coo_check has checked. On
  * CUDA they may be unchecked, and facts are then zeros. With `loops` the self loops are left out,

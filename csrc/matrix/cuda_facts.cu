@@ -5,8 +5,10 @@
  *     lines          | loops, outside, falls | ...            one line a block, which nobody zeroed
  *     facts          the sum of the lines, made on the host
  *
- * Of all calls that make a matrix only this one waits for the device: it copies the lines. The
- * search and the wait can be asked for one by one, so that other work goes on between them. */
+ * This waits for the device: it copies the lines. A deferred check does not. Few coordinates are
+ * looked at by the launch that sorts them (cuda_sort.cu), which writes what it found to a word of
+ * host memory as soon as it knows, and goes on. The host reads the word when it has launched all
+ * that follows. */
 #include "cuda_sort.cuh"
 
 /* What a block found among its coordinates. */
@@ -14,7 +16,6 @@ struct facts {
     unsigned long long loops;
     unsigned outside, falls;
 };
-static_assert(sizeof(facts) == FMM_COO_LINE * sizeof(int64_t), "a line as others see it");
 enum { LINES_MAX = FMM_COO_CHECK_BYTES / sizeof(facts) };
 
 /* A line of facts for each block, so that nothing need be zero before. */
@@ -42,23 +43,10 @@ static __global__ void __launch_bounds__(BLOCK) find_facts(const fmm_coo a, fact
 }
 
 /* As many lines as there are blocks; without coordinates there are none. */
-extern "C" int64_t fmm_cuda_coo_lines(int64_t nnz)
+static int64_t lines_of(int64_t nnz)
 {
     enum { EASY = 4 * BLOCK }; /* entries of a block before another is worth its line */
     return smaller(ceil_div(nnz, EASY), LINES_MAX);
-}
-
-/* Launches the search for facts and waits for nothing. */
-extern "C" fmm_status fmm_cuda_coo_check_start(const fmm_exec *exec, const fmm_coo *a,
-                                               int64_t *lines)
-{
-    int before;
-    const int64_t blocks = fmm_cuda_coo_lines(a->nnz);
-    TRY(cuda_enter("compress", exec, &before));
-    if (blocks)
-        find_facts<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(
-            *a, reinterpret_cast<facts *>(lines));
-    return cuda_leave("compress", exec, before);
 }
 
 /* A stream whose work is being captured into a CUDA graph cannot be waited for. */
@@ -75,15 +63,19 @@ static fmm_status may_wait(const fmm_exec *exec)
     return FMM_OK;
 }
 
-/* Waits for the lines of all blocks and adds them up. */
-static fmm_status read_facts(const fmm_exec *exec, const int64_t *lines, int64_t count,
-                             fmm_coo_facts *facts_of)
+/* Searches, waits for the lines of all blocks, and adds them up. */
+extern "C" fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a,
+                                         fmm_coo_facts *facts_of)
 {
     facts here[LINES_MAX], all = {};
+    facts *const lines = static_cast<facts *>(exec->workspace);
     int before;
     const cudaStream_t stream = stream_of(exec);
+    const int64_t count = lines_of(a->nnz);
+    TRY(may_wait(exec)); /* before a kernel is captured for nothing */
     TRY(cuda_enter("compress", exec, &before));
     if (count) {
+        find_facts<<<(unsigned)count, BLOCK, 0, stream>>>(*a, lines);
         cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
         cudaStreamSynchronize(stream);
     }
@@ -98,21 +90,53 @@ static fmm_status read_facts(const fmm_exec *exec, const int64_t *lines, int64_t
     return FMM_OK;
 }
 
-/* Reads what a search left that was launched earlier. */
-extern "C" fmm_status fmm_cuda_coo_check_wait(const fmm_exec *exec, const int64_t *lines,
-                                              int64_t count, fmm_coo_facts *facts_of)
+/* ---- answers of deferred checks ---- */
+
+enum { ANSWERS = 4096 }; /* of the last so many tickets; a ticket's word is that of its remainder */
+
+/* Host memory that devices write to, made once for the process; NULL where there is none. */
+static uint64_t *answers(void)
 {
-    REQUIRE(count <= LINES_MAX, FMM_INVALID_ARGUMENT, "compress: no check leaves so many lines");
-    TRY(may_wait(exec));
-    return read_facts(exec, lines, count, facts_of);
+    static uint64_t *kept;
+    uint64_t *found = __atomic_load_n(&kept, __ATOMIC_ACQUIRE), *none = NULL;
+    if (found) return found;
+    if (cudaHostAlloc((void **)&found, ANSWERS * sizeof *found, cudaHostAllocPortable)) return NULL;
+    for (int k = 0; k < ANSWERS; k++) found[k] = 0;
+    if (__atomic_compare_exchange_n(&kept, &none, found, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return found;
+    cudaFreeHost(found); /* another thread was earlier */
+    return none;
 }
 
-/* Launches the search and waits for it. */
-extern "C" fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a,
-                                         fmm_coo_facts *facts_of)
+/* What a word holds once its ticket has an answer. */
+static uint64_t said_of(int64_t ticket) { return ((uint64_t)ticket + 1) * 2; }
+
+/* A captured launch would answer again whenever it is replayed, in the place of later tickets. */
+extern "C" fmm_answer fmm_cuda_coo_answer(const fmm_exec *exec, const fmm_coo *a, int64_t ticket)
 {
-    int64_t *const lines = static_cast<int64_t *>(exec->workspace);
-    TRY(may_wait(exec)); /* before a kernel is captured for nothing */
-    TRY(fmm_cuda_coo_check_start(exec, a, lines));
-    return read_facts(exec, lines, fmm_cuda_coo_lines(a->nnz), facts_of);
+    if (!few_bytes(exec, a->nnz, a->rows, a->cols) || may_wait(exec) != FMM_OK) return fmm_answer{};
+    uint64_t *const all = answers();
+    return fmm_answer{all ? all + (uint64_t)ticket % ANSWERS : NULL, said_of(ticket)};
+}
+
+/* The answer is there long before the stream has ended, as a rule, and asking the stream would wait
+ * for all of it. So the word is read for a while first. A word that a later ticket has taken has no
+ * answer any more: whoever waits then has to look at the coordinates. */
+extern "C" fmm_status fmm_cuda_coo_wait(const fmm_exec *exec, int64_t ticket)
+{
+    enum { LOOKS = 1 << 14 };
+    const uint64_t said = said_of(ticket);
+    const uint64_t *const all = answers();
+    REQUIRE(all, FMM_INVALID_ARGUMENT, "compress: no check of coordinates was deferred");
+    const uint64_t *const word = all + (uint64_t)ticket % ANSWERS;
+    uint64_t now = 0;
+    for (int k = 0; k < LOOKS && now / 2 != said / 2; k++)
+        now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    if (now / 2 != said / 2) {
+        TRY(may_wait(exec));
+        cudaStreamSynchronize(stream_of(exec)); /* what failed there gave no answer */
+        now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    }
+    REQUIRE(now == said, FMM_INVALID_ARGUMENT, "compress: a coordinate is outside");
+    return FMM_OK;
 }

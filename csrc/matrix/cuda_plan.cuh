@@ -7,13 +7,23 @@
  *     order     the rows by falling length class
  *                 | hubs | long | 8 classes an octave | up to 32 | up to 16 | up to 8 | empty |
  *     first     for the k-th row of `order`, while it is long: its first segment
- *     segments  the pieces of the long rows, in row order; those of a row are equally long and
- *               have at most `segment` entries
+ *     segments  the pieces of the long rows; those of a row are equally long and have at most
+ *               `segment` entries. They come in the order in which they are taken: by their place
+ *               within their rows, in SHARES steps, and in row order within a step
  *
  * A row is long if it has more than `segment` entries. The sort is stable. So rows that share a
  * warp are about equally long, the longest start first, and neighbours in memory stay neighbours.
  *
- * A plan has at most 4 bytes for each row, 20 for each `segment` entries and 4 for each 128. The
+ * Each piece has a slot for its partial sums. Slots are numbered in row order, whatever the order
+ * in which pieces are taken: the second does not change what the sums of pieces are added to. It
+ * is by place because columns rise within most rows: pieces that are first in their rows read the
+ * same low rows of x, the last ones the same high rows, and what one group of lanes has read the
+ * others find in a cache.
+ *
+ *     slots      | row 3:  0  1  2  3 | row 7:  4  5 | row 8:  6  7  8  9 |
+ *     taken      0  6 | 4 | 1  7 | 2  8 | 5 | 3  9
+ *
+ * A plan has at most 4 bytes for each row, 36 for each `segment` entries and 4 for each 128. The
  * bound of every count follows from (rows, nnz, segment) alone, so that a call can be sized without
  * asking the device. `segment` follows from the entries of the whole matrix, of which a device may
  * have a part: so a row is cut in the same pieces wherever it lies. Who has asked it cuts the plan
@@ -42,7 +52,7 @@ static_assert(sizeof(plan_header) == 64 && offsetof(plan_header, used) == FMM_PL
 struct plan_view {
     const plan_header *header;
     const int32_t *order, *first;
-    const uint2 *segments;
+    const uint4 *segments;
     int32_t segment, long_rows_max, segments_max;
 };
 
@@ -125,7 +135,7 @@ static inline size_t plan_begin(const plan_size &n)
 }
 static inline size_t plan_bytes(const plan_size &n)
 {
-    return plan_begin(n) + plan_padded(plan_segments_max(n) * 8);
+    return plan_begin(n) + plan_segments_max(n) * 16;
 }
 
 static inline plan_view view_plan(const void *plan, const plan_size &n, int64_t segments)
@@ -140,21 +150,29 @@ static inline plan_view view_plan(const void *plan, const plan_size &n, int64_t 
     v.header = reinterpret_cast<const plan_header *>(at);
     v.order = reinterpret_cast<const int32_t *>(at + order);
     v.first = reinterpret_cast<const int32_t *>(at + first);
-    v.segments = reinterpret_cast<const uint2 *>(at + plan_begin(n));
+    v.segments = reinterpret_cast<const uint4 *>(at + plan_begin(n));
     return v;
 }
 
-/* Pieces of one row are equally long, in whole sectors of idx (8 entries), so that all but the
- * first lie alike in memory. The second word of a segment holds that length and which piece it is.
- */
+/* How many pieces a long row has. */
 static __device__ __forceinline__ int64_t pieces_of(int64_t length, int32_t segment)
 {
     return (length + segment - 1) / segment;
 }
-static __device__ __forceinline__ uint32_t piece_code(int64_t length, int64_t pieces, int64_t piece)
+/* And how long they are, but for the last: equally, in whole sectors of idx (8 entries), so that
+ * all but the first lie alike in memory. */
+static __device__ __forceinline__ int64_t piece_length(int64_t length, int64_t pieces)
 {
-    const int64_t sectors = (length + pieces * 8 - 1) / (pieces * 8); /* 1 .. LONGEST / 8 */
-    return uint32_t(piece) << 9 | uint32_t(sectors - 1);
+    return (length + pieces * 8 - 1) / (pieces * 8) * 8;
+}
+
+/* A segment says of a piece its row, its slot, and its entries: the first one in 48 bits, and how
+ * many there are in the 16 bits below these. */
+static __device__ __forceinline__ uint4 pack_piece(int64_t row, int64_t slot, int64_t begin,
+                                                   int64_t length)
+{
+    const uint64_t entries = uint64_t(begin) << 16 | uint64_t(length);
+    return make_uint4((uint32_t)row, (uint32_t)slot, uint32_t(entries), uint32_t(entries >> 32));
 }
 
 /* Makes the plan on exec's stream: cuda_plan.cu. `scratch` has plan_scratch(rows) bytes. */
@@ -173,7 +191,7 @@ static inline int64_t plan_slots(const fmm_csr *a)
     const plan_size n = size_of_plan(a);
     const int64_t most = plan_long_rows_max(n) ? plan_segments_max(n) : 0;
     if (!plan_given(a)) return most;
-    return smaller(most, (int64_t)(a->plan_bytes - plan_begin(n)) / 8);
+    return smaller(most, (int64_t)(a->plan_bytes - plan_begin(n)) / 16);
 }
 static inline size_t plan_workspace(const fmm_csr *a)
 {

@@ -8,8 +8,9 @@
  *     scan_classes  lines[class][block]: where the first of them goes; the header
  *     place_rows    order, first and segments; starts
  *
- * `lines` has a line for each class, and one for the pieces of long rows. ptr is read through the
- * caches, not past them, since the launch of cuda_sort.cu has just written it. */
+ * `lines` has a line for each class, one for the slots of long rows, and one for each step by which
+ * pieces are ordered. ptr is read through the caches, not past them, since the launch of
+ * cuda_sort.cu has just written it. */
 #pragma once
 
 #include "cuda_plan.cuh"
@@ -26,7 +27,10 @@ enum {
     ABOVE_0,
     EMPTY,
     CLASSES,
-    LINES = CLASSES + 1, /* and the pieces of long rows */
+    SLOTS = CLASSES, /* the pieces of long rows, in row order */
+    SHARES = 64,     /* and in steps by their place within the row */
+    PIECES = SLOTS + 1,
+    LINES = PIECES + SHARES,
 };
 
 static __device__ __forceinline__ int class_of(int64_t length, int32_t segment)
@@ -43,6 +47,12 @@ static __device__ __forceinline__ int class_of(int64_t length, int32_t segment)
 static __device__ __forceinline__ int long_pieces(int64_t length, int32_t segment)
 {
     return length > segment ? (int)pieces_of(length, segment) : 0;
+}
+
+/* The first of a row's pieces whose middle lies in the given step, of SHARES in the row. */
+static __device__ __forceinline__ int piece_at(int pieces, int share)
+{
+    return int((2 * int64_t(pieces) * share + SHARES - 1) / (2 * SHARES));
 }
 
 struct rows_view {
@@ -67,7 +77,6 @@ static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES]
     __syncthreads();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int64_t first = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch;
-    int pieces = 0;
     for (int k = 0; k < v.stretch; k += WARP) {
         const int64_t row = first + k + lane;
         const int64_t length = row < v.a.rows ? length_of(v.a, row) : 0;
@@ -75,11 +84,12 @@ static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES]
         const unsigned same = __match_any_sync(ALL, c);
         if (c < CLASSES && lane == __ffs(same) - 1) counter[warp][c] += __popc(same);
         __syncwarp();
-        pieces += long_pieces(length, v.segment);
+        /* The pieces need no order among the lanes yet, only their number. */
+        const int pieces = long_pieces(length, v.segment);
+        if (pieces) atomicAdd(&counter[warp][SLOTS], pieces);
+        for (int s = 0; s < SHARES && pieces; s++)
+            atomicAdd(&counter[warp][PIECES + s], piece_at(pieces, s + 1) - piece_at(pieces, s));
     }
-    /* The pieces need no order among the lanes yet, only their number. */
-    for (int d = WARP / 2; d; d /= 2) pieces += __shfl_xor_sync(ALL, pieces, d);
-    if (lane == 0) counter[warp][CLASSES] = pieces;
     __syncthreads();
 }
 
@@ -137,26 +147,26 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
     return carry;
 }
 
-/* The second step, by one block, since there are only some 60 numbers for each block of rows.
- * Classes follow each other in one running sum; the pieces start anew. The first of a class's
- * numbers is then where the class begins. */
+/* The second step, by one block, since there are only some 130 numbers for each block of rows.
+ * Classes follow each other in one running sum; the slots start anew, and so do the steps. The
+ * first of a class's numbers is then where the class begins. */
 static __device__ void scan_classes(const rows_view &v, const plan_view &p)
 {
     __shared__ int sums[1024 / WARP];
     scan_line(v.lines, int64_t(CLASSES) * v.blocks, 0, sums);
-    const int segments = scan_line(v.lines + int64_t(CLASSES) * v.blocks, v.blocks, 0, sums);
+    const int segments = scan_line(v.lines + int64_t(SLOTS) * v.blocks, v.blocks, 0, sums);
+    scan_line(v.lines + int64_t(PIECES) * v.blocks, int64_t(SHARES) * v.blocks, 0, sums);
     __syncthreads();
     if (threadIdx.x == 0) {
         const int32_t *const begins = v.lines;
-        /* What is used of the plan ends behind the last piece, in whole groups of 16 bytes. */
+        /* What is used of the plan ends behind the last piece. */
         const int64_t n = v.blocks, room = p.segments_max;
-        const int64_t pairs = (clamp(segments, 0, room) + 1) / 2; /* 16 bytes */
-        const int64_t used = reinterpret_cast<const char *>(p.segments + 2 * pairs) -
+        const int64_t used = reinterpret_cast<const char *>(p.segments + clamp(segments, 0, room)) -
                              reinterpret_cast<const char *>(p.header);
         *const_cast<plan_header *>(p.header) = plan_header{
             v.a.rows,
             v.a.nnz,
-            4,
+            5,
             v.segment,
             begins[LONG * n],
             begins[(LONG + 1) * n],
@@ -167,12 +177,54 @@ static __device__ void scan_classes(const rows_view &v, const plan_view &p)
     }
 }
 
-/* Writes one piece of a row, if there is room for it. */
-static __device__ __forceinline__ void list(uint2 *segments, int32_t segments_max, int at,
-                                            int64_t row, int64_t length, int pieces, int piece)
+/* A row that is long. */
+struct long_row {
+    int64_t row, begin, length;
+    int pieces, slot; /* how many; the slot of the first */
+};
+
+/* The row that another lane found. */
+static __device__ __forceinline__ long_row row_of_lane(const long_row &r, int lane)
 {
-    if (at >= 0 && at < segments_max)
-        segments[at] = make_uint2((uint32_t)row, piece_code(length, pieces, piece));
+    return long_row{__shfl_sync(ALL, r.row, lane), __shfl_sync(ALL, r.begin, lane),
+                    __shfl_sync(ALL, r.length, lane), __shfl_sync(ALL, r.pieces, lane),
+                    __shfl_sync(ALL, r.slot, lane)};
+}
+
+/* Lists pieces begin, begin + step, ... before `end` from place `at` on, if there is room. */
+static __device__ __forceinline__ void list(const plan_view &p, const long_row &r, int at,
+                                            int begin, int end, int step)
+{
+    if (begin >= end) return;
+    const int64_t each = piece_length(r.length, r.pieces);
+    for (int piece = begin; piece < end; piece += step, at += step) {
+        const int64_t skip = min(piece * each, r.length), left = r.length - skip;
+        if (at >= 0 && at < p.segments_max)
+            const_cast<uint4 *>(p.segments)[at] =
+                pack_piece(r.row, r.slot + piece, r.begin + skip, min(left, each));
+    }
+}
+
+/* The pieces of 32 neighbouring rows, one a lane, step by step and in a step in row order: a lane
+ * lists those of its own row, the warp together those of a hub. `next` counts what was listed. */
+static __device__ void list_pieces(const plan_view &p, const long_row &mine, int *next)
+{
+    const int lane = threadIdx.x % WARP;
+    const unsigned hubs = __ballot_sync(ALL, mine.pieces > HUB_PIECES);
+    for (int s = 0; s < SHARES; s++) {
+        const int begin = piece_at(mine.pieces, s), end = piece_at(mine.pieces, s + 1);
+        const int up_to = sum_to_lane(end - begin), at = next[s] + up_to - (end - begin);
+        if (mine.pieces <= HUB_PIECES) list(p, mine, at, begin, end, 1);
+        for (unsigned left = hubs; left; left &= left - 1) {
+            const int from = __ffs(left) - 1;
+            const long_row hub = row_of_lane(mine, from);
+            list(p, hub, __shfl_sync(ALL, at, from) + lane, piece_at(hub.pieces, s) + lane,
+                 piece_at(hub.pieces, s + 1), WARP);
+        }
+        __syncwarp();
+        if (lane == WARP - 1) next[s] += up_to;
+        __syncwarp();
+    }
 }
 
 /* The first row of each share of SpMV: a thread searches for each. */
@@ -181,6 +233,7 @@ static __device__ void place_starts(const csr_view &a, int32_t *starts)
     const int64_t count = plan_shares(a.nnz);
     for (int64_t k = this_thread(); k <= count; k += all_threads()) {
         int64_t low = k < count ? 0 : a.rows, high = a.rows;
+        /* Rows in front of `low` begin before the share, those from `high` on do not. */
         while (low < high) {
             const int64_t row = (low + high) / 2;
             const bool before = a.ptr[row] < k * PLAN_SHARE;
@@ -197,7 +250,6 @@ static __device__ void place_rows(const rows_view &v, const plan_view &p)
     place_starts(v.a, plan_starts(p.header));
     int32_t *const order = const_cast<int32_t *>(p.order);
     int32_t *const first = const_cast<int32_t *>(p.first);
-    uint2 *const segments = const_cast<uint2 *>(p.segments);
     __shared__ int counter[WARPS][LINES];
     count_block(v, counter);
     /* Counts of the warps become their first positions: the block's, then the warps' in turn. */
@@ -225,26 +277,14 @@ static __device__ void place_rows(const rows_view &v, const plan_view &p)
             if (lane == __ffs(same) - 1) counter[warp][c] += __popc(same);
         }
 
-        /* The pieces of the 32 rows, in row order: a lane lists those of its own row, the warp
-         * together those of a hub. */
-        const int pieces = long_pieces(length, v.segment);
-        int next = sum_to_lane(pieces);
-        const int all = __shfl_sync(ALL, next, WARP - 1);
-        next += counter[warp][CLASSES] - pieces;
-        if (pieces && position >= 0 && position < p.long_rows_max) first[position] = next;
-        if (pieces <= HUB_PIECES)
-            for (int piece = 0; piece < pieces; piece++)
-                list(segments, p.segments_max, next + piece, row, length, pieces, piece);
-        for (unsigned hubs = __ballot_sync(ALL, pieces > HUB_PIECES); hubs; hubs &= hubs - 1) {
-            const int from = __ffs(hubs) - 1;
-            const int count = __shfl_sync(ALL, pieces, from), at = __shfl_sync(ALL, next, from);
-            const int64_t the_row = __shfl_sync(ALL, row, from);
-            const int64_t whole = __shfl_sync(ALL, length, from);
-            for (int piece = lane; piece < count; piece += WARP)
-                list(segments, p.segments_max, at + piece, the_row, whole, count, piece);
-        }
+        const int pieces = long_pieces(length, v.segment), up_to = sum_to_lane(pieces);
         __syncwarp();
-        if (lane == 0) counter[warp][CLASSES] += all;
+        if (!__any_sync(ALL, pieces)) continue;
+        const int slot = counter[warp][SLOTS] + up_to - pieces;
+        if (pieces && position >= 0 && position < p.long_rows_max) first[position] = slot;
+        const int64_t begin = pieces ? clamp(v.a.ptr[row], 0, v.a.nnz) : 0;
+        list_pieces(p, long_row{row, begin, length, pieces, slot}, &counter[warp][PIECES]);
+        if (lane == WARP - 1) counter[warp][SLOTS] += up_to;
         __syncwarp();
     }
 }

@@ -11,7 +11,8 @@
  *
  * Each warp owns a stretch of neighbouring entries, so equal keys stay in order: the sort is
  * stable, and the same every time, with no atomics on memory. All blocks are there at once and wait
- * for each other between the steps, those of the plan (cuda_plan_steps.cuh) included. */
+ * for each other between the steps, those of the plan (cuda_plan_steps.cuh) included. What one
+ * block does by itself is an ordinary launch, whose threads wait for each other alone. */
 #include "cuda_sort.cuh"
 #include "cuda_plan_steps.cuh"
 #include "../cuda/device.h"
@@ -22,9 +23,10 @@ enum {
     DIGIT = 8,
     DIGITS = 1 << DIGIT,
     EACH = 16, /* entries of a thread */
-    BLOCKS_MAX = 32,
+    BLOCKS_MAX = 128,
 };
 static_assert(int(DIGITS) == int(BLOCK), "a thread adds up one digit");
+static_assert(int(BLOCKS_MAX) <= int(BLOCK), "a thread asks one block what it found");
 static_assert(int(LINES) <= int(DIGITS), "the plan's lines lie where counts of digits did");
 
 /* [n] each: a step reads one and writes the other. */
@@ -35,13 +37,20 @@ struct pairs {
 /* A block to a multiprocessor at most, so that all are there at once on any card. */
 static int64_t blocks_max(int device) { return smaller(fmm_cuda_processors(device), BLOCKS_MAX); }
 
-/* Four arrays of n words, and the counts of all blocks. A matrix is small enough if a thread's
- * registers hold its share of the entries and if row and column fit one key. */
+/* Four arrays of n words, the counts of all blocks, and what each block found. A matrix is small
+ * enough if a thread's registers hold its share of the entries and if row and column fit one key.
+ */
 size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
 {
     const int64_t most = blocks_max(exec->index) * BLOCK * EACH;
     if (n > most || rows >= most || cols >= most || bits_for(rows) + bits_for(cols) > 32) return 0;
-    return 4 * padded(n) + (size_t)BLOCKS_MAX * DIGITS * sizeof(int);
+    return 4 * padded(n) + (size_t)BLOCKS_MAX * (DIGITS + 1) * sizeof(int);
+}
+
+/* Every block waits here for all others. */
+template <bool ALONE> static __device__ __forceinline__ void wait_for_all(void)
+{
+    ALONE ? __syncthreads() : cooperative_groups::this_grid().sync();
 }
 
 /* ---- a step: a stable sort by one digit ---- */
@@ -65,10 +74,10 @@ static __device__ __forceinline__ int digit_of(uint32_t key, int shift)
 }
 
 /* Puts n pairs in order of the digit of their keys at `shift`. */
+template <bool ALONE>
 static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int shift, int *counts)
 {
     __shared__ int counter[WARPS][DIGITS], sums[WARPS];
-    const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, digit = threadIdx.x;
     const unsigned below = (1u << lane) - 1;
     const int warps = gridDim.x * WARPS, each = (n + warps * WARP - 1) / (warps * WARP);
@@ -105,7 +114,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
         mine += here;
     }
     counts[blockIdx.x * DIGITS + digit] = mine;
-    grid.sync();
+    wait_for_all<ALONE>();
     int before = 0, all = 0;
     for (int k = 0; k < gridDim.x; k++) {
         const int there = counts[k * DIGITS + digit];
@@ -122,7 +131,7 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
         out.key[to] = key[i];
         out.value[to] = value[i];
     }
-    grid.sync();
+    wait_for_all<ALONE>();
 }
 
 /* ---- what is sorted ---- */
@@ -138,12 +147,18 @@ struct share {
 struct by_row { /* fill makes the keys; index and number say what idx and eid hold */
     coordinates c;
     int low; /* bits of a column */
-    __device__ void fill(const share &t, int n, uint32_t *key) const
+    /* Tells whether one of the thread's coordinates is outside. */
+    __device__ bool fill(const share &t, int n, uint32_t *key) const
     {
+        bool outside = false;
         UNROLLED(i, EACH) {
             const int k = t.first + i * t.step;
-            if (k < n) key[k] = row_key(c, k) << low | col_key(c, k);
+            if (k >= n) continue;
+            const uint32_t row = row_key(c, k), col = col_key(c, k);
+            outside |= row == (uint32_t)c.a.rows || (k < c.others && col == (uint32_t)c.a.cols);
+            key[k] = row << low | col;
         }
+        return outside;
     }
     __device__ int32_t index(uint32_t key, int64_t k) const
     {
@@ -158,7 +173,7 @@ struct by_column {
     csr_view a;
     const int32_t *eid;
     int low; /* bits of a row */
-    __device__ void fill(const share &t, int n, uint32_t *key) const
+    __device__ bool fill(const share &t, int n, uint32_t *key) const
     {
         int row[EACH] = {}; /* the last that begins at or before the entry */
         for (int half = 1 << (low - 1); half; half /= 2)
@@ -170,6 +185,7 @@ struct by_column {
             const int p = t.first + i * t.step;
             if (p < n) key[p] = bounded(__ldg(a.idx + p), a.cols) << low | (uint32_t)row[i];
         }
+        return false; /* nobody asks */
     }
     __device__ int32_t index(uint32_t key, int64_t) const { return key & ((1u << low) - 1); }
     __device__ int32_t number(int64_t p) const { return eid ? __ldg(eid + p) : (int32_t)p; }
@@ -197,22 +213,31 @@ struct target {
     int64_t *ptr;
     int32_t *idx, *eid;
     plan_view plan;
+    fmm_answer answer;
 };
 
 /* The whole sort, and what becomes of it: ptr, idx, eid and the plan of the result. Every step
  * waits for all blocks before the next begins. */
-template <class Source>
+template <bool ALONE, class Source>
 static __global__ void __launch_bounds__(BLOCK)
     arrange(const Source s, pairs here, pairs there, int *counts, int n, int groups, int bit,
             int end_bit, const target out)
 {
-    const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
     const share t = {int(this_thread()), int(all_threads())};
-    s.fill(t, n, here.key);
+    int *const found = counts + BLOCKS_MAX * DIGITS;
+    const int outside = __syncthreads_or(s.fill(t, n, here.key));
+    if (threadIdx.x == 0) found[blockIdx.x] = outside;
     for (int k = t.first; k < n; k += t.step) here.value[k] = (uint32_t)k;
-    grid.sync();
+    wait_for_all<ALONE>();
+    if (blockIdx.x == 0 && out.answer.word) {
+        const int any = __syncthreads_or(threadIdx.x < gridDim.x && found[threadIdx.x]);
+        if (threadIdx.x == 0) {
+            *(volatile uint64_t *)out.answer.word = out.answer.said + (any != 0);
+            __threadfence_system(); /* the host reads it while this goes on */
+        }
+    }
     for (; bit < end_bit; bit += DIGIT) {
-        sort_digit(here, there, n, bit, counts);
+        sort_digit<ALONE>(here, there, n, bit, counts);
         const pairs last = here;
         here = there, there = last;
     }
@@ -226,22 +251,23 @@ static __global__ void __launch_bounds__(BLOCK)
     const int stretch = (groups + t.step - 1) / t.step * WARP;
     const rows_view rows = {
         {out.ptr, out.idx, groups, n, 0}, out.plan.segment, int(gridDim.x), stretch, counts};
-    grid.sync();
+    wait_for_all<ALONE>();
     count_rows(rows);
-    grid.sync();
+    wait_for_all<ALONE>();
     if (blockIdx.x == 0) scan_classes(rows, out.plan);
-    grid.sync();
+    wait_for_all<ALONE>();
     place_rows(rows, out.plan);
 }
 
 /* Sorts by the bits [bit, end_bit) of the keys. */
 template <class Source>
 static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, int end_bit,
-                   int64_t *ptr, int32_t *idx, int32_t *eid, void *plan)
+                   int64_t *ptr, int32_t *idx, int32_t *eid, void *plan, fmm_answer answer)
 {
-    enum { EASY = 2 * BLOCK }; /* entries that one block takes before another is worth its wait */
+    enum { LONE = 4 * BLOCK, EASY = 4 * BLOCK }; /* entries that a block takes alone, and of many */
     const int64_t most = n > groups ? n : groups + 1;
-    const int64_t blocks = smaller(ceil_div(most, EASY), blocks_max(exec->index));
+    const int64_t blocks =
+        most <= LONE ? 1 : smaller(ceil_div(most, EASY), blocks_max(exec->index));
     char *const at = static_cast<char *>(exec->workspace);
     uint32_t *array[4];
     for (int k = 0; k < 4; k++) array[k] = reinterpret_cast<uint32_t *>(at + k * padded(n));
@@ -249,10 +275,15 @@ static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, i
     pairs here = {array[0], array[1]}, there = {array[2], array[3]};
     int *counts = reinterpret_cast<int *>(at + 4 * padded(n));
     const plan_size made = {groups, n, plan_segment(n)};
-    target out = {ptr, idx, eid, view_plan(plan, made, plan_segments_max(made))};
+    target out = {ptr, idx, eid, view_plan(plan, made, plan_segments_max(made)), answer};
+    if (blocks == 1) {
+        arrange<true><<<1, BLOCK, 0, stream_of(exec)>>>(s, here, there, counts, n, groups, bit,
+                                                        end_bit, out);
+        return;
+    }
     void *args[] = {&s, &here, &there, &counts, &n, &groups, &bit, &end_bit, &out};
-    cudaLaunchCooperativeKernel(arrange<Source>, dim3((unsigned)blocks), dim3(BLOCK), args, 0,
-                                stream_of(exec));
+    cudaLaunchCooperativeKernel(arrange<false, Source>, dim3((unsigned)blocks), dim3(BLOCK), args,
+                                0, stream_of(exec));
 }
 
 void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
@@ -260,7 +291,7 @@ void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int3
 {
     const int low = bits_for(c.a.cols);
     launch(exec, by_row{c, low}, (int)c.total, (int)c.a.rows, 0, low + bits_for(c.a.rows), ptr, idx,
-           eid, plan);
+           eid, plan, c.a.answer);
 }
 
 void arrange_columns(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,
@@ -268,5 +299,5 @@ void arrange_columns(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32
 {
     const int low = bits_for(a->rows);
     launch(exec, by_column{view_csr(a), static_cast<const int32_t *>(a->eid), low}, (int)a->nnz,
-           (int)a->cols, low, low + bits_for(a->cols), ptr, idx, eid, plan);
+           (int)a->cols, low, low + bits_for(a->cols), ptr, idx, eid, plan, fmm_answer{});
 }

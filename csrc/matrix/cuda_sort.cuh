@@ -62,7 +62,9 @@ static inline size_t padded(int64_t n) { return ((size_t)n * 4 + 255) / 256 * 25
 /* The workspace with which one launch sorts n entries of a matrix of that shape; 0: it cannot. */
 size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols);
 
-/* ptr, idx, eid and plan of coordinates by row and column, and of a CSR by column; both stable. */
+/* ptr, idx, eid and plan of coordinates by row and column, and of a CSR by column; both stable. The
+ * first answers too, where the coordinates want it, whether one of them, as it was read, is
+ * outside. */
 void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
                   int32_t *eid, void *plan);
 void arrange_columns(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, int32_t *idx,

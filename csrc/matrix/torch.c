@@ -24,13 +24,13 @@ static bool allocate_plan(frame *f, const fmm_csr *made, tensor *out)
     return frame_vector(f, size, fmm_torch.aoti_torch_dtype_uint8(), out);
 }
 
-/* (ptr, idx, int whole_rows, int whole_nnz) -> plan; the numbers are 0, or those of fmm_whole. */
+/* (ptr, idx, int whole_nnz) -> plan; the number is 0, or that of fmm_whole. */
 FMM_KERNEL(plan, 2, 1)
 {
     fmm_csr a;
     size_t bytes;
     if (!frame_structure(f, INT32_MAX, &a)) return false;
-    a.whole = (fmm_whole){.rows = (int64_t)number[0], .nnz = (int64_t)number[1]};
+    a.whole.nnz = (int64_t)number[0];
     return frame_try(f, fmm_plan_workspace(&f->exec, &a, &bytes)) && frame_workspace(f, bytes) &&
            allocate_plan(f, &a, out) &&
            (!out->numel || frame_try(f, fmm_plan(&f->exec, &a, out->data)));
@@ -45,6 +45,7 @@ static bool take_coordinates(frame *f, int k, const char *name, tensor *t)
     return true;
 }
 
+/* From DEFERRED on a check has the ticket check - DEFERRED. */
 enum { FMM_CHECK_NONE, FMM_CHECK_NOW, FMM_CHECK_DEFERRED };
 
 /* Finds the facts of coordinates: on the CPU always, since the loops need them, on CUDA if `check`
@@ -60,20 +61,19 @@ static bool find_facts(frame *f, fmm_coo *a, int check, fmm_coo_facts *facts)
 }
 
 /* (row, col, int rows, int cols, bool loops, int check) -> ptr, idx, eid, plan, others; eid has no
- * elements where it is the identity. Without a check, or with one that is DEFERRED, CUDA waits for
- * nothing. others has no elements where no entry is left out. Else it begins with the numbers of
- * the entries that stay, and ends with zeros. Of a DEFERRED check, which leaves loops, it is what
- * _check_wait reads. */
+ * elements where it is the identity. Without a check CUDA waits for nothing. others has no elements
+ * where no entry is left out. Else it begins with the numbers of the entries that stay, and ends
+ * with zeros. Where a DEFERRED check, which leaves loops, waits for nothing either, others has one
+ * element, and _check_wait has the answer. */
 FMM_KERNEL(compress, 2, 5)
 {
     enum { PTR, IDX, EID, PLAN, OTHERS };
     tensor row, col;
     fmm_coo_facts facts = {0};
     const bool loops = number[2] != 0;
-    int check = frame_int(number[3]);
+    int64_t check = (int64_t)number[3];
     if (!take_coordinates(f, 0, "row", &row) || !take_coordinates(f, 1, "col", &col)) return false;
-    if (check < FMM_CHECK_NONE || check > FMM_CHECK_DEFERRED)
-        return frame_fail(f, "check must be 0, 1 or 2");
+    if (check < FMM_CHECK_NONE) return frame_fail(f, "check must be 0, 1, or 2 and more");
     if (row.numel != col.numel)
         return frame_fail(f, "row has %" PRId64 " elements and col %" PRId64, row.numel, col.numel);
     fmm_coo a = {.rows = (int64_t)number[0],
@@ -83,41 +83,33 @@ FMM_KERNEL(compress, 2, 5)
                  .col = col.data,
                  .row_stride = row.stride[0],
                  .col_stride = col.stride[0]};
-    if (loops && check == FMM_CHECK_DEFERRED)
-        check = FMM_CHECK_NOW; /* how many stay decides the sizes */
-    if (!frame_try(f, fmm_check_sizes("compress", a.rows, a.cols, a.nnz)) ||
-        !find_facts(f, &a, check, &facts))
+    if (!frame_try(f, fmm_check_sizes("compress", a.rows, a.cols, a.nnz))) return false;
+    /* Of loops, how many stay decides the sizes. */
+    if (f->exec.device == FMM_CUDA && check >= FMM_CHECK_DEFERRED && !loops)
+        a.answer = fmm_cuda_coo_answer(&f->exec, &a, check - FMM_CHECK_DEFERRED);
+    if (!a.answer.word && !find_facts(f, &a, check ? FMM_CHECK_NOW : FMM_CHECK_NONE, &facts))
         return false;
     const int64_t nodes = a.rows < a.cols ? a.rows : a.cols, stay = a.nnz - facts.loops;
     const int64_t entries = loops ? stay + nodes : a.nnz;
     const bool identity = !loops && facts.sorted;
-    const bool deferred = check == FMM_CHECK_DEFERRED && f->exec.device == FMM_CUDA;
-    const int64_t others = loops && facts.loops ? a.nnz
-                           : deferred           ? fmm_cuda_coo_lines(a.nnz) * FMM_COO_LINE
-                                                : 0;
+    const int64_t others = loops && facts.loops ? a.nnz : a.answer.word ? 1 : 0;
     return frame_vector(f, a.rows + 1, int64(), &out[PTR]) &&
            frame_vector(f, entries, int32(), &out[IDX]) &&
            frame_vector(f, identity ? 0 : entries, int32(), &out[EID]) &&
            allocate_plan(f, &(fmm_csr){.rows = a.rows, .nnz = entries}, &out[PLAN]) &&
            frame_vector(f, others, int64(), &out[OTHERS]) &&
            frame_workspace(f, fmm_compress_workspace(&f->exec, &a, &facts, loops, identity)) &&
-           (!deferred || frame_try(f, fmm_cuda_coo_check_start(&f->exec, &a, out[OTHERS].data))) &&
            frame_try(f, fmm_compress(&f->exec, &a, &facts, loops, out[PTR].data, out[IDX].data,
                                      identity ? NULL : out[EID].data, out[PLAN].data,
-                                     others && !deferred ? out[OTHERS].data : NULL));
+                                     others && loops ? out[OTHERS].data : NULL));
 }
 
-/* (what a DEFERRED check left): waits for the device, and fails where a coordinate was outside. */
+/* (a tensor where the check was made, int ticket): waits for the answer of a DEFERRED check, and
+ * fails where a coordinate was outside. */
 FMM_KERNEL(check_wait, 1, 0)
 {
-    tensor lines;
-    fmm_coo_facts facts;
-    if (!frame_take(f, 0, "lines", &lines)) return false;
-    if (f->exec.device != FMM_CUDA || lines.dim != 1 || lines.numel % FMM_COO_LINE ||
-        (lines.numel && lines.stride[0] != 1) || lines.dtype != int64())
-        return frame_fail(f, "lines must be what a deferred check left on CUDA");
-    const int64_t count = lines.numel / FMM_COO_LINE;
-    return frame_try(f, fmm_cuda_coo_check_wait(&f->exec, lines.data, count, &facts));
+    if (f->exec.device != FMM_CUDA) return frame_fail(f, "only CUDA defers a check");
+    return frame_try(f, fmm_cuda_coo_wait(&f->exec, (int64_t)number[0]));
 }
 
 /* (ptr, idx, eid, plan, int cols) -> ptr, idx, eid and plan of the transpose */
@@ -167,13 +159,12 @@ FMM_KERNEL(mean_back, 2, 1)
 
 const fmm_torch_operator fmm_torch_csr[] = {
     {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
-    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_rows=0, int whole_nnz=0) -> Tensor",
-     .kernel = plan},
+    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_nnz=0) -> Tensor", .kernel = plan},
     {"_compress",
      "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
      "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      .kernel = compress},
-    {"_check_wait", "_check_wait(Tensor lines) -> ()", .kernel = check_wait},
+    {"_check_wait", "_check_wait(Tensor there, int ticket) -> ()", .kernel = check_wait},
     {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
      .kernel = transpose},
     {"_normalize",

@@ -1,9 +1,9 @@
 /* fusedmm::_sddmm and fusedmm::sddmm. */
 #include "../torch/frame.h"
 
-/* (ptr, idx, eid, plan, [the same of the transpose,] val, a, b, int algorithm, int rows_are[, that
- * of the transpose]) -> e */
-static bool sddmm(frame *f, int inputs, const StableIValue *number, tensor *out)
+/* (ptr, idx, eid, plan, [the same of the transpose,] val, a, b, int algorithm, int rows_are, and
+ * whole_nnz or rows_are of the transpose) -> e */
+static bool sddmm(frame *f, int inputs, const StableIValue *number, int64_t whole_nnz, tensor *out)
 {
     fmm_csr s;
     fmm_dense val, a, b, e;
@@ -14,13 +14,14 @@ static bool sddmm(frame *f, int inputs, const StableIValue *number, tensor *out)
         !frame_result(f, given.dim - 1, a.dtype, s.nnz, a.heads, 1, out, &e))
         return false;
     s.rows_are = (fmm_rows)frame_int(number[1]);
+    s.whole.nnz = whole_nnz;
     return frame_try(f, fmm_sddmm(&f->exec, &s, &val, &a, &b, &e, frame_int(number[0])));
 }
 
 /* The private operator carries one half of a CSR; the public one also its transpose, which its
  * gradient needs and its kernel skips. */
-FMM_KERNEL(sddmm_half, 7, 1) { return sddmm(f, 7, number, out); }
-FMM_KERNEL(sddmm_whole, 11, 1) { return sddmm(f, 11, number, out); }
+FMM_KERNEL(sddmm_half, 7, 1) { return sddmm(f, 7, number, (int64_t)number[2], out); }
+FMM_KERNEL(sddmm_whole, 11, 1) { return sddmm(f, 11, number, 0, out); }
 
 #define REST "Tensor val, Tensor a, Tensor b, int algorithm"
 const fmm_torch_operator fmm_torch_sddmm[] = {

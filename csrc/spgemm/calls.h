@@ -3,7 +3,7 @@
 #ifndef FMM_SPGEMM_CALLS_H
 #define FMM_SPGEMM_CALLS_H
 
-#include "../core/core.h"
+#include "../core/core.h" /* fmm_exec, fmm_csr, fmm_dense */
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,6 +12,7 @@ extern "C" {
 /* Terms that one accumulator adds in a row, at most: as FMM_BLOCK. */
 enum { SPGEMM_TERMS = 128 };
 
+/* Where A B has entries; `out` says what of it is wanted. */
 typedef struct fmm_spgemm_symbolic_call {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
@@ -19,6 +20,7 @@ typedef struct fmm_spgemm_symbolic_call {
 fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call);
 fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call);
 
+/* Dot products of rows of x and rows of y where a has entries. */
 typedef struct fmm_spgemm_dots_call {
     const fmm_csr *a, *x, *y;
     const fmm_dense *x_val, *y_val, *out;

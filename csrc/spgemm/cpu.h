@@ -58,7 +58,7 @@ enum {
     SPGEMM_AHEAD = 8,   /* a row of B is fetched so many entries of A before its use */
 };
 
-typedef enum spgemm_kind { SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT } spgemm_kind;
+typedef enum spgemm_kind { SPGEMM_AUTO, SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT } spgemm_kind;
 
 /* Where a worker keeps the sums of its row; they have the type of sums. cpu_rows.inc says how. */
 typedef struct spgemm_place {
@@ -82,13 +82,13 @@ struct spgemm_numeric {
     const fmm_call *call;
     const fmm_spgemm *of;
     const void *a_val, *b_val; /* in the type of sums, in the order of entries */
-    spgemm_kind (*kind)(const spgemm_numeric *, int64_t entries);
+    spgemm_kind kind;
     spgemm_place *places; /* of the workers */
     int64_t longest;      /* entries of a row of c: what a place has room for */
     int64_t per_block;    /* entries of A whose products one accumulator adds */
     size_t width;         /* of a sum */
     bool fetches;         /* B's rows are fetched ahead */
-    bool scarce;          /* a dense accumulator for each worker would take too much memory */
+    bool even;            /* a whole product's rows are alike, and their sums stand in its stage */
     /* Tables for rows that do not fit into a first one; a worker holds one during such a row. */
     atomic_flag *taken;
     char *tables;

@@ -1,4 +1,11 @@
-/* Workers, and the memory of a call; see cpu.h. */
+/* Workers, and the memory of a call; see cpu.h.
+ *
+ *     parallel loop of the caller over [0, workers)      as many ranges as threads that are free
+ *     a range      takes the number of a worker, then item after item until none is left
+ *     a number     is a room with an accumulator, which one thread has at a time
+ *
+ * Two counters deal out everything: whoever adds 1 has what stood there before. Items are chunks of
+ * rows, and each is worked on whole by one thread, so that no result depends on who took which. */
 #include "cpu.h"
 
 enum { MOST_WORKERS = 256, LINE = 64, FEW = 1 << 15 /* products that one thread takes alone */ };
@@ -18,6 +25,7 @@ int fmm_spgemm_workers(const fmm_exec *exec, int64_t products)
     return ranges < MOST_WORKERS ? ranges : MOST_WORKERS;
 }
 
+/* What the ranges of one loop share. */
 typedef struct crew {
     spgemm_body *body;
     void *ctx;
@@ -27,6 +35,8 @@ typedef struct crew {
     atomic_llong next_item;
 } crew;
 
+/* A range is not what the loop says but a thread that takes part. Relaxed counters do: what items
+ * write is seen when the parallel loop ends, and no item reads what another one wrote. */
 static void work(int64_t begin, int64_t end, void *ctx)
 {
     crew *c = ctx;
@@ -44,6 +54,8 @@ void fmm_spgemm_crew(const fmm_exec *exec, int workers, int64_t items, spgemm_bo
     fmm_parallel(exec, workers, work, &c);
 }
 
+/* The same calls run twice, without a base to count bytes and then with one to lay arrays out, so
+ * that sizes are written once and cannot disagree. */
 void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes)
 {
     char *at = m->base ? m->base + m->used : NULL;
@@ -51,6 +63,7 @@ void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes)
     return at;
 }
 
+/* What is lent here is the caller's, who takes it back after the call whatever came of it. */
 fmm_status fmm_spgemm_ask(const fmm_exec *exec, size_t bytes, spgemm_memory *m)
 {
     void *base = NULL;

@@ -5,7 +5,9 @@
  *     out          =  x1 y + x4 y          in the order of y's entries
  *
  * It costs as many products as the product whose gradient it is. A flag says where x has an entry,
- * since 0 times an infinity of y would be no 0. */
+ * since 0 times an infinity of y would be no 0. Rows of a are dealt out in parts of about as many
+ * rows and entries; a result has one owner, who adds in the order of y's entries, so that its bits
+ * are the same for any number of threads. */
 #include "../cpu/reference.h"
 #include "cpu.h"
 
@@ -19,7 +21,8 @@ typedef struct dots {
 #define LOOPS "../spgemm/cpu_dots.inc"
 #include "../cpu/dtypes.inc"
 
-/* The first row from which on `part` of a's rows and entries lie. */
+/* The first row from which on `part` of a's rows and entries lie, found by bisection. Where ptr was
+ * forged parts may leave out rows or share some, but each stays inside. */
 static int64_t first_row(const fmm_csr *a, int64_t part)
 {
     const int64_t share = (a->rows + a->nnz) / FMM_SPGEMM_PARTS + 1;
@@ -41,8 +44,9 @@ static void run_part(void *ctx, int worker, int64_t part)
     const dots *d = ctx;
     const size_t slot = 2 * fmm_spgemm_width(d->out->dtype);
     const int64_t last = part + 1 < FMM_SPGEMM_PARTS ? first_row(d->a, part + 1) : d->a->rows;
-    loops[d->out->dtype](d, d->rows + (size_t)(worker * d->x->cols) * slot, first_row(d->a, part),
-                         last);
+    /* Without columns there is no memory. */
+    char *const room = d->rows ? d->rows + (size_t)(worker * d->x->cols) * slot : NULL;
+    loops[d->out->dtype](d, room, first_row(d->a, part), last);
 }
 
 fmm_status fmm_spgemm_dots_cpu(const fmm_exec *exec, const fmm_spgemm_dots_call *call)
@@ -53,6 +57,7 @@ fmm_status fmm_spgemm_dots_cpu(const fmm_exec *exec, const fmm_spgemm_dots_call 
     const size_t slot = 2 * fmm_spgemm_width(out->dtype);
     dots d = {.a = a, .x = x, .y = y, .out = out};
     spgemm_memory m = {0};
+    /* Twice over the same lines: the first time counts the bytes. */
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         d.x_val = fmm_spgemm_lay(exec, x, call->x_val, out->dtype, &m);

@@ -1,5 +1,12 @@
-/* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows. */
-#include "../cpu/reference.h"
+/* The loops of the numeric phase for every dtype, and what they share: tables and sorted rows.
+ *
+ *     cpu_rows.inc    rows of C whose columns are known, by dense, hashed or sorted sums
+ *     cpu_whole.inc   rows of C whose columns are found on the way
+ *     here            hash tables, the pool that second tables come from, and a row's columns
+ * sorted
+ *
+ * What has no dtype is here and compiled once. A table of the pool belongs to one thread for as
+ * long as one row takes, so that a lock is a flag, and whoever waits for it waits for a row. */
 #include "cpu_symbolic.h"
 
 #include <sched.h>
@@ -8,21 +15,6 @@
 static inline uint64_t spgemm_hash_of(int64_t j)
 {
     return (uint64_t)j * UINT64_C(0x9E3779B97F4A7C15) >> 32;
-}
-
-/* Brings the row of B that entry p + SPGEMM_AHEAD of A wants closer, and its place in ptr before
- * that. The addresses are made of integers: what is out of range is not read, and a fetch of
- * nowhere does nothing. */
-static inline void spgemm_fetch(const fmm_csr *a, const fmm_csr *b, int64_t p, const void *val,
-                                size_t width)
-{
-    const int64_t k = column_of(a, p + SPGEMM_AHEAD);
-    const int32_t later = ((const volatile int32_t *)a->idx)[p + 2 * SPGEMM_AHEAD];
-    __builtin_prefetch((const void *)((uintptr_t)b->ptr + (uintptr_t)later * sizeof *b->ptr));
-    if (k < 0) return;
-    const uintptr_t q = (uintptr_t)row_begin(b, k);
-    __builtin_prefetch((const void *)((uintptr_t)b->idx + q * sizeof *b->idx));
-    __builtin_prefetch((const void *)((uintptr_t)val + q * width));
 }
 
 /* Empties a table for n columns, of which at most a quarter is taken: chains of a fuller one

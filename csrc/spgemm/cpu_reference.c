@@ -6,7 +6,9 @@
  *             add a * b to the sum of column j, if the row has one
  *
  * Sums are blocked: no accumulator adds more than FMM_BLOCK terms in a row. Entries out of range
- * are skipped, so any index content is safe. */
+ * are skipped, so any index content is safe. A worker has a sum for each column of B, whose terms
+ * are -1 where the row at hand has no entry: products that fall there, as with a mask, are left
+ * out. */
 #include "../cpu/reference.h"
 #include "cpu.h"
 
@@ -44,6 +46,7 @@ static void reference_row(const reference *t, blocked_sum *sums, int64_t i)
     }
 }
 
+/* Chunks are those of the schedule, and taken as elsewhere: the formula alone is what differs. */
 static void reference_chunk(void *ctx, int worker, int64_t chunk)
 {
     const reference *t = ctx;

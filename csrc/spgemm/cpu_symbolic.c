@@ -5,8 +5,8 @@
  *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
- * Where there is memory to spare for a column of each product, columns are read out at once, into a
- * stage, and copied when their number is known: the pass that counts is left out.
+ * Up to SPGEMM_SPARE products there is a stage with a place for a column of each: columns are read
+ * out at once and copied when their number is known, and the pass that counts is left out.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -16,7 +16,6 @@
  * columns cost little, because the touched words are sorted by a second level of bits, each of
  * which stands for a word. B's indices are read once, checked, and used; a row's columns have the
  * room that was counted for them, whatever another thread writes to B meanwhile. */
-#include "../cpu/reference.h"
 #include "cpu_symbolic.h"
 
 #include <inttypes.h>
@@ -24,12 +23,13 @@
 enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
-    SPARE = 8 << 20,    /* products that have a stage, at most: 32 MiB */
     FEW_WORDS = 16,     /* words of a row that are sorted by insertion, at most, */
     FEW_GROUPS = 4,     /* and a quarter of the words on the second level */
 };
 
-/* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. */
+/* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. A
+ * row has the places that look counted for it, and fills them: where B was written to since, pairs
+ * are left out, or the first column stands for those that are missing. */
 static void compress(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
@@ -53,22 +53,8 @@ static void compress(int64_t first, int64_t last, void *ctx)
 
 /* ---- one row ---- */
 
-/* Brings the row of B that entry p + SPGEMM_AHEAD of A wants closer, and its place in ptr before
- * that; a fetch of nowhere does nothing. */
-FMM_INLINE void fetch(const symbolic *s, int64_t p)
-{
-    const int64_t *const starts = s->run_bits ? s->runs : s->b->ptr;
-    const int64_t k = column_of(s->a, p + SPGEMM_AHEAD);
-    const int32_t later = ((const volatile int32_t *)s->a->idx)[p + 2 * SPGEMM_AHEAD];
-    __builtin_prefetch((const void *)((uintptr_t)starts + (uintptr_t)later * sizeof *starts));
-    if (k < 0) return;
-    const uintptr_t at = (uintptr_t)((const volatile int64_t *)starts)[k];
-    const uintptr_t columns = (uintptr_t)(s->run_bits ? s->run_words : s->b->idx);
-    __builtin_prefetch((const void *)(columns + at * sizeof(int32_t)));
-    if (s->run_bits) __builtin_prefetch((const void *)((uintptr_t)s->run_bits + at * 8));
-}
-
-/* Without a branch: whether a word is new cannot be foreseen. */
+/* Ors bits into a word, and lists the word if it was empty. Without a branch: whether a word is new
+ * cannot be foreseen on most graphs, and its number is written in either case. */
 FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint32_t word,
                          uint64_t bits)
 {
@@ -78,15 +64,18 @@ FMM_INLINE int64_t touch(uint64_t *words, int32_t *touched, int64_t count, uint3
     return count + !old;
 }
 
-/* Of B as it is, or as it was packed: then each step ors up to 64 columns at once. */
-int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i)
+/* Ors the products of row i together; returns how many words they touch. Of B as it is, or as it
+ * was packed: then each step ors up to 64 columns at once. */
+static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
 {
     uint64_t *const words = room->words;
     int32_t *const touched = room->touched;
+    const int64_t *const starts = s->run_bits ? s->runs : s->b->ptr;
+    const int32_t *const columns = s->run_bits ? s->run_words : s->b->idx;
     int64_t count = 0;
     for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
         const int64_t k = column_of(s->a, p);
-        if (p < s->fetch_end) fetch(s, p);
+        if (p < s->fetch_end) fmm_spgemm_fetch(s->a, p, starts, columns, s->run_bits, 8);
         if (k < 0) continue;
         if (s->run_bits) {
             for (int64_t r = s->runs[k], stop = s->runs[k + 1]; r < stop; r++)
@@ -101,15 +90,6 @@ int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i)
         }
     }
     return count;
-}
-
-/* The base instruction set has no instruction for it. */
-static int64_t bits_of(uint64_t word)
-{
-    word -= word >> 1 & UINT64_C(0x5555555555555555);
-    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
-    word = (word + (word >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
-    return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
 }
 
 /* The row of B that row i of C is equal to: where A's row has one entry and all columns of B rise.
@@ -132,18 +112,19 @@ static void count_chunk(void *ctx, int worker, int64_t chunk)
             s->out->ptr[i + 1] = s->products[i];
             continue;
         }
-        const int64_t touched = fmm_spgemm_mark(s, room, i);
+        const int64_t touched = mark(s, room, i);
         int64_t count = 0;
         for (int64_t t = 0; t < touched; t++) {
             uint64_t *word = &room->words[room->touched[t]];
-            count += bits_of(*word);
+            count += fmm_spgemm_bits_of(*word);
             *word = 0;
         }
         s->out->ptr[i + 1] = count;
     }
 }
 
-/* Writes the columns of one word to [at, end) and clears it. */
+/* Writes the columns of one word to [at, end) and clears it. There is an end, since the row may
+ * have more columns by now than were counted. */
 FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at, const int32_t *end)
 {
     uint64_t bits = room->words[word];
@@ -167,19 +148,19 @@ FMM_INLINE void sort_words(int32_t *words, int64_t n)
     }
 }
 
-/* The second level of bits sorts words; a few, whose bits may lie far apart there, are sorted by
- * insertion. The groups between the first and the last that a row touched are looked at, so that
- * rows of a band on a wide matrix look at few. */
-int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
-                         const int32_t *end)
+/* Reads out the words that a row touched and clears them; the columns are written to [at, end), and
+ * rise. Returns their end. The second level of bits sorts words; a few, whose bits may lie far
+ * apart there, are sorted by insertion. The groups between the first and the last that a row
+ * touched are looked at, so that rows of a band on a wide matrix look at few. An order of touching
+ * was found no sooner. */
+static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, const int32_t *end)
 {
-    const bool few = touched <= room->few;
-    if (sorted && few) sort_words(room->touched, touched);
-    if (!sorted || few) {
+    if (touched <= room->few) {
+        sort_words(room->touched, touched);
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
         return at;
     }
-    if (!room->far) { /* all words are in one group, whose bits need no memory */
+    if (room->width <= WORD) { /* all words are in one group, whose bits need no memory */
         uint64_t words = 0;
         for (int64_t t = 0; t < touched; t++) words |= UINT64_C(1) << room->touched[t];
         for (; words; words &= words - 1) at = read_out(room, __builtin_ctzll(words), at, end);
@@ -207,7 +188,6 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
 {
     const symbolic *s = ctx;
     const spgemm_bits *room = &s->rooms[worker];
-    const bool sorted = s->out->want == FMM_SPGEMM_SORTED;
     int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
     int32_t *next = s->stage ? s->stage + s->begins[chunk] : NULL;
@@ -221,11 +201,26 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
             if (n > 0) memcpy(begin, s->b->idx + from, (size_t)n * sizeof *begin);
             next = begin + (n > 0 ? n : 0);
         } else
-            next = fmm_spgemm_read(room, fmm_spgemm_mark(s, room, i), sorted, begin, end);
+            next = read_row(room, mark(s, room, i), begin, end);
         if (s->stage)
             ptr[i + 1] = next - begin;
         else
             while (next < end) *next++ = 0; /* where B changed since the count */
+    }
+}
+
+/* Rows of a whole product, from the stage to their places in C. */
+static void sort_chunk(void *ctx, int worker, int64_t chunk)
+{
+    const symbolic *s = ctx;
+    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
+    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
+    int64_t from = s->begins[chunk];
+    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+        const int64_t n = ptr[i + 1] - ptr[i];
+        s->sort(&s->rooms[worker], n, s->stage + from, s->val_stage + (size_t)from * s->val_width,
+                s->val_width, s->idx + ptr[i], s->val + (size_t)ptr[i] * s->val_width);
+        from += n;
     }
 }
 
@@ -247,38 +242,34 @@ static void copy_chunk(void *ctx, int worker, int64_t chunk)
 
 /* ---- the phases ---- */
 
-/* A worker's words, and marks of `columns` of them where columns are listed. */
+/* A worker's words; and in a whole product marks of `columns` columns, and their places. */
 static spgemm_bits bits_in(spgemm_memory *m, int64_t words, int64_t columns)
 {
     spgemm_bits room = {0};
     room.words = fmm_spgemm_take(m, words, sizeof *room.words);
     room.summary = fmm_spgemm_take(m, words / WORD + 1, sizeof *room.summary);
     room.touched = fmm_spgemm_take(m, (columns ? columns : words) + 1, sizeof *room.touched);
-    if (columns) room.marks = fmm_spgemm_take(m, columns, sizeof *room.marks);
-    room.far = words > WORD;
+    if (columns) {
+        room.marks = fmm_spgemm_take(m, columns, sizeof *room.marks);
+        room.places = fmm_spgemm_take(m, columns + SPGEMM_PAD, sizeof *room.places);
+    }
+    room.width = words;
     room.few = words / WORD / FEW_GROUPS < FEW_WORDS ? words / WORD / FEW_GROUPS : FEW_WORDS;
     return room;
 }
 
-/* Words for each worker and, where it pays, the compressed B. A whole product lists columns where
- * words need not be sorted, and multiplies entries of B. */
+/* Words for each worker and, where it pays, the compressed B. A whole product lists columns, and
+ * multiplies entries of B. */
 static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool whole)
 {
-    int64_t runs = 0;
     const bool pays = !whole && s->run_products + s->b->nnz <= s->total / 100 * SAVES;
-    for (int64_t k = 0; k <= s->b->rows; k++) {
-        const int64_t here = k < s->b->rows ? s->runs[k] : 0;
-        s->runs[k] = runs;
-        runs += here;
-    }
-    s->words = s->b->cols / WORD + 1;
-    const bool columns = whole && s->out->want == FMM_SPGEMM_UNSORTED;
+    s->words = s->b->cols / WORD + 1; /* a last one may be empty, so that there is always one */
     spgemm_memory m = {0};
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         s->rooms = fmm_spgemm_take(&m, workers, sizeof *s->rooms);
         for (int w = 0; w < workers; w++) {
-            const spgemm_bits room = bits_in(&m, s->words, columns ? s->b->cols : 0);
+            const spgemm_bits room = bits_in(&m, s->words, whole ? s->b->cols : 0);
             if (!pass) continue;
             s->rooms[w] = room;
             memset(room.words, 0, (size_t)s->words * sizeof *room.words);
@@ -286,16 +277,21 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
             if (room.marks) memset(room.marks, 0, (size_t)s->b->cols);
         }
         if (pays) {
-            s->run_words = fmm_spgemm_take(&m, runs, sizeof *s->run_words);
-            s->run_bits = fmm_spgemm_take(&m, runs, sizeof *s->run_bits);
+            s->runs = fmm_spgemm_take(&m, s->b->rows + 1, sizeof *s->runs);
+            s->run_words = fmm_spgemm_take(&m, s->packed, sizeof *s->run_words);
+            s->run_bits = fmm_spgemm_take(&m, s->packed, sizeof *s->run_bits);
         }
     }
-    if (pays) fmm_parallel(exec, s->b->rows, compress, s);
+    if (!pays) return FMM_OK;
+    s->runs[0] = 0;
+    for (int64_t k = 0; k < s->b->rows; k++) s->runs[k + 1] = s->runs[k] + s->sizes[k].runs;
+    fmm_parallel(exec, s->b->rows, compress, s);
     return FMM_OK;
 }
 
-/* C's memory is asked for when its size is known; all that is lent before is the caller's, and goes
- * back to it whatever fails. */
+/* One pass over the products or two: what is wanted, and how many there are, decide. C's memory is
+ * asked for when its size is known; all that is lent before is the caller's, and goes back to it
+ * whatever fails. */
 fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a, *b = call->b;
@@ -304,14 +300,15 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     int workers = fmm_spgemm_workers(exec, s.total);
-    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPARE;
-    const bool whole = staged && fmm_spgemm_whole_pays(&s, &workers);
+    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
+    const bool whole = s.whole;
+    if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
     TRY(prepare(exec, &s, workers, whole));
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
     if (staged) {
         spgemm_memory m;
-        TRY(fmm_spgemm_ask(exec, (size_t)s.total * sizeof *s.stage, &m));
+        TRY(fmm_spgemm_ask(exec, ((size_t)s.total + SPGEMM_PAD) * sizeof *s.stage, &m));
         s.stage = (int32_t *)(void *)m.base;
     }
     if (whole)
@@ -325,6 +322,10 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (whole && s.idx) s.val = out->with->values(out->owner, nnz);
     REQUIRE((s.idx && (s.val || !whole)) || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, staged ? copy_chunk : columns_chunk, &s);
+    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS,
+                    s.sort   ? sort_chunk
+                    : staged ? copy_chunk
+                             : columns_chunk,
+                    &s);
     return FMM_OK;
 }

@@ -1,28 +1,72 @@
 /* What the files of the symbolic phase share. */
 #pragma once
 
+#include "../cpu/reference.h"
 #include "cpu.h"
 
 enum { WORD = 64 }; /* columns in a word of bits */
 
-/* One row's columns as bits. */
+enum { SPGEMM_PAD = 32 /* columns beyond a row that a sort reads, and places that it writes */ };
+
+/* One row's columns as bits, and in a whole product as marks. */
 typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
-    int32_t *touched;
-    uint8_t *marks; /* of columns, where these are listed in any order; or NULL */
-    bool far;       /* there is more than one group of words */
-    int64_t few;    /* words of a row that are sorted without the summary, at most */
+    int32_t *touched;          /* words, or in a whole product columns */
+    uint8_t *marks;            /* of columns, in a whole product; or NULL */
+    int32_t *places;           /* of the columns of a row, where it is sorted */
+    int64_t width;             /* words of a row */
+    int64_t few;               /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
+
+/* Brings what entry p + SPGEMM_AHEAD of A wants closer: the row that begins at its place in
+ * `starts`, of columns and of values of `width` bytes, or NULL; and twice as far ahead the place in
+ * `starts`. The addresses are made of integers: what is out of range is not read, and a fetch of
+ * nowhere does nothing. */
+static inline void fmm_spgemm_fetch(const fmm_csr *a, int64_t p, const int64_t *starts,
+                                    const int32_t *columns, const void *val, size_t width)
+{
+    const int64_t k = column_of(a, p + SPGEMM_AHEAD);
+    const int32_t later = ((const volatile int32_t *)a->idx)[p + 2 * SPGEMM_AHEAD];
+    __builtin_prefetch((const void *)((uintptr_t)starts + (uintptr_t)later * sizeof *starts));
+    if (k < 0) return;
+    const uintptr_t at = (uintptr_t)((const volatile int64_t *)starts)[k];
+    __builtin_prefetch((const void *)((uintptr_t)columns + at * sizeof *columns));
+    if (val) __builtin_prefetch((const void *)((uintptr_t)val + at * width));
+}
+
+/* The base instruction set has no instruction for it; for others compilers know this by heart. */
+static inline int64_t fmm_spgemm_bits_of(uint64_t word)
+{
+    word -= word >> 1 & UINT64_C(0x5555555555555555);
+    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
+    word = (word + (word >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
+}
+
+/* Writes the n columns of a row to `to` so that they rise, and their values beside them. */
+typedef void spgemm_sort(const spgemm_bits *room, int64_t n, const int32_t *columns,
+                         const char *values, size_t width, int32_t *to, char *to_values);
+
+typedef struct spgemm_size {
+    int64_t entries, runs; /* runs: of entries whose columns lie in one word */
+} spgemm_size;
+
+enum { SPGEMM_SPARE = 32 << 20 /* products that have a stage, at most: 128 MiB of columns */ };
 
 struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
-    int64_t *products; /* [rows of A] */
-    int64_t *runs;     /* [rows of B + 1]: how many runs of one word; then where they start */
+    int64_t *products;  /* [rows of A] */
+    spgemm_size *sizes; /* [rows of B] */
+    int64_t *runs;      /* [rows of B + 1]: where they start; NULL where B is not compressed */
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
+    atomic_llong descents;     /* columns of B that do not exceed the one before in their row */
+    atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
+    bool whole;                /* values are computed in the same pass */
+    bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t words, total;      /* words of a row; products of all rows */
     spgemm_bits *rooms;        /* of the workers */
     int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */
@@ -32,18 +76,13 @@ struct symbolic {
     char *val_stage,
         *val; /* where values are computed in the same pass: beside the stage, and C's */
     size_t val_width;
+    spgemm_sort *sort; /* where a whole product's rows are to rise; or NULL */
 };
 
-/* Ors the products of row i together; returns how many words they touch. */
-int64_t fmm_spgemm_mark(const symbolic *s, const spgemm_bits *room, int64_t i);
-
-/* Reads out the words that a row touched and clears them; the columns are written to [at, end), in
- * the order of columns or of touching. Returns their end. */
-int32_t *fmm_spgemm_read(const spgemm_bits *room, int64_t touched, bool sorted, int32_t *at,
-                         const int32_t *end);
-
-/* Whether one pass is to compute values, too, and by how many workers; and that pass. */
-bool fmm_spgemm_whole_pays(const symbolic *s, int *workers);
+/* Whether one pass is to compute values, too; how many workers have room for that; and that pass.
+ */
+bool fmm_spgemm_whole_pays(const symbolic *s);
+int fmm_spgemm_whole_workers(const symbolic *s, int workers);
 fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
 
 /* Counts products and runs, and makes the schedule. */

@@ -1,16 +1,17 @@
 /* The whole product in one pass, where it is small: the symbolic phase computes values on its way.
  *
- *     products of row i   ---> bits of columns, as in cpu_symbolic.c
+ *     products of row i   ---> marks of columns, and a list in the order of touching
  *                         ---> sums, one for each column            the same pass over products
- *     columns, in order   ---> stage       | row | row |   ...  |   a place for each product
+ *     columns, as listed  ---> stage       | row | row |   ...  |   a place for each product
  *     their sums          ---> val_stage   | row | row |   ...  |
- *                              C           | row | row | ...        copied when sizes are known
+ *                              C           | row | row | ...        when sizes are known: copied
+ * or, in cpu.c, brought in order
  *
  * Two phases walk over the products twice. What that costs is less the products than the ends of
  * B's rows, which no branch predictor foresees, so it is short rows that gain. Long rows, whose
  * columns compress well, are found sooner without their values. Sums take the same products in the
  * same order as in cpu_rows.inc, and go aside after as many. */
-#include "../cpu/reference.h"
+#include "../cpu/isa.h"
 #include "cpu_symbolic.h"
 
 enum {
@@ -19,18 +20,40 @@ enum {
     LEAST = 8,        /* which is enough for so many workers */
 };
 
-/* How many threads there are decides nothing here: unsorted columns have another order in two
- * phases. More threads than have room for their sums do not take part. */
-bool fmm_spgemm_whole_pays(const symbolic *s, int *workers)
+/* Bytes of a worker's sums. */
+static int64_t row_of_sums(const symbolic *s)
 {
-    if (!s->out->with || s->total > ROW * s->a->rows || s->out->schedule[0] > SPGEMM_TERMS)
-        return false;
-    const int64_t row = (s->b->cols + 1) * (int64_t)fmm_spgemm_width(s->out->with->dtype);
-    if (row > DENSE / LEAST) return false;
-    if (*workers > DENSE / row) *workers = (int)(DENSE / row);
-    return true;
+    return (s->b->cols + 1) * (int64_t)fmm_spgemm_width(s->out->with->dtype);
 }
 
+/* How many threads there are decides nothing here: unsorted columns have another order in two
+ * phases. */
+bool fmm_spgemm_whole_pays(const symbolic *s)
+{
+    return s->out->want > FMM_SPGEMM_COUNTS && s->total > 0 && s->total <= SPGEMM_SPARE &&
+           s->total <= ROW * s->a->rows && s->out->schedule[0] <= SPGEMM_TERMS &&
+           row_of_sums(s) <= DENSE / LEAST;
+}
+
+/* More threads than have room for their sums do not take part. */
+int fmm_spgemm_whole_workers(const symbolic *s, int workers)
+{
+    const int64_t most = DENSE / row_of_sums(s);
+    return workers > most ? (int)most : workers;
+}
+
+#define DECLARE(room, isa, level) extern spgemm_sort *const fmm_spgemm_sort_##isa;
+FMM_ISA_LIST(DECLARE, )
+
+static spgemm_sort *sort_of(fmm_isa level)
+{
+#define OF(room, isa, known)                                                                       \
+    if (level == known) return fmm_spgemm_sort_##isa;
+    FMM_ISA_LIST(OF, )
+    return NULL;
+}
+
+/* A whole product runs on the numeric phase's places and loops; what it does not set stays 0. */
 typedef struct whole {
     const symbolic *s;
     spgemm_numeric t;
@@ -52,9 +75,13 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
     const fmm_call call = {.a = s->a, .y = &y};
     whole w = {s, {.call = &call, .per_block = SPGEMM_TERMS / repeats}};
+    fmm_isa level;
+    TRY(fmm_isa_level(&level));
+    if (s->out->want == FMM_SPGEMM_SORTED) s->sort = sort_of(level);
     bool cuts = false;
     for (int64_t i = 0; i < s->a->rows && !cuts; i++)
         cuts = row_end(s->a, i) - row_begin(s->a, i) > w.t.per_block;
+    w.t.even = s->even && !cuts && s->val_width == width;
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         w.t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
@@ -68,6 +95,7 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
             w.t.places[k] = at;
             memset(at.sums, 0, (size_t)cols * width);
             if (cuts) memset(at.aside, 0, (size_t)cols * width);
+            if (w.t.even) memset(s->rooms[k].places, 0xff, (size_t)cols * sizeof(int32_t));
         }
     }
     y.data = s->val_stage;

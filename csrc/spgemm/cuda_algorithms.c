@@ -12,8 +12,10 @@ fmm_status fmm_spgemm_countable(const fmm_csr *a)
     return FMM_OK;
 }
 
+/* The same as a guard: what choose asks for instead has no limit. */
 static bool countable(const fmm_call *call) { return call->a->rows < INT32_MAX; }
 
+/* An algorithm is one kernel with one kind of table. */
 #define IN(name, where)                                                                            \
     static fmm_status name(const fmm_exec *exec, const fmm_call *call)                             \
     {                                                                                              \
@@ -37,7 +39,8 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
-/* The call with which the CPU's side asks whether there is an algorithm at all has no operands. */
+/* The call with which the CPU's side asks whether there is an algorithm at all has no operands.
+ * Rows that no list can number are left to the reference, which needs none. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const fmm_algorithm mixed = {0,    "auto", "each row as suits it",    "fusedmm",

@@ -187,6 +187,23 @@ static inline row_work row_work_in(const fmm_exec *exec, void *workspace, int64_
     return row_work{lists, reinterpret_cast<int32_t *>(lists + 1), classes_of(exec->index), rows};
 }
 
+/* Blocks of a kernel that a card holds at once. What CUDA says is kept for each device, since the
+ * host asks before every launch; Key is a type that no other kernel of this file has. */
+template <class Key, class Kernel>
+static int64_t blocks_held(const fmm_exec *exec, Kernel kernel, int threads, int bytes)
+{
+    enum { DEVICES = 64 };
+    static int known[DEVICES];
+    const bool listed = exec->index >= 0 && exec->index < DEVICES;
+    int each = listed ? __atomic_load_n(&known[exec->index], __ATOMIC_RELAXED) : 0;
+    if (!each) {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, bytes);
+        if (listed) __atomic_store_n(&known[exec->index], each, __ATOMIC_RELAXED);
+    }
+    return int64_t(each < 1 ? 1 : each) * fmm_cuda_processors(exec->index);
+}
+
 /* Launches a kernel on the rows of one class: as many blocks as the card holds, or as there can be
  * work for. */
 template <int WARPS, class Head, class Kernel, class Args>
@@ -196,11 +213,7 @@ static void launch_class(const fmm_exec *exec, Kernel kernel, const row_work &w,
     typedef group<WARPS> g;
     const int threads = g::BLOCK_OF;
     const int bytes = g::IN_BLOCK * shared_room<WARPS, Head>::each(w.bytes.of[k]);
-    int blocks_each = 1;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, kernel, threads, bytes);
-    const int64_t held =
-        int64_t(blocks_each < 1 ? 1 : blocks_each) * fmm_cuda_processors(exec->index);
+    const int64_t held = blocks_held<shared_room<WARPS, Head>>(exec, kernel, threads, bytes);
     const unsigned blocks = (unsigned)smaller(held, ceil_div(w.rows * stripes, g::IN_BLOCK));
     kernel<<<blocks, threads, bytes, stream_of(exec)>>>(args, w, k);
 }

@@ -6,11 +6,15 @@
  *     tile           a partial sum for each entry, to which window after window is added
  *
  * Each output has one owner and one order of terms, which follows from the structures and from the
- * size of windows on this card. Columns that x repeats add in its order. */
+ * size of windows on this card. Columns that x repeats add in its order.
+ *
+ * The classes of rows are those of the symbolic phase (cuda_classes.cuh): a warp computes a short
+ * row, and a block one whose table is large or whose entries in a are many. Only the table takes
+ * shared memory that depends on the row. */
 #include "../cuda/reference.cuh"
 #include "cuda_table.cuh"
 
-enum { SHARE = 8 };
+enum { SHARE = 8 }; /* lanes that add one product of rows; so a warp has four at a time */
 
 /* The rows of a and x have the same numbers, and a's columns are y's rows. */
 struct dots_args {
@@ -19,6 +23,7 @@ struct dots_args {
     entry_output out;
 };
 
+/* Always hashed: of x's row all columns have to be found, whatever lies between them. */
 static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
     return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
@@ -119,6 +124,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         int64_t p0, r0;
         const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
         const row_shape r = shape_of(s, i, &r0);
+        /* Two slots for each entry of x are all that a window takes. */
         const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
         const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
         table<A> t;
@@ -170,6 +176,7 @@ extern "C" fmm_status fmm_spgemm_dots_cuda(const fmm_exec *exec, const fmm_spgem
     TRY(fmm_spgemm_countable(a));
     const fmm_status status = exec->allocate(exec->owner, bytes, &base);
     REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
+    /* The host knows nothing of the rows, and waits for nothing: so a gradient can be captured. */
     const dots_args s = {view_csr(a),
                          view_csr(call->x),
                          view_csr(call->y),

@@ -132,153 +132,85 @@ static __device__ __forceinline__ int lanes_for(int64_t length)
  */
 enum { SHARED_ROW = 1024 };
 
-/* Calls visit(j) for the column of each product of row i of A B, in any order.
+/* B as it is, for for_products: an item of a row is a column, or -1 where there is none. */
+struct columns_of {
+    csr_view b;
+    __device__ __forceinline__ row_of_b row(const csr_view &a, int64_t p, int64_t end) const
+    {
+        return row_of_b(a, b, p, end);
+    }
+    __device__ __forceinline__ int32_t item(int64_t q, bool wanted) const
+    {
+        return wanted ? __ldg(b.idx + q) : -1;
+    }
+};
+
+/* Calls visit(item) for each product of row i of A B, in any order, and for some items that are
+ * none. A warp takes every WARPS-th entry of A, 32 of them at once.
  *
  *     short rows of B     lanes 0-3: e0, 4-7: e1, 8-11: e2, ...     several entries of A at once
- *     others              a warp takes every WARPS-th entry of A, and all share the longest rows
- */
-template <int WARPS, class Visit>
-static __device__ __forceinline__ void for_columns(const csr_view &a, const csr_view &b, int64_t i,
-                                                   Visit visit)
+ *     others              in pieces of 32 items, of which EACH are loaded together
+ *     the longest         all warps share them, if A's row has so few entries that each warp looks
+ *                         at all of them */
+template <int WARPS, class Source, class Visit>
+static __device__ __forceinline__ void for_products(const csr_view &a, const Source &b, int64_t i,
+                                                    Visit visit)
 {
     typedef group<WARPS> g;
+    typedef decltype(b.item(0, false)) item;
     enum { SHORT = 2, EACH = 4 }; /* loads of a lane that are under way together */
     int64_t begin;
     const int64_t end = row_range(a, i, &begin) + begin;
-    for (int64_t p = begin; p < end; p += WARP) {
-        const row_of_b row(a, b, p + g::lane(), end);
-        const int lanes = WARPS == 1 ? lanes_for(row.length) : WARP;
-        if (lanes < WARP) {
-            const int rows = WARP / lanes, held = (int)(end - p < WARP ? end - p : WARP);
+    const bool few = WARPS > 1 && end - begin <= WARP; /* all warps look at all entries then */
+    for (int64_t p = begin; p < end; p += WARPS * WARP) {
+        const row_of_b row = b.row(a, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
+        const int lanes = few ? WARP : lanes_for(row.length);
+        if (lanes < WARP) { /* several rows at once, up to the last that has any */
+            const int rows = WARP / lanes, held = WARP - __clz(__ballot_sync(ALL, row.length > 0));
             const int at = g::lane() % lanes, length = (int)row.length;
             for (int e = 0; e < held; e += SHORT * rows) {
-                int32_t j[SHORT];
-#pragma unroll
-                for (int u = 0; u < SHORT; u++) {
+                item of[SHORT];
+                UNROLLED(u, SHORT) {
                     const int from = e + u * rows + g::lane() / lanes;
                     const int64_t q = __shfl_sync(ALL, row.begin, from % WARP) + at;
                     const bool inside = at < __shfl_sync(ALL, length, from % WARP) && from < WARP;
-                    j[u] = inside ? __ldg(b.idx + q) : -1;
+                    of[u] = b.item(q, inside);
                 }
-#pragma unroll
-                for (int u = 0; u < SHORT; u++)
-                    if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+                UNROLLED(u, SHORT) visit(of[u]);
             }
             continue;
         }
-        const bool is_mine = (p - begin + g::lane()) % WARPS == g::warp();
-        unsigned rows = __ballot_sync(ALL, row.length > (is_mine ? 0 : SHARED_ROW));
-        for (; rows; rows &= rows - 1) {
+        /* Pieces of own rows follow each other without a gap, so that EACH loads are always under
+         * way; the longest rows come last, an equal share for each thread of the group. */
+        const bool is_mine = !few || g::lane() % WARPS == g::warp();
+        const bool is_shared = few && row.length > SHARED_ROW;
+        unsigned own = __ballot_sync(ALL, is_mine && row.length && !is_shared);
+        int64_t at = 0, left = 0; /* of the row at hand */
+        while (own || left > 0) {
+            item of[EACH];
+            UNROLLED(u, EACH) {
+                if (left <= 0 && own) {
+                    const int e = __ffs(own) - 1;
+                    at = __shfl_sync(ALL, row.begin, e), left = __shfl_sync(ALL, row.length, e);
+                    own &= own - 1;
+                }
+                of[u] = b.item(at + g::lane(), g::lane() < left);
+                at += WARP, left -= WARP;
+            }
+            UNROLLED(u, EACH) visit(of[u]);
+        }
+        for (unsigned rows = __ballot_sync(ALL, is_shared); rows; rows &= rows - 1) {
             const int e = __ffs(rows) - 1;
             const int64_t q = __shfl_sync(ALL, row.begin, e);
             const int64_t length = __shfl_sync(ALL, row.length, e);
-            const bool together = length > SHARED_ROW;
-            const int step = together ? g::THREADS : WARP;
-            const int64_t own = together ? g::thread() : g::lane();
-            for (int64_t t = 0; t < length; t += EACH * step) {
-                int32_t j[EACH];
-#pragma unroll
-                for (int u = 0; u < EACH; u++) {
-                    const int64_t at = t + u * step + own;
-                    j[u] = at < length ? __ldg(b.idx + q + at) : -1;
-                }
-#pragma unroll
-                for (int u = 0; u < EACH && t + u * step < length; u++)
-                    if (uint32_t(j[u]) < uint32_t(b.cols)) visit(j[u]);
+            for (int64_t t = g::thread(); t < length; t += EACH * g::THREADS) {
+                item of[EACH];
+                UNROLLED(u, EACH)
+                    of[u] = b.item(q + t + u * g::THREADS, t + u * g::THREADS < length);
+                UNROLLED(u, EACH) visit(of[u]);
             }
         }
     }
-}
-
-/* ---- the products of a row, in order ---- */
-
-/* Entries of A that a warp has at hand, of which those that have products stand next to each other:
- *
- *     entries of A      e0       e1    e2           e3
- *     rows of B         5 6 7    -     40 41        9
- *     product           0 1 2          3  4         5
- *     ends              3              5            6      product t belongs to the first
- *     origin            5              37           4      entry that ends behind it
- */
-template <class A> struct chunk {
-    int64_t ends[WARP], origin[WARP];
-    A factor[WARP]; /* A's values */
-};
-/* How many entries of a chunk have products, and how many products they have. */
-struct chunk_size {
-    int entries;
-    int64_t products;
-};
-
-/* Columns [low, low + width) of B's rows, if they rise; of others, and where width is 0, all. */
-struct column_span {
-    int32_t low, width;
-};
-
-/* Cuts a row of B, whose columns rise, to a span. Both ends are searched side by side, since each
- * step waits for a load. */
-static __device__ __forceinline__ void cut_to(const csr_view &b, const column_span &span,
-                                              row_of_b *row)
-{
-    const int64_t above = int64_t(span.low) + span.width;
-    int64_t low = row->begin, low_end = low + row->length, high = low, high_end = low_end;
-    while (low < low_end || high < high_end) {
-        const int64_t middle = low + (low_end - low) / 2, other = high + (high_end - high) / 2;
-        const int32_t x = low < low_end ? __ldg(b.idx + middle) : 0;
-        const int32_t y = high < high_end ? __ldg(b.idx + other) : 0;
-        if (low < low_end) x < span.low ? low = middle + 1 : low_end = middle;
-        if (high < high_end) y < above ? high = other + 1 : high_end = other;
-    }
-    row->begin = low, row->length = high > low ? high - low : 0;
-}
-
-/* Fills the chunk from entry p of A on, an entry a lane. The warp has met before, and meets here
- * when all is written. Entries without products are left out, so that no two end at one place. */
-template <class A>
-static __device__ __forceinline__ chunk_size fill_chunk(chunk<A> *to, const csr_view &a,
-                                                        const csr_view &b, const edge_view &val,
-                                                        const column_span &span, int64_t p,
-                                                        int64_t end)
-{
-    p += threadIdx.x % WARP;
-    row_of_b own(a, b, p, end);
-    const A factor = p < end ? edge_value<A>(val, edge_of(val, p), 0) : A(0);
-    if (span.width && own.length) cut_to(b, span, &own);
-    const unsigned some = __ballot_sync(ALL, own.length > 0);
-    const int64_t until = scanned<1, int64_t>(own.length, NULL);
-    if (own.length) {
-        const int at = __popc(some & lanes_below());
-        to->ends[at] = until;
-        to->origin[at] = own.begin - (until - own.length);
-        to->factor[at] = factor;
-    }
-    __syncwarp();
-    return chunk_size{__popc(some), __shfl_sync(ALL, until, WARP - 1)};
-}
-
-/* The bits that any lane has. */
-static __device__ __forceinline__ unsigned or_of_lanes(unsigned bits)
-{
-#if __CUDA_ARCH__ >= 800
-    return __reduce_or_sync(ALL, bits);
-#else
-    for (int d = WARP / 2; d; d /= 2) bits |= __shfl_xor_sync(ALL, bits, d);
-    return bits;
-#endif
-}
-
-/* Which entry of the chunk product t + lane belongs to; `end` is that of entry number `lane`.
- *
- *     ends - t       -2    1     4          entries 0, 1, 2; one has ended before t
- *     bits           01001000...            an entry ends before product t + 1, and t + 4
- *     lane           0  1  2  3  4
- *     entry          1  2  2  2  3          those ended before t, and bits up to the lane's own */
-static __device__ __forceinline__ int entry_of_lane(int64_t end, int64_t t)
-{
-    const int64_t left = end - t;
-    const int before = __popc(__ballot_sync(ALL, left <= 0));
-    const unsigned ends = or_of_lanes(left > 0 && left < WARP ? 1u << left : 0);
-    return before + __popc(ends & ((2u << threadIdx.x % WARP) - 1));
 }
 
 /* What a block has beside its row's memory and what its threads tell each other, at most. */

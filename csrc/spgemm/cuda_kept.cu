@@ -134,6 +134,9 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     const int64_t room = MOST + (largest > c.nnz ? largest : c.nnz) * 2;
     *made = EACH * products + 4 * (a.nnz + c.nnz) <= room;
     if (!*made) return FMM_OK;
+    /* CUB takes over what an earlier launch failed with, here where it only says sizes. */
+    *made = cudaPeekAtLastError() == cudaSuccess;
+    if (!*made) return FMM_OK; /* cuda_leave says why */
     const cudaStream_t stream = stream_of(exec);
     void *base = NULL;
     const size_t bytes = making(NULL, a, products).bytes;
@@ -145,13 +148,15 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     making m(static_cast<char *>(base), a, products);
     const unsigned blocks = blocks_for(products);
     count_each<<<blocks_for(a.nnz), BLOCK, 0, stream>>>(a, b, m.ends);
-    cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
+    cudaError_t said =
+        cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
     find_entries<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, products, m.entry[0], m.number[0]);
     sorted entry(m.entry[0], m.entry[1]), number(m.number[0], m.number[1]);
-    int bits = 1; /* of the largest key: the sort takes no more rounds */
+    int bits = 1; /* of the largest key: the sort takes no more rounds than these need */
     while (c.nnz >> bits) bits++;
-    const cudaError_t said = cub::DeviceRadixSort::SortPairs(
-        m.scratch, m.scratch_bytes, entry, number, (int)products, 0, bits, stream);
+    if (said == cudaSuccess)
+        said = cub::DeviceRadixSort::SortPairs(m.scratch, m.scratch_bytes, entry, number,
+                                               (int)products, 0, bits, stream);
     REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: sort on CUDA device %d: %s",
             exec->index, cudaGetErrorString(said));
     write_list<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, entry.Current(), number.Current(),
@@ -161,11 +166,19 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 
 /* ---- how it is used ---- */
 
+/* The value of entry p. Plain ones are of type A, in the order of entries. */
+template <class A, bool PLAIN>
+static __device__ __forceinline__ A value_of(const edge_view &v, int64_t p)
+{
+    return PLAIN ? __ldg(static_cast<const A *>(v.data) + p) : edge_value<A>(v, edge_of(v, p), 0);
+}
+
 /* Product number t of a list that ends before `end`: its two values, and what the pair says. */
-template <class A> struct listed {
+template <class A, bool PLAIN> struct listed {
     A x, y;
     bool counts, aside;
 
+    __device__ __forceinline__ listed(void) {}
     __device__ __forceinline__ listed(const numeric_args &s, const product_list &of, int64_t t,
                                       int64_t end)
     {
@@ -173,8 +186,8 @@ template <class A> struct listed {
         const int64_t p = pair.x & INT32_MAX, q = pair.y;
         counts = p < s.a.nnz && uint64_t(q) < uint64_t(s.b.nnz); /* else forged, or behind it */
         aside = pair.x < 0;
-        x = counts ? edge_value<A>(s.a_val, edge_of(s.a_val, p), 0) : A(0);
-        y = counts ? edge_value<A>(s.b_val, edge_of(s.b_val, q), 0) : A(0);
+        x = counts ? value_of<A, PLAIN>(s.a_val, p) : A(0);
+        y = counts ? value_of<A, PLAIN>(s.b_val, q) : A(0);
     }
 };
 
@@ -192,51 +205,75 @@ template <class A> struct listed_sum {
     __device__ __forceinline__ A total(void) const { return is_long ? aside + sum : sum; }
 };
 
-/* A thread for each entry of C. Most have one product or two, so that these loads are what counts:
- * the list is read in order, A's and B's values mostly come from the cache. The products of a long
- * entry are loaded by all lanes of the warp, which then add them one after the other. */
-template <class A>
+enum { ENTRIES = 2, AT_ONCE = 2 }; /* of C for each thread; products whose loads are under way */
+
+/* A thread for some entries of C. Most have one product or two, so that these loads are what
+ * counts: the list is read in order, A's and B's values mostly come from the cache. The products of
+ * a long entry are loaded by all lanes of the warp, which then add them one after the other. */
+template <class A, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK)
     add_listed(const numeric_args s, const product_list of)
 {
-    enum { AT_ONCE = 4 };
-    const int64_t r = this_thread();
-    const bool exists = r < s.c.nnz;
-    const int64_t begin = exists ? clamp(__ldg(of.starts + r), 0, of.products) : 0;
-    const int64_t end = exists ? clamp(__ldg(of.starts + r + 1), 0, of.products) : 0;
-    const bool shared = end - begin > 2 * AT_ONCE;
-    listed_sum<A> own = {A(0), A(0), false};
-    for (int64_t t = begin; t < end && !shared; t += AT_ONCE) {
-        const listed<A> of_entry[AT_ONCE] = {
-            {s, of, t, end}, {s, of, t + 1, end}, {s, of, t + 2, end}, {s, of, t + 3, end}};
-        UNROLLED(u, AT_ONCE)
-            own.add(of_entry[u].x, of_entry[u].y, of_entry[u].counts, of_entry[u].aside);
+    enum { LONG = 8 };
+    const int64_t first = int64_t(blockIdx.x) * (ENTRIES * BLOCK) + threadIdx.x;
+    /* The lists of this thread's entries; entries behind the last have empty ones. */
+    int64_t begin[ENTRIES], end[ENTRIES], longest = 0;
+    listed_sum<A> own[ENTRIES];
+    UNROLLED(e, ENTRIES) {
+        const int64_t r = first + e * BLOCK;
+        begin[e] = r < s.c.nnz ? clamp(__ldg(of.starts + r), 0, of.products) : 0;
+        end[e] = r < s.c.nnz ? clamp(__ldg(of.starts + r + 1), 0, of.products) : 0;
+        own[e] = listed_sum<A>{A(0), A(0), false};
     }
-    for (unsigned lanes = __ballot_sync(ALL, shared); lanes; lanes &= lanes - 1) {
-        const int from = __ffs(lanes) - 1;
-        const int64_t last = __shfl_sync(ALL, end, from);
-        listed_sum<A> sum = {A(0), A(0), false};
-        for (int64_t t = __shfl_sync(ALL, begin, from); t < last; t += WARP) {
-            const listed<A> one(s, of, t + threadIdx.x % WARP, last);
-            const unsigned count = __ballot_sync(ALL, one.counts);
-            const unsigned aside = __ballot_sync(ALL, one.aside);
-#pragma unroll 8
-            for (int u = 0; u < WARP; u++)
-                sum.add(__shfl_sync(ALL, one.x, u), __shfl_sync(ALL, one.y, u), count >> u & 1,
-                        aside >> u & 1);
+    UNROLLED(e, ENTRIES) {
+        const int64_t length = end[e] - begin[e];
+        if (length <= LONG && length > longest) longest = length;
+    }
+    /* Short lists are added by their own thread. */
+    for (int64_t t = 0; t < longest; t += AT_ONCE) {
+        listed<A, PLAIN> one[ENTRIES * AT_ONCE];
+        UNROLLED(u, ENTRIES * AT_ONCE) {
+            const int e = u / AT_ONCE;
+            const bool is_long = end[e] - begin[e] > LONG;
+            one[u] = listed<A, PLAIN>(s, of, begin[e] + t + u % AT_ONCE, is_long ? 0 : end[e]);
         }
-        if (int(threadIdx.x % WARP) == from) own = sum;
+        UNROLLED(u, ENTRIES * AT_ONCE)
+            own[u / AT_ONCE].add(one[u].x, one[u].y, one[u].counts, one[u].aside);
     }
-    if (exists) write(s.out, r, own.total());
+#pragma unroll
+    for (int e = 0; e < ENTRIES; e++) {
+        unsigned lanes = __ballot_sync(ALL, end[e] - begin[e] > LONG);
+        for (; lanes; lanes &= lanes - 1) {
+            const int from = __ffs(lanes) - 1; /* whose list all lanes load now */
+            const int64_t last = __shfl_sync(ALL, end[e], from);
+            listed_sum<A> sum = {A(0), A(0), false};
+            for (int64_t t = __shfl_sync(ALL, begin[e], from); t < last; t += WARP) {
+                const listed<A, PLAIN> one(s, of, t + threadIdx.x % WARP, last);
+                const unsigned count = __ballot_sync(ALL, one.counts);
+                const unsigned aside = __ballot_sync(ALL, one.aside);
+#pragma unroll 8
+                for (int u = 0; u < WARP; u++)
+                    sum.add(__shfl_sync(ALL, one.x, u), __shfl_sync(ALL, one.y, u), count >> u & 1,
+                            aside >> u & 1);
+            }
+            if (int(threadIdx.x % WARP) == from) own[e] = sum;
+        }
+        if (first + e * BLOCK < s.c.nnz) write(s.out, first + e * BLOCK, own[e].total());
+    }
 }
 
+/* Numbers of another length than a list of this C has are none; neither are those that begin at an
+ * odd place, because the caller cut them, since pairs are read as one word. */
 bool fmm_spgemm_add_listed(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
                            int64_t n)
 {
     const int64_t products = (n - head_of(s.c.nnz)) / 2;
     if (products < 1 || uintptr_t(kept) % sizeof(int2)) return false;
     const product_list of = list_in(const_cast<int32_t *>(kept), s.c.nnz, products);
-    const auto run = s.out.dtype == FMM_F64 ? add_listed<double> : add_listed<float>;
-    run<<<blocks_for(s.c.nnz), BLOCK, 0, stream_of(exec)>>>(s, of);
+    const auto run = s.out.dtype == FMM_F64 ? add_listed<double, false>
+                     : s.plain && s.plain_a ? add_listed<float, true>
+                                            : add_listed<float, false>;
+    const unsigned blocks = (unsigned)ceil_div(s.c.nnz, ENTRIES * BLOCK);
+    run<<<blocks, BLOCK, 0, stream_of(exec)>>>(s, of);
     return true;
 }

@@ -13,14 +13,16 @@
 #include "cuda_small.cuh"
 
 enum { LONG_ROW = 64, HUB = 1024 }; /* entries of a lane until its block helps; of a hub */
+enum { FEW = 1 << 16 };             /* rows that eight lanes each fit the card at once */
 
-/* Calls put(i, sum of count(p, first entry of the row)) for every row i, and returns the sum of
- * what a thread has put. A block takes BLOCK / SHARE rows, and then all of its threads take those
- * that are long. */
+/* Calls put(i, sum of count(p, first entry of the row, true)) for every row i, and returns the sum
+ * of what a thread has put. A block takes BLOCK / SHARE rows, and then all of its threads take
+ * those that are long. A lane counts AHEAD entries at once, without a branch, so that their loads
+ * are under way together; those behind the row's end are not wanted, and count 0. */
 template <int SHARE, class Count, class Put>
 static __device__ __forceinline__ int64_t sum_rows(const csr_view &a, Count count, Put put)
 {
-    enum { ROWS = BLOCK / SHARE };
+    enum { ROWS = BLOCK / SHARE, AHEAD = 4 };
     __shared__ counter sums[ROWS];
     __shared__ int waiting[ROWS], wait;
     const int own = threadIdx.x / SHARE, lane = threadIdx.x % SHARE;
@@ -30,8 +32,12 @@ static __device__ __forceinline__ int64_t sum_rows(const csr_view &a, Count coun
         int64_t begin = 0, sum = 0;
         const int64_t i = base + own, length = i < a.rows ? row_range(a, i, &begin) : 0;
         const bool is_long = length > LONG_ROW * SHARE;
-        for (int64_t p = begin + lane; p < begin + length && !is_long; p += SHARE)
-            sum += count(p, begin);
+        for (int64_t p = begin + lane; p < begin + length && !is_long; p += AHEAD * SHARE) {
+            int64_t counts[AHEAD];
+            UNROLLED(u, AHEAD)
+                counts[u] = count(p + u * SHARE, begin, p + u * SHARE < begin + length);
+            UNROLLED(u, AHEAD) sum += counts[u];
+        }
         for (int d = SHARE / 2; d; d /= 2) sum += __shfl_xor_sync(ALL, sum, d);
         if (__syncthreads_or(is_long)) { /* the block lists its long rows, and takes them in turn */
             if (!threadIdx.x) wait = 0;
@@ -43,7 +49,8 @@ static __device__ __forceinline__ int64_t sum_rows(const csr_view &a, Count coun
                 const int r = waiting[k];
                 const int64_t end = row_range(a, base + r, &begin) + begin;
                 int64_t part = 0;
-                for (int64_t p = begin + threadIdx.x; p < end; p += BLOCK) part += count(p, begin);
+                for (int64_t p = begin + threadIdx.x; p < end; p += BLOCK)
+                    part += count(p, begin, true);
                 if (part) atomicAdd(sums + r, (counter)part);
             }
             __syncthreads();
@@ -57,10 +64,11 @@ static __device__ __forceinline__ int64_t sum_rows(const csr_view &a, Count coun
 /* Entries of B whose column is outside of it, or not above the one before. */
 struct count_falls {
     csr_view b;
-    __device__ int64_t operator()(int64_t q, int64_t begin) const
+    __device__ int64_t operator()(int64_t q, int64_t begin, bool wanted) const
     {
-        const int32_t j = __ldg(b.idx + q);
-        return uint32_t(j) >= uint32_t(b.cols) || (q > begin && j <= __ldg(b.idx + q - 1));
+        const int32_t j = load_or(b.idx + q, wanted, 0);
+        const int32_t before = load_or(b.idx + q - 1, wanted && q > begin, -1);
+        return wanted && (uint32_t(j) >= uint32_t(b.cols) || j <= before);
     }
 };
 struct put_falls {
@@ -77,11 +85,10 @@ struct put_falls {
 /* Products of A's rows. */
 struct count_products {
     csr_view a, b;
-    __device__ int64_t operator()(int64_t p, int64_t) const
+    __device__ int64_t operator()(int64_t p, int64_t, bool wanted) const
     {
         int64_t begin;
-        const int64_t k = __ldg(a.idx + p);
-        return uint64_t(k) < uint64_t(b.rows) ? row_range(b, k, &begin) : 0;
+        return row_or_none(b, load_or(a.idx + p, wanted, -1), &begin);
     }
 };
 /* A row of one entry is a row of B. Where it is long it is copied, not merged, and nobody counts
@@ -132,22 +139,20 @@ static __global__ void start_look(const look_args s)
     s.ptr[0] = 0;
 }
 
-/* Where rows are short, a lane takes each and reads neighbouring entries one after the other from
- * the cache; else eight lanes do, so that few wait for a long row. */
+/* Where rows are short and many, a lane takes each and reads neighbouring entries one after the
+ * other from the cache; else eight lanes or a warp do, so that few wait for a long row. */
 static void launch_look(const fmm_exec *exec, const look_args &s)
 {
     const bool both = s.found;
     const int64_t rows = both && s.a.rows > s.b.rows ? s.a.rows : s.b.rows;
     const int64_t entries = both && s.a.rows > s.b.rows ? s.a.nnz : s.b.nnz;
-    const bool are_short = entries < 16 * rows;
-    const int64_t blocks = smaller(ceil_div(rows, are_short ? BLOCK : BLOCK / 8), 1 << 14);
+    const int share = entries >= 64 * rows ? WARP : entries >= 16 * rows || rows <= FEW ? 8 : 1;
+    const int64_t blocks = smaller(ceil_div(rows, BLOCK / share), 1 << 14);
     start_look<<<1, BLOCK, 0, stream_of(exec)>>>(s);
     if (!blocks) return;
     const dim3 grid((unsigned)blocks, both ? 2 : 1);
-    if (are_short)
-        look<1><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    else
-        look<8><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    const auto run = share == 1 ? look<1> : share == 8 ? look<8> : look<WARP>;
+    run<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
 #endif

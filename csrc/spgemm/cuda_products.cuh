@@ -1,7 +1,7 @@
 /* The products of a window of a row of C, added to its table by a warp in the order of A's entries.
  *
  *     entries of A     a chunk at a time, whose products are numbered (cuda_group.cuh)
- *     long rows of B   one after the other: no two products of one share a sum
+ *     long rows of B   piece by piece: no two products of one share a sum
  *     short ones       lanes take products in their order, whichever entry they belong to; those
  *                      that share a sum add one after the other, by rank
  *
@@ -10,7 +10,7 @@
 #ifndef FMM_SPGEMM_CUDA_PRODUCTS_CUH
 #define FMM_SPGEMM_CUDA_PRODUCTS_CUH
 
-#include "cuda_table.cuh"
+#include "cuda_chunk.cuh"
 
 struct numeric_args {
     csr_view a, b, c;
@@ -19,7 +19,8 @@ struct numeric_args {
     entry_output out;
     spgemm_where where;
     bool masked;
-    bool plain, plain_out; /* values of B, and of C: in the order of entries, as sums are kept */
+    /* Whether values of B, of A and of C stand in the order of entries, as sums are kept. */
+    bool plain, plain_a, plain_out;
 };
 
 /* ---- many products at once ---- */
@@ -61,25 +62,33 @@ static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j,
     }
 }
 
-/* Adds one row of B, entries [q, q + length). No column stands twice in it, so that lanes never
- * share a sum. The warp meets before the next row. */
-template <int EACH, class A>
-static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *t, int64_t q,
-                                               int64_t length, A x)
+/* Adds all products of a chunk, a piece after the other. No column stands twice in a row of B, so
+ * that the lanes of a piece never share a sum; the warp meets before the next piece, which may.
+ *
+ * A long row of A is a chain of pieces. Each waits for the sums of the one before, but for no load:
+ * those of PIECES of them are under way together. */
+enum { PIECES = 4 };
+template <class A>
+static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A> *t,
+                                                  piece<A> *room, const entry_at_hand<A> &own)
 {
-    for (int64_t first = threadIdx.x % WARP; first < length; first += EACH * WARP) {
-        int64_t at[EACH];
-        int32_t j[EACH];
-        int slot[EACH];
-        A y[EACH];
-#pragma unroll
-        for (int u = 0; u < EACH; u++)
-            at[u] = first + u * WARP < length ? q + first + u * WARP : -1;
-        load<EACH, A>(s, at, j, y);
-        find<EACH>(*t, j, slot);
-#pragma unroll
-        for (int u = 0; u < EACH; u++)
-            if (slot[u] >= 0) t->add(slot[u], x, y[u]);
+    const int until = scanned<1, int>(int((own.row.length + WARP - 1) / WARP), NULL);
+    const int all = __shfl_sync(ALL, until, WARP - 1);
+    for (int base = 0; base < all; base += WARP) {
+        write_pieces(room, own, until, all, base);
+        for (int at = 0; at < WARP && base + at < all; at += PIECES) {
+            int64_t q[PIECES];
+            int32_t j[PIECES];
+            int slot[PIECES];
+            A y[PIECES];
+            UNROLLED(u, PIECES) q[u] = piece<A>::of_lane(room[at + u].word);
+            load<PIECES, A>(s, q, j, y);
+            find<PIECES>(*t, j, slot);
+            UNROLLED(u, PIECES) {
+                if (slot[u] >= 0) t->add(slot[u], room[at + u].factor, y[u]);
+                __syncwarp();
+            }
+        }
     }
 }
 
@@ -92,12 +101,12 @@ static __device__ __forceinline__ void add_row(const numeric_args &s, table<A> *
  *     by entry      0     0     1     1     1        no two of an entry share one */
 template <int EACH, class A>
 static __device__ __forceinline__ void add_numbered(const numeric_args &s, table<A> *t,
-                                                    const chunk<A> *in, const chunk_size &size,
-                                                    bool by_rank)
+                                                    const numbers<A> *in, int entries,
+                                                    int64_t products, bool by_rank)
 {
     const int lane = threadIdx.x % WARP;
-    const int64_t end = lane < size.entries ? in->ends[lane] : INT64_MAX;
-    for (int64_t first = 0; first < size.products; first += EACH * WARP) {
+    const int64_t end = lane < entries ? in->ends[lane] : INT64_MAX;
+    for (int64_t first = 0; first < products; first += EACH * WARP) {
         int64_t q[EACH];
         int32_t j[EACH];
         int slot[EACH], entry[EACH];
@@ -106,7 +115,7 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
         for (int u = 0; u < EACH; u++) {
             const int64_t product = first + u * WARP;
             const int e = entry[u] = entry_of_lane(end, product);
-            q[u] = product + lane < size.products ? in->origin[e] + product + lane : -1;
+            q[u] = product + lane < products ? in->origin[e] + product + lane : -1;
             x[u] = q[u] < 0 ? A(0) : in->factor[e];
         }
         load<EACH, A>(s, q, j, y);
@@ -120,36 +129,31 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
     }
 }
 
-/* The products of row i that fall into the table.
+/* The products of entries [begin, end) of A that fall into the table.
  *
- *     products of an entry, on average      0 .. 3      4 .. 23      24 and more
- *     lanes add                             by rank     by entry     a row of B after the other */
+ *     products of an entry, on average      0 .. 3      4 .. 11      12 and more
+ *     lanes add                             by rank     by entry     piece by piece */
 template <class A>
-static __device__ __forceinline__ void
-add_products(const numeric_args &s, table<A> *t, chunk<A> *room, const column_span &span, int64_t i)
+static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
+                                                    chunk<A> *room, const column_span &span,
+                                                    int64_t begin, int64_t end)
 {
-    /* Products of an entry, from which it is worth a step of its own, or a turn of its lanes. */
-    enum { LONG = 24, TURNS = 4 };
-    static_assert(SPGEMM_TERMS % WARP == 0, "sums are put aside between chunks");
-    int64_t begin;
-    const int64_t end = row_range(s.a, i, &begin) + begin;
+    /* Products of an entry, from which it is worth pieces of its own, or a turn of its lanes; as
+     * many of one as are counted here, and more than pieces are numbered for. */
+    enum { LONG = 12, TURNS = 4, COUNTED = 1 << 20, HUGE_ROW = 1 << 25 };
     for (int64_t p = begin; p < end; p += WARP) {
-        if (!t->counted && t->is_long && p > begin && (p - begin) % SPGEMM_TERMS == 0)
-            put_aside<1>(*t);
-        const chunk_size size = fill_chunk<A>(room, s.a, s.b, s.a_val, span, p, end);
-        if (t->counted || size.products < size.entries * LONG)
-            add_numbered<4>(s, t, room, size, t->counted || size.products < size.entries * TURNS);
-        else
-            for (int e = 0; e < size.entries; e++) {
-                const int64_t first = e ? room->ends[e - 1] : 0, length = room->ends[e] - first;
-                if (length > 2 * WARP)
-                    add_row<4>(s, t, room->origin[e] + first, length, room->factor[e]);
-                else if (length > WARP)
-                    add_row<2>(s, t, room->origin[e] + first, length, room->factor[e]);
-                else
-                    add_row<1>(s, t, room->origin[e] + first, length, room->factor[e]);
-                __syncwarp();
-            }
+        const entry_at_hand<A> own(s.a, s.b, s.a_val, span, p + threadIdx.x % WARP, end);
+        const int64_t length = own.row.length;
+        const int entries = __popc(__ballot_sync(ALL, length > 0));
+        const int some = (int)sum_of_lanes(length < COUNTED ? unsigned(length) : COUNTED);
+        const bool is_huge = __any_sync(ALL, length > HUGE_ROW);
+        if (!t->counted && !is_huge && some >= entries * LONG)
+            add_pieces(s, t, room->pieces, own);
+        else {
+            const int64_t products = number_products(&room->numbered, own);
+            const bool by_rank = t->counted || some < entries * TURNS;
+            add_numbered<4>(s, t, &room->numbered, entries, products, by_rank);
+        }
         __syncwarp();
     }
 }

@@ -6,162 +6,100 @@
  *     window         sums are rounded and written
  *
  *     small rows     a thread each (cuda_small.cuh)
+ *     long rows      a team of warps for each window: each takes a part of SPGEMM_TERMS entries of
+ *                    A, with sums of its own, which are then added in the order of the parts
  *
- * Warps wait for no other warp. A long row has many windows, so that many warps share it, and each
- * finds its own columns in B's rows by bisection. Rows with the most windows come first.
+ * Each warp finds its window's columns in B's rows by bisection. Nobody waits for warps of another
+ * window, and rows that take longest come first.
  *
  * The order of products is that of A's entries, and in a row of B that of its entries. So every sum
  * has its terms in this one order, and its bits are the same for any table, window and run. */
 #include "cuda_kept.cuh"
-#include "cuda_small.cuh"
+#include "cuda_windows.cuh"
 
 enum {
-    WINDOW = 6 << 10,   /* bytes of a table: four blocks run at once for their registers, and fit */
     ROWS_TOGETHER = 32, /* rows of one window that a warp takes at once, at most */
     WAITING = 4         /* entries of C whose loads are under way together */
 };
 
 /* ---- rows ---- */
 
-/* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise. */
-static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
-{
-    const int32_t low = __ldg(c.idx + begin), high = __ldg(c.idx + begin + r->entries - 1);
-    r->rises = 0 <= low && low <= high && high < c.cols;
-    r->low = r->rises ? low : 0;
-    r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
-}
-
-/* A sum has at most one term for each entry of A where B's columns rise; else nobody knows. C's
- * columns rise unless they are a mask's: then the first and the last say where its entries are. */
-static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
-                                                     int64_t *begin)
-{
-    int64_t p;
-    const int64_t entries = row_range(s.c, i, begin);
-    const bool repeats = __ldg(s.schedule) != 1;
-    const bool is_long = row_range(s.a, i, &p) > SPGEMM_TERMS;
-    row_shape r = {s.where, entries, 0, s.c.cols, repeats || is_long, repeats, false};
-    if (entries && !s.masked) narrow_to(s.c, *begin, &r);
-    return r;
-}
-
-/* Small rows are merged, so that C has all columns and they rise, as a mask's need not. */
-static __host__ __device__ __forceinline__ bool has_small_rows(const numeric_args &s)
-{
-    return !s.masked && (s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED);
-}
-
-/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
- * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
- * both need memory for all columns between the first and the last. */
-template <class A>
-static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
-{
-    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
-    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
-    r->where = SPGEMM_IN_HASH;
-    if (wanted == SPGEMM_IN_SORTED ||
-        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
-        r->where = SPGEMM_IN_SORTED;
-    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
-        r->where = SPGEMM_IN_DENSE;
-    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
-        r->where = SPGEMM_IN_RANKED;
-    return bytes_of<A>(*r, r->where) <= WINDOW;
-}
-
-/* How many of a row's entries a window has: as many as fit into a table that `auto` would choose,
- * were the columns evenly spread, with a quarter of room for those that are not; at least as many
- * as can be hashed, which is always possible; and about the same number in each window.
+/* Who computes a row. Stripes of a row are computed side by side; stripe s has windows s, s +
+ * stripes, ... and one without a window ends at once.
  *
- *     columns apart by            1              9              100
- *     entries of a window         1,152, dense   768, ranked    384, hashed    (float32)
- *
- * Windows of a long row are walked through by a warp each, so a row has `least` windows at least.
- */
-template <class A>
-static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
+ *     class                   3           2           1          0
+ *     windows times members   17 ...      1 ... 16    2 ... 4    1       classes 1, 0: one member
+ *     taken by                blocks      blocks      warps      warps, several rows each
+ *     stripes                 16          2           4          1
+ *     tickets                 first                              last */
+static __host__ __device__ __forceinline__ int stripe_bits(int k)
 {
-    const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
-    const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
-    const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
-    int64_t each = hashed;
-    if (dense && r.cols * slot <= WINDOW)
-        each = r.entries;
-    else if (dense && r.rises) {
-        const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
-        const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
-        const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
-        if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
-    }
-    if (each >= r.entries && least <= 1) return r.entries;
-    const int64_t windows = ceil_div(r.entries, each);
-    return ceil_div(r.entries, windows > least ? windows : least);
+    return k == 3 ? 4 : k == 2 ? 1 : k == 1 ? 2 : 0;
 }
 
-/* Stripes of a row are computed side by side; stripe s has windows s, s + stripes, ... A row's
- * class says how many it has, so that a list of rows for each class is all that has to be kept:
- *
- *     class      3               2               1               0
- *     windows    17 and more     5 to 16         2 to 4          1
- *     stripes    64              16              4               1
- *     tickets    first    --->                            --->   last, several rows each
- *
- * A stripe without a window ends at once. The longest rows come first, since their stripes run
- * longest. */
-static __host__ __device__ __forceinline__ int stripes_of(int k) { return 1 << 2 * k; }
-
-/* The least number of windows: a row of A that is much longer than others would be the last to end.
- * Where windows cannot read their own part of B's rows alone, more of them would not help. */
-static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
-                                                        int64_t i)
-{
-    enum { FEWEST = 64 }; /* entries of C that are worth a window */
-    int64_t begin;
-    const float average = float(s.a.nnz) / float(s.a.rows);
-    const int longer = (int)(float(row_range(s.a, i, &begin)) / (2 * average));
-    const int64_t most = clamp(entries / FEWEST, 1, stripes_of(LARGEST));
-    return s.masked || __ldg(s.schedule) != 1 ? 1 : clamp(longer, 1, most);
-}
-
+/* A row's class, or -1 where it has no entries, or a thread of its own. */
 template <class A> struct class_of_row {
     numeric_args s;
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
-        const row_shape r = shape_of(s, i, &begin);
+        const row_parts parts(s, i, true);
+        const row_shape r = shape_of(s, i, parts, &begin);
         if (!r.entries) return -1;
-        const int64_t own = row_range(s.a, i, &begin);
-        if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, own, r.entries)) return -1;
-        const int64_t windows =
-            ceil_div(r.entries, window_entries<A>(r, least_windows(s, r.entries, i)));
-        return windows <= 1 ? 0 : windows <= stripes_of(1) ? 1 : windows <= stripes_of(2) ? 2 : 3;
+        if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, parts.entries, r.entries))
+            return -1;
+        const int members = parts.members;
+        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
+        const int64_t tasks = ceil_div(r.entries, each) * members;
+        if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
+        return tasks > WARPS << stripe_bits(2) ? 3 : 2;
     }
 };
 
-/* Calls work(row, stripe, stripes) for what this warp takes, a ticket at a time. */
+/* Warps of a block that compute a window together: they have places own = 0, 1, ... in it. */
+struct team {
+    int members, own, barrier;
+    __device__ __forceinline__ void meet(void) const
+    {
+        __syncwarp();
+        if (members > 1)
+            asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(members * WARP) : "memory");
+    }
+};
+
+/* Calls work(row, its class, stripe) for what this warp takes, a ticket at a time: first with its
+ * block, then alone. A ticket is a stripe, or some rows of class 0. */
 template <class Work>
 static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
 {
-    int64_t stripes = 0;
-    for (int k = LARGEST; k > 0; k--) stripes += int64_t(w.lists->counts[k]) * stripes_of(k);
-    const int64_t rows = (int64_t)w.lists->counts[0], warps = int64_t(gridDim.x) * (BLOCK / WARP);
-    const int64_t step = clamp(rows / (8 * warps), 1, ROWS_TOGETHER);
-    const int64_t tickets = stripes + ceil_div(rows, step);
-    for (;;) {
-        counter taken = 0;
-        if (threadIdx.x % WARP == 0) taken = atomicAdd(w.lists->tickets, (counter)1);
-        int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), count = 1;
-        if (at >= tickets) return;
-        int k = at < stripes ? LARGEST : 0;
-        if (k)
-            for (int64_t here; at >= (here = int64_t(w.lists->counts[k]) * stripes_of(k)); k--)
-                at -= here;
-        else
-            at = (at - stripes) * step, count = rows - at < step ? rows - at : step;
-        for (const int64_t behind = at + count; at < behind; at++)
-            work(int64_t(*w.place(k, at >> 2 * k)), int(at & (stripes_of(k) - 1)), stripes_of(k));
+    __shared__ counter of_block;
+    const int64_t warps = int64_t(gridDim.x) * WARPS;
+    const int64_t fair = (int64_t)w.lists->counts[0] / (8 * warps);
+#pragma unroll 1
+    for (int k = LARGEST; k > 0; k -= 2) { /* the classes k and k - 1 */
+        const bool together = k == LARGEST;
+        const int step = k == 1 ? (int)clamp(fair, 1, ROWS_TOGETHER) : 1;
+        const int64_t upper = int64_t(w.lists->counts[k]) << stripe_bits(k);
+        const int64_t lower = int64_t(w.lists->counts[k - 1]) << stripe_bits(k - 1);
+        for (;;) {
+            counter taken = 0;
+            if (together) {
+                __syncthreads(); /* all have read the ticket before */
+                if (!threadIdx.x) of_block = atomicAdd(w.lists->tickets + k, (counter)1);
+                __syncthreads();
+                taken = of_block;
+            } else if (threadIdx.x % WARP == 0)
+                taken = atomicAdd(w.lists->tickets + k, (counter)1);
+            int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), behind = at + 1;
+            const int less = at >= upper, bits = stripe_bits(k - less); /* than class k */
+            if (less) {
+                at = (at - upper) * step, behind = at + step < lower ? at + step : lower;
+                if (at >= lower) break;
+            }
+            for (; at < behind; at++)
+                work(int64_t(*w.place(k - less, at >> bits)), k - less,
+                     int(at & ((1 << bits) - 1)));
+        }
     }
 }
 
@@ -177,7 +115,7 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     bool falls = false;
     t.lay_out(r, byte, (int)slots_of(r));
     empty_table<1>(t);
-    if (r.where == SPGEMM_IN_DENSE) return t;
+    if (r.where == SPGEMM_IN_DENSE) return t; /* which knows no columns */
     const int entries = (int)r.entries;
     for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
         int32_t columns[WAITING], before[WAITING];
@@ -210,39 +148,6 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     return t;
 }
 
-/* Writes the sums. An entry of a ranked table is found by its place; one whose column has no slot
- * gets a 0. */
-template <class A>
-static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
-                                                    const row_shape &r, int64_t begin)
-{
-    const int entries = (int)r.entries;
-    for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
-        int32_t columns[WAITING];
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = first + u * WARP;
-            const bool asked = at < entries && r.where != SPGEMM_IN_RANKED;
-            columns[u] = asked ? __ldg(s.c.idx + begin + at) : -1;
-        }
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = first + u * WARP;
-            const int32_t j = columns[u];
-            if (at >= entries) break;
-            const int slot = r.where == SPGEMM_IN_RANKED        ? at
-                             : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j)
-                                                                : -1;
-            const A sum = slot < 0 ? A(0) : t.total(slot);
-            if (s.plain_out)
-                static_cast<A *>(s.out.data)[begin + at] = sum;
-            else
-                write(s.out, begin + at, sum);
-        }
-    }
-    __syncwarp();
-}
-
 /* Shared memory of a warp:
  *
  *     chunk      32 entries of A that it has at hand: where their products are
@@ -252,19 +157,121 @@ template <class A> static constexpr __host__ __device__ int warp_bytes(void)
     return int(sizeof(chunk<A>)) + WINDOW;
 }
 
+/* What a team has added up, after each member has taken one part. */
+struct round_of_parts {
+    int parts;
+    bool first;
+};
+
+/* The sum of a slot after this round: what was put aside before, and the sums of the team's parts,
+ * in their order. Hash tables have column j in a slot of their own. */
+template <class A>
+static __device__ __forceinline__ A sum_of_parts(const table<A> &first, int slot, int32_t j,
+                                                 const round_of_parts &round)
+{
+    A sum = round.first ? A(0) : first.aside(slot);
+    for (int m = 0; m < round.parts; m++) {
+        const table<A> other = first.moved(m * warp_bytes<A>());
+        const bool hashed = m && first.where == SPGEMM_IN_HASH;
+        sum += other.sum(hashed ? other.find(j) : slot);
+    }
+    return sum;
+}
+
+/* Puts the sums of a round aside that is not the last, in the first member's table. */
+template <class A>
+static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of,
+                                                 const round_of_parts &round)
+{
+    const bool hashed = first.where == SPGEMM_IN_HASH;
+    for (int h = of.own * WARP + threadIdx.x % WARP; h < first.slots; h += of.members * WARP) {
+        const int32_t j = hashed ? first.keys()[h] : 0;
+        if (j != NO_COLUMN) first.aside(h) = sum_of_parts(first, h, j, round);
+    }
+}
+
+/* Writes the sums after the last round. An entry of a ranked table is found by its place; one whose
+ * column has no slot gets a 0. */
+template <class A>
+static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &first,
+                                                    const row_shape &r, int64_t begin,
+                                                    const team &of, const round_of_parts &round)
+{
+    const int entries = (int)r.entries, step = of.members * WARP;
+    const bool ranked = r.where == SPGEMM_IN_RANKED;
+    for (int base = of.own * WARP + threadIdx.x % WARP; base < entries; base += WAITING * step) {
+        int32_t columns[WAITING];
+        UNROLLED(u, WAITING) {
+            const int at = base + u * step;
+            columns[u] = at < entries && !ranked ? __ldg(s.c.idx + begin + at) : -1;
+        }
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
+            const int at = base + u * step;
+            const int32_t j = columns[u];
+            if (at >= entries) break;
+            const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
+            const A sum = slot < 0        ? A(0)
+                          : first.counted ? first.total(slot)
+                                          : sum_of_parts(first, slot, j, round);
+            if (s.plain_out)
+                static_cast<A *>(s.out.data)[begin + at] = sum;
+            else
+                write(s.out, begin + at, sum);
+        }
+    }
+}
+
+/* A window of row i, of `r`, whose entries of C begin at `begin`: round after round, in which each
+ * member adds the products of one part of A's row. */
+template <class A>
+static __device__ __forceinline__ void add_window(const numeric_args &s, const row_parts &parts,
+                                                  const row_shape &r, int64_t begin,
+                                                  const column_span &span, const team &of, int byte)
+{
+    table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
+    const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
+    const int64_t each_round = parts.each * of.members;
+    for (int64_t base = 0;; base += each_round) {
+        const int64_t left = parts.entries - base, from = base + of.own * parts.each;
+        const int64_t to = from + parts.each < parts.entries ? from + parts.each : parts.entries;
+        if (base)
+            for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
+        __syncwarp();
+        add_products(s, &t, of_shared<chunk<A>>(byte), span, parts.begin + from, parts.begin + to);
+        of.meet();
+        const bool last = left <= each_round;
+        const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;
+        const round_of_parts round = {ended, !base};
+        if (last)
+            write_window(s, first, r, begin, of, round);
+        else
+            put_aside(first, of, round);
+        of.meet(); /* before sums of this round, or keys, are overwritten */
+        if (last) return;
+    }
+}
+
 /* A window for whose columns no table has room is cut in halves until one has: hashing takes any
  * window of few entries, a dense table one of a single entry. */
 template <class A>
 static __global__ void __launch_bounds__(BLOCK, 4)
     numeric_rows(const numeric_args s, const row_work w)
 {
-    const int own = threadIdx.x / WARP * warp_bytes<A>();
+    const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
-    for_stripes(w, [&](int64_t i, int stripe, int stripes) {
+    for_stripes(w, [&](int64_t i, int k, int stripe) {
         int64_t begin;
-        const row_shape row = shape_of(s, i, &begin);
-        const int64_t each = window_entries<A>(row, least_windows(s, row.entries, i));
-        for (int64_t first = stripe * each; first < row.entries; first += stripes * each) {
+        /* A warp that computes alone has no team, also if A has changed since. */
+        const row_parts parts(s, i, k > 1);
+        const row_shape row = shape_of(s, i, parts, &begin);
+        const int members = parts.members, teams = k > 1 ? WARPS / members : 1;
+        const team of = {members, warp % members, 1 + warp / members};
+        const int64_t each =
+            k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
+        const int own = k > 1 ? stripe * teams + warp / members : stripe;
+        for (int64_t first = own * each; first < row.entries;
+             first += (teams << stripe_bits(k)) * each) {
             const int64_t behind = first + each < row.entries ? first + each : row.entries;
             row_shape r = row;
             for (int64_t at = first; at < behind; at += r.entries) {
@@ -276,9 +283,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
                 /* A whole row needs all of B's rows, which need not be searched then. */
                 const bool some = r.rises && !repeats && r.entries < row.entries;
                 const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};
-                table<A> t = open_window<A>(s.c, r, begin + at, own + (int)sizeof(chunk<A>));
-                add_products(s, &t, of_shared<chunk<A>>(own), span, i);
-                write_window(s, t, r, begin + at);
+                add_window<A>(s, parts, r, begin + at, span, of, byte);
             }
         }
     });
@@ -286,19 +291,18 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 
 /* ---- the phase ---- */
 
+/* As many blocks as the card holds at once: each takes tickets until there are none. Rows are put
+ * into classes before, by a kernel of its own, since the order of tickets follows from all rows. */
 template <class A>
 static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
-    const int bytes = BLOCK / WARP * warp_bytes<A>();
-    int blocks_each = 1;
-    cudaFuncSetAttribute(numeric_rows<A>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, numeric_rows<A>, BLOCK, bytes);
-    const unsigned blocks =
-        unsigned(blocks_each < 1 ? 1 : blocks_each) * (unsigned)fmm_cuda_processors(exec->index);
+    const int bytes = WARPS * warp_bytes<A>();
+    const unsigned blocks = (unsigned)blocks_held<A>(exec, numeric_rows<A>, BLOCK, bytes);
     launch_bins(exec, w, class_of_row<A>{s});
     numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }
 
+/* The lists of rows, whatever the matrices hold. */
 extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
 {
     return row_work_bytes(call->a->rows);
@@ -313,6 +317,7 @@ static void launch_others(const fmm_exec *exec, const numeric_args &s, void *wor
         launch_rows<float>(exec, s, w);
 }
 
+/* For the symbolic phase of a whole product, which has merged the small rows itself. */
 extern "C" void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, void *workspace)
 {
     launch_others(exec, numeric_of(call, SPGEMM_AUTO), workspace);

@@ -42,12 +42,44 @@ struct set_size {
     }
 };
 
-/* A row's class, by its products or its entries. A small row is counted here and now. */
+/* Columns [low, high) among which all of a row's are: the fewer, the smaller its bits. */
+struct column_range {
+    int64_t low, high;
+};
+
+/* Those of a short row of A, by one thread: from the first to the last column of its rows of B,
+ * whose columns rise. */
+static __device__ __forceinline__ column_range range_of_few(const symbolic_args &s, int64_t p,
+                                                            int entries)
+{
+    enum { AHEAD = 4 }; /* entries whose loads are under way together */
+    column_range found = {s.b.cols, 0};
+    for (int e = 0; e < entries; e += AHEAD) {
+        int64_t length[AHEAD], begin[AHEAD];
+        int32_t first[AHEAD], last[AHEAD];
+        UNROLLED(u, AHEAD)
+            length[u] =
+                row_or_none(s.b, load_or(s.a.idx + p + e + u, e + u < entries, -1), begin + u);
+        UNROLLED(u, AHEAD) {
+            first[u] = load_or(s.b.idx + begin[u], length[u] > 0, s.b.cols);
+            last[u] = load_or(s.b.idx + begin[u] + length[u] - 1, length[u] > 0, -1);
+        }
+        UNROLLED(u, AHEAD) {
+            found.low = first[u] < found.low ? first[u] : found.low;
+            found.high = last[u] >= found.high ? last[u] + 1 : found.high;
+        }
+    }
+    return found;
+}
+
+/* A row's class, by its products or its entries. A small row is counted here and now. A row that
+ * would be hashed is one of few bits where its columns lie close together, as on a band. */
 struct class_of_set {
     symbolic_args s;
     class_bytes bytes;
     __device__ int operator()(int64_t i) const
     {
+        enum { SHORT = 64 };
         int64_t begin;
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
         if (most <= 0 || (!s.idx && s.is_lone(i))) return -1;
@@ -62,14 +94,20 @@ struct class_of_set {
         }
         if (s.is_lone(i)) return 0;
         const set_size size(bytes, most, s.b.cols, s.idx);
-        const int fits = bytes.smallest(size.hashed ? size.hash : size.bits);
-        const int work = class_of_work(entries);
+        int64_t needs = size.hashed ? size.hash : size.bits;
+        if (size.hashed && needs > bytes.of[0] && entries <= SHORT && *s.schedule == 1) {
+            const column_range range = range_of_few(s, begin, (int)entries);
+            if ((range.high - range.low) / 8 < needs) needs = (range.high - range.low) / 8;
+        }
+        const int fits = bytes.smallest(needs), work = class_of_work(entries);
         return fits > work ? fits : work;
     }
 };
 
 /* Enters column j; returns whether it is new. Most columns are there already, so a plain read comes
- * before the atomic. A table that is full, because a matrix has changed, takes no more. */
+ * before the atomic. A column is looked for at the high bits of a product first, which spread
+ * neighbours, and then slot by slot. A table that is full, because a matrix has changed, takes no
+ * more. */
 static __device__ __forceinline__ bool enter(int32_t *keys, int slots, int32_t j)
 {
     int h = (int)__umulhi((unsigned)j * 0x9E3779B1u, (unsigned)slots);
@@ -119,7 +157,9 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<
     if (!g::thread()) says->sum = 0;
     g::sync();
     int fresh = 0;
-    for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) { fresh += enter(keys, slots, j); });
+    for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
+        if (uint32_t(j) < uint32_t(s.b.cols)) fresh += enter(keys, slots, j);
+    });
     if (!to) return added<WARPS>(fresh, &says->sum);
     g::sync();
     const int all = packed<WARPS>(keys, slots, &says->sum);
@@ -162,11 +202,6 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
     return at;
 }
 
-/* Columns [low, high) among which all of a row's are: the fewer, the smaller its bits. */
-struct column_range {
-    int64_t low, high;
-};
-
 /* Those between the first and the last of A's rows of B, whose columns rise. */
 template <int WARPS>
 static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told<WARPS> *says,
@@ -184,6 +219,7 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
         low = first < low ? first : low;
         high = last > high ? last : high;
     }
+    /* Least and largest of all threads, in words that are there for other numbers, too. */
     if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
     g::sync();
     if (low != NO_COLUMN) {
@@ -196,8 +232,19 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
     return column_range{found.low, found.high < s.b.cols ? found.high : int64_t(s.b.cols)};
 }
 
+/* Sets bits of a word. Most are set already, so a plain read comes before the atomic. */
+static __device__ __forceinline__ void set_bits(uint32_t *bits, unsigned word, uint32_t mask)
+{
+    if ((*(volatile uint32_t *)(bits + word) & mask) != mask) atomicOr(bits + word, mask);
+}
+
 /* Row i by bits; the same. A window has as many columns as there are bits; the next one begins with
- * the first column beyond it, so that stretches without any column cost nothing. */
+ * the first column beyond it, so that stretches without any column cost nothing.
+ *
+ *     columns     0 .......... 9,999 ............ 500,000 ......
+ *     windows     [first        ]                [second        ]
+ *
+ * Each window walks through all products of the row, since B's rows may be in any order. */
 template <int WARPS>
 static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
                                                    uint32_t *bits, int64_t i, int bytes,
@@ -214,13 +261,12 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<
         if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
         g::sync();
         int32_t further = NO_COLUMN; /* the first column beyond this window */
-        for_columns<WARPS>(s.a, s.b, i, [&](int32_t j) {
+        const bool is_last = columns < width;
+        for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
             const unsigned at = unsigned(j) - unsigned(low);
-            if (at < unsigned(columns)) {
-                const uint32_t bit = 1u << at % 32;
-                if (!(*(volatile uint32_t *)(bits + at / 32) & bit)) atomicOr(bits + at / 32, bit);
-            } else if (j > low && j < further)
-                further = j;
+            const bool inside = at < unsigned(columns);
+            set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
+            if (!is_last && !inside && j > low && j < further) further = j;
         });
         if (further != NO_COLUMN) atomicMin(&says->next, further);
         g::sync();
@@ -243,7 +289,7 @@ static __device__ __forceinline__ int64_t copy_row(const symbolic_args &s, int64
                                                    int64_t places)
 {
     int64_t p, begin = 0;
-    row_range(s.a, i, &p);
+    row_range(s.a, i, &p); /* of one entry, which names the row of B */
     const int64_t k = __ldg(s.a.idx + p);
     const int64_t length = uint64_t(k) < uint64_t(s.b.rows) ? row_range(s.b, k, &begin) : 0;
     const int64_t here = length < places ? length : places;

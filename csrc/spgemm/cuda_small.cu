@@ -69,8 +69,7 @@ static __global__ void __launch_bounds__(THREADS, VALUES == PLAIN_VALUES && size
 /* Without values a call finds columns alone, without idx values alone. */
 template <class A> static void launch(const fmm_exec *exec, const numeric_args &s, int32_t *idx)
 {
-    const edge_view &v = s.a_val;
-    const bool plain = s.plain && v.data && !v.eid && v.row_stride == 1 && v.dtype == dtype_of<A>();
+    const bool plain = s.plain && s.plain_a;
     const auto kernel =
         !s.out.data ? small_rows<A, NO_VALUES, true>
         : plain     ? (idx ? small_rows<A, PLAIN_VALUES, true> : small_rows<A, PLAIN_VALUES, false>)

@@ -23,7 +23,7 @@ enum { SMALL_A = 12 };
  * that they do not fill the card, a long merge would be the last to end. */
 static __host__ __device__ __forceinline__ int small_limit(int64_t rows)
 {
-    return rows < 8192 ? 32 : 96;
+    return rows < 8192 ? 16 : rows < 65536 ? 32 : 96;
 }
 
 /* Which values a merge reads: none, of type A in the order of entries, or any. */
@@ -51,6 +51,22 @@ static __device__ __forceinline__ double load_or(const double *from, bool wanted
         : "l"(from), "r"(int(wanted)));
     return other;
 }
+static __device__ __forceinline__ int64_t load_or(const int64_t *from, bool wanted, int64_t other)
+{
+    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.s64 %0, [%1];}"
+        : "+l"(other)
+        : "l"(from), "r"(int(wanted)));
+    return other;
+}
+/* The length of row k of B, which begins at *begin; 0 where B has no such row. */
+static __device__ __forceinline__ int64_t row_or_none(const csr_view &b, int64_t k, int64_t *begin)
+{
+    const bool is_row = uint64_t(k) < uint64_t(b.rows);
+    const int64_t first = load_or(b.ptr + k, is_row, int64_t(0));
+    const int64_t end = clamp(load_or(b.ptr + k + 1, is_row, int64_t(0)), 0, b.nnz);
+    *begin = clamp(first, 0, b.nnz);
+    return end > *begin ? end - *begin : 0;
+}
 /* The value of entry p, or 0. */
 template <class A, small_values VALUES>
 static __device__ __forceinline__ A small_value(const edge_view &v, int64_t p, bool wanted)
@@ -76,8 +92,8 @@ merge_heads(unsigned lanes, const csr_view &a, const csr_view &b, const edge_vie
         x[e] = small_value<A, VALUES>(a_val, p + e, e < own);
     }
     UNROLLED(e, K) {
-        int64_t begin = 0, length = 0;
-        if (uint64_t(int64_t(k[e])) < uint64_t(b.rows)) length = row_range(b, k[e], &begin);
+        int64_t begin;
+        const int64_t length = row_or_none(b, k[e], &begin);
         at[e] = unsigned(begin), end[e] = unsigned(begin + length);
     }
     UNROLLED(e, K) heads[e] = load_or(b.idx + at[e], at[e] < end[e], NO_COLUMN);
@@ -150,6 +166,7 @@ static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
                         where,
                         of->masked,
                         is_plain(of->b, &of->b_val, call->y->dtype),
+                        is_plain(call->a, call->val, call->y->dtype),
                         is_plain(of->c, call->y, call->y->dtype)};
 }
 

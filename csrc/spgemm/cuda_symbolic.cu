@@ -3,6 +3,7 @@
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
  *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
  *     count     each other row's columns, as a set (cuda_sets.cuh); a launch for each class
+ *     bits      or instead of both, where C is small: all rows as bits (cuda_bits.cuh)
  *     scan      ptr
  *     the host  waits once for C's entries and what else was counted, and takes memory
  *     small     columns of small rows, and their values where they are known: one pass for both
@@ -14,9 +15,9 @@
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
+#include "cuda_bits.cuh"
 #include "cuda_kept.cuh"
 #include "cuda_look.cuh"
-#include "cuda_sets.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -37,6 +38,9 @@ extern "C" {
 struct no_head {
 };
 
+/* The rows of one class. Each is counted, its number replacing that of its products in ptr, or
+ * written, if C's columns have memory. Places that nobody filled, because B has changed, get column
+ * 0, so that C never names a column that it does not have. */
 template <int WARPS>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     symbolic_rows(const symbolic_args s, const row_work w, int k)
@@ -57,7 +61,8 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         else {
             column_range range = {0, s.b.cols};
             if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
-            if (size.hashed && (range.high - range.low) / 8 > size.hash)
+            const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
+            if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
                 found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
             else
                 found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
@@ -68,11 +73,11 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
     });
 }
 
-/* No row needs a larger class than all columns, or the longest row that there can be, would. */
-static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
+/* No row needs a larger class than all columns would, or its work, which is that of class `work` at
+ * most. */
+static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w, int work)
 {
     const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
-    const int work = class_of_work(s.a.nnz);
     launch_bins(exec, w, class_of_set{s, w.bytes});
     for_classes(fits > work ? fits : work, [&](int k, auto warps) {
         enum { WARPS = decltype(warps)::WARPS };
@@ -82,6 +87,7 @@ static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_
 
 /* ---- the phase ---- */
 
+/* What CUB asks for to add the rows' numbers up in ptr. */
 static size_t scan_bytes(int64_t *ptr, int64_t rows)
 {
     size_t bytes = 0;
@@ -103,10 +109,14 @@ static fmm_status may_wait(const fmm_exec *exec)
 
 /* Counts the rows' entries into ptr; tells the host what was found. */
 static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
-                                void *scratch, size_t scratch_bytes, row_lists *found)
+                                const bit_rows &bits, void *scratch, size_t scratch_bytes,
+                                row_lists *found)
 {
     const cudaStream_t stream = stream_of(exec);
-    launch_sets(exec, s, w);
+    if (bits.words)
+        launch_bits(exec, s, bits);
+    else
+        launch_sets(exec, s, w, class_of_work(s.a.nnz)); /* nobody knows the longest row */
     cudaError_t said =
         cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows, stream);
     cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
@@ -118,10 +128,10 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
     return FMM_OK;
 }
 
-/* Whether no row was in a class when rows were counted, and none will be. */
-static bool all_small(const row_lists &found)
+/* Whether no row was in a class when rows were counted, and none will be. Bits have no classes. */
+static bool all_small(const row_lists &found, const bit_rows &bits)
 {
-    counter others = found.copies;
+    counter others = found.copies + (counter)bits.words;
     for (int k = 0; k < CLASSES; k++) others += found.counts[k];
     return !others;
 }
@@ -129,7 +139,8 @@ static bool all_small(const row_lists &found)
 /* Small rows come first, and where there are no others, all is done in one launch. C's columns, and
  * its values where those of A and B are known. */
 static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
-                               symbolic_args s, const row_work &w, const row_lists &found)
+                               symbolic_args s, const row_work &w, const bit_rows &bits,
+                               const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const int64_t nnz = (int64_t)found.entries;
@@ -144,11 +155,16 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
                 "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
         of.b_val = with->b_val;
     }
+    /* Small rows get columns and values in one pass, if the columns are not there as bits. */
     const fmm_call numeric = {
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
-    fmm_spgemm_small(exec, numeric_of(&numeric, SPGEMM_AUTO), s.idx);
-    if (all_small(found)) return FMM_OK;
-    launch_sets(exec, s, w);
+    if (bits.words) launch_bits(exec, s, bits);
+    if (with || !bits.words)
+        fmm_spgemm_small(exec, numeric_of(&numeric, SPGEMM_AUTO), bits.words ? NULL : s.idx);
+    if (all_small(found, bits)) return FMM_OK;
+    int work = LARGEST; /* the largest class that had a row when rows were counted */
+    while (work && !found.counts[work]) work--;
+    if (!bits.words) launch_sets(exec, s, w, work);
     if (with) fmm_spgemm_others_cuda(exec, &numeric, w.lists);
     return FMM_OK;
 }
@@ -156,19 +172,21 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
 /* What a plan keeps: a list of products where columns of B rise and no row of A is a hub, whose
  * entries of C would have long lists; else a number where all rows are small. */
 static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
-                                const symbolic_args &s, const row_lists &found)
+                                const symbolic_args &s, const bit_rows &bits,
+                                const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const csr_view c = {s.ptr, s.idx, s.a.rows, (int64_t)found.entries, s.b.cols};
     bool made = false;
     if (!found.falls && !found.hubs)
         TRY(fmm_spgemm_keep(exec, out, s.a, s.b, c, (int64_t)found.products, &made));
-    if (made || !all_small(found)) return FMM_OK;
+    if (made || !all_small(found, bits)) return FMM_OK;
     REQUIRE(out->kept(out->owner, 1), FMM_OUT_OF_MEMORY, "spgemm: no memory for a number");
     return FMM_OK;
 }
 
-/* Between entering and leaving the device. */
+/* Between entering and leaving the device. The workspace has the lists of rows, the bits, if there
+ * are any, and what the scan needs; C's own memory comes from the pattern's owner. */
 static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a;
@@ -176,6 +194,7 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule};
     const bool counts = out->want > FMM_SPGEMM_CHUNKS;
     row_work w = {};
+    bit_rows bits = {};
     row_lists found = {};
     if (counts) TRY(may_wait(exec));
     if (counts && !a->rows) cudaMemsetAsync(out->ptr, 0, sizeof *out->ptr, stream_of(exec));
@@ -184,13 +203,16 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
         const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
+        bits.size(a, call->b);
+        const size_t bytes = lists + bits.bytes + scratch_bytes;
         void *base = NULL;
-        const fmm_status status = exec->allocate(exec->owner, lists + scratch_bytes, &base);
-        REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes",
-                lists + scratch_bytes);
+        const fmm_status status = exec->allocate(exec->owner, bytes, &base);
+        REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
         w = row_work_in(exec, base, a->rows);
+        char *const behind = static_cast<char *>(base) + lists;
+        bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
-        TRY(count_entries(exec, s, w, static_cast<char *>(base) + lists, scratch_bytes, &found));
+        TRY(count_entries(exec, s, w, bits, behind + bits.bytes, scratch_bytes, &found));
     }
     if (out->want <= FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = (int64_t)found.entries;
@@ -198,8 +220,8 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
     if (!nnz) return FMM_OK;
-    TRY(fill_entries(exec, call, s, w, found));
-    return out->kept ? keep_products(exec, call, s, found) : FMM_OK;
+    TRY(fill_entries(exec, call, s, w, bits, found));
+    return out->kept ? keep_products(exec, call, s, bits, found) : FMM_OK;
 }
 
 extern "C" fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec,

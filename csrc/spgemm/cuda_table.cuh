@@ -5,18 +5,18 @@
  *              sums    [. s . s . . s .]
  *     SORTED   keys    [3 7 9 .]             one slot for each entry, found by bisection
  *              sums    [s s s .]
- *     RANKED   words   [00010001 0:][00000010 2:]   a bit for each column from `low` on, and how
+ *     RANKED   words   [0:00010001][2:00000010]     a bit for each column from `low` on, and how
  *              sums    [s s s]                      many entries stand before its word
  *
  * A table knows the row's columns before the first product comes, so that nothing is entered later.
  * Columns outside of it have no slot, and their products are left out: another window has them, or
  * nobody, where the row is a mask's.
  *
- * A long row also has, for each slot, a sum `aside`. Where B's columns rise, an entry of A gives a
- * sum one term at most: after every SPGEMM_TERMS entries all sums are put aside. Where they repeat,
- * each slot counts its terms, and puts its sum aside by itself. So no sum has more terms in a row,
- * and its bits follow from the terms and their order alone, not from the kind of table, the window
- * or the number of threads. */
+ * No sum has more than SPGEMM_TERMS terms in a row. Where B's columns rise, an entry of A gives a
+ * sum one term at most, so that a row of A is cut in parts of so many entries (cuda_rows.cu). Where
+ * they repeat, each slot counts its terms, and puts its sum aside by itself. So a sum's bits follow
+ * from the terms and their order alone, not from the kind of table, the window or the number of
+ * threads. */
 #ifndef FMM_SPGEMM_CUDA_TABLE_CUH
 #define FMM_SPGEMM_CUDA_TABLE_CUH
 
@@ -64,12 +64,14 @@ struct row_shape {
     bool is_long, counted, rises; /* whether C's columns rise */
 };
 
-/* WARP columns of a RANKED table. The slot of a column is the number of entries before it, which
- * is `before` and the bits below its own: so slots stand in the order of C's entries. */
-struct __align__(8) rank_word { unsigned bits, before; };
+/* A word of a RANKED table: a bit for each of RANK_COLUMNS columns, and above them the number of
+ * entries before these. The slot of a column is that number and the bits below its own, so that
+ * slots stand in the order of C's entries. A table has less than 2^16 of them. One word of 32 bits
+ * is read with half of the bank conflicts of two. */
+enum { RANK_COLUMNS = 16 };
 static __host__ __device__ __forceinline__ int64_t rank_bytes(int64_t cols)
 {
-    return ceil_div(cols, WARP) * (int64_t)sizeof(rank_word);
+    return ceil_div(cols, 2 * RANK_COLUMNS) * (int64_t)sizeof(uint64_t); /* sums are aligned, too */
 }
 
 /* Slots of a table of the row's kind, and bytes of one of any kind. */
@@ -102,9 +104,9 @@ template <class A> struct table {
     {
         return of_shared<uint8_t>(counts_at)[slot];
     }
-    __device__ __forceinline__ rank_word &word(int at) const
+    __device__ __forceinline__ unsigned &word(int at) const
     {
-        return of_shared<rank_word>(words_at)[at];
+        return of_shared<unsigned>(words_at)[at];
     }
 
     /* Lays so many slots out in shared memory, from a byte on. */
@@ -122,6 +124,15 @@ template <class A> struct table {
         counts_at = keys_at + (is_keyed(where) ? n * (int)sizeof(int32_t) : 0);
     }
 
+    /* The table of the same window that another warp has, so many bytes further. */
+    __device__ __forceinline__ table moved(int bytes) const
+    {
+        table other = *this;
+        other.words_at += bytes, other.sums_at += bytes, other.aside_at += bytes;
+        other.keys_at += bytes, other.counts_at += bytes;
+        return other;
+    }
+
     /* The slot of column j, or -1: one function for each kind, of which a caller that looks for
      * many columns chooses first. */
     __device__ __forceinline__ int find_dense(int32_t j) const
@@ -129,13 +140,14 @@ template <class A> struct table {
         const unsigned at = unsigned(j) - unsigned(low);
         return at < unsigned(slots) ? int(at) : -1;
     }
+    /* Without a branch, so that several can wait for their words together. */
     __device__ __forceinline__ int find_ranked(int32_t j) const
     {
-        const unsigned at = unsigned(j) - unsigned(low), bit = 1u << at % WARP;
-        if (at >= unsigned(width)) return -1;
-        const rank_word has = word(at / WARP);
-        const unsigned slot = has.before + __popc(has.bits & (bit - 1));
-        return has.bits & bit && slot < unsigned(slots) ? int(slot) : -1;
+        const unsigned at = unsigned(j) - unsigned(low), bit = 1u << at % RANK_COLUMNS;
+        const bool inside = at < unsigned(width);
+        const unsigned has = word(inside ? int(at / RANK_COLUMNS) : 0);
+        const unsigned slot = (has >> RANK_COLUMNS) + __popc(has & (bit - 1));
+        return inside && has & bit && slot < unsigned(slots) ? int(slot) : -1;
     }
     __device__ __forceinline__ int find_key(int32_t j) const
     {
@@ -172,8 +184,9 @@ template <class A> struct table {
     {
         const unsigned place = unsigned(j) - unsigned(low), last = unsigned(before) - unsigned(low);
         if (place >= unsigned(width)) return;
-        atomicOr(&word(place / WARP).bits, 1u << place % WARP);
-        if (!at || last / WARP != place / WARP) word(place / WARP).before = unsigned(at);
+        const bool is_first = !at || last / RANK_COLUMNS != place / RANK_COLUMNS;
+        const unsigned number = is_first ? unsigned(at) << RANK_COLUMNS : 0;
+        atomicOr(&word(place / RANK_COLUMNS), number | 1u << place % RANK_COLUMNS);
     }
     __device__ __forceinline__ int start(int32_t j) const
     {
@@ -209,19 +222,8 @@ template <int WARPS, class A> static __device__ __forceinline__ void empty_table
         if (t.counted) t.count(h) = 0;
         if (is_keyed(t.where)) t.keys()[h] = NO_COLUMN;
     }
-    const int words = t.where == SPGEMM_IN_RANKED ? (int)ceil_div(t.width, WARP) : 0;
-    for (int h = group<WARPS>::thread(); h < words; h += group<WARPS>::THREADS)
-        t.word(h) = rank_word{0, 0};
-    group<WARPS>::sync();
-}
-
-/* Puts all sums aside. The group meets before and afterwards. */
-template <int WARPS, class A> static __device__ __forceinline__ void put_aside(const table<A> &t)
-{
-    for (int h = group<WARPS>::thread(); h < t.slots; h += group<WARPS>::THREADS) {
-        t.aside(h) += t.sum(h);
-        t.sum(h) = A(0);
-    }
+    const int words = t.where == SPGEMM_IN_RANKED ? int(rank_bytes(t.width) / sizeof(unsigned)) : 0;
+    for (int h = group<WARPS>::thread(); h < words; h += group<WARPS>::THREADS) t.word(h) = 0;
     group<WARPS>::sync();
 }
 

@@ -15,6 +15,7 @@
 
 #include <inttypes.h>
 
+/* A build or a machine without the device refuses here, before anything is read. */
 fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a)
 {
     const fmm_algorithm *found;
@@ -32,6 +33,8 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
     return FMM_OK;
 }
 
+/* What the numeric phase stands on. Contents of ptr and idx are not looked at: kernels check what
+ * they read. The result may not lie where values are still read. */
 static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *a_val,
                         const fmm_spgemm *of, const fmm_dense *c_val)
 {
@@ -55,6 +58,8 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense 
     return fmm_check_apart("spgemm", c_val, "b_val", &of->b_val);
 }
 
+/* How many threads take part is decided once for a call, so that its workspace, which has room for
+ * each, and its run agree. */
 static fmm_spgemm with_workers(const fmm_exec *exec, const fmm_csr *a, const fmm_spgemm *operands)
 {
     fmm_spgemm own = *operands;
@@ -83,6 +88,7 @@ fmm_status fmm_spgemm_numeric(const fmm_exec *exec, const fmm_csr *a, const fmm_
     return fmm_run(FMM_SPGEMM, exec, algorithm, &call, !c_val->rows);
 }
 
+/* Needs nothing of A's and B's values but, where they are given, that they fit. */
 fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *b,
                                const fmm_spgemm_pattern *out)
 {
@@ -104,6 +110,7 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
                                     : fmm_spgemm_symbolic_cpu(exec, &call);
 }
 
+/* The same for the gradient: rows of x belong to rows of a, rows of y to its columns. */
 static fmm_status check_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_csr *x,
                              const fmm_dense *x_val, const fmm_csr *y, const fmm_dense *y_val,
                              const fmm_dense *out)

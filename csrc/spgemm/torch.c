@@ -1,6 +1,14 @@
 /* fusedmm::_spgemm_symbolic, _spgemm_whole, _spgemm, _spgemm_dots and _spgemm_colours.
  *
- * Each takes two or three matrices; frame_named tells their tensors apart in errors. */
+ *     _spgemm_symbolic   a, b                      -> structure of the product, schedule
+ *     _spgemm_whole      a, b, values              -> the same and, where one pass does it, values
+ *     _spgemm            a, b, c, schedule, values -> values of c
+ *     _spgemm_dots       a, x, y, values           -> values of a: a gradient
+ *     _spgemm_colours    c                         -> a colour for each row
+ *
+ * Each takes two or three matrices; frame_named tells their tensors apart in errors. Results whose
+ * size is known only on the way are made by callbacks, of torch's memory as all others, so that
+ * running out of it is torch's error. */
 #include "../torch/frame.h"
 
 #include <inttypes.h>
@@ -117,6 +125,7 @@ FMM_KERNEL(spgemm_whole, 10, 4)
            (out[VALUES].handle || frame_result(f, 1, with.dtype, 0, 1, 1, &out[VALUES], &none));
 }
 
+/* A list of the caller's: its length is checked here, what stands in it by kernels. */
 static bool take_list(frame *f, int k, const char *name, bool wide, int64_t length, const void **to)
 {
     tensor t;

@@ -15,18 +15,19 @@
  *   gather      Entry by entry, the lanes learn the column by a shuffle and load its row of x, FLY
  *               rows at a time, each lane the columns that it owns.
  *   accumulate  They learn the weights by a shuffle too, and add.
- * At the end of a row its sums are handed over: whole rows go straight to y, the sums of a piece to
- * its own slot of the workspace. A second kernel joins the slots of each long row (cuda_join.cuh).
+ * At the end of a row its sums go straight to y. Those of a piece go to its own slot of the
+ * workspace, where the group that comes last adds up the slots of the row (cuda_meet.cuh).
  *
  * Heads that share values, or have values of their own in the matrix's order, are columns of one
  * row where they lie side by side. Else each head has groups of its own.
  *
  * Every sum has one owner and an order that depends on the matrix alone: the same bits every time.
- * No accumulator adds more than 512 terms, here or in the join. Gathering takes the time. What
- * helps is to have many loads in flight, and rows of one length together in a warp. */
+ * No accumulator adds more than 512 terms. Gathering takes the time. What helps is to have many
+ * loads in flight, and rows of one length together in a warp. */
 #pragma once
 
 #include "cuda_join.cuh"
+#include "cuda_meet.cuh"
 #include "cuda.h"
 
 #include <type_traits>
@@ -44,7 +45,6 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     constexpr int EACH = LANES < 8 ? 8 / LANES : 1, CHUNK = LANES * EACH;
     constexpr bool ADDS = std::is_same<Reduce, reduce_sum>::value;
     typedef typename std::conditional<VALUES == HEADS, uint32_t, int64_t>::type position;
-    let_next_start();
     const task<LANES> t = find_task<LANES, VALUES == ANY>(s);
     const int lane = t.lane;
     const int32_t column = (int(blockIdx.y) * LANES * PER + lane) * VEC, feat = (int32_t)s.feat_out;
@@ -122,13 +122,23 @@ UNROLLED(i, PER) {
 }
 ;
 
+/* The sums of row `to` of y, which has so many entries. */
+auto write = [&](int32_t to, int64_t terms) {
+    UNROLLED(i, PER) {
+        if (column + i * STEP >= feat) continue;
+        UNROLLED(v, VEC) sum[i][v] = Reduce::finish(sum[i][v], terms, s.reduce);
+        store<T, VEC>(y + to * s.out_row + i * STEP, sum[i]);
+    }
+};
+
 next.go_to(t.mine, 0, lane);
 fetch();
 arrive();
 for (int r = 0; r < t.rows; r++) {
     const int32_t length = next.left + lane;
-    UNROLLED(i, PER)
-        UNROLLED(v, VEC) sum[i][v] = Reduce::template start<A>();
+    if (r == 0 || t.item.count) /* a piece keeps its sums while other groups go on */
+        UNROLLED(i, PER)
+            UNROLLED(v, VEC) sum[i][v] = Reduce::template start<A>();
 
     /* At least one round, in which the next row's entries are fetched. */
     const int longest = max(most_in_warp<LANES>(length), 1);
@@ -154,23 +164,14 @@ for (int r = 0; r < t.rows; r++) {
     if (ADDS && longest > CHAIN) aside.take(sum[0]);
 
     const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
-    UNROLLED(i, PER) {
-        if (column + i * STEP >= feat) continue;
-        hand_over<T, VEC>(
-            t, r, sum[i], y + to * s.out_row + i * STEP,
-            [&] {
-                return s.partial + (int64_t(t.item.from) * s.heads + head) * s.width + column +
-                       i * STEP;
-            },
-            [&](A all) { return Reduce::finish(all, length, s.reduce); });
-    }
+    if (r < t.item.count) write(to, length);
 }
+const int32_t to = __shfl_sync(ALL, t.mine.row, 0, LANES);
+const int64_t terms = meet<S, Reduce>(s, t, to, column, sum);
+if (terms >= 0) write(to, terms);
 }
 
-/* Slots of partial sums begin at multiples of 16 bytes and hold whole groups of WIDTH columns. */
-static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
-
-/* Chooses by how the values lie, and starts the join where a row may be long. */
+/* Chooses by how the values lie, and clears tickets where a row may be long. */
 template <class S, class Reduce>
 static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<typename S::T> &s)
 {
@@ -184,8 +185,14 @@ static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<typen
         kernel = spmm_segments<S, ONES, Reduce>;
     else if (s.heads == 1 && in_order && s.val.row_stride == 1)
         kernel = spmm_segments<S, PLAIN, Reduce>;
-    kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    if (s.plan.long_rows_max) launch_join<T, Reduce>(exec, s, partial_width(s.whole_feat));
+    if (!s.plan.long_rows_max) {
+        kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+        return;
+    }
+    const int64_t tickets = int64_t(grid.y) * s.heads * s.plan.segments_max;
+    clear_tickets<<<(unsigned)smaller(ceil_div(tickets, BLOCK), CLEARS), BLOCK, 0,
+                    stream_of(exec)>>>(s.tickets, tickets);
+    launch_early(exec->index, stream_of(exec), kernel, grid, s);
 }
 
 /* Chooses the reduction, and launches as many tiles of columns as x has. */
@@ -193,7 +200,8 @@ template <class T, int VEC, int LANES, int PER, int FLY, int BLOCKS>
 static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
     typedef group_shape<T, VEC, LANES, PER, FLY, BLOCKS> S;
-    const dim3 grid(deal_blocks(&s, LANES), (unsigned)ceil_div(s.feat_out, LANES * PER * VEC));
+    const int64_t tiles = ceil_div(s.feat_out, LANES * PER * VEC);
+    const dim3 grid(deal_tiles(exec, &s, LANES, tiles), (unsigned)tiles);
     if (s.reduce == FMM_SUM || s.reduce == FMM_MEAN)
         launch_values<S, reduce_sum>(exec, grid, s);
     else
@@ -203,25 +211,35 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 /* Chooses lanes and loads for a row of x. The fewest lanes span it with one load each up to 256
  * bytes, then with two loads each, which leaves fewer lanes to hand idx and val to. Wider rows are
  * taken in tiles of 512 bytes, one after the other: of a table beyond L2, more of the tile stays
- * there (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. Long
- * rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46 instead
- * of 54 us at K 32, 98 instead of 113 at K 128); with 7 entries a row they cost 5 to 15 percent. */
+ * there (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. Where
+ * the card holds a group for each row at once, more lanes keep more of it busy.
+ *
+ * Long rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46
+ * instead of 54 us at K 32); with 7 entries a row they cost 5 to 15 percent. In full matrices they
+ * find most rows of x in L1, and wide groups share them the better (the same graph: 77 instead of
+ * 96 us at K 128, 269 instead of 287 at K 512). */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
-    enum { V = 16 / sizeof(T), LONG_ROWS = 256 };
+    enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32 };
     const int64_t n = ceil_div(s.feat_out, vec); /* loads that span a row */
+    const bool few = card_fills(exec, s.a.rows, ceil_div(n, 32), 16) < 1;
     if constexpr (sizeof(T) == 4)
         if (vec == V && n > 4 && s.a.nnz >= LONG_ROWS * s.a.rows) {
+            const bool full = few || s.a.nnz * FULL >= s.a.rows * int64_t(s.a.cols);
             if (n <= 8) return launch_segments<T, V, 8, 1, 8, 3>(exec, s);
             if (n <= 16) return launch_segments<T, V, 16, 1, 8, 3>(exec, s);
-            if (is_small(s.a.nnz)) return launch_segments<T, V, 32, 1, 8, 3>(exec, s);
+            if (full && n <= 32) return launch_segments<T, V, 32, 1, 8, 3>(exec, s);
+            if (full) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
             return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
         }
     if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(exec, s);
     if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
     if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
     if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
-    if (vec == V && is_small(s.a.nnz)) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+    if (vec == V && few) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+    if constexpr (sizeof(T) == 4) /* rows of middling length */
+        if (vec == V && n > 32 && s.a.nnz >= 16 * s.a.rows && s.a.nnz < 1 << 20)
+            return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
     if (vec == V) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
     if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
     if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);
@@ -230,6 +248,9 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
 
 /* What int32 columns and the grid's second axis surely hold. */
 enum { FEAT_MOST = 65535 * 8 };
+
+/* Slots of partial sums begin at multiples of 16 bytes and hold whole groups of WIDTH columns. */
+static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
 
 /* Whether a sum over values of each head can be one of HEADS: values lie in the matrix's order and
  * have x's type, and entries and strides are 32-bit factors. */
@@ -268,7 +289,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     s.out_head = y.head_stride;
     s.feat_out = x.feat;
     s.width = partial_width(x.feat);
-    s.whole_feat = flat ? a->whole.feat : 0;
+    s.tickets = reinterpret_cast<uint32_t *>(s.partial + plan_slots(a) * x.heads * s.width);
     s.reduce = call->reduce;
     s.head_feat = flat && each ? (int32_t)call->x->feat : 0;
     s.val_row = s.head_feat ? uint32_t(s.val.row_stride * int64_t(sizeof(T))) : 0;

@@ -9,3 +9,5 @@ FMM_SEGMENTS_DECLARE(spmm)
 FMM_C bool fmm_spmm_tiles_supports(const fmm_call *call);
 FMM_C fmm_cuda_run fmm_spmm_tiles_f32;
 FMM_C fmm_cuda_run fmm_spmm_tiles_f64;
+FMM_C fmm_cuda_run fmm_spmm_tiles_f16;
+FMM_C fmm_cuda_run fmm_spmm_tiles_bf16;

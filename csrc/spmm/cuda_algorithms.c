@@ -13,7 +13,11 @@ FMM_SEGMENTS_RUN(spmm, call->x)
 
 static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
 {
-    return (call->x->dtype == FMM_F64 ? fmm_spmm_tiles_f64 : fmm_spmm_tiles_f32)(exec, call);
+    static fmm_cuda_run *const of_dtype[] = {[FMM_F32] = fmm_spmm_tiles_f32,
+                                             [FMM_F64] = fmm_spmm_tiles_f64,
+                                             [FMM_F16] = fmm_spmm_tiles_f16,
+                                             [FMM_BF16] = fmm_spmm_tiles_bf16};
+    return of_dtype[call->x->dtype](exec, call);
 }
 
 static const fmm_algorithm algorithms[] = {

@@ -12,8 +12,7 @@
  *                 stretch 2: slots 2, n + 2, ...   --+  |     to each other in a tree of fixed
  *                 stretch 3: slots 3, n + 3, ...   --+--+     shape
  *
- * Which thread adds what follows from the matrix and the width of x, so the bits are the same every
- * time. Calls that have some columns of x each say how wide it is, and so add as one call. No
+ * Which thread adds what follows from the matrix alone, so the bits are the same every time. No
  * accumulator takes more than CHAIN slots in a row. */
 #pragma once
 
@@ -82,7 +81,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
     /* Hubs. The last blocks begin, since they had the fewest of the other rows. Neighbouring
      * threads take neighbouring columns, up to a warp of them, and the rest are stretches. */
     int columns = 1;
-    while (columns < WARP && columns < s.hub_width / WIDTH) columns *= 2;
+    while (columns < WARP && columns < across) columns *= 2;
     const int stretches = BLOCK / columns, stretch = threadIdx.x / columns;
     for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
          t += gridDim.x) {
@@ -115,9 +114,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) spmm_join(const __grid_consta
 
 /* Launches `join` so that its blocks are ready when the last block of `segments` ends. */
 template <class T, class Reduce>
-static void launch_join(const fmm_exec *exec, join_args<T> s, int64_t whole_width = 0)
+static void launch_join(const fmm_exec *exec, const join_args<T> &s)
 {
-    s.hub_width = whole_width > s.width ? whole_width : s.width;
     /* Twice what a card holds at once, of which each multiprocessor holds four (spmm_join). */
     const int64_t most = int64_t(8) * fmm_cuda_processors(exec->index);
     const int64_t threads = s.plan.long_rows_max * int64_t(s.heads) * (s.width / WIDTH);

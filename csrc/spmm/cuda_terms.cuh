@@ -14,16 +14,16 @@ template <class T> struct join_args : dealt {
     T *out;
     typename sum_of<T>::type *partial; /* [segments][heads][width], width: feat in whole vectors */
     int64_t out_row, out_head, feat_out, width;
-    int64_t hub_width; /* by which the join's threads divide a hub: the width of the whole */
     int reduce;
 };
 
 template <class T> struct spmm_args : join_args<T> {
     const T *x;
-    int64_t x_head, whole_feat; /* the columns of all calls together, where this one has some */
-    uint32_t x_row;             /* in bytes */
-    int32_t head_feat;          /* of HEADS */
-    uint32_t val_row;           /* of HEADS, in bytes */
+    uint32_t *tickets; /* [tiles of columns][heads][segments] */
+    int64_t x_head;
+    uint32_t x_row;    /* in bytes */
+    int32_t head_feat; /* of HEADS */
+    uint32_t val_row;  /* of HEADS, in bytes */
 };
 
 /* Lines of -infinity in each type. */

@@ -17,8 +17,8 @@
  *   fetch       Each lane asks for the next entries of the warp's rows, a pass ahead.
  *   list        Those in the window go to the row's list.
  *   accumulate  The groups of the warp take the entries of the list in turn.
- *   flush       Before an accumulator has more than CHAIN terms, the groups' sums meet in a fixed
- *               tree and are added to y.
+ *   put aside   Before an accumulator has more than CHAIN terms, it begins anew.
+ * At the end the groups' sums meet in a fixed tree and go to y.
  * Shared memory hands a multiprocessor 128 bytes of registers a cycle, also where lanes read the
  * same: four cycles for the 512 bytes of a row, two for an element of the list that all lanes read,
  * one where two groups read two.
@@ -40,8 +40,8 @@ template <class T> struct tiles_args {
 };
 
 /* An element of a list. */
-template <class T> struct tiles_entry {
-    T by;
+template <class A> struct tiles_entry {
+    A by;
     uint32_t at; /* where the row of x lies in its window, in bytes */
 };
 
@@ -51,7 +51,8 @@ struct tiles_shape : tiles_base<T, LANES_, PER_, W_, ROWS_> {
     typedef tiles_base<T, LANES_, PER_, W_, ROWS_> B;
     enum {
         LIST = WARP + B::GROUPS,
-        BARRIERS_AT = B::LISTS_AT + B::WARPS * ROWS_ * LIST * sizeof(tiles_entry<T>),
+        BARRIERS_AT =
+            B::LISTS_AT + B::WARPS * ROWS_ * LIST * sizeof(tiles_entry<typename sum_of<T>::type>),
         BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
     };
 };
@@ -62,12 +63,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     spmm_tiles(const __grid_constant__ tiles_args<T> s)
 {
 #if TILES_POSSIBLE(__CUDA_ARCH__)
+    typedef typename sum_of<T>::type A;
     enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
     extern __shared__ __align__(16) char memory[];
     T *const ring = reinterpret_cast<T *>(memory);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
-    tiles_entry<T> *const lists =
-        reinterpret_cast<tiles_entry<T> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
+    tiles_entry<A> *const lists =
+        reinterpret_cast<tiles_entry<A> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
     const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
@@ -79,53 +81,34 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int end = progress.y;
     const int length = end - at;
     auto value = [&](int64_t p) {
-        if (PLAIN) return __ldg(static_cast<const T *>(s.val.data) + p);
-        return edge_value<T>(s.val, edge_of(s.val, p), 0);
+        if (PLAIN) return widen(__ldg(static_cast<const T *>(s.val.data) + p));
+        return edge_value<A>(s.val, edge_of(s.val, p), 0);
     };
     /* The next WARP entries of each row, one to a lane. */
-    auto fetch = [&](int32_t(&near)[ROWS], T(&by)[ROWS]) {
+    auto fetch = [&](int32_t(&near)[ROWS], A(&by)[ROWS]) {
         UNROLLED(r, ROWS) {
             const int p = __shfl_sync(ALL, at, r) + lane;
             const bool some = p < __shfl_sync(ALL, end, r);
             near[r] = some ? __ldg(s.a.idx + p) : -1;
-            by[r] = some ? value(p) : T(0);
+            by[r] = some ? value(p) : A(0);
         }
     };
 
-    T sum[ROWS][PER][VEC] = {};
+    A sum[ROWS][PER][VEC] = {};
+    sums_aside<A, ROWS * PER * VEC> aside;
     int terms = 0; /* at most, in each accumulator since it was empty */
-    bool added = false;
-    /* The last time it divides a mean. Group 0 adds to what it wrote before. */
-    auto flush = [&](bool last) {
-        UNROLLED(r, ROWS) {
-            const int all = __shfl_sync(ALL, length, r);
-            const T share = last && s.mean && all ? T(all) : T(1);
-            const bool here = group == 0 && first_row + r < s.a.rows;
-            T *const to = s.y + (first_row + r) * s.y_row + column;
-            T old[PER][VEC];
-            UNROLLED(c, PER * VEC) {
-                const int at = c / VEC * S::LANES * VEC + c % VEC;
-                old[c / VEC][c % VEC] = added && here && column + at < s.feat ? to[at] : T(0);
-            }
-            UNROLLED(c, PER * VEC) {
-                const int at = c / VEC * S::LANES * VEC + c % VEC;
-                T *const mine = &sum[r][c / VEC][c % VEC];
-#pragma unroll
-                for (int d = S::LANES; d < WARP; d *= 2) *mine += __shfl_xor_sync(ALL, *mine, d);
-                if (here && column + at < s.feat) to[at] = (old[c / VEC][c % VEC] + *mine) / share;
-                *mine = 0;
-            }
-        }
-        added = true;
-        terms = 0;
-    };
+    bool some_aside = false;
     auto make_room = [&](int more) {
-        if (terms + more > CHAIN) flush(false);
+        if (terms + more > CHAIN) {
+            aside.put(sum[0][0], !some_aside);
+            some_aside = true;
+            terms = 0;
+        }
         terms += more;
     };
 
     int32_t near[ROWS], near_next[ROWS];
-    T by[ROWS], by_next[ROWS];
+    A by[ROWS], by_next[ROWS];
     fetch(near, by);
     windows.copy_window(0);
     for (int w = 0; w < windows.windows; w++) {
@@ -147,23 +130,23 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             fetch(near_next, by_next);
             make_room(most / S::GROUPS + 1);
             UNROLLED(r, ROWS) {
-                tiles_entry<T> *const list = lists + r * S::LIST;
+                tiles_entry<A> *const list = lists + r * S::LIST;
                 if (lane < count[r])
                     list[lane] = {by[r],
                                   (uint32_t(near[r]) - base) * uint32_t(S::STRIP * sizeof(T))};
                 /* Groups that find no entry at the list's end take the window's row of zeros. */
                 if (lane < S::GROUPS)
-                    list[count[r] + lane] = {T(0), uint32_t(S::W * S::STRIP * sizeof(T))};
+                    list[count[r] + lane] = {A(0), uint32_t(S::W * S::STRIP * sizeof(T))};
                 __syncwarp();
 #pragma unroll 2
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
-                    const tiles_entry<T> entry = list[k + group];
+                    const tiles_entry<A> entry = list[k + group];
                     uint4 row[PER];
                     UNROLLED(i, PER)
                         row[i] =
                             *reinterpret_cast<const uint4 *>(window + entry.at + i * S::LANES * 16);
                     UNROLLED(i, PER) {
-                        T term[VEC];
+                        A term[VEC];
                         unpack<T, VEC>(row[i], term);
                         UNROLLED(v, VEC) sum[r][i][v] = fma(entry.by, term[v], sum[r][i][v]);
                     }
@@ -181,27 +164,41 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
         for (int p = __shfl_sync(ALL, at, r); p < until; p += WARP) {
             const bool mine = p + lane < until;
             const int32_t j = mine ? __ldg(s.a.idx + p + lane) : -1;
-            const T weight = mine ? value(p + lane) : T(0);
+            const A weight = mine ? value(p + lane) : A(0);
             make_room(WARP / S::GROUPS);
 #pragma unroll 4
             for (int k = 0; k < WARP; k += S::GROUPS) {
                 const int32_t from = __shfl_sync(ALL, j, k + group);
-                const T with = __shfl_sync(ALL, weight, k + group);
+                const A with = __shfl_sync(ALL, weight, k + group);
                 const bool inside = uint32_t(from) < uint32_t(s.a.cols);
                 const T *const row = s.x + (inside ? from : 0) * s.x_row + column;
                 UNROLLED(i, PER) {
                     const int64_t left = inside ? s.feat - column - i * S::LANES * VEC : 0;
-                    T term[VEC] = {};
+                    A term[VEC] = {};
                     if (s.packs && left > 0)
                         unpack<T, VEC>(load<T, VEC>(row + i * S::LANES * VEC), term);
                     UNROLLED(v, VEC) {
-                        if (!s.packs && v < left) term[v] = __ldg(row + i * S::LANES * VEC + v);
+                        if (!s.packs && v < left)
+                            term[v] = widen(__ldg(row + i * S::LANES * VEC + v));
                         if (v < left) sum[r][i][v] = fma(with, term[v], sum[r][i][v]);
                     }
                 }
             }
         }
     }
-    flush(true);
+    if (some_aside) aside.take(sum[0][0]);
+    UNROLLED(r, ROWS) {
+        const int all = __shfl_sync(ALL, length, r);
+        const A share = s.mean && all ? A(all) : A(1);
+        const bool here = group == 0 && first_row + r < s.a.rows;
+        T *const to = s.y + (first_row + r) * s.y_row + column;
+        UNROLLED(c, PER * VEC) {
+            const int at = c / VEC * S::LANES * VEC + c % VEC;
+            A *const mine = &sum[r][c / VEC][c % VEC];
+#pragma unroll
+            for (int d = S::LANES; d < WARP; d *= 2) *mine += __shfl_xor_sync(ALL, *mine, d);
+            if (here && column + at < s.feat) to[at] = narrow<T>(*mine / share);
+        }
+    }
 #endif
 }

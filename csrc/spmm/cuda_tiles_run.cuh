@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda_tiles.cuh"
+#include "cuda.h"
 
 /* Plain values are read without the caller's order of edges and without a branch on their type. */
 template <class T, class S> static fmm_status launch(const fmm_exec *exec, const tiles_args<T> &s)
@@ -33,7 +34,7 @@ static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
  * need more. */
 template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s)
 {
-    enum { W = sizeof(T) == 4 ? 128 : 112 };
+    enum { W = sizeof(T) == 8 ? 112 : 128 };
     const int64_t bytes = s.feat * (int64_t)sizeof(T);
     if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s);
     if (bytes <= 256) return choose_rows<T, 8, 2, 2 * W>(exec, s);
@@ -62,3 +63,10 @@ static fmm_status tiles_run(const fmm_exec *exec, const fmm_call *call,
     TRY(cuda_leave("spmm", exec, before));
     return status == FMM_UNSUPPORTED ? otherwise(exec, call) : status;
 }
+
+/* For a type's file. Where the card cannot hold the windows, `segments` runs. */
+#define FMM_TILES_OF(dtype, T)                                                                     \
+    FMM_C fmm_status fmm_spmm_tiles_##dtype(const fmm_exec *exec, const fmm_call *call)            \
+    {                                                                                              \
+        return tiles_run<T>(exec, call, fmm_spmm_segments_##dtype);                                \
+    }

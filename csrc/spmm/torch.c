@@ -2,8 +2,8 @@
 #include "../torch/frame.h"
 
 /* (ptr, idx, eid, plan, [the same of the transpose,] val, x, int reduce, int algorithm, int
- * rows_are[, that of the transpose]) -> y */
-static bool spmm(frame *f, int inputs, const StableIValue *number, tensor *out)
+ * rows_are, and whole_nnz or rows_are of the transpose) -> y */
+static bool spmm(frame *f, int inputs, const StableIValue *number, int64_t whole_nnz, tensor *out)
 {
     fmm_csr a;
     fmm_dense val, x, y;
@@ -13,18 +13,18 @@ static bool spmm(frame *f, int inputs, const StableIValue *number, tensor *out)
         !frame_result(f, given.dim, x.dtype, a.rows, x.heads, x.feat, out, &y))
         return false;
     a.rows_are = (fmm_rows)frame_int(number[2]);
+    a.whole.nnz = whole_nnz;
     return frame_try(f, fmm_spmm(&f->exec, &a, &val, &x, &y, (fmm_reduce)frame_int(number[0]),
                                  frame_int(number[1])));
 }
 
 /* The private operator carries one half of a CSR; the public one also its transpose, which its
  * gradient needs and its kernel skips. */
-FMM_KERNEL(spmm_half, 6, 1) { return spmm(f, 6, number, out); }
-FMM_KERNEL(spmm_whole, 10, 1) { return spmm(f, 10, number, out); }
+FMM_KERNEL(spmm_half, 6, 1) { return spmm(f, 6, number, (int64_t)number[3], out); }
+FMM_KERNEL(spmm_whole, 10, 1) { return spmm(f, 10, number, 0, out); }
 
-/* (ptr, idx, eid, plan, val, x, y, int reduce, int algorithm, int rows_are, int width): some
- * columns of a product, written to y, which may be those columns of a larger tensor. All columns of
- * x are `width`. */
+/* (ptr, idx, eid, plan, val, x, y, int reduce, int algorithm, int rows_are, int whole_nnz): some
+ * columns of a product, written to y, which may be those columns of a larger tensor. */
 FMM_KERNEL(spmm_into, 7, 0)
 {
     fmm_csr a;
@@ -37,7 +37,7 @@ FMM_KERNEL(spmm_into, 7, 0)
         !frame_matrix(f, x.rows, &a))
         return false;
     a.rows_are = (fmm_rows)frame_int(number[2]);
-    a.whole.feat = (int64_t)number[3];
+    a.whole.nnz = (int64_t)number[3];
     return frame_try(f, fmm_spmm(&f->exec, &a, &val, &x, &y, (fmm_reduce)frame_int(number[0]),
                                  frame_int(number[1])));
 }
@@ -47,7 +47,7 @@ const fmm_torch_operator fmm_torch_spmm[] = {
     {"_spmm", "_spmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = spmm_half},
     {"_spmm_into",
      "_spmm_into(" FMM_HALF "Tensor val, Tensor x, Tensor(a!) y, int reduce, int algorithm, "
-     "int rows_are, int width) -> ()",
+     "int rows_are, int whole_nnz=0) -> ()",
      .kernel = spmm_into},
     {"spmm", "spmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = spmm_whole},
     /* clang-format off */

@@ -58,6 +58,8 @@ static void rows(int64_t first, int64_t last, void *ctx)
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
     const bool csr = a->format == FMM_FORMAT_CSR;
     const int64_t width = a->format > FMM_FORMAT_COO ? a->width : 0; /* nobody else's is checked */
+    /* The padded part: place k of row i is k * rows behind its first. DIA says the column by the
+     * offset of diagonal k, which may be any number, so that the sum is checked. */
     for (int64_t i = first; i < last; i++) {
         blocked_sum sum = {0};
         for (int64_t k = 0; k < width; k++) {
@@ -69,6 +71,7 @@ static void rows(int64_t first, int64_t last, void *ctx)
                 continue;
             add_padded(&sum, call, at, j);
         }
+        /* The part that is CSR or COO. */
         const int64_t begin = csr ? row_begin(call->a, i) : a->row ? first_of_row(a, i) : 0;
         const int64_t end = csr ? row_end(call->a, i) : a->row ? first_of_row(a, i + 1) : 0;
         for (int64_t p = begin; p < end; p++) add_entry(&sum, call, p);
@@ -95,6 +98,7 @@ static void slices(int64_t first, int64_t last, void *ctx)
             const int64_t begin = a->offsets[s], end = a->offsets[s + 1];
             blocked_sum sum = {0};
             if (row < 0 || row >= a->csr.rows) continue;
+            /* A slice that would leave what is stored has no entries. */
             if (begin >= 0 && end <= a->stored)
                 for (int64_t at = begin; at < end && end - at >= a->width; at += a->width)
                     add_padded(&sum, call, at + lane, a->padded_idx[at + lane]);

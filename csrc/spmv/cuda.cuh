@@ -53,6 +53,7 @@ template <class T> static spmv_args<T> spmv_view(const fmm_call *call)
     s.in_stride = in ? in->row_stride : 0;
     s.y = static_cast<T *>(call->y->data);
     s.out_stride = call->y->row_stride;
+    if (!s.a.cols) s.a.nnz = 0, s.x = s.y; /* no entry is one, and loads of x need a place */
     s.alpha = A(own->alpha), s.beta = A(own->beta);
     return s;
 }
@@ -71,6 +72,9 @@ template <class T> struct padded_args {
 template <class T> static padded_args<T> padded_view(const fmm_call *call)
 {
     padded_args<T> e = {spmv_view<T>(call), *fmm_spmv_of(call)->matrix};
+    /* Nothing of it is an entry then; of SELL the width is that of its slices. */
+    if (!e.s.a.cols) e.m.stored = 0;
+    if (!e.s.a.cols && e.m.format != FMM_FORMAT_SELL) e.m.width = 0;
     e.s.val = view_padded(&e.m);
     return e;
 }
@@ -189,18 +193,15 @@ static __device__ __forceinline__ void load_values(const edge_view &v, int64_t b
     }
 }
 
-/* w times the elements j of x; 0 where j is -1. */
+/* w times the elements j of x; 0 where j is -1, for which the first element is loaded. */
 template <int N, class T, class A>
 static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int32_t *j, const A *w,
                                                A *to)
 {
     PACK(T, 1) x[N];
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        const char *const from =
-            row_at(reinterpret_cast<const char *>(s.x), (uint32_t)j[k], s.x_bytes);
-        x[k] = load_if<T, 1>(j[k] >= 0, reinterpret_cast<const T *>(from));
-    }
+    for (int k = 0; k < N; k++)
+        x[k] = load<T, 1>((const T *)row_at((const char *)s.x, (uint32_t)max(j[k], 0), s.x_bytes));
 #pragma unroll
     for (int k = 0; k < N; k++) {
         A element;
@@ -212,7 +213,7 @@ static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int3
 /* Columns and values of the groups at base + at[], of which the first `count` exist. */
 template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
 static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_t *idx,
-                                             int64_t base, const At *at, int64_t count, int32_t *j,
+                                             int64_t base, const At *at, int count, int32_t *j,
                                              A *w)
 {
 #pragma unroll
@@ -227,7 +228,7 @@ static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_
 /* Their products. */
 template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
 static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
-                                                   int64_t base, const At *at, int64_t count, A *to)
+                                                   int64_t base, const At *at, int count, A *to)
 {
     int32_t j[GROUPS * PER];
     A w[GROUPS * PER];
@@ -239,7 +240,7 @@ static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const 
  * repeat the first one's loads, because a load that always takes place need not be waited for. */
 template <class V, int GROUPS, int PER, class T, class A>
 static __device__ __forceinline__ void products(const spmv_args<T> &s, const int32_t *idx,
-                                                int64_t first, int64_t step, int64_t count, A *to)
+                                                int64_t first, int64_t step, int count, A *to)
 {
     int64_t at[GROUPS];
 #pragma unroll
@@ -264,28 +265,22 @@ template <class A> struct folded {
     __device__ __forceinline__ A total(void) { return two + one; }
 };
 
-/* The sums of PER neighbouring columns of `count` entries each, at first, first + step, ... */
-template <class V, int PER, class T, class A>
+/* The sums of PER neighbouring columns of `count` entries each, at first, first + step, ...; FLY
+ * steps at once. */
+template <class V, int PER, int FLY, class T, class A>
 static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const int32_t *idx,
                                                  int64_t first, int64_t step, int64_t count, A *sum)
 {
-    enum { FLY = 8 };
     folded<A> total[PER];
 #pragma unroll
     for (int k = 0; k < PER; k++) total[k].start();
-    while (count > 0) {
-        const int now = (int)min(count, int64_t(CHAIN));
-        A part[PER] = {};
-        for (int done = 0; done < now; done += FLY) {
-            A term[FLY * PER];
-            products<V, FLY, PER>(s, idx, first, step, now - done, term);
+    for (; count > 0; count -= FLY, first += FLY * step) {
+        A term[FLY * PER], part[PER] = {};
+        products<V, FLY, PER>(s, idx, first, step, (int)min(count, int64_t(FLY)), term);
 #pragma unroll
-            for (int k = 0; k < FLY * PER; k++) part[k % PER] += term[k];
-            first += FLY * step;
-        }
+        for (int k = 0; k < FLY * PER; k++) part[k % PER] += term[k];
 #pragma unroll
         for (int k = 0; k < PER; k++) total[k].fold(part[k]);
-        count -= now;
     }
 #pragma unroll
     for (int k = 0; k < PER; k++) sum[k] = total[k].total();

@@ -71,13 +71,15 @@ static const fmm_algorithm algorithms[] = {
  * groups of lanes. So they do where nothing is known but that rows are short: in small matrices,
  * where one load less in a chain decides, and where rows have very few entries. Other matrices go
  * to `csr_segmented`, whose warps have equal shares whatever the rows are (docs/spmv.md). */
-enum { FEW = 16, VERY_FEW = 4, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
+enum { FEW = 16, FEW_EVEN = 32, VERY_FEW = 4, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
 static int choose_csr(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const bool even = a->rows_are == FMM_ROWS_EVEN, unknown = a->rows_are == FMM_ROWS_UNKNOWN;
-    const int few = even ? FEW : unknown ? VERY_FEW : 0;
+    const int few = even ? FEW_EVEN : unknown ? VERY_FEW : 0;
     if (a->rows >= MANY_ROWS && a->nnz <= few * a->rows) return 2;
+    /* Where a row is short and there are few of them, the launch of csr_segmented's join would take
+     * longer than the sums. */
     const bool small = unknown && a->rows + a->nnz < SMALL && a->nnz <= FEW * a->rows;
     return even || small || !takes_csr_segmented(call) ? 3 : 4;
 }

@@ -1,4 +1,11 @@
-/* SpMV `coo`: the kernel of cuda_segments.cuh over a COO matrix, whose entries say their rows. */
+/* SpMV `coo`: the kernel of cuda_segments.cuh over a COO matrix, whose entries say their rows.
+ *
+ *     row     0 0 0 2 | 2 2 2 2 | 2 3 5 5      shares of equally many entries
+ *     launch 1                                 writes every row as if it had no entry: 1 and 4 stay
+ * so launch 2                                 adds up the runs of equal rows in each share launch 3
+ * adds up row 2 from what the shares left of it
+ *
+ * HYB calls it for its sums alone, which are then neither scaled nor rounded. */
 #include "cuda_segments.cuh"
 
 extern "C" size_t fmm_spmv_coo_workspace(const fmm_call *call)

@@ -87,7 +87,8 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 
 /* Rows of a thread: as many as fill 8 bytes with values of f32 or of 16 bits, or 16 bytes in f64.
  * With more, the lanes' loads of x would lie further apart, and batches would not fit the registers
- * of four blocks. y is written as wide. */
+ * of four blocks: four rows of f32 took 1.15 times as long on 4000^2 (H200). y is written as wide.
+ */
 extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
 {
     const edge_view val = view_padded(fmm_spmv_of(call)->matrix);
@@ -95,7 +96,7 @@ extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
         for_types(call->x->dtype, val, [&](auto x, auto v) {
             typedef decltype(x) T;
             typedef decltype(v) V;
-            constexpr int PER = std::is_same<V, any_type>::value ? 1 : sizeof(T) == 8 ? 2 : 4;
+            constexpr int PER = std::is_same<V, any_type>::value ? 1 : sizeof(T) == 2 ? 4 : 2;
             const bool wide = call->a->rows % PER == 0 && lies_at(val.data, 16) &&
                               call->y->row_stride == 1 && lies_at(call->y->data, PER * sizeof(T));
             const unsigned grid = blocks_for(wide ? call->a->rows / PER : call->a->rows);

@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     const int64_t rows = e.s.a.rows;
     for (int64_t i = this_thread() * PER; i < rows; i += all_threads() * PER) {
         A sum[PER];
-        sum_steps<V, PER>(e.s, e.m.padded_idx, i, rows, e.m.width, sum);
+        sum_steps<V, PER, 8>(e.s, e.m.padded_idx, i, rows, e.m.width, sum);
         wait_for_previous();
 #pragma unroll
         for (int r = 0; r < PER; r++) {

@@ -14,10 +14,18 @@
 
 #include "cuda.cuh"
 
-/* Entries of a lane and of a warp; warps of a block; rows that are skipped at once if empty. */
-enum { EACH = 4, SHARE = WARP * EACH, TEAM = BLOCK / WARP, SLICE = 2048 };
+/* Warps of a block; rows that are skipped at once if empty. */
+enum { TEAM = BLOCK / WARP, SLICE = 2048 };
 
-enum segment_way { SEGMENTED, PATH, COORDINATES };
+/* LONG_ROWS is SEGMENTED with shares of twice the length. */
+enum segment_way { SEGMENTED, LONG_ROWS, PATH, COORDINATES };
+static __host__ __device__ constexpr bool by_entries(int way) { return way <= LONG_ROWS; }
+
+/* Entries of a lane and of a warp. Where rows are long, most warps have two or three of them at
+ * most, and a scan for more entries pays: 0.89 of the time on ogbl_ddi (500 entries a row, H200).
+ */
+static __host__ __device__ constexpr int each_of(int way) { return way == LONG_ROWS ? 8 : 4; }
+static __host__ __device__ constexpr int length_of_share(int way) { return WARP * each_of(way); }
 
 /* Rows are named by marks: their number plus one; 0 is no row, and -1 one outside the matrix. What
  * a block leaves: the sum before its first mark, or of all it has; the last mark and its sum. */
@@ -28,93 +36,131 @@ template <class A> struct record_of {
 
 template <class T> struct segment_args {
     spmv_args<T> s;
-    const int32_t *starts; /* of the plan, or NULL */
+    const int32_t *starts; /* where shares' rows begin */
     record_of<typename sum_of<T>::type> *records;
-    int64_t shares, blocks;
+    int32_t shares, blocks;
 };
 
-/* What a row adds up to: into the sums of HYB, or finished. A row outside is nobody's. */
-template <class T>
+/* Where the sum of entry e is in a warp's stage: a place more for each lane, so that lanes meet
+ * different banks of shared memory. */
+template <int EACH> static __device__ __forceinline__ constexpr int stage_place(int e)
+{
+    return e + e / EACH;
+}
+
+/* What a row adds up to: into the sums of HYB, whose entries are COO's, or finished. A row outside
+ * is nobody's. */
+template <int WAY, class T>
 static __device__ __forceinline__ void write_row(const spmv_args<T> &s, int32_t mark,
                                                  typename sum_of<T>::type sum)
 {
     if (mark <= 0) return;
-    if (s.sums)
+    if (WAY == COORDINATES && s.sums)
         s.sums[mark - 1] = sum;
     else
         finish(s, mark - 1, sum);
 }
 
-/* The same of a block, of what its warps left: thread 0 adds up the rows that they share. */
-template <class T, class A>
+/* What is open behind each lane: its own sum, and those of the lanes before it as far back as the
+ * last one of `marked`. */
+template <class A> static __device__ __forceinline__ A add_open(A sum, unsigned marked)
+{
+    const int lane = threadIdx.x % WARP;
+    const unsigned upto = marked & (2u << lane) - 1u;
+    const int back = upto ? lane - (31 - __clz((int)upto)) : lane;
+#pragma unroll
+    for (int far = 1; far < WARP; far *= 2) {
+        const A other = __shfl_up_sync(ALL, sum, far);
+        if (far <= back) sum += other;
+    }
+    return sum;
+}
+
+/* Adds up what the lanes of a warp have, one behind the other: writes the rows that begin in one
+ * lane's part and end in another's, and returns the record of all, which every lane gets. */
+template <int WAY, class T, class A>
+static __device__ __forceinline__ record_of<A> join_lanes(const segment_args<T> &m,
+                                                          record_of<A> mine)
+{
+    const int lane = threadIdx.x % WARP;
+    const unsigned marked = __ballot_sync(ALL, mine.mark != 0), below = marked & (1u << lane) - 1u;
+    const A sum = add_open(mine.mark ? mine.tail : mine.first, marked);
+    const A before = __shfl_up_sync(ALL, sum, 1);
+    if (lane) mine.first += before;
+    const int32_t open = __shfl_sync(ALL, mine.mark, below ? 31 - __clz((int)below) : 0);
+    if (mine.mark && below) write_row<WAY>(m.s, open, mine.first);
+    record_of<A> all;
+    all.tail = __shfl_sync(ALL, sum, WARP - 1);
+    all.mark = __shfl_sync(ALL, mine.mark, marked ? 31 - __clz((int)marked) : 0);
+    all.first = __shfl_sync(ALL, mine.first, marked ? __ffs((int)marked) - 1 : 0);
+    if (!marked) all.first = all.tail;
+    return all;
+}
+
+/* The record of a block: lane w of the first warp has that of warp w. */
+template <int WAY, class T, class A>
 static __device__ __forceinline__ void leave_record(const segment_args<T> &m,
                                                     const record_of<A> &mine)
 {
     __shared__ record_of<A> team[TEAM];
-    if (threadIdx.x % WARP == 0) team[threadIdx.x / WARP] = mine;
+    const int lane = threadIdx.x % WARP;
+    if (lane == 0) team[threadIdx.x / WARP] = mine;
     __syncthreads();
-    if (threadIdx.x) return;
+    if (threadIdx.x >= WARP) return;
     record_of<A> all = {A(0), A(0), 0};
-#pragma unroll
-    for (int w = 0; w < TEAM; w++) {
-        const record_of<A> next = team[w];
-        if (!next.mark) {
-            all.tail += next.first;
-            continue;
-        }
-        if (all.mark)
-            write_row(m.s, all.mark, all.tail + next.first);
-        else
-            all.first = all.tail + next.first;
-        all.mark = next.mark, all.tail = next.tail;
-    }
-    if (!all.mark) all.first = all.tail;
+    if (lane < TEAM) all = team[lane];
+    all = join_lanes<WAY>(m, all);
+    if (lane) return;
     if (m.blocks == 1)
-        write_row(m.s, all.mark, all.tail);
+        write_row<WAY>(m.s, all.mark, all.tail);
     else
         m.records[blockIdx.x] = all;
 }
 
 /* ---- launches beside the one that adds up ---- */
 
-/* The second launch. Thread k asks whether a row is open behind block k. Nearly always the next
- * block ends it; else the warp adds up what blocks left up to the one that does. Before, while the
- * first launch may still run, its warps write the slices of rows that have no entry. */
+/* The second launch. Lane k of a warp has the record of block k, and the warp adds up its records
+ * as a block does those of its warps. For the row that is open behind the last of them it goes on
+ * over the next records, up to the one that ends it.
+ *
+ * All of it is done twice. The first round has no records and writes nothing; it takes place while
+ * the first launch still runs, and brings the instructions from memory, which the caches need not
+ * have: else every few of them would be waited for after that launch has ended. */
 template <class T, int WAY>
 static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant__ segment_args<T> m)
 {
     typedef typename sum_of<T>::type A;
     const int64_t k = this_thread(), lane = threadIdx.x % WARP;
-    if constexpr (WAY == SEGMENTED) {
+    /* Slices of rows that have no entry, which nobody else writes. */
+    if constexpr (by_entries(WAY)) {
         const int64_t slices = m.s.a.rows / SLICE;
         for (int64_t slice = k / WARP; slice < slices; slice += all_threads() / WARP) {
             const int64_t *const ptr = m.s.a.ptr + slice * SLICE;
             if (__ldg(ptr) != __ldg(ptr + SLICE)) continue;
             for (int r = (int)lane; r < SLICE; r += WARP)
-                write_row(m.s, int32_t(slice * SLICE + r + 1), A(0));
+                write_row<WAY>(m.s, int32_t(slice * SLICE + r + 1), A(0));
         }
     }
-    if (m.blocks == 1) return; /* it had nothing to share, and left no record */
-    wait_for_previous();
-    if (m.blocks == 1) return; /* it left no record */
     const record_of<A> none = {A(0), A(0), 0};
-    const record_of<A> mine = k < m.blocks ? m.records[k] : none;
-    const record_of<A> next = k + 1 < m.blocks ? m.records[k + 1] : none;
-    const bool ends = next.mark != 0 || k + 1 >= m.blocks;
-    if (mine.mark && ends) write_row(m.s, mine.mark, mine.tail + next.first);
-    for (unsigned open = __ballot_sync(ALL, mine.mark && !ends); open; open &= open - 1) {
-        const int from = __ffs((int)open) - 1;
+#pragma unroll 1
+    for (int round = 0; round < 2; round++) {
+        if (round) wait_for_previous();
+        const int blocks = m.blocks > 1 ? round * m.blocks : 0; /* one alone leaves no record */
+        const record_of<A> mine = k < blocks ? m.records[k] : none;
+        record_of<A> next = k + WARP < blocks ? m.records[k + WARP] : none;
+        const record_of<A> all = join_lanes<WAY>(m, mine);
+        if (round && all.mark <= 0) break;
         folded<A> total;
         total.start();
-        unsigned stop = 0;
-        for (int64_t at = k - lane + from + 1 + lane; !stop; at += WARP) {
-            const record_of<A> left = at < m.blocks ? m.records[at] : none;
-            stop = __ballot_sync(ALL, left.mark != 0 || at >= m.blocks);
-            if (!stop || lane < __ffs((int)stop)) total.fold(left.first);
+        for (int64_t at = k + WARP;; at += WARP) {
+            const unsigned stop = __ballot_sync(ALL, next.mark != 0 || at >= blocks);
+            if (!stop || lane < __ffs((int)stop)) total.fold(next.first);
+            if (stop) break;
+            next = at + WARP < blocks ? m.records[at + WARP] : none;
         }
-        A sum = total.total();
-        for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-        if (lane == from) write_row(m.s, mine.mark, mine.tail + sum);
+        A rest = total.total();
+        for (int far = WARP / 2; far; far /= 2) rest += __shfl_xor_sync(ALL, rest, far);
+        if (lane == 0) write_row<WAY>(m.s, all.mark, all.tail + rest);
     }
 }
 
@@ -125,5 +171,5 @@ static __global__ void __launch_bounds__(BLOCK)
 {
     let_next_start();
     for (int64_t i = this_thread(); i < m.s.a.rows; i += all_threads())
-        write_row(m.s, int32_t(i + 1), typename sum_of<T>::type(0));
+        write_row<COORDINATES>(m.s, int32_t(i + 1), typename sum_of<T>::type(0));
 }

@@ -29,31 +29,60 @@
  * a large card. */
 enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 17 };
 
-/* Entries of a lane's own row that it asks for at once; entries a row up to which single threads
- * read their own. */
-enum { AT_ONCE = 4, ALONE = 12 };
+/* Entries a row up to which single threads read their own, and up to which they ask for four at
+ * once, not eight. */
+enum { ALONE = 12, FEW = 4 };
 
-/* What a lane adds to its row if it reads the entries by itself. Lanes' places are a row apart, so
- * a load brings more than it uses; L1 keeps it for the next ones. */
-template <class V, class T>
-static __device__ __forceinline__ auto sum_own(const spmv_args<T> &s, int64_t begin, int64_t end,
-                                               bool is_long, int shift)
+/* Takes the rows that threads of the block leave to it, one after the other, by all 256 of them, of
+ * which each asks for FLY entries at once. */
+template <class V, int FLY, class T>
+static __device__ __forceinline__ void sum_waiting(const spmv_args<T> &s, bool waits, int64_t i)
+{
+    __shared__ int64_t waiting[BLOCK];
+    __shared__ int waiters;
+    if (!__syncthreads_or(waits)) return;
+    if (threadIdx.x == 0) waiters = 0;
+    __syncthreads();
+    if (waits) waiting[atomicAdd(&waiters, 1)] = i;
+    __syncthreads();
+    for (int w = 0; w < waiters; w++) {
+        int64_t begin;
+        const int64_t row = waiting[w], length = row_range(s.a, row, &begin) - threadIdx.x;
+        typename sum_of<T>::type part;
+        sum_steps<V, 1, FLY>(s, s.a.idx, begin + threadIdx.x, BLOCK, (length + BLOCK - 1) / BLOCK,
+                             &part);
+        part = block_sum(part);
+        if (threadIdx.x == 0) finish(s, row, part);
+    }
+    __syncthreads(); /* before the list is written again */
+}
+
+/* A thread reads the entries of its own row. Lanes' places are a row apart, so a load brings more
+ * than it uses; L1 keeps it for the next ones. */
+template <class T, class V, int AT_ONCE>
+static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value ? 4 : 6)
+    spmv_alone(const __grid_constant__ spmv_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    const uint32_t length = is_long ? 0 : uint32_t(end - begin);
-    A sum = A(0);
-    for (uint32_t k = threadIdx.x & ((1u << shift) - 1); k < length; k += AT_ONCE << shift) {
-        uint32_t at[AT_ONCE];
-        A term[AT_ONCE];
+    for (int64_t from = int64_t(blockIdx.x) * BLOCK; from < s.a.rows; from += all_threads()) {
+        const int64_t i = from + threadIdx.x;
+        int64_t begin, length = 0;
+        if (i < s.a.rows) length = row_range(s.a, i, &begin);
+        const bool is_long = length > OWN;
+        const uint32_t own = is_long ? 0 : uint32_t(length);
+        A sum = A(0);
+        for (uint32_t k = 0; k < own; k += AT_ONCE) {
+            uint32_t at[AT_ONCE];
+            A term[AT_ONCE];
 #pragma unroll
-        for (int f = 0; f < AT_ONCE; f++) at[f] = min(k + (uint32_t(f) << shift), length - 1);
-        products_at<V, AT_ONCE, 1, true>(s, s.a.idx, begin, at, ((length - k - 1) >> shift) + 1,
-                                         term);
+            for (int f = 0; f < AT_ONCE; f++) at[f] = min(k + f, own - 1);
+            products_at<V, AT_ONCE, 1, true>(s, s.a.idx, begin, at, own - k, term);
 #pragma unroll
-        for (int f = 0; f < AT_ONCE; f++) sum += term[f];
+            for (int f = 0; f < AT_ONCE; f++) sum += term[f];
+        }
+        if (i < s.a.rows && !is_long) finish(s, i, sum);
+        sum_waiting<V, 2>(s, is_long, i); /* more would take registers */
     }
-    for (int far = 1 << shift >> 1; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-    return sum;
 }
 
 /* What a lane adds to its row, which has the entries [begin, end). The warp's rows follow each
@@ -91,22 +120,15 @@ static __device__ __forceinline__ A sum_staged(const spmv_args<T> &s, int64_t be
     return sum;
 }
 
-/* Blocks that a multiprocessor should hold: as many as leave a thread the registers it needs. */
-template <class V>
-constexpr int HELD = std::is_same<V, any_type>::value ? 4
-                     : sizeof(V) == 2                 ? 5
-                                                      : 6;
-
 /* 2^shift lanes sum a row. Threads behind the last row stay for the shuffles and barriers, with an
- * empty row at its end. */
-template <class T, class V, bool STAGED>
-static __global__ void __launch_bounds__(BLOCK, HELD<V>)
+ * empty row at its end. Four blocks leave a thread registers for eight loads of everything: with
+ * fewer, some wait for others, and a small matrix takes 1.1 times as long (H200). */
+template <class T, class V>
+static __global__ void __launch_bounds__(BLOCK, 4)
     spmv_rows(const __grid_constant__ spmv_args<T> s, int shift)
 {
     typedef typename sum_of<T>::type A;
-    __shared__ A stages[STAGED ? BLOCK / WARP : 1][STAGED ? STAGE : 1];
-    __shared__ int64_t waiting[BLOCK];
-    __shared__ int waiters;
+    __shared__ A stages[BLOCK / WARP][STAGE];
     const bool leads = (threadIdx.x & ((1 << shift) - 1)) == 0;
     for (int64_t from = int64_t(blockIdx.x) * BLOCK; from >> shift < s.a.rows;
          from += all_threads()) {
@@ -115,44 +137,40 @@ static __global__ void __launch_bounds__(BLOCK, HELD<V>)
         end += begin;
         if (i >= s.a.rows) begin = end;
         const bool is_long = end - begin > int64_t(OWN) << shift, waits = is_long && leads;
-        A sum;
-        if constexpr (STAGED)
-            sum = sum_staged<V>(s, begin, end, is_long, shift, stages[threadIdx.x / WARP]);
-        else
-            sum = sum_own<V>(s, begin, end, is_long, shift);
+        const A sum = sum_staged<V>(s, begin, end, is_long, shift, stages[threadIdx.x / WARP]);
         if (i < s.a.rows && leads && !waits) finish(s, i, sum);
-        if (!__syncthreads_or(waits)) continue;
-        if (threadIdx.x == 0) waiters = 0;
-        __syncthreads();
-        if (waits) waiting[atomicAdd(&waiters, 1)] = i;
-        __syncthreads();
-        for (int w = 0; w < waiters; w++) {
-            const int64_t row = waiting[w], length = row_range(s.a, row, &begin) - threadIdx.x;
-            A part;
-            sum_steps<V, 1>(s, s.a.idx, begin + threadIdx.x, BLOCK, (length + BLOCK - 1) / BLOCK,
-                            &part);
-            part = block_sum(part);
-            if (threadIdx.x == 0) finish(s, row, part);
-        }
+        sum_waiting<V, 8>(s, waits, i);
     }
 }
 
-static fmm_status run(const fmm_exec *exec, const fmm_call *call, int shift, bool staged)
+/* Calls run(kernel's arguments, x's type, values' type) on the call's device. */
+template <class Run> static fmm_status run(const fmm_exec *exec, const fmm_call *call, Run launch)
 {
     return on_device(exec, [&] {
-        for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
-            typedef decltype(x) T;
-            typedef decltype(v) V;
-            const auto kernel = staged ? spmv_rows<T, V, true> : spmv_rows<T, V, false>;
-            kernel<<<blocks_for(call->a->rows << shift), BLOCK, 0, stream_of(exec)>>>(
-                spmv_view<T>(call), shift);
-        });
+        for_types(call->x->dtype, view_edges(call->a, call->val),
+                  [&](auto x, auto v) { launch(spmv_view<decltype(x)>(call), x, v); });
+    });
+}
+
+static fmm_status run_rows(const fmm_exec *exec, const fmm_call *call, int shift)
+{
+    const unsigned grid = blocks_for(call->a->rows << shift);
+    return run(exec, call, [&](const auto &s, auto x, auto v) {
+        spmv_rows<decltype(x), decltype(v)><<<grid, BLOCK, 0, stream_of(exec)>>>(s, shift);
     });
 }
 
 extern "C" fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *call)
 {
-    return run(exec, call, 0, call->a->nnz > ALONE * call->a->rows);
+    const int64_t rows = call->a->rows, nnz = call->a->nnz;
+    if (nnz > ALONE * rows) return run_rows(exec, call, 0);
+    const unsigned grid = blocks_for(rows);
+    return run(exec, call, [&](const auto &s, auto x, auto v) {
+        typedef decltype(x) T;
+        typedef decltype(v) V;
+        const auto kernel = nnz > FEW * rows ? spmv_alone<T, V, 8> : spmv_alone<T, V, 4>;
+        kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    });
 }
 
 /* Lanes: a power of two from 2 to 32. A warp's rows should have about two stages of entries; where
@@ -162,5 +180,5 @@ extern "C" fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *
     const int64_t rows = call->a->rows, nnz = call->a->nnz;
     int shift = 1;
     while (shift < 5 && nnz >> shift > (rows << shift < CARD ? 1 : ENOUGH) * rows) shift++;
-    return run(exec, call, shift, true);
+    return run_rows(exec, call, shift);
 }

@@ -1,35 +1,41 @@
 /* The kernel of `csr_segmented`, `merge` and `coo`: warps that own equal shares of the matrix,
  * whose rows are added up by a segmented scan.
  *
- * A warp owns SHARE = 128 entries, whatever their rows are, and needs nobody else for them:
+ * A warp owns 128 entries, whatever their rows are, and needs nobody else for them:
  *
  *     1   lane l      entries l, l + 32, l + 64, l + 96     columns, values, then 4 gathers of x
- *         lane l      row l of those that begin here        marks its first entry with its number;
- *                                                           an empty row is finished at once
+ *         lane l      row l of those that begin here        marks its first entry
  *     2   lane l      entries 4l .. 4l + 3                  through shared memory
- *     3   warp        adds up runs from mark to mark
+ *     3   warp        adds up runs from mark to mark, and puts the sums up to each entry back
+ *     4   lane l      row l of those that begin here        finds its sum at its last entry
  *
  *     entries   3 . . . | . . 4 .  | 5 . 6 .  | . . . .      a mark, and what goes on
  *     lane      0       | 1        | 2        | 3
- *     left      3: abcd | 4: gh    | 6: kl    | mnop         the sum behind a lane's last mark
- *     before      -     | 3: abcd  | 4: gh    | 6: kl        what is open before it, by a scan
- *     ends              | 3        | 4, 5     |
+ *     left      abcd    | gh       | kl       | mnop         the sum behind a lane's last mark
+ *     before    -       | abcd     | gh       | kl           what is open before it, by a scan
+ *     sums      ... d=  | ef= g h= | ij= k l= | m n o p=     row 3 ends at f and 4 at h
  *
  * The scan adds what is left of lane after lane as far back as the last mark. Its order is fixed. A
  * row that begins in a warp and ends in another is open at the warp's end: the block adds it up
  * over its warps, and leaves a record of what is open at its own end and of what came before its
  * first mark. A second launch adds the records of such a row in their order. No lane holds another
- * up, whatever the rows' lengths are, and neighbours read neighbouring entries.
+ * up, whatever the rows' lengths are, and neighbours read neighbouring entries. The code is short
+ * for a reason: a warp takes some 300 instructions for 128 entries, which its loads just cover, and
+ * with a cold cache instructions come from memory, too. With twice as many it took 1.2 times as
+ * long on musae_github and 1.7 times on grids (H200).
  *
  * The three differ in where shares begin and in how marks are found:
  *
- *     csr_segmented   every 128 entries. The plan lists the first row that begins at or behind
- *                     each border, since a search is a chain of loads; without one a warp searches.
- *     merge           every 128 items of the list of entries and ends of rows, merged in order:
+ *     csr_segmented   every 128 entries, or 256 if rows are long. The plan lists the first row
+ *                     that begins at or behind each border, since a search is a chain of loads;
+ *                     where there is no plan, a launch before this one makes the list.
+ *     merge           every 128 items of the list of entries and ends of rows, merged in order; a
+ *                     launch before this one finds the rows at the borders:
  *                     row 0: a b c    a b c 0 | d 1 2 e | f g ...    a letter is an entry, a number
  *                     row 1: d                |         |            the end of its row
- *     coo             every 128 entries. A mark is wherever a row differs from the one before. A
- *                     launch before this one writes the rows that no entry names.
+ *     coo             every 128 entries. A mark is wherever a row differs from the one before, and
+ *                     an entry before a mark has its row's sum. A launch before this one writes the
+ *                     rows that no entry names.
  *
  * Segmented scans: Blelloch, Heroux and Zagha, CMU-CS-93-173, 1993; on GPUs Sengupta, Harris, Zhang
  * and Owens, Graphics Hardware 2007; of COO Bell and Garland, SC 2009. The merged list: Merrill and
@@ -39,241 +45,330 @@
 #include "../matrix/cuda_plan.cuh"
 #include "cuda_records.cuh"
 
-static_assert(int(SHARE) == int(PLAN_SHARE), "the plan lists where shares begin");
-/* What a warp owns: entries [begin, end), and rows [row, rows_end) that may begin among them, of
- * which those before empties_end are its own if they are empty. */
+static_assert(length_of_share(SEGMENTED) == PLAN_SHARE, "the plan lists where shares begin");
+
+/* What a warp owns: `count` entries from `begin` on, and rows [row, rows_end) that may begin among
+ * them, of which those before empties_end are its own if they are empty. */
 struct share_of {
-    int64_t begin, end, row, rows_end, empties_end;
+    int64_t begin;
+    int32_t count, row, rows_end, empties_end;
 };
 
-/* The first number in [low, high) for which before() is false, found by a warp: it is true up to
- * there. */
-template <class Before>
-static __device__ __forceinline__ int64_t search(int64_t low, int64_t high, Before before)
+/* The rows that the list has for share k and for the next one. merge's list was made by the launch
+ * before this one, whose end no load through the read-only path waits for. */
+template <int WAY, class T>
+static __device__ __forceinline__ int2 ask_list(const segment_args<T> &m, int k)
 {
-    const int64_t lane = threadIdx.x % WARP;
-    while (low < high) {
-        const int64_t step = (high - low + WARP - 1) / WARP, at = low + (lane + 1) * step - 1;
-        const int64_t yes = __popc(__ballot_sync(ALL, at < high && before(at)));
-        high = min(high, low + (yes + 1) * step - 1);
-        low += yes * step;
-    }
-    return low;
-}
-
-/* What the plan says of share k, asked for before anything waits. */
-template <class T>
-static __device__ __forceinline__ int2 ask_plan(const segment_args<T> &m, int64_t k)
-{
-    if (!m.starts || k >= m.shares) return int2{0, 0};
-    return int2{__ldg(m.starts + k), __ldg(m.starts + k + 1)};
-}
-
-/* The first row that begins at share k's first entry or behind it. */
-template <class T>
-static __device__ __forceinline__ int64_t start_of(const segment_args<T> &m, int64_t k, int said)
-{
-    const csr_view &a = m.s.a;
-    if (k <= 0 || k >= m.shares) return k <= 0 ? 0 : a.rows;
-    if (m.starts) return clamp(said, 0, a.rows);
-    return search(0, a.rows, [&](int64_t r) { return __ldg(a.ptr + r) < k * SHARE; });
-}
-
-/* The row that item k * SHARE of the merged list belongs to, or ends. */
-template <class T>
-static __device__ __forceinline__ int64_t path_of(const segment_args<T> &m, int64_t k)
-{
-    const csr_view &a = m.s.a;
-    const int64_t item = min(k * SHARE, a.nnz + a.rows);
-    return search(max(item - a.nnz, int64_t(0)), min(item, a.rows),
-                  [&](int64_t r) { return clamp(__ldg(a.ptr + r + 1), 0, a.nnz) + r + 1 <= item; });
+    enum { STEP = WAY == PATH ? 1 : length_of_share(WAY) / PLAN_SHARE };
+    const int32_t *const at = m.starts + int64_t(k) * STEP;
+    if (WAY == PATH) return int2{__ldcg(at), __ldcg(at + 1)};
+    return int2{__ldg(at), __ldg(at + (k + 1 < m.shares ? STEP : 0))};
 }
 
 /* The entries of share k, and of `merge` its rows, which it is cut by. */
 template <int WAY, class T>
-static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k)
+static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, int64_t k,
+                                                      int2 rows)
 {
+    enum { SHARE = length_of_share(WAY) };
     const csr_view &a = m.s.a;
-    if (k >= m.shares) return share_of{0, 0, 0, 0, 0};
-    share_of own = {k * SHARE, min((k + 1) * SHARE, a.nnz), 0, 0, 0};
+    share_of own = {k * SHARE, int(min(a.nnz - k * SHARE, int64_t(SHARE))), 0, 0, 0};
     if constexpr (WAY == PATH) {
-        own.row = path_of(m, k);
-        own.empties_end = path_of(m, k + 1);
-        own.begin = clamp(k * SHARE - own.row, 0, a.nnz);
-        own.end =
-            clamp((k + 1) * SHARE - own.empties_end, own.begin, min(own.begin + SHARE, a.nnz));
-        own.rows_end = min(own.empties_end + 1, a.rows);
+        own.begin = clamp(k * SHARE - rows.x, 0, a.nnz);
+        own.count = int(clamp(min((k + 1) * SHARE - rows.y, a.nnz) - own.begin, 0, SHARE));
+        own.row = rows.x, own.empties_end = rows.y;
+        own.rows_end = int32_t(min(int64_t(rows.y) + 1, a.rows));
     }
     return own;
 }
 
 /* ---- marks ---- */
 
-/* Lane l's row among the first 32 of a share: where it begins and ends, asked for early. */
-struct row_ends {
-    int64_t begin, end;
+/* Where the entries of a row lie in a share. */
+struct row_of_share {
+    int32_t first; /* its first entry, or NOT_HERE, or EMPTY */
+    int32_t last;  /* its last entry, or `count` if that is behind the share */
 };
+enum { NOT_HERE = -1, EMPTY = -2 };
+
+/* A row's ends, asked for before anything waits for them; a row that is not of the share gets such
+ * as place_row finds nowhere. */
 template <class T>
-static __device__ __forceinline__ row_ends ask_row(const segment_args<T> &m, const share_of &own,
-                                                   int64_t r)
+static __device__ __forceinline__ longlong2 ask_row(const segment_args<T> &m, const share_of &own,
+                                                    uint32_t r)
 {
-    if (r < own.row || r >= own.rows_end) return row_ends{-1, -1};
-    return row_ends{__ldg(m.s.a.ptr + r), __ldg(m.s.a.ptr + r + 1)};
+    if (r < (uint32_t)own.row || r >= (uint32_t)own.rows_end) return longlong2{-1, 0};
+    return longlong2{__ldg(m.s.a.ptr + r), __ldg(m.s.a.ptr + r + 1)};
+}
+static __device__ __forceinline__ row_of_share place_row(const share_of &own, uint32_t r,
+                                                         longlong2 ends)
+{
+    const int64_t begin = int64_t(uint64_t(ends.x) - uint64_t(own.begin));
+    const int64_t end = int64_t(uint64_t(ends.y) - uint64_t(own.begin));
+    if (ends.x >= ends.y) return row_of_share{r < (uint32_t)own.empties_end ? EMPTY : NOT_HERE, 0};
+    if (uint64_t(begin) >= uint64_t(own.count)) return row_of_share{NOT_HERE, 0};
+    return row_of_share{int32_t(begin), int32_t(min(end - 1, int64_t(own.count)))};
 }
 
-/* CSR: marks the entries at which rows begin, and finishes empty rows. Where there are far more
- * rows than entries, whole slices of empty ones are left to the second launch. */
-template <class T, class A>
-static __device__ __forceinline__ void mark_rows(const segment_args<T> &m, const share_of &own,
-                                                 int64_t base, row_ends mine, A zero,
-                                                 int32_t *marks)
+/* The 32 rows behind those from `base` on. Where there are far more rows than entries, whole slices
+ * of empty ones are left to the second launch. */
+template <class T>
+static __device__ __forceinline__ uint32_t next_rows(const segment_args<T> &m, const share_of &own,
+                                                     uint32_t base)
 {
     const int64_t *const ptr = m.s.a.ptr;
-    while (base < own.rows_end) {
-        const int64_t r = base + threadIdx.x % WARP;
-        if (mine.begin < mine.end && mine.begin >= own.begin && mine.begin < own.end)
-            marks[mine.begin - own.begin] = int32_t(r + 1);
-        else if (mine.begin >= mine.end && r >= own.row && r < own.empties_end)
-            write_row(m.s, int32_t(r + 1), zero);
-        base += WARP;
-        while (base % SLICE == 0 && base + SLICE <= own.rows_end &&
-               __ldg(ptr + base) == __ldg(ptr + base + SLICE))
-            base += SLICE;
-        mine = ask_row(m, own, base + threadIdx.x % WARP);
+    base += WARP;
+    if (base >= (uint32_t)own.rows_end) return base;
+    while (base % SLICE == 0 && base + SLICE <= (uint32_t)own.rows_end &&
+           __ldg(ptr + base) == __ldg(ptr + base + SLICE))
+        base += SLICE;
+    return base;
+}
+
+/* CSR: marks the entries at which the rows of a share begin; `mine` is lane l's row base + l. */
+template <class T>
+static __device__ __forceinline__ void mark_rows(const segment_args<T> &m, const share_of &own,
+                                                 uint32_t base, row_of_share mine, uint8_t *marks)
+{
+    const int lane = threadIdx.x % WARP;
+    while (true) {
+        if (mine.first >= 0) marks[mine.first] = 1;
+        base = next_rows(m, own, base);
+        if (base >= (uint32_t)own.rows_end) break;
+        mine = place_row(own, base + lane, ask_row(m, own, base + lane));
     }
 }
 
-/* COO: the marks of a lane's entries. */
+/* CSR: finishes the rows that begin and end in a share, and the empty ones, from the sums up to
+ * each entry. The result is the number plus one of the row that goes on behind it, or -1. */
+template <int EACH, class T, class A>
+static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, const share_of &own,
+                                                      uint32_t base, row_of_share mine,
+                                                      const A *sums)
+{
+    const int lane = threadIdx.x % WARP;
+    int32_t open = -1;
+    while (true) {
+        const bool whole = mine.first >= 0 && mine.last < own.count;
+        if (whole || mine.first == EMPTY)
+            finish(m.s, base + lane, whole ? sums[stage_place<EACH>(mine.last)] : A(0));
+        const unsigned more = __ballot_sync(ALL, mine.first >= 0 && !whole);
+        if (more) open = int32_t(base + __ffs((int)more));
+        base = next_rows(m, own, base);
+        if (base >= (uint32_t)own.rows_end) return open;
+        mine = place_row(own, base + lane, ask_row(m, own, base + lane));
+    }
+}
+
+/* The number plus one of a row of COO, or -1 if the matrix has no such row. */
+template <class T>
+static __device__ __forceinline__ int32_t mark_of(const spmv_args<T> &s, int32_t row)
+{
+    return row >= 0 && row < s.a.rows ? row + 1 : -1;
+}
+
+/* COO: brings the rows of a share's entries to shared memory and marks those that differ from the
+ * one before; `before` is the row before all of them, or -1. */
 template <class T>
 static __device__ __forceinline__ void mark_changes(const segment_args<T> &m, const share_of &own,
-                                                    int32_t *marks, int32_t *head)
+                                                    int32_t before, int32_t *rows, bool *head)
 {
-    const int lane = threadIdx.x % WARP, last = int(own.end - own.begin) - 1;
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        marks[lane + k * WARP] = __ldg(m.s.row + own.begin + min(lane + k * WARP, last));
-    __syncwarp();
-    int32_t before = lane        ? marks[lane * EACH - 1]
-                     : own.begin ? __ldg(m.s.row + own.begin - 1)
-                                 : -1;
+    enum { EACH = each_of(COORDINATES) };
+    const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        const int32_t row = marks[lane * EACH + k];
-        const bool starts = row != before || (own.begin + lane + k == 0);
-        head[k] = !starts ? 0 : row >= 0 && row < m.s.a.rows ? row + 1 : -1;
-        before = row;
+        const int e = min(lane + k * WARP, own.count - 1);
+        rows[lane + k * WARP] = __ldg(m.s.row + own.begin + e);
     }
+    __syncwarp();
+    int32_t last = lane ? rows[lane * EACH - 1] : before;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const int32_t row = rows[lane * EACH + k];
+        head[k] = row != last || own.begin + lane + k == 0;
+        last = row;
+    }
+}
+
+/* COO: writes the rows that end in a share, but for the one that was open before it and the one
+ * that its last entry is of. */
+template <class T, class A>
+static __device__ __forceinline__ void finish_changes(const segment_args<T> &m, const share_of &own,
+                                                      int32_t before, const int32_t *rows,
+                                                      const A *sums)
+{
+    enum { EACH = each_of(COORDINATES) };
+#pragma unroll 1
+    for (int e = threadIdx.x % WARP; e + 1 < own.count; e += WARP)
+        if (rows[e] != rows[e + 1] && (rows[e] != before || !own.begin))
+            write_row<COORDINATES>(m.s, mark_of(m.s, rows[e]), sums[stage_place<EACH>(e)]);
 }
 
 /* ---- sums ---- */
 
-/* Adds up a warp's terms, four of each lane. Rows that end here are written, but for the one that
- * was open before; the result says what the first mark found open, and what is open at the end. */
-template <class T, class A>
-static __device__ __forceinline__ record_of<A> add_runs(const spmv_args<T> &s, const int32_t *head,
-                                                        const A *term)
+/* Makes a warp's terms, EACH of each lane, sums from the mark before them on. The result has the
+ * sum before the first mark and the one behind the last, and 1 as its mark if there is one. */
+template <int EACH, class A>
+static __device__ __forceinline__ record_of<A> add_runs(const bool *head, A *term)
 {
     const int lane = threadIdx.x % WARP;
-    int32_t mark = 0;
+    bool marked = false, inside[EACH];
     A sum = A(0), first = A(0);
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        if (head[k]) {
-            if (mark)
-                write_row(s, mark, sum);
-            else
-                first = sum;
-            mark = head[k], sum = term[k];
-        } else {
-            sum += term[k];
-        }
+        if (head[k] && !marked) first = sum;
+        marked |= head[k], inside[k] = marked;
+        sum = head[k] ? term[k] : sum + term[k];
+        term[k] = sum;
     }
-    const unsigned marked = __ballot_sync(ALL, mark != 0), below = marked & ((1u << lane) - 1);
-    const unsigned upto = below | (marked & (1u << lane));
-    /* What is open behind a lane: its own, and that of the lanes back to the last mark. */
-    const int back = upto ? lane - (31 - __clz((int)upto)) : lane;
+    const unsigned marks = __ballot_sync(ALL, marked);
+    sum = add_open(sum, marks);
+    A before = __shfl_up_sync(ALL, sum, 1);
+    if (!lane) before = A(0);
 #pragma unroll
-    for (int far = 1; far < WARP; far *= 2) {
-        const A other = __shfl_up_sync(ALL, sum, far);
-        if (far <= back) sum += other;
-    }
-    const A before = __shfl_up_sync(ALL, sum, 1);
-    if (lane && mark) first += before;
-    const int32_t open = __shfl_sync(ALL, mark, below ? 31 - __clz((int)below) : 0);
-    if (mark && below) write_row(s, open, first);
+    for (int k = 0; k < EACH; k++)
+        if (!inside[k]) term[k] += before;
     record_of<A> left;
     left.tail = __shfl_sync(ALL, sum, WARP - 1);
-    left.mark = __shfl_sync(ALL, mark, marked ? 31 - __clz((int)marked) : 0);
-    left.first = __shfl_sync(ALL, first, marked ? __ffs((int)marked) - 1 : 0);
-    if (!marked) left.first = left.tail;
+    left.mark = marks != 0;
+    left.first = marks ? __shfl_sync(ALL, first + before, __ffs((int)marks) - 1) : left.tail;
     return left;
 }
 
 template <class T, class V, int WAY>
-static __global__ void __launch_bounds__(BLOCK, sizeof(T) <= 4 ? 8 : 6)
+static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (WAY == LONG_ROWS))
     spmv_segments(const __grid_constant__ segment_args<T> m)
 {
+    enum { EACH = each_of(WAY), SHARE = length_of_share(WAY) };
     typedef typename sum_of<T>::type A;
-    enum { PAD = SHARE / EACH }; /* a place more for each lane: their reads meet all banks */
-    __shared__ A terms[TEAM][SHARE + PAD];
-    __shared__ __align__(16) int32_t marks[TEAM][SHARE];
+    /* Marks of CSR are bytes; COO has the rows of the entries. */
+    typedef typename std::conditional<WAY == COORDINATES, int32_t, uint8_t>::type mark;
+    __shared__ A stages[TEAM][SHARE + WARP];
+    __shared__ __align__(16) mark marks[TEAM][SHARE];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    A *const mine = terms[warp];
+    A *const stage = stages[warp];
+    mark *const marked = marks[warp];
     let_next_start();
-    const int64_t which = int64_t(blockIdx.x) * TEAM + warp;
-    const int2 said = ask_plan(m, which);
-    share_of own = take_share<WAY>(m, which);
-    const int count = int(own.end - own.begin);
-    int32_t head[EACH] = {}, j[EACH];
-    A w[EACH], term[EACH] = {};
+    const int which = int(blockIdx.x) * TEAM + warp;
+    const bool some = which < m.shares;
+    int2 starts = {0, 0};
+    if (WAY == PATH) wait_for_previous();
+    if (WAY != COORDINATES && some) starts = ask_list<WAY>(m, which);
+    share_of own = {0, 0, 0, 0, 0};
+    if (some) own = take_share<WAY>(m, which, starts);
+    int32_t j[EACH] = {}, before = -1;
+    A w[EACH] = {}, term[EACH];
+    bool head[EACH] = {};
     uint32_t at[EACH];
 #pragma unroll
-    for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, count - 1), 0);
-    if (count)
-        fetch<V, EACH, 1>(m.s, m.s.a.idx, own.begin, at, (count - lane + WARP - 1) / WARP, j, w);
-    if (WAY == SEGMENTED && which < m.shares) {
-        own.row = start_of(m, which, said.x);
-        own.rows_end = own.empties_end = start_of(m, which + 1, said.y);
+    for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, own.count - 1), 0);
+    if (own.count) {
+#pragma unroll
+        for (int k = 0; k < EACH; k++) j[k] = __ldcs(m.s.a.idx + own.begin + at[k]);
+        load_values<V, EACH, 1>(m.s.val, own.begin, at, w);
+    }
+    if (by_entries(WAY) && some) {
+        const int32_t rows = (int32_t)m.s.a.rows;
+        own.row = which ? min(max(starts.x, 0), rows) : 0;
+        own.rows_end = own.empties_end = which + 1 < m.shares ? min(max(starts.y, 0), rows) : rows;
     }
     /* Far more rows than entries are walked over from a border of slices on. */
-    const int64_t base = own.rows_end - own.row > SLICE ? own.row / WARP * WARP : own.row;
-    const row_ends ends = ask_row(m, own, base + lane);
-    if (count) times_x<EACH>(m.s, j, w, term);
+    const uint32_t base = own.rows_end - own.row > SLICE ? own.row / WARP * WARP : own.row;
+    longlong2 ends;
+    if (WAY != COORDINATES) ends = ask_row(m, own, base + lane);
+    if (WAY == COORDINATES && own.begin) before = __ldg(m.s.row + own.begin - 1);
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
+    /* No branch stands around these loads, or the compiler would wait for the rows' ends first. */
+    times_x<EACH>(m.s, j, w, term);
+    row_of_share row;
     if constexpr (WAY == COORDINATES) {
-        if (count) mark_changes(m, own, marks[warp], head);
-        wait_for_previous();
+        if (own.count) mark_changes(m, own, before, marked, head);
     } else {
-        int4 *const four = reinterpret_cast<int4 *>(marks[warp]);
-        four[lane] = int4{0, 0, 0, 0};
+        row = place_row(own, base + lane, ends);
+        for (int k = 0; k < EACH; k += 4)
+            reinterpret_cast<uint32_t *>(marked)[lane + k / 4 * WARP] = 0;
         __syncwarp();
-        mark_rows(m, own, base, ends, A(0), marks[warp]);
+        mark_rows(m, own, base, row, marked);
     }
 #pragma unroll
-    for (int k = 0; k < EACH; k++) mine[lane + k * WARP + (lane + k * WARP) / EACH] = term[k];
+    for (int k = 0; k < EACH; k++)
+        stage[stage_place<EACH>(lane) + k * stage_place<EACH>(WARP)] = term[k];
     __syncwarp();
 #pragma unroll
-    for (int k = 0; k < EACH; k++) term[k] = mine[lane * (EACH + 1) + k];
-    if constexpr (WAY != COORDINATES) {
-        const int4 four = reinterpret_cast<int4 *>(marks[warp])[lane];
-        head[0] = four.x, head[1] = four.y, head[2] = four.z, head[3] = four.w;
+    for (int k = 0; k < EACH; k++) {
+        term[k] = stage[lane * (EACH + 1) + k];
+        if (WAY != COORDINATES) head[k] = marked[lane * EACH + k];
     }
-    leave_record(m, add_runs(m.s, head, term));
+    record_of<A> left = add_runs<EACH>(head, term);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) stage[lane * (EACH + 1) + k] = term[k];
+    __syncwarp();
+    if constexpr (WAY == COORDINATES) {
+        wait_for_previous();
+        finish_changes(m, own, before, marked, stage);
+        if (left.mark) left.mark = mark_of(m.s, marked[own.count - 1]);
+    } else {
+        const int32_t open = finish_rows<EACH>(m, own, base, row, stage);
+        if (left.mark) left.mark = open;
+    }
+    leave_record<WAY>(m, left);
 }
 
 /* ---- launches ---- */
 
+/* The list of rows. Thread k searches for the first row that begins at entry k * PLAN_SHARE or
+ * behind it, as the plan lists them, or for the row that item k * SHARE of the merged list belongs
+ * to, or ends. */
+template <int WAY>
+static __global__ void __launch_bounds__(BLOCK)
+    spmv_list(const csr_view a, int64_t count, int32_t *starts)
+{
+    let_next_start();
+    for (int64_t k = this_thread(); k <= count; k += all_threads()) {
+        if constexpr (WAY == PATH) {
+            const int64_t item = min(k * length_of_share(PATH), a.nnz + a.rows);
+            int64_t low = max(item - a.nnz, int64_t(0)), high = min(item, a.rows);
+            while (low < high) {
+                const int64_t row = (low + high) / 2;
+                const bool before = clamp(__ldg(a.ptr + row + 1), 0, a.nnz) + row + 1 <= item;
+                low = before ? row + 1 : low, high = before ? high : row;
+            }
+            starts[k] = int32_t(low);
+        } else {
+            starts[k] = int32_t(first_at_least(a.ptr, 1, a.rows, k * PLAN_SHARE));
+        }
+    }
+}
+
 static inline int64_t shares_of(const fmm_call *call, int way)
 {
-    const int64_t items = call->a->nnz + (way == PATH ? call->a->rows : 0);
-    return items > SHARE ? ceil_div(items, SHARE) : 1;
+    const int64_t nnz = call->a->cols ? call->a->nnz : 0; /* as spmv_view says it */
+    const int64_t items = nnz + (way == PATH ? call->a->rows : 0);
+    const int64_t each = length_of_share(way);
+    return items > each ? ceil_div(items, each) : 1;
 }
-static inline size_t records_room(const fmm_call *call, int way)
+
+/* Entries of the list of rows, less one, where the plan does not have it. */
+static inline int64_t list_length(const fmm_call *call, int way)
+{
+    if (way == PATH) return shares_of(call, way);
+    return way == COORDINATES || plan_given(call->a) ? -1 : plan_shares(call->a->nnz);
+}
+
+/* The room of the records, and behind them that of the list. */
+static inline size_t records_bytes(const fmm_call *call, int way)
 {
     const int64_t blocks = ceil_div(shares_of(call, way), TEAM);
     const bool wide = call->x->dtype == FMM_F64;
     return blocks > 1
                ? (size_t)blocks * (wide ? sizeof(record_of<double>) : sizeof(record_of<float>))
                : 0;
+}
+static inline size_t records_room(const fmm_call *call, int way)
+{
+    return records_bytes(call, way) + (size_t)(list_length(call, way) + 1) * sizeof(int32_t);
 }
 
 /* sums: NULL, or what takes the sums of rows in place of y. */
@@ -283,21 +378,25 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
     for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
         typedef decltype(x) T;
         typedef typename sum_of<T>::type A;
-        segment_args<T> m = {spmv_view<T>(call), NULL, static_cast<record_of<A> *>(room),
-                             shares_of(call, WAY), 0};
+        const int shares = (int)shares_of(call, WAY);
+        segment_args<T> m = {spmv_view<T>(call), NULL, static_cast<record_of<A> *>(room), shares,
+                             (int)ceil_div(shares, TEAM)};
         m.s.sums = static_cast<A *>(sums);
-        m.blocks = ceil_div(m.shares, TEAM);
-        if (WAY == SEGMENTED && plan_given(call->a)) m.starts = plan_starts(call->a->plan);
         const dim3 grid((unsigned)m.blocks), rows(blocks_for(call->a->rows));
         const cudaStream_t stream = stream_of(exec);
+        const int64_t listed = list_length(call, WAY);
+        int32_t *const list =
+            reinterpret_cast<int32_t *>(static_cast<char *>(room) + records_bytes(call, WAY));
+        m.starts = listed < 0 ? plan_starts(call->a->plan) : list; /* of COO nobody reads it */
+        if (listed >= 0)
+            spmv_list<WAY><<<blocks_for(listed + 1), BLOCK, 0, stream>>>(m.s.a, listed, list);
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
-        if (WAY == COORDINATES) {
-            spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
-            launch_early(exec->index, stream, kernel, grid, m);
-        } else {
+        if constexpr (WAY == COORDINATES) spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
+        if constexpr (by_entries(WAY))
             kernel<<<grid, BLOCK, 0, stream>>>(m);
-        }
-        const int64_t slices = WAY == SEGMENTED ? call->a->rows / SLICE * WARP : 0;
+        else
+            launch_early(exec->index, stream, kernel, grid, m);
+        const int64_t slices = by_entries(WAY) ? call->a->rows / SLICE * WARP : 0;
         if (m.blocks > 1 || slices)
             launch_early(exec->index, stream, spmv_join<T, WAY>,
                          dim3(blocks_for(m.blocks > slices ? m.blocks : slices)), m);

@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         const int32_t row = __ldg(e.m.order + k);
         const int64_t count = (end - first + width - 1) / width;
         A sum;
-        sum_steps<V, 1>(e.s, e.m.padded_idx, first, width, first < end ? count : 0, &sum);
+        sum_steps<V, 1, 8>(e.s, e.m.padded_idx, first, width, first < end ? count : 0, &sum);
         if (row >= 0 && row < e.s.a.rows) finish(e.s, row, sum);
     }
 }

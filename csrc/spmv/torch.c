@@ -37,7 +37,7 @@ static bool compute(frame *f, const fmm_spmv_matrix *a, const fmm_dense *x, cons
 /* CSR or COO, with the values at input `at_val`, and x and y_in from `at_x` on. number: alpha,
  * beta, algorithm, rows_are. */
 static bool multiply(frame *f, fmm_format format, const tensor *row, int at_val, int at_x,
-                     const StableIValue *number, tensor *out)
+                     const StableIValue *number, int64_t whole_nnz, tensor *out)
 {
     fmm_spmv_matrix a = {.format = format, .row = row->numel ? row->data : NULL};
     fmm_dense val, x, y_in;
@@ -46,12 +46,13 @@ static bool multiply(frame *f, fmm_format format, const tensor *row, int at_val,
         return false;
     if (row->numel && !has_length(f, "row", row, a.csr.nnz)) return false;
     a.csr.rows_are = (fmm_rows)frame_int(number[3]);
+    a.csr.whole.nnz = whole_nnz;
     a.val = &val;
     return compute(f, &a, &x, &y_in, number, out);
 }
 
 /* (ptr, idx, eid, plan, val, row, x, y_in, int format, float alpha, float beta, int algorithm, int
- * rows_are) -> y; row is COO's, absent for CSR. */
+ * rows_are, int whole_nnz) -> y; row is COO's, absent for CSR. */
 FMM_KERNEL(spmv_half, 8, 1)
 {
     enum { VAL = 4, ROW, X };
@@ -60,7 +61,7 @@ FMM_KERNEL(spmv_half, 8, 1)
     if (format != FMM_FORMAT_CSR && format != FMM_FORMAT_COO)
         return frame_fail(f, "spmv: format number %d is neither CSR nor COO", format);
     return frame_take_list(f, ROW, "row", false, &row) &&
-           multiply(f, (fmm_format)format, &row, VAL, X, number + 1, out);
+           multiply(f, (fmm_format)format, &row, VAL, X, number + 1, (int64_t)number[5], out);
 }
 
 /* (ptr, idx, eid, plan, the same of the transpose, val, x, y_in, float alpha, float beta, int
@@ -70,7 +71,7 @@ FMM_KERNEL(spmv_whole, 11, 1)
 {
     enum { VAL = 8, X };
     const tensor no_row = {0};
-    return multiply(f, FMM_FORMAT_CSR, &no_row, VAL, X, number, out);
+    return multiply(f, FMM_FORMAT_CSR, &no_row, VAL, X, number, 0, out);
 }
 
 /* Whether the parts of a padded matrix have the lengths that belong together. That of the values

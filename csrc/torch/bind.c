@@ -12,6 +12,7 @@
 
 fmm_shim fmm_torch;
 
+/* The tables of all folders, in the order of the list: first declared, then by address. */
 #define BOXED(name) extern const fmm_torch_operator fmm_torch_##name[];
 #define SINGLE(name, cuda, operands) BOXED(name)
 #define OPERATOR(name, number) BOXED(name)
@@ -24,6 +25,7 @@ static const fmm_torch_operator *const operators[] = {
 };
 enum { OPERATORS = sizeof operators / sizeof *operators };
 
+/* Number k of those lines of all tables that have no schema. */
 const char *fmm_number(int k, double *value)
 {
     for (int t = 0; t < OPERATORS; t++)
@@ -48,28 +50,28 @@ static bool find(void *library, void *slot, const char *name, const char *since)
     return symbol != NULL;
 }
 
+/* Looks up every function of torch's C shim. Those of CUDA are absent in a torch without it, and
+ * then nobody calls them, since no tensor lies on a GPU. */
 static bool bind_shim(void)
 {
-    void *cpu = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (!cpu) {
+    void *torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!torch) {
         snprintf(problem, sizeof problem, "torch is not loaded: import torch first");
         return false;
     }
 #define X(result, name, arguments, since)                                                          \
-    if (!find(cpu, &fmm_torch.name, #name, #since)) return false;
+    if (!find(torch, &fmm_torch.name, #name, #since)) return false;
     FMM_SHIM_LIST(X)
+    torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!torch) return true;
+    FMM_SHIM_CUDA_LIST(X)
 #undef X
-    void *cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (cuda) {
-#define X(result, name, arguments, since)                                                          \
-    if (!find(cuda, &fmm_torch.name, #name, #since)) return false;
-        FMM_SHIM_CUDA_LIST(X)
-#undef X
-    }
     return true;
 }
 
-/* The handles are kept for the life of the process: deleting one deregisters its operators. */
+/* Defines all schemas, then gives each a kernel for CPU and one for CUDA, which is the same
+ * function: it asks its first tensor where it is. The handles are kept for the life of the process:
+ * deleting one deregisters its operators. */
 static bool register_operators(void)
 {
     TorchLibraryHandle definitions, kernels;

@@ -35,6 +35,7 @@ double frame_float(StableIValue slot)
     return value;
 }
 
+/* exec.allocate: a tensor of torch's, which the frame holds until the call ends. */
 static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace)
 {
     frame *f = owner;
@@ -45,9 +46,10 @@ static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace
 
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)
 {
-    *f = (frame){
-        .count = inputs,
-        .exec = {.parallel_for = frame_parallel, .allocate = allocate_workspace, .owner = f}};
+    /* Not all of it is cleared: most of the room for handles stays unused. */
+    f->count = inputs, f->status = FMM_OK;
+    f->exec =
+        (fmm_exec){.parallel_for = frame_parallel, .allocate = allocate_workspace, .owner = f};
     for (int k = 0; k < inputs; k++) memcpy(&f->held[k], &stack[k], sizeof f->held[k]);
     fmm_torch.aoti_torch_get_device_type(f->held[0], &f->device_type);
     fmm_torch.aoti_torch_get_device_index(f->held[0], &f->device_index);
@@ -119,6 +121,7 @@ static void wish_for_large_pages(const tensor *t)
     madvise((void *)first, last - first, MADV_HUGEPAGE);
 }
 
+/* Sizes may come from a caller's arguments, so their product is checked before torch sees it. */
 bool frame_allocate(frame *f, int64_t dim, const int64_t *size, int32_t dtype, tensor *t)
 {
     int64_t stride[MOST_DIMENSIONS], bytes = LARGEST_ELEMENT;
@@ -223,31 +226,50 @@ bool frame_workspace(frame *f, size_t bytes)
     return true;
 }
 
+/* The dtype of an operand, or a failure by its name. */
 static bool dtype_of(frame *f, const char *name, const tensor *t, fmm_dtype *dtype)
 {
     return frame_is_float(t->dtype, dtype) ||
            frame_fail(f, "%s must be float32, float64, float16 or bfloat16", name);
 }
 
-static bool is_list(frame *f, const char *name, const tensor *t, int32_t dtype,
-                    const char *dtype_name)
+/* Whether t is a contiguous vector of integers of so many bytes; those of 1 byte have no sign. */
+static bool is_list(frame *f, const char *name, const tensor *t, int bytes)
 {
+    const int32_t dtype = bytes == 8   ? fmm_torch.aoti_torch_dtype_int64()
+                          : bytes == 4 ? fmm_torch.aoti_torch_dtype_int32()
+                                       : fmm_torch.aoti_torch_dtype_uint8();
     if (t->dim != 1 || t->dtype != dtype)
-        return frame_fail(f, "%s must be a vector of %s", name, dtype_name);
+        return frame_fail(f, "%s must be a vector of %sint%d", name, bytes == 1 ? "u" : "",
+                          8 * bytes);
     if (t->numel > 1 && t->stride[0] != 1) return frame_fail(f, "%s must be contiguous", name);
     return true;
+}
+
+/* Input k. Of an absent one no more than numel is asked: the rest of the questions about the absent
+ * tensors of a product of 16 x 16 took a hundredth of its time. */
+static bool take_if_there(frame *f, int k, const char *name, tensor *t)
+{
+    t->data = NULL, t->numel = -1; /* where that question fails, frame_take says why */
+    fmm_torch.aoti_torch_get_numel(f->held[k], &t->numel);
+    return !t->numel || frame_take(f, k, name, t);
+}
+
+static bool take_list(frame *f, int k, const char *name, int bytes, tensor *t)
+{
+    return take_if_there(f, k, name, t) && (!t->numel || is_list(f, name, t, bytes));
 }
 
 /* What errors call the tensors of a matrix, and those of its transpose behind it. */
 static const char *const parts[2][4] = {{"ptr", "idx", "eid", "plan"},
                                         {"ptr_t", "idx_t", "eid_t", "plan_t"}};
 
+/* ptr and idx alone. Their content is not read here: on CUDA that would wait for the device. */
 static bool structure(frame *f, int first, const char *const *names, int64_t cols, fmm_csr *a)
 {
     tensor ptr, idx;
     if (!frame_take(f, first, names[0], &ptr) || !frame_take(f, first + 1, names[1], &idx) ||
-        !is_list(f, names[0], &ptr, fmm_torch.aoti_torch_dtype_int64(), "int64") ||
-        !is_list(f, names[1], &idx, fmm_torch.aoti_torch_dtype_int32(), "int32"))
+        !is_list(f, names[0], &ptr, 8) || !is_list(f, names[1], &idx, 4))
         return false;
     if (ptr.numel < 1) return frame_fail(f, "%s must have rows + 1 elements, not 0", names[0]);
     *a = (fmm_csr){
@@ -263,30 +285,16 @@ bool frame_structure(frame *f, int64_t cols, fmm_csr *a)
 bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fmm_csr *a)
 {
     tensor eid, plan;
-    if (!structure(f, first, names, cols, a) || !frame_take(f, first + 2, names[2], &eid) ||
-        !frame_take(f, first + 3, names[3], &plan))
+    if (!structure(f, first, names, cols, a) ||
+        !frame_take_list(f, first + 2, names[2], a->nnz > INT32_MAX, &eid) ||
+        !take_list(f, first + 3, names[3], 1, &plan))
         return false;
-    const bool wide = a->nnz > INT32_MAX;
-    const int32_t id =
-        wide ? fmm_torch.aoti_torch_dtype_int64() : fmm_torch.aoti_torch_dtype_int32();
-    if (eid.numel) {
-        if (!is_list(f, names[2], &eid, id, wide ? "int64" : "int32")) return false;
-        if (eid.numel != a->nnz)
-            return frame_fail(f, "%s has %" PRId64 " elements for %" PRId64 " entries", names[2],
-                              eid.numel, a->nnz);
-        a->eid = eid.data;
-    }
-    if (plan.dim == 3) {
-        if (plan.size[1] != 1 || plan.size[2] != 1)
-            return frame_fail(f, "%s in three dimensions must be [bytes, 1, 1]", names[3]);
-        a->whole = (fmm_whole){.rows = plan.stride[1], .nnz = plan.stride[2]};
-        plan.dim = 1;
-    }
-    if (plan.numel) {
-        if (!is_list(f, names[3], &plan, fmm_torch.aoti_torch_dtype_uint8(), "uint8")) return false;
-        a->plan = plan.data;
-        a->plan_bytes = (size_t)plan.numel;
-    }
+    if (eid.numel && eid.numel != a->nnz)
+        return frame_fail(f, "%s has %" PRId64 " elements for %" PRId64 " entries", names[2],
+                          eid.numel, a->nnz);
+    a->eid = eid.data;
+    a->plan = plan.data;
+    a->plan_bytes = (size_t)plan.numel;
     return true;
 }
 
@@ -297,7 +305,8 @@ bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
 
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a) { return frame_half(f, 0, cols, a); }
 
-/* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. */
+/* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. torch lets a
+ * dimension of one element have any stride, so such a stride is replaced by what it should be. */
 static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
 {
     if (t->dim != 2 && t->dim != 3)
@@ -330,7 +339,7 @@ bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val)
 {
     tensor t;
     *val = (fmm_dense){.heads = 1, .feat = 1};
-    if (!frame_take(f, k, name, &t)) return false;
+    if (!take_if_there(f, k, name, &t)) return false;
     if (!t.numel) return true;
     if (t.dim != 1 && t.dim != 2)
         return frame_fail(f, "%s must have 1 or 2 dimensions, not %" PRId64, name, t.dim);
@@ -357,11 +366,7 @@ bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *
 
 bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t)
 {
-    const int32_t dtype =
-        wide ? fmm_torch.aoti_torch_dtype_int64() : fmm_torch.aoti_torch_dtype_int32();
-    if (!frame_take(f, k, name, t)) return false;
-    if (!t->numel) return true;
-    return is_list(f, name, t, dtype, wide ? "int64" : "int32");
+    return take_list(f, k, name, wide ? 8 : 4, t);
 }
 
 bool frame_values(frame *f, int k, fmm_dense *val) { return frame_numbers(f, k, "val", val); }
@@ -386,6 +391,7 @@ void frame_finish(frame *f, const char *function, StableIValue *stack, const ten
     fmm_torch.aoti_torch_check(false, function, __FILE__, __LINE__, text); /* throws */
 }
 
+/* frame_finish comes last and may throw, so nothing that needs to be freed lies around it. */
 void frame_run(StableIValue *stack, int inputs, int results, const char *name, frame_body *body)
 {
     frame f;

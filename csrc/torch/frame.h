@@ -48,10 +48,7 @@ bool frame_take(frame *f, int k, const char *name, tensor *t);
 bool frame_describe(frame *f, int k, tensor *t);
 /* Puts a contiguous copy in t's place. */
 bool frame_copy(frame *f, const char *name, tensor *t);
-/* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. A plan [bytes, 1, 1]
- * is that of a part of a matrix. The strides of dimensions of one element lead nowhere, and those
- * of its last two are the rows and the entries of the whole, which costs other calls no argument.
- */
+/* Inputs 0 and 1, ptr and idx; with frame_matrix also 2 and 3, eid and plan. */
 bool frame_structure(frame *f, int64_t cols, fmm_csr *a);
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a);
 /* The same of four inputs from `first` on, where both halves of a matrix are given. */
@@ -133,6 +130,8 @@ typedef struct fmm_torch_operator {
 #define FMM_HALF "Tensor ptr, Tensor idx, Tensor eid, Tensor plan, "
 #define FMM_WHOLE FMM_HALF "Tensor ptr_t, Tensor idx_t, Tensor eid_t, Tensor plan_t, "
 /* The last arguments of operators whose choice of an algorithm follows from fmm_csr.rows_are, of
- * either half. Who leaves them out says FMM_ROWS_UNKNOWN. */
-#define FMM_HALF_ROWS ", int rows_are=0"
-#define FMM_WHOLE_ROWS FMM_HALF_ROWS ", int rows_are_t=0"
+ * either half. Who leaves them out says FMM_ROWS_UNKNOWN. Where a half is a part of a matrix,
+ * whole_nnz is the entries of that matrix (fmm_whole), else 0. Operators of both halves take no
+ * parts. */
+#define FMM_HALF_ROWS ", int rows_are=0, int whole_nnz=0"
+#define FMM_WHOLE_ROWS ", int rows_are=0, int rows_are_t=0"

@@ -7,7 +7,7 @@ gives each rank its rows of it. ``load`` makes a ``DistCSR`` of them, which oper
 """
 
 from fusedmm.distributed import attend as _attend  # noqa: F401  teaches ``ops`` the operators of whole layers
-from fusedmm.distributed.derived import MAKERS
+from fusedmm.distributed.derived import MAKERS, overlap
 from fusedmm.distributed.load import Data, load
 from fusedmm.distributed.matrix import DistCSR
 from fusedmm.distributed.model import cross_entropy, dropout, replicate
@@ -26,6 +26,7 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "load",
+    "overlap",
     "partition",
     "replicate",
 ]

@@ -1,9 +1,11 @@
-"""What is derived of a ``DistCSR`` and kept with it: self loops, and the matrices that take rows to edges and back.
+"""What is derived of a ``DistCSR``: self loops, the matrices that take rows to edges and back, and ``overlap``.
 
-``DistCSR.makers`` has these in the place of what makes the same of a plain ``CSR``.
+``DistCSR.makers`` has the first two in the place of what makes the same of a plain ``CSR``, and keeps them.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -27,12 +29,13 @@ def _looped(adj: DistCSR) -> Looped[DistCSR]:
     made = normalize._make_looped(adj.local())
     others = made.others
     # Entries are numbered as those of the whole matrix would be: those that stay in their order, then all loops.
-    stay = home.edge_ids if others is None else home.edge_ids.index_select(0, others)
-    lost = torch.ones_like(home.edge_ids, dtype=torch.bool)
+    ids = adj.edge_ids
+    stay = ids if others is None else ids.index_select(0, others)
+    lost = torch.ones_like(ids, dtype=torch.bool)
     lost[: lost.numel() if others is None else 0] = False
     if others is not None:
         lost[others] = False
-    gone = torch.sort(ranks.gather_ragged(home.edge_ids[lost])).values
+    gone = torch.sort(ranks.gather_ragged(ids[lost])).values
     stay = stay - torch.searchsorted(gone, stay)
     kept, first = home.total - gone.numel(), int(home.rows[ranks.rank])
     loops = torch.arange(kept + first, kept + first + made.pattern.shape[0], device=adj.device)
@@ -41,9 +44,53 @@ def _looped(adj: DistCSR) -> Looped[DistCSR]:
     ptr, idx, eid, plan = made.pattern.ptr, made.pattern.idx, made.pattern.eid, made.pattern.plan
     if ranks.count > 1:
         plan = plan_of_part(ptr, idx, int(home.rows[-1]), total)
-    plan = Plan.of(Part(looped, part.cols, None, eid, idx, plan, part.remote, False))
+    plan = Plan.of(Part(looped, part.cols, None, eid, idx, plan, part.remote, False, part.split))
     columns = columns_of(home, idx)
     return Looped(DistCSR(ptr, columns, None, eid, plan, adj.none, adj.n_cols, rows_are=adj.rows_are), others)
+
+
+def overlap(adj: DistCSR, how: str) -> DistCSR:
+    """The same matrix, whose products add own columns while remote rows travel, and remote columns afterwards.
+
+    It is faster where messages are large, and the one choice of this package that has other bits than one device: those
+    of a sum follow from who owns which column. They are the same at every run with the same offsets, and errors keep
+    their bound. It concerns ``spmm`` with sums, of x [n, F] in float32 or float64, and its gradients; what else is
+    called with the matrix runs as before.
+
+    Args:
+        adj: the matrix, of whose entries the columns are stored once more, and values twice.
+        how: "split", the only one; the same on all ranks.
+
+    Returns:
+        A matrix that shares the structure and the values of adj, as do those that are made of it: with self loops, with
+        other values, transposed.
+
+    Raises:
+        TypeError: no ``DistCSR``.
+        ValueError: another name.
+
+    Example:
+        >>> D = DistCSR.from_edges(torch.tensor([0, 1]), torch.tensor([1, 0]), None, torch.tensor([0, 2]), None)
+        >>> fusedmm.spmm(fusedmm.distributed.overlap(D, "split"), torch.tensor([[1.], [2.]]))
+        tensor([[2.],
+                [1.]])
+    """
+    if not isinstance(adj, DistCSR):
+        raise TypeError(f"overlap: adj must be a DistCSR, not {type(adj).__name__}")
+    if how != "split":
+        raise ValueError(f"overlap: how must be 'split', not {how!r}")
+    plan, plan_t = (
+        None if plan is None else Plan.of(replace(plan.part, split=True, halves=None))  # type: ignore[attr-defined]
+        for plan in (adj.plan, adj.plan_t)
+    )
+    assert plan is not None
+    made = DistCSR(
+        adj.ptr, adj.idx, adj.val, adj.eid, plan, adj.none, adj.n_cols,
+        adj.ptr_t, adj.idx_t, adj.eid_t, plan_t, adj.rows_are, adj.rows_are_t,
+    )  # fmt: skip
+    if adj.val is not None:
+        made._permute_values()
+    return made
 
 
 def _edges_to_rows(adj: DistCSR) -> CSR:

@@ -10,8 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fusedmm._lib import ops
 from fusedmm.distributed.halo import Ranks
+from fusedmm.matrix.compress import as_eid
 
+WORD = torch.complex128  # the widest numbers that torch copies
 APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
 
 
@@ -20,39 +23,43 @@ class Exchange:
 
     Args:
         ranks: who takes part.
-        send: int64, the numbers of own rows that go out, those for rank 0 first.
+        send: the numbers of own rows that go out, those for rank 0 first; kept in 32 bits where those are enough.
         out: how many of them go to each rank.
         into: how many rows come from each rank.
         keep: whether ``fetch`` puts own rows before those that come.
     """
 
     def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
-        self.ranks, self.send, self.out, self.into, self.keep = ranks, send, out, into, keep
-        most = torch.tensor([max(out, default=0)], device=send.device)
-        self.most = max(int(n) for n in ranks.gather(most))  # rows of the largest message, the same for all
+        self.ranks, self.out, self.into, self.keep = ranks, out, into, keep
+        self.send = as_eid(send)
+        mine = torch.tensor([max(out, default=0), max(sum(out), sum(into))], device=send.device)
+        # Rows of the largest message, and rows of all messages of the rank that has the most; the same for all.
+        self.most, self.whole = torch.stack(ranks.gather(mine)).amax(0).tolist()
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
         return self.begin(operands)()
 
-    def begin(self, operands: list[Tensor]) -> Callable[[], list[Tensor]]:
+    def begin(self, operands: list[Tensor], own: bool = True) -> Callable[[], list[Tensor]]:
         """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
-        while others travel. Several operands of few bytes are packed in one message."""
+        while others travel, if they are wanted. Several operands of few bytes are packed in one message."""
         if self.ranks.count == 1 or (self.keep and not self.most):  # nobody needs anything of others
             return lambda: operands
         found, theirs = [], []
         for t in operands:
-            own = t.shape[0] if self.keep else 0
-            found.append(t.new_empty(own + sum(self.into), *t.shape[1:]))
-            theirs.append(found[-1][own:])
-        rows = [_bytes(t.index_select(0, self.send)) for t in operands]
-        apart = len(operands) > 1 and self.most * sum(r.shape[1] for r in rows) >= APART
-        ends = (
-            [self._start([k], [t]) for k, t in zip(rows, theirs, strict=True)] if apart else [self._start(rows, theirs)]
-        )
+            first = t.shape[0] if self.keep and own else 0
+            found.append(t.new_empty(first + sum(self.into), *t.shape[1:]))
+            theirs.append(found[-1][first:])
+        row = sum(t.shape[1:].numel() * t.element_size() for t in operands)
+        apart = self.most * row >= APART  # each then sets out while the next is picked
+        groups = [[k] for k in range(len(operands))] if apart else [[*range(len(operands))]]
+        ends = [
+            self._start([ops._pick(_bytes(operands[k]), self.send) for k in group], [theirs[k] for k in group])
+            for group in groups
+        ]
         for t, whole in zip(operands, found, strict=True):
-            if self.keep:
-                whole[: t.shape[0]].copy_(t)
+            if self.keep and own:
+                _words(whole[: t.shape[0]], t).copy_(_words(t, whole))
 
         def end() -> list[Tensor]:
             for each in ends:
@@ -84,7 +91,7 @@ class Exchange:
         if self.ranks.count == 1:
             return came
         back = _typed(self._carry(_bytes(came), self.into, self.out), came, self.send.shape[0])
-        return torch.empty_like(back).index_copy_(0, self.send, back)
+        return torch.empty_like(back).index_copy_(0, self.send.long(), back)
 
     def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
@@ -107,8 +114,22 @@ class Exchange:
 
 
 def _bytes(t: Tensor) -> Tensor:
-    """Rows [n, ...] as rows [n, bytes]."""
-    return t.contiguous().view(t.shape[0], t.shape[1:].numel()).view(torch.uint8)
+    """Rows [n, ...] as rows [n, bytes], which lie apart where they are some columns of a wider operand."""
+    if not t.numel():
+        t = t.new_empty(t.shape)  # one without numbers may have any strides
+    if t.dim() != 2 or t.stride(1) != 1:
+        t = t.contiguous().view(t.shape[0], t.shape[1:].numel())
+    return t.view(torch.uint8)
+
+
+def _words(t: Tensor, other: Tensor) -> Tensor:
+    """Rows as numbers of 16 bytes where both tensors can be seen so: columns of a wider operand are copied by single
+    numbers, and the fewer those are the better."""
+    each = WORD.itemsize // t.element_size()
+    fit = all(
+        s.dim() == 2 and s.stride(1) == 1 and not (s.storage_offset() % each or s.stride(0) % each) for s in (t, other)
+    )
+    return t.view(WORD) if fit and not t.shape[1] % each else t
 
 
 def _typed(rows: Tensor, like: Tensor, n: int) -> Tensor:

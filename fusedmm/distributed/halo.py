@@ -14,18 +14,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import default_store, timeout_of
+from fusedmm.distributed.watch import Watch
 
 T = TypeVar("T")
 
 CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, which costs a message each
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
-PIECES = "FUSEDMM_DISTRIBUTED_PIECES"  # in how many pieces an operator's rows come; 0 leaves it to the rule of run.py
 MESSAGE = 2**28  # bytes from one rank to another in one message of gloo, which fails on much larger ones
 KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
 GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
@@ -35,13 +36,13 @@ class Ranks:
     """Ranks that share the rows of matrices. This class is a single rank, which talks to nobody."""
 
     rank, count = 0, 1
+    pieces: tuple[int, ...] = ()  # shares of a product's columns that travel by themselves; the rule's where absent
 
     def __init__(self) -> None:
         self.calls = 0
         self.doing: Callable[[], str] = lambda: "nothing yet"
         self.agreed: set[Any] = set()
         self.always = os.environ.get(CHECK) == "1"
-        self.pieces = int(os.environ.get(PIECES, "0"))
 
     @property
     def columns(self) -> Ranks:
@@ -146,30 +147,29 @@ class Group(Ranks):
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         self.members = dist.get_process_group_ranks(group)
         self.aside = group  # where words go: over gloo, since NCCL knows tensors on a GPU alone
+        self.limit: timedelta | None = None
         if dist.get_backend(group) != "gloo":
-            limit = timeout_of(group)
-            self.aside = dist.new_group(self.members, limit, "gloo", use_local_synchronization=True)
+            self.limit = timeout_of(group)
+            self.aside = dist.new_group(self.members, self.limit, "gloo", use_local_synchronization=True)
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
 
         t = t.contiguous()
         found = [torch.empty_like(t) for _ in range(self.count)]
-        self._call(lambda: dist.all_gather(found, t, group=self._of(t)))
+        self._call(lambda: dist.all_gather(found, t, group=self._of(t)), t.is_cuda)
         return found
 
     def first(self, t: Tensor) -> Tensor:
         from torch import distributed as dist
 
         found = t.clone(memory_format=torch.contiguous_format)
-        self._call(lambda: dist.broadcast(found, self.members[0], group=self._of(t)))
+        self._call(lambda: dist.broadcast(found, self.members[0], group=self._of(t)), t.is_cuda)
         return found
 
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
-        from torch import distributed as dist
-
         found = rows.new_empty(sum(into), *rows.shape[1:])
-        self._call(lambda: dist.all_to_all_single(found, rows.contiguous(), into, out, group=self.group))
+        self.start(rows, out, into, found)()
         return found
 
     def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
@@ -178,7 +178,7 @@ class Group(Ranks):
 
         sent = rows.contiguous()
         work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
-        return lambda: self._call(work.wait)
+        return lambda: self._call(work.wait, rows.is_cuda)
 
     @property
     def message(self) -> int:
@@ -197,37 +197,50 @@ class Group(Ranks):
     def _of(self, t: Tensor) -> Any:
         return self.group if t.is_cuda else self.aside
 
-    def _call(self, collective: Callable[[], Any]) -> Any:
+    def _call(self, collective: Callable[[], Any], watched: bool = False) -> Any:
         """Runs a collective; where it fails, the error says what every rank did and which do not answer.
+
+        One over NCCL ends on the GPU, where it cannot raise: it is ``watched``.
 
         Raises:
             RuntimeError: a rank died, stayed away until the timeout, or waits for something else.
         """
         try:
-            return collective()
+            found = collective()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            raise RuntimeError(f"{self._last_words()} (torch.distributed: {error})") from error
+            raise RuntimeError(
+                f"{self.last_words(default_store(), self.members)} (torch.distributed: {error})"
+            ) from error
+        if watched and self.limit is not None and not torch.cuda.is_current_stream_capturing():
+            end = torch.cuda.Event()
+            end.record()
+            _watch().begin(self.limit.total_seconds(), end.query, self.members, self.last_words)
+        return found
 
-    def _last_words(self) -> str:
-        """What every rank did when a collective failed, as far as they still answer."""
-        own, known, silent = f"call {self.calls}, {self.doing()}", [], []
-        patience = timedelta(seconds=GRACE / max(self.count - 1, 1))
+    def last_words(self, store: Any, members: list[int]) -> str:
+        """What ranks did when a collective failed, as far as they still answer, and who is to blame."""
+        own, known, silent, calls = f"{self.calls}, {self.doing()}", [], [], {}
+        patience = timedelta(seconds=GRACE / max(len(members) - 1, 1))
         try:
-            store = default_store()
             store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
         except RuntimeError:
-            own = f"rank {self.members[self.rank]} lost the others at {own}"
+            own = f"rank {self.members[self.rank]} lost the others at call {own}"
             return f"{own}: what holds their store is gone (rank 0, unless torchrun)"
-        for rank, member in enumerate(self.members):
+        for member in members:
             key = f"fusedmm/last words/{member}"
             try:
-                if rank != self.rank:
+                if member != self.members[self.rank]:
                     store.wait([key], patience)
-                known.append(f"rank {member} was at {store.get(key).decode(errors='replace')}")
+                did = store.get(key).decode(errors="replace")
+                known.append(f"rank {member} was at call {did}")
+                calls[member] = int(did.partition(",")[0])
             except RuntimeError:
                 silent.append(member)
-        lost = [f"rank {rank} does not answer" for rank in silent] or ["the ranks waited for different things"]
-        return "; ".join([*lost, *known])
+        lost = [f"rank {rank} does not answer" for rank in silent]
+        late = [f"rank {rank} is late" for rank, number in calls.items() if number < max(calls.values())]
+        return "; ".join([*(lost or late or ["the ranks waited for different things"]), *known])
 
 
 class Grid(Ranks):
@@ -270,6 +283,12 @@ class Grid(Ranks):
     def words(self, text: str) -> list[str]:
         """The texts of all ranks of the mesh, in its order."""
         return [other for each in self.rows.words(text) for other in self.beside.words(each)]
+
+
+@cache
+def _watch() -> Watch:
+    """What looks after this process's collectives over NCCL."""
+    return Watch(default_store().clone())
 
 
 _groups: dict[Any, Group] = {}

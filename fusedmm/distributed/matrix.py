@@ -203,7 +203,7 @@ class DistCSR(CSR):
     @property
     def edge_ids(self) -> Tensor:
         """The global number of each of this rank's edges, int64 [nnz]."""
-        return self.home.edge_ids
+        return self.home.edge_ids.long()
 
     @property
     def nnz(self) -> int:
@@ -276,13 +276,13 @@ class DistCSR(CSR):
         cols = home.cols.to(self.device)
         order, edges = sent_to(ranks, torch.searchsorted(cols, col, right=True) - 1)
         (came,) = edges.fetch([torch.stack([row, col], 1)])
-        edges.send = self.eid.long().index_select(0, order) if self.eid.numel() else order
+        edges.send = as_eid(self.eid.long().index_select(0, order) if self.eid.numel() else order)
         # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
         column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
         ptr, eid = pointers(column, self.n_cols), as_eid(place)
         idx, exchange, remote = numbered(ranks, came[:, 0].index_select(0, place), home.rows)
         plan = plan_of_part(ptr, idx, int(home.cols[-1]), home.total)
-        plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True))
+        plan = Plan.of(Part(home, exchange, edges, eid, idx, plan, remote, True, part.split))
         return (ptr, idx.as_subclass(Columns), eid, plan), UNEVEN
 
     def constant_values(self, transposed: bool) -> Tensor | None:

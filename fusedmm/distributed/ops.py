@@ -12,6 +12,7 @@ results belong to rows, which their rank owns, or to edges, which go back to the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +20,13 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm._torch_compat import as_plain_tensors
+from fusedmm._torch_compat import argument_names, as_plain_tensors
 from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.halo import Ranks
 from fusedmm.distributed.part import Home, Part
 from fusedmm.distributed.run import has_seed, is_there, pieces_of, run, run_in_pieces
 from fusedmm.distributed.slices import cut_of
+from fusedmm.distributed.split import may_split, run_split
 from fusedmm.matrix.structure import outside
 from fusedmm.ops.extreme import COLS, EDGES
 
@@ -67,11 +69,35 @@ class Columns(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
-def plan_of_part(ptr: Tensor, idx: Tensor, rows: int, entries: int) -> Tensor:
-    """The plan of some rows of a matrix of so many rows and entries, whose long rows are cut as those of the whole are.
-    The two numbers are the strides of its last dimensions, where the library reads them (csrc/torch/frame.h)."""
-    plan: Tensor = ops._plan(ptr, idx, rows, entries)
-    return plan.as_strided((plan.numel(), 1, 1), (1, rows, entries))
+class PartPlan(torch.Tensor):
+    """The plan of some rows of a matrix, whose long rows are cut as those of the whole are.
+
+    A call of the library's with such a plan gains the arguments that say how many rows and entries the whole has. An
+    operator without these arguments gets no plan, and makes its own if it needs one.
+    """
+
+    whole: dict[str, int]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        told = dict(kwargs or {})
+        with as_plain_tensors():
+            if getattr(func, "namespace", None) == "fusedmm":
+                plan, names = next(t for t in args if type(t) is cls), _names(func.overloadpacket)
+                told |= {name: number for name, number in plan.whole.items() if name in names}
+                if "whole_nnz" not in names:
+                    args = [t[:0] if type(t) is cls else t for t in args]
+            return func(*args, **told)
+
+
+_names = functools.cache(argument_names)
+
+
+def plan_of_part(ptr: Tensor, idx: Tensor, rows: int, entries: int) -> PartPlan:
+    """The plan of some rows of a matrix of so many rows and entries."""
+    made: PartPlan = ops._plan(ptr, idx, entries).as_subclass(PartPlan)
+    made.whole = {"whole_rows": rows, "whole_nnz": entries}
+    return made
 
 
 # Of each operator: what its operands behind the half belong to, and what its results do. r: rows of the half; c: its
@@ -130,10 +156,12 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     wanted = args[WANTED[func]] if func in WANTED else -1
     axis = ranks.columns
     if axis.count == 1:
-        pieces = pieces_of(part, func, given, operands)
+        if may_split(part, func, given):
+            return run_split(part, given)
+        pieces = pieces_of(part, func, given)
         if pieces is None:
             return run(part, func, given, operands, results, wanted)
-        return run_in_pieces(part, func, given, operands, results, wanted, pieces)
+        return run_in_pieces(part, given, pieces)
     cut = cut_of(func, given, axis.count)
     if cut is None:
         return run(part, func, given, operands, results, wanted)
@@ -148,7 +176,7 @@ def _refused(func: Any) -> TypeError:
 def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
     tensors = [(role, t.shape[1:], t.dtype) for role, t in zip(operands, given[4:], strict=False)]
     numbers = tuple(n for n in given[4 + len(operands) :] if not isinstance(n, Tensor))
-    key = name, part.transposed, part.home.total, tuple(tensors), numbers
+    key = name, part.transposed, part.split, part.home.total, tuple(tensors), numbers
 
     def describe() -> str:
         shapes = ", ".join(
@@ -156,7 +184,7 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
             for (role, shape, dtype), t in zip(tensors, given[4:], strict=False)
             if role in "rcebk" and is_there(role, t)
         )
-        side = "the transpose of " if part.transposed else ""
+        side = ("the transpose of " if part.transposed else "") + ("the split of " if part.split else "")
         matrix = f"{int(part.home.rows[-1])} x {int(part.home.cols[-1])} with {part.home.total} edges"
         return f"{name.strip('_')} on {side}a matrix of {matrix}, {shapes}, options {list(numbers)}"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.halo import Ranks
+from fusedmm.matrix.compress import eid_dtype
 
 
 @dataclass(eq=False)
@@ -18,7 +20,7 @@ class Home:
     Attributes:
         ranks: who shares the matrix.
         rows, cols: int64 [ranks + 1] on the host, the first row and the first column of each rank.
-        edge_ids: int64 [nnz], the global numbers of this rank's edges.
+        edge_ids: [nnz], the global numbers of this rank's edges; int32 where that is enough.
         total: how many edges all ranks have.
         route: how edges came from where they were listed; None where they did not.
     """
@@ -35,6 +37,7 @@ class Home:
         # On one rank all is as in a CSR, unless dropout knows edges by other numbers than their places.
         alone = self.ranks.count == 1 and self.ranks.columns.count == 1
         self.is_plain = alone and torch.equal(ids, torch.arange(ids.numel(), device=ids.device))
+        self.edge_ids = ids.to(eid_dtype(self.total))
 
 
 @dataclass(eq=False)
@@ -60,11 +63,13 @@ class Part:
     plan: Tensor
     remote: Tensor
     transposed: bool
+    split: bool = False  # whether own columns are added first, and remote ones once they came (split.py)
     keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
+    halves: Any = None  # own columns and remote ones apart, once a product has asked for them
 
     def edge_keys(self) -> Tensor:
         """The global number of each edge in the order in which edge data come to this half."""
         if self.keys is None:
-            ids = self.home.edge_ids
+            ids = self.home.edge_ids.long()
             self.keys = ids if self.edges is None else self.edges.fetch([ids])[0]
         return self.keys

@@ -1,7 +1,6 @@
 """How one operator runs on a rank's part: what travels before its kernel, at once or in pieces, and whose results are.
 
-Rows that travel in pieces of columns or heads come under the kernel of the piece before (``slices`` says of which
-operators the bits allow it):
+The rows of a product may travel in pieces of their columns. Each piece then comes under the kernel of the one before:
 
     link      | piece 1 | piece 2 |
     kernels             | kernel of piece 1 | kernel of piece 2 |
@@ -10,6 +9,7 @@ operators the bits allow it):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,12 +18,15 @@ from torch import Tensor
 from fusedmm._lib import ops
 from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.part import Part
-from fusedmm.distributed.slices import Cut, cut_of
+from fusedmm.distributed.slices import CHANNELS, LOAD
 
-# Bytes of a rank's largest message from which the rows of a product come in pieces. On two H200 two pieces won with 51
-# and 346 MiB, and lost with 5 and 16; four lost everywhere, and so did heads of an attention (docs/distributed.md).
+# Bytes that a rank sends or receives from which the rows of a product come in pieces, and how its columns are shared
+# among them. On two and four H200 two pieces won with 51 MiB and more, and lost with 5 and 16; a narrow piece before a
+# wide one was slower, since a kernel of few columns is, and so were four pieces and heads of an attention, since each
+# piece walks over all entries anew (docs/distributed.md).
 OVERLAPS = 2**25
-MOST_PIECES = 2  # each more costs the kernel another walk over the entries
+SHARES = (1, 1)
+PIECE = 6 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,
@@ -45,61 +48,44 @@ def run(part: Part, func: Any, given: list[Any], operands: str, results: str, wa
     return owned(part, func(*given), results, wanted)
 
 
-def pieces_of(part: Part, func: Any, given: Sequence[Any], operands: str) -> Cut | None:
-    """How a call is cut so that a piece's rows travel under the kernel of the piece before; None where it is not.
+def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, int]] | None:
+    """(first column, number of columns) of the pieces that a product's rows travel in; None where they travel at once.
 
-    All ranks find the same, and the bits are those of one call: see ``slices``.
+    All ranks find the same. Columns have no term in common, and each piece is added up as the whole is: on a GPU in any
+    width, on a CPU if the piece is wide enough. On a GPU pieces begin at whole loads.
     """
-    asked = part.home.ranks.pieces
-    if asked == 1 or not part.cols.most:
+    if func is not ops._spmm.default or not part.cols.most:
         return None
-    far = {id(given[k]): given[k] for k, role in roles(given, operands).items() if role == "c"}
-    row = sum(t.shape[1:].numel() * t.element_size() for t in far.values())
-    if not asked and (func is not ops._spmm.default or part.cols.most * row < OVERLAPS):
+    val, x = given[4], given[5]
+    if x.dim() > 2 or val.dim() > 1:
         return None
-    cut = cut_of(func, given, asked or MOST_PIECES, apart=True)
-    return cut if cut is None or cut.window * cut.pieces == cut.size else None
+    size, shares = part.cols.whole * x.shape[1] * x.element_size(), part.home.ranks.pieces
+    if not shares:
+        many = -(-size // PIECE)  # of which two are in memory at a time
+        shares = (1,) if size < OVERLAPS else SHARES if many <= len(SHARES) else (1,) * many
+    least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
+    ends = [width * sum(shares[:k]) // sum(shares) // least * least for k in range(len(shares))]
+    pieces = [(a, b - a) for a, b in pairwise([*ends, width])]
+    fits = all(n >= (least if x.is_cuda else CHANNELS) for _, n in pieces)
+    return pieces if fits and len(pieces) > 1 else None
 
 
-def run_in_pieces(
-    part: Part, func: Any, given: list[Any], operands: str, results: str, wanted: int, pieces: Cut
-) -> Any:
-    """``run``, with the rows of all pieces on their way from the beginning."""
-    there = roles(given, operands)
-    far = [k for k, role in there.items() if role == "c"]
-    distinct = list({id(given[k]): given[k] for k in far}.values())
-    number = {k: next(n for n, t in enumerate(distinct) if t is given[k]) for k in far}
-    place = {n: pieces.operands[k] for k, n in number.items()}
-    ends = [
-        part.cols.begin([t.narrow(place[n], k * pieces.window, pieces.window) for n, t in enumerate(distinct)])
-        for k in range(pieces.pieces)
-    ]
-    bring_edges(part, func, given, there)
-    into = None
-    if func is ops._spmm.default:  # which writes its columns where they belong
-        into = given[5].new_empty(given[0].shape[0] - 1, pieces.size)
-    found = []
-    for k, end in enumerate(ends):
-        begin = k * pieces.window
-        args = [
-            t.narrow(pieces.operands[at], begin, pieces.window)
-            if at in pieces.operands and at not in number and t.dim() > 1
-            else t
-            for at, t in enumerate(given)
-        ]
-        came = end()
-        for at, n in number.items():
-            args[at] = came[n]
-        if into is None:
-            found.append(func(*args))
-        else:
-            y = into.narrow(1, begin, pieces.window)
-            ops._spmm_into.default(*args[:6], y, *args[6:8], args[8] if len(args) > 8 else 0, pieces.size)
-        del came, args
-    if into is not None:
-        return into
-    each = [(t,) if isinstance(t, Tensor) else t for t in found]
-    return owned(part, pieces.join(each), results, wanted)
+def run_in_pieces(part: Part, given: Sequence[Any], pieces: list[tuple[int, int]]) -> Tensor:
+    """A product whose columns travel in pieces: one sets out before the kernel of the one before it begins, so that
+    halos of two are there at most."""
+    given = list(given)
+    x = given[5]
+    coming = [part.cols.begin([x.narrow(1, *piece)]) for piece in pieces[:2]]
+    bring_edges(part, ops._spmm.default, given, roles(given, "ec"))
+    *half, val, _, reduce, algorithm = given[:8]
+    rows_are = given[8] if len(given) > 8 else 0
+    y = x.new_empty(given[0].shape[0] - 1, x.shape[1])
+    for k, piece in enumerate(pieces):
+        (came,) = coming.pop(0)()
+        ops._spmm_into.default(*half, val, came, y.narrow(1, *piece), reduce, algorithm, rows_are)
+        del came
+        coming += [part.cols.begin([x.narrow(1, *later)]) for later in pieces[k + 2 : k + 3]]
+    return y
 
 
 def roles(given: Sequence[Any], operands: str) -> dict[int, str]:

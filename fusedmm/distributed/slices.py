@@ -10,13 +10,11 @@ laid side by side have the bits of one call:
     window 0  [ slice 0        |   ]                       80 channels, of which 64 are kept
     window 1              [    |       slice 1 ]
 
-The ranks of a mesh's axis "features" take a slice each. Without that axis the rows of a slice travel under the kernel
-of the slice before, and slices have to be windows. What mixes channels, as a dot product does, is not cut.
+The ranks of a mesh's axis "features" take a slice each. What mixes channels, as a dot product does, is not cut.
 
-On a GPU the loops of a product are those of any width, but for rows so long that threads share their sums: from 128
-columns on they share them alike, and calls of ``_spmm_into`` are told the width of the whole. Those of attention are
-the same from three heads on, where heads are read 16 bytes at a time. On the CPU the pieces of a row have as many
-entries as leave room for all heads, so that attention is not cut there.
+On a GPU the loops of a product are those of any width. Those of attention are the same from three heads on, where
+heads are read 16 bytes at a time. On the CPU the pieces of a row have as many entries as leave room for all heads, so
+that attention is not cut there.
 """
 
 from __future__ import annotations
@@ -87,17 +85,13 @@ def _wanted(t: Tensor) -> bool:
     return t.dim() > 1
 
 
-def cut_of(func: Any, args: Sequence[Any], pieces: int, apart: bool = False) -> Cut | None:
-    """How a call is cut into equal slices; None where it is not. Those of a product are ``apart`` where
-    ``_spmm_into`` puts them together."""
+def cut_of(func: Any, args: Sequence[Any], pieces: int) -> Cut | None:
+    """How a call is cut into equal slices; None where it is not."""
     cuda = on_gpu(args)
     if func is ops._spmm.default:
-        val, x = args[4], args[5]
-        last, own = x.dim() - 1, LOAD // x.element_size()
-        if apart and (last > 1 or val.dim() > 1 or x.shape[last] % (pieces * own)):
-            return None
-        channels = CHANNELS if not cuda else own if apart else CUDA_CHANNELS
-        return _cut(pieces, x.shape[last], channels, {5: last}, last)
+        x = args[5]
+        last = x.dim() - 1
+        return _cut(pieces, x.shape[last], CUDA_CHANNELS if cuda else CHANNELS, {5: last}, last)
     if func is ops._sddmm.default:
         val, a = args[4], args[5]
         per_head = val.dim() == 2 and val.shape[1] == a.shape[1]

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fusedmm._extra import extra
+from fusedmm.distributed.derived import overlap
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.load import Data, load
 from fusedmm.distributed.model import cross_entropy, dropout, replicate
@@ -72,7 +73,8 @@ def _train(args: argparse.Namespace, mesh: Any, device: torch.device, memory: Ca
     missing = [name for name in ("x", "y", "train", "val", "test") if data.nodes.get(name) is None]
     if missing:
         raise ValueError(f"{args.graph}: training needs {', '.join(missing)} of each node")
-    data = Data(data.adj, {name: t.bool() if name in ("train", "val", "test") else t for name, t in data.nodes.items()})
+    adj = data.adj if args.overlap is None else overlap(data.adj, args.overlap)
+    data = Data(adj, {name: t.bool() if name in ("train", "val", "test") else t for name, t in data.nodes.items()})
     x, y = data.nodes["x"].float(), data.nodes["y"].long()
     classes = int(max(ranks.gather(y.max() if y.numel() else y.new_tensor(-1)))) + 1
     torch.manual_seed(0)

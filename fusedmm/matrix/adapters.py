@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,12 +21,14 @@ from fusedmm.matrix.structure import (
     CONVERTED,
     DEFERRED,
     INTEGERS,
+    OF_A_SIZE,
     as_values,
     is_captured,
     is_strided,
     outside,
     own_values,
     plain,
+    refuse,
     require_shape,
     require_size,
     require_untraced,
@@ -39,7 +41,7 @@ HINTS = {  # what others hold a graph in, and what to give of it
     "networkx": "; networkx.to_scipy_sparse_array(graph).T gathers sources into targets",
     "torch_geometric": "; give its edge_index or adj_t",
 }
-FEW = 2**17  # edges up to which host time decides; more are checked at once, since edges in order need no sort
+FEW = 2**19  # edges up to which host time decides; more are checked at once, since edges in order need no sort
 
 SIZES = 4  # structures that are remembered of one tensor, which operators may take for several numbers of nodes
 
@@ -71,7 +73,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
 
 
-def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
+def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoReturn) -> CSR:
     """Converts a graph or sparse matrix to a ``CSR``.
 
     A structure is remembered where changes to its holder can be seen (below). Values never are: they are read at every
@@ -95,6 +97,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         size: for an edge_index: the number of nodes, or (sources, targets); an EdgeIndex that knows
             its own keeps it.
         check: False skips validation.
+        others: none; names that other libraries have for size are refused with a hint.
 
     Returns:
         CSR whose values and edge gradients are in adj's own order. The structure of a torch tensor, of
@@ -115,6 +118,8 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True) -> CSR:
         >>> fusedmm.as_csr(torch.tensor([[0, 1, 2], [1, 2, 0]]))
         CSR(shape=(3, 3), nnz=3, val=none, device=cpu)
     """
+    if others:
+        refuse("as_csr", others, **OF_A_SIZE)
     if isinstance(adj, CSR):
         return adj
     require_untraced()  # also where it was seen before: a trace is of any edge_index
@@ -229,13 +234,13 @@ def settle(csr: CSR, edge_index: Any) -> None:
         ValueError: an index outside; the text has it.
     """
     shared = csr._shared
-    if shared is None or shared.answer is None:
+    if shared is None or shared.ticket is None:
         return
-    if is_outside(shared.answer):
+    if is_outside(csr.ptr, shared.ticket):
         col, row = edge_index.long().unbind()
         require_inside(row, col, *csr.shape, EDGE_PLACES)
         raise ValueError("edge_index had an index outside when the layer read it, and was written to since")
-    shared.answer = None
+    shared.ticket = None
 
 
 def _from_tensor(adj: Tensor, size: Size, check: int) -> CSR:
@@ -296,7 +301,7 @@ def _recall(known: dict[int, Remembered], adj: Tensor, mark: Mark | None, size: 
     checked, made = found.made.get(size, (False, None))
     if check and not checked:
         return None
-    return None if isinstance(made, CSR) and shared_by(made).answer is not None else made
+    return None if isinstance(made, CSR) and shared_by(made).ticket is not None else made
 
 
 def _remember(
@@ -306,8 +311,11 @@ def _remember(
     if mark is None:
         return
     key = id(adj)
-    dense = (raw_indices(t) if t.layout == torch.sparse_coo else t for t in (adj, *others))
-    storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
+    if not others and adj.layout == torch.strided:  # as of every new batch
+        storages: tuple[StorageWeakRef, ...] = (StorageWeakRef(adj.untyped_storage()),)
+    else:
+        dense = (raw_indices(t) if t.layout == torch.sparse_coo else t for t in (adj, *others))
+        storages = tuple(StorageWeakRef(t.untyped_storage()) for t in dense if t.layout == torch.strided)
     with _lock:
         found = known.get(key)
         sizes = {} if found is None or found.of() is not adj or found.mark != mark else dict(found.made)

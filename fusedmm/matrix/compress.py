@@ -5,13 +5,14 @@ The library counts and places entries in one call where that is quickest (``in_o
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
-from fusedmm.matrix.structure import Plan, inside, numbers, own, plan_of, require_range
+from fusedmm.matrix.structure import DEFERRED, Plan, inside, numbers, own, plan_of, require_range
 
 _compress: Any = ops._compress.default
 _check_wait: Any = ops._check_wait.default
@@ -19,6 +20,7 @@ _check_wait: Any = ops._check_wait.default
 Places = tuple[str, str]  # what errors call an element of row and of col, with braces for its number
 
 EDGE_PLACES: Places = ("edge_index[1, {}]", "edge_index[0, {}]")
+TICKETS = itertools.count()  # one for each check that is DEFERRED, by which its answer is found
 COUNTED = 2**21  # entries and rows up to which a thread that counts beats a sort
 
 
@@ -83,8 +85,8 @@ def made_of(
 
     eid has no elements where it would be the identity. With loops, rest begins with the numbers of the entries that are
     no self loops; it has no elements where all of them stay. Coordinates outside raise. Without a check they give None
-    on the CPU and some matrix on a GPU; so they do with a check that is DEFERRED, whose answer ``is_outside`` reads
-    from rest.
+    on the CPU and some matrix on a GPU; so they do with a check of DEFERRED plus a ticket, if rest has an element, and
+    then ``is_outside`` has its answer.
     """
     try:
         made: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _compress(row, col, rows, cols, loops, check)
@@ -112,14 +114,14 @@ def require_inside(row: Tensor, col: Tensor, rows: int, cols: int, places: Place
         raise ValueError(f"{error}; {hint}") from None
 
 
-def is_outside(answer: Tensor) -> bool:
-    """Tells whether a deferred check found a coordinate outside; waits for the GPU."""
+def is_outside(there: Tensor, ticket: int) -> bool:
+    """Tells whether a deferred check, made where a tensor is, found a coordinate outside; waits for its answer."""
     try:
-        _check_wait(answer)
+        _check_wait(there, ticket)
     except RuntimeError as error:
         if is_refused(error):
             return True
-        raise_translated(error, answer.device)
+        raise_translated(error, there.device)
     return False
 
 
@@ -130,22 +132,23 @@ def is_refused(error: RuntimeError) -> bool:
 
 def compress(
     row: Tensor, col: Tensor, rows: int, cols: int, check: int, places: Places
-) -> tuple[Tensor, Tensor, Tensor, Plan, Tensor | None]:
-    """Returns (ptr, idx, eid, plan, answer) of int64 coordinates in any order; places are what errors call a row and a
+) -> tuple[Tensor, Tensor, Tensor, Plan, int | None]:
+    """Returns (ptr, idx, eid, plan, ticket) of int64 coordinates in any order; places are what errors call a row and a
     column.
 
-    answer is that of a check that was DEFERRED, or None.
+    The ticket is that of a check that was DEFERRED, or None.
     """
     nnz = row.shape[0]
     if in_one_call(row, nnz, rows, cols):
-        made = made_of(row, col, rows, cols, False, check, places)
+        ticket = next(TICKETS) if check == DEFERRED else 0
+        made = made_of(row, col, rows, cols, False, check + ticket, places)
         if made is not None:
-            ptr, idx, eid, plan, answer = made
+            ptr, idx, eid, plan, rest = made
             if not eid.shape[0] and nnz:
                 eid = (
                     row.new_empty(0, dtype=torch.uint8) if check else torch.arange(nnz, dtype=torch.int32, device="cpu")
                 )
-            return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check), plan), answer if answer.shape[0] else None
+            return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check), plan), ticket if rest.shape[0] else None
     ptr, idx, eid = _sorted(row, col, rows, cols, bool(check), places)
     return ptr, idx, eid, plan_of(ptr, idx, cols, bool(check)), None
 

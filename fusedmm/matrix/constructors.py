@@ -90,10 +90,10 @@ def _from_pairs(
     if shape is None:
         shape = require_shape((int(row.max()) + 1, int(col.max()) + 1) if row.numel() else (0, 0))
     rows, cols = shape
-    ptr, idx, eid, plan, answer = compress(row, col, rows, cols, check, places)
+    ptr, idx, eid, plan, ticket = compress(row, col, rows, cols, check, places)
     made = kind.make(ptr, idx, eid, val, cols, False, plan)
-    if answer is not None:
-        shared_by(made).answer = answer
+    if ticket is not None:
+        shared_by(made).ticket = ticket
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from fusedmm.matrix.algebra.loops import Loops
 from fusedmm.matrix.algebra.reduce import Reduce
 from fusedmm.matrix.algebra.scaling import Scaling
 from fusedmm.matrix.algebra.select import Select
+from fusedmm.matrix.structure import OF_A_SHAPE, OF_A_SIZE, refuse
 from fusedmm.ops.matvec import times
 
 
@@ -65,6 +66,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         shape: tuple[int, int] | None = None,
         *,
         check: bool = True,
+        **others: NoReturn,
     ) -> CSR:
         """From row pointers and column indices.
 
@@ -76,11 +78,14 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             check: False skips validation and measuring how long rows are, the only synchronisations
                 with a GPU where ``shape`` is given (to find the largest column is another). Then wrong
                 indices give wrong results, though never a read outside the operands.
+            others: none; another library's names for these are refused with a hint.
 
         Raises:
             TypeError: dtypes that are not integers, or tensors on several devices.
             ValueError: a malformed structure; the text has the index and the value.
         """
+        if others:
+            refuse("from_csr", others, **OF_A_SHAPE)
         return constructors.from_csr(CSR, ptr, idx, val, shape, check)
 
     @staticmethod
@@ -91,6 +96,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         shape: tuple[int, int] | None = None,
         *,
         check: bool = True,
+        **others: NoReturn,
     ) -> CSR:
         """From coordinates in any order; values and edge gradients keep that order.
 
@@ -98,11 +104,13 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             row, col: [nnz], integers; pairs may repeat.
             val: as in ``from_csr``.
             shape: (rows, cols); without it the largest indices + 1.
-            check: as in ``from_csr``.
+            check, others: as in ``from_csr``.
 
         Raises:
             TypeError, ValueError: as ``from_csr``.
         """
+        if others:
+            refuse("from_coo", others, **OF_A_SHAPE)
         return constructors.from_coo(CSR, row, col, val, shape, check)
 
     @staticmethod
@@ -112,6 +120,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         size: int | tuple[int, int] | None = None,
         *,
         check: bool = True,
+        **others: NoReturn,
     ) -> CSR:
         """From PyG's edge_index: the matrix that gathers sources into targets.
 
@@ -119,11 +128,13 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             edge_index: [2, nnz], integers; row 0 = sources (columns), row 1 = targets (rows).
             edge_weight: [nnz] or [nnz, heads], in the order of edge_index, of the dtypes of val in ``from_csr``.
             size: number of nodes, or (sources, targets), which is (cols, rows); without it the largest index + 1.
-            check: as in ``from_csr``.
+            check, others: as in ``from_csr``.
 
         Returns:
             CSR of shape (targets, sources): ``(A @ x)[target] = sum of x[source]``.
         """
+        if others:
+            refuse("from_edge_index", others, **OF_A_SIZE)
         return constructors.from_edge_index(CSR, edge_index, edge_weight, size, check)
 
     @staticmethod
@@ -240,9 +251,18 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         """In memory that a GPU copies from without waiting; needs a GPU, as torch's does."""
         return constructors.pin_memory(self)
 
-    def gcn_norm(self, improved: bool = False, add_self_loops: bool = True) -> CSR:
-        """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.matrix.normalize.gcn_norm``."""
-        return normalize.gcn_norm(self, improved, add_self_loops)
+    def gcn_norm(
+        self,
+        improved: bool = False,
+        add_self_loops: bool = True,
+        *,
+        dtype: torch.dtype | None = None,
+        fill_value: float | None = None,
+        fill: float | None = None,
+    ) -> CSR:
+        """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.matrix.normalize.gcn_norm``. ``fill`` is ``fill_value``."""
+        fill_value = fill_value if fill is None else fill
+        return normalize.gcn_norm(self, improved, add_self_loops, dtype=dtype, fill_value=fill_value)
 
     @overload
     def __matmul__(self, x: Tensor) -> Tensor: ...

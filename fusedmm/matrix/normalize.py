@@ -91,7 +91,14 @@ def add_self_loops(adj: M, fill_value: float = 1.0) -> M:
     return looped.pattern.with_values(_looped_values(adj, looped, _ones(adj, None), fill))
 
 
-def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dtype: torch.dtype | None = None) -> M:
+def gcn_norm(
+    adj: M,
+    improved: bool = False,
+    add_self_loops: bool = True,
+    *,
+    dtype: torch.dtype | None = None,
+    fill_value: float | None = None,
+) -> M:
     """Normalises an adjacency symmetrically: ``D^-1/2 (A + I) D^-1/2`` with D the row sums of ``A + I``.
 
     Args:
@@ -99,14 +106,15 @@ def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dty
         improved: weight of added self loops 2 instead of 1 (Gao and Ji, "Graph U-Nets", 2019).
         add_self_loops: as the function of that name; False normalises adj as it is.
         dtype: of the values that a pattern gets, float32 without it.
+        fill_value: weight of added self loops, in the place of 1 or of what ``improved`` says.
 
     Returns:
         CSR with values of its own. Rows that sum to zero give zeros. That of a pattern is constant; it is
         computed once per structure and copied.
 
     Raises:
-        TypeError: no CSR, or a dtype that is not floating.
-        ValueError: a matrix that is not square.
+        TypeError: no CSR, a dtype that is not floating, or a ``fill_value`` that is no number.
+        ValueError: a matrix that is not square, or a ``fill_value`` that the values' dtype does not have.
         RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
     Gradient: reaches adj's values, of any order.
@@ -124,7 +132,11 @@ def gcn_norm(adj: M, improved: bool = False, add_self_loops: bool = True, *, dty
     require_square(adj)
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"gcn_norm: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
-    made = normalized(adj, adj.val, (2.0 if improved else 1.0) if add_self_loops else None, dtype)
+    weight = 2.0 if improved else 1.0
+    if fill_value is not None:
+        of = (dtype or torch.float32) if adj.val is None else adj.val.dtype
+        weight = require_number("gcn_norm: fill_value", fill_value, of)
+    made = normalized(adj, adj.val, weight if add_self_loops else None, dtype)
     return made if adj.val is not None or made.val is None else _copied(made, made.val)
 
 

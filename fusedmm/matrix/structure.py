@@ -59,7 +59,7 @@ class Shared:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.transpose: tuple[Half, int] | None = None  # the half, and what its rows are like
-        self.answer: Tensor | None = None  # of a check that was DEFERRED, until somebody waits for it
+        self.ticket: int | None = None  # of a check that was DEFERRED, until somebody waits for its answer
         self.derived: dict[Any, Any] = {}  # structures made from this one, such as that with self loops
 
 
@@ -306,6 +306,27 @@ def require_device(name: str, device: Any) -> torch.device:
     return found if found.type == "cuda" else torch.device("cpu")
 
 
+def refuse(function: str, others: dict[str, Any], **names: str) -> None:
+    """Refuses arguments that a function does not have; names: what it has in the place of others' names for it.
+
+    Raises:
+        TypeError: there is one, and the text says what to give.
+    """
+    for name in others:
+        hint = names.get(name, "")
+        raise TypeError(f"{function}() has no argument {name!r}{hint and '; give ' + hint}")
+
+
+_SHAPE = "shape=(rows, cols), which is (targets, sources)"
+_SIZE = "size=, the number of nodes or (sources, targets), which is (cols, rows)"
+OF_A_SHAPE = {name: _SHAPE for name in ("size", "num_nodes", "sparse_sizes", "num_rows", "num_cols", "m", "n")} | {
+    name: "val=" for name in ("value", "values", "weight", "edge_weight", "edge_attr", "data")
+}
+OF_A_SIZE = {name: _SIZE for name in ("shape", "num_nodes", "sparse_sizes", "num_src_nodes", "num_dst_nodes")} | {
+    name: "edge_weight=" for name in ("val", "value", "values", "weight", "edge_attr")
+}
+
+
 def require_tensor(name: str, t: Any) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
@@ -326,7 +347,7 @@ def require_strided(name: str, t: Tensor) -> None:
 def require_data(name: str, t: Tensor) -> None:
     """Requires one dense tensor that has numbers to read."""
     require_strided(name, t)
-    if t.device.type not in DEVICES:
+    if not t.is_cpu and not t.is_cuda and t.device.type not in DEVICES:  # whose name is made anew in every call
         raise TypeError(f"{name} must be on cpu or cuda, not on {t.device}")
 
 

@@ -43,7 +43,7 @@ class GATConv(Layer):
         add_self_loops: replace the self loops by one per node (per node that is source and target).
         edge_dim: D of the edge features; None ignores them.
         fill_value: features of the added self loops: a number, a tensor [D] or [1, D], or the "mean",
-            "add", "sum", "max" or "min" over the other edges into the node.
+            "add", "sum", "max" or "min" over the other edges into the node. ``fill`` is another name of it.
         bias: whether to learn b.
         residual: whether to add a linear map of the targets' x.
         kwargs: options of PyG's base class, only with their defaults.
@@ -84,6 +84,7 @@ class GATConv(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(node_dim=0)
+        fill_value = kwargs.pop("fill", fill_value)
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
         require_attention("GATConv", out_channels, heads, dropout, edge_dim)

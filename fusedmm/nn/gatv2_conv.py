@@ -44,7 +44,7 @@ class GATv2Conv(Layer):
         add_self_loops: replace the self loops by one per node (per node that is source and target).
         edge_dim: D of the edge features, which a linear map adds within leaky_relu; None takes none.
         fill_value: features of the added self loops: a number, a tensor [D] or [1, D], or the "mean",
-            "add", "sum", "max" or "min" over the other edges into the node.
+            "add", "sum", "max" or "min" over the other edges into the node. ``fill`` is another name of it.
         bias: whether to learn b, and biases of W_l and W_r.
         share_weights: whether W_l and W_r are one.
         residual: whether to add a linear map of the targets' x.
@@ -86,6 +86,7 @@ class GATv2Conv(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__("sum", node_dim=0)  # as PyG's
+        fill_value = kwargs.pop("fill", fill_value)
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", out_channels, heads, dropout, edge_dim)

@@ -73,6 +73,13 @@ class Linear(torch.nn.Module):
         weight: Tensor = self.weight
         return weight
 
+    def parts_for(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weight and the bias of a map that ``is_plain``, without a module's search for each of them."""
+        weight = self._parameters.get("weight")
+        if weight is None or self.in_channels <= 0 or "bias" not in self._parameters:
+            return self.weight_for(x), self.bias
+        return weight, self._parameters["bias"]
+
     def _open(self, in_channels: int) -> None:
         self.in_channels = in_channels
         self.weight.materialize((self.out_channels, in_channels))  # type: ignore[union-attr]

@@ -126,9 +126,10 @@ class SAGEConv(Layer):
 
         Gradient: reaches x, the parameters, and a matrix's values; equal maxima share it evenly.
         """
-        project = self.project and "lin" in self._modules  # which is made with the layer, or never
-        first, times = (self.lin, 1) if project else (self.lin_l, self.aggr_module.times)
-        lin_r = self.lin_r if self.root_weight else None
+        modules: Any = self._modules  # a look at self.lin_l costs as much as the check of x
+        project = self.project and "lin" in modules  # which is made with the layer, or never
+        lin_l, lin_r = modules["lin_l"], modules["lin_r"] if self.root_weight else None
+        first, times = (modules["lin"], 1) if project else (lin_l, 1 if self.reduce else self.aggr_module.times)
         require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, size)
@@ -137,7 +138,7 @@ class SAGEConv(Layer):
         adj, (source, target) = bipartite(edge_index, x, size, DEFERRED if defer else True)
         if project:
             source = self.lin(source).relu()
-        out = in_one_step(adj, self.reduce, source, target, self.lin_l, lin_r)
+        out = in_one_step(adj, self.reduce, source, target, lin_l, lin_r)
         if out is None:
             out = self._in_parts(adj, source, target, lin_r)
         settle(adj, edge_index)
@@ -162,11 +163,12 @@ def in_one_step(
     if reduce not in ONE_STEP or adj.val is not None or source.dim() != 2 or not goes_unseen(source, lin_l):
         return None
     if lin_r is None or target is None:
-        return convolve(adj, reduce, source, None, lin_l.weight_for(source), lin_l.bias, None)
+        return convolve(adj, reduce, source, None, *lin_l.parts_for(source), None)
     if target.dim() != 2 or not goes_unseen(target, lin_r):
         return None
-    weight, own = lin_l.weight_for(source), lin_r.weight_for(target)
-    return convolve(adj, reduce, source, None if target is source else target, weight, lin_l.bias, own)
+    weight, bias = lin_l.parts_for(source)
+    own, _ = lin_r.parts_for(target)
+    return convolve(adj, reduce, source, None if target is source else target, weight, bias, own)
 
 
 def mapped(out: Tensor, target: Tensor | None, lin_l: Linear, lin_r: Linear | None) -> Tensor:

@@ -226,13 +226,15 @@ def _operand(op: str, name: str, t: Any, adj: CSR, target: str) -> Tensor:
         raise TypeError(f"{op}: {name} must be a tensor, not {type(t).__name__}")
     if t.dtype not in FLOATS:
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {t.dtype}")
-    require_strided(f"{op}: {name}", t)
-    if t.device != adj.ptr.device:
+    if t.layout != torch.strided or t.is_nested:
+        require_strided(f"{op}: {name}", t)
+    if not (t.is_cpu and adj.ptr.is_cpu) and t.device != adj.ptr.device:
         raise TypeError(f"{op}: {name} is on {t.device}, the matrix on {adj.ptr.device}")
-    rows, axis = {"u": (adj.n_cols, "columns"), "v": (adj.shape[0], "rows"), "e": (adj.nnz, "entries")}[target]
-    if not t.dim():
-        raise ValueError(f"{op}: {name} must be [{axis}, ...], not a single number")
-    if t.shape[0] != rows:
+    rows = adj.n_cols if target == "u" else adj.nnz if target == "e" else adj.shape[0]
+    if not t.dim() or t.shape[0] != rows:
+        axis = {"u": "columns", "v": "rows", "e": "entries"}[target]
+        if not t.dim():
+            raise ValueError(f"{op}: {name} must be [{axis}, ...], not a single number")
         raise ValueError(f"{op}: {name} has {t.shape[0]} rows, the matrix {rows} {axis}")
     return autocast(t)
 
@@ -245,9 +247,9 @@ def _broadcast(op: str, **operands: Tensor | None) -> Shape:
         ValueError: features that do not broadcast.
     """
     given = {name: t for name, t in operands.items() if t is not None}
+    if len(given) == 1:
+        return tuple(next(iter(given.values())).shape[1:])
     (first, lhs), *others = given.items()
-    if not others:
-        return tuple(lhs.shape[1:])
     for name, t in others:
         if t.dtype != lhs.dtype:
             raise TypeError(f"{op}: {first} is {lhs.dtype}, {name} {t.dtype}; they must be of one dtype")

@@ -30,7 +30,7 @@ PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 
 @fake("_spmv")
-def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm, rows_are=0):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm, *known):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 

@@ -18,8 +18,9 @@ mask: lhs op rhs, rounded, equals the result. The mask counts as constant.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ SUM, MEAN, MAX, MIN = (REDUCTIONS[name] for name in ("sum", "mean", "max", "min"
 AXES: int = NUMBERS["FMM_AXES"]
 TENSORS = 5  # of a call: lhs, rhs and the mask's lhs, rhs and y
 Shape = tuple[int, ...]
+Features = tuple[Shape | None, ...]  # of the tensors of a call
+T = TypeVar("T")
 _messages: Any = ops._messages.default
 
 
@@ -81,22 +84,49 @@ def message(call: Call, *operands: Values) -> Tensor:
     in the kernel to entries, behind it to nodes, where the whole is no larger than an operand's gradient.
     """
     operands = (*operands, *[None] * (TENSORS - len(operands)))
-    given = [t for t in operands if t is not None]
-    whole = broadcast(*(t.shape[1:] for t in given))
-    kept = whole
-    if call.to == "e":
-        kept = tuple(1 if s == 1 else w for s, w in zip(call.shape, whole, strict=True))
-    if len(_axes(operands, kept, whole)) > AXES:  # rare enough for operands in full
-        operands, kept = tuple(None if t is None else t.expand(t.shape[0], *whole) for t in operands), whole
+    whole, kept, in_full = _known(_plan, _features(operands), call.shape, call.to)
+    if in_full:  # rare enough for operands in full
+        operands = tuple(None if t is None else t.expand(t.shape[0], *whole) for t in operands)
         if whole != call.shape and operands[-1] is None:  # sums that follow are rounded once, at their end
-            wide = (None if t is None else widened(t)[0] for t in operands)
-            return _summed(message(call._replace(shape=whole), *wide), call.shape).to(given[0].dtype)
+            wide = [None if t is None else widened(t)[0] for t in operands]
+            dtype = next(t.dtype for t in operands if t is not None)
+            return _summed(message(call._replace(shape=whole), *wide), call.shape).to(dtype)
     if operands[0] is operands[1] and operands[0] is not None and torch.compiler.is_compiling():
         operands = (operands[0], operands[0].clone(), *operands[2:])  # torch.compile refuses one tensor given twice
     compute = _extreme if call.reduce >= MAX else _product if call.op in (MUL, DIV) else _message
-    found = compute(call._replace(shape=kept), *operands)
-    found = _summed(found.reshape(found.shape[0], *kept), call.shape)
+    found = compute(call if kept == call.shape else call._replace(shape=kept), *operands)
+    found = found if len(kept) == 1 else found.reshape(found.shape[0], *kept)
+    if kept == call.shape:
+        return found
+    found = _summed(found, call.shape)
     return found if tuple(found.shape[1:]) == call.shape else found.expand(found.shape[0], *call.shape)
+
+
+def _known(function: Callable[..., T], *shapes: Any) -> T:
+    """The result of a cached function of shapes; compiled code, whose shapes are no plain numbers, does without."""
+    return function.__wrapped__(*shapes) if torch.compiler.is_compiling() else function(*shapes)  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=512)
+def _plan(features: Features, shape: Shape, to: str) -> tuple[Shape, Shape, bool]:
+    """Returns the features of all operands together, those that the library's result has, and whether they alternate
+    along more axes than a call of it takes, so that the operands are needed in full."""
+    whole = broadcast(*(f for f in features if f is not None))
+    kept = tuple(1 if s == 1 else w for s, w in zip(shape, whole, strict=True)) if to == "e" else whole
+    in_full = len(_axes(features, kept, whole)) > AXES
+    return whole, whole if in_full else kept, in_full
+
+
+@lru_cache(maxsize=512)
+def _numbers(features: Features, shape: Shape, ats: tuple[str, ...], to: str) -> tuple[int, ...]:
+    """Returns what a call of the library is told of targets, and of axes and who has them."""
+    whole = broadcast(*(f for f in features if f is not None))
+    axes = _axes(features, shape, whole)
+    axes = [(1, (True,) * (TENSORS + 1))] * (AXES - len(axes)) + axes
+    has = sum(1 << (AXES * k + d) for d, (_, of) in enumerate(axes) for k, there in enumerate(of) if there)
+    places = {"e": EDGE, "v" if to == "e" else to: ROW}
+    at = sum(places.get(name, COL) << 2 * k for k, name in enumerate((*ats, "v", to)))
+    return at, has, *(size for size, _ in axes)
 
 
 def broadcast(*shapes: Sequence[int]) -> Shape:
@@ -119,9 +149,9 @@ def broadcast(*shapes: Sequence[int]) -> Shape:
     return tuple(reversed(whole))
 
 
-def _axes(operands: Sequence[Values], kept: Shape, whole: Shape) -> list[tuple[int, tuple[bool, ...]]]:
+def _axes(operands: Features, kept: Shape, whole: Shape) -> list[tuple[int, tuple[bool, ...]]]:
     """Axes of (size, which of the operands and of the result have it): neighbours that the same have are one axis."""
-    features = [*(whole if t is None else t.shape[1:] for t in operands), kept]
+    features = [*(whole if f is None else f for f in operands), kept]
     axes: list[tuple[int, tuple[bool, ...]]] = []
     for d, size in enumerate(whole):
         if size == 1:
@@ -147,26 +177,21 @@ class Message(Formula):
         """[rows of call.to, features], in one call of the library."""
         adj, to = call.adj, call.to
         given = [t for t in operands if t is not None]
-        whole = broadcast(*(t.shape[1:] for t in given))
         like, width = given[0], math.prod(call.shape)
         if not all(t.numel() for t in given) or not width:
             rows = adj.nnz if to == "e" else adj.n_cols if to == "u" else adj.shape[0]
             return like.new_zeros((rows, width), dtype=sums_dtype(like) if call.op == ONE else like.dtype)
-        axes = _axes(operands, call.shape, whole)
-        axes = [(1, (True,) * (TENSORS + 1))] * (AXES - len(axes)) + axes
-        has = sum(1 << (AXES * k + d) for d, (_, of) in enumerate(axes) for k, there in enumerate(of) if there)
-        places = {"e": EDGE, "v" if to == "e" else to: ROW}
-        ats = call.lhs_at, call.rhs_at, call.mask_lhs_at, call.mask_rhs_at, "v", to
-        at = sum(places.get(name, COL) << 2 * k for k, name in enumerate(ats))
-        flat = [adj.none if t is None else t.reshape(t.shape[0], -1) for t in operands]
-        numbers = call.op, call.mask_op, call.reduce, at, has, *(size for size, _ in axes), call.algorithm
+        ats = call.lhs_at, call.rhs_at, call.mask_lhs_at, call.mask_rhs_at
+        places = _known(_numbers, _features(operands), call.shape, ats, to)
+        flat = [adj.none if t is None else t if t.dim() == 2 else t.reshape(t.shape[0], -1) for t in operands]
+        numbers = call.op, call.mask_op, call.reduce, *places, call.algorithm
         result: Tensor = run(_messages, like, *half(adj, to == "u"), *flat, *numbers)
         return result
 
     @staticmethod
     def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
         """Copies, sums and differences need the shapes of their operands alone."""
-        return (None, None, *operands[2:], None), _features(operands)
+        return (None, None, *operands[2:], None), _shapes(operands)
 
     @staticmethod
     def backward(call: Call, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
@@ -220,7 +245,7 @@ class Product(Message):
     @staticmethod
     def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
         lhs, rhs, *mask = operands
-        return (lhs if needs[1] else None, rhs, *mask, None), _features(operands)
+        return (lhs if needs[1] else None, rhs, *mask, None), _shapes(operands)
 
 
 class Extreme(Message):
@@ -228,10 +253,14 @@ class Extreme(Message):
 
     @staticmethod
     def saved(needs: Needs, operands: Operands, output: Tensor) -> tuple[Operands, Any]:
-        return (*operands, output), _features(operands)
+        return (*operands, output), _shapes(operands)
 
 
-def _features(operands: Operands) -> list[Shape]:
+def _features(operands: Operands) -> Features:
+    return tuple([None if t is None else tuple(t.shape[1:]) for t in operands])
+
+
+def _shapes(operands: Operands) -> list[Shape]:
     """The shapes of the features of lhs and rhs."""
     return [() if t is None else tuple(t.shape[1:]) for t in operands[:2]]
 

@@ -212,21 +212,30 @@ def _require_factors(a: Matrix, b: Matrix, a_val: Values, b_val: Values) -> None
 
 
 class Whole(Generic[M]):
-    """A product whose plan is made with its values: stands for the plan in a call, and has it once that ran."""
+    """A product whose structure is found with its values: stands for a plan in a call, and makes one for gradients."""
 
     def __init__(self, a: M, b: M, sorted: bool) -> None:
         self.a, self.b, self.sorted = a, b, sorted
-        self.plan: SpGEMMPlan[M] | None = None
+        self.c: M | None = None
+        self.found: SpGEMMPlan[M] | None = None
 
     def run(self, first: Values, second: Values) -> Tensor:
-        """Makes the plan; returns the values."""
+        """Finds the structure; returns the values."""
         a, b, want = self.a, self.b, WANT["sorted"] if self.sorted else WANT["unsorted"]
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
-        ptr, idx, schedule, val = _called(a, _whole, *_half(a), *_half(b), *given, b.shape[1], want)
-        none = idx.new_empty(0)
-        self.plan = plan = SpGEMMPlan(a, b, _structure(a, ptr, idx, b), schedule, none, none, False, "auto")
-        return val if val.shape[0] == idx.shape[0] else _Product.run((plan, BY_C), first, second)
+        ptr, idx, self.schedule, val = _called(a, _whole, *_half(a), *_half(b), *given, b.shape[1], want)
+        self.c = _structure(a, ptr, idx, b)
+        return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
+
+    @property
+    def plan(self) -> SpGEMMPlan[M]:
+        """The plan, once the structure was found."""
+        if self.found is None:
+            c: Any = self.c
+            none = c.idx.new_empty(0)
+            self.found = SpGEMMPlan(self.a.pattern(), self.b.pattern(), c, self.schedule, none, none, False, "auto")
+        return self.found
 
 
 class _Product(Formula):
@@ -236,7 +245,7 @@ class _Product(Formula):
     def run(call: Any, *operands: Any) -> Tensor:
         plan, by = call
         if isinstance(plan, Whole):
-            if plan.plan is None:
+            if plan.c is None:
                 return plan.run(*operands)
             plan = plan.plan
         a, b, c = plan.a, plan.b, plan.c
@@ -338,9 +347,9 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
         return make_plan(a, b, algorithm, sorted, mask)(a.val, b.val)
     require_fit(a, b, None)
     _require_factors(a, b, a.val, b.val)
-    whole = Whole(a.pattern(), b.pattern(), sorted)
+    whole = Whole(a, b, sorted)
     val = _product((whole, BY_C), a.val, b.val)
-    return whole.plan.c.with_values(val)  # type: ignore[union-attr]
+    return whole.c.with_values(val)  # type: ignore[union-attr]
 
 
 def _structure(a: M, ptr: Tensor, idx: Tensor, b: M) -> M:

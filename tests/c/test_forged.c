@@ -210,8 +210,57 @@ static void run(fmm_operator op, int turn)
     }
 }
 
+/* Memory that ends at a guard page, whatever it is asked for. */
+static fmm_status lend_guarded(void *owner, size_t bytes, void **to)
+{
+    (void)owner;
+    *to = guarded(bytes, AT_END);
+    return FMM_OK;
+}
+
+static int32_t *guarded_columns(void *owner, int64_t nnz)
+{
+    (void)owner;
+    return guarded((size_t)nnz * sizeof(int32_t), AT_END);
+}
+
+static void *guarded_values(void *owner, int64_t nnz)
+{
+    (void)owner;
+    return guarded((size_t)nnz * sizeof(float), AT_END);
+}
+
+/* Columns, sums and places of a whole product, whose rows are as many products long each or not. */
+static void whole_product(int turn)
+{
+    enum { SIDE = 61, EACH = 3 };
+    fmm_csr a = matrix(DENSE_ROWS, SIDE, SIDE, true, AT_END);
+    if (turn % 2) {
+        int64_t *ptr = guarded((SIDE + 1) * sizeof *ptr, AT_END);
+        int32_t *idx = guarded((size_t)SIDE * EACH * sizeof *idx, AT_END);
+        for (int64_t i = 0; i <= SIDE; i++) ptr[i] = i * EACH;
+        for (int32_t q = 0; q < SIDE * EACH; q++) idx[q] = (q / EACH + q % EACH * 7) % SIDE;
+        a = (fmm_csr){.rows = SIDE, .cols = SIDE, .nnz = SIDE * EACH, .ptr = ptr, .idx = idx};
+    }
+    for (int n = 0; n < turn % 4; n++)
+        forge(&a, (where)random_below(turn % 2 ? 2 : PLACES), wild[random_below(WILD)],
+              random_below(a.nnz));
+    const fmm_spgemm_values with = {numbers(a.nnz), numbers(a.nnz), FMM_F32, guarded_values};
+    const fmm_spgemm_pattern pattern = {.want = turn % 5 ? FMM_SPGEMM_SORTED : FMM_SPGEMM_UNSORTED,
+                                        .ptr = guarded((SIDE + 1) * sizeof(int64_t), AT_END),
+                                        .schedule =
+                                            guarded(FMM_SPGEMM_SCHEDULE * sizeof(int64_t), AT_END),
+                                        .columns = guarded_columns,
+                                        .with = &with};
+    const fmm_exec exec = {.device = FMM_CPU, .allocate = lend_guarded};
+    CHECK(fmm_spgemm_symbolic(&exec, &a, &a, &pattern) == FMM_OK, "turn %d: %s", turn,
+          fmm_last_error());
+    release_all();
+}
+
 int main(void)
 {
+    for (int turn = 0; turn < 2000; turn++) whole_product(turn);
     for (int op = 0; op < FMM_OPERATORS; op++)
         for (int turn = 0; turn < 200; turn++) run((fmm_operator)op, turn);
     return finish();

@@ -68,14 +68,13 @@ static void parts_of_a_whole(void)
 {
     const fmm_dense x = dense(N, 1, HEADS * FEAT), y = dense(N, 1, HEADS * FEAT);
     const fmm_dense z = dense(N, 1, HEADS * FEAT);
-    const fmm_whole bad[] = {
-        {-1, 9, 0}, {9, -1, 0}, {9, 9, -1}, {INT64_MAX, 9, 0}, {9, INT64_MAX, 0}};
+    const fmm_whole bad[] = {{-1, 9}, {9, -1}, {INT64_MAX, 9}, {9, INT64_MAX}};
     fmm_csr part = square;
     for (int k = 0; k < (int)(sizeof bad / sizeof *bad); k++) {
         part.whole = bad[k];
         refused(fmm_spmm(&exec, &part, NULL, &x, &y, FMM_SUM, 0), "part of a matrix", k);
     }
-    part.whole = (fmm_whole){.rows = 1, .nnz = INT64_C(1) << 40, .feat = 1 << 20};
+    part.whole = (fmm_whole){.rows = 1, .nnz = INT64_C(1) << 40};
     CHECK(fmm_spmm(&exec, &square, NULL, &x, &y, FMM_SUM, 0) == FMM_OK, "%s", fmm_last_error());
     CHECK(fmm_spmm(&exec, &part, NULL, &x, &z, FMM_SUM, 0) == FMM_OK, "%s", fmm_last_error());
     CHECK(!memcmp(y.data, z.data, sizeof(float) * N * HEADS * FEAT), "a part has other bits");

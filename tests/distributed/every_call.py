@@ -32,8 +32,9 @@ def calls(device: str, nnz: int):
 
     val = ("e", normal(nnz, device=device))
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        x, v = ("c", dense(128, dtype=dtype)), ("e", val[1].to(dtype))
-        yield f"spmm {dtype}", lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), {"v": v, "x": x}, "r"
+        for width in (128, 172):
+            given = {"v": ("e", val[1].to(dtype)), "x": ("c", dense(width, dtype=dtype))}
+            yield f"spmm {dtype} {width}", lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given, "r"
     for reduce in ("sum", "mean", "max", "min"):
         for width in (64, 128, 256):
             given = {"v": val, "x": ("c", dense(width))}

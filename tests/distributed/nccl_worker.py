@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import fusedmm
 from fusedmm import nn
-from fusedmm.distributed import DistCSR, halo
+from fusedmm.distributed import DistCSR, halo, overlap
 
 TIMEOUT = 15.0
 PATIENCE = 80.0  # seconds that a rank may take for all it does
@@ -85,6 +85,14 @@ def repeats(part, device):
     return others
 
 
+def halves(part, whole_y, x, cut):
+    """How far a product of own and of remote columns is from one device's, and how many of 20 have other bits."""
+    adj, own = overlap(part, "split"), cut(x, "c", part)
+    first = fusedmm.spmm(adj, own)
+    apart = (first - cut(whole_y, "r", part)).abs().max() / whole_y.abs().max() if own.numel() else first.new_zeros(())
+    return float(apart), sum(not torch.equal(fusedmm.spmm(adj, own), first) for _ in range(20))
+
+
 def main(rank: int, ranks: int, folder: str) -> None:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
@@ -103,14 +111,22 @@ def main(rank: int, ranks: int, folder: str) -> None:
             expected = alone(wholes["balanced"], compute, given)
             for cut, part in parts.items():
                 for pieces in (1, 2) if cut == "balanced" else (1,):
-                    group.pieces = pieces
+                    group.pieces = (1,) * pieces
                     say(f"{name}, {cut}, {pieces}", differences(wholes[cut], part, compute, given, role, expected))
         except Exception as error:
             say(f"{name}", [f"{type(error).__name__}: {error}"])
             raise
-    group.pieces = 0
+    group.pieces = ()
+    grid = init_device_mesh("cuda", (ranks // 2, 2), mesh_dim_names=("rows", "features"))
+    whole = graph(device, [0, *[1300] * (ranks // 2 - 1), NODES])
+    shared = whole.part(halo.ranks_of(grid))
+    for name, compute, given, role in calls(device, whole.nnz):
+        expected = alone(whole, compute, given)
+        say(f"{name}, features", differences(whole, shared, compute, given, role, expected))
     part = parts["balanced"]
     say("repeats", repeats(part, device))
+    x = normal(NODES, 128, device=device)
+    say("split", halves(part, whole_y=fusedmm.spmm(wholes["balanced"].csr, x), x=x, cut=wholes["balanced"].cut))
     say("training", training(wholes["balanced"], mesh, f"{folder}/shards"))
     width = 11 if rank else 9
     say("refuses width", raised(lambda: fusedmm.spmm(part, torch.ones(part.shape[0], width, device=device))))

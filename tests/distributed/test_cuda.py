@@ -13,7 +13,7 @@ CUTS = {"two ranks": [0, 1300, NODES], "three ranks, one without rows": [0, 78, 
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("cut", CUTS)
 def test_bits_of_one_device(cut, pieces, cuda, monkeypatch):
-    monkeypatch.setenv(halo.PIECES, str(pieces))
+    monkeypatch.setattr(halo.Ranks, "pieces", (1,) * pieces)
     whole, wrong = graph(cuda, CUTS[cut]), []
     for name, compute, given, role in calls(cuda, whole.nnz):
         try:
@@ -35,8 +35,8 @@ def test_the_rule_takes_pieces_where_messages_are_large(cuda, monkeypatch):
     whole = graph(cuda, CUTS["two ranks"])
     taken = []
     kept = ops.run_in_pieces
-    monkeypatch.setattr(ops, "run_in_pieces", lambda *args: taken.append(args[1]) or kept(*args))
+    monkeypatch.setattr(ops, "run_in_pieces", lambda *args: taken.append(args[2]) or kept(*args))
     for name, compute, given, role in calls(cuda, whole.nnz):
-        if name in ("spmm sum 128", "attention additive, dropout 0.0"):
+        if name == "spmm sum 128":
             require_equal(both(whole, compute, given, role))
-    assert {str(func) for func in taken} == {"fusedmm._spmm.default"}  # attention is faster whole
+    assert taken and all(len(pieces) == len(run.SHARES) for pieces in taken)

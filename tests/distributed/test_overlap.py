@@ -5,10 +5,11 @@ from unittest import mock
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
-from support.ranks import Whole, both, on_ranks, require_equal
+from support.ranks import both, on_ranks, require_equal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
-from fusedmm.distributed import halo, ops, run, slices
+from fusedmm.distributed import halo, ops, run
 
 NAMES = ["two even ranks", "a rank without rows", "four ranks, edges with one", "no halo", "no edges", "rectangular"]
 
@@ -21,7 +22,7 @@ def whole(request):
 @pytest.fixture
 def pieces(monkeypatch):
     """Has every operator take two pieces, and counts those that do."""
-    monkeypatch.setenv(halo.PIECES, "2")
+    monkeypatch.setattr(halo.Ranks, "pieces", (1, 1))
     with mock.patch.object(ops, "run_in_pieces", wraps=ops.run_in_pieces) as taken:
         yield taken
 
@@ -34,8 +35,9 @@ def has_halo(whole) -> bool:
     return not torch.equal(*owner)
 
 
-def funcs(taken) -> set:
-    return {call.args[1] for call in taken.call_args_list}
+def widths(taken) -> set:
+    """The numbers of columns of the pieces that were taken."""
+    return {tuple(n for _, n in call.args[2]) for call in taken.call_args_list}
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
@@ -45,70 +47,31 @@ def test_columns_of_a_product(whole, reduce, dtype, pieces):
     given = {"v": ("e", normal(whole.nnz, dtype=dtype)), "x": ("c", normal(cols, 160, dtype=dtype))}
     require_equal(both(whole, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x, reduce=reduce), given))
     require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x.flip(1), reduce=reduce), {"x": given["x"]}))
-    expected = {fusedmm._lib.ops._spmm.default} if has_halo(whole) else set()
-    assert funcs(pieces) == expected
+    assert widths(pieces) == ({(80, 80)} if has_halo(whole) else set())
 
 
-@pytest.fixture
-def gpu_rule(monkeypatch):
-    """Cuts attention as on a GPU. A CPU's bits are the same then where rows have few entries, as those here have."""
-    monkeypatch.setattr(slices, "on_gpu", lambda args: True)
-
-
-@pytest.mark.parametrize("score", ["dot", "additive"])
-def test_heads_of_attention(whole, score, pieces, gpu_rule):
-    rows, cols = whole.shape
-    width = () if score == "additive" else (4,)
-    given = {"q": ("r", normal(rows, 8, *width)), "k": ("c", normal(cols, 8, *width)), "v": ("c", normal(cols, 8, 8))}
-    edges = {"b": ("e", normal(whole.nnz, 8))}
-
-    def attend(adj, q, k, v, b=None):
-        return fusedmm.attention(adj, q, k, v, score=score, bias=b, return_lse=True)
-
-    require_equal(both(whole, attend, given, "rr"))
-    require_equal(both(whole, attend, given | edges, "rr", second=True))
-    expected = {getattr(fusedmm._lib.ops, name).default for name in ("_attention", "_attention_cols")}
-    assert expected <= funcs(pieces) if has_halo(whole) else not funcs(pieces)
-
-
-def test_keys_that_are_values_travel_once(pieces, gpu_rule):
-    whole = CUTS["two even ranks"]()
-    q, k = normal(N, 8, 4), normal(N, 8, 4)
-
-    def work(ranks):
-        part, mine = whole.part(ranks), slice(30 * ranks.rank, 30 * ranks.rank + 30)
-        before, own = ranks.bytes, k[mine]
-        out = fusedmm.attention(part, q[mine], own, own)
-        return out, ranks.bytes - before, part.part.cols.send.numel()
-
-    found = on_ranks(2, work)
-    assert torch.equal(torch.cat([out for out, _, _ in found]), fusedmm.attention(whole.csr, q, k, k))
-    assert all(sent == rows * 8 * 4 * 4 for _, sent, rows in found) and funcs(pieces)
-
-
-@pytest.mark.parametrize("features", [1, 2])
-def test_attention_of_long_rows_is_not_cut_on_a_cpu(features, pieces):
-    """Its pieces of a row follow from the number of heads: the same bits need all of them in one call."""
-    nodes = 400
-    row, col = torch.arange(3 * nodes) % nodes, torch.arange(3 * nodes) * 7 % nodes
-    row[: 2 * nodes] = 5
-    large = Whole(row, col, (nodes, nodes), [0, 5, nodes])
-    q, k, v = (("r", normal(nodes, 8, 4)) for _ in range(3))
-    given = {"q": q, "k": k, "v": v}
-    require_equal(both(large, lambda adj, q, k, v: fusedmm.attention(adj, q, k, v), given, features=features))
-    assert not funcs(pieces)
+@pytest.mark.parametrize(
+    "shares, expected", [((1, 2), (80, 160)), ((1,) * 4, (80,) * 4), ((3, 2, 2), (102, 69, 69)), ((1, 3), (90, 270))]
+)
+def test_other_pieces(shares, expected, pieces, monkeypatch):
+    """Those of a CPU have 80 columns at least, and a product is whole where one would have less."""
+    monkeypatch.setattr(halo.Ranks, "pieces", shares)
+    whole, width = CUTS["two even ranks"](), sum(expected)
+    given = {"v": ("e", normal(whole.nnz)), "x": ("c", normal(whole.shape[1], width))}
+    require_equal(both(whole, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
+    assert widths(pieces) == ({expected} if min(expected) >= 80 else set())
 
 
 def test_what_has_no_pieces(pieces):
-    """Dot products mix channels, and narrow products, dropout and other heads have loops of their own."""
+    """Dot products mix channels, attention walks over all entries for each piece, and narrow products have loops of
+    their own."""
     whole = CUTS["two even ranks"]()
     x, heads = ("r", normal(N, 160)), ("r", normal(N, 4, 4))
     require_equal(both(whole, lambda adj, x: fusedmm.fused(adj, x), {"x": x}))
     require_equal(both(whole, lambda adj, x: fusedmm.sddmm(adj, x, x), {"x": x}, "e"))
-    require_equal(both(whole, lambda adj, x: fusedmm.attention(adj, x, x, x, dropout=0.3), {"x": heads}))
+    require_equal(both(whole, lambda adj, x: fusedmm.attention(adj, x, x, x), {"x": heads}))
     require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x), {"x": ("r", normal(N, 100))}))
-    assert fusedmm._lib.ops._attention.default not in funcs(pieces)
-    assert all(call.args[2][5].shape[1] == 160 for call in pieces.call_args_list)  # products of dot's gradients
+    assert widths(pieces) <= {(80, 80)}  # products of dot's gradients
 
 
 def test_the_rule_leaves_small_messages_whole():
@@ -119,26 +82,81 @@ def test_the_rule_leaves_small_messages_whole():
         few = [part.ptr, part.part.idx, part.eid, part.part.plan, part.none, torch.ones(30, 160), 0, 0, 2]
         many = [*few[:5], torch.empty(30, 2**20), *few[6:]]
         func = fusedmm._lib.ops._spmm.default
-        return [run.pieces_of(part.part, func, given, "ec") for given in (few, many)]
+        return [run.pieces_of(part.part, func, given) for given in (few, many)]
 
     for few, many in on_ranks(2, work):
-        assert few is None and many.pieces == run.MOST_PIECES
+        assert few is None and sum(n for _, n in many) == 2**20 and len(many) == len(run.SHARES)
 
 
-def test_plans_of_parts_know_the_whole():
-    """The length of the pieces of long rows follows from the whole matrix, whose rows and entries a plan carries."""
+def test_the_rule_keeps_pieces_small(monkeypatch):
+    """What a rank has of one is bounded, by as many pieces as that takes."""
+    monkeypatch.setattr(run, "OVERLAPS", 1)
+    monkeypatch.setattr(run, "PIECE", 30 * 100 * 4)  # rows of a hundred columns
+    whole, x = CUTS["two even ranks"](), ("c", normal(N, 340))
 
     def work(ranks):
         part = whole.part(ranks)
-        looped = part.add_self_loops()
-        kinds = [part.plan, part.t().plan, looped.plan, looped.t().plan, part.local().plan]
-        return [plan.stride()[1:] for plan in kinds] + [looped.home.total]
+        given = [part.ptr, part.part.idx, part.eid, part.part.plan, part.none, torch.ones(30, 340), 0, 0, 2]
+        return part.part.cols.whole, run.pieces_of(part.part, fusedmm._lib.ops._spmm.default, given)
 
-    whole = CUTS["rectangular"]()
-    for here, there, *_ in on_ranks(3, lambda ranks: [whole.part(ranks).plan, whole.part(ranks).t().plan]):
-        assert here.stride()[1:] == (40, whole.nnz) and there.stride()[1:] == (90, whole.nnz)
-    whole = CUTS["two even ranks"]()
-    for here, there, looped, looped_t, local, total in on_ranks(2, work):
-        assert here == there == local == (N, whole.nnz)
-        assert looped == looped_t == (N, total)
-    assert len(CUTS["one rank"]().csr.plan.shape) == 1
+    for rows, pieces in on_ranks(2, work):
+        assert rows <= 30 and pieces == [(0, 85), (85, 85), (170, 85), (255, 85)]
+    require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x), {"x": x}))
+
+
+class Told(TorchDispatchMode):
+    """What operators were told of the whole matrix, by their names."""
+
+    def __init__(self):
+        super().__init__()
+        self.told, self.plans = {}, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        said = dict(zip([a.name for a in func._schema.arguments], args, strict=False))
+        if func.namespace == "fusedmm" and "plan" in said:
+            name = func.__name__.partition(".")[0]
+            self.told[name], self.plans[name] = (said.get("whole_rows"), said.get("whole_nnz")), said["plan"].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def test_operators_are_told_of_the_whole():
+    """The length of the pieces of long rows follows from the whole matrix, not from the rows of a rank."""
+
+    def told(adj):
+        x, q = torch.ones(adj.shape[1], 8), torch.ones(adj.shape[0], 1, 8)
+        with Told() as seen:
+            fusedmm.spmm(adj, x)
+            fusedmm.attention(adj, q, x[:, None], x[:, None])
+        return seen.told
+
+    def work(ranks):
+        part = whole.part(ranks)
+        halves = [told(part), told(part.t()), told(part.local())]
+        if whole is not square:
+            return halves
+        looped = part.add_self_loops()
+        return [*halves, told(looped), told(looped.t()), looped.home.total]
+
+    def of(rows, nnz):
+        return {"_spmm": (None, nnz), "_attention": (rows, nnz)}
+
+    whole, square = CUTS["rectangular"](), CUTS["two even ranks"]()
+    for here, there, local in on_ranks(3, work):
+        assert here == local == of(40, whole.nnz) and there == of(90, whole.nnz)
+    whole = square
+    for here, there, local, looped, looped_t, total in on_ranks(2, work):
+        assert here == there == local == of(N, whole.nnz)
+        assert looped == looped_t == of(N, total)
+    assert told(CUTS["one rank"]().csr) == {"_spmm": (None, None), "_attention": (None, None)}
+
+
+def test_who_is_not_told_gets_no_plan():
+    """That plan has other pieces than an operator counts on which takes the matrix for a whole."""
+    plan, none = torch.zeros(64, dtype=torch.uint8).as_subclass(ops.PartPlan), torch.empty(0, dtype=torch.uint8)
+    plan.whole = {"whole_rows": 9, "whole_nnz": 900}
+    half = torch.arange(3), torch.tensor([1, 0], dtype=torch.int32), none, plan
+    with Told() as seen:
+        fusedmm._lib.ops._spmm.default(*half, none, torch.ones(2, 4), 0, 0)
+        fusedmm._lib.ops._row_softmax.default(*half, torch.ones(2, 1))
+    assert seen.told == {"_spmm": (None, 900), "_row_softmax": (None, None)}
+    assert seen.plans == {"_spmm": 64, "_row_softmax": 0}

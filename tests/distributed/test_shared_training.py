@@ -79,7 +79,7 @@ def test_torchrun_is_one_process(shards, tmp_path, capsys, model):
     first = torchrun(2, shards, "--model", model, "--epochs", 10, "--checkpoint", kept)
     assert first.returncode == 0, first.stderr
     assert "rank 1: " in first.stdout and "2 ranks, epochs 0 to 10" in first.stdout
-    second = torchrun(3, shards, "--model", model, "--epochs", 16, "--checkpoint", kept)
+    second = torchrun(3, shards, "--model", model, "--epochs", 16, "--checkpoint", kept, "--overlap", "split")
     assert second.returncode == 0, second.stderr
     assert "3 ranks, epochs 10 to 16" in second.stdout and result(second.stdout) == result(whole)
 

@@ -145,9 +145,9 @@ def main(rank: int, ranks: int, folder: str, end: str) -> None:
         say("rounds", differences(wide, mesh, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
         halo.MESSAGE = kept
         group, given = halo.ranks_of(mesh), {"v": given["v"], "x": ("c", normal(90, 160))}
-        group.pieces = 2
+        group.pieces = (1, 1)
         say("pieces", differences(wide, mesh, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
-        group.pieces = 0
+        group.pieces = ()
     if ranks == 4:
         grid, even = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "features")), CUTS["two even ranks"]()
         given = {"v": ("e", normal(even.nnz)), "x": ("c", normal(N, 160))}

@@ -325,3 +325,18 @@ def test_the_hypergraph_counts_lines_by_hand() -> None:
         # 40 products; columns 0 to 14 and 16 to 18 are two lines of sums
         exact = (round(2 * 40 / (parts * 2 * 8), 2), parts, 1 - parts / 4, 1 - parts * 2 / 40)
         assert tuple(found.values()) == exact
+
+
+def test_the_page_of_messages_has_what_was_measured(tmp_path: Path) -> None:
+    """A column a width, of the best peer's time over ours; on a CPU the threads are told."""
+    page = tmp_path / "messages.md"
+    page.write_text((ROOT / "docs/messages.md").read_text())
+    answers.fill(page, ROOT / "benchmarks/results")
+    assert page.read_text() == (ROOT / "docs/messages.md").read_text(), "python -m benchmarks answers"
+    contenders = {
+        name: {"kind": kind, "us": us} for name, kind, us in (("auto", "ours", 2.0), ("index_add", "peer", 3.0))
+    }
+    of = [f"copy_rhs sum, {feat} features, sorted edges, 2 threads" for feat in (1, 8)]
+    table = answers.messages({"cases": [{"graph": "g", "case": case, "contenders": contenders} for case in of]})
+    assert "| graph | call | edges | threads | F 1 | F 8 |" in table
+    assert "| g | copy_rhs sum | sorted | 2 | 1.50 | 1.50 |" in table

@@ -69,13 +69,18 @@ OWN = [call for line in rows(OURS) for call in calls(line[0])]
 THEIRS = [(name, line) for name, text in SECTIONS.items() for line in rows(text)]
 
 
-@pytest.fixture(scope="module")
-def names():
+def page(text=TEXT):
+    """The names that its code makes."""
     torch.manual_seed(0)
     found: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S):
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(compile(block, "docs/matrix.md", "exec"), found)
     return found
+
+
+@pytest.fixture(scope="module")
+def names():
+    return page()
 
 
 def result(call, names):

@@ -32,6 +32,8 @@ MISTAKES = {  # what is called, the error, and its text
     "integer features": (lambda d: matrix(d) @ x(d).long(), TypeError, "x must be float32, float64, float16 or"),
     "a mask as features": (lambda d: matrix(d) @ (x(d) > 0), TypeError, "not torch.bool"),
     "arrays as features": (lambda d: matrix(d) @ ARRAY, TypeError, "spmm: x must be a tensor, not ndarray"),
+    "an array times a matrix": (lambda d: np.eye(NODES) * matrix(d), TypeError, "a number or a CSR, not ndarray"),
+    "an array multiplies a matrix": (lambda d: np.eye(NODES) @ matrix(d), TypeError, "'numpy.ndarray' and 'CSR'"),
     "edges in rows": (lambda d: CSR.from_edge_index(EDGES.T), ValueError, "[2, nnz], not [9, 2]; transpose it"),
     "edges in rows, converted": (lambda d: fusedmm.as_csr(EDGES.T), ValueError, "not [9, 2]; transpose it"),
     "edges in rows, of a layer": (lambda d: nn.GATConv(4, 2).to(d)(x(d), EDGES.T.to(d)), ValueError, "transpose it"),
@@ -64,6 +66,33 @@ MISTAKES = {  # what is called, the error, and its text
     "coordinates as a tuple": (
         lambda d: fusedmm.spmm((*EDGES.to(d), torch.ones(COUNT, device=d)), x(d)), ValueError,
         "of (row, col[, val]) CSR.from_coo makes a matrix",
+    ),
+    "nodes of an edge_index by PyG's name": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), num_nodes=NODES), TypeError,
+        "from_edge_index() has no argument 'num_nodes'; give size=, the number of nodes or (sources, targets)",
+    ),
+    "a shape of an edge_index": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), shape=(NODES, NODES)), TypeError,
+        "from_edge_index() has no argument 'shape'; give size=",
+    ),
+    "weights of an edge_index by another name": (
+        lambda d: CSR.from_edge_index(EDGES.to(d), weight=torch.ones(COUNT, device=d)), TypeError,
+        "from_edge_index() has no argument 'weight'; give edge_weight=",
+    ),
+    "a size of coordinates": (
+        lambda d: CSR.from_coo(*EDGES.to(d), size=NODES), TypeError,
+        "from_coo() has no argument 'size'; give shape=(rows, cols), which is (targets, sources)",
+    ),
+    "values of pointers by another name": (
+        lambda d: CSR.from_csr(torch.tensor([0, 1]), torch.tensor([0]), value=torch.ones(1)), TypeError,
+        "from_csr() has no argument 'value'; give val=",
+    ),
+    "a shape of what is converted": (
+        lambda d: fusedmm.as_csr(EDGES.to(d), shape=(NODES, NODES)), TypeError,
+        "as_csr() has no argument 'shape'; give size=",
+    ),
+    "an argument that nobody knows": (
+        lambda d: CSR.from_coo(*EDGES.to(d), colour=1), TypeError, "from_coo() has no argument 'colour'"
     ),
     "the class as a constructor": (
         lambda d: CSR(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1)), TypeError,

@@ -256,12 +256,78 @@ static void made(input *in, shared *s)
     fmm_transpose(&s->exec, &s->a, ptr, idx, eid, NULL);
 }
 
+static fmm_status lend(void *owner, size_t bytes, void **to)
+{
+    if (bytes > SLOT_BYTES || slots_used == SLOTS) return FMM_OUT_OF_MEMORY;
+    *to = array(owner, bytes, 64);
+    return FMM_OK;
+}
+
+static void *numbers(void *owner, int64_t n)
+{
+    void *found = NULL;
+    return lend(owner, (size_t)n * sizeof(double), &found) == FMM_OK ? found : NULL;
+}
+
+static int32_t *columns(void *owner, int64_t nnz)
+{
+    void *found = NULL;
+    return lend(owner, (size_t)nnz * sizeof(int32_t), &found) == FMM_OK ? found : NULL;
+}
+
+/* Both phases of a sparse product, one after the other or in one pass, a gradient, and colours.
+ * What the first phase found, or noise, is what the others stand on. */
+static void spgemm(input *in, shared *s)
+{
+    const fmm_csr b = matrix(in);
+    fmm_csr c = matrix(in);
+    if (!rarely(in)) s->a.cols = b.rows;
+    if (s->a.rows < 0 || s->a.rows > 255 || c.rows < 0 || c.rows > 255) return;
+    if (!rarely(in)) { /* rows that c lacks are empty */
+        int64_t *ends = array(in, (size_t)(s->a.rows + 1) * sizeof *ends, sizeof *ends);
+        for (int64_t i = 0; i <= s->a.rows; i++) ends[i] = c.ptr[i < c.rows ? i : c.rows];
+        c.ptr = ends;
+        c.rows = s->a.rows;
+        c.cols = b.cols;
+    }
+    int64_t *ptr = array(in, (size_t)(s->a.rows + 1) * sizeof *ptr, sizeof *ptr);
+    int64_t *schedule = array(in, FMM_SPGEMM_SCHEDULE * sizeof *schedule, sizeof *schedule);
+    const fmm_exec exec = {
+        .device = FMM_CPU, .parallel_for = s->exec.parallel_for, .allocate = lend, .owner = in};
+    const fmm_spgemm_values with = {view(in, s->dtype, s->a.nnz, 1, 1),
+                                    view(in, s->dtype, b.nnz, 1, 1), s->dtype, numbers};
+    const fmm_spgemm_pattern pattern = {.want = (fmm_spgemm_want)below(in, 4),
+                                        .ptr = ptr,
+                                        .schedule = schedule,
+                                        .columns = columns,
+                                        .owner = in,
+                                        .with = byte(in) & 1 ? &with : NULL};
+    fmm_spgemm_symbolic(&exec, &s->a, &b, &pattern);
+    int32_t *colours = array(in, (size_t)c.rows * sizeof *colours, sizeof *colours);
+    if (byte(in) & 1) fmm_spgemm_colours(&exec, &c, colours);
+    const fmm_dense c_val = view(in, s->dtype, c.nnz, 1, 1);
+    const fmm_dense out = view(in, s->dtype, s->a.nnz, 1, 1);
+    fmm_spgemm_dots(&exec, &s->a, &c, &c_val, &b, &with.b_val, &out);
+    const fmm_spgemm of = {.b = &b,
+                           .c = &c,
+                           .b_val = with.b_val,
+                           .masked = byte(in) & 1,
+                           .schedule = schedule,
+                           .colours = byte(in) & 1 ? colours : NULL};
+    size_t bytes;
+    fmm_spgemm_workspace(&s->exec, &s->a, &with.a_val, &of, &c_val, s->algorithm, &bytes);
+    if (slots_used == SLOTS) return;
+    workspace(in, &s->exec, bytes);
+    fmm_spgemm_numeric(&s->exec, &s->a, &with.a_val, &of, &c_val, s->algorithm);
+}
+
 static void structure(input *in, shared *s)
 {
     uint64_t report = UINT64_MAX;
     int64_t where = 0;
     size_t bytes;
     const int which = below(in, 4);
+    if (which == 0) spgemm(in, s);
     if (which == 1) made(in, s);
     if (which > 1) nodes(in, s);
     if (fmm_csr_check(&s->exec, &s->a, &report) == FMM_OK) fmm_csr_report(report, &where);

@@ -86,6 +86,8 @@ MISTAKES = [
     (lambda: A.size(2), IndexError, "range"),
     (lambda: A.equal(1), TypeError, "equal: B must be a CSR, not int"),
     (lambda: A.to_scipy("dia"), ValueError, "layout must be csr, csc or coo, not 'dia'"),
+    (lambda: A.to_torch("bsr"), ValueError, "layout must be csr, csc, coo or torch's layout of that name, not 'bsr'"),
+    (lambda: A.to_torch(None), ValueError, "layout must be csr, csc, coo or .*, not None"),
     (lambda: HEADS.to_scipy(), ValueError, "scipy's matrices hold one value per entry, not one per head"),
     (lambda: A.to_pyg(), ValueError, r"to_pyg: Data is of square matrices, not \[2, 3\]; take to_edge_index"),
     (lambda: CSR.from_tensors([1]), TypeError, "tensors must be a mapping of names to tensors, not list"),

@@ -11,6 +11,7 @@ import fusedmm
 from fusedmm._lib import ops
 from fusedmm.matrix import adapters, compress, normalize, structure
 from fusedmm.matrix.normalize import gcn_norm, with_loops
+from fusedmm.matrix.structure import DEFERRED
 from fusedmm.ops.spmm_sddmm import entries_of, per_entry
 
 
@@ -165,7 +166,8 @@ def test_edges_of_any_strides(check, device):
     assert one.ptr.tolist() == [0, 0, 0, 4] and one.idx.tolist() == [1] * 4
 
 
-SIZES = [(0, 3), (1, 1), (60, 20), (5_000, 700), (9_000, 65_535), (100_000, 20_000), (131_072, 900), (300_000, 40_000)]
+SIZES = [(0, 3), (1, 1), (60, 20), (1_024, 900), (1_025, 900), (5_000, 700), (9_000, 65_535), (100_000, 20_000),
+         (131_072, 900), (300_000, 40_000), (524_288, 900), (524_289, 900)]  # fmt: skip
 
 
 @pytest.mark.parametrize("nnz, nodes", SIZES)
@@ -215,7 +217,7 @@ def test_a_check_whose_answer_comes_later(bad, which, cuda):
         fusedmm.as_csr(wrong, size=20)
     out = layer(x, good)
     kept = fusedmm.as_csr(good, size=(20, 20))
-    assert kept is fusedmm.as_csr(good, size=(20, 20)) and kept._shared.answer is None
+    assert kept is fusedmm.as_csr(good, size=(20, 20)) and kept._shared.ticket is None
     torch.testing.assert_close(out, layer(x, fusedmm.CSR.from_edge_index(good, size=20)))
     wrong[which, 41] = 0
     assert layer(x, wrong).shape == (20, 8)
@@ -224,41 +226,35 @@ def test_a_check_whose_answer_comes_later(bad, which, cuda):
 def test_who_has_not_waited_is_not_believed(cuda):
     """A structure whose check has no answer yet is no known one, and the answer names the index."""
     edge_index = torch.stack(edges(60, 20, 20, cuda))
-    adj = fusedmm.as_csr(edge_index, size=(20, 20))
-    adj._shared.answer = torch.tensor([7, 0, 0, 1 << 32], device=cuda)  # self loops and falls are no harm
+    adj = fusedmm.as_csr(edge_index, size=(20, 20), check=DEFERRED)
+    assert adj._shared.ticket is not None
     assert fusedmm.as_csr(edge_index, size=(20, 20)) is not adj
     adapters.settle(adj, edge_index)
-    assert adj._shared.answer is None
+    assert adj._shared.ticket is None
     wrong = edge_index.clone()
     wrong[0, 3] = 20
-    adj._shared.answer = torch.tensor([0, 0, 0, 1 << 32 | 1], device=cuda)
-    with pytest.raises(ValueError, match=r"edge_index\[0, 3\] = 20 is outside \[0, 20\)"):
-        adapters.settle(adj, wrong)
-    assert adj._shared.answer is not None
+    adj = fusedmm.as_csr(wrong, size=(20, 20), check=DEFERRED)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"edge_index\[0, 3\] = 20 is outside \[0, 20\)"):
+            adapters.settle(adj, wrong)
+        assert adj._shared.ticket is not None
 
 
 def test_a_wait_refuses_what_no_check_left(device):
-    """On the CPU no check is deferred."""
-    good = torch.tensor([7, 0, 0, 1 << 32], device=device)
-    cases = [
-        good.int(),
-        good[:3],
-        good[None],
-        good.repeat(2)[::2],
-        good.repeat(2**11),
-        *([] if device == "cuda" else [good]),
-    ]
-    for lines in cases:
-        with pytest.raises(
-            RuntimeError, match=r"^invalid: .*(deferred check left on CUDA|no check leaves so many lines)"
-        ):
-            ops._check_wait(lines)
+    """On the CPU no check is deferred, and no ticket on CUDA that nobody was given has an answer."""
+    there = torch.zeros(1, device=device)
+    text = "only CUDA defers a check" if device == "cpu" else "a coordinate is outside|no check of coordinates was"
+    for ticket in (2**40, 2**62) if device == "cuda" else (0, 1, -1):
+        with pytest.raises(RuntimeError, match=f"^invalid: .*({text})"):
+            ops._check_wait(there, ticket)
     if device == "cuda":
+        (row, col), ticket = edges(60, 20, 20, device), next(compress.TICKETS)
+        ops._compress(row, col, 20, 20, False, DEFERRED + ticket)
+        ops._check_wait(there, ticket)
+        check_operator(ops._check_wait.default, (there, ticket))
         with pytest.raises(RuntimeError, match="make the CSR before the capture"):
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                ops._check_wait(good)
-        ops._check_wait(good)
-        check_operator(ops._check_wait.default, (good,))
+                ops._compress(row, col, 20, 20, False, DEFERRED)
 
 
 def test_compress_and_transpose_refuse():
@@ -272,7 +268,7 @@ def test_compress_and_transpose_refuse():
         (lambda: ops._compress(v, col[None], 4, 4, False, True), "col must be a vector of int64"),
         (lambda: ops._compress(v, col, 2**31, 4, False, True), "is beyond int32"),
         (lambda: ops._compress(v, col, 4, -1, False, True), "is beyond int32"),
-        (lambda: ops._compress(v, col, 4, 4, False, 3), "check must be 0, 1 or 2"),
+        (lambda: ops._compress(v, col, 4, 4, False, -1), "check must be 0, 1, or 2 and more"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, 3), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr + 1, i32, NONE, NONE, 4), "ptr or idx is malformed"),
         (lambda: ops._transpose(ptr, i32, NONE, NONE, -1), "is beyond int32"),
@@ -296,9 +292,9 @@ def test_self_loops_at_once_name_what_is_outside():
 
 def test_edges_that_were_bad_when_they_were_read_stay_refused(cuda):
     """Though they were mended before the answer of the check was waited for."""
-    edge_index = torch.tensor([[0, 1], [1, 2]], device=cuda)
-    adj = fusedmm.as_csr(edge_index, size=(3, 3))
-    adj._shared.answer = torch.tensor([0, 1], device=cuda)  # one entry outside
+    edge_index = torch.tensor([[0, 1], [1, 3]], device=cuda)
+    adj = fusedmm.as_csr(edge_index, size=(3, 3), check=DEFERRED)
+    edge_index[1, 1] = 2
     for _ in range(2):
         with pytest.raises(ValueError, match="written to since"):
             adapters.settle(adj, edge_index)

@@ -75,7 +75,7 @@ def test_calls_take_less_memory(name, pair):
     adj, whole = pair
     results = len(step(adj, CALLS[name]))
     mine, other = (peak_bytes(lambda a=a: step(a, CALLS[name]), results, True)[0] for a in pair)
-    segments = [(w.numel() - m.numel()) // 8 for w, m in ((whole.plan, adj.plan), (whole.plan_t, adj.plan_t))]
+    segments = [(w.numel() - m.numel()) // 16 for w, m in ((whole.plan, adj.plan), (whole.plan_t, adj.plan_t))]
     assert mine + min(segments) * HEADS * FEAT * 4 <= other + 4096  # torch's allocator rounds
 
 

@@ -6,58 +6,84 @@ import pytest
 import torch
 
 from fusedmm._lib import ops
-from fusedmm.matrix.compress import is_outside
+from fusedmm.matrix.compress import TICKETS, is_outside
 from fusedmm.matrix.structure import DEFERRED
 
 N = 300
 
 
 def started(cuda, bad, edges=5_000):
-    """What a check leaves that was started on edges of which one is outside, or none."""
+    """The ticket of a check that was started on edges of which one is outside, or none."""
     row, col = torch.randint(0, N, (2, edges), generator=torch.Generator().manual_seed(edges)).to(cuda)
     if bad is not None:
         col[bad] = N
-    return ops._compress(row, col, N, N, False, DEFERRED)[4]
+    ticket = next(TICKETS)
+    assert ops._compress(row, col, N, N, False, DEFERRED + ticket)[4].shape == (1,)
+    return ticket
+
+
+@pytest.fixture
+def there(cuda):
+    return torch.zeros(0, device=cuda)
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 9, 40])
-def test_many_checks_at_once_each_have_their_answer(count, cuda):
-    """Also in the opposite order."""
+@pytest.mark.parametrize("edges", [1, 900, 5_000, 60_000])
+def test_many_checks_at_once_each_have_their_answer(edges, count, cuda, there):
+    """Of one block and of many; also in the opposite order."""
     bad = [k % 3 == 1 for k in range(count)]
-    lines = [started(cuda, 17 * k if b else None) for k, b in enumerate(bad)]
-    assert [is_outside(t) for t in reversed(lines)] == bad[::-1]
-    assert [is_outside(t) for t in lines] == bad  # and a second time
+    tickets = [started(cuda, 17 * k % edges if b else None, edges) for k, b in enumerate(bad)]
+    assert [is_outside(there, t) for t in reversed(tickets)] == bad[::-1]
+    assert [is_outside(there, t) for t in tickets] == bad  # and a second time
 
 
-def test_a_check_that_nobody_waited_for_says_nothing_of_the_next(cuda):
-    """Its memory goes to the next, in turns of good and bad edges."""
-    for k in range(30):
-        lines = started(cuda, 3 if k % 2 else None)
-        if k % 5:
-            assert is_outside(lines) == bool(k % 2)
-        del lines
+def test_an_answer_is_there_before_what_follows_has_ended(cuda, there):
+    """The host does not wait for work that was launched behind the check."""
+    ticket, after = started(cuda, 3), torch.cuda.Event()
+    started(cuda, None)
+    torch.cuda._sleep(2**28)
+    after.record()
+    assert is_outside(there, ticket) and not after.query()
+    torch.cuda.synchronize()
 
 
-def test_another_thread_waits(cuda):
-    lines, found = [started(cuda, bad) for bad in (None, 4_999)], []
-    waits = threading.Thread(target=lambda: found.extend(is_outside(t) for t in lines))
+def test_a_check_behind_long_work_is_waited_for(cuda, there):
+    torch.cuda._sleep(2**27)
+    tickets = [started(cuda, bad) for bad in (None, 7)]
+    assert [is_outside(there, t) for t in tickets] == [False, True]
+
+
+def test_a_check_that_nobody_waited_for_says_nothing_of_the_next(cuda, there):
+    """Many more than there is room for, in turns of good and bad edges."""
+    row, col = torch.randint(0, N, (2, 50), device=cuda)
+    for k in range(5_000):
+        ops._compress(row, col, N if k % 2 else 1, N, False, DEFERRED + next(TICKETS))
+        if k % 501 == 0:
+            assert is_outside(there, started(cuda, 3 if k % 2 else None)) == bool(k % 2)
+
+
+def test_an_answer_that_others_came_after_is_none(cuda, there):
+    """Who waits then has to look at the edges."""
+    ticket = started(cuda, None)
+    for _ in range(4_095):
+        next(TICKETS)
+    assert not is_outside(there, ticket)
+    started(cuda, None)
+    torch.cuda.synchronize()
+    assert is_outside(there, ticket)
+
+
+def test_another_thread_waits(cuda, there):
+    tickets, found = [started(cuda, bad) for bad in (None, 4_999)], []
+    waits = threading.Thread(target=lambda: found.extend(is_outside(there, t) for t in tickets))
     waits.start()
     waits.join()
-    assert found == [False, True] == [is_outside(t) for t in lines]
+    assert found == [False, True] == [is_outside(there, t) for t in tickets]
 
 
-def test_other_streams_and_a_capture(cuda):
+def test_another_stream(cuda, there):
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        lines = [started(cuda, bad) for bad in (None, 5)]
-        assert [is_outside(t) for t in lines] == [False, True]
-    row, col = torch.randint(0, N, (2, 100), device=cuda)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        left = ops._compress(row, col, N, N, False, DEFERRED)[4]
-    graph.replay()
-    assert not is_outside(left)
-    col[3] = N
-    graph.replay()
-    assert is_outside(left)
-    assert not is_outside(started(cuda, None))
+        tickets = [started(cuda, bad) for bad in (None, 5)]
+        assert [is_outside(there, t) for t in tickets] == [False, True]
+    assert not is_outside(there, started(cuda, None))

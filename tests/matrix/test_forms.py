@@ -22,6 +22,8 @@ LAYOUTS = [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo]
 def test_torch(adj, layout):
     sparse = adj.to_torch(layout)
     assert sparse.layout == layout and torch.equal(sparse.to_dense().double(), dense(adj))
+    named = adj.to_torch(str(layout).removeprefix("torch.sparse_"))
+    assert named.layout == layout and torch.equal(named.to_dense(), sparse.to_dense())
     assert torch.equal(CSR.from_torch(sparse).to_dense(), sparse.to_dense())
     if layout == torch.sparse_coo and adj.val is not None:
         assert sparse.is_coalesced() or torch.equal(sparse._values(), adj.val)
@@ -33,6 +35,7 @@ def test_scipy(adj, layout):
     sparse = pytest.importorskip("scipy.sparse")
     found = adj.to_scipy(layout)
     assert sparse.issparse(found) and found.format == layout and found.nnz == adj.nnz
+    assert adj.to_scipy(getattr(torch, f"sparse_{layout}")).format == layout
     assert torch.equal(torch.from_numpy(found.toarray()).double(), dense(adj))
     assert torch.equal(CSR.from_scipy(found).to_dense().double(), dense(adj))
     if layout == "csr":

@@ -56,6 +56,24 @@ def test_gcn_norm(add, heads):
     assert torch.autograd.gradcheck(f, val) and torch.autograd.gradgradcheck(f, val)
 
 
+@pytest.mark.parametrize("fill", [0.5, 2.0, 3])
+@pytest.mark.parametrize("valued", [False, True])
+def test_loops_of_any_weight_are_normalised(valued, fill):
+    """Against dense numbers; 2 is what ``improved`` adds, and a stated weight goes before it."""
+    adj = fusedmm.CSR.from_edge_index(graph(), features(40).exp() if valued else None, NODES)
+    dense = adj.to_dense().double()
+    dense.diagonal().copy_(torch.where(dense.diagonal() == 0, float(fill), dense.diagonal()))
+    scale = dense.sum(1).rsqrt()
+    found = adj.gcn_norm(fill_value=fill)
+    torch.testing.assert_close(found.to_dense().double(), dense * scale[:, None] * scale, rtol=1e-6, atol=1e-7)
+    assert torch.equal(found.val, adj.gcn_norm(improved=True, fill=fill).val)
+    assert (fill == 2) == torch.equal(found.val, adj.gcn_norm(improved=True).val)
+    assert adj.gcn_norm(dtype=torch.float64).dtype == (adj.dtype or torch.float64)
+    for bad, error in (("mean", TypeError), (1e39 if adj.val is None else 10**400, ValueError)):
+        with pytest.raises(error, match="gcn_norm: fill_value must be"):
+            adj.gcn_norm(fill_value=bad)
+
+
 def test_the_normalised_pattern_is_made_once():
     adj = fusedmm.CSR.from_edge_index(graph(), size=NODES)
     assert adj.gcn_norm().ptr is adj.gcn_norm().ptr

@@ -252,6 +252,14 @@ def test_a_size_that_is_no_pair_is_named(name, size, device):
     assert torch.equal(mine(**inputs, size=(NODES, NODES)), mine(**inputs))
 
 
+def test_fill_is_another_name_of_fill_value():
+    for name in ("GATConv", "GATv2Conv"):
+        kind = getattr(ours, name)
+        assert kind(3, 2, edge_dim=D, fill=0.5).fill_value == 0.5 and kind(3, 2).fill_value == "mean"
+        with pytest.raises(ValueError, match=f"^{name}: fill_value must be one of add, .* not 'median'"):
+            kind(3, 2, fill="median")
+
+
 def test_a_fill_value_that_is_no_reduction_is_named():
     for name in ATTENTION[:2]:
         with pytest.raises(ValueError, match=f"^{name}: fill_value must be one of add, .* not 'median'"):

@@ -98,6 +98,30 @@ def test_every_table_and_window_gives_the_same_bits(device):
         torch.testing.assert_close(c.val.double().cpu(), exact.val, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("rises", [True, False])
+@pytest.mark.parametrize("cols", [90, 60_000])
+def test_rows_of_as_many_entries_as_a_sum_has_terms(cols, rises, device):
+    """One less and one more, too, and more than a block has warps for; beside rows that are merged or copied."""
+    lengths, inner = [1, 12, 13, 0, 127, 128, 129, 256, 257, 1023, 1024, 1025, 2100], 2200
+    row = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    col = torch.cat([torch.randperm(inner)[:n].sort().values for n in lengths])
+    a = CSR.from_coo(row, col, torch.randn(row.numel()), shape=(len(lengths), inner)).to(device)
+    b = random_csr(inner, cols, 20_000, device=device)
+    if rises:
+        i, j, _ = b.coo()
+        key = (i * cols + j).unique()
+        b = CSR.from_coo(key // cols, key % cols, torch.randn(key.numel(), device=device), shape=b.shape)
+    mask = random_csr(len(lengths), cols, 3000, device=device)
+    exact = fusedmm.spgemm(a.to("cpu", torch.float64), b.to("cpu", torch.float64))
+    for where in (None, mask):
+        # the CPU's reference adds in double
+        found = [c for name, c in products(a, b, device, mask=where) if (device, name) != ("cpu", "reference")]
+        assert all(torch.equal(c.val, found[0].val) and torch.equal(c.idx, found[0].idx) for c in found)
+        if where is None:
+            assert torch.equal(fusedmm.spgemm(a, b).val, found[0].val) and torch.equal(found[0].idx.cpu(), exact.idx)
+            torch.testing.assert_close(found[0].val.double().cpu(), exact.val, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_more_entries_than_32_bits_count_on_cuda(cuda):
     n = 46_342

@@ -90,9 +90,12 @@ def test_a_choice_reads_a_at_most_once(monkeypatch):
     a, p = random_csr(n, n, 200_000), joining(n, 100)
     fusedmm.triple_product(random_csr(9, 9, 20), random_csr(9, 9, 20), random_csr(9, 9, 20))
     assert seen == []
-    fusedmm.triple_product(p.t(), a, p)
+    fusedmm.triple_product(p.t(), a, p)  # with rows of R A that would have more products than P has entries
     assert seen == [n, n, n]
     seen.clear()
+    few = joining(n, 1000)
+    fusedmm.triple_product(few.t(), a, few)  # whose second products are as many in both orders
+    assert seen == []
     soft = random_csr(n, 100, 3 * n)
     fusedmm.triple_product(soft.t(), a, soft)
     assert sorted(seen) == [3 * n, 3 * n, 3 * n, a.nnz]

@@ -7,7 +7,8 @@ from support.matvec import FORMATS, algorithms_of, made, oracle, products, rows_
 
 import fusedmm
 
-SHARE, BLOCK, SLICE, PIECE = 128, 1024, 2048, 16384  # entries of a warp and a block, rows of a slice; a CPU's piece
+# Entries of a warp and a block, twice as many where rows are long; rows of a slice; entries of a CPU's piece.
+SHARE, BLOCK, SLICE, PIECE = 128, 1024, 2048, 16384
 
 
 def whole(adj, dtype=torch.float32):
@@ -28,6 +29,9 @@ def ends_at(places, step):
 
 BORDERS = {
     "of every warp": ends_at([SHARE * k + d for k in range(1, 90) for d in (-1, 0, 1)], 1),
+    "of every warp, in short rows": ends_at(
+        [SHARE * k + d for k in range(90) for d in (1, 9, 20, 43, 77, 126, 127)], 1
+    ),
     "of every second warp": ends_at([2 * SHARE * k + (-1, 0, 1)[k % 3] for k in range(1, 60)], 2),
     "of every block": ends_at([BLOCK * k + d for k in range(1, 12) for d in (-1, 0, 1)], 3),
     "of blocks that a row fills": ends_at([1, *(3 * BLOCK * k + (-1, 0, 1)[k % 3] for k in range(1, 9)), 30_000], 1),

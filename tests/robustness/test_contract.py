@@ -176,7 +176,7 @@ CONSTRUCTORS = [
     (lambda: small().with_values(torch.ones(59)), ValueError, "val has 59 values for 60 entries"),
     (lambda: small().with_values(torch.ones(60, dtype=torch.int64)), TypeError, "val must be a floating-point tensor"),
     (lambda: small(heads=2).to_torch(), ValueError, "one value per entry, not one per head"),
-    (lambda: small().to_torch(torch.sparse_bsr), ValueError, "layout must be one of torch.sparse_csr, torch.sparse_c"),
+    (lambda: small().to_torch(torch.sparse_bsr), ValueError, "layout must be csr, csc, coo or torch's layout"),
     (lambda: fusedmm.as_csr("graph"), TypeError, "cannot make a CSR of str"),
     (lambda: fusedmm.as_csr(None), TypeError, "cannot make a CSR of NoneType"),
     (lambda: fusedmm.as_csr(torch.ones(3, 3)), TypeError, r"a dense tensor \[3, 3\] of torch.float32 is no graph"),

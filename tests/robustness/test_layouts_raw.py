@@ -59,6 +59,7 @@ def exercise(device: str) -> None:
     halves = [pattern.ptr, pattern.idx, pattern.eid, pattern.plan, *halves]
     torch.ops.fusedmm._plan(pattern.ptr, pattern.idx)
     torch.ops.fusedmm._edge_program(q, "s*a", True)
+    torch.ops.fusedmm._pick(torch.arange(60, dtype=torch.uint8, device=device).view(5, 12), edges[0] % 5)
     torch.ops.fusedmm.spmm(*halves, val, q, 0, 0).sum().backward()
     torch.ops.fusedmm.sddmm(*halves, val, q, k, 0).sum().backward()
     fusedmm.CSR.from_csr(pattern.ptr, pattern.idx)
@@ -171,13 +172,13 @@ def test_what_is_written_to_an_operand(form, device):
     if y is None or y.device.type == "meta":
         return
     try:
-        into(*half, x, y, 0, 0, 0, FEAT)
+        into(*half, x, y, 0, 0, 0)
     except (TypeError, NotImplementedError, RuntimeError) as error:
         assert "y" in str(error) or form == "negated"  # which torch turns into a copy, and then finds no result
     else:
         assert y.shape == expected.shape and torch.equal(y, expected)
     wide = torch.full((NODES, 3 * FEAT), 7.0, device=device)
-    into(*half, x, wide[:, FEAT : 2 * FEAT], 0, 0, 0, 3 * FEAT)
+    into(*half, x, wide[:, FEAT : 2 * FEAT], 0, 0, 0)
     assert torch.equal(wide[:, FEAT : 2 * FEAT], expected) and bool((wide[:, :FEAT] == 7).all())
     assert bool((wide[:, 2 * FEAT :] == 7).all())
 

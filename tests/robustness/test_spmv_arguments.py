@@ -136,6 +136,20 @@ def test_forged_numbers_lead_nowhere(device):
     assert torch.equal(fusedmm.spmv(adj, x), good)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_entries_of_a_matrix_without_columns(name, device):
+    """Columns that a forged shape takes away are outside like all others, though x then has no memory at all."""
+    matrix = made(rows_of_lengths([k % 9 for k in range(900)], 15, device), name)
+    if name in ("csr", "coo"):
+        object.__setattr__(matrix if name == "csr" else matrix.csr, "n_cols", 0)
+    else:
+        matrix = replaced(matrix, shape=(900, 0))
+    y = torch.arange(900.0, device=device)
+    for algorithm in algorithms_of(name, device):
+        found = run_or_decline(fusedmm.spmv, matrix, torch.ones(0, device=device), beta=2, y=y, algorithm=algorithm)
+        assert found is None or torch.equal(found, 2 * y), algorithm
+
+
 def test_no_row_keeps_what_memory_held(threads):
     """Rows that a forged order or ptr leaves out are written, and not the NaN of a tensor just freed. CPU only."""
     sell, rows = made(small(), "sell"), 40_000

@@ -59,8 +59,9 @@ def _made(dtypes: Sequence[torch.dtype]) -> Iterator[tuple[torch.Tensor, ...]]:
         torch.ops.fusedmm._compress(*EDGES, NODES, NODES, loops, 1)
     torch.ops.fusedmm._plan(adj.ptr, adj.idx)
     torch.ops.fusedmm._edge_program(adj.none, "s*a", True)
+    torch.ops.fusedmm._pick(torch.arange(60, dtype=torch.uint8).view(5, 12), torch.tensor([4, 0, 0]))
     with contextlib.suppress(RuntimeError):  # CUDA's
-        torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64))
+        torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64), 0)
 
 
 def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -84,7 +85,7 @@ def _of_operators(dtype: torch.dtype, heads: int | None) -> Iterator[tuple[torch
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0)
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0)
         y = torch.empty(12, *x.shape[1:], dtype=dtype)
-        torch.ops.fusedmm._spmm_into(*halves[:4], adj.val.detach(), x.detach(), y, 0, 0, 0, feat)
+        torch.ops.fusedmm._spmm_into(*halves[:4], adj.val.detach(), x.detach(), y, 0, 0, 0)
         torch.ops.fusedmm.spmm(*halves, adj.val.detach(), x.detach(), 0, 0, 1, 2)  # on a CPU nobody says what rows are
         torch.ops.fusedmm.sddmm(*halves, adj.val.detach(), a.detach(), x.detach(), 0, 1, 2)
     if heads is None:

@@ -36,6 +36,7 @@ static fmm_vendor_library library = {
                 api.cublasGetStatusString(try_status));                                            \
     } while (0)
 
+/* The thread's handle for the call's device and stream, with its scratch in our workspace. */
 static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
 {
     static _Thread_local void *handles[VENDOR_DEVICES]; /* this thread's; see vendor.h */
@@ -50,6 +51,7 @@ static fmm_status handle_of(const char *op, const fmm_exec *exec, void **handle)
     return FMM_OK;
 }
 
+/* Its sizes are ints, and its rows must not overlap. */
 static bool takes(const fmm_dense *d)
 {
     return (d->rows <= 1 || d->row_stride >= d->feat) && d->row_stride <= INT32_MAX &&
@@ -66,14 +68,9 @@ bool fmm_cublas_supports(const fmm_call *call)
            takes(call->b ? call->b : call->y);
 }
 
-static bool is_empty(const fmm_call *call)
-{
-    return !call->a->nnz || !call->x->heads || !call->x->feat;
-}
-
 size_t fmm_cublas_workspace(const fmm_call *call)
 {
-    if (is_empty(call)) return 0;
+    if (fmm_vendor_empty(call)) return 0;
     return SCRATCH + (size_t)(call->a->rows * call->a->cols) * fmm_dtype_bytes(call->x->dtype);
 }
 
@@ -101,6 +98,7 @@ fmm_status fmm_cublas_multiply(const char *op, void *handle, fmm_dtype dtype, in
     return FMM_OK;
 }
 
+/* One head after the other: each makes A dense with its own values, and multiplies. */
 fmm_status fmm_cublas_run(const char *op, const fmm_exec *exec, const fmm_call *call,
                           fmm_cublas_head *one)
 {
@@ -108,11 +106,11 @@ fmm_status fmm_cublas_run(const char *op, const fmm_exec *exec, const fmm_call *
     void *handle = NULL;
     TRY(fmm_vendor_enter(op, exec, &before));
     fmm_status status = FMM_OK;
-    if (is_empty(call))
+    if (fmm_vendor_empty(call))
         fmm_vendor_zero(exec, call->y);
     else
         status = handle_of(op, exec, &handle);
-    for (int64_t h = 0; status == FMM_OK && !is_empty(call) && h < call->x->heads; h++)
+    for (int64_t h = 0; status == FMM_OK && !fmm_vendor_empty(call) && h < call->x->heads; h++)
         status = one(exec, call, handle, h, (char *)exec->workspace + SCRATCH);
     const fmm_status left = fmm_vendor_leave(op, exec, before);
     return status != FMM_OK ? status : left;

@@ -67,6 +67,8 @@ static bool is_plain(const fmm_csr *a, const fmm_dense *v, const fmm_dense *x)
            (v->rows <= 1 || v->row_stride == 1) && (uintptr_t)v->data % 16 == 0;
 }
 
+/* How the call becomes products. The workspace holds the index, the values where they are not
+ * `direct`, and cuSPARSE's own buffer, one behind the other. */
 static shape shape_of(const fmm_cusparse_calls *calls, const fmm_call *call, fmm_cusparse_variant v)
 {
     const fmm_dense *x = call->x, *y = call->y, *val = call->val;
@@ -91,6 +93,7 @@ typedef struct product {
     int compute;
 } product;
 
+/* Frees those descriptors that were made. */
 static void destroy(product *p)
 {
     if (p->sparse) fmm_cusparse.cusparseDestroySpMat(p->sparse);
@@ -98,6 +101,7 @@ static void destroy(product *p)
     if (p->right) fmm_cusparse.cusparseDestroyDnMat(p->right);
 }
 
+/* One head of an operand, or all of them as one wide matrix. */
 static fmm_status describe_dense(const shape *s, const fmm_dense *d, int64_t head, void **matrix)
 {
     char *at = (char *)d->data + (size_t)(head * d->head_stride) * fmm_dtype_bytes(d->dtype);
@@ -114,7 +118,7 @@ static fmm_status describe(product *p, const shape *s, fmm_cusparse_variant v, c
     const fmm_csr *a = call->a;
     const fmm_dtype dtype = call->x->dtype;
     void *idx = (void *)(uintptr_t)a->idx; /* cuSPARSE's const variants came late */
-    p->wide[0] = p->narrow[0] = 1;
+    p->wide[0] = p->narrow[0] = 1;         /* alpha; beta is the 0 behind it */
     p->alpha = dtype == FMM_F64 ? (void *)&p->wide[0] : (void *)&p->narrow[0];
     p->beta = dtype == FMM_F64 ? (void *)&p->wide[1] : (void *)&p->narrow[1];
     p->compute = fmm_cusparse_type[dtype == FMM_F64 ? FMM_F64 : FMM_F32];
@@ -131,11 +135,6 @@ static fmm_status describe(product *p, const shape *s, fmm_cusparse_variant v, c
     return describe_dense(s, call->b ? call->b : call->y, head, &p->right);
 }
 
-static bool is_empty(const fmm_call *call)
-{
-    return !call->a->nnz || !call->x->heads || !call->x->feat;
-}
-
 /* c = a b of the sparse matrix and x, or of x and b's transpose where it is sparse. */
 #define APPLY(calls, step, p, v, last)                                                             \
     (*(calls)->step)((p)->handle, VENDOR_PLAIN, (calls)->edges ? VENDOR_TRANSPOSED : VENDOR_PLAIN, \
@@ -147,7 +146,7 @@ static bool is_empty(const fmm_call *call)
 size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *call,
                               fmm_cusparse_variant v)
 {
-    if (is_empty(call)) return 0;
+    if (fmm_vendor_empty(call)) return 0;
     const shape s = shape_of(calls, call, v);
     product p = {0};
     size_t buffer = 0;
@@ -163,6 +162,8 @@ size_t fmm_cusparse_workspace(const fmm_cusparse_calls *calls, const fmm_call *c
     return s.buffer_at + buffer;
 }
 
+/* Values are gathered before the product, or results scattered behind it, unless they lie so that
+ * cuSPARSE can take them. */
 static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const shape *s,
                               fmm_cusparse_variant v, void *handle, int64_t head)
 {
@@ -183,6 +184,7 @@ static fmm_status one_product(const fmm_exec *exec, const fmm_call *call, const 
     return status;
 }
 
+/* The index is made once, for all products of the call. */
 static fmm_status products(const fmm_cusparse_calls *calls, const fmm_exec *exec,
                            const fmm_call *call, fmm_cusparse_variant v)
 {
@@ -204,7 +206,7 @@ fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exe
     int before;
     TRY(fmm_vendor_enter(calls->op, exec, &before));
     fmm_status status = FMM_OK;
-    if (is_empty(call))
+    if (fmm_vendor_empty(call))
         fmm_vendor_zero(exec, call->y);
     else
         status = products(calls, exec, call, v);
@@ -212,6 +214,7 @@ fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exe
     return status != FMM_OK ? status : left;
 }
 
+/* Whether an operand lies as it wants them; `apart` where each head begins a matrix of its own. */
 static bool takes(const fmm_dense *d, int64_t width, bool apart)
 {
     const size_t each = fmm_dtype_bytes(d->dtype);

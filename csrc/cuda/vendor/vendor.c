@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+/* Opens the library and looks up all of its functions; none counts as found before all are. */
 static bool find(const char *op, const fmm_vendor_library *library)
 {
     /* A library that torch has loaded is found by its name alone, wherever it lies. */
@@ -31,6 +32,7 @@ static bool find(const char *op, const fmm_vendor_library *library)
     return true;
 }
 
+/* A library that was not found is looked for again by the next call: it may have come meanwhile. */
 bool fmm_vendor_bind(const char *op, fmm_vendor_library *library)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -38,6 +38,12 @@ static inline size_t fmm_vendor_part(int64_t count, size_t each)
     return ((size_t)count * each + VENDOR_ALIGN - 1) / VENDOR_ALIGN * VENDOR_ALIGN;
 }
 
+/* Whether a call has nothing to multiply; its results are zeros. */
+static inline bool fmm_vendor_empty(const fmm_call *call)
+{
+    return !call->a->nnz || !call->x->heads || !call->x->feat;
+}
+
 /* Makes the device of the call, or the one that holds `data`, current; and back. */
 fmm_status fmm_vendor_enter(const char *op, const fmm_exec *exec, int *before);
 fmm_status fmm_vendor_enter_at(const char *op, const void *data, int *device, int *before);

@@ -18,6 +18,8 @@ from fusedmm.matrix.structure import FLOATS, lasting, require_number
 class Arithmetic(Matrix):
     """``A + B``, ``A - B``, ``A * B``, ``A * s``, ``A / s`` and ``-A``."""
 
+    __array_ufunc__ = None  # numpy's arrays leave operators to us, and would make an array of matrices of a product
+
     def __add__(self: M, other: Any) -> M:
         """The sum of two matrices of one shape, with an entry wherever either has one; a pattern counts as ones.
 

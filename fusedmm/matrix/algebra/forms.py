@@ -12,7 +12,7 @@ from fusedmm._extra import extra
 from fusedmm.matrix.algebra.entries import numbers_of, once, reduced_once, values_of
 from fusedmm.matrix.base import M, Matrix
 
-LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
+LAYOUTS = {"csr": torch.sparse_csr, "csc": torch.sparse_csc, "coo": torch.sparse_coo}
 
 
 class Forms(Matrix):
@@ -54,8 +54,11 @@ class Forms(Matrix):
         val = values_of(self)
         return val.new_zeros(*self.shape, *val.shape[1:]).index_put((row, col), val, accumulate=True)
 
-    def to_torch(self, layout: torch.layout = torch.sparse_csr) -> Tensor:
+    def to_torch(self, layout: torch.layout | str = torch.sparse_csr) -> Tensor:
         """As a torch sparse tensor: CSR or CSC, where repeated entries are added up, or COO.
+
+        Args:
+            layout: torch's, or "csr", "csc" or "coo".
 
         The values of COO are in A's edge order, those of CSR and CSC in the order of its rows and of its columns;
         without values they are float32 ones. Gradients reach A's values.
@@ -64,32 +67,33 @@ class Forms(Matrix):
             ValueError: values with heads, or another layout.
         """
         val = _flat(self, "torch sparse tensors")
-        if layout not in LAYOUTS:
-            names = ", ".join(str(known) for known in LAYOUTS)
-            raise ValueError(f"layout must be one of {names}, not {layout}")
-        if layout == torch.sparse_coo:
+        wanted = LAYOUTS.get(layout) if isinstance(layout, str) else layout
+        if wanted not in LAYOUTS.values():
+            raise ValueError(f"layout must be csr, csc, coo or torch's layout of that name, not {layout!r}")
+        if wanted == torch.sparse_coo:
             row, col, _ = self.coo()
             return torch.sparse_coo_tensor(torch.stack([row, col]), val, self.shape)
-        half = self if layout == torch.sparse_csr else self.t()
+        half = self if wanted == torch.sparse_csr else self.t()
         pattern, val = once(half).pattern, reduced_once(half, val)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse")  # that the layout is in beta, that it checks nothing
             return torch.sparse_compressed_tensor(
-                pattern.ptr.clone(), pattern.idx.long(), val, self.shape, layout=layout
+                pattern.ptr.clone(), pattern.idx.long(), val, self.shape, layout=wanted
             )
 
-    def to_scipy(self, layout: str = "csr") -> Any:
+    def to_scipy(self, layout: str | torch.layout = "csr") -> Any:
         """As a scipy sparse array on the CPU, without gradients; needs scipy.
 
         Args:
-            layout: "csr", "csc" or "coo". COO has its entries in A's edge order, the others in the order of rows and
-                columns; repeated entries stay. 16-bit values become float32, which scipy can compute with; a pattern's
-                are float32 ones.
+            layout: "csr", "csc" or "coo", or torch's layout of that name. COO has its entries in A's edge order, the
+                others in the order of rows and columns; repeated entries stay. 16-bit values become float32, which
+                scipy can compute with; a pattern's are float32 ones.
 
         Raises:
             ValueError: values with heads, or another layout.
         """
-        if layout not in ("csr", "csc", "coo"):
+        layout = next((name for name, known in LAYOUTS.items() if layout in (name, known)), layout)
+        if layout not in LAYOUTS:
             raise ValueError(f"layout must be csr, csc or coo, not {layout!r}")
         sparse = extra("scipy.sparse", "scipy")
         val = _flat(self, "scipy's matrices").detach()

@@ -1,0 +1,115 @@
+/* Rows of a whole product in order, once per instruction set.
+ *
+ *     one pass    columns of a row in the order in which products touch them:   7 2 9 4
+ *     place       how many columns of the row are less:                         2 0 3 1
+ *     C           each column, and its value, at its place:                     2 4 7 9
+ *
+ * The columns of a row differ from each other, so places do, and no order of equals is to be kept.
+ * Short rows count in vectors, each column against all others. Longer ones mark their columns as
+ * bits: what lies in words before a column's own is a sum over words, what lies before it in its
+ * own is counted there. Hardly a branch depends on where columns lie, which nothing could foresee;
+ * that is what a sort that compares and swaps would wait for. */
+#include "../cpu/this_isa.h"
+
+#include "cpu_symbolic.h"
+
+#ifndef FMM_16_BITS
+#ifdef FMM_PANEL
+enum { LANES = LANES_vf32 < 4 ? 4 : LANES_vf32 };
+typedef int32_t lanes __attribute__((vector_size(4 * LANES)));
+enum {
+    BOTH = 2 * LANES,    /* columns that are counted side by side; at most SPGEMM_PAD */
+    COUNTED = 8 * LANES, /* columns of a row that are counted, at most; where words are many, */
+    FAR = 2 * COUNTED,   /* which is more than */
+    NEAR = 4             /* words for each column of a row, whose bits cost more */
+};
+_Static_assert((int)BOTH <= (int)SPGEMM_PAD,
+               "columns beyond a row are read, and their places written");
+
+/* Two vectors of columns are compared with each column of the row in turn. What lies beyond the row
+ * is read and counted, too, but nobody asks for it. */
+static void count_places(const int32_t *columns, int64_t n, int32_t *place)
+{
+    for (int64_t x = 0; x < n; x += BOTH) {
+        lanes mine, other, below_mine = {0}, below_other = {0};
+        memcpy(&mine, columns + x, sizeof mine);
+        memcpy(&other, columns + x + LANES, sizeof other);
+        for (int64_t y = 0; y < n; y++) {
+            const lanes all = columns[y] - (lanes){0};
+            below_mine -= (lanes)(all < mine); /* a comparison that holds is -1 */
+            below_other -= (lanes)(all < other);
+        }
+        memcpy(place + x, &below_mine, sizeof mine);
+        memcpy(place + x + LANES, &below_other, sizeof other);
+    }
+}
+
+/* How many columns lie in words before each one that has any. Where words are few, all between the
+ * first and the last are looked at; else a second level of bits tells which have any. */
+static void count_words(const spgemm_bits *room, const int32_t *columns, int64_t n)
+{
+    uint64_t *const words = room->words, *const summary = room->summary;
+    int32_t *const before = room->touched;
+    int32_t low = INT32_MAX, high = -1, count = 0;
+    for (int64_t x = 0; x < n; x++) {
+        const int32_t word = columns[x] / WORD;
+        words[word] |= UINT64_C(1) << columns[x] % WORD;
+        low = word < low ? word : low;
+        high = word > high ? word : high;
+    }
+    if (room->width <= NEAR * n) {
+        for (int32_t word = low; word <= high; word++) {
+            before[word] = count;
+            count += (int32_t)fmm_spgemm_bits_of(words[word]);
+        }
+        return;
+    }
+    for (int64_t x = 0; x < n; x++)
+        summary[columns[x] / WORD / WORD] |= UINT64_C(1) << columns[x] / WORD % WORD;
+    for (int32_t group = low / WORD; group <= high / WORD; group++) {
+        for (uint64_t any = summary[group]; any; any &= any - 1) {
+            const int32_t word = group * WORD + __builtin_ctzll(any);
+            before[word] = count;
+            count += (int32_t)fmm_spgemm_bits_of(words[word]);
+        }
+        summary[group] = 0;
+    }
+}
+
+/* Values are moved as what they are long, whatever their type. */
+FMM_INLINE void move_row(const spgemm_bits *room, int64_t n, const int32_t *columns,
+                         const char *values, size_t width, int32_t *to, char *to_values)
+{
+    const bool counted = n <= (room->width <= NEAR * n ? COUNTED : FAR);
+    if (counted)
+        count_places(columns, n, room->places);
+    else
+        count_words(room, columns, n);
+    for (int64_t x = 0; x < n; x++) {
+        const int32_t j = columns[x], word = j / WORD;
+        const uint64_t less = (UINT64_C(1) << j % WORD) - 1;
+        const int64_t place =
+            counted ? room->places[x]
+                    : room->touched[word] + fmm_spgemm_bits_of(room->words[word] & less);
+        to[place] = j;
+        memcpy(to_values + (size_t)place * width, values + (size_t)x * width, width);
+    }
+    for (int64_t x = 0; x < n && !counted; x++) room->words[columns[x] / WORD] = 0;
+}
+
+static void sort_row(const spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
+                     size_t width, int32_t *to, char *to_values)
+{
+    if (width == 4)
+        move_row(room, n, columns, values, 4, to, to_values);
+    else if (width == 8)
+        move_row(room, n, columns, values, 8, to, to_values);
+    else
+        move_row(room, n, columns, values, 2, to, to_values);
+}
+
+spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = sort_row;
+#else
+spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = NULL;
+#endif
+#endif

@@ -1,0 +1,50 @@
+"""One rank of a group whose last one dies or is late: ``watch_worker.py RANK RANKS FOLDER END BACKEND``.
+
+Over NCCL the others wait for it on their GPUs. Over gloo rank 0 has a wait that never ends, as if it stood on a GPU.
+"""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from fusedmm._torch_compat import default_store
+from fusedmm.distributed import halo
+from fusedmm.distributed.watch import Watch
+
+SECONDS = {"gloo": 1.0, "nccl": 8.0}
+
+
+def main(rank: int, ranks: int, folder: str, end: str, backend: str) -> None:
+    patience = timedelta(seconds=30 if backend == "gloo" else SECONDS[backend])
+    kind = "cpu" if backend == "gloo" else "cuda"
+    device = torch.device(kind, rank if kind == "cuda" else 0)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, f"file://{folder}/{end}", rank=rank, world_size=ranks, timeout=patience)
+    group = halo.ranks_of(init_device_mesh(kind, (ranks,), mesh_dim_names=("rows",)))
+    number = torch.ones(1, device=device)
+    for _ in range(3):
+        assert float(group.sum(number)) == ranks
+    group.agree("first", lambda: "a product")
+    if rank < ranks - 1:
+        group.agree("first", lambda: "a product")
+    print(time.monotonic(), flush=True)
+    if rank == ranks - 1 and end == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if backend == "gloo":
+        watch, lone = Watch(default_store().clone()), halo.Ranks()
+        watch.begin(0.0, lambda: True, [rank], lambda *_: f"{lone} has ended and is not to blame")
+        watch.begin(SECONDS[backend], lambda: rank > 0, group.members, group.last_words)
+    elif rank < ranks - 1:
+        print(float(group.sum(number)), flush=True)
+    time.sleep(60)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
