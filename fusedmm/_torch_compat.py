@@ -43,6 +43,12 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+# ---- autocast ----
+
+# Whether autocast is at work on any device: half the cost of torch.is_autocast_enabled, which reads a device's name.
+is_autocast_anywhere = torch._C._is_any_autocast_enabled
+
+
 # ---- compiled code ----
 
 

@@ -37,7 +37,7 @@ static inline vf32 vf32_where(vf32 t, vf32 a)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_NEQ_UQ), a);
 }
 /* The upper 256 bits are added to the lower ones, and the rest goes as in AVX2. */
-static inline void vf32_sum4(const vf32 *v, float *out)
+FMM_INLINE void vf32_sum4(const vf32 *v, float *out)
 {
     __m256 folded[4];
     UNROLLED(g, 4)
@@ -83,7 +83,7 @@ static inline vf64 vf64_where(vf64 t, vf64 a)
     return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(t, _mm512_setzero_pd(), _CMP_NEQ_UQ), a);
 }
 /* As for 32 bits. */
-static inline void vf64_sum4(const vf64 *v, double *out)
+FMM_INLINE void vf64_sum4(const vf64 *v, double *out)
 {
     __m256d folded[4];
     UNROLLED(g, 4)

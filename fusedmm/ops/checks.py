@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
-from fusedmm._torch_compat import are_transforms_active, graph_break, in_forward_mode
+from fusedmm._torch_compat import are_transforms_active, graph_break, in_forward_mode, is_autocast_anywhere
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import FLOATS, INTEGERS, require_number, require_strided
 
@@ -73,6 +73,8 @@ def require_pattern(op: str, why: str, adj: Matrix, given: Any, name: str = "adj
 
 def autocast(x: Tensor) -> Tensor:
     """Returns x as autocast wants it; in the wrapper, above the operator, so that gradients return in x's dtype."""
+    if not is_autocast_anywhere():
+        return x
     kind = "cuda" if x.is_cuda else "cpu"  # x.device.type makes two objects, in every call
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(kind))
@@ -105,7 +107,7 @@ def is_mixed(x: Tensor, *others: Tensor | None) -> bool:
     for t in others:
         if t is not None and t.dtype != dtype:
             return True
-    return torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
+    return is_autocast_anywhere() and torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu")
 
 
 def normalize(x: Tensor) -> Tensor:
