@@ -15,13 +15,14 @@
 
 #ifndef FMM_16_BITS
 #ifdef FMM_PANEL
-enum { LANES = LANES_vf32 < 4 ? 4 : LANES_vf32 };
+/* Of at most 8: a comparison of 16 gives a mask, which it takes longer to make a vector of. */
+enum { LANES = LANES_vf32 < 4 ? 4 : LANES_vf32 > 8 ? 8 : LANES_vf32 };
 typedef int32_t lanes __attribute__((vector_size(4 * LANES)));
 enum {
-    BOTH = 2 * LANES,    /* columns that are counted side by side; at most SPGEMM_PAD */
-    COUNTED = 8 * LANES, /* columns of a row that are counted, at most; where words are many, */
-    FAR = 2 * COUNTED,   /* which is more than */
-    NEAR = 4             /* words for each column of a row, whose bits cost more */
+    BOTH = 2 * LANES,     /* columns that are counted side by side; at most SPGEMM_PAD */
+    COUNTED = 12 * LANES, /* columns of a row that are counted, at most; where words are many, */
+    FAR = 2 * COUNTED,    /* which is more than */
+    NEAR = 4              /* words for each column of a row, whose bits cost more */
 };
 _Static_assert((int)BOTH <= (int)SPGEMM_PAD,
                "columns beyond a row are read, and their places written");

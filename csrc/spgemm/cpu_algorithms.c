@@ -21,9 +21,9 @@ enum {
 
 /* How auto sums rows: densely, unless a dense row of sums for each worker would take too much
  * memory. Dense rows were the fastest on every graph and mesh and for rows of every length: hashed
- * rows took 1.6 to 3.5 times as long, sorted ones 1.6 to 12 times. So a row's own length decides
+ * rows took 2.0 to 3.1 times as long, sorted ones 2.1 to 11 times. So a row's own length decides
  * nothing. Where dense rows are too large all are hashed: rows of up to 4 entries are sorted in the
- * same time, longer ones in up to twice as much. */
+ * same time, longer ones in up to four times as much. */
 static spgemm_kind kind_of_rows(spgemm_kind asked, bool scarce)
 {
     return asked != SPGEMM_AUTO ? asked : scarce ? SPGEMM_HASH : SPGEMM_DENSE;
