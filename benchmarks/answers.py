@@ -191,6 +191,7 @@ def messages(document: Document) -> str:
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
+    "spmm_kept": ("spmm-cuda-kept", by_width(["cusparse / ours", "wall / ours"])),
     "spmm_pruned": ("spmm-cuda-pruned", layers(PEERS)),
     "spmm_algorithms": ("spmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SPMM_LESSONS, "merge_path"])),
     "spmm_grid": ("spmm-cuda-sweeps", listed([f"shared:{b} / shared_swapped:{b}" for b in TILES])),

@@ -38,7 +38,6 @@ struct dealt {
     plan_view plan;
     uint64_t per_head;    /* 2^64 / heads, rounded up: item_of */
     int32_t heads, shift; /* bundles have at most 2^shift rows */
-    uint32_t processors;  /* by which pieces are dealt out in stretches; 0: in their order */
 };
 
 /* ---- what the plan says, clamped to what there is room for ---- */
@@ -173,15 +172,8 @@ static __device__ __forceinline__ task<LANES> find_task(const dealt &s)
 {
     task<LANES> t;
     t.lane = threadIdx.x % LANES;
+    const int64_t group = this_thread() / LANES;
     t.counts = read_counts(s.a, s.plan);
-    /* A card begins with a block on each multiprocessor, then the next on each. Blocks that share
-     * one, and its L1, get a stretch of pieces, which gather the same rows. */
-    uint32_t block = blockIdx.x;
-    if (s.processors) {
-        const uint32_t each = uint32_t(t.counts.segments) / (BLOCK / LANES * s.processors);
-        if (block < each * s.processors) block = block % s.processors * each + block / s.processors;
-    }
-    const int64_t group = int64_t(block) * (BLOCK / LANES) + threadIdx.x / LANES;
     t.number = BY_HEAD ? item_of(group, s.heads, s.per_head) : group;
     t.head = BY_HEAD ? int32_t(group - t.number * s.heads) : 0;
     t.item = find_item(t.counts, t.number, s.shift);
@@ -313,7 +305,6 @@ static inline double card_fills(const fmm_exec *exec, int64_t rows, int64_t tile
 static inline unsigned deal_tiles(const fmm_exec *exec, dealt *s, int lanes, int64_t tiles)
 {
     const double fills = card_fills(exec, s->a.rows, tiles, lanes);
-    s->processors = (uint32_t)fmm_cuda_processors(exec->index);
     return deal_blocks(s, lanes, fills < 1.5 ? 0 : fills < 3 ? 1 : 2);
 }
 

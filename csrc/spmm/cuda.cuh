@@ -217,7 +217,7 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
  * Long rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46
  * instead of 54 us at K 32); with 7 entries a row they cost 5 to 15 percent. In full matrices they
  * find most rows of x in L1, and wide groups share them the better (the same graph: 77 instead of
- * 96 us at K 128, 269 instead of 287 at K 512). */
+ * 96 us at K 128, 143 instead of 158 at K 256). */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32 };
