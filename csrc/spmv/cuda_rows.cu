@@ -25,9 +25,9 @@
 #include "cuda.cuh"
 
 /* Products of a lane at a time, and of a warp. Entries of a row, for each of its lanes, beyond
- * which its block takes it. Entries that a lane should have at most, on average. Threads that fill
- * a large card. */
-enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 17 };
+ * which its block takes it. Entries that a lane should have at most, on average. Threads that half
+ * fill a large card: with more, lanes have less to do than their loads and shuffles cost. */
+enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 16 };
 
 /* Entries a row up to which single threads read their own, and up to which they ask for four at
  * once, not eight. */
