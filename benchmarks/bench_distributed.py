@@ -311,7 +311,7 @@ def _in_pieces(given: list[Any], values: Tensor, x: Tensor, shares: tuple[int, .
     y = x.new_empty(given[0].shape[0] - 1, WIDTH)
     for k in range(len(shares)):
         some = slice(*(WIDTH * sum(shares[:n]) // sum(shares) for n in (k, k + 1)))
-        ops._spmm_into.default(*given, values, x[:, some], y[:, some], 0, 0, 2, WIDTH)
+        ops._spmm_into.default(*given, values, x[:, some], y[:, some], 0, 0, 2)
     return y
 
 

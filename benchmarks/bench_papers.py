@@ -58,10 +58,10 @@ def edges_of(rank: int, ranks: int, nodes: int, edges: int, device: torch.device
 class Gcn(torch.nn.Module):
     """Two layers; loops are among the edges already."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
         self.first = nn.GCNConv(FEATURES, FEATURES, add_self_loops=False, cached=True)
-        self.second = nn.GCNConv(FEATURES, CLASSES, add_self_loops=False, cached=True)
+        self.second = nn.GCNConv(FEATURES, classes, add_self_loops=False, cached=True)
 
     def forward(self, x: Tensor, adj: DistCSR) -> Tensor:
         """The logits."""
@@ -84,11 +84,11 @@ def timed(ranks: Ranks, device: torch.device, call: Callable[[], Any]) -> tuple[
     return found, seconds, memory
 
 
-def run(mesh: Any, device: torch.device, nodes: int, edges: int) -> dict[str, Any]:
+def run(mesh: Any, device: torch.device, nodes: int, edges: int, classes: int) -> dict[str, Any]:
     """All times and the memory."""
     ranks = ranks_of(mesh)
     offsets = torch.tensor([nodes * r // ranks.count for r in range(ranks.count + 1)])
-    found: dict[str, Any] = {"ranks": ranks.count, "nodes": nodes, "edges": edges}
+    found: dict[str, Any] = {"ranks": ranks.count, "nodes": nodes, "edges": edges, "classes": classes}
 
     def note(name: str, call: Callable[[], Any]) -> Any:
         made, found[f"{name}_s"], found[f"{name}_gb"] = timed(ranks, device, call)
@@ -106,7 +106,7 @@ def run(mesh: Any, device: torch.device, nodes: int, edges: int) -> dict[str, An
     y = torch.randint(CLASSES, (own,), generator=generator, device=device)
     train = torch.rand(own, generator=generator, device=device) < 0.01
     torch.manual_seed(0)
-    model = replicate(Gcn().to(device, torch.bfloat16), mesh)
+    model = replicate(Gcn(classes).to(device, torch.bfloat16), mesh)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
 
     def step() -> float:
@@ -127,6 +127,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--edges", type=int, default=EDGES)
+    parser.add_argument(
+        "--classes", type=int, default=CLASSES, help="columns of the logits; 176 are whole loads of a GPU"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -136,7 +139,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo", timeout=timedelta(seconds=60))
     mesh = init_device_mesh(args.device, (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("rows",))
-    found = {"torch": torch.__version__} | run(mesh, device, args.nodes, args.edges)
+    found = {"torch": torch.__version__} | run(mesh, device, args.nodes, args.edges, args.classes)
     found["device"] = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     if not int(os.environ["RANK"]):
         args.out.write_text(json.dumps(found))
