@@ -25,7 +25,8 @@ def is_sparse(x: Tensor) -> bool:
     """Tells whether a product with the entries of x alone takes less time than one with all of x.
 
     Measured on a CPU, with dropout, forward and backward, for 16 to 192 results: of features that are 1 % full 4 to 67
-    times less, 30 % full 1.7 to 2.8 times less, half full 0.9 to 1.8 times less. On a GPU it was not measured.
+    times less, 30 % full 1.7 to 2.8 times less, half full 0.9 to 1.8 times less. On a GPU, of features that are 1 %
+    full, 1.03 to 1.26 times more: there calls decide.
     """
     return not x.is_cuda and int(x.count_nonzero()) <= SPARSE * x.numel()
 
