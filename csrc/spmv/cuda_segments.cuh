@@ -318,28 +318,35 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
 
 /* ---- launches ---- */
 
-/* The list of rows. Thread k searches for the first row that begins at entry k * PLAN_SHARE or
- * behind it, as the plan lists them, or for the row that item k * SHARE of the merged list belongs
- * to, or ends. */
-template <int WAY>
+/* merge's list: the row that item k * SHARE of the merged list belongs to, or ends. A warp searches
+ * for each, 32 rows at a step: a step waits for memory, and a bisection has four times as many. */
 static __global__ void __launch_bounds__(BLOCK)
-    spmv_list(const csr_view a, int64_t count, int32_t *starts)
+    spmv_path(const csr_view a, int64_t count, int32_t *starts)
 {
     let_next_start();
-    for (int64_t k = this_thread(); k <= count; k += all_threads()) {
-        if constexpr (WAY == PATH) {
-            const int64_t item = min(k * length_of_share(PATH), a.nnz + a.rows);
-            int64_t low = max(item - a.nnz, int64_t(0)), high = min(item, a.rows);
-            while (low < high) {
-                const int64_t row = (low + high) / 2;
-                const bool before = clamp(__ldg(a.ptr + row + 1), 0, a.nnz) + row + 1 <= item;
-                low = before ? row + 1 : low, high = before ? high : row;
-            }
-            starts[k] = int32_t(low);
-        } else {
-            starts[k] = int32_t(first_at_least(a.ptr, 1, a.rows, k * PLAN_SHARE));
+    const int64_t lane = threadIdx.x % WARP;
+    for (int64_t k = this_thread() / WARP; k <= count; k += all_threads() / WARP) {
+        const int64_t item = min(k * length_of_share(PATH), a.nnz + a.rows);
+        int64_t low = max(item - a.nnz, int64_t(0)), high = min(item, a.rows);
+        while (low < high) {
+            const int64_t step = (high - low + WARP - 1) / WARP, at = low + (lane + 1) * step - 1;
+            const bool before =
+                at < high && clamp(__ldg(a.ptr + at + 1), 0, a.nnz) + at + 1 <= item;
+            const int64_t yes = __popc(__ballot_sync(ALL, before));
+            high = min(high, low + (yes + 1) * step - 1);
+            low += yes * step;
         }
+        if (lane == 0) starts[k] = int32_t(min(low, a.rows));
     }
+}
+
+/* What the plan lists, for a matrix that has none: thread k searches for the first row that begins
+ * at entry k * PLAN_SHARE or behind it. */
+static __global__ void __launch_bounds__(BLOCK)
+    spmv_starts(const csr_view a, int64_t count, int32_t *starts)
+{
+    for (int64_t k = this_thread(); k <= count; k += all_threads())
+        starts[k] = int32_t(first_at_least(a.ptr, 1, a.rows, k * PLAN_SHARE));
 }
 
 static inline int64_t shares_of(const fmm_call *call, int way)
@@ -388,8 +395,10 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
         int32_t *const list =
             reinterpret_cast<int32_t *>(static_cast<char *>(room) + records_bytes(call, WAY));
         m.starts = listed < 0 ? plan_starts(call->a->plan) : list; /* of COO nobody reads it */
-        if (listed >= 0)
-            spmv_list<WAY><<<blocks_for(listed + 1), BLOCK, 0, stream>>>(m.s.a, listed, list);
+        if (WAY == PATH)
+            spmv_path<<<blocks_for((listed + 1) * WARP), BLOCK, 0, stream>>>(m.s.a, listed, list);
+        else if (listed >= 0)
+            spmv_starts<<<blocks_for(listed + 1), BLOCK, 0, stream>>>(m.s.a, listed, list);
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
         if constexpr (WAY == COORDINATES) spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
         if constexpr (by_entries(WAY))
