@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 
+/* Values that are not given: no memory, one head, and so ones to every algorithm. */
 static const fmm_dense absent = {.heads = 1, .feat = 1};
 
 static fmm_status prepare(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
