@@ -56,8 +56,11 @@ def shared(files: list[Path], took: dict[str, float]) -> list[list[Path]]:
 
 def devices() -> list[str]:
     """The values of CUDA_VISIBLE_DEVICES that put each GPU first in turn: each process works on the first it sees."""
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
-    ids = [str(i) for i, line in enumerate(x for x in listed if x.startswith("GPU"))]
+    if seen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        ids = seen.split(",")
+    else:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+        ids = [str(i) for i in range(sum(line.startswith("GPU") for line in listed))]
     return [",".join(ids[i:] + ids[:i]) for i in range(len(ids))]
 
 
@@ -84,7 +87,7 @@ def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
         return 0 if code == NONE else abs(code)
 
     with tempfile.TemporaryDirectory() as folder:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             code = max(pool.map(test, shared(files, took)))
         suites = [next(xml.parse(path).getroot().iter("testsuite")) for path in Path(folder).glob("*.xml")]
         ratios = accuracy.merge(json.loads(path.read_text()) for path in Path(folder).glob("*.json"))
