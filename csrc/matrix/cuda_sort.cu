@@ -11,8 +11,8 @@
  *
  * Each warp owns a stretch of neighbouring entries, so equal keys stay in order: the sort is
  * stable, and the same every time, with no atomics on memory. All blocks are there at once and wait
- * for each other between the steps, those of the plan (cuda_plan_steps.cuh) included. What one
- * block does by itself is an ordinary launch, whose threads wait for each other alone. */
+ * for each other between the steps, those of the plan (cuda_plan_steps.cuh) included. One block
+ * waits for nobody but its own threads. */
 #include "cuda_sort.cuh"
 #include "cuda_plan_steps.cuh"
 #include "../cuda/device.h"
@@ -264,10 +264,9 @@ template <class Source>
 static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, int end_bit,
                    int64_t *ptr, int32_t *idx, int32_t *eid, void *plan, fmm_answer answer)
 {
-    enum { LONE = 4 * BLOCK, EASY = 4 * BLOCK }; /* entries that a block takes alone, and of many */
+    enum { EASY = 4 * BLOCK }; /* entries that one block takes before another is worth its wait */
     const int64_t most = n > groups ? n : groups + 1;
-    const int64_t blocks =
-        most <= LONE ? 1 : smaller(ceil_div(most, EASY), blocks_max(exec->index));
+    const int64_t blocks = smaller(ceil_div(most, EASY), blocks_max(exec->index));
     char *const at = static_cast<char *>(exec->workspace);
     uint32_t *array[4];
     for (int k = 0; k < 4; k++) array[k] = reinterpret_cast<uint32_t *>(at + k * padded(n));
@@ -276,14 +275,10 @@ static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, i
     int *counts = reinterpret_cast<int *>(at + 4 * padded(n));
     const plan_size made = {groups, n, plan_segment(n)};
     target out = {ptr, idx, eid, view_plan(plan, made, plan_segments_max(made)), answer};
-    if (blocks == 1) {
-        arrange<true><<<1, BLOCK, 0, stream_of(exec)>>>(s, here, there, counts, n, groups, bit,
-                                                        end_bit, out);
-        return;
-    }
     void *args[] = {&s, &here, &there, &counts, &n, &groups, &bit, &end_bit, &out};
-    cudaLaunchCooperativeKernel(arrange<false, Source>, dim3((unsigned)blocks), dim3(BLOCK), args,
-                                0, stream_of(exec));
+    const auto kernel = blocks == 1 ? arrange<true, Source> : arrange<false, Source>;
+    cudaLaunchCooperativeKernel(kernel, dim3((unsigned)blocks), dim3(BLOCK), args, 0,
+                                stream_of(exec));
 }
 
 void arrange_rows(const fmm_exec *exec, const coordinates &c, int64_t *ptr, int32_t *idx,
