@@ -82,18 +82,9 @@ class Matrix:
         if check:
             validate(ptr, idx, cols)
         made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan)
-        if val is not None or torch.compiler.is_compiling() or "__post_init__" in cls.__dict__:
-            adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
-            if val is not None:
-                adj._permute_values()
-            return adj
-        # The structure of a batch's graph: a frozen object's own way of taking its parts takes four times as long.
-        adj = object.__new__(cls)
-        adj.__dict__.update(
-            ptr=ptr, idx=idx, val=None, eid=eid, plan=made, none=none, n_cols=cols, ptr_t=None, idx_t=None, eid_t=None,
-            plan_t=None, rows_are=rows_are, rows_are_t=UNKNOWN,
-        )  # fmt: skip
-        adj.__post_init__()
+        adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
+        if val is not None:
+            adj._permute_values()
         return adj
 
     # ---- what it is ----
@@ -150,17 +141,11 @@ class Matrix:
             TypeError, ValueError: values of another device, dtype or length.
         """
         require_values(val, self.nnz, self.device)
-        if torch.compiler.is_compiling() or self._shared is None:
-            other = type(self)(
-                self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
-                self.ptr_t, self.idx_t, self.eid_t, self.plan_t, self.rows_are, self.rows_are_t,
-            )  # fmt: skip
-            other._set(_shared=self._shared)
-            return other
-        other = object.__new__(type(self))  # see ``make``
-        other.__dict__.update(
-            self.__dict__, val=val, val_here=None, val_there=None, _written=written(val), _fixed=False
-        )
+        other = type(self)(
+            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
+            self.ptr_t, self.idx_t, self.eid_t, self.plan_t, self.rows_are, self.rows_are_t,
+        )  # fmt: skip
+        other._set(_shared=self._shared)
         return other
 
     def constant_values(self, transposed: bool) -> Tensor | None:
