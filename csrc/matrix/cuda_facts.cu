@@ -111,10 +111,12 @@ static uint64_t *answers(void)
 /* What a word holds once its ticket has an answer. */
 static uint64_t said_of(int64_t ticket) { return ((uint64_t)ticket + 1) * 2; }
 
-/* A captured launch would answer again whenever it is replayed, in the place of later tickets. */
+/* A captured launch would answer again whenever it is replayed, in the place of later tickets. No
+ * entries are sorted by no launch, and nobody would answer. */
 extern "C" fmm_answer fmm_cuda_coo_answer(const fmm_exec *exec, const fmm_coo *a, int64_t ticket)
 {
-    if (!few_bytes(exec, a->nnz, a->rows, a->cols) || may_wait(exec) != FMM_OK) return fmm_answer{};
+    if (!a->nnz || !few_bytes(exec, a->nnz, a->rows, a->cols) || may_wait(exec) != FMM_OK)
+        return fmm_answer{};
     uint64_t *const all = answers();
     return fmm_answer{all ? all + (uint64_t)ticket % ANSWERS : NULL, said_of(ticket)};
 }

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 
+import fusedmm
 from fusedmm._lib import ops
 from fusedmm.matrix.compress import TICKETS, is_outside
 from fusedmm.matrix.structure import DEFERRED
@@ -87,3 +88,10 @@ def test_another_stream(cuda, there):
         tickets = [started(cuda, bad) for bad in (None, 5)]
         assert [is_outside(there, t) for t in tickets] == [False, True]
     assert not is_outside(there, started(cuda, None))
+
+
+def test_no_edges_need_no_answer(cuda):
+    none = torch.zeros(0, dtype=torch.int64, device=cuda)
+    assert not ops._compress(none, none, N, N, False, DEFERRED + next(TICKETS))[4].numel()
+    edges = torch.zeros(2, 0, dtype=torch.int64, device=cuda)
+    assert fusedmm.nn.SAGEConv(2, 3).to(cuda)(torch.rand(4, 2, device=cuda), edges).isfinite().all()

@@ -47,7 +47,7 @@ def test_what_lies_apart_is_declined_and_taken_otherwise(dtype, cuda):
     """A copy into shared memory has four bytes or more."""
     adj = made("uniform", dtype, cuda)
     for x in (torch.randn(COLS, 12, device=cuda).to(dtype), torch.randn(COLS, 9, device=cuda).to(dtype)[:, 1:]):
-        with pytest.raises(RuntimeError, match="tiles does not support this call"):
+        with pytest.raises(ValueError, match="tiles does not support this call"):
             fusedmm.spmm(adj, x, algorithm="tiles")
         assert_within(fusedmm.spmm(adj, x), *spmm_oracle(adj, x, "sum"), dtype)
 
