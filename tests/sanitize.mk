@@ -177,6 +177,7 @@ build/planted/gpu: tests/gpu_planted.cu
 UNCOVERED := $(wildcard tests/interop/test_compile*.py) tests/interop/test_export.py tests/interop/test_build.py tests/docs
 .PHONY: coverage
 coverage: $(VENV)/dev
+	$(BIN)/python setup.py -q build_ext --inplace
 	$(MAKE) -j$$(nproc) $(C_TESTED:%=build/coverage/tests/%) package-coverage
 	find build/coverage -name '*.gcda' -delete
 	set -e; for t in $(C_TESTED:%=build/coverage/tests/%); do $$t; done

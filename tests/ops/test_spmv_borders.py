@@ -97,3 +97,20 @@ def test_a_thousand_times(name, device):
     for algorithm in ["auto", *(a for a in algorithms_of(name, device) if ":" not in a and a != "reference")]:
         first = fusedmm.spmv(matrix, x, algorithm=algorithm)
         assert all(torch.equal(fusedmm.spmv(matrix, x, algorithm=algorithm), first) for _ in range(1000)), algorithm
+
+
+@pytest.mark.parametrize("width", [8, 9, 33, 129])
+@pytest.mark.parametrize("odd", [None, 0, 13, 14, 15, 30])
+def test_rows_that_are_alike(odd, width, device):
+    """Rows whose columns are those of the row before, moved by one, as a grid has them: four are taken as one, up to a
+    row that differs in one column, and up to the last columns of the matrix."""
+    rows = 43
+    row = torch.arange(rows).repeat_interleave(width)
+    col = row + torch.arange(width).repeat(rows)
+    if odd is not None:  # still in order, behind a gap
+        col[(odd + 1) * width - 1] += 1
+    size = rows, int(col.max()) + 1
+    adj, x = whole(fusedmm.CSR.from_coo(row, col, shape=size).to(device))
+    exact = oracle(adj, x)[0].float()
+    for note, found in products(adj, "csr", x):
+        assert torch.equal(found.cpu(), exact), note
