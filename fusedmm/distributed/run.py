@@ -21,9 +21,9 @@ from fusedmm.distributed.part import Part
 from fusedmm.distributed.slices import CHANNELS, LOAD
 
 # Bytes that a rank sends or receives from which the rows of a product come in pieces, and how its columns are shared
-# among them. On two and four H200 two pieces won with 51 MiB and more, and lost with 5 and 16; a narrow piece before a
-# wide one was slower, since a kernel of few columns is, and so were four pieces and heads of an attention, since each
-# piece walks over all entries anew (docs/distributed.md).
+# among them. On two and four H200 two pieces won or cost nothing with 51 MiB and more, and lost with 5 and 16; a narrow
+# piece before a wide one was mostly slower, since a kernel of few columns is, and so were four pieces and heads of an
+# attention, since each piece walks over all entries anew (docs/distributed.md).
 OVERLAPS = 2**25
 SHARES = (1, 1)
 PIECE = 6 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
