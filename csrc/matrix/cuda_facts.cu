@@ -115,9 +115,8 @@ static uint64_t said_of(int64_t ticket) { return ((uint64_t)ticket + 1) * 2; }
  * entries are sorted by no launch, and nobody would answer. */
 extern "C" fmm_answer fmm_cuda_coo_answer(const fmm_exec *exec, const fmm_coo *a, int64_t ticket)
 {
-    if (!a->nnz || !few_bytes(exec, a->nnz, a->rows, a->cols) || may_wait(exec) != FMM_OK)
-        return fmm_answer{};
-    uint64_t *const all = answers();
+    const bool sorts = a->nnz && few_bytes(exec, a->nnz, a->rows, a->cols);
+    uint64_t *const all = sorts && may_wait(exec) == FMM_OK ? answers() : NULL;
     return fmm_answer{all ? all + (uint64_t)ticket % ANSWERS : NULL, said_of(ticket)};
 }
 
