@@ -1,9 +1,12 @@
 /* SpMV `coo`: the kernel of cuda_segments.cuh over a COO matrix, whose entries say their rows.
  *
  *     row     0 0 0 2 | 2 2 2 2 | 2 3 5 5      shares of equally many entries
- *     launch 1                                 writes every row as if it had no entry: 1 and 4 stay
- * so launch 2                                 adds up the runs of equal rows in each share launch 3
- * adds up row 2 from what the shares left of it
+ *
+ *     launch 1: every row is written as if it had no entry, so that rows 1 and 4 stay right
+ *
+ *     launch 2: each share adds up its runs of equal rows
+ *
+ *     launch 3: row 2 is added up from what the shares left of it
  *
  * HYB calls it for its sums alone, which are then neither scaled nor rounded. */
 #include "cuda_segments.cuh"

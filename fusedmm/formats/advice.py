@@ -19,7 +19,7 @@ class Advice(NamedTuple):
 
     Attributes:
         bytes: what one product reads of the matrix in each format.
-        best: the name of the format that ``to_...`` should make, or "csr".
+        best: the name of the format that ``to_...`` should make, or "csr"; sums that HYB's two passes hand over count.
         fits: the formats whose padding is within the default of ``to_...``.
 
     Example:
@@ -39,8 +39,9 @@ def advise(a: Any) -> Advice:
         a: a ``CSR``, or what ``as_csr`` takes; without values it is counted with float32 ones.
 
     Returns:
-        Bytes of each format, padding too; the best; and those that fit. CSR stays the best where no other one saves a
-        twentieth, since it needs no conversion.
+        Bytes of each format, padding too; the best; and those that fit. For the best HYB counts with the sums of its
+        first pass, which the second one reads. CSR stays the best where no other one saves a twentieth, since it needs
+        no conversion.
 
     Raises:
         TypeError, ValueError: as ``as_csr``, and values with heads.
@@ -67,5 +68,7 @@ def advise(a: Any) -> Advice:
         "sell": sell_bytes(csr, int(slices_of(csr, SIGMA)[1][-1]), val),
     }
     fits = tuple(name for name, n in counted.items() if name != "csr" and n <= allowed_bytes(csr, val))
-    best = min(fits, key=counted.__getitem__)
-    return Advice(counted, best if counted[best] < 0.95 * counted["csr"] else "csr", fits)
+    sums = 2 * csr.shape[0] * max(4, val.element_size()) if tail else 0  # written by one pass, read by the other
+    moved = counted | {"hyb": counted["hyb"] + sums}
+    best = min(fits, key=moved.__getitem__)
+    return Advice(counted, best if moved[best] < 0.95 * moved["csr"] else "csr", fits)

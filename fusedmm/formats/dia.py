@@ -42,7 +42,8 @@ class DIA(Padded):
 
 
 def to_dia(a: Any, *, growth: float = GROWTH) -> DIA:
-    """Diagonals of a ``CSR``, for inference. Repeated entries are added up, zeros are left out.
+    """Diagonals of a ``CSR``, for inference. Repeated entries are added up in float64 and rounded
+    to the dtype; zeros are left out.
 
     Args:
         a: a ``CSR`` [rows, cols], or what ``as_csr`` takes; without values its entries are float32 ones.

@@ -48,7 +48,6 @@ def to_hyb(a: Any, *, width: int | None = None, growth: float = GROWTH) -> HYB:
     Args:
         a: a ``CSR`` [rows, cols], or what ``as_csr`` takes; without values its entries are float32 ones.
         width: entries of each row that go to the ELL; by default the most that a third of the rows have.
-
         growth: how many times the bytes of the CSR the result may take, besides 1 MiB.
 
     Returns:
@@ -72,7 +71,7 @@ def to_hyb(a: Any, *, width: int | None = None, growth: float = GROWTH) -> HYB:
     require_int32_rows("to_hyb", csr)
     if width is None:
         width = hyb_width(csr)
-    if not isinstance(width, int):
+    if isinstance(width, bool) or not isinstance(width, int):
         raise TypeError(f"to_hyb: width must be an int, not {width!r}")
     if width < 0:
         raise ValueError(f"to_hyb: width must not be negative, not {width}")

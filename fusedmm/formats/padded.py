@@ -12,7 +12,7 @@ from fusedmm._lib import numbers_of
 from fusedmm.matrix.constructors import require_target
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import autocast
-from fusedmm.ops.matvec import PaddedOperands, padded_product, require_vector
+from fusedmm.ops.matvec import OF_CSR, PaddedOperands, padded_product, require_vector
 
 NUMBERS = numbers_of("FMM_FORMAT_", "dia", "ell", "hyb", "sell")
 P = TypeVar("P", bound="Padded")
@@ -96,7 +96,7 @@ class Padded:
         raise NotImplementedError
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        require_vector("spmv", "x", x, self.val, self.shape[1], "columns")
+        require_vector("spmv", "x", x, self.val, self.shape[1], "columns", OF_CSR)
         return padded_product(self.operands, autocast(x))
 
     def __repr__(self) -> str:

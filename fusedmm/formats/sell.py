@@ -75,7 +75,7 @@ def to_sell(a: Any, *, sigma: int = SIGMA, growth: float = GROWTH) -> SELL:
     """
     csr, row, col, val = entries("to_sell", a)
     require_int32_rows("to_sell", csr)
-    if not isinstance(sigma, int):
+    if isinstance(sigma, bool) or not isinstance(sigma, int):
         raise TypeError(f"to_sell: sigma must be an int, not {sigma!r}")
     if sigma < 1:
         raise ValueError(f"to_sell: sigma must be at least 1, not {sigma}")

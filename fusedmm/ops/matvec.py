@@ -22,6 +22,7 @@ from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import half, kind_of, like_values, right_side, run, sddmm_half, spmm_half, widened
 
 CSR, COO = NUMBERS["FMM_FORMAT_CSR"], NUMBERS["FMM_FORMAT_COO"]
+OF_CSR = " of its to_csr()"  # where the formats of SpMV have nothing but spmv
 SPARSE = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 _spmv: Any = ops._spmv.default
 _spmv_padded: Any = ops._spmv_padded.default
@@ -103,20 +104,23 @@ def vector_product(adj: Matrix, x: Any, row: Values = None) -> Tensor:
     Raises:
         TypeError, ValueError: as ``require_vector`` and ``require_flat_values``.
     """
-    require_vector("spmv", "x", x, adj.ptr, adj.n_cols, "columns")
+    require_vector("spmv", "x", x, adj.ptr, adj.n_cols, "columns", "" if row is None else OF_CSR)
     require_flat_values("spmv", adj.val)
     return spmv_half(adj, False, adj.val, autocast(x), row=row)
 
 
-def require_vector(op: str, name: str, x: Any, like: Tensor, length: int, axis: str) -> None:
+def require_vector(op: str, name: str, x: Any, like: Tensor, length: int, axis: str, of: str = "") -> None:
     """Requires that x is a floating vector of so many elements where ``like``, a tensor of the matrix, is.
+
+    of: what ``spmm`` takes in the matrix's place, where that is no CSR.
 
     Raises:
         TypeError: not a tensor, a sparse one, a dtype without a kernel, another device.
         ValueError: other dimensions or another length.
     """
     if not isinstance(x, Tensor):
-        raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}")
+        mend = f"; products with matrices are those{of}" if of and len(getattr(x, "shape", ())) == 2 else ""
+        raise TypeError(f"{op}: {name} must be a tensor, not {type(x).__name__}{mend}")
     if x.dtype not in FLOATS:
         raise TypeError(f"{op}: {name} must be float32, float64, float16 or bfloat16, not {x.dtype}")
     if x.layout != torch.strided:
@@ -129,7 +133,7 @@ def require_vector(op: str, name: str, x: Any, like: Tensor, length: int, axis: 
     if not (x.is_cpu and like.is_cpu) and x.device != like.device:  # devices are objects, made to be compared
         raise TypeError(f"{op}: {name} is on {x.device}, the matrix on {like.device}")
     if len(shape) != 1:
-        raise ValueError(f"{op}: {name} must be [{axis}], not {list(shape)}; several vectors go to fusedmm.spmm")
+        raise ValueError(f"{op}: {name} must be [{axis}], not {list(shape)}; several vectors go to fusedmm.spmm{of}")
     if shape[0] != length:
         raise ValueError(f"{op}: {name} has {shape[0]} elements, the matrix {length} {axis}")
 

@@ -13,7 +13,7 @@ from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import require_number
 from fusedmm.ops.checks import autocast, require_scalar, rows_of
-from fusedmm.ops.matvec import padded_product, require_flat_values, require_vector, spmv_half
+from fusedmm.ops.matvec import OF_CSR, padded_product, require_flat_values, require_vector, spmv_half
 
 
 def spmv(
@@ -59,7 +59,9 @@ def spmv(
         a = lent(a, x, rows_of(x))
     csr, row = (a.csr, a.row) if type(a) is COO else (a, None)
     like = a.val if padded else csr.ptr
-    require_vector("spmv", "x", x, like, a.shape[1] if padded else csr.n_cols, "columns")
+    require_vector(
+        "spmv", "x", x, like, a.shape[1] if padded else csr.n_cols, "columns", "" if type(a) is CSR else OF_CSR
+    )
     alpha, beta = _number("alpha", alpha, x), _number("beta", beta, x)
     number = 0 if algorithm == "auto" else _algorithm(a, x, algorithm)
     if y is not None:

@@ -241,7 +241,7 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
     sweeps = suite_of("spmm", tiny, "512x256 90%")
     for suite, document in (("twins", suite_of("spmm", tiny, "tiny")), ("sweeps", sweeps), ("pruned", sweeps)):
         (tmp_path / f"spmm-cuda-{suite}.json").write_text(json.dumps(document))
-    for name in ("spmm", "sddmm", "fused"):
+    for name in ("spmm", "sddmm", "fused", "spmv"):
         page = tmp_path / f"{name}.md"
         page.write_text((ROOT / "docs" / f"{name}.md").read_text())
         before = page.read_text()
@@ -253,6 +253,16 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
         assert page.read_text() == once and (once == before) == (name != "spmm")
     text = (tmp_path / "spmm.md").read_text()
     assert "| best peer / ours and wall / ours | K 32 | K 64 |" in text and "| 512x256 90% | 32 |" in text
+
+
+def test_shares_of_a_copy_are_of_those_that_ran() -> None:
+    """A contender that was far behind, or a copy that did not run, has no bytes a second."""
+    copy, dia = {"gbs": 4000.0, "kind": "wall"}, {"gbs": 3000.0, "kind": "ours"}
+    ran = {"graph": "grid", "contenders": {answers.COPY: copy, "dia": dia, "sell": {"us": 9.0}}}
+    without = {"graph": "road", "contenders": {"dia": dia, answers.COPY: {}}}
+    lines = answers.of_peak({"cases": [ran, without]}).splitlines()
+    assert lines[-2] == "| grid |  |  |  |  |  | 75 % | 100 % |" and lines[-1] == "| road |  |  |  |  |  | 75 % |  |"
+    assert answers.of_peak({"cases": [without]}) == ""
 
 
 def test_choice_of_algorithms() -> None:

@@ -146,7 +146,7 @@ def test_hyb_width(device):
     assert formats.to_hyb(adj).val.shape[0] == 4
     assert formats.to_hyb(adj, width=2).tail_row.numel() == 20
     assert formats.to_hyb(adj, width=0).tail_row.numel() == adj.nnz and formats.to_hyb(adj, width=99).val.shape[0] == 4
-    for wrong, kind in ((-1, ValueError), (1.5, TypeError)):
+    for wrong, kind in ((-1, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(kind, match="width"):
             formats.to_hyb(adj, width=wrong)
 
@@ -163,7 +163,7 @@ def test_sell_sorts_within_windows(device):
             assert sorted(order[window : window + sigma]) == list(range(window, min(200, window + sigma)))
             assert here == sorted(here, reverse=True)
         assert torch.equal(matrix.to_csr().to_dense(), adj.to_dense())
-    for wrong, kind in ((0, ValueError), (1.5, TypeError)):
+    for wrong, kind in ((0, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(kind, match="sigma"):
             formats.to_sell(adj, sigma=wrong)
 
@@ -177,6 +177,16 @@ def test_advice(device):
         assert advice.bytes[name] == made(band.with_values(torch.ones(band.nnz, device=device)), name).nbytes, name
     hub = rows_of_lengths([30_000] + [1] * 30_000, 30_000, device)
     assert formats.advise(hub).best in ("csr", "hyb", "coo") and "ell" not in formats.advise(hub).fits
+
+
+def test_advice_counts_the_sums_that_hyb_hands_over(device):
+    """Of a road network HYB's arrays are smaller than the CSR, and yet its two passes move more."""
+    roads = rows_of_lengths([1, 2, 2, 3, 3, 3, 3, 4, 4, 3] * 200, 2000, device)
+    advice = formats.advise(roads)
+    assert formats.to_hyb(roads).tail_row.numel() and advice.bytes["hyb"] < 0.95 * advice.bytes["csr"]
+    assert "hyb" in advice.fits and advice.best != "hyb"
+    even = rows_of_lengths([3] * 2000, 2000, device)  # nothing is beyond the ELL, so nothing is handed over
+    assert formats.advise(even).best in ("ell", "hyb")
 
 
 def test_names():

@@ -69,6 +69,18 @@ def test_values_with_heads(name, device):
 
 
 @pytest.mark.parametrize("name", FORMATS[1:])
+def test_products_with_matrices_say_what_has_them(name, device):
+    adj = small(device=device)
+    matrix, several = made(adj, name), torch.ones(15, 2, device=device)
+    for call in (lambda x: matrix @ x, lambda x: fusedmm.spmv(matrix, x)):
+        with pytest.raises(ValueError, match=r"several vectors go to fusedmm.spmm of its to_csr\(\)"):
+            call(several)
+        with pytest.raises(TypeError, match=r"not CSR; products with matrices are those of its to_csr\(\)"):
+            call(adj)
+    assert fusedmm.spmm(matrix.to_csr(), several).shape == (12, 2)
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
 def test_no_matrix(name):
     for wrong in (None, 3, "csr", torch.ones(3, 3)):
         with pytest.raises(TypeError):
