@@ -49,7 +49,7 @@ template <class A> struct class_of_row {
         if (has_small_rows(s) && is_small(s.a, s.b, s.schedule, parts.entries, r.entries))
             return -1;
         const int members = parts.members;
-        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, parts));
+        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
         const int64_t tasks = ceil_div(r.entries, each) * members;
         if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
         return tasks > WARPS << stripe_bits(2) ? 3 : 2;
@@ -268,7 +268,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
         const int members = parts.members, teams = k > 1 ? WARPS / members : 1;
         const team of = {members, warp % members, 1 + warp / members};
         const int64_t each =
-            k ? window_entries<A>(row, least_windows(s, row.entries, parts)) : row.entries;
+            k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
         const int own = k > 1 ? stripe * teams + warp / members : stripe;
         for (int64_t first = own * each; first < row.entries;
              first += (teams << stripe_bits(k)) * each) {

@@ -127,18 +127,13 @@ static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int
     return ceil_div(r.entries, ceil_div(ceil_div(r.entries, each), least) * least);
 }
 
-/* The least number of windows. A block should not have idle warps; and where rows are few, those
- * that take longest should not be the last to end. But windows should not be tiny, and more of them
- * do not help where they cannot read their own part of B's rows alone. */
+/* The least number of windows: a block should not have idle warps, unless the windows were tiny, or
+ * cannot read their own part of B's rows alone. */
 static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
-                                                        const row_parts &parts)
+                                                        int members)
 {
-    /* Entries of C that are worth a window, and of A; rows that are few; windows of a warp's row.
-     */
-    enum { FEWEST = 64, EACH = 32, FEW_ROWS = 1 << 15, MOST = 4 };
-    if (s.masked || __ldg(s.schedule) != 1) return 1;
-    const int64_t of_few = s.a.rows < FEW_ROWS ? clamp(parts.entries / EACH, 1, MOST) : 1;
-    return clamp(entries / FEWEST, 1, parts.members > 1 ? WARPS / parts.members : of_few);
+    enum { FEWEST = 64 }; /* entries of C that are worth a window */
+    return members == 1 || s.masked ? 1 : clamp(entries / FEWEST, 1, WARPS / members);
 }
 
 #endif
