@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.harness import Call, Clock
+from benchmarks.harness import CYCLES, Call, Clock
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler that counts memory writes two lines per use
 
 Step = Callable[[], tuple[Tensor, ...]]
 LEAST, MOST, WARM, HOST = 3, 200, 20, 20  # runs: at least, at most, of the warm minimum, per block of host time
 PLENTY = 2**34  # bytes that may stay reserved between contenders
+WARM_LEAD = 5e-4  # seconds before each warm run, in which the host launches the call
 LEAD = 0.02  # seconds the device waits for the host at most: who takes longer waits for the device anyway
 FREE = {"cpu": 2**32, "cuda": 100 * 2**30}  # bytes a peer may be expected to take: two of them must not fill a card
 
@@ -135,6 +136,7 @@ def warm_minimum(call: Callable[[], Any], cuda: bool, seconds: float) -> float:
     for _ in range(WARM):
         if cuda:
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(int(WARM_LEAD * CYCLES))
             start.record()
             call()
             stop.record()

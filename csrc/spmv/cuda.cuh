@@ -11,7 +11,7 @@
  *       x: one access for each entry, all of them under way at once
  *
  *     PER = 1, step = lanes of a warp     CSR by rows
- *     PER = 1, step = threads of a block  CSR and COO in equal pieces
+ *     PER = 1, step = threads of a block  long rows of CSR
  *     PER = 2, step = rows                ELL, a thread owns two rows
  *     PER = 1, step = rows of a slice     SELL
  *

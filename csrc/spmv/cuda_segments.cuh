@@ -1,7 +1,8 @@
 /* The kernel of `csr_segmented`, `merge` and `coo`: warps that own equal shares of the matrix,
  * whose rows are added up by a segmented scan.
  *
- * A warp owns 128 entries, whatever their rows are, and needs nobody else for them:
+ * A warp owns 128 entries, or 256 in csr_segmented where rows are long, whatever their rows are,
+ * and needs nobody else for them:
  *
  *     1   lane l      entries l, l + 32, l + 64, l + 96     columns, values, then 4 gathers of x
  *         lane l      row l of those that begin here        marks its first entry

@@ -38,6 +38,8 @@ class Padded:
     places: ClassVar[str] = "[width, rows]"  # the shape of val
 
     def __post_init__(self) -> None:
+        if isinstance(self.val, torch.fx.Proxy):  # what torch.compile traces ``B @ x`` with
+            return
         kind = type(self).__name__
         for name in (f.name for f in fields(self) if f.name != "shape"):
             if not isinstance(part := getattr(self, name), Tensor):

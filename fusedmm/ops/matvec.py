@@ -73,13 +73,15 @@ def padded_product(
         ValueError: x, y or a's values want one, or have a tangent of forward mode.
     """
     padded_val, tail_val = a[5], a[-1]
+    if beta == 0:  # y is not read
+        y = None
     wanted = x.requires_grad or padded_val.requires_grad or tail_val.requires_grad
     if torch.is_grad_enabled() and (wanted or (y is not None and y.requires_grad)):
         raise ValueError("spmv: padded formats have no gradient; give the CSR, to_coo's result, or call it in no_grad")
     if has_tangent(x, y, padded_val, tail_val):
         raise ValueError("spmv: padded formats have no derivative in forward mode; give the CSR or to_coo's result")
     number, rows, width, *tensors = a
-    y = a[-1][:0] if y is None or beta == 0 else y
+    y = a[-1][:0] if y is None else y
     result: Tensor = run(_spmv_padded, x, *tensors, x, y, number, rows, width, alpha, beta, algorithm)
     return result
 

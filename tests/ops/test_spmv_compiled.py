@@ -28,6 +28,7 @@ def test_compiles_in_one_graph(name, device):
 
     x, y = torch.randn(15, device=device), torch.randn(12, device=device)
     torch.testing.assert_close(step(x, y), fusedmm.spmv(adj, x, beta=2, y=y).tanh())
+    torch.testing.assert_close(torch.compile(lambda v: adj @ v, fullgraph=True, backend="aot_eager")(x), adj @ x)
 
 
 @pytest.mark.parametrize("name", ["csr", "coo"])

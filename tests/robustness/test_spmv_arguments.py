@@ -249,3 +249,10 @@ def test_tensors_of_other_lengths(device):
         with pytest.raises(ValueError, match=text):
             fusedmm.spmv(matrix, x)
     assert (ell @ x).isfinite().all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_y_that_is_not_read_may_want_a_gradient(name, device):
+    adj = made(small(device=device), name)
+    x, y = torch.randn(15, device=device), torch.randn(12, device=device, requires_grad=True)
+    assert torch.equal(fusedmm.spmv(adj, x, beta=0, y=y), fusedmm.spmv(adj, x))
