@@ -178,6 +178,4 @@ static inline void store16_part(uint16_t *p, __m256i h, int64_t n)
 /* Of 32 registers, sums take 16, and the others hold what is loaded and the weights. More sums
  * would be kept in memory. */
 #define FMM_PANEL 16
-/* There are masked gathers and half vectors, too: what uses them has loops of its own. */
-#define FMM_GATHERS
 #endif

@@ -19,7 +19,8 @@ enum {
     FMM_SPMV_TALL = 2048, /* rows of a block of DIA or ELL */
     FMM_SPMV_STREAMS =
         9, /* diagonals that a kernel reads at once, as processors prefetch so many */
-    FMM_SPMV_AHEAD = 512,   /* entries of CSR or of a diagonal that are asked for ahead */
+    FMM_SPMV_AHEAD = 512,   /* entries of CSR that are asked for ahead */
+    FMM_SPMV_BEHIND = 256,  /* and elements of each diagonal */
     FMM_SPMV_FOUR = 8,      /* entries of a row from which four rows that are alike are one */
     FMM_SPMV_CHUNK = 2048,  /* entries of CSR whose products a kernel keeps at once */
     FMM_SPMV_AT_ONCE = 128, /* rows that are looked at together, to be summed side by side */

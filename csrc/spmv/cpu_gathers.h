@@ -8,7 +8,9 @@
 
 #include "../cpu/simd.h"
 
-#ifdef FMM_GATHERS
+/* Whether the set that is built for is AVX-512, which the compiler may know in builds of others. */
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(FMM_PANEL) && FMM_PANEL == 16
+#define FMM_GATHERS
 /* sum, or where `fresh` 0, plus the products of n <= 16 entries. */
 FMM_INLINE vf32 vf32_gathered(const int32_t *idx, const float *w, int64_t n, const float *x,
                               uint32_t cols, bool fresh, vf32 sum)
