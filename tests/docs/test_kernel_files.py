@@ -21,9 +21,6 @@ BEYOND = {
         "cuda_symbolic.cu",
     },
     "spmv": {
-        "cpu.inc",
-        "cpu_reference.c",
-        "cpu_sums.inc",
         "cuda.cuh",
         "cuda_algorithms.c",
         "cuda_coo.cu",
