@@ -1,5 +1,4 @@
-/* What SpMV has for AVX-512 alone: an instruction that gathers elements of x, half vectors, and
- * stores that pass by the caches.
+/* What SpMV has for AVX-512 alone: an instruction that gathers elements of x, and half vectors.
  *
  *     gathered   columns  j0 j1 ... jn -   ->   sum + v0 x[j0]  v1 x[j1] ... vn x[jn]  0
  *
@@ -56,9 +55,4 @@ FMM_INLINE void f32_short_rows(const float *p, const int64_t *at, int64_t first,
     }
     fmm_sum4_ps(sum[0], sum[1], sum[2], sum[3], out);
 }
-
-/* Stores to an address that a line of 64 bytes begins at, without reading the line before. Other
- * threads may read it once the thread that stored has waited for its stores, by _mm_sfence. */
-FMM_INLINE void vf32_pass_by(float *p, vf32 v) { _mm512_stream_ps(p, v); }
-FMM_INLINE void vf64_pass_by(double *p, vf64 v) { _mm512_stream_pd(p, v); }
 #endif

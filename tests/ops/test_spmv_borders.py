@@ -77,7 +77,7 @@ def test_long_rows_pass_over_columns_outside(dtype, device):
 
 @pytest.mark.parametrize("offsets", [(0,), (-1, 0, 1), tuple(range(-5, 6))])
 def test_diagonals_larger_than_caches(offsets, device):
-    """64 MiB of them: a CPU may store y past its caches then."""
+    """64 MiB of them, up to the last rows, which are no whole block."""
     rows = 2**24 // len(offsets) + 77
     val = (torch.arange(rows * len(offsets), device=device) % 5 - 2).float().view(len(offsets), rows)
     x = (torch.arange(rows, device=device) % 7 - 3).float()
