@@ -17,9 +17,6 @@
 
 FMM_ISA_KERNELS(spmv)
 
-/* Entries a row, in the mean, from which a small matrix is summed side by side. */
-enum { LONG = 20 };
-
 /* ---- where pieces begin ---- */
 
 /* Rows by which a guess is off where rows are alike. */
@@ -156,7 +153,8 @@ static size_t bytes_of_sum(const fmm_call *call)
 }
 
 /* The workspace of each family begins with x in the type of sums, if the caller's is another. Most
- * calls of `rows` and of padded formats then need none, which spares small products an allocation.
+ * calls of whole rows and of padded formats then need none, which spares small products an
+ * allocation; a path of a single piece is one of whole rows.
  *
  *     whole rows, padded    x
  *     CSR by path           x | carries
@@ -176,11 +174,14 @@ static size_t room_of_sums(const fmm_call *call)
     return aligned((size_t)call->a->rows * bytes_of_sum(call));
 }
 
-static size_t room_of_path(const fmm_call *call) { return room_of_x(call) + room_of_carries(call); }
+static size_t room_of_path(const fmm_call *call)
+{
+    return room_of_x(call) + (pieces_of(call, false) > 1 ? room_of_carries(call) : 0);
+}
 
 static size_t room_of_entries(const fmm_call *call)
 {
-    return room_of_path(call) + room_of_sums(call);
+    return room_of_x(call) + room_of_sums(call) + room_of_carries(call);
 }
 
 /* ---- the families of algorithms ---- */
@@ -202,7 +203,7 @@ static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family 
                        .pieces = pieces_of(call, how == SEGMENTED)};
     if (!reads_x_in_place(call)) t.wide = room;
     if (how == ENTRIES) t.sums = room + room_of_x(call);
-    if (how == ENTRIES || how == SEGMENTED || how == MERGE)
+    if (how == ENTRIES || ((how == SEGMENTED || how == MERGE) && t.pieces > 1))
         t.carries =
             (fmm_spmv_carry *)(void *)(room + room_of_x(call) + (t.sums ? room_of_sums(call) : 0));
     t.x = t.wide ? t.wide : call->x->data;
@@ -290,18 +291,14 @@ static const fmm_algorithm algorithms[] = {
 
 /* A format has its own algorithm but CSR, whose rows may have any length. Measured on real graphs,
  * grids and R-MAT with one and two threads, `merge` is as fast as walking over whole rows, and it
- * alone keeps threads busy where one row has most entries. A matrix of a single piece has nothing
- * to share: whole rows then spare it the workspace. Its short rows are summed one after the other,
- * since a processor that meets so few of them again and again remembers where they end. */
+ * alone keeps threads busy where one row has most entries. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const int numbers[FMM_FORMATS] = {
-        [FMM_FORMAT_COO] = 50, [FMM_FORMAT_DIA] = 60,  [FMM_FORMAT_ELL] = 70,
-        [FMM_FORMAT_HYB] = 80, [FMM_FORMAT_SELL] = 90,
+        [FMM_FORMAT_CSR] = 40, [FMM_FORMAT_COO] = 50, [FMM_FORMAT_DIA] = 60,
+        [FMM_FORMAT_ELL] = 70, [FMM_FORMAT_HYB] = 80, [FMM_FORMAT_SELL] = 90,
     };
-    int number = numbers[fmm_spmv_of(call)->matrix->format];
-    if (!number)
-        number = pieces_of(call, false) > 1 ? 40 : call->a->nnz >= LONG * call->a->rows ? 20 : 10;
+    const int number = numbers[fmm_spmv_of(call)->matrix->format];
     const fmm_algorithm *found = algorithms;
     while (found->number != number) found++;
     return found;

@@ -36,6 +36,9 @@ BORDERS = {
     "of every block": ends_at([BLOCK * k + d for k in range(1, 12) for d in (-1, 0, 1)], 3),
     "of blocks that a row fills": ends_at([1, *(3 * BLOCK * k + (-1, 0, 1)[k % 3] for k in range(1, 9)), 30_000], 1),
     "of a CPU's pieces": ends_at([PIECE * k + d for k in range(1, 4) for d in (-1, 0, 1)], 1),
+    "of turns of short rows on a CPU": [*[2] * 60, 129, *[3] * 67, *[0] * 127, 128, 600, *[6] * 127, *[7] * 129],
+    "of turns of long rows": [*[12] * 128, *[16, 17, 0, 33, 1] * 40, 2047, 2048, 2049, *[40] * 125, 5000, *[20] * 131],
+    "of turns with more products than are kept": [*[100] * 128, *[1] * 64, *[128] * 17, *[11] * 130],
     "one row": [5 * BLOCK],
     "one row behind empty ones": [*[0] * 9, 40 * BLOCK + 1],
     "one row before empty ones": [33 * BLOCK, *[0] * (SLICE + 1)],
@@ -56,6 +59,34 @@ def test_rows_about_borders(borders, name, device):
         nan = torch.full_like(y, torch.nan)
         for note, found in products(adj, name, x, alpha=alpha, beta=beta, y=y if beta else nan):
             assert torch.equal(found.cpu(), exact), note
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_long_rows_pass_over_columns_outside(dtype, device):
+    """Rows that fill vectors: what an entry outside holds, infinite here, goes nowhere."""
+    adj, x = whole(rows_of_lengths([20] * 300, 700, device), dtype)
+    wrong = torch.arange(adj.nnz, device=device) % 7 == 3
+    exact = oracle(adj.with_values(adj.val.where(~wrong, 0)), x, 1, 0, x[:300])[0].to(dtype)
+    outside = torch.tensor([-1, 700, -(2**31), 2**31 - 1], device=device, dtype=torch.int32)
+    outside = outside[torch.arange(adj.nnz, device=device) % 4]
+    forged = adj.with_values(adj.val.where(~wrong, torch.inf))
+    object.__setattr__(forged, "idx", adj.idx.where(~wrong, outside))
+    for note, found in products(forged, "csr", x):
+        assert torch.equal(found.cpu(), exact), note
+
+
+@pytest.mark.parametrize("offsets", [(0,), (-1, 0, 1), tuple(range(-5, 6))])
+def test_diagonals_larger_than_caches(offsets, device):
+    """64 MiB of them, up to the last rows, which are no whole block."""
+    rows = 2**24 // len(offsets) + 77
+    val = (torch.arange(rows * len(offsets), device=device) % 5 - 2).float().view(len(offsets), rows)
+    x = (torch.arange(rows, device=device) % 7 - 3).float()
+    exact = torch.zeros(rows, device=device)
+    for diagonal, off in zip(val, offsets, strict=True):
+        low, high = max(0, -off), rows - max(0, off)
+        exact[low:high] += diagonal[low:high] * x[low + off : high + off]
+    matrix = fusedmm.formats.DIA((rows, rows), val, torch.tensor(offsets, device=device))
+    assert torch.equal(fusedmm.spmv(matrix, x), exact)
 
 
 @pytest.mark.parametrize("name", FORMATS)
