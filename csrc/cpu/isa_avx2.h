@@ -32,6 +32,8 @@ static inline vf32 vf32_where(vf32 t, vf32 a)
 {
     return _mm256_and_ps(a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_NEQ_UQ));
 }
+/* A NaN equals nothing, itself included, and infinities of one sign are equal: a difference would
+ * not tell. */
 static inline vf32 vf32_equal(vf32 t, vf32 u, vf32 a)
 {
     return _mm256_and_ps(a, _mm256_cmp_ps(t, u, _CMP_EQ_OQ));
@@ -72,6 +74,7 @@ static inline vf64 vf64_where(vf64 t, vf64 a)
 {
     return _mm256_and_pd(a, _mm256_cmp_pd(t, _mm256_setzero_pd(), _CMP_NEQ_UQ));
 }
+/* The same for doubles. */
 static inline vf64 vf64_equal(vf64 t, vf64 u, vf64 a)
 {
     return _mm256_and_pd(a, _mm256_cmp_pd(t, u, _CMP_EQ_OQ));

@@ -18,6 +18,7 @@ static inline float vf32_fma(float a, float b, float c) { return a * b + c; }
 static inline float vf32_max(float a, float b) { return a > b || a != a ? a : b; }
 static inline float vf32_above(float t, float a, float b) { return t > 0 ? a : b; }
 static inline float vf32_where(float t, float a) { return t != 0 ? a : 0; }
+/* A NaN equals nothing. */
 static inline float vf32_equal(float t, float u, float a) { return t == u ? a : 0; }
 static inline void vf32_sum4(const float *v, float *out) { memcpy(out, v, 4 * sizeof *v); }
 
