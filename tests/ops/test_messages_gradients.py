@@ -238,3 +238,21 @@ def test_gradients_are_the_same_bits_for_any_number_of_threads(threads, device):
             grads += torch.autograd.grad(gspmm(adj, "mul", reduce, *leaves).square().sum(), leaves)
         found.append(grads)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("width", [1, 3, 20, 70])
+def test_long_rows_under_a_mask_stay_within_the_bound(width, device):
+    """One sequential sum in float32 would be outside."""
+    n = 100_000
+    row, col = torch.zeros(n, dtype=torch.long, device=device), torch.arange(n, device=device) % 5
+    adj = fusedmm.CSR.from_coo(row, col, shape=(2, 5))
+    e = torch.full((n, width), 0.5, device=device)
+    e[::3] = 0.25
+    y, other = torch.full((2, width), 0.5, device=device), torch.full((n, width), 0.3, device=device)
+    kept = (e[:, 0] == 0.5).sum().item()
+    for name, number in numbered(device):
+        call = Call(adj, raw.COPY, "e", "e", "v", (width,), algorithm=number, mask_op=raw.COPY, mask_lhs_at="e")
+        count = message(call._replace(op=raw.ONE), None, None, e, None, y)
+        assert torch.equal(count.cpu(), torch.tensor([[kept], [0.0]]).expand(2, width)), name
+        exact = torch.tensor([[kept], [0]]) * other[:1].double().cpu()
+        assert_within(message(call, other, None, e, None, y).cpu(), exact, exact, kept, torch.float32, name)
