@@ -32,6 +32,12 @@ static inline vf32 vf32_where(vf32 t, vf32 a)
 {
     return _mm256_and_ps(a, _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_NEQ_UQ));
 }
+/* A NaN equals nothing, itself included, and infinities of one sign are equal: a difference would
+ * not tell. */
+static inline vf32 vf32_equal(vf32 t, vf32 u, vf32 a)
+{
+    return _mm256_and_ps(a, _mm256_cmp_ps(t, u, _CMP_EQ_OQ));
+}
 /* Neighbours are added twice within the 128-bit sides of all four, then both sides. */
 FMM_INLINE void vf32_sum4(const vf32 *v, float *out) { fmm_sum4_ps(v[0], v[1], v[2], v[3], out); }
 /* hadd gives a's and b's sums in turns of 64 bits: a0 b0 a1 b1, which 0xd8 makes a0 a1 b0 b1. */
@@ -67,6 +73,11 @@ static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 static inline vf64 vf64_where(vf64 t, vf64 a)
 {
     return _mm256_and_pd(a, _mm256_cmp_pd(t, _mm256_setzero_pd(), _CMP_NEQ_UQ));
+}
+/* The same for doubles. */
+static inline vf64 vf64_equal(vf64 t, vf64 u, vf64 a)
+{
+    return _mm256_and_pd(a, _mm256_cmp_pd(t, u, _CMP_EQ_OQ));
 }
 FMM_INLINE void vf64_sum4(const vf64 *v, double *out) { fmm_sum4_pd(v[0], v[1], v[2], v[3], out); }
 static inline vf64 vf64_pairs(vf64 a, vf64 b)

@@ -36,6 +36,12 @@ static inline vf32 vf32_where(vf32 t, vf32 a)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_NEQ_UQ), a);
 }
+/* A NaN equals nothing, itself included, and infinities of one sign are equal: a difference would
+ * not tell. */
+static inline vf32 vf32_equal(vf32 t, vf32 u, vf32 a)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(t, u, _CMP_EQ_OQ), a);
+}
 /* The upper 256 bits are added to the lower ones, and the rest goes as in AVX2. */
 FMM_INLINE void vf32_sum4(const vf32 *v, float *out)
 {
@@ -81,6 +87,11 @@ static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b)
 static inline vf64 vf64_where(vf64 t, vf64 a)
 {
     return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(t, _mm512_setzero_pd(), _CMP_NEQ_UQ), a);
+}
+/* The same for doubles. */
+static inline vf64 vf64_equal(vf64 t, vf64 u, vf64 a)
+{
+    return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(t, u, _CMP_EQ_OQ), a);
 }
 /* As for 32 bits. */
 FMM_INLINE void vf64_sum4(const vf64 *v, double *out)

@@ -26,6 +26,12 @@ static inline vf32 vf32_where(vf32 t, vf32 a)
 {
     return vbslq_f32(vceqzq_f32(t), vdupq_n_f32(0), a);
 }
+/* A NaN equals nothing, itself included, and infinities of one sign are equal: a difference would
+ * not tell. */
+static inline vf32 vf32_equal(vf32 t, vf32 u, vf32 a)
+{
+    return vbslq_f32(vceqq_f32(t, u), a, vdupq_n_f32(0));
+}
 /* paddq adds neighbours of two vectors: three of them make the four sums. */
 static inline void vf32_sum4(const vf32 *v, float *out)
 {
@@ -56,6 +62,11 @@ static inline vf64 vf64_above(vf64 t, vf64 a, vf64 b) { return vbslq_f64(vcgtzq_
 static inline vf64 vf64_where(vf64 t, vf64 a)
 {
     return vbslq_f64(vceqzq_f64(t), vdupq_n_f64(0), a);
+}
+/* The same for doubles. */
+static inline vf64 vf64_equal(vf64 t, vf64 u, vf64 a)
+{
+    return vbslq_f64(vceqq_f64(t, u), a, vdupq_n_f64(0));
 }
 static inline void vf64_sum4(const vf64 *v, double *out)
 {

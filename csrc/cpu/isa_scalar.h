@@ -18,6 +18,8 @@ static inline float vf32_fma(float a, float b, float c) { return a * b + c; }
 static inline float vf32_max(float a, float b) { return a > b || a != a ? a : b; }
 static inline float vf32_above(float t, float a, float b) { return t > 0 ? a : b; }
 static inline float vf32_where(float t, float a) { return t != 0 ? a : 0; }
+/* A NaN equals nothing. */
+static inline float vf32_equal(float t, float u, float a) { return t == u ? a : 0; }
 static inline void vf32_sum4(const float *v, float *out) { memcpy(out, v, 4 * sizeof *v); }
 
 static inline float vf32_pairs(float a, float b) { return a + b; }
@@ -33,6 +35,7 @@ static inline double vf64_fma(double a, double b, double c) { return a * b + c; 
 static inline double vf64_max(double a, double b) { return a > b || a != a ? a : b; }
 static inline double vf64_above(double t, double a, double b) { return t > 0 ? a : b; }
 static inline double vf64_where(double t, double a) { return t != 0 ? a : 0; }
+static inline double vf64_equal(double t, double u, double a) { return t == u ? a : 0; }
 static inline void vf64_sum4(const double *v, double *out) { memcpy(out, v, 4 * sizeof *v); }
 static inline double vf64_pairs(double a, double b) { return a + b; }
 static inline double vf64_pick(const double *p, int at) { return p[at]; }

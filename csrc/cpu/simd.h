@@ -5,6 +5,7 @@
  *     <vf>_set1(s)  <vf>_fma(a, b, c) = a * b + c  <vf>_max(a, b), NaN if either is
  *     <vf>_above(t, a, b): a in the lanes where t > 0, else b
  *     <vf>_where(t, a): a in the lanes where t is not 0, NaN too, else 0
+ *     <vf>_equal(t, u, a): a in the lanes where t == u, else 0
  *     <vf>_sum4(v, out): out[g] = sum of the lanes of v[g], g < 4
  *     <vf>_pairs(a, b): the sums of neighbouring lanes of a, then of b
  *     <vf>_pick(p, at): lane l is p[at's lane l], where at, a <vf>_at, is <vf>_lanes(index): lane l

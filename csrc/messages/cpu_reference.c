@@ -1,6 +1,5 @@
-/* Messages as the formula reads: one sum per output, in double. auto takes these loops for masked
- * calls and for sums over other axes than the last; they also compute rows with an index out of
- * range, whose entry they skip.
+/* Messages as the formula reads: one sum per output, in double. These loops also compute rows
+ * with an index out of range, whose entry they skip.
  *
  *     for each row i
  *         to rows:     for each k, for each entry p of row i       add m[p, k]

@@ -4,7 +4,7 @@
  *   A [rows, cols] CSR; operands of rows, columns or entries, whose features broadcast along four
  *   axes. reduce: sum, mean (sum / entries), max, min; an empty row gives 0.
  * Precision: op, products and sums in f32 (f64 for f64), at most 512 terms in a row before partial
- * sums meet; rounded once to out's dtype. On the CPU sums under a mask are in double.
+ * sums meet; rounded once to out's dtype.
  * Gradient: messages again. That of a product reaches one operand by the product of out's gradient
  * and the other operand, reduced to what the first belongs to; that of columns on the transpose.
  * Cost: one operation per entry and feature; each entry reads a row of each operand of columns and

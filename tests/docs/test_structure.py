@@ -25,9 +25,9 @@ PRIVATE = re.compile(
 # what these rooms added to folders that all share: 64 lines for SpMV, in the plan and in the vectors of the CPU; 88 for
 # matrices that devices share, in the plan, in SpMM, in what operators check and in attention's sums of nodes; 141 for
 # the order in which pieces of long rows are taken, for their meeting within SpMM's kernel, and for how groups of lanes
-# are dealt to rows where there are few; and 38 for the edges of a batch, which are checked in the launch that sorts
-# them.
-MOST_LINES, LATER = 16_300 + 64 + 88 + 141 + 38, ("spmv", "spgemm", "messages", "row_softmax", "distributed")
+# are dealt to rows where there are few; 38 for the edges of a batch, which are checked in the launch that sorts
+# them; and 26 for the equality of vectors, by which messages are masked.
+MOST_LINES, LATER = 16_300 + 64 + 88 + 141 + 38 + 26, ("spmv", "spgemm", "messages", "row_softmax", "distributed")
 COMMENTS_AND_STRINGS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 
 

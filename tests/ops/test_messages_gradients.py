@@ -4,10 +4,15 @@ import itertools
 
 import pytest
 import torch
+from support.bounds import assert_within
 from support.edge_messages import COLS, COMBINE, NNZ, ROWS, combined, graph, names, operand, reduced
 from torch.autograd import gradcheck, gradgradcheck
 
+import fusedmm
 from fusedmm import gsddmm, gspmm, messages
+from fusedmm._lib import algorithm_number
+from fusedmm.ops import messages as raw
+from fusedmm.ops.messages import Call, message
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -137,3 +142,117 @@ def test_what_other_operators_compute_has_the_same_gradients(op, shape, device):
         for other in found[1:]:
             for one, two in zip(found[0], other, strict=True):
                 torch.testing.assert_close(one, two)
+
+
+def numbered(device):
+    """(name, number) of the algorithms that run here, the specification first."""
+    found = [name for name in names(device) if name != "auto"]
+    found.sort(key=lambda name: name != "reference")
+    return [(name, algorithm_number("messages", device, name)) for name in found]
+
+
+def powers(n, shape, dtype, device):
+    """Few different numbers, whose products and quotients are exact, so that many messages are equal."""
+    g = torch.Generator().manual_seed(n)
+    return (2.0 ** torch.randint(0, 2, (n, *shape), generator=g)).to(device, dtype)
+
+
+MASKED = [((1,), (1,)), ((3,), (3,)), ((16,), (1,)), ((70,), (70,)), ((2, 3, 1), (2, 1, 20)), ((150, 3), (1, 3))]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "op, mask_op", itertools.product(["ONE", "COPY", "MUL", "DIV", "SUB"], ["COPY", "ADD", "SUB", "MUL", "DIV"])
+)
+def test_masked_sums_are_those_of_the_specification(op, mask_op, dtype, device):
+    _, _, adj = graph(19, device=device)
+    sizes = {"u": COLS, "v": ROWS, "e": NNZ}
+    for shapes, to in itertools.product(MASKED, "vue"):
+        whole = tuple(torch.broadcast_shapes(*shapes))
+        x, e = powers(COLS, shapes[0], dtype, device), powers(NNZ, shapes[1], dtype, device)
+        x, e = (t.reshape(t.shape[0], *[1] * (len(whole) - t.dim() + 1), *t.shape[1:]) for t in (x, e))
+        call = Call(adj, getattr(raw, mask_op), "u", "e", "v", whole, raw.MAX)
+        y = message(call, x, e if mask_op != "COPY" else None).clone(memory_format=torch.contiguous_format)
+        y[0].view(-1)[0], y[1].view(-1)[0] = float("nan"), float("inf")
+        x[2].view(-1)[0] = float("inf")
+        y = y.reshape(ROWS, *whole)
+        g, other = operand(ROWS, whole, dtype, device=device), operand(sizes[to], whole, dtype, 1, device=device)
+        masked = call.masked().onto(
+            getattr(raw, op), "v", to if to != "v" else "u", to, e.shape[1:] if to == "e" else whole
+        )
+        if to == "v":
+            other = operand(COLS, whole, dtype, 1, device=device)
+        lhs, rhs = None if op == "ONE" else g, None if op in ("ONE", "COPY") else other
+        mask = (x, e if mask_op != "COPY" else None, y)
+        want = None
+        for name, number in numbered(device):
+            found = message(masked._replace(algorithm=number), lhs, rhs, *mask)
+            want = found if want is None else want
+            near = max(torch.finfo(found.dtype).eps * 2, 1e-13 if dtype == torch.float64 else 4e-6)
+            scale = 1 if op == "ONE" else 1e3
+            torch.testing.assert_close(
+                found, want, rtol=near, atol=near * scale, equal_nan=True, msg=f"{name} {shapes} {to}"
+            )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ["COPY", "ADD", "SUB", "MUL", "DIV"])
+def test_sums_to_edges_over_any_axes(op, dtype, device):
+    row, col, adj = graph(20, device=device)
+    for lhs, rhs, kept in (
+        ((4, 8), (4, 8), (1, 8)),
+        ((4, 1), (4, 20), (1, 20)),
+        ((300, 2), (300, 2), (1, 2)),
+        ((2, 140, 3), (2, 1, 3), (2, 1, 3)),
+        ((2, 5, 33), (2, 5, 33), (2, 1, 1)),
+        ((2, 3), (2, 3), (1, 1)),
+    ):  # fmt: skip
+        x, v = operand(COLS, lhs, dtype, device=device), operand(ROWS, rhs, dtype, device=device)
+        a, b = x.double().cpu()[col], v.double().cpu()[row]
+        lost = [d + 1 for d, size in enumerate(kept) if size == 1 and max(lhs[d], rhs[d]) > 1]
+        terms = combined("copy_lhs" if op == "COPY" else op.lower(), a, b)
+        exact, size = terms.sum(lost, keepdim=True), terms.abs().sum(lost, keepdim=True)
+        if op in ("ADD", "SUB"):
+            size = (a.abs() + b.abs()).sum(lost, keepdim=True)
+        if op == "COPY" and lhs != torch.broadcast_shapes(lhs, rhs):
+            continue
+        for name, number in numbered(device):
+            call = Call(adj, getattr(raw, op), "u", "v", "e", kept, algorithm=number)
+            found = message(call, x, None if op == "COPY" else v).reshape(exact.shape)
+            assert_within(found.cpu(), exact, size, 2 * terms[0].numel(), dtype, f"{name} {lhs} {rhs}")
+
+
+def test_gradients_are_the_same_bits_for_any_number_of_threads(threads, device):
+    g = torch.Generator().manual_seed(0)
+    row, col = torch.randint(300, (2, 20_000), generator=g)
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(300, 300))
+    found = []
+    for count in (1, 3):
+        threads(count)
+        grads = []
+        for reduce, shapes in (("max", ((17,), (17,))), ("min", ((4, 8), (4, 1))), ("sum", ((4, 8), (1, 8)))):
+            leaves = [
+                operand(n, s, torch.float32, device=device).requires_grad_()
+                for n, s in zip((300, 20_000), shapes, strict=True)
+            ]
+            grads += torch.autograd.grad(gspmm(adj, "mul", reduce, *leaves).square().sum(), leaves)
+        found.append(grads)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("width", [1, 3, 20, 70])
+def test_long_rows_under_a_mask_stay_within_the_bound(width, device):
+    """One sequential sum in float32 would be outside."""
+    n = 100_000
+    row, col = torch.zeros(n, dtype=torch.long, device=device), torch.arange(n, device=device) % 5
+    adj = fusedmm.CSR.from_coo(row, col, shape=(2, 5))
+    e = torch.full((n, width), 0.5, device=device)
+    e[::3] = 0.25
+    y, other = torch.full((2, width), 0.5, device=device), torch.full((n, width), 0.3, device=device)
+    kept = (e[:, 0] == 0.5).sum().item()
+    for name, number in numbered(device):
+        call = Call(adj, raw.COPY, "e", "e", "v", (width,), algorithm=number, mask_op=raw.COPY, mask_lhs_at="e")
+        count = message(call._replace(op=raw.ONE), None, None, e, None, y)
+        assert torch.equal(count.cpu(), torch.tensor([[kept], [0.0]]).expand(2, width)), name
+        exact = torch.tensor([[kept], [0]]) * other[:1].double().cpu()
+        assert_within(message(call, other, None, e, None, y).cpu(), exact, exact, kept, torch.float32, name)
