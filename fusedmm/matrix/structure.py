@@ -317,11 +317,29 @@ def refuse(function: str, others: dict[str, Any], **names: str) -> None:
         raise TypeError(f"{function}() has no argument {name!r}{hint and '; give ' + hint}")
 
 
+def one_fill(function: str, fill_value: Any, fill: Any, default: Any) -> Any:
+    """``fill_value``, or ``fill``, which is another name of it.
+
+    Raises:
+        TypeError: both are given.
+    """
+    if fill is None:
+        return fill_value
+    if fill_value is not default:
+        raise TypeError(f"{function}: give fill_value or fill, which is another name of it, not both")
+    return fill
+
+
 _SHAPE = "shape=(rows, cols), which is (targets, sources)"
 _SIZE = "size=, the number of nodes or (sources, targets), which is (cols, rows)"
 OF_A_SHAPE = {name: _SHAPE for name in ("size", "num_nodes", "sparse_sizes", "num_rows", "num_cols", "m", "n")} | {
     name: "val=" for name in ("value", "values", "weight", "edge_weight", "edge_attr", "data")
 }
+OF_ROWS = (
+    OF_A_SHAPE
+    | {name: "ptr=" for name in ("rowptr", "indptr", "crow_indices")}
+    | {name: "idx=" for name in ("col", "indices", "col_indices")}
+)
 OF_A_SIZE = {name: _SIZE for name in ("shape", "num_nodes", "sparse_sizes", "num_src_nodes", "num_dst_nodes")} | {
     name: "edge_weight=" for name in ("val", "value", "values", "weight", "edge_attr")
 }
