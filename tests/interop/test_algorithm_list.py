@@ -75,7 +75,9 @@ def test_a_build_without_cuda_knows_the_names_of_one_with_it():
 def test_a_name_of_the_other_device_is_told():
     """CPU only."""
     adj, x = small(), torch.ones(15)
-    with pytest.raises(ValueError, match="spmm has no algorithm 'segments' on cpu, it is one of cuda's; there are auto"):
+    with pytest.raises(
+        ValueError, match="spmm has no algorithm 'segments' on cpu, it is one of cuda's; there are auto"
+    ):
         fusedmm.spmm(adj, x[:, None], algorithm="segments")
     with pytest.raises(ValueError, match="spmm has no algorithm 'merger' on cpu; there are auto"):
         fusedmm.spmm(adj, x[:, None], algorithm="merger")
