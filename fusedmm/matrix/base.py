@@ -180,6 +180,9 @@ class Matrix:
     def with_values(self: M, val: Tensor | None) -> M:
         """Returns the same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
 
+        Values are kept as they are given, so that writes to them count and gradients reach them. Integers are
+        refused for that reason, since a converted copy would be neither.
+
         Raises:
             TypeError, ValueError: values of another device, dtype or length.
         """

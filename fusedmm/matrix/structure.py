@@ -429,7 +429,10 @@ def require_values(val: Tensor | None, nnz: int, device: torch.device, name: str
         return
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
         found = getattr(val, "dtype", type(val).__name__)
-        raise TypeError(f"{name} must be a floating-point tensor, not {found}: float32, float64, float16 or bfloat16")
+        whole = isinstance(val, Tensor) and (val.dtype in INTEGERS or val.dtype == torch.bool)
+        mend = f"; give {name}.float(), which constructors do by themselves, once" if whole else ""
+        kinds = "float32, float64, float16 or bfloat16"
+        raise TypeError(f"{name} must be a floating-point tensor, not {found}: {kinds}{mend}")
     require_strided(name, val)
     if val.dim() not in (1, 2):
         raise ValueError(f"{name} must be [nnz] or [nnz, heads], not {list(val.shape)}")
