@@ -27,6 +27,8 @@ EPOCHS = ("amazon_photo", "coauthor_cs")
 CHECKED = 2**21  # entries up to which PyG in float64 says what is right
 LIMIT = 68 * 2.0**-24  # of a norm, as for attention; each gradient passes through one more product
 KINK = 2.0**-12  # a score that float32 rounds to the other side of leaky_relu's kink changes most of a term
+KINDS = 4  # of edges, for RGCNConv
+TO = ("n", "to", "n")  # the one kind of edges of HGTConv and HANConv
 # label: name, sizes, options, and the channels of an entry that PyG keeps
 LAYERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
     "GATConv 8x8": ("GATConv", (FEAT, 8), {"heads": 8}, 64),
@@ -38,6 +40,22 @@ LAYERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
     "TransformerConv 8x64": ("TransformerConv", (FEAT, 64), {"heads": 8}, 512),
     "GCNConv 128": ("GCNConv", (FEAT, FEAT), {}, FEAT),
     "SAGEConv 128": ("SAGEConv", (FEAT, FEAT), {}, FEAT),
+    "SAGEConv mul 128": ("SAGEConv", (FEAT, FEAT), {"aggr": "mul"}, FEAT),
+    "SAGEConv median 128": ("SAGEConv", (FEAT, FEAT), {"aggr": "median"}, FEAT),
+    "GraphConv 128": ("GraphConv", (FEAT, FEAT), {}, FEAT),
+    "LGConv": ("LGConv", (), {}, FEAT),
+    "SGConv 128": ("SGConv", (FEAT, FEAT, 2), {}, FEAT),
+    "APPNP": ("APPNP", (4, 0.1), {}, FEAT),
+    "TAGConv 128": ("TAGConv", (FEAT, FEAT), {}, FEAT),
+    "ChebConv 128": ("ChebConv", (FEAT, FEAT, 3), {}, FEAT),
+    "RGCNConv 128": ("RGCNConv", (FEAT, FEAT, KINDS), {}, FEAT),
+    "FastRGCNConv 128": ("FastRGCNConv", (FEAT, FEAT, KINDS), {"num_bases": 2}, FEAT),
+    "PNAConv 128": ("PNAConv", (FEAT, FEAT, ["mean", "max", "std"], ["identity", "amplification"]), {}, FEAT),
+    "ResGatedGraphConv 128": ("ResGatedGraphConv", (FEAT, FEAT), {}, FEAT),
+    "GENConv 128": ("GENConv", (FEAT, FEAT), {}, FEAT),
+    "SuperGATConv 8x8": ("SuperGATConv", (FEAT, 8), {"heads": 8}, 64),
+    "HGTConv 8x8": ("HGTConv", (FEAT, 64, (["n"], [TO])), {"heads": 8}, 64),
+    "HANConv 8x8": ("HANConv", (FEAT, 64, (["n"], [TO])), {"heads": 8}, 64),
 }
 LOOPS = ("GATConv", "GATv2Conv", "AGNNConv", "GCNConv")  # whose default adds self loops
 
@@ -62,15 +80,35 @@ def peer_layer(name: str, sizes: tuple[int, ...], options: dict[str, Any], like:
 
     layer: Module = getattr(nn, name)(*sizes, **options)
     if like is not None:
-        layer = layer.to(next(like.parameters()).device)
+        layer = layer.to(next((p.device for p in like.parameters()), torch.device("cpu")))
         layer.load_state_dict(like.state_dict())
-    return layer
+    return layer.train(like is None or like.training)
 
 
 def gradients(layer: Any, x: Tensor, graph: Any, gout: Tensor) -> tuple[Tensor, ...]:
     """The layer's result, and the gradients of x and the weights."""
-    out = layer(x, graph)
-    return (out, *torch.autograd.grad(out, [x, *layer.parameters()], gout))
+    out = _result(layer, x, graph)
+    return (out, *torch.autograd.grad(out, [x, *layer.parameters()], gout, materialize_grads=True))
+
+
+def _result(layer: Any, x: Tensor, graph: Any) -> Tensor:
+    kind = type(getattr(layer, "_orig_mod", layer)).__name__
+    found: Any
+    if kind in ("HGTConv", "HANConv"):
+        found = layer({"n": x}, {TO: graph})["n"]
+    elif kind in ("RGCNConv", "FastRGCNConv"):
+        edges = graph.nnz if isinstance(graph, fusedmm.CSR) else graph.shape[1]
+        found = layer(x, graph, torch.arange(edges, device=x.device) % KINDS)
+    else:
+        found = layer(x, graph)
+    out: Tensor = found
+    return out
+
+
+def _options(label: str, adj: fusedmm.CSR) -> dict[str, Any]:
+    """The layer's options, of which PNAConv wants how many nodes have each degree."""
+    name, _, options, _ = LAYERS[label]
+    return options | {"deg": torch.bincount(adj.degree().cpu())} if name == "PNAConv" else options
 
 
 def _edges(adj: fusedmm.CSR) -> Tensor:
@@ -87,13 +125,15 @@ def _torch_sparse(adj: fusedmm.CSR) -> Tensor:
 
 def trials(adj: fusedmm.CSR, label: str, compiles: bool) -> list[Trial]:
     """Ours and PyG's."""
-    name, sizes, options, channels = LAYERS[label]
+    name, sizes, _, channels = LAYERS[label]
+    options = _options(label, adj)
     device = adj.device.type
     torch.manual_seed(0)
     x = random(adj.shape[0], FEAT, dtype=torch.float32, device=device, seed=3).requires_grad_()
     ours: Module = getattr(fusedmm.nn, name)(*sizes, **options).to(device)
+    ours.train(name != "SuperGATConv")  # which samples edges in training
     with torch.no_grad():
-        gout = random(*ours(x, adj).shape, dtype=torch.float32, device=device, seed=4)
+        gout = random(*_result(ours, x, adj).shape, dtype=torch.float32, device=device, seed=4)
     adj.cache_transpose()
 
     def eager() -> Step:
@@ -127,7 +167,8 @@ def trials(adj: fusedmm.CSR, label: str, compiles: bool) -> list[Trial]:
 
 def _error(adj: fusedmm.CSR, label: str, ours: Module, x: Tensor, gout: Tensor) -> tuple[float, float]:
     """The largest norm of a difference from PyG in float64 over the norm: result, x, all weights."""
-    name, sizes, options, _ = LAYERS[label]
+    name, sizes, _, _ = LAYERS[label]
+    options = _options(label, adj)
     layer = peer_layer(name, sizes, options, ours).double()
     exact = gradients(layer, x.detach().double().requires_grad_(), _edges(adj), gout.double())
     found = gradients(ours, x, adj, gout)

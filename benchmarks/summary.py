@@ -55,8 +55,8 @@ def _fused(operation: str, graphs: str, stem: str) -> Line:
 
 CUDA = [
     Line("`GATConv`, 8 heads of 8", "graph", ("gat-layer-cuda",), split="GATConv"),
-    Line("attention layers", "graph", LAYERS, "GAT|Transformer|AGNN", r"^\w+ \w+"),
-    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cuda", *LAYERS), "GCNConv|SAGEConv", r"^\w+ \w+"),
+    Line("attention layers", "graph", LAYERS, r"^(GAT|Transformer|AGNN)", r"^\w+ \w+"),
+    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cuda", *LAYERS), r"^(GCNConv|SAGEConv) \d", r"^\w+ \w+"),
     Line("`attention`", "graph", COMPILED, split=r"^\w+ \w+"),
     Line("`spmm`", "real graph", ("spmm-cuda",), split=r"K \d+"),
     Line("`spmm`", "large twin", ("spmm-cuda-twins",), split=r"K \d+"),
@@ -115,13 +115,13 @@ ONE = [
     Line("`sddmm`", "large twin", ("sddmm-cuda-twins",), split=r"K \d+", peer="cusparse"),
 ]
 CPU = [
-    Line("attention layers", "graph", ("layers-cpu",), "GAT|Transformer|AGNN", r"\d thread.*"),
+    Line("attention layers", "graph", ("layers-cpu",), r"^(GAT|Transformer|AGNN)", r"\d thread.*"),
     Line("`attention`", "graph", ("attention-cpu",), split=r"\d thread.*"),
     Line("`spmm`", "real graph", ("spmm-cpu",), split=r"K \d+, \d thread"),
     Line("`sddmm`", "real graph", ("sddmm-cpu",), split=r"K \d+, \d thread"),
 ]
 MORE_CPU = [
-    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cpu",), "GCNConv|SAGEConv", r"\d thread.*"),
+    Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cpu",), r"^(GCNConv|SAGEConv) \d", r"\d thread.*"),
     Line("`fused`", "graph", ("fused-cpu",), split=r"\d thread.*"),
     Line("`spmm`, few columns", "real graph", ("spmm-cpu-narrow",), split=r"K \d+"),
     Line("`sddmm`, few columns", "real graph", ("sddmm-cpu-narrow",), split=r"K \d+"),

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fusedmm._cuda_names import CUDA_ALGORITHMS
+
 
 class _Algorithm(ctypes.Structure):
     _fields_ = [
@@ -111,7 +113,7 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
 
     Returns:
         The entries of the registry, in the order of their numbers. ``"auto"`` chooses among those that can run here;
-        of the others ``unavailable`` says why they cannot.
+        of the others ``unavailable`` says why they cannot. A build without CUDA lists CUDA's names so too.
 
     Raises:
         ValueError: no such operator or device.
@@ -126,7 +128,17 @@ def algorithms(op: str, device: str | torch.device = "cpu") -> list[Algorithm]:
     if kind not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
     why = _no_cuda() if kind == "cuda" else ""
-    return [replace(a, unavailable=why) if why else a for a in _registered(op, kind)]
+    found = _registered(op, kind) or [_absent_from_build(*named) for named in _of_another_build(op, kind).items()]
+    return [replace(a, unavailable=why) if why else a for a in found]
+
+
+def _of_another_build(op: str, kind: str) -> dict[str, int]:
+    """The names and numbers that this build lacks since it was made without CUDA."""
+    return CUDA_ALGORITHMS.get(op, {}) if kind == "cuda" and build_info()["cuda"] is None else {}
+
+
+def _absent_from_build(name: str, number: int) -> Algorithm:
+    return Algorithm(number, name, "described by a build with CUDA", "", not name.startswith(("cusparse", "cublas")))
 
 
 def _registered(op: str, kind: str) -> list[Algorithm]:
@@ -176,7 +188,10 @@ def algorithm_number(op: str, device: str, name: str) -> int:
         raise TypeError(f"{op}: algorithm must be a name, not {name!r}")
     known = _numbers.get((op, device), {"auto": 0})
     if name not in known:
-        raise ValueError(f"{op} has no algorithm {name!r} on {device}; there are {', '.join(known)}")
+        other = "cuda" if device == "cpu" else "cpu"
+        elsewhere = is_algorithm(op, other, name) or name in _of_another_build(op, other)
+        where = f", it is one of {other}'s" if elsewhere else ""
+        raise ValueError(f"{op} has no algorithm {name!r} on {device}{where}; there are {', '.join(known)}")
     why = _unavailable.get((op, device), {}).get(name)
     if why is not None:
         raise ValueError(f"{op}: algorithm {name} cannot run here: {why}")

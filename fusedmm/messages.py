@@ -67,6 +67,8 @@ def segment(adj: Any, e: Tensor, reduce: str = "sum") -> Tensor:
         >>> fusedmm.messages.segment(A, torch.tensor([1., 2., 3.]), "max")
         tensor([2., 3., 0.])
     """
+    if not isinstance(reduce, str) or reduce not in (*REDUCTIONS, "add"):
+        raise ValueError(f"segment: reduce must be one of add, {', '.join(REDUCTIONS)}, not {reduce!r}")
     return gspmm(adj, "copy_rhs", reduce, None, e)
 
 

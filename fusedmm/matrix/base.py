@@ -36,7 +36,14 @@ from fusedmm.matrix.transpose import transpose
 M = TypeVar("M", bound="Matrix")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+HOW = (
+    "CSR(...) takes every tensor of a finished matrix; make one by CSR.from_csr(ptr, idx, val, shape), "
+    "CSR.from_coo(row, col, val, shape), CSR.from_edge_index(edge_index, edge_weight, size), CSR.from_dense(dense), "
+    "or by fusedmm.as_csr of another library's matrix"
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Matrix:
     """Holds the tensors that ``CSR`` documents, and what operators ask of them."""
 
@@ -87,6 +94,42 @@ class Matrix:
             adj._permute_values()
         return adj
 
+    def __init__(
+        self,
+        ptr: Tensor | None = None,
+        idx: Tensor | None = None,
+        val: Tensor | None = None,
+        eid: Tensor | None = None,
+        plan: Tensor | None = None,
+        none: Tensor | None = None,
+        n_cols: int = -1,
+        ptr_t: Tensor | None = None,
+        idx_t: Tensor | None = None,
+        eid_t: Tensor | None = None,
+        plan_t: Tensor | None = None,
+        rows_are: int = UNKNOWN,
+        rows_are_t: int = UNKNOWN,
+        **unknown: Any,
+    ) -> None:
+        """What dataclass would make, but for the text on arguments that are not those of a finished matrix."""
+        if unknown or none is None:
+            raise TypeError(HOW + (f"; it has no argument {next(iter(unknown))!r}" if unknown else ""))
+        put = object.__setattr__
+        put(self, "ptr", ptr)
+        put(self, "idx", idx)
+        put(self, "val", val)
+        put(self, "eid", eid)
+        put(self, "plan", plan)
+        put(self, "none", none)
+        put(self, "n_cols", n_cols)
+        put(self, "ptr_t", ptr_t)
+        put(self, "idx_t", idx_t)
+        put(self, "eid_t", eid_t)
+        put(self, "plan_t", plan_t)
+        put(self, "rows_are", rows_are)
+        put(self, "rows_are_t", rows_are_t)
+        self.__post_init__()
+
     # ---- what it is ----
 
     @property
@@ -136,6 +179,9 @@ class Matrix:
 
     def with_values(self: M, val: Tensor | None) -> M:
         """Returns the same structure with other values [nnz] or [nnz, heads] (caller's edge order), or None.
+
+        Values are kept as they are given, so that writes to them count and gradients reach them. Integers are
+        refused for that reason, since a converted copy would be neither.
 
         Raises:
             TypeError, ValueError: values of another device, dtype or length.
@@ -233,11 +279,6 @@ class Matrix:
     # ---- pickling: the lock stays behind ----
 
     def __post_init__(self) -> None:
-        if self.none is None:
-            raise TypeError(
-                "CSR(...) takes every tensor of a finished matrix; make one by CSR.from_csr(ptr, idx, val, shape), "
-                "CSR.from_coo(row, col, val, shape) or CSR.from_edge_index(edge_index, edge_weight, size)"
-            )
         if isinstance(self.n_cols, int) and self.n_cols < 0:  # of an exported program, and not a traced size
             if self.ptr_t is None:
                 raise ValueError("a CSR that goes into an exported program needs adj.cache_transpose() beforehand")

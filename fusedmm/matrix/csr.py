@@ -16,7 +16,7 @@ from fusedmm.matrix.algebra.loops import Loops
 from fusedmm.matrix.algebra.reduce import Reduce
 from fusedmm.matrix.algebra.scaling import Scaling
 from fusedmm.matrix.algebra.select import Select
-from fusedmm.matrix.structure import OF_A_SHAPE, OF_A_SIZE, refuse
+from fusedmm.matrix.structure import OF_A_SHAPE, OF_A_SIZE, OF_ROWS, one_fill, refuse
 from fusedmm.ops.matvec import times
 
 
@@ -60,8 +60,8 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
 
     @staticmethod
     def from_csr(
-        ptr: Tensor,
-        idx: Tensor,
+        ptr: Tensor = None,  # type: ignore[assignment]
+        idx: Tensor = None,  # type: ignore[assignment]
         val: Tensor | None = None,
         shape: tuple[int, int] | None = None,
         *,
@@ -85,7 +85,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             ValueError: a malformed structure; the text has the index and the value.
         """
         if others:
-            refuse("from_csr", others, **OF_A_SHAPE)
+            refuse("from_csr", others, **OF_ROWS)
         return constructors.from_csr(CSR, ptr, idx, val, shape, check)
 
     @staticmethod
@@ -261,7 +261,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         fill: float | None = None,
     ) -> CSR:
         """``D^-1/2 (A + I) D^-1/2``; see ``fusedmm.matrix.normalize.gcn_norm``. ``fill`` is ``fill_value``."""
-        fill_value = fill_value if fill is None else fill
+        fill_value = one_fill("gcn_norm", fill_value, fill, None)
         return normalize.gcn_norm(self, improved, add_self_loops, dtype=dtype, fill_value=fill_value)
 
     @overload

@@ -317,11 +317,29 @@ def refuse(function: str, others: dict[str, Any], **names: str) -> None:
         raise TypeError(f"{function}() has no argument {name!r}{hint and '; give ' + hint}")
 
 
+def one_fill(function: str, fill_value: Any, fill: Any, default: Any) -> Any:
+    """``fill_value``, or ``fill``, which is another name of it.
+
+    Raises:
+        TypeError: both are given.
+    """
+    if fill is None:
+        return fill_value
+    if fill_value is not default:
+        raise TypeError(f"{function}: give fill_value or fill, which is another name of it, not both")
+    return fill
+
+
 _SHAPE = "shape=(rows, cols), which is (targets, sources)"
 _SIZE = "size=, the number of nodes or (sources, targets), which is (cols, rows)"
 OF_A_SHAPE = {name: _SHAPE for name in ("size", "num_nodes", "sparse_sizes", "num_rows", "num_cols", "m", "n")} | {
     name: "val=" for name in ("value", "values", "weight", "edge_weight", "edge_attr", "data")
 }
+OF_ROWS = (
+    OF_A_SHAPE
+    | {name: "ptr=" for name in ("rowptr", "indptr", "crow_indices")}
+    | {name: "idx=" for name in ("col", "indices", "col_indices")}
+)
 OF_A_SIZE = {name: _SIZE for name in ("shape", "num_nodes", "sparse_sizes", "num_src_nodes", "num_dst_nodes")} | {
     name: "edge_weight=" for name in ("val", "value", "values", "weight", "edge_attr")
 }
@@ -411,7 +429,10 @@ def require_values(val: Tensor | None, nnz: int, device: torch.device, name: str
         return
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
         found = getattr(val, "dtype", type(val).__name__)
-        raise TypeError(f"{name} must be a floating-point tensor, not {found}: float32, float64, float16 or bfloat16")
+        whole = isinstance(val, Tensor) and (val.dtype in INTEGERS or val.dtype == torch.bool)
+        mend = f"; give {name}.float(), which constructors do by themselves, once" if whole else ""
+        kinds = "float32, float64, float16 or bfloat16"
+        raise TypeError(f"{name} must be a floating-point tensor, not {found}: {kinds}{mend}")
     require_strided(name, val)
     if val.dim() not in (1, 2):
         raise ValueError(f"{name} must be [nnz] or [nnz, heads], not {list(val.shape)}")

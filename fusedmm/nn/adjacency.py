@@ -37,7 +37,7 @@ def with_one_loop(graph: Any, sources: int, targets: int) -> Looped[CSR]:
     return made
 
 
-def bipartite(graph: Any, x: Tensor | OptPair, size: Size, check: int = True) -> tuple[CSR, OptPair]:
+def bipartite(graph: Any, x: Tensor | OptPair | CSR, size: Size, check: int = True) -> tuple[CSR, OptPair]:
     """The graph as a CSR, and the features of sources and of targets (None where there are none).
 
     check: DEFERRED is for callers who ``settle`` it before they return.

@@ -14,7 +14,12 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import FLOATS, require_data, require_strided, require_tensor, require_values
 from fusedmm.nn.linear import Linear
 
-MAPPED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)  # what a linear map takes besides dense tensors
+COMPRESSED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+MAPPED = COMPRESSED[:3]  # what a linear map takes besides dense tensors
+SPARSE = (
+    "; sparse features are taken as a CSR by GCNConv, GATConv, GATv2Conv and TransformerConv, and by SAGEConv and "
+    "GraphConv that sum or average; elsewhere multiply by a first weight yourself: fusedmm.spmm(X, W)"
+)
 BASE_OPTIONS = {"aggr_kwargs": None, "flow": "source_to_target", "node_dim": -2, "decomposed_layers": 1}
 
 
@@ -148,9 +153,10 @@ def require_sizes(layer: str, name: str, x: Tensor, size: int, weight: Tensor) -
 
 
 def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, times: int) -> None:
-    require_tensor(f"{layer}: {name}", x)
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{layer}: {name} must be a tensor, not {type(x).__name__}{_hint(x)}")
     if type(lin) is not Linear or x.layout not in MAPPED:
-        require_data(f"{layer}: {name}", x)
+        require_features(layer, name, x)
     dim = x.dim()
     if dim != 2 and not (batch and dim == 3):
         shapes = "[nodes, F] or [batch, nodes, F]" if batch else "[nodes, F]"
@@ -158,10 +164,26 @@ def _require_features(layer: str, name: str, x: Any, lin: Any, batch: bool, time
     require_mapped(layer, name, x, lin, "in_channels", times)
 
 
+def require_features(layer: str, name: str, x: Tensor) -> None:
+    """Requires dense features.
+
+    Raises:
+        TypeError: sparse ones, or those of another kind of device.
+    """
+    if x.layout in COMPRESSED:
+        raise TypeError(f"{layer}: {name} must be one dense tensor, not {x.layout}{SPARSE}")
+    require_data(f"{layer}: {name}", x)
+
+
+def _hint(x: Any) -> str:
+    """What there is for sparse features of any kind."""
+    return SPARSE if isinstance(x, CSR) or hasattr(x, "tocsr") or hasattr(x, "sparse_sizes") else ""
+
+
 def _require_sparse(layer: str, x: CSR, lin: Any) -> None:
     """Requires a matrix with values [nnz], like the parameters of a map of ours."""
     if type(x) is not CSR or type(lin) is not Linear:
-        raise TypeError(f"{layer}: x must be a tensor here, not {type(x).__name__}")
+        raise TypeError(f"{layer}: x must be a tensor here, not {type(x).__name__}{SPARSE}")
     if x.val is None or x.val.dim() != 1:
         found = "a pattern" if x.val is None else f"one with values {list(x.val.shape)}"
         raise ValueError(f"{layer}: x must have a value for each entry, not be {found}; x.with_values gives it some")

@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import one_fill
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
+    MEAN,
     Fill,
     Weights,
     edges,
@@ -78,13 +80,13 @@ class GATConv(Layer):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: Fill = "mean",
+        fill_value: Fill = MEAN,
         bias: bool = True,
         residual: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(node_dim=0)
-        fill_value = kwargs.pop("fill", fill_value)
+        fill_value = one_fill("GATConv", fill_value, kwargs.pop("fill", None), MEAN)
         require_sum("GATConv", kwargs)
         source, target = require_channels("GATConv", in_channels, out_channels)
         require_attention("GATConv", out_channels, heads, dropout, edge_dim)

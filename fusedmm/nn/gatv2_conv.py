@@ -10,10 +10,12 @@ from torch.nn.functional import leaky_relu
 from torch.nn.parameter import Parameter
 
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.structure import one_fill
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
+    MEAN,
     Fill,
     Weights,
     edges,
@@ -79,14 +81,14 @@ class GATv2Conv(Layer):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: Fill = "mean",
+        fill_value: Fill = MEAN,
         bias: bool = True,
         share_weights: bool = False,
         residual: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__("sum", node_dim=0)  # as PyG's
-        fill_value = kwargs.pop("fill", fill_value)
+        fill_value = one_fill("GATv2Conv", fill_value, kwargs.pop("fill", None), MEAN)
         require_sum("GATv2Conv", kwargs)
         source, target = require_channels("GATv2Conv", in_channels, out_channels)
         require_attention("GATv2Conv", out_channels, heads, dropout, edge_dim)

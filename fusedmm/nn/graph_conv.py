@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from fusedmm.matrix.adapters import settle
+from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import DEFERRED
 from fusedmm.nn.adjacency import OptPair, Size, aggregate, reduction, with_edge_values
 from fusedmm.nn.checks import require_channels, require_edge_weight, require_nodes, require_options
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear
-from fusedmm.nn.sage_conv import in_one_step, mapped
+from fusedmm.nn.sage_conv import in_one_step, mapped, of_sparse, takes_sparse
+from fusedmm.ops.sage import ONE_STEP
 
 
 class GraphConv(Layer):
@@ -67,13 +69,14 @@ class GraphConv(Layer):
         self.lin_root.reset_parameters()
 
     def forward(
-        self, x: Tensor | OptPair, edge_index: Any, edge_weight: Tensor | None = None, size: Size = None
+        self, x: Tensor | OptPair | CSR, edge_index: Any, edge_weight: Tensor | None = None, size: Size = None
     ) -> Tensor:
         """Convolves node features over a graph.
 
         Args:
             x: floating, [nodes, in_channels], or a pair of [sources, F] and [targets, F] or None; a
-                leading batch dimension is allowed.
+                leading batch dimension is allowed. Or sparse features, a ``CSR`` with values [nnz], where aggr is
+                "add", "sum" or "mean".
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. A matrix's values [nnz] are its edge
                 weights, as in PyG's layer.
@@ -90,7 +93,7 @@ class GraphConv(Layer):
         Gradient: reaches x, the parameters, and the edge weights; equal maxima share it evenly.
         """
         lin_rel, lin_root = self.lin_rel, self.lin_root
-        require_nodes("GraphConv", x, lin_rel, lin_root, batch=True)
+        require_nodes("GraphConv", x, lin_rel, lin_root, batch=True, sparse=self.reduce in ONE_STEP)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight, size)
         # The product that follows checks each index by itself, so that the host need not wait for an answer first.
@@ -98,7 +101,9 @@ class GraphConv(Layer):
         if edge_weight is not None:
             adj = adj.with_values(require_edge_weight("GraphConv", edge_weight, adj))
         out = in_one_step(adj, self.reduce, source, target, lin_rel, lin_root)
-        if out is None:
+        if out is None and takes_sparse("GraphConv", source, self.reduce, lin_rel):
+            out = of_sparse(adj, self.reduce, source, target, lin_rel, lin_root)
+        elif out is None:
             out = mapped(aggregate(adj, source, self.reduce), target, lin_rel, lin_root)
         settle(adj, edge_index)
         return out

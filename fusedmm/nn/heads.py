@@ -52,6 +52,9 @@ def require_sum(layer: str, options: dict[str, Any]) -> None:
     require_options(layer, options, node_dim=0)  # of [nodes, F] the first is the last but one
 
 
+MEAN = "".join(("me", "an"))  # the default of fill_value; another object than a "mean" that is given
+
+
 def require_fill(layer: str, fill: Any, edge_dim: int | None) -> None:
     """Checks that features of self loops can be made of ``fill``."""
     if isinstance(fill, str):

@@ -36,6 +36,10 @@ METHODS = BY_ROW | SHAPES | set(NAMES)
 KNOWN = {"truediv": "div", "true_divide": "div", "subtract": "sub", "multiply": "mul", "divide": "div"}
 
 
+RESULTS = {"add": "the sum", "sub": "the difference", "mul": "the product", "div": "the quotient"}
+WHOSE = {"u": "sources", "v": "targets", "e": "edges"}
+
+
 class Unknown(Exception):
     """A message that is none of the known shapes; the text says by what."""
 
@@ -55,10 +59,48 @@ class Pair:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         """Refuses torch's functions: gspmm reduces what was combined as it is."""
-        _refuse(f"calls {getattr(func, '__name__', func)} on two targets combined")
+        pair = next((arg for arg in args if isinstance(arg, Pair)), None)
+        _refuse(f"calls {getattr(func, '__name__', func)} on {pair or 'two targets combined'}")
 
     def __getattr__(self, name: str) -> NoReturn:
-        _refuse(f"reads {name} of two targets combined")
+        _refuse(f"reads {name} of {self}")
+
+    def __str__(self) -> str:
+        return f"{RESULTS[self.op]} of {WHOSE[self.lhs.at]} and {WHOSE[self.rhs.at]}"
+
+    def __neg__(self) -> Pair:
+        return self._with("mul", -1, False)
+
+    def __pow__(self, power: Any) -> NoReturn:
+        _refuse(f"takes a power of {self}")
+
+    def __matmul__(self, weight: Any) -> NoReturn:
+        _refuse(f"maps {self}")
+
+    def _with(self, op: str, other: Any, turned: bool) -> Pair:
+        """``self op other``, or ``other op self``, of a number, which joins the operands.
+
+        Raises:
+            Unknown: no number, or one that the operands cannot take up.
+        """
+        if not isinstance(other, (int, float)):
+            _refuse(f"combines {self} with more by {op}")
+        lhs, rhs, scales = self.lhs, self.rhs, op in ("mul", "div")
+        if scales and turned and op == "div":  # c / (a / b) = c b / a, c / (a b) = (c / a) / b
+            if self.op == "div":
+                return Pair("div", rhs.like(other * rhs.t), lhs)
+            if self.op == "mul":
+                return Pair("div", lhs.like(other / lhs.t), rhs)
+        elif scales:
+            by = OPS[op]
+            return Pair(
+                self.op, lhs.like(by(lhs.t, other)), rhs.like(by(rhs.t, other)) if self.op in ("add", "sub") else rhs
+            )
+        elif self.op in ("add", "sub"):
+            if op == "sub" and turned:  # c - (a + b) = (c - a) - b, c - (a - b) = (c - a) + b
+                return Pair("sub" if self.op == "add" else "add", lhs.like(other - lhs.t), rhs)
+            return Pair(self.op, lhs.like(OPS[op](lhs.t, other)), rhs)
+        _refuse(f"combines {self} with a number by {op}")
 
 
 class Lifted:
@@ -177,6 +219,8 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "bool", "len", "iter", "float"
 for _name, _op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div")):
     setattr(Lifted, f"__{_name}__", lambda a, b, op=_op: combined(op, a, b))
     setattr(Lifted, f"__r{_name}__", lambda a, b, op=_op: combined(op, b, a))
+    setattr(Pair, f"__{_name}__", lambda a, b, op=_op: a._with(op, b, False))
+    setattr(Pair, f"__r{_name}__", lambda a, b, op=_op: a._with(op, b, True))
 
 
 def combined(op: str, a: Any, b: Any) -> Lifted | Pair:

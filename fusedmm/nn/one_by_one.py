@@ -36,8 +36,11 @@ def median(adj: CSR, x: Tensor, fill: float) -> Tensor:
 
 def product(adj: CSR, x: Tensor) -> Tensor:
     """[targets, F], of x [sources, F]."""
-    each = aggregate(from_columns(adj), x, "sum")
-    each = each.index_select(0, adj.eid) if adj.eid.numel() else each
+    if adj._is_shared or (x.requires_grad and torch.is_grad_enabled()):  # whose gradient is a sum in a fixed order
+        each = aggregate(from_columns(adj), x, "sum")
+        each = each.index_select(0, adj.eid) if adj.eid.numel() else each
+    else:
+        each = x.index_select(0, adj.idx)
     return torch.segment_reduce(each, "prod", offsets=adj.ptr, axis=0, initial=1)
 
 

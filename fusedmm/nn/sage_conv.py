@@ -12,11 +12,12 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import DEFERRED
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Aggregation, Aggregations, Neighbours, resolve
-from fusedmm.nn.checks import require_channels, require_nodes, require_options
+from fusedmm.nn.checks import require_channels, require_features, require_nodes, require_options
 from fusedmm.nn.layer import Layer
-from fusedmm.nn.linear import Linear, goes_unseen
+from fusedmm.nn.linear import Linear, goes_unseen, is_plain
 from fusedmm.ops.checks import normalize
 from fusedmm.ops.sage import ONE_STEP, convolve
+from fusedmm.ops.spmm import spmm
 
 
 class SAGEConv(Layer):
@@ -104,13 +105,14 @@ class SAGEConv(Layer):
             self.lin_r.reset_parameters()
 
     def forward(
-        self, x: Tensor | OptPair, edge_index: Any, size: tuple[int | None, int | None] | None = None
+        self, x: Tensor | OptPair | CSR, edge_index: Any, size: tuple[int | None, int | None] | None = None
     ) -> Tensor:
         """Convolves node features over a graph.
 
         Args:
             x: floating, [nodes, in_channels], or a pair of [sources, F] and [targets, F] or None; a
-                leading batch dimension is allowed.
+                leading batch dimension is allowed. Or sparse features, a ``CSR`` with values [nnz], where aggr is
+                "mean", "sum" or "add" and there is no projection.
             edge_index: integers [2, edges], row 0 sources and row 1 targets, or anything that
                 ``fusedmm.as_csr`` takes, of shape [targets, sources]. As in PyG's layer, a matrix's
                 values [nnz] multiply x where aggr is a name of ``spmm``'s reductions; with another
@@ -130,7 +132,8 @@ class SAGEConv(Layer):
         project = self.project and "lin" in modules  # which is made with the layer, or never
         lin_l, lin_r = modules["lin_l"], modules["lin_r"] if self.root_weight else None
         first, times = (modules["lin"], 1) if project else (lin_l, 1 if self.reduce else self.aggr_module.times)
-        require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times)
+        sparse = self.reduce in ONE_STEP and not project
+        require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times, sparse=sparse)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, size)
         # The product that follows checks each index by itself, so that the host need not wait for an answer first.
@@ -139,7 +142,10 @@ class SAGEConv(Layer):
         if project:
             source = self.lin(source).relu()
         out = in_one_step(adj, self.reduce, source, target, lin_l, lin_r)
-        if out is None:
+        if out is None and takes_sparse("SAGEConv", source, self.reduce, lin_l):
+            assert self.reduce is not None
+            out = of_sparse(adj, self.reduce, source, target, lin_l, lin_r)
+        elif out is None:
             out = self._in_parts(adj, source, target, lin_r)
         settle(adj, edge_index)
         return normalize(out) if self.normalize else out
@@ -160,7 +166,7 @@ def in_one_step(
     adj: CSR, reduce: str | None, source: Tensor, target: Tensor | None, lin_l: Linear, lin_r: Linear | None
 ) -> Tensor | None:
     """``lin_l(A source) + lin_r(target)`` as one step of autograd; None where something has to see the parts."""
-    if reduce not in ONE_STEP or adj.val is not None or source.dim() != 2 or not goes_unseen(source, lin_l):
+    if reduce not in ONE_STEP or adj.val is not None or not goes_unseen(source, lin_l) or source.dim() != 2:
         return None
     if lin_r is None or target is None:
         return convolve(adj, reduce, source, None, *lin_l.parts_for(source), None)
@@ -169,6 +175,30 @@ def in_one_step(
     weight, bias = lin_l.parts_for(source)
     own, _ = lin_r.parts_for(target)
     return convolve(adj, reduce, source, None if target is source else target, weight, bias, own)
+
+
+def takes_sparse(layer: str, source: Any, reduce: str | None, lin: Linear) -> bool:
+    """Whether features are sparse, a CSR or a tensor of torch's.
+
+    Raises:
+        TypeError: they are, and a reduction or the hooks of a map want dense ones.
+    """
+    if isinstance(source, Tensor) and source.layout == torch.strided:
+        return False
+    if reduce in ONE_STEP and is_plain(lin):
+        return True
+    if isinstance(source, Tensor):
+        require_features(layer, "x", source)
+    raise TypeError(f"{layer}: a map with hooks needs dense features: give x.to_dense()")
+
+
+def of_sparse(adj: CSR, reduce: str, source: Any, target: Any, lin_l: Linear, lin_r: Linear | None) -> Tensor:
+    """``mapped`` of sparse features: the map comes first, as its result is dense, and sums and means after it."""
+    weight, bias = lin_l.weight_for(source), lin_l.bias
+    dense = spmm(source, weight.t()) if isinstance(source, CSR) else torch.nn.functional.linear(source, weight)
+    out = aggregate(adj, dense, reduce)
+    out = out if bias is None else out + bias
+    return out if lin_r is None or target is None else out + lin_r(target)
 
 
 def mapped(out: Tensor, target: Tensor | None, lin_l: Linear, lin_r: Linear | None) -> Tensor:

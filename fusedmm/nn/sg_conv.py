@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from fusedmm._torch_compat import are_transforms_active
 from fusedmm.matrix.structure import is_wrapped, lasting
 from fusedmm.nn.adjacency import aggregate
-from fusedmm.nn.checks import require_size, require_steps
+from fusedmm.nn.checks import require_features, require_size, require_steps
 from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.nn.normalized import Normalized
 from fusedmm.ops.sage import ONE_STEP
@@ -102,6 +102,7 @@ class SGConv(Normalized):
         if few and goes_unseen(x, lin):  # the steps and the map may change places
             out = self._steps(linear(x, lin.weight_for(x)), edge_index, edge_weight)
             return out if lin.bias is None else out + lin.bias.to(out.dtype)
+        require_features("SGConv", "x", x)
         if not self.cached:
             return lin(self._steps(x, edge_index, edge_weight))
         out = (lasting(self._steps) if torch.is_inference_mode_enabled() else self._steps)(x, edge_index, edge_weight)

@@ -72,6 +72,8 @@ def fused(
         adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values are ``a`` in ``edge``, those of a
             pattern ones; without an ``a`` in ``edge`` it must be a pattern.
         x: float32, float64, float16 or bfloat16, [rows, F] or [rows, heads, F], any strides.
+            The axis of nodes comes FIRST: give a batch [batch, rows, F] as ``x.transpose(0, 1)``. Where batch and
+            rows are equal nothing can tell the two apart, and the batch is taken for the nodes.
         y: the same dtype, [cols, F] or [cols, heads, F]; x if absent.
         z: for the message "scale", [cols, Fz] or [cols, heads, Fz]; y if absent.
         score: "dot"; "sqdist", the squared distance; "l1", the sum of absolute differences; "additive",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows, sums_of_entries
-from fusedmm.matrix.structure import FLOATS, require_strided
+from fusedmm.matrix.structure import FLOATS, refuse, require_strided
 from fusedmm.ops.checks import Size, autocast, is_mixed, needs_rules, require_pattern
 from fusedmm.ops.matvec import SpMV, spmv_half
 from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message
@@ -23,11 +23,19 @@ from fusedmm.ops.spmv import spmv
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
 TARGETS = ("u", "e", "v")
+DGL_NAMES = {"reduce_op": "reduce=", "lhs_data": "x=", "rhs_data": "e=", "g": "adj=, what as_csr takes"}
 FEW = 2**16  # entries
 
 
 def gspmm(
-    adj: Any, op: str, reduce: str, x: Tensor | None = None, e: Tensor | None = None, *, algorithm: str = "auto"
+    adj: Any,
+    op: str,
+    reduce: str = "",
+    x: Tensor | None = None,
+    e: Tensor | None = None,
+    *,
+    algorithm: str = "auto",
+    **others: NoReturn,
 ) -> Tensor:
     """Reduces messages to their targets: ``y[i] = reduce_p (x[idx[p]] op e[eid[p]])`` over row i's entries.
 
@@ -39,6 +47,7 @@ def gspmm(
             not use it, it may be None and is ignored otherwise.
         e: features of the edges, [nnz, ...] in the caller's edge order, of x's dtype. The same holds of it.
         algorithm: a name from ``fusedmm.algorithms("messages", device)``, or "auto".
+        others: none; dgl's names for these are refused with a hint.
 
     Features broadcast as in numpy: [nnz, H, 1] with [cols, H, F] gives [rows, H, F].
 
@@ -54,7 +63,8 @@ def gspmm(
     Gradient: reaches x and e, of any order. Entries that share a maximum or minimum share its gradient evenly.
 
     Cost: one operation for each entry and feature; the rows of x and e that are gathered decide the time. Nothing of
-    edges * features is made, backward too, but for e and its gradient. (Where shapes broadcast along more than four
+    edges * features is made, backward too, but for e and its gradient, which of "sub" takes one more tensor like e, and
+    of "div" three, for as long as it is computed. (Where shapes broadcast along more than four
     alternating axes, they are made in full.)
 
     Source: ``dgl.ops.gspmm``, Wang et al., "Deep Graph Library", 2019.
@@ -64,6 +74,8 @@ def gspmm(
         >>> fusedmm.gspmm(A, "add", "min", torch.tensor([1., 5.]), torch.tensor([3., 0.5, 1.]))
         tensor([4., 6.])
     """
+    if others:
+        refuse("gspmm", others, **DGL_NAMES)
     if not isinstance(op, str) or op not in (*COMBINATIONS, *COPIES):
         more = "; gsddmm has dot" if op == "dot" else ""
         raise ValueError(f"gspmm: op must be one of {', '.join((*COMBINATIONS, *COPIES))}, not {op!r}{more}")

@@ -25,6 +25,8 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values multiply the products; a
             pattern counts as ones. (torch.sparse.sampled_addmm *adds* its input instead.)
         a: float32, float64, float16 or bfloat16, [rows, F] or [rows, heads, F], any strides.
+            The axis of nodes comes FIRST: give a batch [batch, rows, F] as ``a.transpose(0, 1)``. Where batch and
+            rows are equal nothing can tell the two apart, and the batch is taken for the nodes.
         b: the same dtype, [cols, F] or [cols, heads, F].
         op: "dot", or "add", "sub", "mul" for ``val[p] * (a[i] + b[j])`` and its like, channel by channel.
         algorithm: a name from ``fusedmm.algorithms("sddmm", device)``, or "auto". (cuSPARSE's want the

@@ -1,12 +1,16 @@
 """The list of algorithms says what cannot run here and why, and a refusal gives that reason."""
 
+import re
+import subprocess
+
 import pytest
 import torch
 from support.generate import small
-from support.machine import no_cuda
+from support.machine import ROOT, no_cuda
 
 import fusedmm
 from fusedmm import _lib
+from fusedmm._cuda_names import CUDA_ALGORITHMS
 
 LEVELS = {"scalar", "avx2", "avx512", "neon"}
 
@@ -50,6 +54,33 @@ def test_a_gpu_that_is_not_there_is_the_reason(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen)
         assert [a.unavailable for a in fusedmm.algorithms("spmm", "cuda")] == [why]
         assert [a.unavailable for a in fusedmm.algorithms("spmm", "cpu")] == [""]
+
+
+def test_a_build_without_cuda_knows_the_names_of_one_with_it():
+    """CPU only. What a build with CUDA registers is read from its sources."""
+    for op in _lib.OPERATORS:
+        source = ROOT / "csrc" / op / "cuda_algorithms.c"
+        text = subprocess.run(["cc", "-std=c11", "-E", "-P", source], capture_output=True, text=True, check=True).stdout
+        entries = re.findall(r'{\s*(?:\.number = )?(\w+),\s*(?:\.name = )?((?:"[^"]*"\s*)+),', text)
+        constants = {name: int(number) for name, number in re.findall(r"enum { (FMM_\w+) = (\d+) }", text)}
+        numbers = {
+            "".join(re.findall('"([^"]*)"', name)): constants.get(number) or int(number) for number, name in entries
+        }
+        numbers.pop("auto", None)
+        assert numbers == CUDA_ALGORITHMS[op] and len(numbers) > 1
+        if fusedmm.build_info()["cuda"] is None:
+            assert {a.name: a.number for a in fusedmm.algorithms(op, "cuda")} == numbers
+
+
+def test_a_name_of_the_other_device_is_told():
+    """CPU only."""
+    adj, x = small(), torch.ones(15)
+    with pytest.raises(
+        ValueError, match="spmm has no algorithm 'segments' on cpu, it is one of cuda's; there are auto"
+    ):
+        fusedmm.spmm(adj, x[:, None], algorithm="segments")
+    with pytest.raises(ValueError, match="spmm has no algorithm 'merger' on cpu; there are auto"):
+        fusedmm.spmm(adj, x[:, None], algorithm="merger")
 
 
 def test_the_list_of_this_machine():

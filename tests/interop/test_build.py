@@ -135,9 +135,6 @@ def test_registry():
     for op in ("spmm", "sddmm"):
         for device in ("cpu", "cuda"):
             listed = fusedmm.algorithms(op, device)
-            if device == "cuda" and fusedmm.build_info()["cuda"] is None:
-                assert listed == []
-                continue
             assert listed[0].name == "reference" and len({a.number for a in listed}) == len(listed)
             for a in listed:
                 assert a.number > 0 and a.about

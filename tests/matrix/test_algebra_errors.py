@@ -154,3 +154,16 @@ def test_an_unchecked_matrix_stays_within_memory(name, ptr, device):
     assert isinstance(found, CSR) and found.val.isfinite().all()
     there = A.to(device)
     assert (there + there).to_dense().tolist() == [[2, 0, 4], [0, 6, 0]]
+
+
+def test_errors_name_what_was_called():
+    A, v = fusedmm.CSR.eye(3), torch.ones(3)
+    with pytest.raises(TypeError, match=r"^A / s: s must be one floating-point number, not \[3\] of torch.float32"):
+        A / v
+    with pytest.raises(TypeError, match=r"^A / s: s must be a number, not str"):
+        A / "2"
+    with pytest.raises(TypeError, match=r"^A \* s: s must be a number or a CSR, not str"):
+        A * "2"
+    for dim in (2, -3, "rows"):
+        with pytest.raises(IndexError, match=r"^size: dim .* is out of range: a CSR has the dim"):
+            A.size(dim)

@@ -254,3 +254,14 @@ def test_values_given_to_attention_that_do_not_fit_are_called_so(device):
     given = names(device, values(0).to(device))
     with pytest.raises(ValueError, match=r"attention: adj\.val has 2 heads, v 1"):
         fusedmm.attention(given["A"].with_values(values(0, 2).to(device)), given["a"], given["b"], given["b"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+def test_whole_numbers_are_given_as_floats(dtype):
+    A = fusedmm.CSR.eye(3)
+    with pytest.raises(
+        TypeError, match=r"not torch\..*; give val.float\(\), which constructors do by themselves, once"
+    ):
+        A.with_values(torch.ones(3, dtype=dtype))
+    with pytest.raises(TypeError, match=r"not torch\.complex64: float32, float64, float16 or bfloat16$"):
+        A.with_values(torch.ones(3, dtype=torch.complex64))

@@ -64,6 +64,21 @@ class Messages:
     def of_two_names(self, x_j, h_i):
         return x_j.square() + h_i.view(-1, 1)
 
+    def times_a_constant(self, x_j, w):
+        return 2 * (w.view(-1, 1) * x_j * -2) / 3
+
+    def less_a_constant(self, x_i, x_j):
+        return 1.5 - (-(x_j - x_i) / 2 + 1) - 2
+
+    def sum_from_a_constant(self, x_j, e):
+        return 3 - (x_j + e) * 0.5
+
+    def constant_over_a_quotient(self, x_j, e):
+        return 2 / ((x_j.exp() + 1) / (e.exp() + 1))
+
+    def constant_over_a_product(self, x_j, e):
+        return 2 / ((x_j.exp() + 1) * (e.exp() + 1))
+
 
 class Products:
     """Messages that run fused for sums and means alone."""
@@ -92,6 +107,14 @@ class Others:
     def three(self, x_i, x_j, w):
         """More than two targets."""
         return w[:, None] * (x_i - x_j)
+
+    def a_power(self, x_i, x_j):
+        """It takes a power of the difference of targets and sources."""
+        return (x_i - x_j) ** 2
+
+    def a_product_and_a_constant(self, x_j, e):
+        """It combines the product of sources and edges with a number by add."""
+        return x_j * e + 1
 
     def of_all_rows(self, x_j):
         """Reads max."""
@@ -160,7 +183,14 @@ def test_products_with_targets_run_fused(message, aggr, fused_alone, device):
     agree(layer(Ours, message, aggr), layer(Theirs, message, aggr), [edges], given)
 
 
-REFUSED = [(m, "add", m.__doc__.split()[-1].strip(".")) for m in named(Others)]
+REFUSED = [
+    (
+        m,
+        "add",
+        m.__doc__.strip(".").removeprefix("It ") if m.__doc__.startswith("It ") else m.__doc__.split()[-1].strip("."),
+    )
+    for m in named(Others)
+]
 REFUSED += [(m, "max", "products with targets") for m in named(Products)]
 REFUSED += [(Messages.weighted, "std", "aggr='std'")]
 

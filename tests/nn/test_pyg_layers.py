@@ -305,7 +305,7 @@ def test_features_that_are_sparse(name):
     for sparse in (x.to_sparse(), x.to_sparse_csr()):
         same(mine(sparse, EDGES), peer(x, EDGES))
     with pytest.raises(TypeError, match=r"x must be one dense tensor, not torch\.sparse_coo"):
-        both("SAGE")[0](x.to_sparse(), EDGES)
+        both("GIN")[0](x.to_sparse(), EDGES)
 
 
 def test_a_layer_that_is_cached_later(device):

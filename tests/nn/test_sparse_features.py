@@ -1,6 +1,7 @@
 """Layers whose node features are a CSR: the numbers and gradients of dense features, and what is refused."""
 
 import pytest
+import scipy.sparse
 import torch
 import torch_geometric.nn  # noqa: F401  so that hooks of messages exist
 
@@ -15,9 +16,17 @@ LAYERS = {
     "gat residual": lambda **o: nn.GATConv(9, 4, heads=2, concat=False, residual=True, **o),
     "gatv2": lambda **o: nn.GATv2Conv(9, 4, heads=2, **o),
     "gatv2 shared": lambda **o: nn.GATv2Conv(9, 4, heads=2, share_weights=True, **o),
+    "sage": lambda **o: nn.SAGEConv(9, 4, **o),
+    "sage sum": lambda **o: nn.SAGEConv(9, 4, aggr="add", bias=False, **o),
+    "sage alone": lambda **o: nn.SAGEConv(9, 4, root_weight=False, normalize=True, **o),
+    "graph": lambda **o: nn.GraphConv(9, 4, **o),
+    "graph mean": lambda **o: nn.GraphConv(9, 4, aggr="mean", **o),
     "transformer": lambda **o: nn.TransformerConv(9, 4, heads=2, **o),
     "transformer beta": lambda **o: nn.TransformerConv(9, 4, heads=2, beta=True, **o),
 }
+
+
+TAKEN = "sparse features are taken as a CSR by GCNConv, GATConv.*SAGEConv and GraphConv.*fusedmm.spmm"
 
 
 def features(device="cpu", dtype=torch.float64):
@@ -47,7 +56,15 @@ def test_a_size_is_taken_from_sparse_features():
     assert layer(sparse, EDGES).shape == (6, 3) and layer.lin.weight.shape == (3, 9)
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("name", ["gcn", "sage", "graph"])
+def test_sparse_tensors_of_torch_are_taken_too(name, layout):
+    x, _ = features()
+    layer = LAYERS[name]().double()
+    torch.testing.assert_close(layer(x.to_sparse(layout=layout), EDGES), layer(x, EDGES))
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "sage", "graph"])
 def test_compiled_code_takes_sparse_features(name):
     x, sparse = features(dtype=torch.float32)
     adj, layer = CSR.from_edge_index(EDGES, size=6), LAYERS[name]()
@@ -68,9 +85,19 @@ def test_what_is_refused():
         layer(sparse.double(), EDGES)
     with pytest.raises(ValueError, match="x has 9 features, in_channels is 8"):
         nn.GCNConv(8, 4)(sparse, EDGES)
-    for other in (nn.SAGEConv(9, 4), nn.GINConv(torch.nn.Linear(9, 4)), nn.SGConv(9, 4), nn.GATConv((9, 9), 4)):
-        with pytest.raises(TypeError, match="x must be a tensor"):
+    for other in (nn.SAGEConv(9, 4, aggr="max"), nn.GINConv(torch.nn.Linear(9, 4)), nn.SGConv(9, 4)):
+        with pytest.raises(TypeError, match=f"x must be a tensor, not CSR; {TAKEN}"):
             other(sparse, EDGES)
+        with pytest.raises(TypeError, match=f"Conv: x must be one dense tensor, not torch.sparse_coo; {TAKEN}"):
+            other(x.to_sparse(), EDGES)
+    with pytest.raises(TypeError, match=f"x must be a tensor, not CSR; {TAKEN}"):
+        nn.GATConv((9, 9), 4)(sparse, EDGES)
+    with pytest.raises(TypeError, match=f"TAGConv: x must be a tensor, not csr_matrix; {TAKEN}"):
+        nn.TAGConv(9, 4)(scipy.sparse.csr_matrix(x.numpy()), EDGES)
+    hooked = nn.SAGEConv(9, 4)
+    hooked.lin_l.register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="SAGEConv: a map with hooks needs dense features"):
+        hooked(sparse, EDGES)
     with pytest.raises(TypeError, match=r"GATConv: x.* must be a tensor, not CSR"):
         nn.GATConv((9, 9), 4)((sparse, x), EDGES)
     hook = layer.register_message_forward_hook(lambda *_: None)

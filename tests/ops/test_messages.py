@@ -291,3 +291,15 @@ def test_indices_changed_behind_the_check_reach_nothing(part, where, value, devi
         torch.testing.assert_close(y[listed], want[listed])
         if device == "cpu":
             assert bool(((y == want) | (y == 0)).all(1)[~listed].all())
+
+
+def test_names_of_dgl_are_told_apart():
+    A, e = fusedmm.CSR.eye(3), torch.ones(3, 2)
+    with pytest.raises(ValueError, match=r"^segment: reduce must be one of add, sum, mean, max, min, not 'mul'"):
+        fusedmm.messages.segment(A, e, reduce="mul")
+    with pytest.raises(TypeError, match=r"^gspmm\(\) has no argument 'reduce_op'; give reduce="):
+        fusedmm.gspmm(A, "mul", reduce_op="sum", lhs_data=e, rhs_data=e)
+    with pytest.raises(TypeError, match=r"^gspmm\(\) has no argument 'lhs_data'; give x="):
+        fusedmm.gspmm(A, "mul", "sum", lhs_data=e)
+    with pytest.raises(ValueError, match=r"^gspmm: reduce must be one of"):
+        fusedmm.gspmm(A, "copy_lhs")

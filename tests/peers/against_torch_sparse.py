@@ -5,12 +5,16 @@ Each call of ours is one of those that docs/matrix.md lists as a counterpart.
 
 import pytest
 import torch
-import torch_scatter as scatter
-import torch_sparse as sparse
-from torch_sparse import SparseTensor
+from torch_geometric import nn as theirs
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
 
 import fusedmm
 from fusedmm import CSR, edge_softmax, messages, nn, spmm
+
+scatter = pytest.importorskip("torch_scatter", reason="torch_scatter is not there: make interop builds it")
+sparse = pytest.importorskip("torch_sparse", reason="torch_sparse is not there: make interop builds it")
+SparseTensor = sparse.SparseTensor
 
 GRAPHS = {  # one whose edges are there once, and one whose edges repeat, with nodes that have none
     "once": [[0, 1, 2, 2, 3, 4, 5, 5], [1, 0, 2, 3, 2, 4, 0, 5]],
@@ -113,3 +117,24 @@ def test_reductions_are_those_of_torch_scatter(name, n):
 def test_matrices_are_those_of_torch_sparse(name, n):
     ours, theirs = (dense(call(n)) for call in MATRIX[name])
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv", "GATConv"])
+@pytest.mark.parametrize("neighbours", [[4], [3, 2]])
+def test_batches_of_the_sampler_that_pyg_takes_from_torch_sparse(name, neighbours):
+    """What PyG's loader draws by itself goes into our layers as it is, and gives what it gives in PyG's."""
+    torch.manual_seed(0)
+    graph = Data(x=torch.rand(50, 3).double(), edge_index=torch.randint(50, (2, 300)))
+    options = {"add_self_loops": False} if name == "GATConv" else {}
+    ours, peer = (getattr(of, name)(3, 4, **options).double() for of in (nn, theirs))
+    ours.load_state_dict(peer.state_dict())
+    batches = list(NeighborLoader(graph, neighbours, batch_size=16))
+    assert len(batches) == 4 and any(batch.num_nodes > batch.batch_size for batch in batches)
+    for batch in batches:
+        outs = [layer(batch.x, batch.edge_index)[: batch.batch_size] for layer in (ours, peer)]
+        torch.testing.assert_close(*outs)
+        grads = [
+            torch.autograd.grad(out.sin().sum(), layer.parameters())
+            for out, layer in zip(outs, (ours, peer), strict=True)
+        ]
+        torch.testing.assert_close(*grads)

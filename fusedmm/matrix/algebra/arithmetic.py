@@ -49,7 +49,7 @@ class Arithmetic(Matrix):
         """
         if isinstance(other, Matrix):
             return _intersection(self, other)
-        return self.with_values(_factor(self, other, torch.mul))
+        return self.with_values(_factor("A * s", self, other, torch.mul))
 
     __rmul__ = __mul__
 
@@ -57,22 +57,23 @@ class Arithmetic(Matrix):
         """``A / s``: the values divided by a number, as in ``A * s``."""
         if isinstance(other, Matrix):
             raise TypeError("A / B: matrices of one structure divide by A.with_values(A.val / B.val)")
-        return self.with_values(_factor(self, other, torch.div))
+        return self.with_values(_factor("A / s", self, other, torch.div))
 
 
-def _factor(adj: Matrix, s: Any, op: Any) -> Tensor:
+def _factor(what: str, adj: Matrix, s: Any, op: Any) -> Tensor:
     """The values multiplied or divided by a number, or by a tensor of one number."""
     if isinstance(s, Tensor):
         if s.dim() or s.dtype not in FLOATS:
-            what = f"{list(s.shape)} of {s.dtype}"
-            raise TypeError(f"A * s: s must be one floating-point number, not {what}; A.scale takes rows= and cols=")
+            found = f"{list(s.shape)} of {s.dtype}"
+            raise TypeError(f"{what}: s must be one floating-point number, not {found}; A.scale takes rows= and cols=")
         if s.device != adj.device and not s.is_cpu:
-            raise TypeError(f"A * s: s is on {s.device}, the matrix on {adj.device}")
+            raise TypeError(f"{what}: s is on {s.device}, the matrix on {adj.device}")
         dtype = s.dtype if adj.val is None else None
     else:
         if not isinstance(s, Real):
-            raise TypeError(f"A * s: s must be a number or a CSR, not {type(s).__name__}")
-        require_number("A * s: s", s, torch.float32 if adj.val is None else adj.val.dtype)
+            other = " or a CSR" if op is torch.mul else ""
+            raise TypeError(f"{what}: s must be a number{other}, not {type(s).__name__}")
+        require_number(f"{what}: s", s, torch.float32 if adj.val is None else adj.val.dtype)
         s, dtype = float(s), None
     val: Tensor = op(values_of(adj).to(dtype), s)
     return val

@@ -29,7 +29,11 @@ class Kind(Matrix):
         Raises:
             IndexError: another dim than 0, 1, -1 and -2.
         """
-        return self.shape if dim is None else self.shape[dim]
+        if dim is None:
+            return self.shape
+        if dim not in (0, 1, -1, -2):
+            raise IndexError(f"size: dim {dim!r} is out of range: a CSR has the dimensions 0, 1, -1 and -2")
+        return self.shape[dim]
 
     def numel(self) -> int:
         """The number of stored entries, ``nnz``; one with several heads counts once."""

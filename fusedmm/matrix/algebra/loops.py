@@ -13,15 +13,17 @@ from fusedmm.matrix import normalize
 from fusedmm.matrix.algebra.entries import NOT_SEEN, kept, numbers_of, ones_at, reduced, values_of
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import rows_of
-from fusedmm.matrix.structure import FLOATS, derived, lasting, require_number, was_measured
+from fusedmm.matrix.structure import FLOATS, derived, lasting, one_fill, require_number, was_measured
+
+ONE = 1.0  # of loops without a weight; another object than a 1.0 that is given
 
 
 class Loops(Matrix):
     """``add_self_loops``, ``remove_self_loops``, ``set_self_loops`` and ``diag``."""
 
-    def add_self_loops(self: M, fill_value: Any = 1.0, *, fill: Any = None) -> M:
+    def add_self_loops(self: M, fill_value: Any = ONE, *, fill: Any = None) -> M:
         """With one self loop per node; see ``fusedmm.matrix.normalize.add_self_loops``. ``fill`` is ``fill_value``."""
-        return normalize.add_self_loops(self, fill_value if fill is None else fill)
+        return normalize.add_self_loops(self, one_fill("add_self_loops", fill_value, fill, ONE))
 
     def remove_self_loops(self: M) -> M:
         """A square matrix without the entries of its diagonal.
@@ -44,7 +46,7 @@ class Loops(Matrix):
         pattern, number = derived(self, "no loops", NOT_SEEN, _without)
         return pattern if self.val is None else pattern.with_values(self.val.index_select(0, number))
 
-    def set_self_loops(self: M, fill_value: Any = 1.0, *, fill: Any = None) -> M:
+    def set_self_loops(self: M, fill_value: Any = ONE, *, fill: Any = None) -> M:
         """Gives every node of a square matrix one self loop of this weight, whatever loops it had.
 
         Args:
@@ -69,7 +71,7 @@ class Loops(Matrix):
                     [0., 2.]])
         """
         normalize.require_square(self)
-        weight = fill_value if fill is None else fill
+        weight = one_fill("set_self_loops", fill_value, fill, ONE)
         looped = normalize.with_loops(self)
         if self.val is None and isinstance(weight, Real) and weight == 1:
             return looped.pattern
