@@ -159,9 +159,11 @@ def test_our_prototypes_are_theirs():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_they_are_listed_where_cuda_is():
+def test_they_are_listed_and_say_why_they_cannot_run():
     for op in ("spmm", "sddmm", "fused"):
-        assert bool(vendors(op)) == (fusedmm.build_info()["cuda"] is not None), op
+        assert vendors(op), op
+        if fusedmm.build_info()["cuda"] is None:
+            assert all(a.unavailable for a in fusedmm.algorithms(op, "cuda") if a.name in vendors(op)), op
 
 
 def test_side_stream(cuda):
