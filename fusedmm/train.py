@@ -22,8 +22,8 @@ from fusedmm._extra import extra
 from fusedmm._lib import build_info
 from fusedmm.data import Graph, digits, find_graph, load_npz, random_split
 from fusedmm.distributed import train as shards
+from fusedmm.matrix.arguments import require_device
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_device
 from fusedmm.networks import MODELS, Model, Network
 
 OURS, ALONE = "fusedmm", "without the graph"

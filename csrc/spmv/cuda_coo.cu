@@ -9,7 +9,7 @@
  *     launch 3: row 2 is added up from what the shares left of it
  *
  * HYB calls it for its sums alone, which are then neither scaled nor rounded. */
-#include "cuda_segments.cuh"
+#include "cuda_segments_run.cuh"
 
 extern "C" size_t fmm_spmv_coo_workspace(const fmm_call *call)
 {

@@ -1,6 +1,6 @@
 /* SpMV `merge`: the kernel of cuda_segments.cuh over the merged list of a CSR matrix's entries and
  * ends of rows. */
-#include "cuda_segments.cuh"
+#include "cuda_segments_run.cuh"
 
 extern "C" size_t fmm_spmv_merge_workspace(const fmm_call *call)
 {

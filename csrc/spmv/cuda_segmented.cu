@@ -3,7 +3,7 @@
  *
  *     entries a row    below 32    from 32 on     in the mean; it decides the order of sums, so
  * that a share has      128         256            it must follow from the matrix alone */
-#include "cuda_segments.cuh"
+#include "cuda_segments_run.cuh"
 
 static segment_way way_of(const fmm_call *call)
 {

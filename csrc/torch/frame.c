@@ -226,7 +226,6 @@ bool frame_workspace(frame *f, size_t bytes)
     return true;
 }
 
-/* The dtype of an operand, or a failure by its name. */
 static bool dtype_of(frame *f, const char *name, const tensor *t, fmm_dtype *dtype)
 {
     return frame_is_float(t->dtype, dtype) ||

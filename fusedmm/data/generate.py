@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusedmm.matrix.arguments import require_shape
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_shape
 
 Array = np.ndarray[Any, Any]
 

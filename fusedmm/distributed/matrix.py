@@ -20,22 +20,10 @@ from fusedmm.distributed.exchange import numbered, sent_to
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.ops import Columns, Plan, largest, plan_of_part, route
 from fusedmm.distributed.part import Home, Part
+from fusedmm.matrix.arguments import require_range, require_same_device, require_values, require_vector
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import (
-    UNEVEN,
-    Half,
-    constant,
-    lasting,
-    plan_of,
-    require_range,
-    require_same_device,
-    require_values,
-    require_vector,
-    validate,
-    was_measured,
-    written,
-)
+from fusedmm.matrix.structure import UNEVEN, Half, constant, lasting, plan_of, validate, was_measured, written
 from fusedmm.matrix.transpose import transpose
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from fusedmm.distributed.partitioners import METHODS
 from fusedmm.distributed.writer import ShardWriter
 from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.arguments import require_range, require_tensor, require_vector
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_range, require_tensor, require_vector
 
 T = TypeVar("T", CSR, Tensor)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusedmm.matrix.structure import require_range
+from fusedmm.matrix.arguments import require_range
 
 Array = np.ndarray[Any, Any]
 

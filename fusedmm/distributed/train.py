@@ -24,7 +24,7 @@ from fusedmm.distributed.derived import overlap
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.load import Data, load
 from fusedmm.distributed.model import cross_entropy, dropout, replicate
-from fusedmm.matrix.structure import require_device
+from fusedmm.matrix.arguments import require_device
 from fusedmm.networks import MODELS, Network
 
 Best = tuple[float, float]  # the best validation accuracy, and the test accuracy of its epoch

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.distributed.shards import DTYPES, FLOATS, FORMAT, GRAPH, INTEGERS, NODE, VERSION, Array, digest, spans
-from fusedmm.matrix.structure import require_range
+from fusedmm.matrix.arguments import require_range
 
 
 class ShardWriter:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.arguments import require_number
 from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_number
 from fusedmm.ops.matvec import require_flat_values
 
 GROWTH = 8  # times the bytes of the CSR that a padded matrix may take unless more is asked for

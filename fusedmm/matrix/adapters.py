@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
 from fusedmm._torch_compat import are_transforms_active, is_tracing, raw_indices, raw_values, storage_number, writes_to
+from fusedmm.matrix.arguments import OF_A_SIZE, is_strided, refuse, require_shape, require_size
 from fusedmm.matrix.compress import EDGE_PLACES, is_outside, require_inside
 from fusedmm.matrix.constructors import from_edges, from_parts
 from fusedmm.matrix.csr import CSR
@@ -21,16 +22,11 @@ from fusedmm.matrix.structure import (
     CONVERTED,
     DEFERRED,
     INTEGERS,
-    OF_A_SIZE,
     as_values,
     is_captured,
-    is_strided,
     outside,
     own_values,
     plain,
-    refuse,
-    require_shape,
-    require_size,
     require_untraced,
     shared_by,
 )

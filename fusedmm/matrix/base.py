@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import is_exporting
+from fusedmm.matrix.arguments import require_values
 from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.structure import (
     NO_TRANSPOSE,
@@ -25,7 +26,6 @@ from fusedmm.matrix.structure import (
     lasting,
     outside,
     plan_of,
-    require_values,
     shared_by,
     validate,
     was_measured,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
-from fusedmm.matrix.structure import DEFERRED, Plan, inside, numbers, own, plan_of, require_range
+from fusedmm.matrix.arguments import require_range
+from fusedmm.matrix.structure import DEFERRED, Plan, inside, numbers, own, plan_of
 
 _compress: Any = ops._compress.default
 _check_wait: Any = ops._check_wait.default

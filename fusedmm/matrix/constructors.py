@@ -13,16 +13,8 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import are_transforms_active, raw_indices, raw_values
-from fusedmm.matrix.base import M
-from fusedmm.matrix.compress import EDGE_PLACES, Places, as_eid, compress
-from fusedmm.matrix.structure import (
+from fusedmm.matrix.arguments import (
     FLOATS,
-    INTEGERS,
-    as_values,
-    is_captured,
-    lasting,
-    own,
-    own_values,
     require_data,
     require_device,
     require_integers,
@@ -32,9 +24,19 @@ from fusedmm.matrix.structure import (
     require_shape,
     require_size,
     require_tensor,
-    require_untraced,
     require_values,
     require_vector,
+)
+from fusedmm.matrix.base import M
+from fusedmm.matrix.compress import EDGE_PLACES, Places, as_eid, compress
+from fusedmm.matrix.structure import (
+    INTEGERS,
+    as_values,
+    is_captured,
+    lasting,
+    own,
+    own_values,
+    require_untraced,
     shared_by,
 )
 

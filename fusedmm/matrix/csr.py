@@ -16,7 +16,7 @@ from fusedmm.matrix.algebra.loops import Loops
 from fusedmm.matrix.algebra.reduce import Reduce
 from fusedmm.matrix.algebra.scaling import Scaling
 from fusedmm.matrix.algebra.select import Select
-from fusedmm.matrix.structure import OF_A_SHAPE, OF_A_SIZE, OF_ROWS, one_fill, refuse
+from fusedmm.matrix.arguments import OF_A_SHAPE, OF_A_SIZE, OF_ROWS, one_fill, refuse
 from fusedmm.ops.matvec import times
 
 

@@ -15,19 +15,11 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, sums_dtype
+from fusedmm.matrix.arguments import FLOATS, require_number, require_values
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.matrix.incidence import into_rows
-from fusedmm.matrix.structure import (
-    FLOATS,
-    derived,
-    lasting,
-    own,
-    plan_of,
-    require_number,
-    require_values,
-    was_measured,
-)
+from fusedmm.matrix.structure import derived, lasting, own, plan_of, was_measured
 from fusedmm.ops.spmm_sddmm import run, sddmm_half, spmm_half
 
 _normalize: Any = ops._normalize.default

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.algebra.entries import common, like, numbers_of, values_of
+from fusedmm.matrix.arguments import require_shape, require_size
 from fusedmm.matrix.compress import as_eid, eid_dtype, rows_of
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import lasting, numbers, require_shape, require_size, was_measured
+from fusedmm.matrix.structure import lasting, numbers, was_measured
 
 
 def block_diag(matrices: Iterable[Any]) -> CSR:

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 
 from fusedmm._lib import REDUCTIONS, sums_dtype
+from fusedmm.matrix.arguments import require_strided
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_strided
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_number, require_size
 from fusedmm.nn.one_by_one import last_state, median, product

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm.matrix.arguments import require_integers
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import CONVERTED, outside, require_integers
+from fusedmm.matrix.structure import CONVERTED, outside
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate
 from fusedmm.nn.checks import require_edge_weight, require_number, require_size

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import is_tracing
-from fusedmm.matrix import structure
+from fusedmm.matrix import arguments
+from fusedmm.matrix.arguments import FLOATS, require_data, require_strided, require_tensor, require_values
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import FLOATS, require_data, require_strided, require_tensor, require_values
 from fusedmm.nn.linear import Linear
 
 COMPRESSED = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -57,7 +57,7 @@ def require_number(layer: str, name: str, value: Any) -> float:
         TypeError: something else.
         ValueError: a number that float32 does not have.
     """
-    return structure.require_number(f"{layer}: {name}", value, torch.float32)
+    return arguments.require_number(f"{layer}: {name}", value, torch.float32)
 
 
 def require_channels(layer: str, in_channels: Any, out_channels: Any, lazy: bool = True) -> tuple[int, int]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm.matrix.arguments import one_fill
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import one_fill
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number

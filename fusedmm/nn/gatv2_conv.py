@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch.nn.parameter import Parameter
 
+from fusedmm.matrix.arguments import one_fill
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import one_fill
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair
 from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number

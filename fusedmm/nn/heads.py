@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusedmm.matrix import structure
+from fusedmm.matrix import arguments
 from fusedmm.matrix.adapters import is_edge_index
+from fusedmm.matrix.arguments import FLOATS, require_data
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.normalize import with_loops, without_loops
-from fusedmm.matrix.structure import CONVERTED, FLOATS, INTEGERS, outside, require_data
+from fusedmm.matrix.structure import CONVERTED, INTEGERS, outside
 from fusedmm.nn.adjacency import (
     OptPair,
     Size,
@@ -144,7 +145,7 @@ def _add_loops(given: Edges, fill: Fill) -> Edges:
         require_width(fill, attr.size(1))
         loops = fill.to(attr).expand(nodes, attr.size(1))
     else:
-        number = 1.0 if fill is None else structure.require_number("fill_value", fill, attr.dtype)
+        number = 1.0 if fill is None else arguments.require_number("fill_value", fill, attr.dtype)
         loops = attr.new_full((nodes, attr.size(1)), number)
     others = attr if looped.others is None else attr.index_select(0, looped.others)
     return Edges(looped.pattern, torch.cat([others, loops]))

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import writes_to
+from fusedmm.matrix.arguments import require_range, require_vector
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_rows
-from fusedmm.matrix.structure import derived, lasting, outside, require_range, require_vector, shared_by
+from fusedmm.matrix.structure import derived, lasting, outside, shared_by
 
 SORTED = "edges are sorted by their types outside of compiled code, which a layer of relations cannot do in one graph"
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import embedding
 from torch.nn.parameter import Parameter
 
-from fusedmm.matrix.structure import INTEGERS, require_range, require_vector
+from fusedmm.matrix.arguments import require_range, require_vector
+from fusedmm.matrix.structure import INTEGERS
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import adjacency, aggregate, reduction
 from fusedmm.nn.checks import require_channels, require_nodes, require_options, require_size, require_sizes

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from fusedmm.matrix.arguments import require_tensor
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_tensor
 from fusedmm.nn.aggr import PEER, Aggregations, Neighbours, resolve
 
 SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear")

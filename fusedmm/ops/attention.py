@@ -30,8 +30,8 @@ from fusedmm._lib import (
     sums_dtype,
 )
 from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.arguments import require_number
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_number
 from fusedmm.ops.attention_operands import Operands, Optional, masked, operands_of
 from fusedmm.ops.checks import needs_rules, require_scalar, rows_of
 from fusedmm.ops.row_softmax import log_sum_exp, softmax, weights

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fusedmm.matrix.arguments import FLOATS, is_strided, require_strided
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import FLOATS, is_strided, require_strided
 from fusedmm.ops.checks import autocast, normalize, require_dense
 from fusedmm.ops.edge_softmax import require_logits
 

@@ -11,8 +11,9 @@ from torch.autograd import forward_ad
 
 from fusedmm._lib import sums_dtype
 from fusedmm._torch_compat import are_transforms_active, graph_break, in_forward_mode, is_autocast_anywhere
+from fusedmm.matrix.arguments import FLOATS, require_number, require_strided
 from fusedmm.matrix.base import Matrix
-from fusedmm.matrix.structure import FLOATS, INTEGERS, require_number, require_strided
+from fusedmm.matrix.structure import INTEGERS
 
 Size = int | tuple[int, int] | None
 

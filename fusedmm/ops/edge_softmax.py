@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.arguments import FLOATS, require_strided
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.checks import autocast, require_pattern
 from fusedmm.ops.row_softmax import softmax
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, algorithm_number
 from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.arguments import FLOATS, refuse, require_strided
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows, sums_of_entries
-from fusedmm.matrix.structure import FLOATS, refuse, require_strided
 from fusedmm.ops.checks import Size, autocast, is_mixed, needs_rules, require_pattern
 from fusedmm.ops.matvec import SpMV, spmv_half
 from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message

@@ -14,8 +14,8 @@ from torch import Tensor
 from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, ops, raise_translated
 from fusedmm.matrix import constructors
+from fusedmm.matrix.arguments import FLOATS, require_strided
 from fusedmm.matrix.base import Matrix
-from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
 from fusedmm.ops.checks import autocast, has_tangent
 from fusedmm.ops.products import multiply

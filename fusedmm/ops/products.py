@@ -22,8 +22,9 @@ from torch import Tensor
 from fusedmm._fakes import fake
 from fusedmm._lib import algorithm_number, numbers_of, ops, raise_translated
 from fusedmm._torch_compat import pytree, writes_to
+from fusedmm.matrix.arguments import FLOATS
 from fusedmm.matrix.base import M, Matrix
-from fusedmm.matrix.structure import FLOATS, Half, outside
+from fusedmm.matrix.structure import Half, outside
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
 
 WANT = numbers_of("FMM_SPGEMM_", "chunks", "counts", "sorted", "unsorted")

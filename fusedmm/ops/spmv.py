@@ -10,8 +10,8 @@ from fusedmm._lib import algorithm_number, is_algorithm, sums_dtype
 from fusedmm.formats import COO, FORMATS
 from fusedmm.formats.padded import Padded
 from fusedmm.matrix.adapters import lent
+from fusedmm.matrix.arguments import require_number
 from fusedmm.matrix.csr import CSR
-from fusedmm.matrix.structure import require_number
 from fusedmm.ops.checks import autocast, require_scalar, rows_of
 from fusedmm.ops.matvec import OF_CSR, padded_product, require_flat_values, require_vector, spmv_half
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.algebra.entries import common, is_same, kept, like, once, reduced_once, values_of
+from fusedmm.matrix.arguments import FLOATS, require_number
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.constructors import from_coo
-from fusedmm.matrix.structure import FLOATS, lasting, require_number
+from fusedmm.matrix.structure import lasting
 
 
 class Arithmetic(Matrix):

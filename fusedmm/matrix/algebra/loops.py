@@ -11,9 +11,10 @@ from torch.nn.functional import pad
 
 from fusedmm.matrix import normalize
 from fusedmm.matrix.algebra.entries import NOT_SEEN, kept, numbers_of, ones_at, reduced, values_of
+from fusedmm.matrix.arguments import FLOATS, one_fill, require_number
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import rows_of
-from fusedmm.matrix.structure import FLOATS, derived, lasting, one_fill, require_number, was_measured
+from fusedmm.matrix.structure import derived, lasting, was_measured
 
 ONE = 1.0  # of loops without a weight; another object than a 1.0 that is given
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.algebra.entries import common, like
+from fusedmm.matrix.arguments import FLOATS, require_strided
 from fusedmm.matrix.base import M, Matrix
-from fusedmm.matrix.structure import FLOATS, require_strided
 from fusedmm.ops.checks import autocast, require_dense
 from fusedmm.ops.matvec import require_flat_values, require_vector, spmv_half
 from fusedmm.ops.spmm_sddmm import sddmm_half, spmm_half

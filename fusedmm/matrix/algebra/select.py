@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fusedmm.matrix.algebra.entries import numbers_of
+from fusedmm.matrix.arguments import require_data, require_integers, require_range
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import pointers, rows_of
-from fusedmm.matrix.structure import lasting, require_data, require_integers, require_range, was_measured
+from fusedmm.matrix.structure import lasting, was_measured
 
 
 class Select(Matrix):
