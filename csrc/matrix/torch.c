@@ -108,7 +108,7 @@ FMM_KERNEL(compress, 2, 5)
  * fails where a coordinate was outside. */
 FMM_KERNEL(check_wait, 1, 0)
 {
-    if (f->exec.device != FMM_CUDA) return frame_fail(f, "only CUDA defers a check");
+    if (f->exec.device != FMM_CUDA) return frame_fail(f, "there must be on CUDA, which defers");
     return frame_try(f, fmm_cuda_coo_wait(&f->exec, (int64_t)number[0]));
 }
 
