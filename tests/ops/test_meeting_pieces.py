@@ -6,6 +6,7 @@ from support.machine import capture
 
 import fusedmm
 
+pytestmark = pytest.mark.usefixtures("cuda")
 PIECE = 32  # entries, of a matrix of so few
 PIECES = (2, 31, 32, 33, 64, 65, 1024, 1057)  # of the long rows: bunches of up to 32, one, two and three levels of them
 
@@ -13,8 +14,6 @@ PIECES = (2, 31, 32, 33, 64, 65, 1024, 1057)  # of the long rows: bunches of up 
 @pytest.fixture(scope="module", params=[7, 64, 512], ids="{} columns".format)
 def case(request):
     """A matrix, an operand, and the rows' sums in double. Products are exact in float32, sums are not."""
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     g = torch.Generator("cuda").manual_seed(0)
     lengths = torch.randint(0, 40, (900,), generator=g, device="cuda")
     for k, pieces in enumerate(PIECES):
