@@ -91,7 +91,7 @@ build/lessons/lessons.so: $(LESSON_OBJECTS)
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: csrc/lessons/%.cu $(wildcard csrc/lessons/*.cuh csrc/cuda/*.cuh) \
-                   csrc/fused/cuda_edge.cuh csrc/core/core.h $(INTERFACE)
+                   csrc/fused/cuda_edge.cuh $(wildcard csrc/fused/formulas.*) csrc/core/core.h $(INTERFACE)
 	mkdir -p build/lessons
 	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@
 

@@ -22,24 +22,11 @@
 #undef exp_of
 #define exp_of(v) exp(v)
 
+typedef double A;
+#define FORMULA static double
+#include "formulas.inc"
+
 enum { PANEL = 128 };
-
-/* A case of a switch over the operations of a list. */
-#define VALUE_CASE(id, value, gradient)                                                            \
-    case id:                                                                                       \
-        return value;
-#define GRADIENT_CASE(id, value, gradient)                                                         \
-    case id:                                                                                       \
-        return gradient;
-
-/* What a channel adds to the score. */
-static double score_term(fmm_score score, double x, double y)
-{
-    switch (score) {
-        FUSED_SCORES(VALUE_CASE)
-    }
-    return 0;
-}
 
 /* The score of x[i] and y[j]; 1 where there is none, so that the edge function is one of a alone.
  */
@@ -48,55 +35,15 @@ static double score(const fmm_fusion *f, int64_t i, int64_t j, int64_t h)
     blocked_sum sum = {0};
     if (f->score == FMM_SCORE_NONE) return 1;
     for (int64_t c = 0; c < f->x->feat; c++)
-        add(&sum, score_term(f->score, get(f->x, i, h, c), get(f->y, j, h, c)));
+        add(&sum, score_with(f->score, 0, get(f->x, i, h, c), get(f->y, j, h, c)));
     return total(&sum);
-}
-
-/* What the score's gradient d is by `own`, one of its two sides. */
-static double score_slope(fmm_score score, double d, double own, double other)
-{
-    switch (score) {
-        FUSED_SCORES(GRADIENT_CASE)
-    }
-    return 0;
 }
 
 /* The message before its activation. */
 static double raw(const fmm_fusion *f, int64_t i, int64_t j, int64_t h, int64_t c)
 {
     const double x = f->z ? 0 : get(f->x, i, h, c), y = get(f->z ? f->z : f->y, j, h, c);
-    switch (f->message) {
-        FUSED_MESSAGES(VALUE_CASE)
-    }
-    return y;
-}
-
-/* What the activation makes of a message. */
-static double activated(fmm_activation activation, double m)
-{
-    switch (activation) {
-        FUSED_ACTIVATIONS(VALUE_CASE)
-    }
-    return m;
-}
-
-/* What the gradient d of act(message) is by the message, from what act gave. */
-static double activation_slope(fmm_activation activation, double d, double m)
-{
-    switch (activation) {
-        FUSED_ACTIVATIONS(GRADIENT_CASE)
-    }
-    return d;
-}
-
-/* What the gradient d of the message is by x[i], or by y[j] (z[j] for SCALE). */
-static double message_slope(fmm_message message, bool by_y, double d, double x, double y)
-{
-    const double own = by_y ? y : x, other = by_y ? x : y;
-    switch (message) {
-        FUSED_MESSAGES(GRADIENT_CASE)
-    }
-    return d;
+    return message_raw(f->message, x, y);
 }
 
 /* What entry (i, j) adds to out (or to out2, the gradient of z) in one channel, from the weight w
@@ -113,13 +60,13 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
     double sum = 0;
     if (!scale || second || both) {
         const double m = activated(f->activation, raw(f, i, j, h, c));
-        const double d = activation_slope(f->activation, w * get(f->g, i, h, c), m);
-        sum =
-            scale ? d : message_slope(f->message, by_y, d, get(f->x, i, h, c), get(f->y, j, h, c));
+        sum = activation_slope(f->activation, w * get(f->g, i, h, c), m);
     }
-    if (second || f->score == FMM_SCORE_NONE) return sum;
+    if (second) return sum;
     const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
-    return sum + score_slope(f->score, ds, by_y ? y : x, by_y ? x : y);
+    const double own = by_y ? y : x, other = by_y ? x : y;
+    if (!scale) sum = message_slope(f->message, by_y, sum, own, other);
+    return f->score == FMM_SCORE_NONE ? sum : sum + score_slope(f->score, ds, own, other);
 }
 
 /* A row's panel: each channel's sum and extreme, of which the reduction takes one. */

@@ -23,7 +23,7 @@
  *   weigh       The lanes turn scores into weights side by side.
  *   accumulate  They hand the weights round and add the rows, which are still in registers.
  *
- * Whole rows are written once. Pieces of long rows go to slots of the workspace, which SpMM's join
+ * Whole rows are written once. Pieces of long rows go to slots of the workspace, which the join
  * adds in order: no atomics, the same bits every time, no accumulator of more than 512 terms.
  *
  * Five forms are compiled: the dot product with the message y or z, and the squared distance with
@@ -64,16 +64,7 @@ static __device__ __forceinline__ A score_term(int score, A sum, A x, A y)
     if (FORM == DOT_SAME || FORM == DOT_OTHER || FORM == DOT_RUN) return sum + x * y;
     const A d = x - y;
     if (FORM == SQDIST_SUB) return sum + d * d;
-    switch (score) {
-    case FMM_SCORE_DOT:
-        return sum + x * y;
-    case FMM_SCORE_SQDIST:
-        return sum + d * d;
-    case FMM_SCORE_L1:
-        return sum + absolute(d);
-    default:
-        return sum + (x + y);
-    }
+    return score_with<A>(score, sum, x, y);
 }
 
 /* How many blocks a multiprocessor must have registers for. Rows of z take registers beside those

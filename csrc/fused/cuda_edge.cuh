@@ -184,14 +184,9 @@ template <class A> static __device__ __forceinline__ A soft_of(A v)
     return log1p_of(exp_of(-absolute(v)));
 }
 
-/* The cases of a switch over a list's operations. */
 #define NUM(c) A(c)
-#define VALUE_CASE(id, value, ...)                                                                 \
-    case id:                                                                                       \
-        return value;
-#define GRADIENT_CASE(id, value, gradient)                                                         \
-    case id:                                                                                       \
-        return gradient;
+#define FORMULA template <class A> static __device__ __forceinline__ A
+#include "formulas.inc"
 
 /* One step of a program. */
 template <class A> static __device__ A edge_step(int op, A l, A r, A k)
@@ -261,65 +256,6 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
     return edge_result<A>{e.valued ? f * a : f, e.valued ? slope * a : slope, e.valued ? f : A(0)};
 }
 
-/* ---- messages ----
- *
- * The operation is an argument of the kernel, the same for all lanes: the switches cost a branch
- * that nobody takes apart. */
-
-/* One channel before its activation; y is z[j] for SCALE. */
-template <class A> static __device__ __forceinline__ A message_raw(int message, A x, A y)
-{
-    switch (message) {
-        FUSED_MESSAGES(VALUE_CASE)
-    default:
-        return y;
-    }
-}
-
-/* A channel's activation. */
-template <class A> static __device__ __forceinline__ A activated(int activation, A m)
-{
-    switch (activation) {
-        FUSED_ACTIVATIONS(VALUE_CASE)
-    default:
-        return m;
-    }
-}
-
-/* ---- what gradients need: slopes of the activation by what it gave, of the message and of the
- * score by one side's channel. A slope is the formula's gradient at d = 1. ---- */
-
-template <class A> static __device__ __forceinline__ A activation_slope(int activation, A m)
-{
-    const A d = A(1);
-    switch (activation) {
-        FUSED_ACTIVATIONS(GRADIENT_CASE)
-    default:
-        return d;
-    }
-}
-
-template <class A>
-static __device__ __forceinline__ A message_slope(int message, bool by_y, A own, A other)
-{
-    const A d = A(1);
-    switch (message) {
-        FUSED_MESSAGES(GRADIENT_CASE)
-    default:
-        return d;
-    }
-}
-
-template <class A> static __device__ __forceinline__ A score_slope(int score, A own, A other)
-{
-    const A d = A(1);
-    switch (score) {
-        FUSED_SCORES(GRADIENT_CASE)
-    default:
-        return A(0);
-    }
-}
-
 #undef NUM
+#undef FORMULA
 #undef VALUE_CASE
-#undef GRADIENT_CASE

@@ -27,14 +27,13 @@ static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, c
         return sum;
     };
     switch (score) {
-    case FMM_SCORE_DOT:
-        return add([](A x, A y, A to) { return to + x * y; });
-    case FMM_SCORE_SQDIST:
-        return add([](A x, A y, A to) { return to + (x - y) * (x - y); });
-    case FMM_SCORE_L1:
-        return add([](A x, A y, A to) { return to + absolute(x - y); });
+#define ADD_CASE(id, value, gradient)                                                              \
+    case id:                                                                                       \
+        return add([](A x, A y, A to) { return to + (value); });
+        FUSED_SCORES(ADD_CASE)
+#undef ADD_CASE
     default:
-        return add([](A x, A y, A to) { return to + (x + y); });
+        return sum;
     }
 }
 
@@ -53,7 +52,7 @@ static __device__ __forceinline__ void pack_slopes(int score, A ds, const A *own
     case FMM_SCORE_NONE:
         return set([](A, A) { return A(0); });
     default:
-        set([=](A mine, A other) { return ds * score_slope<A>(score, mine, other); });
+        set([=](A mine, A other) { return ds * score_slope<A>(score, A(1), mine, other); });
     }
 }
 
@@ -120,9 +119,9 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
                           COLS ? own_m : there_m, m);
     UNROLLED(v, VEC) {
         /* dm: the gradient of the message before its activation. */
-        const A dm = w * g[v] * activation_slope<A>(s.activation, m[v]);
+        const A dm = w * g[v] * activation_slope<A>(s.activation, A(1), m[v]);
         if (scale && COLS) sum_m[v] += dm;
-        if (!scale) term[v] += dm * message_slope<A>(s.message, COLS, own_s[v], there_s[v]);
+        if (!scale) term[v] += dm * message_slope<A>(s.message, COLS, A(1), own_s[v], there_s[v]);
         sum_s[v] += term[v];
     }
 }

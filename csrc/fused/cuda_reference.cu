@@ -83,14 +83,14 @@ template <class T> struct pair_at {
     {
         const bool by_y = s.pass == FMM_COLS, scale = s.message == FMM_MESSAGE_SCALE;
         if (s.pass == FMM_FORWARD) return w * message(c);
-        if (second) return w * g(c) * activation_slope<A>(s.activation, message(c));
+        if (second) return w * g(c) * activation_slope<A>(s.activation, A(1), message(c));
         /* With z the message has no part in x and y, only the score has. */
         const A own = by_y ? y(c) : x(c), other = by_y ? x(c) : y(c);
         A sum = A(0);
         if (!scale)
-            sum = w * g(c) * activation_slope<A>(s.activation, message(c)) *
-                  message_slope<A>(s.message, by_y, own, other);
-        if (s.score != FMM_SCORE_NONE) sum += ds * score_slope<A>(s.score, own, other);
+            sum = w * g(c) * activation_slope<A>(s.activation, A(1), message(c)) *
+                  message_slope<A>(s.message, by_y, A(1), own, other);
+        if (s.score != FMM_SCORE_NONE) sum += ds * score_slope<A>(s.score, A(1), own, other);
         return sum;
     }
 };
