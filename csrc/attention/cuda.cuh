@@ -27,7 +27,7 @@
 
 #include "attention.h"
 #include "../core/philox.h"
-#include "../cuda/segments.cuh"
+#include "../cuda/join.cuh"
 
 enum walk { FORWARD, ROWS, COLS };
 /* What a kernel reads: PLAIN nothing of edges; SAME_FAR nothing of edges either, and far_s and
@@ -41,8 +41,6 @@ static constexpr __host__ __device__ int threads_of(int walk)
 {
     return walk == FORWARD ? int(CREW) : int(BLOCK);
 }
-/* A thread of the join adds up QUAD columns. So slots consist of QUADs, the last one padded. */
-enum { QUAD = 4 };
 
 static constexpr double LOG2_E = 1.4426950408889634;
 /* An lse up to this size loses at most 2^-19 by rounding, which is no more than logits of that size
@@ -86,14 +84,13 @@ template <class T> struct attend_args {
     const int64_t *seed, *keys; /* keys: of dropout, or NULL */
     uint64_t keep_limit;        /* dropout keeps what draws at least this */
     int64_t width, width_s;
-    uint64_t per_row, per_head, per_quad; /* reciprocals by which the join divides */
+    join_shape join; /* of launch_join */
     A scale, slope;
     A keep_scale; /* 1 / (1 - dropout) */
     int32_t heads, feat, feat_v;
     int32_t lane_bits, group_bits; /* logarithms of the lanes of a head and of a group of heads */
     int32_t shift;                 /* a bundle has at most 2^shift rows */
     int32_t few;                   /* the matrix has few entries, in long rows: takes_eights */
-    int64_t hub_width;             /* the QUADs by which the join's threads divide a hub's slot */
     bool drops;                    /* dropout is above 0 */
     bool early;                    /* COLS may start while the kernel before it still runs */
 };
@@ -169,7 +166,6 @@ template <class A> static __device__ __forceinline__ A bounded(A high)
 /* How many sums a head has in a slot. A slot of ROWS or COLS holds the sums of to_s, then those of
  * to_v. A slot of FORWARD holds those of to_v, those of to_pos if it is written, then a QUAD with
  * high, sum and the sum of to_pos_w. */
-static inline int64_t quads(int64_t feat) { return ceil_div(feat, QUAD) * QUAD; }
 static inline int64_t slot_width_s(const fmm_attention *t)
 {
     const bool some = t->pass == FMM_ATTENTION_ROWS || t->pass == FMM_ATTENTION_COLS;

@@ -1,17 +1,12 @@
 /* What runs before and after the walk: stats_of packs what COLS gathers of a row besides q and
  * gout, and step 6, the join, adds up the slots that the pieces of long rows left in the workspace.
  *
- * Sums are added in the order of a row's pieces. Those of FORWARD are relative to the largest logit
- * of their piece, so two of them meet as two online softmaxes do. Every column of a row has one
- * owner, and the order of its additions depends on the matrix alone:
+ *     slot of a head    | QUADs of to_s | QUADs of to_v, to_pos | FORWARD: high, sum, sum of pos_w
+ * | a thread          one QUAD, and what stands behind it
  *
- *     a long row of up to HUB_PIECES pieces: a thread for each QUAD of columns of each head
- *         thread    slot 0, slot 1, slot 2, ...  -> result
- *
- *     a hub, which has more pieces: a block for each head, threads in `stretches` by `columns`
- *         stretch 0    slots 0, n, 2n, ...   (n stretches)    \
- *         stretch 1    slots 1, n+1, ...                       > a tree in shared memory -> result
- *         ...                                                 /
+ * Sums are added in the order of a row's pieces, by the threads of cuda/join.cuh. Those of FORWARD
+ * are relative to the largest logit of their piece, so two of them meet as two online softmaxes do.
+ * Every column of a row has one owner, and the order of its additions depends on the matrix alone.
  */
 #pragma once
 
@@ -70,19 +65,16 @@ template <class A, int WALK, bool POS> struct quad {
     }
 };
 
-/* CREW threads, which take tasks a grid apart: first the rows of a few pieces, then the hubs. */
 template <class T, int WALK, bool POS>
 static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREWS)
     attend_join(const __grid_constant__ attend_args<T> s)
 {
     typedef typename sum_of<T>::type A;
     typedef quad<A, WALK, POS> sums;
-    __shared__ sums meet[CREW];
-    const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t stride = s.heads * s.width; /* from a slot to the next */
     /* The columns of a head in a slot, which FORWARD's last QUAD is not. With POS the second half
      * of them belong to to_pos. */
-    const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0), across = width / QUAD;
+    const int64_t width = s.width - (WALK == FORWARD ? QUAD : 0);
 
     /* How many columns the operand that owns column c still has there: the rest of its last QUAD is
      * padding that no kernel has written. */
@@ -90,13 +82,13 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         if (POS && c >= width / 2) return s.feat_v - (c - width / 2);
         return c < s.width_s ? s.feat - c : s.feat_v - (c - s.width_s);
     };
-    /* Slots begin, begin + step, ... before end: their QUAD at column c. */
-    auto join_slots = [&](sums *to, const A *slots, int64_t c, int64_t begin, int64_t end,
-                          int64_t step) {
+    auto add = [&](sums *to, const joined_row &r, int64_t head, int64_t c, int begin, int end,
+                   int step) {
+        const A *const slots = s.partial + r.first * stride + head * s.width;
         const int64_t some = columns_from(c);
         to->start();
 #pragma unroll 4
-        for (int64_t p = begin; p < end; p += step) {
+        for (int p = begin; p < end; p += step) {
             sums slot;
             slot.start();
             fetch_kept<A, QUAD>(slots + p * stride + c, some, slot.v);
@@ -109,80 +101,21 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
         }
     };
     /* A QUAD of the result; who has column 0 also writes what is one number a head. */
-    auto write = [&](int64_t row, int64_t head, int64_t c, const sums &total) {
+    auto write = [&](const joined_row &r, int64_t head, int64_t c, const sums &total) {
         const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
         if (POS && c >= width / 2) {
             const int64_t column = c - width / 2;
             for (int i = 0; i < QUAD && column + i < s.feat_v; i++)
-                *s.to_pos.at(row, head, column + i) = shared_out(total.v[i], share);
-            if (column == 0) *s.to_pos_w.at(row, head, 0) = shared_out(total.v[QUAD], share);
+                *s.to_pos.at(r.row, head, column + i) = shared_out(total.v[i], share);
+            if (column == 0) *s.to_pos_w.at(r.row, head, 0) = shared_out(total.v[QUAD], share);
             return;
         }
         const bool first = c < s.width_s;
         const own_side<T> &to = first ? s.to_s : s.to_v;
         const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
         for (int i = 0; i < QUAD && at + i < end && to.data; i++)
-            *to.at(row, head, at + i) = narrow<T>(shared_out(total.v[i], share));
-        if (WALK == FORWARD && c == 0) write_lse(s, row, head, total.high, total.sum);
+            *to.at(r.row, head, at + i) = narrow<T>(shared_out(total.v[i], share));
+        if (WALK == FORWARD && c == 0) write_lse(s, r.row, head, total.high, total.sum);
     };
-    /* The k-th long row: which it is, its first slot and how many it has. */
-    int64_t row, first, pieces;
-    auto look_up = [&](int64_t k) {
-        int64_t begin;
-        row = clamp(__ldg(s.plan.order + k), 0, s.a.rows - 1);
-        first = clamp(__ldg(s.plan.first + k), 0, counts.segments);
-        pieces =
-            min(pieces_of(row_range(s.a, row, &begin), s.plan.segment), counts.segments - first);
-    };
-
-    /* Long rows that are no hubs. The first look-up happens while the walk still runs, so that its
-     * loads are done when the slots are ready; the asm keeps the compiler from moving it behind the
-     * wait. */
-    const int32_t per_row = int32_t(s.heads * across);
-    const int64_t tasks = (counts.long_rows - counts.hubs) * int64_t(per_row);
-    const int64_t start = int64_t(blockIdx.x) * CREW + threadIdx.x;
-    if (start < tasks) {
-        look_up(counts.hubs + item_of(start, per_row, s.per_row));
-        asm volatile("" : : "l"(row), "l"(first), "l"(pieces));
-    }
-    wait_for_previous();
-    for (int64_t t = start; t < tasks; t += int64_t(gridDim.x) * CREW) {
-        const int64_t k = item_of(t, per_row, s.per_row), at = t - k * per_row;
-        const int64_t head = item_of(at, (int32_t)across, s.per_quad);
-        const int64_t c = (at - head * across) * QUAD;
-        look_up(counts.hubs + k);
-        sums total;
-        join_slots(&total, s.partial + first * stride + head * s.width, c, 0,
-                   min(pieces, int64_t(CHAIN)), 1);
-        write(row, head, c, total);
-    }
-
-    /* Hubs go to the last blocks first, because these had the fewest of the other rows. A stretch
-     * begins a new sum after CHAIN slots, as every accumulator does. */
-    int columns = 1;
-    while (columns < WARP && columns < s.hub_width) columns *= 2;
-    const int stretches = CREW / columns, stretch = threadIdx.x / columns;
-    for (int64_t t = gridDim.x - 1 - blockIdx.x; t < int64_t(counts.hubs) * s.heads;
-         t += gridDim.x) {
-        const int64_t k = item_of(t, s.heads, s.per_head), head = t - k * s.heads;
-        look_up(k);
-        const A *const slots = s.partial + first * stride + head * s.width;
-        for (int64_t tile = 0; tile < across; tile += columns) {
-            const int64_t c = (tile + threadIdx.x % columns) * QUAD;
-            sums total, some;
-            total.start();
-            for (int64_t p = stretch; c < width && p < pieces; p += int64_t(CHAIN) * stretches) {
-                join_slots(&some, slots, c, p, min(pieces, p + int64_t(CHAIN) * stretches),
-                           stretches);
-                total.join(some);
-            }
-            for (int half = stretches / 2; half; half /= 2) {
-                meet[threadIdx.x] = total;
-                __syncthreads();
-                if (stretch < half) total.join(meet[threadIdx.x + half * columns]);
-                __syncthreads();
-            }
-            if (stretch == 0 && c < width) write(row, head, c, total);
-        }
-    }
+    join_rows<CREW, sums>(s, add, write);
 }

@@ -50,10 +50,8 @@ static void launch_join(const fmm_exec *exec, attend_args<typename TASK::T> &s)
     if (!threads) return;
     /* FORWARD of ADDITIVE divides a hub among threads as if it had POS's columns even where it has
      * not, so that a result does not depend on whether pos is asked for. */
-    s.hub_width = WALK == FORWARD && TASK::SCORE == FMM_ADDITIVE && !POS ? 2 * across : across;
-    s.per_row = reciprocal(s.heads * across);
-    s.per_head = reciprocal(s.heads);
-    s.per_quad = reciprocal(across);
+    const bool lacks_pos = WALK == FORWARD && TASK::SCORE == FMM_ADDITIVE && !POS;
+    s.join = shape_of_join(s.heads, across, lacks_pos ? 2 * across : across);
     /* There are as many blocks as run at once. More would only look up their first rows after the
      * walk has ended. */
     const int64_t at_once = fmm_cuda_processors(exec->index) * (sizeof(T) == 8 ? CREWS / 2 : CREWS);

@@ -149,7 +149,8 @@ template <int LANES> static __device__ __forceinline__ int most_in_warp(int v)
 
 /* item / heads, by heads' reciprocal: exact while item * heads < 2^64. */
 static inline uint64_t reciprocal(int64_t heads) { return UINT64_MAX / (uint64_t)heads + 1; }
-static __device__ __forceinline__ int64_t item_of(int64_t item, int32_t heads, uint64_t per_head)
+template <class N>
+static __device__ __forceinline__ int64_t item_of(int64_t item, N heads, uint64_t per_head)
 {
     return heads == 1 ? item : (int64_t)__umul64hi((uint64_t)item, per_head);
 }

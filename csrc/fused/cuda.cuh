@@ -33,7 +33,7 @@
 
 #include "cuda_edge.cuh"
 #include "../sddmm/cuda.cuh"
-#include "../spmm/cuda.cuh"
+#include "../spmm/cuda_join.cuh"
 
 enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 

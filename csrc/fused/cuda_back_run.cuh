@@ -94,7 +94,7 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     s.feat_s = f->x->feat, s.feat_m = f->g->feat;
     /* A piece has a slot in each output's part, and those of the second output follow those of the
      * first. */
-    s.width_s = partial_width(s.feat_s), s.width_m = partial_width(s.feat_m);
+    s.width_s = quads(s.feat_s), s.width_m = quads(s.feat_m);
     const int64_t slots = plan_slots(a) * f->x->heads;
     s.partial_s = reinterpret_cast<A *>(static_cast<char *>(exec->workspace) + plan_workspace(a));
     s.partial_m = s.partial_s + slots * s.width_s;

@@ -1,5 +1,5 @@
 /* How fused `segments` is launched: which form of the kernel (cuda.cuh) serves a call, how many
- * lanes a row takes, and the join of long rows, which is SpMM's (spmm/cuda_join.cuh).
+ * lanes a row takes, and the join of long rows, which is that of all sums (spmm/cuda_join.cuh).
  *
  *     score     message   edge function    form
  *     dot       y         direct           DOT_SAME
@@ -108,7 +108,7 @@ template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm
     s.out_head = f->out->head_stride;
     s.feat = (int32_t)f->x->feat;
     s.feat_out = f->out->feat;
-    s.width = partial_width(s.feat_out);
+    s.width = quads(s.feat_out);
     s.score = f->score;
     s.message = f->message;
     s.activation = f->activation;

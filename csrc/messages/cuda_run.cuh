@@ -160,7 +160,7 @@ template <class T> static fmm_status messages_run(const fmm_exec *exec, const fm
     s.partial = reinterpret_cast<typename sum_of<T>::type *>(static_cast<char *>(exec->workspace) +
                                                              (kept ? 0 : plan_workspace(a)));
     s.feat_out = m->out.data->feat;
-    s.width = ceil_div(s.feat_out, WIDTH) * WIDTH;
+    s.width = quads(s.feat_out);
     s.reduce = m->reduce;
     s.op = m->op, s.mask_op = m->mask_op;
     const bool masked = m->mask_y.data != NULL, one = m->op == FMM_COMBINE_ONE;

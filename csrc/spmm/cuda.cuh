@@ -26,7 +26,6 @@
  * loads in flight, and rows of one length together in a warp. */
 #pragma once
 
-#include "cuda_join.cuh"
 #include "cuda_meet.cuh"
 #include "cuda.h"
 
@@ -249,9 +248,6 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
 /* What int32 columns and the grid's second axis surely hold. */
 enum { FEAT_MOST = 65535 * 8 };
 
-/* Slots of partial sums begin at multiples of 16 bytes and hold whole groups of WIDTH columns. */
-static inline int64_t partial_width(int64_t feat) { return ceil_div(feat, WIDTH) * WIDTH; }
-
 /* Whether a sum over values of each head can be one of HEADS: values lie in the matrix's order and
  * have x's type, and entries and strides are 32-bit factors. */
 template <class T> static bool has_own_values(const fmm_csr *a, const fmm_call *call)
@@ -288,7 +284,7 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     s.out_row = y.row_stride;
     s.out_head = y.head_stride;
     s.feat_out = x.feat;
-    s.width = partial_width(x.feat);
+    s.width = quads(x.feat);
     s.tickets = reinterpret_cast<uint32_t *>(s.partial + plan_slots(a) * x.heads * s.width);
     s.reduce = call->reduce;
     s.head_feat = flat && each ? (int32_t)call->x->feat : 0;

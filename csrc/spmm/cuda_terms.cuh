@@ -7,13 +7,14 @@
  * Maxima and minima compare products, and a minimum is the maximum of negated terms. */
 #pragma once
 
-#include "../cuda/segments.cuh"
+#include "../cuda/join.cuh"
 
 /* The output and the slots of its long rows: what the join needs, whoever filled the slots. */
 template <class T> struct join_args : dealt {
     T *out;
     typename sum_of<T>::type *partial; /* [segments][heads][width], width: feat in whole vectors */
     int64_t out_row, out_head, feat_out, width;
+    join_shape join; /* of launch_join */
     int reduce;
 };
 
