@@ -47,15 +47,6 @@ static constexpr double LOG2_E = 1.4426950408889634;
  * lose themselves. Only beyond it do the walks read lse_rest. */
 enum { LARGE_LSE = 64 };
 
-/* A tensor read or written row by row; strides are in elements. */
-template <class T> struct own_side {
-    T *data;
-    int64_t row, head;
-    __device__ __forceinline__ T *at(int64_t r, int64_t h, int64_t c) const
-    {
-        return data + r * row + h * head + c;
-    }
-};
 /* A tensor whose rows are gathered. Strides are in bytes, and that of a row has 32 bits, so that an
  * address is one multiply-add. */
 template <class T> struct far_side {
@@ -70,16 +61,16 @@ template <class T> struct attend_args {
     csr_view a;
     plan_view plan;
     edge_view edges; /* eid alone */
-    own_side<const T> own_s, own_v, att, bias, weight;
+    dense_view<const T> own_s, own_v, att, bias, weight;
     far_side<T> far_s, far_v;
-    own_side<const A> lse, lse_rest, delta; /* for ROWS; COLS reads lse_rest where lse is large */
-    const A *stats;                         /* for COLS: what stats_of packs */
-    own_side<T> to_v;                       /* out of FORWARD, gv of COLS */
-    own_side<T> to_s;                       /* gq of ROWS, gk of COLS */
-    own_side<A> to_lse, to_rest;            /* of FORWARD */
-    own_side<A> to_att;                     /* gatt: of ROWS with GATV2 */
-    own_side<A> to_pos, to_pos_w;           /* of FORWARD with ADDITIVE, if the caller wants them */
-    own_side<T> to_bias, to_weight, to_use; /* gbias, gweight and weights, of ROWS */
+    dense_view<const A> lse, lse_rest, delta; /* for ROWS; COLS reads lse_rest where lse is large */
+    const A *stats;                           /* for COLS: what stats_of packs */
+    dense_view<T> to_v;                       /* out of FORWARD, gv of COLS */
+    dense_view<T> to_s;                       /* gq of ROWS, gk of COLS */
+    dense_view<A> to_lse, to_rest;            /* of FORWARD */
+    dense_view<A> to_att;                     /* gatt: of ROWS with GATV2 */
+    dense_view<A> to_pos, to_pos_w; /* of FORWARD with ADDITIVE, if the caller wants them */
+    dense_view<T> to_bias, to_weight, to_use; /* gbias, gweight and weights, of ROWS */
     A *partial; /* slots: [segments][heads][width], width_s sums for to_s, then those for to_v */
     const int64_t *seed, *keys; /* keys: of dropout, or NULL */
     uint64_t keep_limit;        /* dropout keeps what draws at least this */

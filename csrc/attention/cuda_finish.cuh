@@ -17,8 +17,8 @@
 template <class K, class U>
 static __device__ __forceinline__ void
 write_sums(const attend_lane<K> &me, const walk_args<K> &s, const item_view &item, int r,
-           int64_t row, const typename K::A (*sums)[K::VEC], const own_side<U> &to, int64_t offset,
-           const bool *in)
+           int64_t row, const typename K::A (*sums)[K::VEC], const dense_view<U> &to,
+           int64_t offset, const bool *in)
 {
     typedef typename K::A A;
     constexpr int VEC = K::VEC;

@@ -108,7 +108,7 @@ static __device__ __forceinline__ void read_two(const char *stats, uint32_t row,
 
 /* Reads one number of each entry's edge: bias or weight. They are all read before the first is
  * waited for. */
-STEP void read_edges(const attend_lane<K> &me, const own_side<const typename K::T> &from,
+STEP void read_edges(const attend_lane<K> &me, const dense_view<const typename K::T> &from,
                      const int64_t (&edge)[K::FLY], typename K::A (&to)[K::FLY])
 {
     typename K::T raw[K::FLY];

@@ -15,8 +15,8 @@
 /* Operands of stats_of: `rows` rows of q and of the statistics, planes_of(score) numbers each. */
 template <class T> struct stats_args {
     typedef typename sum_of<T>::type A;
-    own_side<const A> lse, lse_rest, delta;
-    own_side<const T> q;
+    dense_view<const A> lse, lse_rest, delta;
+    dense_view<const T> q;
     A *stats;
     int64_t rows;
     uint64_t per_head;
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
             return;
         }
         const bool first = c < s.width_s;
-        const own_side<T> &to = first ? s.to_s : s.to_v;
+        const dense_view<T> &to = first ? s.to_s : s.to_v;
         const int64_t at = first ? c : c - s.width_s, end = first ? s.feat : s.feat_v;
         for (int i = 0; i < QUAD && at + i < end && to.data; i++)
             *to.at(r.row, head, at + i) = narrow<T>(shared_out(total.v[i], share));

@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(BLOCK) node_spread(const __grid_constan
      * for the loads before it. */
     const bool third = s.total[2].data;
     const int planes = third ? PLANES : PLANES - 1;
-    const side<const T> added = third ? s.gout : s.x;
+    const dense_view<const T> added = third ? s.gout : s.x;
     wait_for_previous();
     A att_k[VEC], att_q[VEC], sums[PLANES][VEC] = {}, total[VEC];
     read<T, VEC>(at<VEC>(s.att[0], 0, h) + c, att_k);
@@ -232,11 +232,11 @@ static __global__ void __launch_bounds__(BLOCK) node_add(const __grid_constant__
 
 /* lies_near says whether `at` finds rows and heads with 32 bits, aligned whether packs of 16 bytes
  * may be read as well. An absent operand never stands in the way. */
-template <class T> static bool lies_near(const side<T> &d)
+template <class T> static bool lies_near(const dense_view<T> &d)
 {
     return !d.data || (d.row <= UINT32_MAX && d.head <= UINT32_MAX);
 }
-template <class T> static bool aligned(const side<T> &d)
+template <class T> static bool aligned(const dense_view<T> &d)
 {
     const uint64_t bytes = uint64_t(d.row | d.head) * sizeof(T);
     return !d.data || (lies_near(d) && (((uintptr_t)d.data | bytes) & 15) == 0);
@@ -298,18 +298,18 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node
     enum { VEC = 16 / sizeof(T) };
     typedef typename sum_of<T>::type A;
     node_args<T> s = {};
-    s.x = side_of<const T>(call->x), s.value = side_of<const T>(call->value);
-    s.gout = side_of<const T>(call->gout);
+    s.x = view_dense<const T>(&call->x), s.value = view_dense<const T>(&call->value);
+    s.gout = view_dense<const T>(&call->gout);
     for (int t = 0; t < 2; t++) {
-        s.att[t] = side_of<const T>(call->att[t]);
-        s.score[t] = side_of<T>(call->score[t]);
+        s.att[t] = view_dense<const T>(&call->att[t]);
+        s.score[t] = view_dense<T>(&call->score[t]);
     }
-    s.pos = side_of<const A>(call->pos), s.pos_w = side_of<const A>(call->pos_w);
-    s.lse = side_of<const A>(call->lse), s.lse_rest = side_of<const A>(call->lse_rest);
-    s.glse = side_of<const A>(call->glse);
-    s.delta = side_of<A>(call->delta);
-    s.out = side_of<T>(call->out), s.parts = side_of<A>(call->parts);
-    for (int p = 0; p < PLANES; p++) s.total[p] = side_of<T>(call->total[p]);
+    s.pos = view_dense<const A>(&call->pos), s.pos_w = view_dense<const A>(&call->pos_w);
+    s.lse = view_dense<const A>(&call->lse), s.lse_rest = view_dense<const A>(&call->lse_rest);
+    s.glse = view_dense<const A>(&call->glse);
+    s.delta = view_dense<A>(&call->delta);
+    s.out = view_dense<T>(&call->out), s.parts = view_dense<A>(&call->parts);
+    for (int p = 0; p < PLANES; p++) s.total[p] = view_dense<T>(&call->total[p]);
     s.packed = static_cast<A *>(call->packed), s.arrived = call->arrived;
     s.rows = call->x.rows, s.heads = (int32_t)call->x.heads, s.feat = call->x.feat;
     s.each = fmm_node_rows(FMM_CUDA, s.rows), s.count = fmm_node_parts(FMM_CUDA, s.rows);

@@ -14,33 +14,23 @@ enum { PLANES = 3 }; /* SPREAD's totals: for att_k, for att_q, and the sum of go
 enum { SCORES, DELTA, DELTA_POS };
 static_assert(FMM_NODE_PACKED == planes_of(FMM_ADDITIVE), "DELTA packs what COLS gathers");
 
-/* A tensor of nodes and heads, with its strides in elements. */
-template <class T> struct side {
-    T *data;
-    int64_t row, head;
-};
 /* Item i of head h. Operands that may be read in packs (`aligned` says which) have strides that fit
  * 32 bits, so each product is one multiply-add. With products of 64 bits these addresses were near
  * a third of the instructions of kernels that only read and add. */
 template <int VEC, class T>
-static __device__ __forceinline__ T *at(const side<T> &d, int64_t i, int64_t h)
+static __device__ __forceinline__ T *at(const dense_view<T> &d, int64_t i, int64_t h)
 {
     if (VEC == 1) return d.data + i * d.row + h * d.head;
     return d.data + uint64_t(uint32_t(i)) * uint32_t(d.row) +
            uint64_t(uint32_t(h)) * uint32_t(d.head);
 }
-template <class T> static side<T> side_of(const fmm_dense &d)
-{
-    return side<T>{static_cast<T *>(d.data), d.row_stride, d.heads > 1 ? d.head_stride : 0};
-}
-
 /* The call of node_sums.h as the kernels get it, under the same names. */
 template <class T> struct node_args {
     typedef typename sum_of<T>::type A;
-    side<const T> x, value, gout, att[2];
-    side<T> score[2], out, total[PLANES];
-    side<const A> pos, pos_w, lse, lse_rest, glse;
-    side<A> delta, parts;
+    dense_view<const T> x, value, gout, att[2];
+    dense_view<T> score[2], out, total[PLANES];
+    dense_view<const A> pos, pos_w, lse, lse_rest, glse;
+    dense_view<A> delta, parts;
     A *packed;
     uint32_t *arrived;
     int64_t rows, feat;

@@ -16,10 +16,6 @@
 #include "cuda.h"
 
 /* A stride that no second row or head uses may be any number; 0 keeps addresses inside. */
-template <class T> static own_side<T> own_of(const fmm_dense *d)
-{
-    return own_side<T>{static_cast<T *>(d->data), d->row_stride, d->heads > 1 ? d->head_stride : 0};
-}
 template <class T> static far_side<T> far_of(const fmm_dense *d)
 {
     return far_side<T>{static_cast<const char *>(d->data),
@@ -43,30 +39,30 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     s.a = view_csr(a);
     s.plan = plan_for_call(exec, a);
     s.edges = view_edges(a, NULL);
-    s.own_s = own_of<const T>(cols ? &t->k : &t->q);
+    s.own_s = view_dense<const T>(cols ? &t->k : &t->q);
     s.far_s = far_of<T>(cols ? &t->q : &t->k);
-    if (!forward && !weights) s.own_v = own_of<const T>(cols ? &t->v : &t->gout);
+    if (!forward && !weights) s.own_v = view_dense<const T>(cols ? &t->v : &t->gout);
     s.far_v = far_of<T>(cols ? &t->gout : &t->v);
-    s.att = own_of<const T>(&t->att);
-    s.bias = own_of<const T>(&t->bias);
-    s.weight = own_of<const T>(&t->weight);
-    s.lse = own_of<const A>(&t->lse);
-    s.lse_rest = own_of<const A>(&t->lse_rest);
-    s.delta = own_of<const A>(&t->delta);
+    s.att = view_dense<const T>(&t->att);
+    s.bias = view_dense<const T>(&t->bias);
+    s.weight = view_dense<const T>(&t->weight);
+    s.lse = view_dense<const A>(&t->lse);
+    s.lse_rest = view_dense<const A>(&t->lse_rest);
+    s.delta = view_dense<const A>(&t->delta);
     /* Results that this pass does not write stay absent. */
     if (forward) {
-        s.to_v = own_of<T>(&t->out);
-        s.to_lse = own_of<A>(&t->lse), s.to_rest = own_of<A>(&t->lse_rest);
-        s.to_pos = own_of<A>(&t->pos), s.to_pos_w = own_of<A>(&t->pos_w);
+        s.to_v = view_dense<T>(&t->out);
+        s.to_lse = view_dense<A>(&t->lse), s.to_rest = view_dense<A>(&t->lse_rest);
+        s.to_pos = view_dense<A>(&t->pos), s.to_pos_w = view_dense<A>(&t->pos_w);
     }
-    if (cols) s.to_s = own_of<T>(&t->gk), s.to_v = own_of<T>(&t->gv);
+    if (cols) s.to_s = view_dense<T>(&t->gk), s.to_v = view_dense<T>(&t->gv);
     if (t->pass == FMM_ATTENTION_ROWS) {
-        s.to_s = own_of<T>(&t->gq);
-        s.to_att = own_of<A>(&t->gatt);
-        s.to_bias = own_of<T>(&t->gbias);
-        s.to_weight = own_of<T>(&t->gweight);
+        s.to_s = view_dense<T>(&t->gq);
+        s.to_att = view_dense<A>(&t->gatt);
+        s.to_bias = view_dense<T>(&t->gbias);
+        s.to_weight = view_dense<T>(&t->gweight);
     }
-    if (!cols && !forward) s.to_use = own_of<T>(&t->weights);
+    if (!cols && !forward) s.to_use = view_dense<T>(&t->weights);
     s.seed = t->seed;
     s.keys = t->keys;
     s.drops = t->dropout > 0;
@@ -102,9 +98,11 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     if (s.to_s.data || s.to_v.data || forward) s.partial = reinterpret_cast<A *>(at);
 
     if (cols && !packed) {
+        const dense_view<const T> q = view_dense<const T>(&t->q);
+        A *const to = const_cast<A *>(s.stats);
         const stats_args<T> stats = {
-            s.lse,   s.lse_rest,          s.delta, own_of<const T>(&t->q), const_cast<A *>(s.stats),
-            a->cols, reciprocal(s.heads), s.heads, planes_of(t->score)};
+            s.lse,   s.lse_rest,         s.delta, q, to, a->cols, reciprocal(s.heads),
+            s.heads, planes_of(t->score)};
         const int64_t count = a->cols * int64_t(s.heads);
         if (count)
             stats_of<T>

@@ -1,4 +1,4 @@
-/* The matrix and the values of its entries, as kernels see them.
+/* The matrix, the values of its entries and dense operands, as kernels see them.
  *
  * An entry p of the matrix is one edge of the caller's graph. Its column stands in idx[p]. Its
  * value stands at the edge's place in the caller's order, which eid[p] names:
@@ -21,6 +21,16 @@ struct csr_view {
     const int32_t *idx;
     int64_t rows, nnz;
     int32_t cols;
+};
+
+/* A dense operand of elements T, with strides in elements; one that is absent has no data. */
+template <class T> struct dense_view {
+    T *data;
+    int64_t row, head;
+    __device__ __forceinline__ T *at(int64_t i, int64_t h, int64_t c = 0) const
+    {
+        return data + i * row + h * head + c;
+    }
 };
 
 static __device__ __forceinline__ int64_t clamp(int64_t v, int64_t low, int64_t high)
@@ -139,6 +149,15 @@ static __device__ __forceinline__ A edge_number(const edge_view &v, Word bits)
 static inline csr_view view_csr(const fmm_csr *a)
 {
     return csr_view{a->ptr, a->idx, a->rows, a->nnz, (int32_t)a->cols};
+}
+
+/* d may be NULL, where there is no operand. A stride that no second head uses may be any number; 0
+ * keeps addresses inside. */
+template <class T> static inline dense_view<T> view_dense(const fmm_dense *d)
+{
+    if (!d) return dense_view<T>{};
+    return dense_view<T>{static_cast<T *>(d->data), d->row_stride,
+                         d->heads > 1 ? d->head_stride : 0};
 }
 
 static inline edge_view view_edges(const fmm_csr *a, const fmm_dense *val)

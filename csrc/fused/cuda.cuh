@@ -37,20 +37,9 @@
 
 enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 
-/* An operand, or the gradient of one: rows, with strides in elements. data is NULL where there is
- * no operand, or a gradient is not wanted. */
-template <class P> struct fused_side {
-    P data;
-    int64_t row, head;
-    __device__ __forceinline__ P at(int64_t i, int64_t h, int64_t c) const
-    {
-        return data + i * row + h * head + c;
-    }
-};
-
-/* The output is joined as SpMM's is. */
+/* The output is joined as that of every sum is. */
 template <class T> struct fused_args : join_args<T> {
-    fused_side<const T *> x, y, z; /* without z the message is made of x and y */
+    dense_view<const T> x, y, z; /* without z the message is made of x and y */
     int32_t feat;          /* at most what a group spans; in 64 bits it costs the loop registers */
     uint32_t y_row, z_row; /* in bytes */
     int score, message, activation;

@@ -38,8 +38,8 @@ enum back_form { BACK_SAME, BACK_OTHER, BACK_ANY };
 /* Names that end in _s belong to the score's operand, those that end in _m to the message's. */
 template <class T> struct back_args : dealt {
     typedef typename sum_of<T>::type A;
-    fused_side<const T *> own_s, own_m, far_s, far_m;
-    fused_side<T *> out_s, out_m, gval;
+    dense_view<const T> own_s, own_m, far_s, far_m;
+    dense_view<T> out_s, out_m, gval;
     A *partial_s, *partial_m; /* [segments][heads][width] */
     int64_t feat_s, feat_m, width_s, width_m;
     uint32_t far_s_row, far_m_row; /* in bytes */

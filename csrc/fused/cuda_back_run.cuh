@@ -8,7 +8,7 @@
 
 /* Joins the slots of one output, if it is wanted and a row may be long. */
 template <class T>
-static void join_back(const fmm_exec *exec, const back_args<T> &s, const fused_side<T *> &out,
+static void join_back(const fmm_exec *exec, const back_args<T> &s, const dense_view<T> &out,
                       typename sum_of<T>::type *partial, int64_t feat, int64_t width)
 {
     if (!out.data || !feat || !s.plan.long_rows_max) return;
@@ -81,16 +81,16 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     back_args<T> s;
     static_cast<dealt &>(s) = deal(exec, a, call->val, f->x->heads);
     /* ROWS owns x and gathers y; COLS runs on the transpose and does it the other way round. */
-    s.own_s = side_of<const T *>(cols ? f->y : f->x);
-    s.own_m = side_of<const T *>(cols ? f->z : f->g);
-    s.far_s = side_of<const T *>(cols ? f->x : f->y);
-    s.far_m = side_of<const T *>(cols ? f->g : f->z);
+    s.own_s = view_dense<const T>(cols ? f->y : f->x);
+    s.own_m = view_dense<const T>(cols ? f->z : f->g);
+    s.far_s = view_dense<const T>(cols ? f->x : f->y);
+    s.far_m = view_dense<const T>(cols ? f->g : f->z);
     s.far_s_row = uint32_t(s.far_s.row * int64_t(sizeof(T)));
     s.far_m_row = uint32_t(s.far_m.row * int64_t(sizeof(T)));
     /* ROWS has the gradients of x and val, COLS those of y and z. */
-    s.out_s = side_of<T *>(f->out);
-    s.out_m = side_of<T *>(cols ? f->out2 : NULL);
-    s.gval = side_of<T *>(cols ? NULL : f->out2);
+    s.out_s = view_dense<T>(f->out);
+    s.out_m = view_dense<T>(cols ? f->out2 : NULL);
+    s.gval = view_dense<T>(cols ? NULL : f->out2);
     s.feat_s = f->x->feat, s.feat_m = f->g->feat;
     /* A piece has a slot in each output's part, and those of the second output follow those of the
      * first. */

@@ -12,15 +12,8 @@
 
 #include "cuda.cuh"
 
-/* An operand of the call as the kernel sees it; NULL: there is none. */
-template <class P> static fused_side<P> side_of(const fmm_dense *d)
-{
-    return d ? fused_side<P>{static_cast<P>(d->data), d->row_stride, d->head_stride}
-             : fused_side<P>{NULL, 0, 0};
-}
-
 /* Whether two operands are the same rows. */
-template <class P> static bool alike(const fused_side<P> &l, const fused_side<P> &r)
+template <class T> static bool alike(const dense_view<T> &l, const dense_view<T> &r)
 {
     return l.data == r.data && l.row == r.row && l.head == r.head;
 }
@@ -96,9 +89,9 @@ template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm
 
     fused_args<T> s;
     static_cast<dealt &>(s) = deal(exec, a, call->val, f->x->heads);
-    s.x = side_of<const T *>(f->x);
-    s.y = side_of<const T *>(f->y);
-    s.z = side_of<const T *>(f->z);
+    s.x = view_dense<const T>(f->x);
+    s.y = view_dense<const T>(f->y);
+    s.z = view_dense<const T>(f->z);
     s.out = static_cast<T *>(f->out->data);
     s.partial = reinterpret_cast<typename sum_of<T>::type *>(static_cast<char *>(exec->workspace) +
                                                              plan_workspace(a));

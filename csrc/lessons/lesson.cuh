@@ -42,22 +42,12 @@ template <int WIDTH, class T> static __device__ __forceinline__ T lane_sum(T v)
     return v;
 }
 
-/* A dense operand: the numbers of row i and head h lie side by side from at(i, h) on. */
-template <class T> struct dense {
-    T *data;
-    int64_t row, head;
-    __device__ __forceinline__ T *at(int64_t i, int64_t h) const
-    {
-        return data + i * row + h * head;
-    }
-};
-
 /* y = A x, of `feat` channels a head. */
 template <class T> struct spmm_args {
     csr_view a;
     edge_view val;
-    dense<const T> x;
-    dense<T> y;
+    dense_view<const T> x;
+    dense_view<T> y;
     int64_t feat;
 };
 
@@ -80,8 +70,8 @@ static __device__ __forceinline__ entry<T> fetch(const spmm_args<T> &s, int64_t 
 template <class T> struct sddmm_args {
     csr_view s;
     edge_view val;
-    dense<const T> a, b;
-    dense<T> e;
+    dense_view<const T> a, b;
+    dense_view<T> e;
     int64_t feat;
 };
 
@@ -122,24 +112,21 @@ static inline bool lesson_supports(const fmm_call *call)
            call->a->rows <= INT32_MAX && call->a->nnz <= INT32_MAX * (int64_t)WARP;
 }
 
-/* What the kernels get of an operand: they know its type, and its sizes from the matrix. */
-template <class T> static dense<T> dense_of(const fmm_dense *d)
-{
-    return dense<T>{static_cast<T *>(d->data), d->row_stride, d->head_stride};
-}
-
 /* A call's operands for kernels of one type, which is that of the last argument. */
 template <class T> static spmm_args<T> spmm_of(const fmm_call *call, T)
 {
     return spmm_args<T>{view_csr(call->a), view_edges(call->a, call->val),
-                        dense_of<const T>(call->x), dense_of<T>(call->y), call->x->feat};
+                        view_dense<const T>(call->x), view_dense<T>(call->y), call->x->feat};
 }
 
 template <class T> static sddmm_args<T> sddmm_of(const fmm_call *call, T)
 {
-    return sddmm_args<T>{view_csr(call->a),          view_edges(call->a, call->val),
-                         dense_of<const T>(call->x), dense_of<const T>(call->b),
-                         dense_of<T>(call->y),       call->x->feat};
+    return sddmm_args<T>{view_csr(call->a),
+                         view_edges(call->a, call->val),
+                         view_dense<const T>(call->x),
+                         view_dense<const T>(call->b),
+                         view_dense<T>(call->y),
+                         call->x->feat};
 }
 
 /* Runs launch(a number of the dtype) with the call's device current. */

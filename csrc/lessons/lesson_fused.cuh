@@ -14,8 +14,8 @@
 template <class T> struct fused_args {
     csr_view a;
     edge_view val;
-    dense<const T> x, y, z;
-    dense<T> out;
+    dense_view<const T> x, y, z;
+    dense_view<T> out;
     int64_t feat, feat_out;
     edge_program<T> edge;
 };
@@ -53,10 +53,10 @@ template <class T> static fused_args<T> fused_of(const fmm_call *call, T)
     const fmm_fusion *f = fmm_fusion_of(call);
     return fused_args<T>{view_csr(call->a),
                          view_edges(call->a, call->val),
-                         dense_of<const T>(f->x),
-                         dense_of<const T>(f->y),
-                         dense_of<const T>(f->z),
-                         dense_of<T>(f->out),
+                         view_dense<const T>(f->x),
+                         view_dense<const T>(f->y),
+                         view_dense<const T>(f->z),
+                         view_dense<T>(f->out),
                          f->x->feat,
                          f->out->feat,
                          edge_of_fusion<T>(f)};

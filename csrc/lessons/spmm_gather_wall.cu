@@ -23,8 +23,8 @@
 
 /* The plan as it is dealt out, x, and y; their values are not used. */
 template <class T> struct wall_args : dealt {
-    dense<const T> x;
-    dense<T> y;
+    dense_view<const T> x;
+    dense_view<T> y;
     int64_t feat;
 };
 
