@@ -6,9 +6,9 @@
  *
  *     kernel               a thread owns              it loops over
  *     forward_reference    out[i,h,c] (c = 0: lse)    the entries of row i, twice
- *     sides_reference      gq[i,h,c], or gk and gv    the entries of a row of A, or its transpose
+ *     sums_reference       gq[i,h,c], or gk and gv    the entries of a row of A, or its transpose
+ *                          gatt[part,h,c]             a part of the rows, their entries
  *     edges_reference      an entry p and head h      nothing
- *     att_reference        gatt[part,h,c]             a part of the rows, their entries
  *
  * It follows the formulas in this order: the logit from score, bias and leaky; the softmax w from
  * the row's statistics; u from w, dropout and the edge's weight; in the backward <gout, v>, then
@@ -170,34 +170,43 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* gq of the rows of A, or gk and gv of the rows of its transpose: columns c below feat belong to gq
- * or gk, those from feat on to gv. */
-template <class T>
+/* Sums over the entries of rows: gq of a row of A, or gk and gv of a row of its transpose, where
+ * columns c below feat belong to gq or gk, those from feat on to gv. Of gatt, which sums over all
+ * entries of A, an owner has a part: an equal stretch of rows. The caller adds the parts up. */
+template <class T, bool ATT>
 static __global__ void __launch_bounds__(BLOCK)
-    sides_reference(const __grid_constant__ plain_args<T> s)
+    sums_reference(const __grid_constant__ plain_args<T> s)
 {
     typedef typename sum_of<T>::type A;
-    const int64_t across = s.feat + (s.cols ? s.feat_v : 0), count = s.a.rows * s.heads * across;
+    const int64_t across = s.feat + (s.cols ? s.feat_v : 0), owners = ATT ? s.parts : s.a.rows;
+    const int64_t count = owners * s.heads * across, each = ATT ? ceil_div(s.a.rows, owners) : 1;
     for (int64_t t = this_thread(); t < count; t += all_threads()) {
-        const int64_t c = t % across, h = t / across % s.heads, row = t / across / s.heads;
+        const int64_t c = t % across, h = t / across % s.heads, owner = t / across / s.heads;
         /* Who needs no gradient has given no tensor for it. */
-        const fmm_dense &to = c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
+        const fmm_dense &to = ATT ? s.gatt : c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
         if (!to.data) continue;
-        int64_t begin;
-        const int64_t terms = row_range(s.a, row, &begin);
         long_sum<A> sum;
         sum.start();
-        for (int64_t p = begin; p < begin + terms; p++) {
-            plain_entry<T> entry;
-            entry.find(s, row, p, h);
-            if (!entry.there) continue;
-            entry.back(s);
-            if (c < s.feat)
-                sum.add(entry.slant, entry.share(s, c, !s.cols));
-            else
-                sum.add(entry.by * entry.w, widen(*element<T>(s.gout, entry.i, h, c - s.feat)));
+        for (int64_t row = owner * each; row < min((owner + 1) * each, s.a.rows); row++) {
+            int64_t begin;
+            const int64_t terms = row_range(s.a, row, &begin);
+            for (int64_t p = begin; p < begin + terms; p++) {
+                plain_entry<T> entry;
+                entry.find(s, row, p, h);
+                if (!entry.there) continue;
+                entry.back(s);
+                if (ATT)
+                    sum.add(entry.slant, leaky(entry.q(s, c) + entry.k(s, c), s.slope));
+                else if (c < s.feat)
+                    sum.add(entry.slant, entry.share(s, c, !s.cols));
+                else
+                    sum.add(entry.by * entry.w, widen(*element<T>(s.gout, entry.i, h, c - s.feat)));
+            }
         }
-        *element<T>(to, row, h, c < s.feat ? c : c - s.feat) = narrow<T>(sum.total());
+        if (ATT)
+            *element<A>(to, owner, h, c) = sum.total();
+        else
+            *element<T>(to, owner, h, c < s.feat ? c : c - s.feat) = narrow<T>(sum.total());
     }
 }
 
@@ -217,33 +226,6 @@ static __global__ void __launch_bounds__(BLOCK)
         if (s.gweight.data)
             *element<T>(s.gweight, entry.e, h, 0) = narrow<T>(entry.drop * entry.w * entry.dot);
         if (s.gbias.data) *element<T>(s.gbias, entry.e, h, 0) = narrow<T>(entry.slant * entry.gain);
-    }
-}
-
-/* gatt is a sum over all entries of A, each with the factor leaky(q + k). It comes in parts, each
- * over an equal stretch of rows, which the caller adds up. */
-template <class T>
-static __global__ void __launch_bounds__(BLOCK)
-    att_reference(const __grid_constant__ plain_args<T> s)
-{
-    typedef typename sum_of<T>::type A;
-    const int64_t count = s.parts * s.heads * s.feat, each = ceil_div(s.a.rows, s.parts);
-    for (int64_t t = this_thread(); t < count; t += all_threads()) {
-        const int64_t c = t % s.feat, h = t / s.feat % s.heads, part = t / s.feat / s.heads;
-        long_sum<A> sum;
-        sum.start();
-        for (int64_t row = part * each; row < min((part + 1) * each, s.a.rows); row++) {
-            int64_t begin;
-            const int64_t terms = row_range(s.a, row, &begin);
-            for (int64_t p = begin; p < begin + terms; p++) {
-                plain_entry<T> entry;
-                entry.find(s, row, p, h);
-                if (!entry.there) continue;
-                entry.back(s);
-                sum.add(entry.slant, leaky(entry.q(s, c) + entry.k(s, c), s.slope));
-            }
-        }
-        *element<A>(s.gatt, part, h, c) = sum.total();
     }
 }
 
@@ -273,20 +255,18 @@ template <class T> static void launch_plain(cudaStream_t stream, const fmm_call 
     /* ROWS writes what belongs to rows and entries, COLS what belongs to columns. */
     if (((rows_pass && s.gq.data) || (cols && (s.gk.data || s.gv.data))) && rows &&
         s.feat + s.feat_v)
-        sides_reference<T><<<grid(rows * heads * (s.feat + s.feat_v)), BLOCK, 0, stream>>>(s);
+        sums_reference<T, false><<<grid(rows * heads * (s.feat + s.feat_v)), BLOCK, 0, stream>>>(s);
     if (!cols && t->pass != FMM_ATTENTION_FORWARD && nnz &&
         (s.weights.data || s.gweight.data || s.gbias.data))
         edges_reference<T><<<grid(nnz * heads), BLOCK, 0, stream>>>(s);
     if (rows_pass && s.gatt.data && s.parts * s.feat)
-        att_reference<T><<<grid(s.parts * heads * s.feat), BLOCK, 0, stream>>>(s);
+        sums_reference<T, true><<<grid(s.parts * heads * s.feat), BLOCK, 0, stream>>>(s);
 }
 
 /* The element type of q decides on the kernels; all operands but the sums have it. */
 extern "C" fmm_status fmm_attention_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
-    int before;
-    TRY(cuda_enter("attention", exec, &before));
-    for_dtype(fmm_attention_of(call)->q.dtype,
-              [&](auto element_of) { launch_plain<decltype(element_of)>(stream_of(exec), call); });
-    return cuda_leave("attention", exec, before);
+    return on_device_as("attention", exec, fmm_attention_of(call)->q.dtype, [&](auto element_of) {
+        launch_plain<decltype(element_of)>(stream_of(exec), call);
+    });
 }
