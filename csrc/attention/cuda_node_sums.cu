@@ -291,9 +291,8 @@ static void launch_form(const fmm_exec *exec, fmm_node_form form, node_args<T> s
                  dim3((unsigned)(blocks < 1 ? 1 : smaller(blocks, MOST))), s);
 }
 
-/* From the operands of the call to the kernels' arguments. What the grid cannot count is an error,
- * not a wrong result. */
-template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node_call *call)
+/* From the operands of the call to the kernels' arguments. */
+template <class T> static void launch(const fmm_exec *exec, const fmm_node_call *call)
 {
     enum { VEC = 16 / sizeof(T) };
     typedef typename sum_of<T>::type A;
@@ -315,27 +314,22 @@ template <class T> static fmm_status launch(const fmm_exec *exec, const fmm_node
     s.each = fmm_node_rows(FMM_CUDA, s.rows), s.count = fmm_node_parts(FMM_CUDA, s.rows);
     s.per_head = reciprocal(s.heads);
     s.slope = A(call->slope);
-    REQUIRE(call->x.heads <= INT32_MAX, FMM_UNSUPPORTED, "node_sums: more heads than int counts");
-    REQUIRE(call->form != FMM_NODE_SPREAD ||
-                s.count * ceil_div(s.heads * s.feat, FMM_NODE_COLUMNS) <= INT32_MAX,
-            FMM_UNSUPPORTED, "node_sums: more nodes and channels than a grid");
     if (s.feat % VEC == 0 && aligned(s))
         launch_form<T, VEC>(exec, call->form, s);
     else
         launch_form<T, 1>(exec, call->form, s);
-    return FMM_OK;
 }
 
-/* The element type decides on the kernels. They all are in this file, since they compile quickly.
- */
+/* What the grid cannot count is an error, not a wrong result. The kernels of all element types are
+ * in this file, since they compile quickly. */
 extern "C" fmm_status fmm_node_sums_cuda(const fmm_exec *exec, const fmm_node_call *call)
 {
-    int before;
-    TRY(cuda_enter("node_sums", exec, &before));
-    const fmm_status status = call->x.dtype == FMM_F64    ? launch<double>(exec, call)
-                              : call->x.dtype == FMM_F16  ? launch<__half>(exec, call)
-                              : call->x.dtype == FMM_BF16 ? launch<__nv_bfloat16>(exec, call)
-                                                          : launch<float>(exec, call);
-    const fmm_status left = cuda_leave("node_sums", exec, before);
-    return status == FMM_OK ? left : status;
+    const fmm_dense *x = &call->x;
+    const int64_t parts = fmm_node_parts(FMM_CUDA, x->rows);
+    REQUIRE(x->heads <= INT32_MAX, FMM_UNSUPPORTED, "node_sums: more heads than int counts");
+    REQUIRE(call->form != FMM_NODE_SPREAD ||
+                parts * ceil_div(x->heads * x->feat, FMM_NODE_COLUMNS) <= INT32_MAX,
+            FMM_UNSUPPORTED, "node_sums: more nodes and channels than a grid");
+    return on_device_as("node_sums", exec, x->dtype,
+                        [&](auto element) { launch<decltype(element)>(exec, call); });
 }

@@ -55,6 +55,15 @@ template <class Run> static void for_dtype(fmm_dtype dtype, Run run)
     }
 }
 
+/* The same of operators that take f32 and f64 alone. */
+template <class Run> static void for_wide_dtype(fmm_dtype dtype, Run run)
+{
+    if (dtype == FMM_F64)
+        run(double());
+    else
+        run(float());
+}
+
 /* From the stored type to that of sums, which is exact. */
 static __device__ __forceinline__ float widen(float v) { return v; }
 static __device__ __forceinline__ double widen(double v) { return v; }

@@ -67,6 +67,16 @@ static inline fmm_status cuda_leave(const char *op, const fmm_exec *exec, int be
     return FMM_OK;
 }
 
+/* Runs launch() between the two. */
+template <class Launch>
+static fmm_status on_device(const char *op, const fmm_exec *exec, Launch launch)
+{
+    int before;
+    TRY(cuda_enter(op, exec, &before));
+    launch();
+    return cuda_leave(op, exec, before);
+}
+
 static inline cudaStream_t stream_of(const fmm_exec *exec)
 {
     return static_cast<cudaStream_t>(exec->stream);

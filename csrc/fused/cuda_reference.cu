@@ -188,31 +188,27 @@ extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_c
     const fmm_fusion *f = fmm_fusion_of(call);
     /* Absent operands become views without data. */
     const auto view = [](const fmm_dense *d) { return d ? *d : fmm_dense{}; };
-    int before;
     REQUIRE(!f->function, FMM_UNSUPPORTED, "fused: a function in C runs on the CPU only");
-    TRY(cuda_enter("fused", exec, &before));
     /* The host turns the edge program to its form once, for all rows. */
     const int64_t warps = call->a->rows * f->x->heads;
     const unsigned grid = (unsigned)smaller(ceil_div(warps, BLOCK / WARP), REFERENCE_BLOCKS);
-    if (grid)
-        for_dtype(f->x->dtype, [&](auto element_of) {
-            typedef decltype(element_of) T;
-            const plain_args<T> s = {view_csr(call->a),
-                                     view_edges(call->a, call->val),
-                                     view(f->x),
-                                     view(f->y),
-                                     view(f->z),
-                                     view(f->g),
-                                     view(f->out),
-                                     view(f->out2),
-                                     f->pass,
-                                     f->score,
-                                     f->message,
-                                     f->activation,
-                                     f->reduce,
-                                     f->x->heads,
-                                     edge_of_fusion<typename sum_of<T>::type>(f)};
-            fused_reference<T><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-        });
-    return cuda_leave("fused", exec, before);
+    return on_device_as("fused", exec, f->x->dtype, [&](auto element_of) {
+        typedef decltype(element_of) T;
+        const plain_args<T> s = {view_csr(call->a),
+                                 view_edges(call->a, call->val),
+                                 view(f->x),
+                                 view(f->y),
+                                 view(f->z),
+                                 view(f->g),
+                                 view(f->out),
+                                 view(f->out2),
+                                 f->pass,
+                                 f->score,
+                                 f->message,
+                                 f->activation,
+                                 f->reduce,
+                                 f->x->heads,
+                                 edge_of_fusion<typename sum_of<T>::type>(f)};
+        if (grid) fused_reference<T><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+    });
 }

@@ -84,22 +84,15 @@ static bool supports(const fmm_call *call, two_numbers with)
            fmm_algorithm_find(FMM_SPMM, FMM_CUDA, with.spmm, &t.spmm, &found) == FMM_OK;
 }
 
-/* The workspace that one of the calls needs. */
-static size_t bytes_of(fmm_operator op, int number, const fmm_call *call)
-{
-    const fmm_algorithm *found;
-    const bool known = fmm_algorithm_find(op, FMM_CUDA, number, call, &found) == FMM_OK;
-    return known && found->workspace ? found->workspace(call) : 0;
-}
-
 /* The calls follow each other, so they share what they need beside the scores. */
 static size_t workspace(const fmm_call *call, two_numbers with)
 {
     two_calls t;
-    size_t bytes = score_bytes(call);
+    const fmm_exec exec = {FMM_CUDA};
+    size_t bytes = score_bytes(call), first = 0, second = 0;
     split(call, (void *)(uintptr_t)VENDOR_ALIGN, &t);
-    const size_t first = bytes_of(FMM_SDDMM, with.sddmm, &t.sddmm);
-    const size_t second = bytes_of(FMM_SPMM, with.spmm, &t.spmm);
+    (void)fmm_workspace(FMM_SDDMM, &exec, with.sddmm, &t.sddmm, &first);
+    (void)fmm_workspace(FMM_SPMM, &exec, with.spmm, &t.spmm, &second);
     return __builtin_add_overflow(bytes, first > second ? first : second, &bytes) ? SIZE_MAX
                                                                                   : bytes;
 }
@@ -107,40 +100,33 @@ static size_t workspace(const fmm_call *call, two_numbers with)
 /* A thread owns a score, and neighbouring threads neighbouring scores. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    weigh(const __grid_constant__ edge_program<typename sum_of<T>::type> edge, const edge_view val,
-          int64_t count, int64_t heads, T *e)
+    weigh(const __grid_constant__ edge_program<T> edge, const edge_view val, int64_t count,
+          int64_t heads, T *e)
 {
-    typedef typename sum_of<T>::type A;
     for (int64_t k = this_thread(); k < count; k += all_threads()) {
         const int64_t p = heads == 1 ? k : k / heads;
-        const A s = widen(e[k]), a = edge_value<A>(val, edge_of(val, p), k - p * heads);
-        e[k] = narrow<T>(edge.kind == EDGE_PROGRAM ? edge_run(edge, s, a).w
-                                                   : edge_direct(edge, s, a).w);
+        const T s = e[k], a = edge_value<T>(val, edge_of(val, p), k - p * heads);
+        e[k] = edge.kind == EDGE_PROGRAM ? edge_run(edge, s, a).w : edge_direct(edge, s, a).w;
     }
 }
 
-/* The edge function travels as an argument, so that it lies in constant memory. */
-template <class T> static void launch_weigh(const fmm_exec *exec, const fmm_call *call, void *e)
-{
-    enum { BLOCKS = 1 << 14 }; /* enough to fill any card */
-    const int64_t heads = fmm_fusion_of(call)->x->heads, count = call->a->nnz * heads;
-    const unsigned grid = (unsigned)smaller(blocks_for(count), BLOCKS);
-    weigh<T><<<grid, BLOCK, 0, stream_of(exec)>>>(
-        edge_of_fusion<typename sum_of<T>::type>(fmm_fusion_of(call)),
-        view_edges(call->a, call->val), count, heads, static_cast<T *>(e));
-}
-
-/* The pass between the two calls, over f32 or f64. */
+/* The pass between the two calls, over f32 or f64. The edge function travels as an argument, so
+ * that it lies in constant memory. */
 static fmm_status weigh_all(const fmm_exec *exec, const fmm_call *call, void *e)
 {
-    int before;
-    if (!call->a->nnz || !fmm_fusion_of(call)->x->heads) return FMM_OK;
-    TRY(cuda_enter("fused", exec, &before));
-    if (fmm_fusion_of(call)->x->dtype == FMM_F64)
-        launch_weigh<double>(exec, call, e);
-    else
-        launch_weigh<float>(exec, call, e);
-    return cuda_leave("fused", exec, before);
+    enum { BLOCKS = 1 << 14 }; /* enough to fill any card */
+    const fmm_fusion *f = fmm_fusion_of(call);
+    const int64_t heads = f->x->heads, count = call->a->nnz * heads;
+    const unsigned grid = (unsigned)smaller(blocks_for(count), BLOCKS);
+    if (!count) return FMM_OK;
+    return on_device("fused", exec, [&] {
+        for_wide_dtype(f->x->dtype, [&](auto element) {
+            typedef decltype(element) T;
+            weigh<T><<<grid, BLOCK, 0, stream_of(exec)>>>(edge_of_fusion<T>(f),
+                                                          view_edges(call->a, call->val), count,
+                                                          heads, static_cast<T *>(e));
+        });
+    });
 }
 
 /* An exec for both calls: the same stream, and what the scores leave of the workspace. */

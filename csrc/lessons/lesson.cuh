@@ -133,13 +133,7 @@ template <class T> static sddmm_args<T> sddmm_of(const fmm_call *call, T)
 template <class Launch>
 static fmm_status run_lesson(const char *op, const fmm_exec *exec, fmm_dtype dtype, Launch launch)
 {
-    int before;
-    TRY(cuda_enter(op, exec, &before));
-    if (dtype == FMM_F32)
-        launch(float());
-    else
-        launch(double());
-    return cuda_leave(op, exec, before);
+    return on_device(op, exec, [&] { for_wide_dtype(dtype, launch); });
 }
 
 /* The same with launch(operands). */

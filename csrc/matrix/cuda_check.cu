@@ -36,12 +36,11 @@ static __global__ void __launch_bounds__(BLOCK)
 
 extern "C" fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)
 {
-    int before;
-    TRY(cuda_enter("csr_check", exec, &before));
     const int64_t most = a->rows > a->nnz ? a->rows : a->nnz;
-    cudaMemsetAsync(report, 0xff, sizeof *report, stream_of(exec));
-    /* Enough blocks to fill any card; each thread takes several entries. */
-    csr_check<<<(unsigned)smaller(blocks_for(most + 1), 4096), BLOCK, 0, stream_of(exec)>>>(
-        view_csr(a), reinterpret_cast<unsigned long long *>(report));
-    return cuda_leave("csr_check", exec, before);
+    return on_device("csr_check", exec, [&] {
+        cudaMemsetAsync(report, 0xff, sizeof *report, stream_of(exec));
+        /* Enough blocks to fill any card; each thread takes several entries. */
+        csr_check<<<(unsigned)smaller(blocks_for(most + 1), 4096), BLOCK, 0, stream_of(exec)>>>(
+            view_csr(a), reinterpret_cast<unsigned long long *>(report));
+    });
 }

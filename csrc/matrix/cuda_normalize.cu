@@ -34,12 +34,11 @@ static __global__ void __launch_bounds__(BLOCK)
 extern "C" fmm_status fmm_cuda_normalize(const fmm_exec *exec, const fmm_csr *a, float *val,
                                          float *here)
 {
-    int before;
-    TRY(cuda_enter("normalize", exec, &before));
-    if (a->nnz)
-        normalize<<<blocks_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
-            view_csr(a), static_cast<const int32_t *>(a->eid), val, here);
-    return cuda_leave("normalize", exec, before);
+    return on_device("normalize", exec, [&] {
+        if (a->nnz)
+            normalize<<<blocks_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
+                view_csr(a), static_cast<const int32_t *>(a->eid), val, here);
+    });
 }
 
 /* ---- the gradient of a mean ---- */
@@ -64,13 +63,12 @@ static __global__ void __launch_bounds__(BLOCK)
 extern "C" fmm_status fmm_cuda_mean_back(const fmm_exec *exec, const int64_t *ptr,
                                          const fmm_dense *g, float *out)
 {
-    int before;
     const int64_t width = g->heads * g->feat;
     REQUIRE(width <= INT32_MAX, FMM_UNSUPPORTED, "mean_back: more channels than int32 counts");
-    TRY(cuda_enter("mean_back", exec, &before));
-    if (g->rows && width)
-        mean_back<<<blocks_for(g->rows * WARP), BLOCK, 0, stream_of(exec)>>>(
-            ptr, static_cast<const float *>(g->data), g->rows, (uint32_t)g->feat, (uint32_t)width,
-            g->row_stride, g->head_stride, out);
-    return cuda_leave("mean_back", exec, before);
+    return on_device("mean_back", exec, [&] {
+        if (g->rows && width)
+            mean_back<<<blocks_for(g->rows * WARP), BLOCK, 0, stream_of(exec)>>>(
+                ptr, static_cast<const float *>(g->data), g->rows, (uint32_t)g->feat,
+                (uint32_t)width, g->row_stride, g->head_stride, out);
+    });
 }

@@ -72,8 +72,5 @@ extern "C" fmm_status fmm_cuda_plan(const fmm_exec *exec, const fmm_csr *a, void
     if (!plan_possible(a->rows, a->nnz)) return FMM_OK;
     REQUIRE(plan && (uintptr_t)plan % 16 == 0, FMM_INVALID_ARGUMENT,
             "plan: the memory for the plan must be given, aligned to 16 bytes");
-    int before;
-    TRY(cuda_enter("plan", exec, &before));
-    plan_build(stream_of(exec), a, plan, exec->workspace);
-    return cuda_leave("plan", exec, before);
+    return on_device("plan", exec, [&] { plan_build(stream_of(exec), a, plan, exec->workspace); });
 }

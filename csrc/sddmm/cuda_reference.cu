@@ -32,12 +32,9 @@ static __global__ void __launch_bounds__(BLOCK)
 extern "C" fmm_status fmm_sddmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_dense *e = call->y;
-    int before;
-    TRY(cuda_enter("sddmm", exec, &before));
     const unsigned grid = (unsigned)smaller(blocks_for(e->rows * e->heads), REFERENCE_BLOCKS);
-    for_dtype(e->dtype, [&](auto element_of) {
+    return on_device_as("sddmm", exec, e->dtype, [&](auto element_of) {
         sddmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
             view_csr(call->a), view_edges(call->a, call->val), *call->x, *call->b, *e);
     });
-    return cuda_leave("sddmm", exec, before);
 }

@@ -131,8 +131,6 @@ template <class T> static void launch(const fmm_exec *exec, const fmm_extreme_ca
 /* One launch, whatever the form. */
 extern "C" fmm_status fmm_extreme_cuda(const fmm_exec *exec, const fmm_extreme_call *call)
 {
-    int before;
-    TRY(cuda_enter("extreme", exec, &before));
-    for_dtype(call->x->dtype, [&](auto element) { launch<decltype(element)>(exec, call); });
-    return cuda_leave("extreme", exec, before);
+    return on_device_as("extreme", exec, call->x->dtype,
+                        [&](auto element) { launch<decltype(element)>(exec, call); });
 }

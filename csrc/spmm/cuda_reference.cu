@@ -47,13 +47,10 @@ static __global__ void __launch_bounds__(BLOCK)
 extern "C" fmm_status fmm_spmm_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_dense *y = call->y;
-    int before;
-    TRY(cuda_enter("spmm", exec, &before));
-    const unsigned grid =
-        (unsigned)smaller(blocks_for(y->rows * y->heads * y->feat), REFERENCE_BLOCKS);
-    for_dtype(y->dtype, [&](auto element_of) {
+    const int64_t count = y->rows * y->heads * y->feat;
+    const unsigned grid = (unsigned)smaller(blocks_for(count), REFERENCE_BLOCKS);
+    return on_device_as("spmm", exec, y->dtype, [&](auto element_of) {
         spmm_reference<decltype(element_of)><<<grid, BLOCK, 0, stream_of(exec)>>>(
             view_csr(call->a), view_edges(call->a, call->val), *call->x, *y, call->reduce);
     });
-    return cuda_leave("spmm", exec, before);
 }

@@ -11,7 +11,7 @@
  *
  * A thread owns a row or an entry and writes its output once. Only `densify` adds, since entries of
  * one row and column meet in one element there. */
-#include "../search.cuh"
+#include "../reference.cuh"
 #include "vendor.h"
 
 /* ---- operands ---- */
@@ -40,28 +40,21 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- results ---- */
 
-/* One head of the output, in the caller's order. */
-template <class T> struct edges_out {
-    T *data;
-    int64_t row_stride;
-};
-
 /* What SDDMM does with the dot product of entry p. */
 template <class T>
-static __device__ __forceinline__ void finish(const edge_view &val, const edges_out<T> &e,
-                                              int64_t p, int64_t head, typename sum_of<T>::type dot)
+static __device__ __forceinline__ void finish(const edge_view &val, const fmm_dense &e, int64_t p,
+                                              int64_t head, typename sum_of<T>::type dot)
 {
     typedef typename sum_of<T>::type A;
     const int64_t edge = edge_at(val, p);
     if (is_edge(val, edge))
-        e.data[edge * e.row_stride] = narrow<T>(dot * edge_value<A>(val, edge, head));
+        *element<T>(e, edge, head, 0) = narrow<T>(dot * edge_value<A>(val, edge, head));
 }
 
 /* From dot products in the order of storage. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    scatter_edges(const edge_view val, const edges_out<T> e, int64_t nnz, int64_t head,
-                  const T *dot)
+    scatter_edges(const edge_view val, const fmm_dense e, int64_t nnz, int64_t head, const T *dot)
 {
     for (int64_t p = this_thread(); p < nnz; p += all_threads())
         finish<T>(val, e, p, head, widen(dot[p]));
@@ -70,8 +63,7 @@ static __global__ void __launch_bounds__(BLOCK)
 /* From the product of the dense operands, of which the entries are a few elements. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    sample(const csr_view s, const edge_view val, const edges_out<T> e, int64_t head,
-           const T *dense)
+    sample(const csr_view s, const edge_view val, const fmm_dense e, int64_t head, const T *dense)
 {
     for (int64_t p = this_thread(); p < s.nnz; p += all_threads()) {
         const int32_t j = __ldg(s.idx + p);
@@ -96,12 +88,6 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* Enough blocks to fill any card; threads walk on from there. */
 static unsigned grid_for(int64_t count) { return (unsigned)smaller(blocks_for(count), 1 << 14); }
-
-/* The third argument only says the type. */
-template <class T> static edges_out<T> edges_of(const fmm_dense *e, int64_t head, T)
-{
-    return edges_out<T>{static_cast<T *>(e->data) + head * e->head_stride, e->row_stride};
-}
 
 extern "C" fmm_status fmm_vendor_enter(const char *op, const fmm_exec *exec, int *before)
 {
@@ -158,7 +144,7 @@ extern "C" void fmm_vendor_edges(const fmm_exec *exec, const fmm_call *call, int
     for_dtype(call->y->dtype, [&](auto element) {
         typedef decltype(element) T;
         scatter_edges<T><<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
-            view_edges(call->a, call->val), edges_of(call->y, head, element), call->a->nnz, head,
+            view_edges(call->a, call->val), *call->y, call->a->nnz, head,
             static_cast<const T *>(dot));
     });
 }
@@ -169,31 +155,23 @@ extern "C" void fmm_vendor_sample(const fmm_exec *exec, const fmm_call *call, in
     for_dtype(call->y->dtype, [&](auto element) {
         typedef decltype(element) T;
         sample<T><<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
-            view_csr(call->a), view_edges(call->a, call->val), edges_of(call->y, head, element),
-            head, static_cast<const T *>(dense));
+            view_csr(call->a), view_edges(call->a, call->val), *call->y, head,
+            static_cast<const T *>(dense));
     });
 }
 
-/* T is the type that the vendor multiplies in. */
-template <class T>
-static void densify_as(const fmm_exec *exec, const fmm_call *call, int64_t head, void *dense)
-{
-    const fmm_csr *a = call->a;
-    /* What no entry names is 0. */
-    cudaMemsetAsync(dense, 0, (size_t)(a->rows * a->cols) * sizeof(T), stream_of(exec));
-    if (a->nnz)
-        densify<T><<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
-            view_csr(a), view_edges(a, call->val), head, static_cast<T *>(dense));
-}
-
-/* cuBLAS multiplies dense matrices of f32 or f64 only (cublas.c). */
+/* cuBLAS multiplies dense matrices of f32 or f64 only (cublas.c). What no entry names is 0. */
 extern "C" void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, int64_t head,
                                    void *dense)
 {
-    if (call->x->dtype == FMM_F64)
-        densify_as<double>(exec, call, head, dense);
-    else
-        densify_as<float>(exec, call, head, dense);
+    const fmm_csr *a = call->a;
+    const size_t each = fmm_dtype_bytes(call->x->dtype);
+    cudaMemsetAsync(dense, 0, (size_t)(a->rows * a->cols) * each, stream_of(exec));
+    if (!a->nnz) return;
+    for_wide_dtype(call->x->dtype, [&](auto element) {
+        densify<<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
+            view_csr(a), view_edges(a, call->val), head, static_cast<decltype(element) *>(dense));
+    });
 }
 
 /* Rows may lie apart, so each head is a rectangle of memory. */
