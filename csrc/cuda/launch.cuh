@@ -12,6 +12,7 @@
 #include "../core/core.h"
 #include <cuda_runtime.h>
 #include <stdint.h>
+#include <type_traits>
 
 enum { WARP = 32, BLOCK = 256 };
 static constexpr unsigned ALL = 0xffffffffu; /* lanes of a warp, as shuffles name them */
@@ -23,6 +24,15 @@ static __host__ __device__ inline int64_t ceil_div(int64_t n, int64_t d)
     return n / d + (n % d != 0);
 }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* What run returns of the first of these rising constants that is at least n, or of the last one: a
+ * kernel that is compiled for each of them. */
+template <int FIRST, int... REST, class Run> static auto for_least(int64_t n, Run run)
+{
+    if constexpr (sizeof...(REST) > 0)
+        if (n > FIRST) return for_least<REST...>(n, run);
+    return run(std::integral_constant<int, FIRST>());
+}
 
 /* Blocks of BLOCK threads for `count` threads' worth of work. The limit of a grid only bounds their
  * number, since kernels that may have more work than threads walk over it in steps: */

@@ -41,13 +41,8 @@ static __global__ void __launch_bounds__(B) blocks_atomic(const __grid_constant_
         const int32_t j = at + threadIdx.x < entries ? column_of(s, p) : -1;
         column[threadIdx.x] = j;
         if (j >= 0) {
-            const T *const y = s.y.at(j, h);
-            sums<T> dot = {};
-            for (int64_t c = 0; c < s.feat; c++) {
-                dot.part[0] += __ldg(x + c) * __ldg(y + c);
-                dot.fold(1);
-            }
-            weight[threadIdx.x] = weight_of(s, p, h, dot.total());
+            const T score = dot_of<T>(x, s.y.at(j, h), s.feat);
+            weight[threadIdx.x] = weight_of(s, p, h, score);
         }
         __syncthreads();
         for (int k = 0; k < B && at + k < entries; k++) {

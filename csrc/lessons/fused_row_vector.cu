@@ -20,7 +20,7 @@
  * (Rahman, Sujon and Azad, IPDPS 2021). Guard: at most 256 channels. */
 #include "lesson_fused.cuh"
 
-template <class T, int PER>
+template <int PER, class T>
 static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant__ fused_args<T> s)
 {
     const int lane = threadIdx.x % WARP;
@@ -71,13 +71,6 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const __grid_constant
     }
 }
 
-template <int PER, class T>
-static void launch(const fmm_exec *exec, const fused_args<T> &s, int64_t heads)
-{
-    const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / WARP), 1, heads);
-    row_vector<T, PER><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-}
-
 static int64_t widest(const fmm_call *call)
 {
     const int64_t in = fmm_fusion_of(call)->x->feat, out = fmm_fusion_of(call)->out->feat;
@@ -87,11 +80,11 @@ static int64_t widest(const fmm_call *call)
 static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_fused(exec, call, [&](auto s) {
-        const int64_t heads = fmm_fusion_of(call)->x->heads, loads = ceil_div(widest(call), WARP);
-        if (loads <= 1) return launch<1>(exec, s, heads);
-        if (loads <= 2) return launch<2>(exec, s, heads);
-        if (loads <= 4) return launch<4>(exec, s, heads);
-        launch<8>(exec, s, heads);
+        const int64_t heads = fmm_fusion_of(call)->x->heads;
+        const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / WARP), 1, heads);
+        for_least<1, 2, 4, 8>(ceil_div(widest(call), WARP), [&](auto per) {
+            row_vector<per><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+        });
     });
 }
 

@@ -42,6 +42,19 @@ template <int WIDTH, class T> static __device__ __forceinline__ T lane_sum(T v)
     return v;
 }
 
+/* < x, y > over the channels first, first + step, ... before feat. */
+template <class T>
+static __device__ __forceinline__ T dot_of(const T *x, const T *y, int64_t feat, int64_t first = 0,
+                                           int64_t step = 1)
+{
+    sums<T> dot = {};
+    for (int64_t c = first; c < feat; c += step) {
+        dot.part[0] += __ldg(x + c) * __ldg(y + c);
+        dot.fold(1);
+    }
+    return dot.total();
+}
+
 /* y = A x, of `feat` channels a head. */
 template <class T> struct spmm_args {
     csr_view a;
@@ -90,15 +103,8 @@ static __device__ __forceinline__ void one_entry(const sddmm_args<T> &s, int64_t
                                                  int64_t h)
 {
     const int32_t j = __ldg(s.s.idx + p);
-    sums<T> dot = {};
-    if ((uint32_t)j < (uint32_t)s.s.cols) {
-        const T *const a = s.a.at(i, h), *const b = s.b.at(j, h);
-        for (int64_t c = 0; c < s.feat; c++) {
-            dot.part[0] += __ldg(a + c) * __ldg(b + c);
-            dot.fold(1);
-        }
-    }
-    finish(s, p, h, dot.total());
+    const bool inside = (uint32_t)j < (uint32_t)s.s.cols;
+    finish(s, p, h, inside ? dot_of<T>(s.a.at(i, h), s.b.at(j, h), s.feat) : T(0));
 }
 
 /* ---- on the host ---- */

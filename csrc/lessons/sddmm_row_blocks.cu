@@ -9,13 +9,12 @@
  *     blocks      |0: 5, 59 idle|            |1: 64      |2: 6, 58 idle|
  *     first       0               1          1                          3 in all
  *
- * What differs is who makes the map from blocks to rows. padded_rows makes it on the host: ptr is
- * copied there, which waits for all earlier work, and the map is copied back; so it is made anew in
- * every call, and no CUDA graph can hold it. row_blocks counts blocks per row on the GPU, scans the
- * counts, and each block bisects them; the number of blocks launched is bounded by rows + nnz / B,
- * which needs no answer from the device. Expected: row_blocks far ahead of padded_rows as called,
- * since a synchronisation costs more than the product on most graphs, and a little behind its
- * kernel alone.
+ * Each block bisects `first` for its row. What differs is who makes it. padded_rows makes it on the
+ * host: ptr is copied there, which waits for all earlier work, and the map is copied back; so it is
+ * made anew in every call, and no CUDA graph can hold it. row_blocks counts blocks per row on the
+ * GPU and scans the counts; the number of blocks launched is bounded by rows + nnz / B, which needs
+ * no answer from the device. Expected: row_blocks far ahead of padded_rows as called, since a
+ * synchronisation costs more than the product on most graphs.
  *
  * Source: the blocking that SDDMM on GPUs is usually given, as in Nisa et al., HiPC 2018.
  * Guard: padded_rows cannot run while a CUDA graph is captured. */
@@ -35,14 +34,6 @@ static __host__ __device__ __forceinline__ int64_t blocks_of(int64_t begin, int6
 }
 
 static int64_t blocks_most(const fmm_csr *a) { return a->rows + a->nnz / B; }
-
-/* Entry `at` of row i, if the row has it. */
-template <class T>
-static __device__ __forceinline__ void entry_of_row(const sddmm_args<T> &s, int64_t i, int64_t at)
-{
-    int64_t begin;
-    if (at < row_range(s.s, i, &begin)) one_entry(s, begin + at, i, blockIdx.z);
-}
 
 /* first[i]: the first block of row i; one block of threads, each with a stretch of rows. */
 static __global__ void __launch_bounds__(SCAN) scan_blocks(const csr_view a, int64_t *first)
@@ -67,27 +58,30 @@ static __global__ void __launch_bounds__(SCAN) scan_blocks(const csr_view a, int
     if (to == a.rows && (from < to || threadIdx.x == 0)) first[a.rows] = next;
 }
 
+/* A block's row is the one whose last block is the first that is not before this one. */
 template <class T>
 static __global__ void __launch_bounds__(B) row_blocks(const sddmm_args<T> s, const int64_t *first)
 {
     const int64_t block = blockIdx.x;
     if (block >= first[s.s.rows]) return;
-    /* The row whose last block is the first that is not before this one. */
     const int64_t row = first_at_least(first + 1, 1, s.s.rows - 1, block + 1);
-    entry_of_row(s, row, (block - __ldg(first + row)) * B + threadIdx.x);
+    const int64_t at = (block - __ldg(first + row)) * B + threadIdx.x;
+    int64_t begin;
+    if (at < row_range(s.s, row, &begin)) one_entry(s, begin + at, row, blockIdx.z);
 }
 
-/* map[k]: row and first position of block k. */
-template <class T>
-static __global__ void __launch_bounds__(B) padded_rows(const sddmm_args<T> s, const int64_t *map)
-{
-    const int64_t *const mine = map + 2 * int64_t(blockIdx.x);
-    entry_of_row(s, mine[0], mine[1] + threadIdx.x);
-}
-
-static size_t scan_bytes(const fmm_call *call)
+static size_t map_bytes(const fmm_call *call)
 {
     return (size_t)(call->a->rows + 1) * sizeof(int64_t);
+}
+
+/* `blocks` blocks, whose rows stand in the workspace. */
+template <class T>
+static void launch(const fmm_exec *exec, const fmm_call *call, const sddmm_args<T> &s,
+                   int64_t blocks)
+{
+    row_blocks<<<grid_of(blocks, 1, call->x->heads), B, 0, stream_of(exec)>>>(
+        s, static_cast<const int64_t *>(exec->workspace));
 }
 
 static fmm_status run_blocks(const fmm_exec *exec, const fmm_call *call)
@@ -95,52 +89,33 @@ static fmm_status run_blocks(const fmm_exec *exec, const fmm_call *call)
     return run_sddmm(exec, call, [&](auto s) {
         int64_t *const first = static_cast<int64_t *>(exec->workspace);
         scan_blocks<<<1, SCAN, 0, stream_of(exec)>>>(s.s, first);
-        const dim3 grid = grid_of(blocks_most(call->a), 1, call->x->heads);
-        row_blocks<<<grid, B, 0, stream_of(exec)>>>(s, first);
+        launch(exec, call, s, blocks_most(call->a));
     });
 }
 
-static size_t map_bytes(const fmm_call *call)
-{
-    return (size_t)blocks_most(call->a) * 2 * sizeof(int64_t);
-}
-
-/* Fills the map from ptr; returns its blocks. */
-static int64_t fill_map(const fmm_csr *a, const int64_t *ptr, int64_t *map)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < a->rows; i++) {
-        const int64_t blocks = blocks_of(ptr[i], ptr[i + 1], a->nnz);
-        for (int64_t k = 0; k < blocks && count < blocks_most(a); k++, count++) {
-            map[2 * count] = i;
-            map[2 * count + 1] = k * B;
-        }
-    }
-    return count;
-}
-
+/* The map is made in place of ptr: first[i] replaces where row i begins. */
 static fmm_status run_padded(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const size_t ptr_bytes = (size_t)(a->rows + 1) * sizeof(int64_t);
-    int64_t *const ptr = static_cast<int64_t *>(malloc(ptr_bytes + map_bytes(call)));
-    REQUIRE(ptr, FMM_OUT_OF_MEMORY, "sddmm: padded_rows: %zu bytes on the host",
-            ptr_bytes + map_bytes(call));
-    int64_t *const map = ptr + a->rows + 1;
+    int64_t *const first = static_cast<int64_t *>(malloc(map_bytes(call)));
+    REQUIRE(first, FMM_OUT_OF_MEMORY, "sddmm: padded_rows: %zu bytes on the host", map_bytes(call));
     const fmm_status status = run_sddmm(exec, call, [&](auto s) {
         const cudaStream_t stream = stream_of(exec);
-        if (cudaMemcpyAsync(ptr, a->ptr, ptr_bytes, cudaMemcpyDeviceToHost, stream) ||
+        if (cudaMemcpyAsync(first, a->ptr, map_bytes(call), cudaMemcpyDeviceToHost, stream) ||
             cudaStreamSynchronize(stream))
             return; /* cuda_leave says why */
-        const int64_t blocks = fill_map(a, ptr, map);
-        if (!blocks) return;
-        cudaMemcpyAsync(exec->workspace, map, (size_t)blocks * 2 * sizeof *map,
-                        cudaMemcpyHostToDevice, stream);
+        int64_t count = 0;
+        for (int64_t i = 0; i < a->rows; i++) {
+            const int64_t blocks = blocks_of(first[i], first[i + 1], a->nnz);
+            first[i] = count;
+            count += blocks;
+        }
+        first[a->rows] = count;
+        cudaMemcpyAsync(exec->workspace, first, map_bytes(call), cudaMemcpyHostToDevice, stream);
         cudaStreamSynchronize(stream); /* the map is freed below */
-        padded_rows<<<grid_of(blocks, 1, call->x->heads), B, 0, stream>>>(
-            s, static_cast<const int64_t *>(exec->workspace));
+        if (count) launch(exec, call, s, smaller(count, blocks_most(a)));
     });
-    free(ptr);
+    free(first);
     return status;
 }
 
@@ -148,7 +123,7 @@ static const char source[] = "blocking as in Nisa et al., HiPC 2018";
 
 fmm_algorithm sddmm_row_blocks[] = {
     lesson("row_blocks", "whole blocks per row, counted, scanned and searched on the GPU", source,
-           run_blocks, lesson_supports, scan_bytes),
+           run_blocks, lesson_supports, map_bytes),
     lesson("padded_rows", "whole blocks per row, mapped on the host in every call", source,
            run_padded, lesson_supports, map_bytes),
     {},

@@ -26,16 +26,10 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const sddmm_args<T> s
     const T *const a = s.a.at(i, h);
     /* All lanes of a warp stay for the shuffles, as long as its longest row lasts. */
     for (int64_t k = 0; __any_sync(ALL, k < entries); k++) {
-        sums<T> dot = {};
         const int32_t j = k < entries ? __ldg(s.s.idx + begin + k) : -1;
-        if ((uint32_t)j < (uint32_t)s.s.cols) {
-            const T *const b = s.b.at(j, h);
-            for (int64_t c = lane; c < s.feat; c += NT) {
-                dot.part[0] += __ldg(a + c) * __ldg(b + c);
-                dot.fold(1);
-            }
-        }
-        const T total = lane_sum<NT>(dot.total());
+        const bool inside = (uint32_t)j < (uint32_t)s.s.cols;
+        const T mine = inside ? dot_of<T>(a, s.b.at(j, h), s.feat, lane, NT) : T(0);
+        const T total = lane_sum<NT>(mine);
         if (lane == 0 && k < entries) finish(s, begin + k, h, total);
     }
 }
@@ -66,11 +60,7 @@ static fmm_status run_auto(const fmm_exec *exec, const fmm_call *call)
     return run_sddmm(exec, call, [&](auto s) {
         const int64_t heads = call->x->heads, room = threads_at_once(exec, s) / (s.s.rows * heads);
         const int64_t wanted = s.feat > room ? s.feat : room;
-        if (wanted <= 2) return launch<2>(exec, s, heads);
-        if (wanted <= 4) return launch<4>(exec, s, heads);
-        if (wanted <= 8) return launch<8>(exec, s, heads);
-        if (wanted <= 16) return launch<16>(exec, s, heads);
-        launch<32>(exec, s, heads);
+        for_least<2, 4, 8, 16, 32>(wanted, [&](auto nt) { launch<nt>(exec, s, heads); });
     });
 }
 

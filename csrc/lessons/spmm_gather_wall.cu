@@ -161,11 +161,7 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
         const wall_args<std::remove_reference_t<decltype(*s.y.data)>> w = {
             dealt{s.a, s.val, plan, 0, 1, 0}, s.x, s.y, s.feat};
         const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16 * PER);
-        if (loads <= 2) return launch<2, PER, FLY>(exec, w);
-        if (loads <= 4) return launch<4, PER, FLY>(exec, w);
-        if (loads <= 8) return launch<8, PER, FLY>(exec, w);
-        if (loads <= 16) return launch<16, PER, FLY>(exec, w);
-        launch<32, PER, FLY>(exec, w);
+        for_least<2, 4, 8, 16, 32>(loads, [&](auto lanes) { launch<lanes, PER, FLY>(exec, w); });
     });
 }
 

@@ -18,7 +18,7 @@
  * 32 lanes wide. */
 #include "lesson.cuh"
 
-template <class T, int LANES, int PER>
+template <int LANES, int PER, class T>
 static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
 {
     enum { VEC = 16 / sizeof(T) };
@@ -62,24 +62,15 @@ static __global__ void __launch_bounds__(BLOCK) row_vector(const spmm_args<T> s)
 }
 
 /* As many lanes as span a row of x in loads of 16 bytes; wider rows take several loads a lane. */
-template <int LANES, int PER, class T>
-static void launch(const fmm_exec *exec, spmm_args<T> s, int64_t heads)
-{
-    const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / LANES), 1, heads);
-    row_vector<T, LANES, PER><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-}
-
 static fmm_status run(const fmm_exec *exec, const fmm_call *call)
 {
     return run_spmm(exec, call, [&](auto s) {
-        const int64_t heads = call->x->heads,
-                      loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16);
-        if (loads <= 4) return launch<4, 1>(exec, s, heads);
-        if (loads <= 8) return launch<8, 1>(exec, s, heads);
-        if (loads <= 16) return launch<16, 1>(exec, s, heads);
-        if (loads <= 32) return launch<32, 1>(exec, s, heads);
-        if (loads <= 64) return launch<32, 2>(exec, s, heads);
-        launch<32, 4>(exec, s, heads);
+        const int64_t loads = ceil_div(s.feat * (int64_t)sizeof(*s.x.data), 16);
+        for_least<4, 8, 16, 32, 64, 128>(loads, [&](auto most) {
+            constexpr int LANES = most < WARP ? most : WARP, PER = most / LANES;
+            const dim3 grid = grid_of(ceil_div(s.a.rows, BLOCK / LANES), 1, call->x->heads);
+            row_vector<LANES, PER><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
+        });
     });
 }
 

@@ -20,11 +20,10 @@ template <int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const sddmm_tiles_args &s)
 {
     const int rows = tiles_rows(exec, s.s.rows, 1);
-#define LAUNCH(ROWS)                                                                               \
-    launch_tiles<sddmm_shape<LANES, PER, W, ROWS>, sddmm_tiles_args>(                              \
-        exec, sddmm_tiles<sddmm_shape<LANES, PER, W, ROWS>>, s.s.rows, 1, s)
-    return rows == 1 ? LAUNCH(1) : rows == 2 ? LAUNCH(2) : rows == 3 ? LAUNCH(3) : LAUNCH(4);
-#undef LAUNCH
+    return for_least<1, 2, 3, 4>(rows, [&](auto warp_rows) {
+        typedef sddmm_shape<LANES, PER, W, warp_rows> S;
+        return launch_tiles<S, sddmm_tiles_args>(exec, sddmm_tiles<S>, s.s.rows, 1, s);
+    });
 }
 
 /* Chooses the shape by the width of a row. Rows of up to 128, 256, 512 or 1,024 bytes go through

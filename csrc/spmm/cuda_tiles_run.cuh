@@ -24,10 +24,9 @@ template <class T, int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
 {
     const int rows = tiles_rows(exec, s.a.rows, ceil_div(s.feat, LANES * PER * (16 / sizeof(T))));
-    if (rows == 1) return launch<T, tiles_shape<T, LANES, PER, W, 1>>(exec, s);
-    if (rows == 2) return launch<T, tiles_shape<T, LANES, PER, W, 2>>(exec, s);
-    if (rows == 3) return launch<T, tiles_shape<T, LANES, PER, W, 3>>(exec, s);
-    return launch<T, tiles_shape<T, LANES, PER, W, 4>>(exec, s);
+    return for_least<1, 2, 3, 4>(rows, [&](auto warp_rows) {
+        return launch<T, tiles_shape<T, LANES, PER, W, warp_rows>>(exec, s);
+    });
 }
 
 /* Chooses the strip. Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists

@@ -167,7 +167,7 @@ extern "C" void fmm_vendor_densify(const fmm_exec *exec, const fmm_call *call, i
     const fmm_csr *a = call->a;
     const size_t each = fmm_dtype_bytes(call->x->dtype);
     cudaMemsetAsync(dense, 0, (size_t)(a->rows * a->cols) * each, stream_of(exec));
-    if (!a->nnz) return;
+    if (!a->nnz) return; /* a grid has at least one block */
     for_wide_dtype(call->x->dtype, [&](auto element) {
         densify<<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
             view_csr(a), view_edges(a, call->val), head, static_cast<decltype(element) *>(dense));
