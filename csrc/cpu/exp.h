@@ -30,12 +30,9 @@ FMM_INLINE float f32_exp(float x)
     const float shifted = FMM_FMA32(in, 0x1.715476p+0f, big), k = shifted - big;
     const float r = FMM_FMA32(k, -0x1.7f7d1cp-20f, FMM_FMA32(k, -0x1.62e4p-1f, in));
     /* Taylor's sum from its last term on. */
+    static const float over[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f};
     float sum = 1.0f / 5040;
-    sum = FMM_FMA32(sum, r, 1.0f / 720);
-    sum = FMM_FMA32(sum, r, 1.0f / 120);
-    sum = FMM_FMA32(sum, r, 1.0f / 24);
-    sum = FMM_FMA32(sum, r, 1.0f / 6);
-    sum = FMM_FMA32(sum, r, 0.5f);
+    UNROLLED(n, 5) sum = FMM_FMA32(sum, r, over[n]);
     sum = FMM_FMA32(sum, r * r, r) + 1.0f;
     /* k + 512, which is positive, is cut in two: 2^k in one factor might not be a normal number. */
     const uint32_t power = f32_bits(shifted) - f32_bits(big) + 512;
@@ -82,18 +79,11 @@ FMM_INLINE double f64_exp(double x)
     const double shifted = FMM_FMA64(in, 0x1.71547652b82fep+0, big), k = shifted - big;
     const double r = FMM_FMA64(k, -0x1.3de6af278ece6p-42, FMM_FMA64(k, -0x1.62e42fefa3p-1, in));
     /* The same up to 1 / 13!. */
+    static const double over[] = {
+        1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+        1.0 / 720,       1.0 / 120,      1.0 / 24,      1.0 / 6,      0.5};
     double sum = 1.0 / 6227020800.0;
-    sum = FMM_FMA64(sum, r, 1.0 / 479001600);
-    sum = FMM_FMA64(sum, r, 1.0 / 39916800);
-    sum = FMM_FMA64(sum, r, 1.0 / 3628800);
-    sum = FMM_FMA64(sum, r, 1.0 / 362880);
-    sum = FMM_FMA64(sum, r, 1.0 / 40320);
-    sum = FMM_FMA64(sum, r, 1.0 / 5040);
-    sum = FMM_FMA64(sum, r, 1.0 / 720);
-    sum = FMM_FMA64(sum, r, 1.0 / 120);
-    sum = FMM_FMA64(sum, r, 1.0 / 24);
-    sum = FMM_FMA64(sum, r, 1.0 / 6);
-    sum = FMM_FMA64(sum, r, 0.5);
+    UNROLLED(n, 11) sum = FMM_FMA64(sum, r, over[n]);
     sum = FMM_FMA64(sum, r * r, r) + 1.0;
     const uint64_t power = f64_bits(shifted) - f64_bits(big) + 4096;
     const uint64_t first = power / 2;
@@ -109,15 +99,7 @@ FMM_INLINE double f64_log(double x)
     const double z = (m - 1) / (m + 1), y = z * z;
     /* Doubles need terms up to the 21st power. */
     double sum = 2.0 / 21;
-    sum = FMM_FMA64(sum, y, 2.0 / 19);
-    sum = FMM_FMA64(sum, y, 2.0 / 17);
-    sum = FMM_FMA64(sum, y, 2.0 / 15);
-    sum = FMM_FMA64(sum, y, 2.0 / 13);
-    sum = FMM_FMA64(sum, y, 2.0 / 11);
-    sum = FMM_FMA64(sum, y, 2.0 / 9);
-    sum = FMM_FMA64(sum, y, 2.0 / 7);
-    sum = FMM_FMA64(sum, y, 2.0 / 5);
-    sum = FMM_FMA64(sum, y, 2.0 / 3);
+    UNROLLED(n, 9) sum = FMM_FMA64(sum, y, 2.0 / (19 - 2 * n));
     const double log = FMM_FMA64(sum * y, z, 2 * z) + k * 0x1.abc9e3b39803fp-56;
     const double all = FMM_FMA64(k, 0x1.62e42fefa39efp-1, log);
     return x < (double)INFINITY ? all : x;
