@@ -52,11 +52,8 @@ static int64_t lines_of(int64_t nnz)
 /* A stream whose work is being captured into a CUDA graph cannot be waited for. */
 static fmm_status may_wait(const fmm_exec *exec)
 {
-    int before;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    TRY(cuda_enter("compress", exec, &before));
-    cudaStreamIsCapturing(stream_of(exec), &capture);
-    cuda_leave("compress", exec, before);
+    TRY(on_device("compress", exec, [&] { cudaStreamIsCapturing(stream_of(exec), &capture); }));
     REQUIRE(capture == cudaStreamCaptureStatusNone, FMM_UNSUPPORTED,
             "compress: a check of coordinates waits for the device, which a captured CUDA graph "
             "cannot: make the CSR before the capture");
@@ -69,17 +66,15 @@ extern "C" fmm_status fmm_cuda_coo_check(const fmm_exec *exec, const fmm_coo *a,
 {
     facts here[LINES_MAX], all = {};
     facts *const lines = static_cast<facts *>(exec->workspace);
-    int before;
     const cudaStream_t stream = stream_of(exec);
     const int64_t count = lines_of(a->nnz);
     TRY(may_wait(exec)); /* before a kernel is captured for nothing */
-    TRY(cuda_enter("compress", exec, &before));
-    if (count) {
+    TRY(on_device("compress", exec, [&] {
+        if (!count) return;
         find_facts<<<(unsigned)count, BLOCK, 0, stream>>>(*a, lines);
         cudaMemcpyAsync(here, lines, (size_t)count * sizeof *here, cudaMemcpyDeviceToHost, stream);
         cudaStreamSynchronize(stream);
-    }
-    TRY(cuda_leave("compress", exec, before));
+    }));
     for (int64_t k = 0; k < count; k++) {
         all.loops += here[k].loops;
         all.outside |= here[k].outside;

@@ -115,13 +115,28 @@ static __device__ __forceinline__ int sum_to_lane(int v)
     return v;
 }
 
+/* The sum of the numbers of the block's threads before this one, and of all: each warp scans its
+ * lanes by shuffles, and the warps' sums meet in `sums`, scratch of the block. */
+static __device__ int sum_before(int number, int *sums, int *total)
+{
+    const int warp = threadIdx.x / WARP, inclusive = sum_to_lane(number);
+    if (threadIdx.x % WARP == WARP - 1) sums[warp] = inclusive;
+    __syncthreads();
+    int before = inclusive - number;
+    *total = 0;
+    for (int w = 0; w < int(blockDim.x / WARP); w++) {
+        if (w < warp) before += sums[w];
+        *total += sums[w];
+    }
+    return before;
+}
+
 /* Makes each of `count` numbers the sum of `carry` and of those before it, by one block. Each
- * thread takes EACH neighbours at a time, each warp scans the sums of its lanes by shuffles, and
- * the warps' sums meet in `sums`. Returns the sum of all, for whoever goes on from there. */
+ * thread takes EACH neighbours at a time. Returns the sum of all, for whoever goes on from there.
+ */
 static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *sums)
 {
     enum { EACH = 4 };
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     for (int64_t from = 0; from < count; from += int64_t(blockDim.x) * EACH) {
         const int64_t mine = from + int64_t(threadIdx.x) * EACH;
         int v[EACH], sum = 0;
@@ -129,14 +144,7 @@ static __device__ int scan_line(int32_t *line, int64_t count, int carry, int *su
             v[k] = mine + k < count ? line[mine + k] : 0;
             sum += v[k];
         }
-        const int inclusive = sum_to_lane(sum);
-        if (lane == WARP - 1) sums[warp] = inclusive;
-        __syncthreads();
-        int before = carry + inclusive - sum, total = 0;
-        for (int w = 0; w < warps; w++) {
-            if (w < warp) before += sums[w];
-            total += sums[w];
-        }
+        int total, before = carry + sum_before(sum, sums, &total);
         for (int k = 0; k < EACH; k++) {
             if (mine + k < count) line[mine + k] = before;
             before += v[k];

@@ -55,18 +55,6 @@ template <bool ALONE> static __device__ __forceinline__ void wait_for_all(void)
 
 /* ---- a step: a stable sort by one digit ---- */
 
-/* The sum of the numbers of all threads before this one; `sums` is scratch of the block. */
-static __device__ int sum_before(int number, int *sums)
-{
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int inclusive = sum_to_lane(number);
-    if (lane == WARP - 1) sums[warp] = inclusive;
-    __syncthreads();
-    int before = inclusive - number;
-    for (int w = 0; w < warp; w++) before += sums[w];
-    return before;
-}
-
 /* One digit of a key. */
 static __device__ __forceinline__ int digit_of(uint32_t key, int shift)
 {
@@ -115,13 +103,13 @@ static __device__ void sort_digit(const pairs &in, const pairs &out, int n, int 
     }
     counts[blockIdx.x * DIGITS + digit] = mine;
     wait_for_all<ALONE>();
-    int before = 0, all = 0;
+    int before = 0, all = 0, total;
     for (int k = 0; k < gridDim.x; k++) {
         const int there = counts[k * DIGITS + digit];
         before += k < blockIdx.x ? there : 0;
         all += there;
     }
-    before += sum_before(all, sums);
+    before += sum_before(all, sums, &total);
     for (int w = 0; w < WARPS; w++) counter[w][digit] += before;
     __syncthreads();
     /* And a thread owns its entries again. */

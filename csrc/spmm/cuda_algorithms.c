@@ -9,16 +9,8 @@
 #include "cuda_vendor.h"
 #include "../cuda/heuristics.h"
 
-FMM_SEGMENTS_RUN(spmm, call->x)
-
-static fmm_status spmm_tiles(const fmm_exec *exec, const fmm_call *call)
-{
-    static fmm_cuda_run *const of_dtype[] = {[FMM_F32] = fmm_spmm_tiles_f32,
-                                             [FMM_F64] = fmm_spmm_tiles_f64,
-                                             [FMM_F16] = fmm_spmm_tiles_f16,
-                                             [FMM_BF16] = fmm_spmm_tiles_bf16};
-    return of_dtype[call->x->dtype](exec, call);
-}
+FMM_CUDA_RUN(fmm_spmm_segments, call->x)
+FMM_CUDA_RUN(fmm_spmm_tiles, call->x)
 
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "one thread per output element, terms in storage order", "the definition",
@@ -33,7 +25,7 @@ static const fmm_algorithm algorithms[] = {
      .about =
          "windows of x in shared memory, which every row of a block gathers from; needs 227 KB "
          "a block, else segments",
-     "this project", true, fmm_spmm_tiles_supports, fmm_spmm_segments_workspace, spmm_tiles},
+     "this project", true, fmm_spmm_tiles_supports, fmm_spmm_segments_workspace, fmm_spmm_tiles},
     FMM_CUSPARSE_SPMM_LIST(FMM_CUSPARSE_ALGORITHM){
         FMM_CUBLAS_NUMBER, "cublas", "the matrix made dense, then cuBLAS, bound at run time",
         "NVIDIA", false, fmm_cublas_supports, fmm_cublas_workspace, fmm_spmm_cublas},

@@ -11,16 +11,14 @@
  * g is a run of memory. For edges the lanes share the channels, and their sums meet in a fixed tree
  * of shuffles. Terms are added in the order of storage and in double, so that long sums of shorter
  * types lose nothing that the output could hold. */
-#include "../cuda/search.cuh"
+#include "../cuda/reference.cuh"
 #include "extreme.h"
 
 template <class T> struct extreme_args { /* names as in extreme.h */
     csr_view a;
     edge_view val, weight;
     fmm_dense x, y, z, g; /* data NULL: ones */
-    T *out;
-    typename sum_of<T>::type *counts; /* out of COUNTS */
-    int64_t out_row, out_head;
+    fmm_dense out;        /* of T; of COUNTS in the type of sums */
     int64_t heads, feat;
     int form;
 };
@@ -30,7 +28,7 @@ static __device__ __forceinline__ typename sum_of<T>::type at(const fmm_dense &d
                                                               int64_t h, int64_t c)
 {
     if (!d.data) return 1;
-    return widen(static_cast<const T *>(d.data)[row * d.row_stride + h * d.head_stride + c]);
+    return widen(*element<T>(d, row, h, c));
 }
 
 /* Whether entry (i, j) is chosen. The product is rounded as y was, so that equal means equal. */
@@ -63,11 +61,10 @@ static __global__ void __launch_bounds__(BLOCK)
             const A other = cols ? at<T>(s.g, i, h, c) : at<T>(s.z, j, h, c);
             total += double(edge_value<A>(s.weight, edge, h)) * double(other);
         }
-        const int64_t to = row * s.out_row + h * s.out_head + c;
-        if (s.counts)
-            s.counts[to] = A(total);
+        if (s.form == FMM_EXTREME_COUNTS)
+            *element<A>(s.out, row, h, c) = A(total);
         else
-            s.out[to] = narrow<T>(A(total));
+            *element<T>(s.out, row, h, c) = narrow<T>(A(total));
     }
 }
 
@@ -93,7 +90,7 @@ static __global__ void __launch_bounds__(BLOCK)
         }
 #pragma unroll
         for (int d = WARP / 2; d; d /= 2) sum += __shfl_xor_sync(ALL, sum, d);
-        if (!lane) s.out[edge * s.out_row + h * s.out_head] = narrow<T>(A(sum));
+        if (!lane) *element<T>(s.out, edge, h, 0) = narrow<T>(A(sum));
     }
 }
 
@@ -104,19 +101,11 @@ static __global__ void __launch_bounds__(BLOCK)
 template <class T> static void launch(const fmm_exec *exec, const fmm_extreme_call *call)
 {
     enum { BLOCKS_MAX = 1 << 20 };
-    /* COUNTS writes numbers of entries, in the type of sums. */
     extreme_args<T> s;
     s.a = view_csr(call->a);
-    s.val = view_edges(call->a, call->val);
-    s.weight = view_edges(call->a, call->weight);
-    s.x = *call->x, s.y = *call->y, s.z = *call->z, s.g = *call->g;
-    s.out = static_cast<T *>(call->out->data);
-    s.counts = call->form == FMM_EXTREME_COUNTS
-                   ? static_cast<typename sum_of<T>::type *>(call->out->data)
-                   : NULL;
-    s.out_row = call->out->row_stride, s.out_head = call->out->head_stride;
-    s.heads = call->x->heads, s.feat = call->x->feat;
-    s.form = call->form;
+    s.val = view_edges(call->a, call->val), s.weight = view_edges(call->a, call->weight);
+    s.x = *call->x, s.y = *call->y, s.z = *call->z, s.g = *call->g, s.out = *call->out;
+    s.heads = call->x->heads, s.feat = call->x->feat, s.form = call->form;
     const bool edges = call->form == FMM_EXTREME_EDGES;
     const int64_t threads =
         edges ? call->a->nnz * s.heads * WARP : call->a->rows * s.heads * s.feat;
