@@ -2,7 +2,7 @@
  * since neither cuSPARSE nor cuBLAS has a softmax over the entries of a row. */
 #include "cuda.h"
 
-FMM_SEGMENTS_RUN(attention, &fmm_attention_of(call)->q)
+FMM_CUDA_RUN(fmm_attention_segments, &fmm_attention_of(call)->q)
 
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "one thread per output element, each with its own logits", "the definition",

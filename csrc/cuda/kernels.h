@@ -41,13 +41,13 @@ typedef fmm_status fmm_cuda_run(const fmm_exec *exec, const fmm_call *call);
         return room##_run<T>(exec, call);                                                          \
     }
 
-/* For its cuda_algorithms.c: runs the kernels of the operand's dtype. */
-#define FMM_SEGMENTS_RUN(room, operand)                                                            \
-    fmm_status fmm_##room##_segments(const fmm_exec *exec, const fmm_call *call)                   \
+/* For its cuda_algorithms.c: an algorithm that runs the function of the operand's dtype. */
+#define FMM_CUDA_RUN(algorithm, operand)                                                           \
+    fmm_status algorithm(const fmm_exec *exec, const fmm_call *call)                               \
     {                                                                                              \
-        static fmm_cuda_run *const of_dtype[] = {[FMM_F32] = fmm_##room##_segments_f32,            \
-                                                 [FMM_F64] = fmm_##room##_segments_f64,            \
-                                                 [FMM_F16] = fmm_##room##_segments_f16,            \
-                                                 [FMM_BF16] = fmm_##room##_segments_bf16};         \
+        static fmm_cuda_run *const of_dtype[] = {[FMM_F32] = algorithm##_f32,                      \
+                                                 [FMM_F64] = algorithm##_f64,                      \
+                                                 [FMM_F16] = algorithm##_f16,                      \
+                                                 [FMM_BF16] = algorithm##_bf16};                   \
         return of_dtype[(operand)->dtype](exec, call);                                             \
     }

@@ -6,7 +6,7 @@
 #include "../cuda/heuristics.h"
 #include "../cuda/vendor/vendor.h"
 
-FMM_SEGMENTS_RUN(fused, fmm_fusion_of(call)->x)
+FMM_CUDA_RUN(fmm_fused_segments, fmm_fusion_of(call)->x)
 
 /* Only the reference, our two calls and both kernels of one pass fix the order of every sum. */
 static const fmm_algorithm algorithms[] = {

@@ -3,7 +3,7 @@
  * operand but its mask. */
 #include "cuda.h"
 
-FMM_SEGMENTS_RUN(messages, fmm_messages_first(fmm_messages_of(call)))
+FMM_CUDA_RUN(fmm_messages_segments, fmm_messages_first(fmm_messages_of(call)))
 
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "one thread per output element, terms in storage order", "the definition",

@@ -9,7 +9,7 @@
 #include "cuda_vendor.h"
 #include "../cuda/heuristics.h"
 
-FMM_SEGMENTS_RUN(sddmm, call->x)
+FMM_CUDA_RUN(fmm_sddmm_segments, call->x)
 
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "one thread per output element, its row found by bisection", "the definition",

@@ -10,16 +10,9 @@ enum { SCRATCH = 32 << 20 /* what it asks for on 9.0 */ };
 static const int64_t DENSE_MAX = INT64_C(1) << 30;
 
 static struct {
-#define X(result, name, arguments) result(*name) arguments;
-    FMM_CUBLAS_API(X)
-#undef X
+    FMM_CUBLAS_API(FMM_VENDOR_SLOT)
 } api;
-static const char *const names[] = {
-#define X(result, name, arguments) #name,
-    FMM_CUBLAS_API(X)
-#undef X
-        NULL,
-};
+static const char *const names[] = {FMM_CUBLAS_API(FMM_VENDOR_NAME) NULL};
 
 static fmm_vendor_library library = {
     .label = "cuBLAS",

@@ -16,12 +16,7 @@ enum { ROW_MAJOR = 2 }; /* of cusparse.h */
 const int fmm_cusparse_type[] = {[FMM_F32] = 0, [FMM_F64] = 1, [FMM_F16] = 2, [FMM_BF16] = 14};
 
 fmm_cusparse_functions fmm_cusparse;
-static const char *const names[] = {
-#define X(result, name, arguments) #name,
-    FMM_CUSPARSE_API(X)
-#undef X
-        NULL,
-};
+static const char *const names[] = {FMM_CUSPARSE_API(FMM_VENDOR_NAME) NULL};
 
 static fmm_vendor_library library = {
     .label = "cuSPARSE",

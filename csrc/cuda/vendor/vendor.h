@@ -29,6 +29,9 @@ typedef struct fmm_vendor_library {
     void *slots;
     bool bound;
 } fmm_vendor_library;
+/* What a list of functions (vendor_api.h) becomes: fields of slots, and names. */
+#define FMM_VENDOR_SLOT(result, name, arguments) result(*name) arguments;
+#define FMM_VENDOR_NAME(result, name, arguments) #name,
 /* Binds it once, for all threads. False: fmm_last_error says what to install. */
 bool fmm_vendor_bind(const char *op, fmm_vendor_library *library);
 
@@ -68,9 +71,7 @@ void fmm_vendor_copy(const fmm_exec *exec, const fmm_dense *x, const fmm_dense *
 
 /* Its functions, bound before a room's are called. */
 typedef struct fmm_cusparse_functions {
-#define X(result, name, arguments) result(*name) arguments;
-    FMM_CUSPARSE_API(X)
-#undef X
+    FMM_CUSPARSE_API(FMM_VENDOR_SLOT)
 } fmm_cusparse_functions;
 extern fmm_cusparse_functions fmm_cusparse;
 
