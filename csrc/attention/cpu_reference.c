@@ -22,6 +22,8 @@ typedef struct walk {
     const fmm_attention *call;
     int64_t i, h;
     int64_t row, col, j, edge; /* of the entry: rows of q and of k, column, position of its edge */
+    double turn,
+        above; /* ADDITIVE, of logit's last call: leaky', and 1 where its argument is > 0 */
 } walk;
 
 /* Goes to entry p; false where its column or edge is outside. In the column pass the matrix is the
@@ -39,16 +41,17 @@ static bool inside(walk *w, int64_t p)
 /* max(t, 0) + slope min(t, 0) */
 static double leaky(double t, double slope) { return t > 0 ? t : slope * t; }
 
-/* The logit of the entry; turn is its derivative by bias (ADDITIVE: leaky'). */
-static double logit(const walk *w, double *turn)
+/* The logit of the entry; turn becomes its derivative by bias. */
+static double logit(walk *w)
 {
     const fmm_attention *c = w->call;
     const double bias = c->bias.data ? get(&c->bias, w->edge, w->h, 0) : 0;
     const int64_t row = w->row, col = w->col;
-    *turn = 1;
+    w->turn = 1;
     if (c->score == FMM_ADDITIVE) {
         const double t = get(&c->q, row, w->h, 0) + get(&c->k, col, w->h, 0) + bias;
-        *turn = t > 0 ? 1 : c->slope;
+        w->turn = t > 0 ? 1 : c->slope;
+        w->above = t > 0;
         return leaky(t, c->slope);
     }
     /* DOT multiplies channels, GATV2 adds them before leaky and weighs each by att. */
@@ -61,18 +64,6 @@ static double logit(const walk *w, double *turn)
             add(&sum, get(&c->att, 0, w->h, f) * leaky(q + k, c->slope));
     }
     return total(&sum) * (c->score == FMM_DOT ? c->scale : 1) + bias;
-}
-
-/* 1 where leaky's argument is above 0. With a slope of 1, leaky is the identity, and the logit is
- * its own argument. */
-static double above(const walk *w)
-{
-    walk identity = *w;
-    fmm_attention call = *w->call;
-    double turn;
-    call.slope = 1;
-    identity.call = &call;
-    return logit(&identity, &turn) > 0;
 }
 
 /* 0 where dropout drops the entry, else what makes up for those that it drops. */
@@ -100,15 +91,13 @@ typedef struct entry {
 
 /* A row without finite logits has lse = -inf and weights of 0: 0 is taken off instead, since -inf
  * less -inf is NaN. */
-static entry entry_of(const walk *w)
+static entry entry_of(walk *w)
 {
     const fmm_attention *c = w->call;
     const int64_t row = w->row, col = w->col;
-    double turn;
     const double lse = get(&c->lse, row, w->h, 0);
     const double rest = c->lse_rest.data ? get(&c->lse_rest, row, w->h, 0) : 0;
-    entry e = {.w = exp(logit(w, &turn) - (isinf(lse) && lse < 0 ? 0 : lse) - rest),
-               .keep = keep(w)};
+    entry e = {.w = exp(logit(w) - (isinf(lse) && lse < 0 ? 0 : lse) - rest), .keep = keep(w)};
     e.factor = e.keep * weight(w);
     if (c->pass == FMM_ATTENTION_WEIGHTS) return e;
     /* dL / d weight, as out is the sum of weights times rows of v. */
@@ -116,7 +105,7 @@ static entry entry_of(const walk *w)
     for (int64_t f = 0; f < c->v.feat; f++)
         add(&sum, get(&c->gout, row, w->h, f) * get(&c->v, col, w->h, f));
     e.t = total(&sum);
-    e.glogit = e.w * (e.factor * e.t - get(&c->delta, row, w->h, 0)) * turn;
+    e.glogit = e.w * (e.factor * e.t - get(&c->delta, row, w->h, 0)) * w->turn;
     return e;
 }
 
@@ -126,17 +115,17 @@ static void forward(walk *w)
     const fmm_attention *c = w->call;
     const int64_t begin = row_begin(w->a, w->i), end = row_end(w->a, w->i);
     /* The largest logit is taken off before exp, so that none of them overflows. */
-    double top = -INFINITY, turn;
+    double top = -INFINITY;
     for (int64_t p = begin; p < end; p++)
         if (inside(w, p)) {
-            const double l = logit(w, &turn);
+            const double l = logit(w);
             if (l > top) top = l;
         }
     /* Of a row whose logits are all -inf the weights are 0, not NaN. */
     const double zero = isinf(top) && top < 0 ? 0 : top;
     blocked_sum sum = {0};
     for (int64_t p = begin; p < end; p++)
-        if (inside(w, p)) add(&sum, exp(logit(w, &turn) - zero));
+        if (inside(w, p)) add(&sum, exp(logit(w) - zero));
     const double all = total(&sum);
     put(&c->lse, w->i, w->h, 0, all == 0 ? -INFINITY : top + log(all));
     /* lse as it was stored, in the type of sums, and what is missing from it. */
@@ -147,16 +136,19 @@ static void forward(walk *w)
     if (c->pos_w.data) {
         blocked_sum part = {0};
         for (int64_t p = begin; all != 0 && p < end; p++)
-            if (inside(w, p)) add(&part, exp(logit(w, &turn) - zero) / all * above(w));
+            if (inside(w, p)) {
+                const double e = exp(logit(w) - zero);
+                add(&part, e / all * w->above);
+            }
         put(&c->pos_w, w->i, w->h, 0, total(&part));
     }
     for (int64_t f = 0; f < c->v.feat; f++) {
         blocked_sum out = {0}, pos = {0};
         for (int64_t p = begin; all != 0 && p < end; p++)
             if (inside(w, p)) {
-                const double u = exp(logit(w, &turn) - zero) / all * keep(w) * weight(w);
+                const double u = exp(logit(w) - zero) / all * keep(w) * weight(w);
                 add(&out, u * get(&c->v, w->j, w->h, f));
-                if (c->pos.data) add(&pos, u * above(w) * get(&c->v, w->j, w->h, f));
+                if (c->pos.data) add(&pos, u * w->above * get(&c->v, w->j, w->h, f));
             }
         put(&c->out, w->i, w->h, f, total(&out));
         if (c->pos.data) put(&c->pos, w->i, w->h, f, total(&pos));
