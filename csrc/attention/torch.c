@@ -48,20 +48,6 @@ static bool take_att(attend *s)
     return true;
 }
 
-static bool take_seed(attend *s)
-{
-    tensor t;
-    if (!frame_take(s->f, SEED, "seed", &t)) return false;
-    if (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64())
-        return frame_fail(s->f, "seed must be int64");
-    const int64_t keys = t.numel - 1;
-    if (keys > 0 && (keys != s->a.nnz || t.dim != 1 || t.stride[0] != 1))
-        return frame_fail(s->f, "seed must be one number, or that and a key for each edge");
-    s->call.seed = t.numel ? t.data : NULL;
-    s->call.keys = keys > 0 ? s->call.seed + 1 : NULL;
-    return true;
-}
-
 /* Takes everything that a pass reads; its first `tensors` inputs are tensors. */
 static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
                   fmm_attention_pass pass, int tensors)
@@ -95,7 +81,7 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
     const int64_t cols = pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows;
     if (!frame_matrix(s->f, cols, &s->a)) return false;
     s->a.whole = (fmm_whole){.rows = (int64_t)rest[5], .nnz = (int64_t)rest[6]};
-    return take_seed(s);
+    return attend_seed(f, SEED, s->a.nnz, c);
 }
 
 /* The next result, [rows, heads, feat] or flat [rows, heads]; absent if not wanted. */

@@ -8,13 +8,17 @@ enum { APART = FMM_ATTEND_APART, KEPT_ALIGNED = 16 };
 /* What a size that int64 does not hold becomes, which no allocation has. */
 static const int64_t TOO_MANY = INT64_MAX / 2 / APART * APART;
 
-bool attend_seed(frame *f, int k, const int64_t **seed)
+bool attend_seed(frame *f, int k, int64_t nnz, fmm_attention *call)
 {
     tensor t;
     if (!frame_take(f, k, "seed", &t)) return false;
-    if (t.numel > 1 || (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64()))
-        return frame_fail(f, "seed must be int64, one number");
-    *seed = t.numel ? t.data : NULL;
+    if (t.numel && t.dtype != fmm_torch.aoti_torch_dtype_int64())
+        return frame_fail(f, "seed must be int64");
+    const int64_t keys = t.numel - 1;
+    if (keys > 0 && (keys != nnz || t.dim != 1 || t.stride[0] != 1))
+        return frame_fail(f, "seed must be one number, or that and a key for each edge");
+    call->seed = t.numel ? t.data : NULL;
+    call->keys = keys > 0 ? call->seed + 1 : NULL;
     return true;
 }
 

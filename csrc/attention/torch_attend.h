@@ -34,8 +34,9 @@ typedef struct attending {
     int64_t n, heads, feat;
 } attending;
 
-/* Input k of any of attention's operators: one int64, or nothing, which gives NULL. */
-bool attend_seed(frame *f, int k, const int64_t **seed);
+/* Input k of any of attention's operators: one int64, or that and a key for each of nnz edges; or
+ * nothing, which leaves the call's seed NULL. */
+bool attend_seed(frame *f, int k, int64_t nnz, fmm_attention *call);
 /* Takes the matrix, inputs 0 to 3. It must have n rows and columns, as many as the operand of that
  * name has rows. */
 bool attend_matrix(attending *s, const char *name);

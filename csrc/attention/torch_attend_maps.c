@@ -70,7 +70,7 @@ static bool begin(maps *m, frame *f, const StableIValue *number, int first)
     s->call.k = key(m, &m->p);
     s->call.v = value(m, &m->p);
     s->call.q = query(m, &m->p);
-    return attend_seed(f, first + 2, &s->call.seed) && attend_matrix(s, "p");
+    return attend_matrix(s, "p") && attend_seed(f, first + 2, s->a.nnz, &s->call);
 }
 
 /* What forward keeps. X(view, its bits) */

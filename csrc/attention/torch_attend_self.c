@@ -36,11 +36,11 @@ static bool begin(self *o, frame *f, const StableIValue *number)
     }
     s->heads = o->att[0].heads;
     s->feat = o->att[0].feat;
-    if (!attend_flat(s, X, "x", &o->x, &t) || !attend_seed(f, SEED, &s->call.seed)) return false;
+    if (!attend_flat(s, X, "x", &o->x, &t)) return false;
     s->given = t.dtype;
     s->dtype = o->x.dtype;
     s->n = o->x.rows;
-    return attend_matrix(s, "x");
+    return attend_matrix(s, "x") && attend_seed(f, SEED, s->a.nnz, &s->call);
 }
 
 /* What forward keeps; the gradient of q follows from pos and pos_w. X(view, its bits) */
