@@ -12,7 +12,9 @@ include csrc/flags.mk
 WARN := $(C_FLAGS) -O2 $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes -Werror
 NVCC ?= nvcc
 CUDA_ARCH ?= sm_90
-LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc/lessons/*.cu))
+# With what the library asks of a device once; vpath finds the one and the others.
+LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc/lessons/*.cu)) build/lessons/device.o
+vpath %.cu csrc/lessons csrc/cuda
 C_TESTS := $(patsubst tests/c/%.c,build/c/%,$(wildcard tests/c/test_*.c))
 
 .PHONY: demo test quick slow mutants lint warnings c-test abi-check gpu-test lessons clean distclean
@@ -90,7 +92,7 @@ build/lessons/lessons.so: $(LESSON_OBJECTS)
 
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
-build/lessons/%.o: csrc/lessons/%.cu $(wildcard csrc/lessons/*.cuh csrc/cuda/*.cuh) \
+build/lessons/%.o: %.cu $(wildcard csrc/lessons/*.cuh csrc/cuda/*.cuh) \
                    csrc/fused/cuda_edge.cuh $(wildcard csrc/fused/formulas.*) csrc/core/core.h $(INTERFACE)
 	mkdir -p build/lessons
 	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden $(LESSON_FLAGS) -c $< -o $@

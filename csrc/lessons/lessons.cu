@@ -43,14 +43,6 @@ extern "C" fmm_status fmm_fail(fmm_status status, const char *format, ...)
     return host_of_errors->fail(status, text);
 }
 
-/* What segments.cuh asks of a device: the library's own is not for plug-ins. */
-extern "C" int fmm_cuda_processors(int device)
-{
-    int count = 0;
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    return count > 0 ? count : 1;
-}
-
 /* The library gives every algorithm a number, and refuses a name that it has already. */
 static fmm_status add_all(const fmm_host *host, fmm_operator op, fmm_algorithm *list)
 {
