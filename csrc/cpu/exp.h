@@ -12,28 +12,19 @@
 
 #include "simd.h"
 
-/* a b + c, in one rounding where that is one instruction. */
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define FMM_FMA32 __builtin_fmaf
-#define FMM_FMA64 __builtin_fma
-#else
-#define FMM_FMA32(a, b, c) ((a) * (b) + (c))
-#define FMM_FMA64(a, b, c) ((a) * (b) + (c))
-#endif
-
 /* exp of any float: beyond -105 it is 0 and beyond 89 infinite, so the argument is held between. */
 FMM_INLINE float f32_exp(float x)
 {
     /* The last bits of what is this large are whole numbers, so adding it rounds to one. */
     const float big = 0x1.8p23f;
     const float up = x < -105.0f ? -105.0f : x, in = up > 89.0f ? 89.0f : up;
-    const float shifted = FMM_FMA32(in, 0x1.715476p+0f, big), k = shifted - big;
-    const float r = FMM_FMA32(k, -0x1.7f7d1cp-20f, FMM_FMA32(k, -0x1.62e4p-1f, in));
+    const float shifted = f32_fma(in, 0x1.715476p+0f, big), k = shifted - big;
+    const float r = f32_fma(k, -0x1.7f7d1cp-20f, f32_fma(k, -0x1.62e4p-1f, in));
     /* Taylor's sum from its last term on. */
     static const float over[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f};
     float sum = 1.0f / 5040;
-    UNROLLED(n, 5) sum = FMM_FMA32(sum, r, over[n]);
-    sum = FMM_FMA32(sum, r * r, r) + 1.0f;
+    UNROLLED(n, 5) sum = f32_fma(sum, r, over[n]);
+    sum = f32_fma(sum, r * r, r) + 1.0f;
     /* k + 512, which is positive, is cut in two: 2^k in one factor might not be a normal number. */
     const uint32_t power = f32_bits(shifted) - f32_bits(big) + 512;
     const uint32_t first = power / 2;
@@ -49,11 +40,10 @@ FMM_INLINE float f32_log(float x)
     const float z = (m - 1) / (m + 1), y = z * z;
     /* Terms from the smallest one on, so that their rounding is small against the first. */
     float sum = 2.0f / 9;
-    sum = FMM_FMA32(sum, y, 2.0f / 7);
-    sum = FMM_FMA32(sum, y, 2.0f / 5);
-    sum = FMM_FMA32(sum, y, 2.0f / 3);
-    const float log =
-        FMM_FMA32(k, 0x1.62e43p-1f, FMM_FMA32(sum * y, z, 2 * z) - k * 0x1.05c61p-29f);
+    sum = f32_fma(sum, y, 2.0f / 7);
+    sum = f32_fma(sum, y, 2.0f / 5);
+    sum = f32_fma(sum, y, 2.0f / 3);
+    const float log = f32_fma(k, 0x1.62e43p-1f, f32_fma(sum * y, z, 2 * z) - k * 0x1.05c61p-29f);
     return x < INFINITY ? log : x;
 }
 
@@ -76,15 +66,15 @@ FMM_INLINE double f64_exp(double x)
 {
     const double big = 0x1.8p52;
     const double up = x < -746.0 ? -746.0 : x, in = up > 710.0 ? 710.0 : up;
-    const double shifted = FMM_FMA64(in, 0x1.71547652b82fep+0, big), k = shifted - big;
-    const double r = FMM_FMA64(k, -0x1.3de6af278ece6p-42, FMM_FMA64(k, -0x1.62e42fefa3p-1, in));
+    const double shifted = f64_fma(in, 0x1.71547652b82fep+0, big), k = shifted - big;
+    const double r = f64_fma(k, -0x1.3de6af278ece6p-42, f64_fma(k, -0x1.62e42fefa3p-1, in));
     /* The same up to 1 / 13!. */
     static const double over[] = {
         1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
         1.0 / 720,       1.0 / 120,      1.0 / 24,      1.0 / 6,      0.5};
     double sum = 1.0 / 6227020800.0;
-    UNROLLED(n, 11) sum = FMM_FMA64(sum, r, over[n]);
-    sum = FMM_FMA64(sum, r * r, r) + 1.0;
+    UNROLLED(n, 11) sum = f64_fma(sum, r, over[n]);
+    sum = f64_fma(sum, r * r, r) + 1.0;
     const uint64_t power = f64_bits(shifted) - f64_bits(big) + 4096;
     const uint64_t first = power / 2;
     const double low = f64_from((first - 2048 + 1023) << 52);
@@ -99,8 +89,8 @@ FMM_INLINE double f64_log(double x)
     const double z = (m - 1) / (m + 1), y = z * z;
     /* Doubles need terms up to the 21st power. */
     double sum = 2.0 / 21;
-    UNROLLED(n, 9) sum = FMM_FMA64(sum, y, 2.0 / (19 - 2 * n));
-    const double log = FMM_FMA64(sum * y, z, 2 * z) + k * 0x1.abc9e3b39803fp-56;
-    const double all = FMM_FMA64(k, 0x1.62e42fefa39efp-1, log);
+    UNROLLED(n, 9) sum = f64_fma(sum, y, 2.0 / (19 - 2 * n));
+    const double log = f64_fma(sum * y, z, 2 * z) + k * 0x1.abc9e3b39803fp-56;
+    const double all = f64_fma(k, 0x1.62e42fefa39efp-1, log);
     return x < (double)INFINITY ? all : x;
 }

@@ -194,21 +194,14 @@ extern "C" fmm_status fmm_fused_reference_cuda(const fmm_exec *exec, const fmm_c
     const unsigned grid = (unsigned)smaller(ceil_div(warps, BLOCK / WARP), REFERENCE_BLOCKS);
     return on_device_as("fused", exec, f->x->dtype, [&](auto element_of) {
         typedef decltype(element_of) T;
-        const plain_args<T> s = {view_csr(call->a),
-                                 view_edges(call->a, call->val),
-                                 view(f->x),
-                                 view(f->y),
-                                 view(f->z),
-                                 view(f->g),
-                                 view(f->out),
-                                 view(f->out2),
-                                 f->pass,
-                                 f->score,
-                                 f->message,
-                                 f->activation,
-                                 f->reduce,
-                                 f->x->heads,
-                                 edge_of_fusion<typename sum_of<T>::type>(f)};
+        plain_args<T> s;
+        s.a = view_csr(call->a), s.val = view_edges(call->a, call->val);
+        s.x = view(f->x), s.y = view(f->y), s.z = view(f->z), s.g = view(f->g);
+        s.out = view(f->out), s.out2 = view(f->out2);
+        s.pass = f->pass, s.score = f->score, s.message = f->message;
+        s.activation = f->activation, s.reduce = f->reduce;
+        s.heads = f->x->heads;
+        s.edge = edge_of_fusion<typename sum_of<T>::type>(f);
         if (grid) fused_reference<T><<<grid, BLOCK, 0, stream_of(exec)>>>(s);
     });
 }

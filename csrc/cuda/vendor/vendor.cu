@@ -131,9 +131,8 @@ extern "C" void fmm_vendor_values(const fmm_exec *exec, const fmm_csr *a, const 
                                   int64_t head, fmm_dtype dtype, void *to)
 {
     for_dtype(dtype, [&](auto element) {
-        typedef decltype(element) T;
-        gather_values<T><<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
-            view_edges(a, val), a->nnz, head, static_cast<T *>(to));
+        gather_values<<<grid_for(a->nnz), BLOCK, 0, stream_of(exec)>>>(
+            view_edges(a, val), a->nnz, head, static_cast<decltype(element) *>(to));
     });
 }
 
@@ -142,10 +141,9 @@ extern "C" void fmm_vendor_edges(const fmm_exec *exec, const fmm_call *call, int
                                  const void *dot)
 {
     for_dtype(call->y->dtype, [&](auto element) {
-        typedef decltype(element) T;
-        scatter_edges<T><<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
+        scatter_edges<<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
             view_edges(call->a, call->val), *call->y, call->a->nnz, head,
-            static_cast<const T *>(dot));
+            static_cast<const decltype(element) *>(dot));
     });
 }
 
@@ -153,10 +151,9 @@ extern "C" void fmm_vendor_sample(const fmm_exec *exec, const fmm_call *call, in
                                   const void *dense)
 {
     for_dtype(call->y->dtype, [&](auto element) {
-        typedef decltype(element) T;
-        sample<T><<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
+        sample<<<grid_for(call->a->nnz), BLOCK, 0, stream_of(exec)>>>(
             view_csr(call->a), view_edges(call->a, call->val), *call->y, head,
-            static_cast<const T *>(dense));
+            static_cast<const decltype(element) *>(dense));
     });
 }
 
