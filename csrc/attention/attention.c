@@ -115,8 +115,6 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
     return FMM_OK;
 }
 
-static const fmm_dense absent = {.heads = 1, .feat = 1};
-
 /* The call as algorithms get it: its operands stand in own. x is the widest of those whose rows the
  * pass gathers, and tells the CPU how much a chunk of rows will read. Scores of GATV2 without
  * channels are 0, as those of DOT are, and become DOT's, which need no att. */
@@ -127,7 +125,7 @@ static fmm_call call_of(const fmm_exec *exec, const fmm_csr *a, fmm_packed_atten
     const fmm_dense *far = c->pass == FMM_ATTENTION_COLS      ? &c->gout
                            : c->pass == FMM_ATTENTION_WEIGHTS ? &c->k
                                                               : &c->v;
-    return (fmm_call){.index = exec->index, .a = a, .val = &absent, .x = far, .own = own};
+    return (fmm_call){.index = exec->index, .a = a, .val = &fmm_absent, .x = far, .own = own};
 }
 
 fmm_status fmm_attend_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call,

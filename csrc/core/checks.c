@@ -10,6 +10,8 @@
  * the bounds that are computed from it. */
 #define MOST (INT64_MAX / 32)
 
+const fmm_dense fmm_absent = {.heads = 1, .feat = 1};
+
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a)
 {
     REQUIRE(exec && a, FMM_INVALID_ARGUMENT, "%s: exec and matrix must be given", op);

@@ -11,6 +11,9 @@ fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr 
  */
 static inline bool fmm_given(const fmm_dense *d) { return d->data || d->rows; }
 
+/* Values that are not given: no memory, one head, and so ones to every algorithm. */
+extern const fmm_dense fmm_absent;
+
 /* A dense view called `name`, given or not: dtype known, sizes not negative, extent and number of
  * elements within int64, data present. */
 fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d);

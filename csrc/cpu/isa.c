@@ -50,10 +50,8 @@ static unsigned detect(void)
     return found | 1u << FMM_AVX2 | (wide ? 1u << FMM_AVX512 : 0);
 }
 #elif defined(__aarch64__)
-static unsigned detect(void)
-{
-    return 1u << FMM_SCALAR | 1u << FMM_NEON;
-} /* part of the base set */
+/* NEON is a part of the base set. */
+static unsigned detect(void) { return 1u << FMM_SCALAR | 1u << FMM_NEON; }
 #else
 static unsigned detect(void) { return 1u << FMM_SCALAR; }
 #endif

@@ -9,6 +9,7 @@
  * A copy lies on the stack of the thread that runs the chunk. A copy that is too long for the
  * stack, as that of a hub is, takes the next part of the workspace. */
 #include "rows.h"
+#include "reference.h"
 
 #include <string.h>
 
@@ -26,20 +27,13 @@ typedef struct running {
     atomic_llong used;
 } running;
 
-/* ptr with content that cannot be trusted: clamped. */
-static int64_t entry(const fmm_csr *a, int64_t i)
-{
-    const int64_t p = a->ptr[i];
-    return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
-}
-
 /* The first row whose rows + entries before it reach target. */
 static int64_t boundary(const fmm_csr *a, int64_t target)
 {
     int64_t low = 0, high = a->rows;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
-        if (entry(a, middle) + middle < target)
+        if (row_begin(a, middle) + middle < target)
             low = middle + 1;
         else
             high = middle;
@@ -100,7 +94,7 @@ static const void *before(const void *at, int64_t bytes)
 static bool copy_chunk(running *r, int64_t first, int64_t last, char *local, fmm_csr *to)
 {
     const fmm_csr *a = r->task->call->a;
-    const int64_t begin = entry(a, first), end = entry(a, last), n = end - begin;
+    const int64_t begin = row_begin(a, first), end = row_begin(a, last), n = end - begin;
     const int64_t edge = edge_bytes(a, r->task->uses_edges);
     const int64_t tail = a->nnz - end < TAIL ? a->nnz - end : TAIL;
     if (n < 0) return false;
@@ -155,7 +149,8 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
         const int64_t last = chunk == task.chunks ? a->rows : boundary(a, chunk * task.per_chunk);
         while (first < last) {
             int64_t stop = last;
-            if (task.per_chunk > CHUNK_MAX) stop = boundary(a, entry(a, first) + first + CHUNK_MAX);
+            if (task.per_chunk > CHUNK_MAX)
+                stop = boundary(a, row_begin(a, first) + first + CHUNK_MAX);
             if (stop <= first || stop > last) stop = last;
             run_rows(r, &task, first, stop, local, &here);
             first = stop;
@@ -168,7 +163,7 @@ static void run_chunks(int64_t begin, int64_t end, void *ctx)
  * starts within its own multiple. */
 int64_t fmm_rows_chunk(const fmm_rows_task *task, int64_t first)
 {
-    const int64_t chunk = (entry(task->call->a, first) + first) / task->per_chunk;
+    const int64_t chunk = (row_begin(task->call->a, first) + first) / task->per_chunk;
     return chunk < task->chunks ? chunk : task->chunks - 1;
 }
 

@@ -160,8 +160,6 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
     return FMM_OK;
 }
 
-static const fmm_dense absent = {.heads = 1, .feat = 1};
-
 static fmm_status prepare(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *fusion,
                           fmm_call *call)
 {
@@ -170,7 +168,7 @@ static fmm_status prepare(const fmm_exec *exec, const fmm_csr *a, const fmm_fusi
     if (fusion->pass == FMM_MIRRORED) TRY(check_mirrored(exec, a, fusion));
     *call = (fmm_call){.index = exec->index,
                        .a = a,
-                       .val = fusion->val ? fusion->val : &absent,
+                       .val = fusion->val ? fusion->val : &fmm_absent,
                        .reduce = fusion->reduce,
                        .own = fusion};
     return FMM_OK;

@@ -149,10 +149,9 @@ FMM_KERNEL(mean_back, 2, 1)
 {
     tensor ptr, given;
     fmm_dense g;
-    if (!frame_take(f, 0, "ptr", &ptr) || !frame_dense(f, 1, "g", &g, &given)) return false;
-    if (ptr.dim != 1 || ptr.numel < 1 || (ptr.numel > 1 && ptr.stride[0] != 1) ||
-        ptr.dtype != int64())
-        return frame_fail(f, "ptr must be a contiguous vector of int64, rows + 1 elements");
+    if (!frame_take_list(f, 0, "ptr", true, &ptr) || !frame_dense(f, 1, "g", &g, &given))
+        return false;
+    if (ptr.numel < 1) return frame_fail(f, "ptr must have rows + 1 elements, not 0");
     return frame_allocate(f, given.dim, given.size, given.dtype, out) &&
            frame_try(f, fmm_mean_back(&f->exec, ptr.numel - 1, ptr.data, &g, out->data));
 }

@@ -10,37 +10,22 @@
  * Cost: 2 nnz heads feat flops; every entry gathers one row of b. */
 #include "../core/checks.h"
 
-#include <inttypes.h>
-
-/* Values that are not given: no memory, one head, and so ones to every algorithm. */
-static const fmm_dense absent = {.heads = 1, .feat = 1};
-
 static fmm_status prepare(const fmm_exec *exec, const fmm_csr *s, const fmm_dense *val,
                           const fmm_dense *a, const fmm_dense *b, const fmm_dense *e,
                           fmm_call *call)
 {
     TRY(fmm_check_matrix("sddmm", exec, s));
     TRY(fmm_check_dense("sddmm", "a", a));
-    TRY(fmm_check_dense("sddmm", "b", b));
-    TRY(fmm_check_dense("sddmm", "e", e));
     TRY(fmm_check_values("sddmm", s, val, a->heads));
-    REQUIRE(a->rows == s->rows, FMM_INVALID_ARGUMENT,
-            "sddmm: a has %" PRId64 " rows, the matrix %" PRId64, a->rows, s->rows);
-    REQUIRE(b->rows == s->cols, FMM_INVALID_ARGUMENT,
-            "sddmm: b has %" PRId64 " rows, the matrix %" PRId64 " columns", b->rows, s->cols);
-    REQUIRE(a->heads == b->heads && a->feat == b->feat, FMM_INVALID_ARGUMENT,
-            "sddmm: a has %" PRId64 " heads of %" PRId64 " features, b %" PRId64 " of %" PRId64,
-            a->heads, a->feat, b->heads, b->feat);
-    REQUIRE(a->dtype == b->dtype && a->dtype == e->dtype, FMM_INVALID_ARGUMENT,
-            "sddmm: a is %s, b %s and e %s", fmm_dtype_name(a->dtype), fmm_dtype_name(b->dtype),
-            fmm_dtype_name(e->dtype));
+    TRY(fmm_check_shape("sddmm", "a", a, a->dtype, s->rows, a->heads, a->feat));
+    TRY(fmm_check_shape("sddmm", "b", b, a->dtype, s->cols, a->heads, a->feat));
     TRY(fmm_check_shape("sddmm", "e", e, a->dtype, s->nnz, a->heads, 1));
     TRY(fmm_check_output("sddmm", "e", e));
     TRY(fmm_check_apart("sddmm", e, "a", a));
     TRY(fmm_check_apart("sddmm", e, "b", b));
     TRY(fmm_check_apart("sddmm", e, "val", val));
     *call = (fmm_call){
-        .index = exec->index, .a = s, .val = val ? val : &absent, .x = a, .b = b, .y = e};
+        .index = exec->index, .a = s, .val = val ? val : &fmm_absent, .x = a, .b = b, .y = e};
     return FMM_OK;
 }
 

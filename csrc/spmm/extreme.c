@@ -26,13 +26,6 @@ static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows
     return fmm_check_shape("extreme", name, d, x->dtype, rows, x->heads, x->feat);
 }
 
-static fmm_status check_given(const char *name, const fmm_dense *d, int64_t rows,
-                              const fmm_dense *x)
-{
-    TRY(fmm_check_dense("extreme", name, d));
-    return fmm_given(d) ? check_shape(name, d, rows, x) : FMM_OK;
-}
-
 fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call)
 {
     const fmm_csr *a = call->a;
@@ -47,8 +40,8 @@ fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call)
     TRY(fmm_check_values("extreme", a, call->weight, x->heads));
     TRY(check_shape("x", x, cols, x));
     TRY(check_shape("y", call->y, rows, x));
-    TRY(check_given("z", call->z, cols, x));
-    TRY(check_given("g", call->g, rows, x));
+    if (fmm_given(call->z)) TRY(check_shape("z", call->z, cols, x));
+    if (fmm_given(call->g)) TRY(check_shape("g", call->g, rows, x));
     const bool edges = call->form == FMM_EXTREME_EDGES;
     const bool wide = call->form == FMM_EXTREME_COUNTS && x->dtype != FMM_F64;
     TRY(fmm_check_shape("extreme", "out", call->out, wide ? FMM_F32 : x->dtype,

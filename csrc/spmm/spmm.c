@@ -13,24 +13,25 @@
 
 #include <inttypes.h>
 
-static const fmm_dense absent = {.heads = 1, .feat = 1};
-
 static fmm_status prepare(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *val,
                           const fmm_dense *x, const fmm_dense *y, fmm_reduce reduce, fmm_call *call)
 {
     TRY(fmm_check_matrix("spmm", exec, a));
     TRY(fmm_check_dense("spmm", "x", x));
     TRY(fmm_check_values("spmm", a, val, x->heads));
-    REQUIRE(x->rows == a->cols, FMM_INVALID_ARGUMENT,
-            "spmm: x has %" PRId64 " rows, the matrix %" PRId64 " columns", x->rows, a->cols);
+    TRY(fmm_check_shape("spmm", "x", x, x->dtype, a->cols, x->heads, x->feat));
     TRY(fmm_check_shape("spmm", "y", y, x->dtype, a->rows, x->heads, x->feat));
     REQUIRE((unsigned)reduce <= FMM_MIN, FMM_INVALID_ARGUMENT, "spmm: no reduction number %d",
             (int)reduce);
     TRY(fmm_check_output("spmm", "y", y));
     TRY(fmm_check_apart("spmm", y, "x", x));
     TRY(fmm_check_apart("spmm", y, "val", val));
-    *call = (fmm_call){
-        .index = exec->index, .a = a, .val = val ? val : &absent, .x = x, .y = y, .reduce = reduce};
+    *call = (fmm_call){.index = exec->index,
+                       .a = a,
+                       .val = val ? val : &fmm_absent,
+                       .x = x,
+                       .y = y,
+                       .reduce = reduce};
     return FMM_OK;
 }
 

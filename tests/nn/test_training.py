@@ -164,7 +164,7 @@ def own_kernels():
 
 def test_kernels_are_known_by_name():
     wanted = {"spmm_segments", "attend_join", "mean_back", "gather_values", "weigh", "arrange", "normalize"}
-    assert wanted | {"take_columns", "fused_back", "sides_reference", "stats_of"} <= own_kernels()
+    assert wanted | {"take_columns", "fused_back", "sums_reference", "stats_of"} <= own_kernels()
     assert name_of("void spmm_segments<float, (int)4, (bool)0>(spmm_args<T1>)") == "spmm_segments"
     assert name_of("normalize(csr_view, const int *, float *, float *)") == "normalize"
     assert name_of("void at::native::sample<int>(weigh<float>)") == "at::native::sample"
