@@ -22,10 +22,10 @@ typedef void kernel(const fmm_node_call *call, int64_t first, int64_t last);
 static void run(int64_t first, int64_t last, void *ctx)
 {
     static kernel *const of[][FMM_DTYPES] = {
-        [FMM_NODE_SCORES] = {node_scores_f32, node_scores_f64, node_scores_f16, node_scores_bf16},
-        [FMM_NODE_DELTA] = {node_delta_f32, node_delta_f64, node_delta_f16, node_delta_bf16},
-        [FMM_NODE_SPREAD] = {node_spread_f32, node_spread_f64, node_spread_f16, node_spread_bf16},
-        [FMM_NODE_ADD] = {node_add_f32, node_add_f64, node_add_f16, node_add_bf16},
+        [FMM_NODE_SCORES] = OF_DTYPES(node_scores),
+        [FMM_NODE_DELTA] = OF_DTYPES(node_delta),
+        [FMM_NODE_SPREAD] = OF_DTYPES(node_spread),
+        [FMM_NODE_ADD] = OF_DTYPES(node_add),
     };
     const fmm_node_call *call = ctx;
     if (call->form != FMM_NODE_SPREAD) first *= FMM_NODE_ROWS, last *= FMM_NODE_ROWS;
@@ -36,7 +36,7 @@ static void run(int64_t first, int64_t last, void *ctx)
 /* Heads [first, last) of SPREAD's totals. */
 static void add_up(int64_t first, int64_t last, void *ctx)
 {
-    static kernel *const of[] = {node_total_f32, node_total_f64, node_total_f16, node_total_bf16};
+    static kernel *const of[] = OF_DTYPES(node_total);
     const fmm_node_call *call = ctx;
     of[call->x.dtype](call, first, last);
 }

@@ -22,6 +22,13 @@ bool attend_seed(frame *f, int k, int64_t nnz, fmm_attention *call)
     return true;
 }
 
+bool attend_att(frame *f, int k, const char *name, fmm_dense *d)
+{
+    tensor t;
+    if (!frame_dense(f, k, name, d, &t)) return false;
+    return t.dim == 3 || frame_fail(f, "%s must be [1, heads, C]", name);
+}
+
 bool attend_matrix(attending *s, const char *name)
 {
     if (!frame_matrix(s->f, s->n, &s->a)) return false;

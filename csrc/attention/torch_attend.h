@@ -37,6 +37,8 @@ typedef struct attending {
 /* Input k of any of attention's operators: one int64, or that and a key for each of nnz edges; or
  * nothing, which leaves the call's seed NULL. */
 bool attend_seed(frame *f, int k, int64_t nnz, fmm_attention *call);
+/* Input k, [1, heads, C]. */
+bool attend_att(frame *f, int k, const char *name, fmm_dense *d);
 /* Takes the matrix, inputs 0 to 3. It must have n rows and columns, as many as the operand of that
  * name has rows. */
 bool attend_matrix(attending *s, const char *name);

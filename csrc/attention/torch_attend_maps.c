@@ -42,7 +42,6 @@ static bool begin(maps *m, frame *f, const StableIValue *number, int first)
 {
     attending *s = &m->s;
     fmm_dense p;
-    tensor t;
     *m = (maps){.s = {.f = f,
                       .call = {.scale = frame_float(number[0]),
                                .slope = frame_float(number[1]),
@@ -63,8 +62,7 @@ static bool begin(maps *m, frame *f, const StableIValue *number, int first)
     s->dtype = p.dtype;
     s->n = p.rows;
     if (m->count == 2) {
-        if (!frame_dense(f, first + 1, "att", &s->call.att, &t)) return false;
-        if (t.dim != 3) return frame_fail(f, "att must be [1, heads, C]");
+        if (!attend_att(f, first + 1, "att", &s->call.att)) return false;
     }
     s->call.score = m->count == 2 ? FMM_GATV2 : FMM_DOT;
     s->call.k = key(m, &m->p);

@@ -30,8 +30,7 @@ static bool begin(self *o, frame *f, const StableIValue *number)
                                .slope = frame_float(number[0]),
                                .dropout = frame_float(number[1])}}};
     for (int k = 0; k < 2; k++) {
-        if (!frame_dense(f, ATT_K + k, names[k], &o->att[k], &t)) return false;
-        if (t.dim != 3) return frame_fail(f, "%s must be [1, heads, C]", names[k]);
+        if (!attend_att(f, ATT_K + k, names[k], &o->att[k])) return false;
         if (!frame_try(f, fmm_check_dense("attention", names[k], &o->att[k]))) return false;
     }
     s->heads = o->att[0].heads;

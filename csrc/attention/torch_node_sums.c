@@ -2,19 +2,7 @@
  * each node by itself. node_sums.c has the equations. x, out and their gradients are [n, H, C], att
  * is [1, H, C], k, q and their gradients are [n, H, 1]. Whatever else is one number per node and
  * head is [n, H]. A tensor without elements is absent. */
-#include "../torch/frame.h"
-#include "node_sums.h"
-
-#include <inttypes.h>
-
-/* Takes att, which is [1, H, C]. */
-static bool take(frame *f, int k, const char *name, fmm_dense *d)
-{
-    tensor t;
-    if (!frame_dense(f, k, name, d, &t)) return false;
-    return t.dim == 3 ? true
-                      : frame_fail(f, "%s must have 3 dimensions, not %" PRId64, name, t.dim);
-}
+#include "torch_attend.h"
 
 /* (x, att_k, att_q) -> k, q */
 FMM_KERNEL(scores, 3, 2)
@@ -22,8 +10,8 @@ FMM_KERNEL(scores, 3, 2)
     enum { X, ATT_K, ATT_Q };
     fmm_node_call c = {.form = FMM_NODE_SCORES};
     const fmm_dense *x = &c.x;
-    if (!frame_dense(f, X, "x", &c.x, NULL) || !take(f, ATT_K, "att_k", &c.att[0]) ||
-        !take(f, ATT_Q, "att_q", &c.att[1]))
+    if (!frame_dense(f, X, "x", &c.x, NULL) || !attend_att(f, ATT_K, "att_k", &c.att[0]) ||
+        !attend_att(f, ATT_Q, "att_q", &c.att[1]))
         return false;
     for (int t = 0; t < 2; t++)
         if (!frame_result(f, 3, x->dtype, x->rows, x->heads, 1, &out[t], &c.score[t])) return false;
@@ -71,7 +59,7 @@ FMM_KERNEL(spread, 6, 3)
     const fmm_dense *x = &c.x;
     tensor t;
     if (!frame_dense(f, X, "x", &c.x, NULL) || !frame_dense(f, GV, "gv", &c.value, NULL) ||
-        !take(f, ATT_K, "att_k", &c.att[0]) || !take(f, ATT_Q, "att_q", &c.att[1]) ||
+        !attend_att(f, ATT_K, "att_k", &c.att[0]) || !attend_att(f, ATT_Q, "att_q", &c.att[1]) ||
         !frame_result(f, 3, x->dtype, x->rows, x->heads, x->feat, &out[0], &c.out))
         return false;
     for (int k = 0; k < 2; k++) {

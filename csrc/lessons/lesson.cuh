@@ -127,12 +127,10 @@ template <class T> static spmm_args<T> spmm_of(const fmm_call *call, T)
 
 template <class T> static sddmm_args<T> sddmm_of(const fmm_call *call, T)
 {
-    return sddmm_args<T>{view_csr(call->a),
-                         view_edges(call->a, call->val),
-                         view_dense<const T>(call->x),
-                         view_dense<const T>(call->b),
-                         view_dense<T>(call->y),
-                         call->x->feat};
+    const fmm_dense *a = call->x, *b = call->b;
+    return sddmm_args<T>{view_csr(call->a),      view_edges(call->a, call->val),
+                         view_dense<const T>(a), view_dense<const T>(b),
+                         view_dense<T>(call->y), a->feat};
 }
 
 /* Runs launch(a number of the dtype) with the call's device current. */
