@@ -198,5 +198,5 @@ MODELS: dict[str, Model] = {
     "transformer": Model(_attentive("TransformerConv", 0.6), **VELICKOVIC),
     "agnn": Model(_agnn, sparse=False),
     "gcn": Model(_gcn, matrix=gcn_matrix, apply=gcn_by_torch, **KIPF),
-    "sage": Model(_sage, sparse=False, matrix=mean_matrix, apply=sage_by_torch, **KIPF),
+    "sage": Model(_sage, matrix=mean_matrix, apply=sage_by_torch, **KIPF),
 }

@@ -6,7 +6,7 @@
  *     out[e, k] = m[p, k], summed over the axes that out lacks           out.at == FMM_AT_EDGE
  *
  * Under a mask only those (p, k) count where mask_lhs mask_op mask_rhs, rounded to the operands'
- * dtype, equals mask_y: those that reached a maximum or minimum. */
+ * dtype, equals mask_y: those that reached a maximum or minimum. A mask's op is not `one`. */
 #ifndef FMM_MESSAGES_H
 #define FMM_MESSAGES_H
 

@@ -20,9 +20,6 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     const fmm_csr *a = call->a;
     const fmm_edge_message *m = fmm_messages_of(call);
     const bool entries = m->out.at == FMM_AT_EDGE;
-    /* Comparing ones with mask_y is of no use to anybody, so no kernel does it, and the
-     * specification takes that. */
-    if (m->mask_y.data && m->mask_op == FMM_COMBINE_ONE) return fmm_messages_reference(exec, call);
     const fmm_dense *first = m->op == FMM_COMBINE_ONE ? m->mask_y.data : m->lhs.data;
     /* An output of entries is written through ptr, so ptr must span all entries. */
     atomic_bool forged = entries && (a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz);

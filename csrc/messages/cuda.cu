@@ -3,8 +3,11 @@
 #include "../cuda/segments.cuh"
 #include "cuda.h"
 
-/* Entries, features and strides are 32-bit numbers. Counts of 16-bit operands are of another dtype,
- * and are those of rows. */
+/* A lane takes at most so many features at once: 16 bytes of 16-bit numbers. */
+enum { MOST_PACKED = 8 };
+
+/* Entries, features and strides are 32-bit numbers, and so is the first feature of the tile behind
+ * the last. Counts of 16-bit operands are of another dtype, and are those of rows. */
 bool fmm_messages_segments_supports(const fmm_call *call)
 {
     const fmm_edge_message *m = fmm_messages_of(call);
@@ -14,7 +17,9 @@ bool fmm_messages_segments_supports(const fmm_call *call)
         if (__builtin_mul_overflow(width, m->axis[d], &width)) return false;
     for (const fmm_term *t : terms)
         if (t->data && !can_gather(t->data)) return false;
-    if (width > INT32_MAX || call->a->nnz > INT32_MAX || call->a->rows > INT32_MAX) return false;
+    if (width > INT32_MAX - WARP * MOST_PACKED || call->a->nnz > INT32_MAX ||
+        call->a->rows > INT32_MAX)
+        return false;
     return m->out.at == FMM_AT_ROW ? segments_reach(call->a, 1, width) : m->op != FMM_COMBINE_ONE;
 }
 

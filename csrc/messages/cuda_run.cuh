@@ -136,6 +136,8 @@ static void choose_lanes(const fmm_exec *exec, const messages_args<T> &s, bool k
 template <class T> static void sum_features(const fmm_exec *exec, messages_args<T> s, bool masked)
 {
     for (s.lanes = 1; s.lanes < WARP && s.lanes * 4 < s.sums;) s.lanes *= 2;
+    /* The kernel loads two operands; what it loads beside a copy's is not read. */
+    if (!masked && !s.of[RHS].data) s.of[RHS] = s.of[LHS];
     const auto kernel = masked ? messages_summed<T, SIDES> : messages_summed<T, 2>;
     kernel<<<blocks_for(s.a.nnz), BLOCK, 0, stream_of(exec)>>>(s);
 }

@@ -59,6 +59,8 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_edge_m
     const fmm_dtype dtype = first->dtype;
     TRY(check_pair(a, m, m->op, of, &m->lhs, &m->rhs, dtype));
     if (masked) {
+        REQUIRE(m->mask_op != FMM_COMBINE_ONE, FMM_INVALID_ARGUMENT,
+                "messages: a mask compares mask_y with operands, so mask_op cannot be one");
         TRY(check_pair(a, m, m->mask_op, of_mask, &m->mask_lhs, &m->mask_rhs, dtype));
         TRY(check_term(a, m, "mask_y", &m->mask_y, dtype));
     }

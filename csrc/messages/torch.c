@@ -32,6 +32,13 @@ FMM_KERNEL(messages, TENSORS, 1)
         terms[k]->has = has >> FMM_AXES * k & ((1u << FMM_AXES) - 1);
         if (k == 5) break;
         if (!take(f, LHS + k, names[k], &view[k], terms[k])) return false;
+    }
+    /* What the call does not read is absent, whatever was given. */
+    const bool one = m.op == FMM_COMBINE_ONE, masked = m.mask_y.data != NULL;
+    const bool read[] = {!one, !one && m.op != FMM_COMBINE_COPY, masked,
+                         masked && m.mask_op != FMM_COMBINE_COPY, masked};
+    for (int k = 0; k < 5; k++) {
+        if (!read[k]) terms[k]->data = NULL;
         if (terms[k]->data && terms[k]->at == FMM_AT_COL) cols = view[k].rows;
     }
     for (int d = 0; d < FMM_AXES; d++) {
@@ -40,7 +47,6 @@ FMM_KERNEL(messages, TENSORS, 1)
         if ((m.out.has >> d & 1) && __builtin_mul_overflow(width, m.axis[d], &width))
             return frame_fail(f, "messages: the axes do not fit in 64 bits");
     }
-    const bool one = m.op == FMM_COMBINE_ONE;
     const fmm_dense *first = one ? m.mask_y.data : m.lhs.data;
     if (!first) return frame_fail(f, "messages: %s must be given", one ? "mask_y" : "lhs");
     const fmm_dtype dtype = first->dtype;

@@ -94,9 +94,11 @@ def one_fill(function: str, fill_value: Any, fill: Any, default: Any) -> Any:
 
 _SHAPE = "shape=(rows, cols), which is (targets, sources)"
 _SIZE = "size=, the number of nodes or (sources, targets), which is (cols, rows)"
+_OF_VALUES = {"dtype": "values of that dtype; integers and booleans become torch's default dtype"}
 OF_A_SHAPE = {name: _SHAPE for name in ("size", "num_nodes", "sparse_sizes", "num_rows", "num_cols", "m", "n")} | {
     name: "val=" for name in ("value", "values", "weight", "edge_weight", "edge_attr", "data")
 }
+OF_A_SHAPE |= _OF_VALUES
 OF_ROWS = (
     OF_A_SHAPE
     | {name: "ptr=" for name in ("rowptr", "indptr", "crow_indices")}
@@ -105,6 +107,7 @@ OF_ROWS = (
 OF_A_SIZE = {name: _SIZE for name in ("shape", "num_nodes", "sparse_sizes", "num_src_nodes", "num_dst_nodes")} | {
     name: "edge_weight=" for name in ("val", "value", "values", "weight", "edge_attr")
 }
+OF_A_SIZE |= _OF_VALUES
 
 
 def require_tensor(name: str, t: Any) -> None:

@@ -27,6 +27,7 @@ from fusedmm.nn.heads import edges
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear
 from fusedmm.ops.fused import fused
+from fusedmm.ops.gspmm import gsddmm, gspmm
 from fusedmm.ops.sddmm import sddmm
 
 EXPRESSIONS = {torch.nn.Sigmoid: "sigmoid(s)", torch.nn.Tanh: "tanh(s)", torch.nn.ReLU: "relu(s)"}  # of an act
@@ -54,7 +55,7 @@ class ResGatedGraphConv(Layer):
     Parameters ``bias``, ``lin_key.*``, ``lin_query.*``, ``lin_value.*`` (W_2 to W_4) and ``lin_skip.weight``, named,
     drawn and saved as PyG's, so that its ``state_dict`` loads.
 
-    Cost: four dense products, and for each edge and channel a gate, a value and their product, which are stored.
+    Cost: four dense products, and for each edge and channel a gate, which is stored.
     Without gradients and edge features, and where act is torch's Sigmoid, Tanh or ReLU, the rest is one ``fused``, and
     nothing of that size is made. (Its gradients take two to twelve times as long as those of what is stored.)
 
@@ -147,8 +148,10 @@ class ResGatedGraphConv(Layer):
         if expression is not None:
             parts = (t[..., None] for t in (key, query, value))
             return fused(adj, *parts, score="additive", edge=expression, reduce=self.reduce)[..., 0]
-        gates = self.act(sddmm(adj, key, query, op="add"))
-        return aggregate(into_rows(adj), gates * aggregate(from_columns(adj), value, "sum"), self.reduce)
+        if adj._is_shared:  # of whose entries a rank has no messages
+            gates = self.act(sddmm(adj, key, query, op="add"))
+            return aggregate(into_rows(adj), gates * aggregate(from_columns(adj), value, "sum"), self.reduce)
+        return gspmm(adj, "mul", self.reduce, value, self.act(gsddmm(adj, "add", query, key)))
 
     def _expression(self) -> str | None:
         """The function of edges that ``act`` is; None where ``fused`` has none, or where something sees its calls."""

@@ -87,7 +87,8 @@ def run(whole, make, edges, mode=Rounded, features=1):
     )
 
 
-OTHER_ORDER = ("RGCN", "RGCN fast")  # of a rank's pairs of a type and a target, and so of x's gradient
+# Of a rank's pairs of a type and a target, and so of x's gradient; of messages, which ranks do not have.
+OTHER_ORDER = ("RGCN", "RGCN fast", "ResGated")
 
 
 @pytest.mark.parametrize("cut", ["two even ranks", "a rank without rows", "mirrored"])

@@ -83,6 +83,10 @@ MISTAKES = {  # what is called, the error, and its text
         lambda d: CSR.from_coo(*EDGES.to(d), size=NODES), TypeError,
         "from_coo() has no argument 'size'; give shape=(rows, cols), which is (targets, sources)",
     ),
+    "a dtype beside the values": (
+        lambda d: CSR.from_coo(*EDGES.to(d), torch.ones(COUNT, device=d), dtype=torch.float64), TypeError,
+        "from_coo() has no argument 'dtype'; give values of that dtype; integers and booleans become torch's default",
+    ),
     "values of pointers by another name": (
         lambda d: CSR.from_csr(torch.tensor([0, 1]), torch.tensor([0]), value=torch.ones(1)), TypeError,
         "from_csr() has no argument 'value'; give val=",

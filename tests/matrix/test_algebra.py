@@ -86,6 +86,14 @@ def test_two_matrices_entry_by_entry(data, op):
         assert bool((keys[1:] > keys[:-1]).all())
 
 
+def test_python_adds_up_matrices(device):
+    a, b = (fusedmm.CSR.eye(3, dtype=torch.float64).to(device) * s for s in (1.0, 2.0))
+    same(sum([a, b, b]), torch.eye(3, dtype=torch.float64, device=device) * 5)
+    for other in (1, 0.0, False):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            other + a
+
+
 @quick
 @given(st.data())
 def test_matrices_of_one_structure_keep_it(data):

@@ -6,8 +6,8 @@ Each call of ours is one of those that docs/matrix.md lists as a counterpart.
 import pytest
 import torch
 from torch_geometric import nn as theirs
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import fusedmm
 from fusedmm import CSR, edge_softmax, messages, nn, spmm
@@ -119,22 +119,55 @@ def test_matrices_are_those_of_torch_sparse(name, n):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv", "GATConv"])
+def both(name):
+    """Our layer and PyG's, with the same weights."""
+    options = {"add_self_loops": False} if name == "GATConv" else {}
+    ours, peer = (getattr(of, name)(3, 4, **options).double().eval() for of in (nn, theirs))
+    ours.load_state_dict(peer.state_dict())
+    return ours, peer
+
+
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib'")
+@pytest.mark.parametrize(
+    "name",
+    "GATConv GATv2Conv GCNConv GENConv GraphConv ResGatedGraphConv SAGEConv TransformerConv".split(),
+)
 @pytest.mark.parametrize("neighbours", [[4], [3, 2]])
 def test_batches_of_the_sampler_that_pyg_takes_from_torch_sparse(name, neighbours):
     """What PyG's loader draws by itself goes into our layers as it is, and gives what it gives in PyG's."""
     torch.manual_seed(0)
     graph = Data(x=torch.rand(50, 3).double(), edge_index=torch.randint(50, (2, 300)))
-    options = {"add_self_loops": False} if name == "GATConv" else {}
-    ours, peer = (getattr(of, name)(3, 4, **options).double() for of in (nn, theirs))
-    ours.load_state_dict(peer.state_dict())
+    layers = both(name)
     batches = list(NeighborLoader(graph, neighbours, batch_size=16))
     assert len(batches) == 4 and any(batch.num_nodes > batch.batch_size for batch in batches)
     for batch in batches:
-        outs = [layer(batch.x, batch.edge_index)[: batch.batch_size] for layer in (ours, peer)]
+        outs = [layer(batch.x, batch.edge_index)[: batch.batch_size] for layer in layers]
         torch.testing.assert_close(*outs)
         grads = [
-            torch.autograd.grad(out.sin().sum(), layer.parameters())
-            for out, layer in zip(outs, (ours, peer), strict=True)
+            torch.autograd.grad(out.sin().sum(), layer.parameters(), materialize_grads=True)
+            for out, layer in zip(outs, layers, strict=True)
         ]
         torch.testing.assert_close(*grads)
+
+
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib'")
+def test_batches_of_several_kinds_of_nodes_and_of_links():
+    torch.manual_seed(0)
+    kinds, data = (("a", "to", "b"), ("b", "to", "a")), HeteroData()
+    for kind in ("a", "b"):
+        data[kind].x = torch.rand(40, 3).double()
+    for kind in kinds:
+        data[kind].edge_index = torch.randint(40, (2, 200))
+    layers = {kind: both("SAGEConv") for kind in kinds}
+    for batch in NeighborLoader(data, [4, 3], batch_size=10, input_nodes="a"):
+        found = [
+            theirs.HeteroConv({kind: pair[k] for kind, pair in layers.items()})(batch.x_dict, batch.edge_index_dict)
+            for k in (0, 1)
+        ]
+        torch.testing.assert_close(*found)
+    graph = Data(x=torch.rand(50, 3).double(), edge_index=torch.randint(50, (2, 300)))
+    links = LinkNeighborLoader(
+        graph, [4], batch_size=20, edge_label_index=graph.edge_index[:, :60], neg_sampling_ratio=1
+    )
+    for batch in links:
+        torch.testing.assert_close(*(layer(batch.x, batch.edge_index) for layer in layers[kinds[0]]))

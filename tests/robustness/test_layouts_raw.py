@@ -89,7 +89,7 @@ def exercise(device: str) -> None:
     fusedmm.spgemm(graph, graph.t()).val.square().sum().backward()
     fusedmm.gspmm(pattern, "mul", "max", q, val[..., None]).sum().backward()
     fusedmm.gspmm(pattern, "div", "max", q, val[..., None]).square().sum().backward()
-    fusedmm.spgemm_plan(graph, graph.t())
+    fusedmm.spgemm_plan(graph, graph.t())(graph.val, graph.t().val)
     if device == "cpu":  # none of CUDA's algorithms needs colours
         fusedmm.spgemm_plan(graph, graph, algorithm="kkmcr")(graph.val, graph.val)
     torch.autograd.grad(fusedmm.edge_softmax(pattern, val).square().sum(), val)

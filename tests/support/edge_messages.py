@@ -3,6 +3,7 @@
 import torch
 
 import fusedmm
+from fusedmm.ops.messages import ONE
 
 COMBINE = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 ROWS, COLS, NNZ = 7, 9, 60
@@ -57,3 +58,8 @@ def is_runnable(name):
     """Whether the machine has the instruction set that a name says."""
     isa = name.partition(":")[2]
     return not isa or isa in fusedmm.build_info()["isa"]
+
+
+def is_declined(name, op, to_entries):
+    """What an algorithm of the registry leaves to the others: nothing asks for counts that stay with entries."""
+    return name == "segments" and op == ONE and to_entries

@@ -30,6 +30,10 @@ class Arithmetic(Matrix):
         """
         return _union("A + B", self, other, 1) if isinstance(other, Matrix) else NotImplemented
 
+    def __radd__(self: M, other: Any) -> M:
+        """The matrix itself for the 0 that Python's ``sum`` of matrices begins with."""
+        return self if type(other) is int and other == 0 else NotImplemented
+
     def __sub__(self: M, other: Any) -> M:
         """The difference of two matrices, as ``A + B``."""
         return _union("A - B", self, other, -1) if isinstance(other, Matrix) else NotImplemented
