@@ -17,8 +17,9 @@
 
 /* A head gets enough lanes for its columns, and more, each with fewer loads, as long as a warp
  * still holds every head; or 2^BITS lanes where the kernel is compiled for them. A group gets all
- * heads, or as many as a warp holds. */
-template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int score)
+ * heads, or as many as a warp holds. Returns how many groups hold all heads. */
+template <class SHAPE, class T>
+static int64_t deal_lanes(const fmm_exec *exec, attend_args<T> *s, int score)
 {
     constexpr int VEC = SHAPE::VEC, PER = SHAPE::PER, BITS = SHAPE::BITS;
     /* ADDITIVE has one number a head on the side of the score, which needs no lane of its own. */
@@ -32,8 +33,9 @@ template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int sc
     s->group_bits = bits + heads < most ? bits + heads : most;
     /* A chunk has an entry a lane, and batches must fit it; a lane looks up a row of a bundle. */
     while (1 << s->group_bits < SHAPE::FLY) s->group_bits++;
-    s->shift = bundle_shift(s->a.rows);
-    if (s->shift > s->group_bits) s->shift = s->group_bits;
+    const int64_t groups = ceil_div(s->heads, 1 << (s->group_bits - bits));
+    s->shift = bundle_shift(exec, s->a.rows, groups, 1 << s->group_bits);
+    return groups;
 }
 
 /* The join of long rows, if the plan has any. It starts while the walk still runs and waits for it
@@ -67,12 +69,11 @@ template <class TASK, class SHAPE>
 static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, int64_t parts)
 {
     typedef walk_traits<TASK, SHAPE> K;
-    deal_lanes<SHAPE>(&s, K::SCORE);
+    const int64_t groups = deal_lanes<SHAPE>(exec, &s, K::SCORE);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = K::COLLECT && s.to_att.data;
     const int64_t blocks = smaller(ceil_div(items << s.group_bits, K::THREADS), INT32_MAX);
-    const dim3 grid((unsigned)(collects ? parts : blocks),
-                    (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
+    const dim3 grid((unsigned)(collects ? parts : blocks), (unsigned)groups);
     if (K::WALK == COLS && s.early)
         launch_early(exec->index, stream_of(exec), attend_segments<K>, grid, s, K::THREADS);
     else

@@ -201,7 +201,7 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
     typedef group_shape<T, VEC, LANES, PER, FLY, BLOCKS> S;
     const int64_t tiles = ceil_div(s.feat_out, LANES * PER * VEC);
-    const dim3 grid(deal_tiles(exec, &s, LANES, tiles), (unsigned)tiles);
+    const dim3 grid(deal_blocks(exec, &s, LANES, tiles), (unsigned)tiles);
     if (s.reduce == FMM_SUM || s.reduce == FMM_MEAN)
         launch_values<S, reduce_sum>(exec, grid, s);
     else
