@@ -23,7 +23,7 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int, me
         try:
             ptr_t, idx_t, eid_t, plan_t = _transpose(ptr, idx, eid, plan, cols)
             # The plan of a square matrix is as long as this one, unless who made it waited and cut it.
-            cut = rows == cols and plan.numel() < plan_t.numel() and not is_captured(plan)
+            cut = rows == cols and 0 < plan.numel() < plan_t.numel() and not is_captured(plan)
             plan_t, rows_are = plan_of(ptr_t, idx_t, rows, measure or cut, plan_t, cut)
             return (ptr_t, idx_t, eid_t, plan_t), rows_are
         except RuntimeError as error:  # an unchecked matrix may hold anything; it is sorted below

@@ -82,6 +82,7 @@ def test_results_are_the_same_bits(name, pair):
     assert all(map(torch.equal, *(step(adj, CALLS[name]) for adj in pair)))
 
 
+@pytest.mark.parametrize("pair", ["long", "short"], indirect=True)
 @pytest.mark.parametrize("name", ["spmm", "fused", "dot", "additive"])
 def test_calls_take_less_memory(name, pair):
     adj, whole = pair
