@@ -17,9 +17,8 @@
 
 /* A head gets enough lanes for its columns, and more, each with fewer loads, as long as a warp
  * still holds every head; or 2^BITS lanes where the kernel is compiled for them. A group gets all
- * heads, or as many as a warp holds. Returns how many groups hold all heads. */
-template <class SHAPE, class T>
-static int64_t deal_lanes(const fmm_exec *exec, attend_args<T> *s, int score)
+ * heads, or as many as a warp holds. */
+template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int score)
 {
     constexpr int VEC = SHAPE::VEC, PER = SHAPE::PER, BITS = SHAPE::BITS;
     /* ADDITIVE has one number a head on the side of the score, which needs no lane of its own. */
@@ -31,11 +30,8 @@ static int64_t deal_lanes(const fmm_exec *exec, attend_args<T> *s, int score)
     while (BITS < 0 && bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
     s->lane_bits = bits;
     s->group_bits = bits + heads < most ? bits + heads : most;
-    /* A chunk has an entry a lane, and batches must fit it; a lane looks up a row of a bundle. */
+    /* A chunk has an entry a lane, and batches must fit it. */
     while (1 << s->group_bits < SHAPE::FLY) s->group_bits++;
-    const int64_t groups = ceil_div(s->heads, 1 << (s->group_bits - bits));
-    s->shift = bundle_shift(exec, s->a.rows, groups, 1 << s->group_bits);
-    return groups;
 }
 
 /* The join of long rows, if the plan has any. It starts while the walk still runs and waits for it
@@ -69,7 +65,9 @@ template <class TASK, class SHAPE>
 static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, int64_t parts)
 {
     typedef walk_traits<TASK, SHAPE> K;
-    const int64_t groups = deal_lanes<SHAPE>(exec, &s, K::SCORE);
+    deal_lanes<SHAPE>(&s, K::SCORE);
+    const int64_t groups = ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits));
+    s.shift = bundle_shift(exec, s.a.rows, groups, 1 << s.group_bits);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = K::COLLECT && s.to_att.data;
     const int64_t blocks = smaller(ceil_div(items << s.group_bits, K::THREADS), INT32_MAX);

@@ -277,7 +277,7 @@ static inline double card_fills(const fmm_exec *exec, int64_t rows, int64_t tile
 static inline int bundle_shift(const fmm_exec *exec, int64_t rows, int64_t tiles, int lanes)
 {
     const double fills = card_fills(exec, rows, tiles, lanes);
-    int shift = fills < 1.5 ? 0 : fills < 3 ? 1 : fills < 6 ? 2 : BUNDLES;
+    int shift = fills < 1.5 ? 0 : fills < 3 ? 1 : rows < 262144 ? 2 : BUNDLES;
     while (1 << shift > lanes) shift--;
     return shift;
 }
