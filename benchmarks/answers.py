@@ -20,7 +20,10 @@ from benchmarks.store import load
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("attention", "benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")
+    ),
 ]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
@@ -201,6 +204,20 @@ def messages(document: Document) -> str:
     return grid([*head, *(f"F {f}" for f in feats)], rows) if rows else ""
 
 
+def masks(document: Document) -> str:
+    """A line a mask and type of numbers: ours, and how many times as long others take, forward and with backward."""
+    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    others = ("FlexAttention / auto", "dense, masked / auto", "dense, no mask / auto")
+    for c in document["cases"]:
+        _, _, dtype, form = c["case"].split(" ", 3)
+        figures = [_cell(value(c, column), column) for column in ("auto", *others)]
+        lines.setdefault((c["graph"], f"{100 * c['density']:.1f} %", dtype), {})[form] = figures
+    forms = sorted({form for of in lines.values() for form in of})
+    head = ["mask", "entries", "numbers", *(f"{form}: {c}" for form in forms for c in ("auto, µs", *others))]
+    rows = [[*line, *(cell for form in forms for cell in of.get(form, [""] * 4))] for line, of in lines.items()]
+    return grid(head, rows) if rows else ""
+
+
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
@@ -230,6 +247,7 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmv_steps": ("spmv-cuda", steps),
     "spmv_steps_twins": ("spmv-cuda-twins", steps),
     "spgemm_cuda": ("spgemm-cuda", by_case(["auto", "best peer / auto"])),
+    "attention_masks": ("masks-cuda", masks),
     "messages_cuda": ("messages-cuda", messages),
     "messages_cpu": ("messages-cpu", messages),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),

@@ -65,6 +65,15 @@ def gathered(score: str, at: Entries, *x: Tensor) -> Tensor:
     return terms.new_zeros(at.rows, *value.shape[1:]).index_add(0, at.row, terms)
 
 
+def stepped(formula: Formula, x: list[Tensor], upstream: Tensor, backward: bool) -> tuple[Tensor, ...]:
+    """What a step computes: the result, and with ``backward`` the gradients of the operands."""
+    if not backward:
+        with torch.no_grad():
+            return (formula(*x),)
+    out = formula(*x)
+    return (out, *torch.autograd.grad(out, x, upstream))
+
+
 class _Sampled(torch.autograd.Function):
     """<q_i, k_j> at the entries of one head, [nnz]; its gradients are products with the matrix of its gradient."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import fusedmm
-from benchmarks.attend import Entries, Exact, Formula, by_torch_sparse, gathered, operands
+from benchmarks.attend import Entries, Exact, Formula, by_torch_sparse, gathered, operands, stepped
 from benchmarks.case import random
 from benchmarks.jobs import Job, Options, small
 from benchmarks.trial import Step, Trial, compiled
@@ -64,12 +64,8 @@ def trials(
     roles = ["node", "node", "whole" if score == "gatv2" else "node"]
     exact = Exact(partial(gathered, score), adj, x, roles, heads * feat)
 
-    def call(formula, upstream: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
-        if not backward:
-            with torch.no_grad():
-                return (formula(*x),)
-        out = formula(*x)
-        return (out, *torch.autograd.grad(out, x, upstream))
+    def call(formula: Formula, upstream: Tensor) -> tuple[Tensor, ...]:
+        return stepped(formula, x, upstream, backward)
 
     def trial(name: str, formula, kind: str, expected: int = 0) -> Trial:  # type: ignore[no-untyped-def]
         def make() -> Step:

@@ -111,12 +111,14 @@ def _options(label: str, adj: fusedmm.CSR) -> dict[str, Any]:
     return options | {"deg": torch.bincount(adj.degree().cpu())} if name == "PNAConv" else options
 
 
-def _edges(adj: fusedmm.CSR) -> Tensor:
+def edges_of(adj: fusedmm.CSR) -> Tensor:
+    """The edges as PyG has them, [2, E]: sources, then targets."""
     row, col, _ = adj.coo()
     return torch.stack([col.long(), row.long()])
 
 
-def _torch_sparse(adj: fusedmm.CSR) -> Tensor:
+def torch_sparse(adj: fusedmm.CSR) -> Tensor:
+    """torch's CSR of the same matrix."""
     val = torch.ones(adj.nnz, device=adj.device) if adj.val is None else adj.val
     if adj.val is not None and adj.eid.numel():
         val = adj.val[adj.eid.long()]
@@ -137,17 +139,17 @@ def trials(adj: fusedmm.CSR, label: str, compiles: bool) -> list[Trial]:
     adj.cache_transpose()
 
     def eager() -> Step:
-        return partial(gradients, peer_layer(name, sizes, options, ours), x, _edges(adj), gout)
+        return partial(gradients, peer_layer(name, sizes, options, ours), x, edges_of(adj), gout)
 
     def sparse() -> Step:
         plain = options | ({"normalize": False} if name == "GCNConv" else {})
-        matrix = _torch_sparse(adj.gcn_norm() if name == "GCNConv" else adj)
+        matrix = torch_sparse(adj.gcn_norm() if name == "GCNConv" else adj)
         return partial(gradients, peer_layer(name, sizes, plain, ours), x, matrix, gout)
 
     def by_compiler() -> Step:
         loops = name in LOOPS
         layer = peer_layer(name, sizes, options | ({"add_self_loops": False} if loops else {}), ours)
-        edges = _edges(adj.add_self_loops().pattern() if loops else adj)
+        edges = edges_of(adj.add_self_loops().pattern() if loops else adj)
         fast = compiled(layer, lambda form: gradients(form, x, edges, gout), dynamic=True)
         return partial(gradients, fast, x, edges, gout)
 
@@ -170,7 +172,7 @@ def _error(adj: fusedmm.CSR, label: str, ours: Module, x: Tensor, gout: Tensor) 
     name, sizes, _, _ = LAYERS[label]
     options = _options(label, adj)
     layer = peer_layer(name, sizes, options, ours).double()
-    exact = gradients(layer, x.detach().double().requires_grad_(), _edges(adj), gout.double())
+    exact = gradients(layer, x.detach().double().requires_grad_(), edges_of(adj), gout.double())
     found = gradients(ours, x, adj, gout)
     whole = [torch.cat([t.detach().double().view(-1) for t in g[2:]] or [g[1].new_zeros(1)]) for g in (found, exact)]
     # The weights' gradients together: some of them, as that of a key's bias, are exactly 0.
@@ -222,6 +224,6 @@ def epochs(name: str, device: str) -> list[Trial]:
 
     return [
         Trial("auto", ours, "ours"),
-        Trial("PyG", lambda: peer({"cached": True}, _edges(adj)), "peer"),
-        Trial("PyG with torch.sparse", lambda: peer({"normalize": False}, _torch_sparse(norm)), "peer"),
+        Trial("PyG", lambda: peer({"cached": True}, edges_of(adj)), "peer"),
+        Trial("PyG with torch.sparse", lambda: peer({"normalize": False}, torch_sparse(norm)), "peer"),
     ]

@@ -67,6 +67,8 @@ ALL = {
         "sddmm --features 16 48 100 512",
         "attention --compile",
         "layers --compile",
+        "epochs --compile",
+        "masks",
     ],
 }
 

@@ -81,6 +81,9 @@ def load(name: str, device: str) -> CSR:
         points, side, dimensions = (int(n) for n in name.replace("-point ", "^").split("^"))
         made = banded(side, points // 2) if dimensions == 1 else stencil(*[side] * dimensions, points=points)
         return made.pattern().to(device)
+    if " full of " in name:
+        count, nodes = (int(n) for n in name.split(" full of "))
+        return _full(count, nodes, device)
     if name.endswith("%"):
         size, zeros = name[:-1].split()
         rows, cols = (int(n) for n in size.split("x"))
@@ -93,6 +96,13 @@ def uniform(rows: int, cols: int, density: float, device: str) -> CSR:
     generator = torch.Generator(device).manual_seed(0)
     kept = torch.rand(rows, cols, generator=generator, device=device) < density
     return _from_keys(kept.view(-1).nonzero().view(-1), rows, cols)
+
+
+def _full(count: int, nodes: int, device: str) -> CSR:
+    """A batch of graphs, in each of which every node points to every node."""
+    row = torch.arange(count * nodes, device=device)
+    column = row[:, None] // nodes * nodes + torch.arange(nodes, device=device)
+    return _from_keys((row[:, None] * row.numel() + column).view(-1), row.numel(), row.numel())
 
 
 def symmetric(n: int, pairs: int, device: str) -> CSR:

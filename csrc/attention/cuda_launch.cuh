@@ -30,10 +30,8 @@ template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int sc
     while (BITS < 0 && bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
     s->lane_bits = bits;
     s->group_bits = bits + heads < most ? bits + heads : most;
-    /* A chunk has an entry a lane, and batches must fit it; a lane looks up a row of a bundle. */
+    /* A chunk has an entry a lane, and batches must fit it. */
     while (1 << s->group_bits < SHAPE::FLY) s->group_bits++;
-    s->shift = bundle_shift(s->a.rows);
-    if (s->shift > s->group_bits) s->shift = s->group_bits;
 }
 
 /* The join of long rows, if the plan has any. It starts while the walk still runs and waits for it
@@ -66,11 +64,12 @@ static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, 
 {
     typedef walk_traits<TASK, SHAPE> K;
     deal_lanes<SHAPE>(&s, K::SCORE);
+    const int64_t groups = ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits));
+    s.shift = bundle_shift(exec, s.a.rows, groups, 1 << s.group_bits);
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = K::COLLECT && s.to_att.data;
     const int64_t blocks = smaller(ceil_div(items << s.group_bits, K::THREADS), INT32_MAX);
-    const dim3 grid((unsigned)(collects ? parts : blocks),
-                    (unsigned)ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits)));
+    const dim3 grid((unsigned)(collects ? parts : blocks), (unsigned)groups);
     if (K::WALK == COLS && s.early)
         launch_early(exec->index, stream_of(exec), attend_segments<K>, grid, s, K::THREADS);
     else

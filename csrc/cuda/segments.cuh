@@ -262,11 +262,26 @@ static inline dealt deal(const fmm_exec *exec, const fmm_csr *a, const fmm_dense
                  reciprocal(heads), (int32_t)heads,     0};
 }
 
-/* Bundles of at most 2^shift rows: the fewer rows, the smaller, so that small matrices still fill
- * the card. */
-static inline int bundle_shift(int64_t rows)
+/* How often a card is filled by a group for each row and tile of columns. */
+static inline double card_fills(const fmm_exec *exec, int64_t rows, int64_t tiles, int lanes)
 {
-    return rows < 65536 ? 0 : rows < 131072 ? 1 : rows < 262144 ? 2 : BUNDLES;
+    enum { THREADS = 4 * BLOCK }; /* of a multiprocessor */
+    return double(rows) * double(tiles) * lanes / (THREADS * fmm_cuda_processors(exec->index));
+}
+
+/* Bundles of at most 2^shift rows, and of no more than a group has lanes. A group waits for five
+ * loads, one after the other, before it adds its first entry; a bundle waits once, and the next
+ * row's loads begin while the rows of this one arrive. So bundles grow with how often the rows fill
+ * the card, counted once for each tile of columns. With two rows where it is filled twice, and four
+ * where it is three times or more, SpMM took 0.70 to 0.95 of the time (H200; 16,000 to 38,000 rows
+ * of 6 to 15 entries, 64 to 512 columns), and attention's forward 0.78 to 0.92. Bundles of eight
+ * made SpMM of 512 columns slower, so only matrices of very many rows have them. */
+static inline int bundle_shift(const fmm_exec *exec, int64_t rows, int64_t tiles, int lanes)
+{
+    const double fills = card_fills(exec, rows, tiles, lanes);
+    int shift = fills < 1.5 ? 0 : fills < 3 ? 1 : rows < 262144 ? 2 : BUNDLES;
+    while (1 << shift > lanes) shift--;
+    return shift;
 }
 
 /* A bound on the number of items. There are at most rows >> shift bundles of 2^shift rows, and each
@@ -280,33 +295,13 @@ static inline int64_t items_max(const plan_view &plan, int64_t rows, int64_t nnz
     return smaller(nnz / least, rows + plan.segments_max) + (rows >> shift) + BUNDLES + 1;
 }
 
-/* Settles the size of bundles, which have a lane for each row, and says how many blocks a launch of
- * groups of LANES lanes takes. */
-static inline unsigned deal_blocks(dealt *s, int lanes, int least_shift = 0)
+/* Settles the size of bundles, and says how many blocks a launch of groups of LANES lanes takes, of
+ * which each tile of columns has its own. */
+static inline unsigned deal_blocks(const fmm_exec *exec, dealt *s, int lanes, int64_t tiles)
 {
-    s->shift = bundle_shift(s->a.rows);
-    if (s->shift < least_shift) s->shift = least_shift;
-    while (1 << s->shift > lanes) s->shift--;
+    s->shift = bundle_shift(exec, s->a.rows, tiles * s->heads, lanes);
     const int64_t items = items_max(s->plan, s->a.rows, s->a.nnz, s->shift) * int64_t(s->heads);
     return blocks_for(items * lanes);
-}
-
-/* How often a card is filled by a group for each row and tile of columns. */
-static inline double card_fills(const fmm_exec *exec, int64_t rows, int64_t tiles, int lanes)
-{
-    enum { THREADS = 4 * BLOCK }; /* of a multiprocessor */
-    return double(rows) * double(tiles) * lanes / (THREADS * fmm_cuda_processors(exec->index));
-}
-
-/* The same for kernels that take every item once for each tile of columns, which makes more groups.
- * A group waits for five loads, one after the other, before it adds its first entry; a bundle waits
- * once, and the next row's loads begin while the rows of this one arrive. With bundles of two rows
- * where the card is filled twice, and of four where it is three times or more, SpMM took 0.70 to
- * 0.95 of the time (H200; 16,000 to 38,000 rows of 6 to 15 entries, 64 to 512 columns). */
-static inline unsigned deal_tiles(const fmm_exec *exec, dealt *s, int lanes, int64_t tiles)
-{
-    const double fills = card_fills(exec, s->a.rows, tiles, lanes);
-    return deal_blocks(s, lanes, fills < 1.5 ? 0 : fills < 3 ? 1 : 2);
 }
 
 /* Whether the kernels' grids reach over a matrix: one group of at most a warp for each piece, row

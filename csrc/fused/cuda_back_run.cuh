@@ -33,7 +33,7 @@ static void launch_back(const fmm_exec *exec, back_args<typename S::T> s)
     /* BATCH is for SAME, BOTH for OTHER, and FEW for ANY. */
     constexpr int BATCH = S::FLY, BOTH = COLS || BATCH < 8 ? BATCH : BATCH / 2;
     constexpr int FEW = BOTH > 4 || (S::VEC > 4 && BOTH > 2) ? BOTH / 2 : BOTH;
-    const unsigned grid = deal_blocks(&s, S::LANES);
+    const unsigned grid = deal_blocks(exec, &s, S::LANES, 1);
     const bool same =
         s.feat_s == s.feat_m && (COLS ? alike(s.own_s, s.own_m) : alike(s.far_s, s.far_m));
     /* The kinds that only ANY serves. */

@@ -23,7 +23,7 @@ template <class T, int VEC, int LANES, int PER, int BATCH, int BLOCKS>
 static void launch_fused(const fmm_exec *exec, fused_args<T> s)
 {
     typedef group_shape<T, VEC, LANES, PER, BATCH, BLOCKS> S;
-    const unsigned grid = deal_blocks(&s, LANES);
+    const unsigned grid = deal_blocks(exec, &s, LANES, 1);
     /* What the direct forms have in common. */
     const bool plain = s.activation == FMM_ACT_NONE && s.reduce <= FMM_MEAN;
     const bool run = s.edge.kind == EDGE_PROGRAM;

@@ -142,7 +142,7 @@ static void launch(const fmm_exec *exec, wall_args<T> s)
 {
     const cudaStream_t stream = stream_of(exec);
     const int64_t tiles = ceil_div(s.feat * (int64_t)sizeof(T), 16 * LANES * PER);
-    const dim3 grid(deal_tiles(exec, &s, LANES, tiles), (unsigned)tiles);
+    const dim3 grid(deal_blocks(exec, &s, LANES, tiles), (unsigned)tiles);
     if (s.plan.long_rows_max) {
         const int64_t packs = s.plan.long_rows_max * s.feat * (int64_t)sizeof(T) / 16;
         clear_long<<<(unsigned)smaller(ceil_div(packs, BLOCK), 264), BLOCK, 0, stream>>>(s);

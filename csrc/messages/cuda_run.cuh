@@ -93,7 +93,8 @@ static void launch(const fmm_exec *exec, messages_args<T> s, bool kept)
             <<<blocks_for(s.a.nnz), BLOCK, 0, stream_of(exec)>>>(s);
         return;
     }
-    const dim3 grid(deal_blocks(&s, S::LANES), (unsigned)ceil_div(s.feat_out, COLS * VEC));
+    const int64_t tiles = ceil_div(s.feat_out, COLS * VEC);
+    const dim3 grid(deal_blocks(exec, &s, S::LANES, tiles), (unsigned)tiles);
     /* To rows: extremes of masked calls are not asked for, so no kernel is compiled for them. */
     const bool adds = s.reduce == FMM_SUM || s.reduce == FMM_MEAN;
     if constexpr (N < SIDES)

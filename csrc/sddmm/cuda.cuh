@@ -231,7 +231,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
 
 template <class S, bool WIDE> static void launch(const fmm_exec *exec, sddmm_args<typename S::T> s)
 {
-    const unsigned grid = deal_blocks(&s, S::LANES);
+    const unsigned grid = deal_blocks(exec, &s, S::LANES, 1);
     const auto kernel =
         s.val.eid || s.val.data ? sddmm_segments<S, true, WIDE> : sddmm_segments<S, false, WIDE>;
     kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);

@@ -200,7 +200,7 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
 {
     typedef group_shape<T, VEC, LANES, PER, FLY, BLOCKS> S;
     const int64_t tiles = ceil_div(s.feat_out, LANES * PER * VEC);
-    const dim3 grid(deal_tiles(exec, &s, LANES, tiles), (unsigned)tiles);
+    const dim3 grid(deal_blocks(exec, &s, LANES, tiles), (unsigned)tiles);
     if (s.reduce == FMM_SUM || s.reduce == FMM_MEAN)
         launch_values<S, reduce_sum>(exec, grid, s);
     else
@@ -216,14 +216,15 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
  * Long rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46
  * instead of 54 us at K 32); with 7 entries a row they cost 5 to 15 percent. In full matrices they
  * find most rows of x in L1, and wide groups share them the better (the same graph: 77 instead of
- * 96 us at K 128, 143 instead of 158 at K 256). */
+ * 96 us at K 128, 143 instead of 158 at K 256). Where there are few rows, 16 entries a row are
+ * enough for eight loads (4,000 to 8,000 rows of 19 to 31 entries: 0.94 to 0.99 of the time). */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32 };
     const int64_t n = ceil_div(s.feat_out, vec); /* loads that span a row */
     const bool few = card_fills(exec, s.a.rows, ceil_div(n, 32), 16) < 1;
     if constexpr (sizeof(T) == 4)
-        if (vec == V && n > 4 && s.a.nnz >= LONG_ROWS * s.a.rows) {
+        if (vec == V && n > 4 && s.a.nnz >= (few && n > 8 ? 16 : LONG_ROWS) * s.a.rows) {
             const bool full = few || s.a.nnz * FULL >= s.a.rows * int64_t(s.a.cols);
             if (n <= 8) return launch_segments<T, V, 8, 1, 8, 3>(exec, s);
             if (n <= 16) return launch_segments<T, V, 16, 1, 8, 3>(exec, s);

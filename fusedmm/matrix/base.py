@@ -82,13 +82,13 @@ class Matrix:
     ) -> M:
         """Returns a matrix of contiguous tensors that have the right dtypes and belong to nobody else.
 
-        plan: what ``plan_of`` answered, or whether it may measure rows.
+        plan: what ``plan_of`` answered, or whether the caller has waited for a GPU, so that it may, too.
         """
         none = ptr.new_empty(0, dtype=torch.uint8)
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan)
+        made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan, cut=plan)
         adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
         if val is not None:
             adj._permute_values()
@@ -300,5 +300,5 @@ class Matrix:
 def _settled(known: Plan, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Plan:
     plan, rows_are = known
     if ptr.is_cuda:
-        return known if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr))
+        return known if plan.numel() and not stored else plan_of(ptr, idx, cols, not is_captured(ptr), cut=True)
     return plan.new_empty(0) if plan.numel() else plan, rows_are  # a CPU needs no plan

@@ -35,7 +35,9 @@ NO_TRANSPOSE = "the gradient needs the transpose of this CSR: call adj.cache_tra
 TILED = tuple(NUMBERS["FMM_TILED_" + name] for name in ("SHARE", "ROWS", "COLS"))
 UNKNOWN, EVEN, UNEVEN, NEITHER = numbers_of("FMM_ROWS_", "unknown", "even", "uneven", "neither").values()
 USED: int = NUMBERS["FMM_PLAN_USED"]
-LARGE = 1 << 22  # entries from which a plan is cut to what it holds: calls then take room for fewer partial sums
+# Entries from which a plan is cut to what it holds even if that alone waits for the GPU. Calls then take room for fewer
+# partial sums and, where no row is long, make no launch for them.
+LARGE = 1 << 22
 DEFERRED: int = NUMBERS[
     "FMM_CHECK_DEFERRED"
 ]  # a check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer
@@ -159,11 +161,12 @@ def as_values(val: Any) -> Any:
     return val
 
 
-def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None) -> Plan:
+def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | None = None, cut: bool = False) -> Plan:
     """Returns the plan of a structure, ``made`` where the library made one already, and what its rows are like.
 
     Where ``measure`` is true, large matrices, and those as full as layers of pruned networks, are measured, which waits
-    for the GPU once. The plans of large ones are cut to the bytes in use.
+    for the GPU once. The plans of large ones are cut to the bytes in use; those of others where ``cut`` is true, too,
+    which somebody says who waits for the GPU at any rate.
     """
     if ptr.is_cpu:  # which needs none
         return ptr.new_empty(0, dtype=torch.uint8) if made is None else made, UNKNOWN
@@ -171,11 +174,11 @@ def plan_of(ptr: Tensor, idx: Tensor, cols: int, measure: bool, made: Tensor | N
     rows, (share, tall, wide) = ptr.numel() - 1, TILED
     full = rows >= tall and cols >= wide and idx.numel() >= share * rows * cols
     large = idx.numel() >= LARGE
-    if not measure or not plan.numel() or not (full or large):
+    if not measure or not plan.numel() or not (full or large or cut):
         return plan, UNKNOWN
-    if large:
+    if large or cut:
         plan = plan[: numbers(plan[USED : USED + 8].view(torch.int64)[0])[0]].clone()
-    return plan, evenness(ptr, idx)
+    return plan, evenness(ptr, idx) if full or large else UNKNOWN
 
 
 def evenness(ptr: Tensor, idx: Tensor) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusedmm._lib import ops, raise_translated
 from fusedmm.matrix.compress import as_eid, in_one_call, is_refused, pointers, rows_of
-from fusedmm.matrix.structure import Half, lasting, plan_of
+from fusedmm.matrix.structure import Half, is_captured, lasting, plan_of
 
 _transpose: Any = ops._transpose.default
 
@@ -22,7 +22,9 @@ def transpose(ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, cols: int, me
     if in_one_call(idx, nnz, rows, cols):
         try:
             ptr_t, idx_t, eid_t, plan_t = _transpose(ptr, idx, eid, plan, cols)
-            plan_t, rows_are = plan_of(ptr_t, idx_t, rows, measure, plan_t)
+            # The plan of a square matrix is as long as this one, unless who made it waited and cut it.
+            cut = rows == cols and 0 < plan.numel() < plan_t.numel() and not is_captured(plan)
+            plan_t, rows_are = plan_of(ptr_t, idx_t, rows, measure or cut, plan_t, cut)
             return (ptr_t, idx_t, eid_t, plan_t), rows_are
         except RuntimeError as error:  # an unchecked matrix may hold anything; it is sorted below
             if not is_refused(error):
