@@ -69,14 +69,12 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
     *s = (attend){.f = f, .call.pass = pass, .next = out};
     fmm_attention *c = &s->call;
     const bool back = pass == FMM_ATTENTION_ROWS || pass == FMM_ATTENTION_COLS;
-    const bool wants = pass != FMM_ATTENTION_WEIGHTS;
     c->scale = frame_float(rest[0]);
     c->slope = frame_float(rest[1]);
     c->dropout = frame_float(rest[2]);
     c->score = (fmm_attention_score)frame_int(rest[3]);
-    s->want = wants ? (int64_t)rest[4] : 0;
-    rest += wants;
-    s->algorithm = frame_int(rest[4]);
+    s->want = (int64_t)rest[4];
+    s->algorithm = frame_int(rest[5]);
     if (!frame_dense(f, Q, "q", &c->q, NULL) || !frame_dense(f, K, "k", &c->k, NULL) ||
         !take_att(s) || !frame_numbers(s->f, BIAS, "bias", &c->bias) ||
         !frame_numbers(s->f, WEIGHT, "weight", &c->weight))
@@ -94,7 +92,7 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
     }
     const int64_t cols = pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows;
     if (!frame_matrix(s->f, cols, &s->a)) return false;
-    s->a.whole = (fmm_whole){.rows = (int64_t)rest[5], .nnz = (int64_t)rest[6]};
+    s->a.whole = (fmm_whole){.rows = (int64_t)rest[6], .nnz = (int64_t)rest[7]};
     return take_seed(s);
 }
 
@@ -173,22 +171,21 @@ FMM_KERNEL(cols, TENSORS, 2)
 #define OPERANDS                                                                                   \
     FMM_HALF "Tensor q, Tensor k, Tensor v, Tensor att, Tensor bias, Tensor weight, Tensor seed, "
 #define LSES "Tensor lse, Tensor lse_rest, "
-#define NUMBERS "float scale, float slope, float dropout, int score, "
-#define LAST "int algorithm, int whole_rows=0, int whole_nnz=0"
+#define NUMBERS                                                                                    \
+    "float scale, float slope, float dropout, int score, int want=0, int algorithm=0, "            \
+    "int whole_rows=0, int whole_nnz=0"
 const fmm_torch_operator fmm_torch_attention[] = {
-    {"_attention",
-     "_attention(" OPERANDS NUMBERS "int want, " LAST ") -> "
-     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    {"_attention", "_attention(" OPERANDS NUMBERS ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
      .kernel = forward},
-    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS LAST ") -> Tensor",
+    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS ") -> Tensor",
      .kernel = weights},
     {"_attention_rows",
-     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS "int want, " LAST
+     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
      ") -> (Tensor, Tensor, Tensor, Tensor)",
      .kernel = rows},
     {"_attention_cols",
      "_attention_cols(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
-     "int want, " LAST ") -> (Tensor, Tensor)",
+     ") -> (Tensor, Tensor)",
      .kernel = cols},
     /* clang-format off */
     FMM_NUMBER(FMM_DOT), FMM_NUMBER(FMM_ADDITIVE), FMM_NUMBER(FMM_GATV2), FMM_NUMBER(FMM_SCALED),

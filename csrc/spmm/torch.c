@@ -42,7 +42,7 @@ FMM_KERNEL(spmm_into, 7, 0)
                                  frame_int(number[1])));
 }
 
-#define REST "Tensor val, Tensor x, int reduce, int algorithm"
+#define REST "Tensor val, Tensor x, int reduce=0, int algorithm=0"
 const fmm_torch_operator fmm_torch_spmm[] = {
     {"_spmm", "_spmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = spmm_half},
     {"_spmm_into",
