@@ -120,15 +120,17 @@ def fused(
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
         ("reduce", reduce, REDUCTIONS),
     ):  # fmt: skip
-        if not isinstance(value, str | None) or value not in known:
+        if not (value is None or isinstance(value, str)) or value not in known:
             raise ValueError(f"fused: {name} must be one of {', '.join(map(str, known))}, not {value!r}")
     if z is not None and message != "scale":
         raise ValueError(f'fused: z is what the message "scale" sends; {message!r} combines x and y')
     require_dense("fused", "x", x, adj, adj.shape[0], "rows")
     require_dense("fused", "y", y, adj, adj.n_cols, "columns")
-    z = y if z is None else z
-    require_dense("fused", "z", z, adj, adj.n_cols, "columns")
-    y, z = (None if t is like else autocast(t) for t, like in ((y, x), (z, y)))
+    if z is not None and z is not y:
+        require_dense("fused", "z", z, adj, adj.n_cols, "columns")
+    # What is one tensor stays one, cast once.
+    z = None if z is None or z is y else autocast(z)
+    y = None if y is x else autocast(y)
     x = autocast(x)
     y = x if y is None else y
     z = y if z is None else z
@@ -143,7 +145,7 @@ def fused(
     if needs_rules(adj.val, x, y, z):
         return composite(adj, adj.val, x, y, z, spec)
     needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
+    if torch.is_grad_enabled() and any([t.requires_grad for t in needs]):
         if reduce in ("max", "min") and torch.compiler.is_dynamo_compiling():
             graph_break("fusedmm: gradients of fused maxima and minima run as they are, uncompiled")
         # An operand that serves twice is given once, as torch.compile asks.
