@@ -111,7 +111,7 @@ class GCNConv(KeepsMatrix):
 
         Gradient: reaches x, the parameters, and the edge weights, of any order.
         """
-        lin, bias = self.lin, self.bias  # each look costs, of a module's parts
+        lin, bias = self.lin, self.bias  # a module searches for a part whenever it is named
         self._require_one(x, lin, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)
