@@ -176,9 +176,9 @@ def _gatt_parts(x: Tensor) -> int:
 
 @fake("_attention_rows")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
-    want, heads, feat = _number(rest, 4), q.size(1), q.size(2)
-    gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & WANT_GQ else (0,))
-    parts = (_gatt_parts(q), heads, feat)
+    want, heads = _number(rest, 4), q.size(1)
+    gq = q.new_empty((ptr.size(0) - 1, *q.shape[1:]) if want & WANT_GQ else (0,))
+    parts = (_gatt_parts(q), *q.shape[1:])
     gatt = q.new_empty(parts, dtype=sums_dtype(q)) if want & WANT_GATT else q.new_empty(0)
     edges = (idx.size(0), heads)
     return (
@@ -192,7 +192,7 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
 @fake("_attention_cols")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
     want, rows, heads = _number(rest, 5), ptr.size(0) - 1, q.size(1)
-    gk = q.new_empty((rows, heads, k.size(2)) if want & WANT_GK else (0,))
+    gk = q.new_empty((rows, *k.shape[1:]) if want & WANT_GK else (0,))
     return gk, q.new_empty((rows, heads, v.size(2)) if want & WANT_GV else (0,))
 
 

@@ -12,8 +12,7 @@ static bool take(frame *f, int k, const char *name, fmm_dense *d)
 {
     tensor t;
     if (!frame_dense(f, k, name, d, &t)) return false;
-    return t.dim == 3 ? true
-                      : frame_fail(f, "%s must have 3 dimensions, not %" PRId64, name, t.dim);
+    return t.dim == 3 || frame_fail(f, "%s must have 3 dimensions, not %" PRId64, name, t.dim);
 }
 
 /* (x, att_k, att_q) -> k, q */

@@ -233,19 +233,11 @@ def attention(
 
 
 def arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
-    """Returns the tensors that all passes read: those of a half, and the operands with an axis of features."""
+    """Returns the tensors that all passes read: those of a half, and the operands."""
     none = o.adj.none
     if x.bias is not None and x.bias.shape[1] != x.q.shape[1]:
         x = x._replace(bias=x.bias.expand(-1, x.q.shape[1]))
-    q, k, *others = [none if t is None else t for t in x]
-    if o.score == ADDITIVE:
-        q, k = q.unsqueeze(2), k.unsqueeze(2)
-    return [*half(o.adj, transposed), q, k, *others]
-
-
-def _as_given(o: Options, g: Tensor) -> Tensor:
-    """Returns a gradient of q or k without the axis of features that ``arguments`` gave it."""
-    return g.squeeze(2) if o.score == ADDITIVE and g.dim() == 3 else g
+    return [*half(o.adj, transposed), *[none if t is None else t for t in x]]
 
 
 def numbers(o: Options, want: int = 0) -> tuple[float, ...]:
@@ -269,8 +261,8 @@ def backward_rows(
     o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of q, att in parts, bias and weight; what has no bit in want (WANT_G...) is empty."""
-    gq, *others = run(_rows, gout, *arguments(o, x, False), *lses, delta, gout, *numbers(o, want))
-    return _as_given(o, gq), *others
+    found: Any = run(_rows, gout, *arguments(o, x, False), *lses, delta, gout, *numbers(o, want))
+    return found
 
 
 def backward_cols(
@@ -278,8 +270,8 @@ def backward_cols(
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of k and of v; what has no bit in want is empty."""
     behind = *lses, delta, gout, o.adj.none if packed is None else packed, *numbers(o, want)
-    gk, gv = run(_cols, gout, *arguments(o, x, True), *behind)
-    return _as_given(o, gk), gv
+    found: Any = run(_cols, gout, *arguments(o, x, True), *behind)
+    return found
 
 
 class Attention(Step):
@@ -303,10 +295,10 @@ class Attention(Step):
             return None, *_differentiable(o, x, needs, gout, torch.zeros_like(lse) if glse is None else glse)
         gq = gk = gv = gatt = gbias = gweight = None
         none = o.adj.none
-        packs = o.score == ADDITIVE and (needs[1] or needs[2])
+        packs = o.score == ADDITIVE and (needs[1] or needs[2]) and x.q.is_cuda
         given = none if glse is None else glse, pos, pos_w, x.q.unsqueeze(2) if packs else none
         delta, gq, packed = run(row_sums, gout, gout, out, lse, rest, *given, o.slope)
-        gq = _as_given(o, gq)
+        gq = gq.squeeze(2) if o.pos else None
         want = needs[0] * WANT_GQ | needs[3] * WANT_GATT | needs[4] * WANT_GBIAS | needs[5] * WANT_GWEIGHT
         if not o.pos and want:
             kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]

@@ -300,7 +300,11 @@ class SDDMM(Formula):
         adj, transposed, algorithm = call
         ptr, idx, eid, plan = half(adj, transposed)
         val, rows_are = adj.none if val is None else val, adj.rows_are_t if transposed else adj.rows_are
-        result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, val, a, b, *trailing(algorithm, rows_are))
+        numbers = (algorithm, rows_are) if algorithm or rows_are else ()  # as trailing() does
+        try:  # as run() does
+            result: Tensor = _sddmm(ptr, idx, eid, plan, val, a, b, *numbers)
+        except RuntimeError as error:
+            raise_translated(error, a.device)
         return result
 
     @staticmethod
