@@ -19,9 +19,9 @@ from torch.nn.functional import linear
 from fusedmm._lib import REDUCTIONS
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.autograd import Step
-from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
+from fusedmm.ops.checks import is_mixed, needs_rules
 from fusedmm.ops.spmm import spmm
-from fusedmm.ops.spmm_sddmm import SpMM
+from fusedmm.ops.spmm_sddmm import SpMM, right_side
 
 Optional = Tensor | None
 
@@ -48,7 +48,7 @@ def propagate(adj: CSR, reduce: str, x: Tensor, weight: Tensor, bias: Optional) 
     if needs_rules(adj.val, *given) or is_mixed(*given) or (adj.val is not None and adj.val.requires_grad):
         out = spmm(adj, linear(x, weight), reduce=reduce)
         return out if bias is None else out + bias
-    require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
+    right_side(adj, x)  # for what it refuses
     call = adj, False, REDUCTIONS[reduce], 0
     if torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
