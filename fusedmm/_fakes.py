@@ -72,7 +72,7 @@ def _sddmm_like(idx: Tensor, a: Tensor) -> Tensor:
 
 
 @fake("_spmm")
-def _(ptr, idx, eid, plan, val, x, reduce, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, *numbers):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 
@@ -98,22 +98,22 @@ def _(x, pick):  # type: ignore[no-untyped-def]
 
 
 @fake("spmm")
-def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, reduce, algorithm, *rows_are):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, *numbers):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 
 @fake("_sddmm")
-def _(ptr, idx, eid, plan, val, a, b, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, a, b, *numbers):  # type: ignore[no-untyped-def]
     return _sddmm_like(idx, a)
 
 
 @fake("sddmm")
-def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, algorithm, *rows_are):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, a, b, *numbers):  # type: ignore[no-untyped-def]
     return _sddmm_like(idx, a)
 
 
 @fake("_fused")
-def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, reduce, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, program, score, message, activation, *numbers):  # type: ignore[no-untyped-def]
     return _spmm_like(z if message == MESSAGES["scale"] else x, ptr)
 
 
@@ -121,7 +121,7 @@ KEPT_EACH: int = NUMBERS["FMM_KEPT_EACH"]
 
 
 @fake("_fused_rows")
-def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation, wanted, *numbers):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     kept = x.new_empty((idx.size(0), *x.shape[1:-1], KEPT_EACH) if wanted & WANT_KEPT else 0, dtype=sums_dtype(x))
     return (
@@ -132,13 +132,13 @@ def _(ptr, idx, eid, plan, val, x, y, z, g, program, score, message, activation,
 
 
 @fake("_fused_cols")
-def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, kept, program, score, message, activation, wanted, *numbers):  # type: ignore[no-untyped-def]
     none = x.new_empty(0)
     return _spmm_like(y, ptr) if wanted & WANT_OUT else none, _spmm_like(z, ptr) if wanted & WANT_OUT2 else none.clone()
 
 
 @fake("_fused_mirrored")
-def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, activation, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, x, y, z, g, val_t, program, score, message, activation, *numbers):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 
@@ -149,11 +149,17 @@ def _(ptr, idx, eid, plan, val, weight, x, y, z, g, form):  # type: ignore[no-un
     return _sddmm_like(idx, x) if form == NUMBERS["FMM_EXTREME_EDGES"] else _spmm_like(x, ptr)
 
 
+def _number(rest: tuple[Any, ...], k: int) -> int:
+    """Returns argument k; torch leaves out numbers at the end that are their defaults, 0."""
+    number: int = rest[k] if k < len(rest) else 0
+    return number
+
+
 @fake("_attention")
 def _(ptr, idx, eid, plan, q, k, v, *rest):  # type: ignore[no-untyped-def]
     size = (ptr.size(0) - 1, q.size(1))
     out, lse = v.new_empty((*size, v.size(2))), v.new_empty(size, dtype=sums_dtype(v))
-    if not rest[8] & WANT_POS:
+    if not _number(rest, 8) & WANT_POS:
         return out, lse, torch.empty_like(lse), v.new_empty(0), v.new_empty(0)
     return out, lse, torch.empty_like(lse), torch.empty_like(out, dtype=lse.dtype), torch.empty_like(lse)
 
@@ -170,9 +176,9 @@ def _gatt_parts(x: Tensor) -> int:
 
 @fake("_attention_rows")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
-    want, heads, feat = rest[4], q.size(1), q.size(2)
-    gq = q.new_empty((ptr.size(0) - 1, heads, feat) if want & WANT_GQ else (0,))
-    parts = (_gatt_parts(q), heads, feat)
+    want, heads = _number(rest, 4), q.size(1)
+    gq = q.new_empty((ptr.size(0) - 1, *q.shape[1:]) if want & WANT_GQ else (0,))
+    parts = (_gatt_parts(q), *q.shape[1:])
     gatt = q.new_empty(parts, dtype=sums_dtype(q)) if want & WANT_GATT else q.new_empty(0)
     edges = (idx.size(0), heads)
     return (
@@ -185,8 +191,8 @@ def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delt
 
 @fake("_attention_cols")
 def _(ptr, idx, eid, plan, q, k, v, att, bias, weight, seed, lse, lse_rest, delta, gout, *rest):  # type: ignore[no-untyped-def]
-    want, rows, heads = rest[5], ptr.size(0) - 1, q.size(1)
-    gk = q.new_empty((rows, heads, k.size(2)) if want & WANT_GK else (0,))
+    want, rows, heads = _number(rest, 5), ptr.size(0) - 1, q.size(1)
+    gk = q.new_empty((rows, *k.shape[1:]) if want & WANT_GK else (0,))
     return gk, q.new_empty((rows, heads, v.size(2)) if want & WANT_GV else (0,))
 
 

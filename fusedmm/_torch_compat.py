@@ -34,6 +34,9 @@ without_transforms = temporarily_clear_interpreter_stack
 is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor
 is_batched = torch._C._functorch.is_batchedtensor
 unwrapped = torch._C._functorch.get_unwrapped
+# What ``autograd.Function.apply`` comes to where no transform is at work. Before that it goes through all arguments, in
+# Python, for wrappers of transforms that have ended, which takes longer than the call itself; operators unwrap those.
+plain_apply: Any = vars(torch._C._FunctionBase)["apply"]
 # Whether a gradient is a batch of many, as torch.autograd.grad(is_grads_batched=True) makes them.
 is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
 

@@ -2,6 +2,7 @@
  * _attention_cols; see attention.c.
  *
  * q, k, v and gout are [n, H, F], att [H, F], what is one number per row or entry and head [n, H].
+ * q and k of ADDITIVE scores may be [n, H] too, and then their gradients are.
  * `want` has a bit for each result that a call may do without (FMM_WANT_); a result not wanted has
  * no elements. The last numbers, whole_rows and whole_nnz, are 0 or those of fmm_whole. The score
  * FMM_SCALED is FMM_DOT with 1 / sqrt(F) in the place of `scale`: compiled code of any F cannot
@@ -30,8 +31,19 @@ typedef struct attend {
     const void *packed;
     int64_t want;
     int algorithm;
+    bool flat;    /* whether q and k lack the axis of features */
     tensor *next; /* of the results */
 } attend;
+
+/* q or k. */
+static bool take_side(attend *s, int k, const char *name, fmm_dense *d)
+{
+    tensor t;
+    if (!frame_dense(s->f, k, name, d, &t)) return false;
+    s->flat = t.dim == 2 && s->call.score == FMM_ADDITIVE;
+    if (s->flat) d->heads = d->feat, d->head_stride = d->feat = 1;
+    return true;
+}
 
 /* att, [H, F], as one row of H heads; absent without elements and these axes. */
 static bool take_att(attend *s)
@@ -42,9 +54,7 @@ static bool take_att(attend *s)
     if (!t.numel && t.dim != 2) return true;
     if (!frame_dense(s->f, ATT, "att", d, &t)) return false;
     if (t.dim != 2) return frame_fail(s->f, "att must be [heads, F]");
-    d->heads = d->rows;
-    d->head_stride = d->row_stride;
-    d->rows = 1;
+    d->heads = d->rows, d->head_stride = d->row_stride, d->rows = 1;
     return true;
 }
 
@@ -54,25 +64,20 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
 {
     *s = (attend){.f = f, .call.pass = pass, .next = out};
     fmm_attention *c = &s->call;
-    const bool back = pass == FMM_ATTENTION_ROWS || pass == FMM_ATTENTION_COLS;
-    const bool wants = pass != FMM_ATTENTION_WEIGHTS;
     c->scale = frame_float(rest[0]);
     c->slope = frame_float(rest[1]);
     c->dropout = frame_float(rest[2]);
     c->score = (fmm_attention_score)frame_int(rest[3]);
-    s->want = wants ? (int64_t)rest[4] : 0;
-    rest += wants;
-    s->algorithm = frame_int(rest[4]);
-    if (!frame_dense(f, Q, "q", &c->q, NULL) || !frame_dense(f, K, "k", &c->k, NULL) ||
-        !take_att(s) || !frame_numbers(s->f, BIAS, "bias", &c->bias) ||
-        !frame_numbers(s->f, WEIGHT, "weight", &c->weight))
-        return false;
-    if (pass != FMM_ATTENTION_WEIGHTS && !frame_dense(f, V, "v", &c->v, NULL)) return false;
-    if (tensors > LSE && (!frame_numbers(s->f, LSE, "lse", &c->lse) ||
-                          !frame_numbers(s->f, LSE_REST, "lse_rest", &c->lse_rest)))
-        return false;
-    if (back && (!frame_numbers(s->f, DELTA, "delta", &c->delta) ||
-                 !frame_dense(f, GOUT, "gout", &c->gout, NULL)))
+    s->want = (int64_t)rest[4];
+    s->algorithm = frame_int(rest[5]);
+    if (!take_side(s, Q, "q", &c->q) || !take_side(s, K, "k", &c->k) || !take_att(s) ||
+        !frame_numbers(f, BIAS, "bias", &c->bias) ||
+        !frame_numbers(f, WEIGHT, "weight", &c->weight) ||
+        (pass != FMM_ATTENTION_WEIGHTS && !frame_dense(f, V, "v", &c->v, NULL)) ||
+        (tensors > LSE && !frame_numbers(f, LSE, "lse", &c->lse)) ||
+        (tensors > LSE && !frame_numbers(f, LSE_REST, "lse_rest", &c->lse_rest)) ||
+        (tensors > DELTA && !frame_numbers(f, DELTA, "delta", &c->delta)) ||
+        (tensors > DELTA && !frame_dense(f, GOUT, "gout", &c->gout, NULL)))
         return false;
     if ((int)c->score == FMM_SCALED) {
         c->score = FMM_DOT;
@@ -80,7 +85,7 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
     }
     const int64_t cols = pass == FMM_ATTENTION_COLS ? c->q.rows : c->k.rows;
     if (!frame_matrix(s->f, cols, &s->a)) return false;
-    s->a.whole = (fmm_whole){.rows = (int64_t)rest[5], .nnz = (int64_t)rest[6]};
+    s->a.whole = (fmm_whole){.rows = (int64_t)rest[6], .nnz = (int64_t)rest[7]};
     return attend_seed(f, SEED, s->a.nnz, c);
 }
 
@@ -88,9 +93,9 @@ static bool begin(attend *s, frame *f, const StableIValue *rest, tensor *out,
 static bool give(attend *s, fmm_dense *d, bool wanted, bool sums, int64_t rows, int64_t feat,
                  bool flat)
 {
-    const fmm_dense *q = &s->call.q;
-    const fmm_dtype dtype = wanted && sums ? frame_sums(q->dtype) : q->dtype;
-    return frame_result_if(s->f, wanted, flat ? 2 : 3, dtype, rows, q->heads, feat, s->next++, d);
+    const fmm_dtype given = s->call.q.dtype, dtype = wanted && sums ? frame_sums(given) : given;
+    return frame_result_if(s->f, wanted, flat ? 2 : 3, dtype, rows, s->call.q.heads, feat,
+                           s->next++, d);
 }
 
 static bool run(attend *s)
@@ -124,7 +129,7 @@ FMM_KERNEL(rows, PACKED, 4)
     fmm_attention *c = &s.call;
     const int64_t parts = f->exec.device == FMM_CUDA ? FMM_GATT_PARTS_CUDA : FMM_GATT_PARTS_CPU;
     return begin(&s, f, number, out, FMM_ATTENTION_ROWS, PACKED) &&
-           give(&s, &c->gq, s.want & FMM_WANT_GQ, false, s.a.rows, c->q.feat, false) &&
+           give(&s, &c->gq, s.want & FMM_WANT_GQ, false, s.a.rows, c->q.feat, s.flat) &&
            give(&s, &c->gatt, s.want & FMM_WANT_GATT, true, parts, c->q.feat, false) &&
            give(&s, &c->gbias, s.want & FMM_WANT_GBIAS, false, s.a.nnz, 1, true) &&
            give(&s, &c->gweight, s.want & FMM_WANT_GWEIGHT, false, s.a.nnz, 1, true) && run(&s);
@@ -152,29 +157,28 @@ FMM_KERNEL(cols, TENSORS, 2)
     attend s;
     fmm_attention *c = &s.call;
     return begin(&s, f, number, out, FMM_ATTENTION_COLS, TENSORS) && take_packed(&s) &&
-           give(&s, &c->gk, s.want & FMM_WANT_GK, false, s.a.rows, c->k.feat, false) &&
+           give(&s, &c->gk, s.want & FMM_WANT_GK, false, s.a.rows, c->k.feat, s.flat) &&
            give(&s, &c->gv, s.want & FMM_WANT_GV, false, s.a.rows, c->v.feat, false) && run(&s);
 }
 
 #define OPERANDS                                                                                   \
     FMM_HALF "Tensor q, Tensor k, Tensor v, Tensor att, Tensor bias, Tensor weight, Tensor seed, "
 #define LSES "Tensor lse, Tensor lse_rest, "
-#define NUMBERS "float scale, float slope, float dropout, int score, "
-#define LAST "int algorithm, int whole_rows=0, int whole_nnz=0"
+#define NUMBERS                                                                                    \
+    "float scale, float slope, float dropout, int score, int want=0, int algorithm=0, "            \
+    "int whole_rows=0, int whole_nnz=0"
 const fmm_torch_operator fmm_torch_attention[] = {
-    {"_attention",
-     "_attention(" OPERANDS NUMBERS "int want, " LAST ") -> "
-     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    {"_attention", "_attention(" OPERANDS NUMBERS ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
      .kernel = forward},
-    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS LAST ") -> Tensor",
+    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS ") -> Tensor",
      .kernel = weights},
     {"_attention_rows",
-     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS "int want, " LAST
+     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
      ") -> (Tensor, Tensor, Tensor, Tensor)",
      .kernel = rows},
     {"_attention_cols",
      "_attention_cols(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
-     "int want, " LAST ") -> (Tensor, Tensor)",
+     ") -> (Tensor, Tensor)",
      .kernel = cols},
     /* clang-format off */
     FMM_NUMBER(FMM_DOT), FMM_NUMBER(FMM_ADDITIVE), FMM_NUMBER(FMM_GATV2), FMM_NUMBER(FMM_SCALED),

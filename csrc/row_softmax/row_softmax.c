@@ -62,8 +62,8 @@ static void reference(const fmm_call *call)
             plain_row(call, row_begin(call->a, i), row_end(call->a, i), h);
 }
 
-/* A chunk whose indices are not those of a matrix: the whole call goes to the reference behind it.
- */
+/* For a chunk with an index outside its range. It does nothing, since the reference then computes
+ * the whole call. */
 static void leave(const fmm_call *call, int64_t first, int64_t last)
 {
     (void)call, (void)first, (void)last;

@@ -15,7 +15,7 @@
  *
  * The steps of a chunk of CHUNK entries:
  *   fetch     Each lane asks for idx and eid of the entries that it will write, a chunk ahead.
- *   arrive    It makes them columns, and asks for val.
+ *   arrive    It checks that they are columns, and asks for val.
  *   multiply  The lanes gather a batch of far rows and multiply them with the own row.
  *   join      The butterfly adds up what the lanes have.
  *   write     The lane that fetched an entry multiplies by its value and writes it.
@@ -82,8 +82,8 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     const int lane = t.lane;
     const int32_t head = t.head;
 
-    /* The lane's slice of a tile of the own row, packed: whoever unpacks it waits for it, so that
-     * is done behind the gathers. */
+    /* The lane's slice of a tile of the own row, packed. To unpack it is to wait for its load, so
+     * that is done once the gathers are on their way. */
     PACK(T, VEC) own[PER];
     auto is_in = [&](int64_t tile, int i) { return tile + (i * LANES + lane) * VEC < s.feat; };
     auto read_own = [&](int32_t row, int64_t tile) {

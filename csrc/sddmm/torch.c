@@ -23,7 +23,7 @@ static bool sddmm(frame *f, int inputs, const StableIValue *number, int64_t whol
 FMM_KERNEL(sddmm_half, 7, 1) { return sddmm(f, 7, number, (int64_t)number[2], out); }
 FMM_KERNEL(sddmm_whole, 11, 1) { return sddmm(f, 11, number, 0, out); }
 
-#define REST "Tensor val, Tensor a, Tensor b, int algorithm"
+#define REST "Tensor val, Tensor a, Tensor b, int algorithm=0"
 const fmm_torch_operator fmm_torch_sddmm[] = {
     {"_sddmm", "_sddmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = sddmm_half},
     {"sddmm", "sddmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = sddmm_whole},

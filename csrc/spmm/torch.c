@@ -36,7 +36,7 @@ FMM_KERNEL(spmm_into, 7, 0)
     return spmm(f, 6, number, (int64_t)number[3], &y, out);
 }
 
-#define REST "Tensor val, Tensor x, int reduce, int algorithm"
+#define REST "Tensor val, Tensor x, int reduce=0, int algorithm=0"
 const fmm_torch_operator fmm_torch_spmm[] = {
     {"_spmm", "_spmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = spmm_half},
     {"_spmm_into",

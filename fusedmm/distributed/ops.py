@@ -125,6 +125,13 @@ EXTREME_ROWS = ("eecrcr", "r")
 WANTED = {ops._attention_rows.default: -2, ops._fused_rows.default: -3}
 
 
+def _complete(func: Any, args: Sequence[Any]) -> list[Any]:
+    """The arguments and the numbers that were left out, which are 0, but for those of the whole matrix, which plans
+    add."""
+    names = [name for name in _names(func.overloadpacket) if not name.startswith("whole")]
+    return [*args, *[0] * (len(names) - len(args))]
+
+
 def call(func: Any, args: Sequence[Any]) -> Any:
     """Runs an operator of the library on a half of a part; all ranks call it together.
 
@@ -150,10 +157,10 @@ def call(func: Any, args: Sequence[Any]) -> Any:
         operands, results = ROLES[func]
     else:
         raise _refused(func)
-    given = list(args)
+    given = _complete(func, args)
     given[1], given[3] = part.idx, part.plan
     _agree(part, name, given, operands)
-    wanted = args[WANTED[func]] if func in WANTED else -1
+    wanted = given[WANTED[func]] if func in WANTED else -1
     axis = ranks.columns
     if axis.count == 1:
         if may_split(part, func, given):

@@ -77,8 +77,7 @@ def run_in_pieces(part: Part, given: Sequence[Any], pieces: list[tuple[int, int]
     x = given[5]
     coming = [part.cols.begin([x.narrow(1, *piece)]) for piece in pieces[:2]]
     bring_edges(part, ops._spmm.default, given, roles(given, "ec"))
-    *half, val, _, reduce, algorithm = given[:8]
-    rows_are = given[8] if len(given) > 8 else 0
+    *half, val, _, reduce, algorithm, rows_are = given
     y = x.new_empty(given[0].shape[0] - 1, x.shape[1])
     for k, piece in enumerate(pieces):
         (came,) = coming.pop(0)()

@@ -136,7 +136,9 @@ def require_nodes(
         _require_sparse(layer, x, source)
         return
     _require_features(layer, "x", x, source, batch, times)
-    if target is not None and target is not source:
+    if type(target) is Linear and type(source) is Linear and target is not source:  # the rest is known
+        require_mapped(layer, "x", x, target, "in_channels")
+    elif target is not None and target is not source:
         _require_features(layer, "x", x, target, batch, 1)
 
 

@@ -160,7 +160,7 @@ class GATConv(Layer):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        lin, bias = self.lin, self.bias  # each look costs, of a module's parts
+        lin, bias = self.lin, self.bias  # a module searches for a part whenever it is named
         require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst, sparse=lin is not None)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size, return_attention_weights)

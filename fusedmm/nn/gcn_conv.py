@@ -12,8 +12,10 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_size
-from fusedmm.nn.linear import Linear
+from fusedmm.nn.linear import Linear, goes_unseen
 from fusedmm.nn.normalized import KeepsMatrix
+from fusedmm.ops.gcn import propagate
+from fusedmm.ops.sage import ONE_STEP
 
 
 class GCNConv(KeepsMatrix):
@@ -109,12 +111,15 @@ class GCNConv(KeepsMatrix):
 
         Gradient: reaches x, the parameters, and the edge weights, of any order.
         """
-        self._require_one(x, self.lin, sparse=True)
+        lin, bias = self.lin, self.bias  # a module searches for a part whenever it is named
+        self._require_one(x, lin, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)
-        out = aggregate(adj, self.lin(x), self.reduce)
-        return out if self.bias is None else out + self.bias
+        if self.reduce in ONE_STEP and goes_unseen(x, lin) and x.dim() == 2:  # type: ignore[union-attr]
+            return propagate(adj, self.reduce, x, lin.parts_for(x)[0], bias)  # type: ignore[arg-type]
+        out = aggregate(adj, lin(x), self.reduce)
+        return out if bias is None else out + bias
 
     def __repr__(self) -> str:
         return f"GCNConv({self.in_channels}, {self.out_channels})"

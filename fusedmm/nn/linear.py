@@ -131,7 +131,7 @@ def joined(x: Tensor, *maps: Linear) -> tuple[Tensor, Tensor | None] | None:
     numbers = sum(lin.out_channels for lin in maps)
     if x.shape[0] * numbers > JOINED and 2 * numbers > 3 * (len(maps) - 1) * x.shape[-1]:
         return None
-    biases = [lin.bias for lin in maps]  # each look costs, of a module's parts
+    biases = [lin.bias for lin in maps]  # a module searches for a part whenever it is named
     given: list[Tensor] = [b for b in biases if b is not None]
     if given and len(given) < len(maps):
         return None

@@ -128,7 +128,7 @@ class SAGEConv(Layer):
 
         Gradient: reaches x, the parameters, and a matrix's values; equal maxima share it evenly.
         """
-        modules: Any = self._modules  # a look at self.lin_l costs as much as the check of x
+        modules: Any = self._modules  # self.lin_l would be searched for, as long as x is checked
         project = self.project and "lin" in modules  # which is made with the layer, or never
         lin_l, lin_r = modules["lin_l"], modules["lin_r"] if self.root_weight else None
         first, times = (modules["lin"], 1) if project else (lin_l, 1 if self.reduce else self.aggr_module.times)

@@ -33,6 +33,7 @@ from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.arguments import require_number
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.attention_operands import Operands, Optional, masked, operands_of
+from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import needs_rules, require_scalar, rows_of
 from fusedmm.ops.row_softmax import log_sum_exp, softmax, weights
 from fusedmm.ops.sddmm import elementwise
@@ -212,7 +213,7 @@ def attention(
     if rate:
         x = x._replace(seed=torch.randint(2**63 - 1, (1,), device=v.device))
     chosen = 0 if algorithm == "auto" else algorithm_number("attention", v.device.type, algorithm)
-    learns = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in x]
+    learns = [t is not None and t.requires_grad for t in x] if torch.is_grad_enabled() else [False] * len(x)
     pos = kind == ADDITIVE and learns[0] and not (learns[4] or learns[5])
     options = Options(adj, kind, float(scale), float(slope), rate, chosen, pos)
     lses = None
@@ -231,15 +232,19 @@ def attention(
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
-    none, heads = o.adj.none, x.q.shape[1]
-    if x.bias is not None and x.bias.shape[1] != heads:
-        x = x._replace(bias=x.bias.expand(-1, heads))
-    return [*half(o.adj, transposed), *(none if t is None else t for t in x)]
+def arguments(o: Options, x: Operands, transposed: bool) -> list[Tensor]:
+    """Returns the tensors that all passes read: those of a half, and the operands."""
+    none = o.adj.none
+    if x.bias is not None and x.bias.shape[1] != x.q.shape[1]:
+        x = x._replace(bias=x.bias.expand(-1, x.q.shape[1]))
+    return [*half(o.adj, transposed), *[none if t is None else t for t in x]]
 
 
-def _numbers(o: Options) -> tuple[float, float, float, int]:
-    return o.scale, o.slope, o.dropout, o.score
+def numbers(o: Options, want: int = 0) -> tuple[float, ...]:
+    """Returns the numbers that end a pass's arguments, but no zeros at their end, which stand for absent ones: to read
+    one takes torch as long as a tensor."""
+    first = o.scale, o.slope, o.dropout, o.score
+    return (*first, want, o.algorithm) if o.algorithm else (*first, want) if want else first
 
 
 def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -248,7 +253,7 @@ def forward(o: Options, x: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor, Te
 
     The parts are empty unless o.pos.
     """
-    found: Any = run(_forward, x.v, *_arguments(o, x, False), *_numbers(o), WANT_POS if o.pos else 0, o.algorithm)
+    found: Any = run(_forward, x.v, *arguments(o, x, False), *numbers(o, WANT_POS if o.pos else 0))
     return found
 
 
@@ -256,7 +261,7 @@ def backward_rows(
     o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of q, att in parts, bias and weight; what has no bit in want (WANT_G...) is empty."""
-    found: Any = run(_rows, gout, *_arguments(o, x, False), *lses, delta, gout, *_numbers(o), want, o.algorithm)
+    found: Any = run(_rows, gout, *arguments(o, x, False), *lses, delta, gout, *numbers(o, want))
     return found
 
 
@@ -264,12 +269,12 @@ def backward_cols(
     o: Options, x: Operands, lses: Sequence[Tensor], delta: Tensor, gout: Tensor, want: int, packed: Optional = None
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of k and of v; what has no bit in want is empty."""
-    behind = *lses, delta, gout, o.adj.none if packed is None else packed, *_numbers(o)
-    found: Any = run(_cols, gout, *_arguments(o, x, True), *behind, want, o.algorithm)
+    behind = *lses, delta, gout, o.adj.none if packed is None else packed, *numbers(o, want)
+    found: Any = run(_cols, gout, *arguments(o, x, True), *behind)
     return found
 
 
-class Attention(torch.autograd.Function):
+class Attention(Step):
     """Computes out and lse, with a gradient that keeps neither weights nor logits."""
 
     @staticmethod
@@ -290,13 +295,14 @@ class Attention(torch.autograd.Function):
             return None, *_differentiable(o, x, needs, gout, torch.zeros_like(lse) if glse is None else glse)
         gq = gk = gv = gatt = gbias = gweight = None
         none = o.adj.none
-        packs = o.score == ADDITIVE and (needs[1] or needs[2])
-        given = none if glse is None else glse, pos, pos_w, x.q if packs else none
+        packs = o.score == ADDITIVE and (needs[1] or needs[2]) and x.q.is_cuda
+        given = none if glse is None else glse, pos, pos_w, x.q.unsqueeze(2) if packs else none
         delta, gq, packed = run(row_sums, gout, gout, out, lse, rest, *given, o.slope)
+        gq = gq.squeeze(2) if o.pos else None
         want = needs[0] * WANT_GQ | needs[3] * WANT_GATT | needs[4] * WANT_GBIAS | needs[5] * WANT_GWEIGHT
         if not o.pos and want:
             kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]
-            shared = any(kind is not None and serves_all(kind, x.q) for kind in kinds)
+            shared = any(kind is not None and serves_all(kind, x.v) for kind in kinds)
             # A number of all heads gets the sum of their gradients, which is to be rounded once.
             of, g = (in_sums(x), widened(gout)[0]) if shared else (x, gout)
             rows = backward_rows(o, of, (lse, rest), delta, g, want)
@@ -337,7 +343,7 @@ def _logits(o: Options, x: Operands) -> Tensor:
         assert x.att is not None
         logit = (leaky_relu(t, o.slope) * x.att).sum(-1)
         return logit if x.bias is None else logit + x.bias
-    return leaky_relu(t[..., 0] if x.bias is None else t[..., 0] + x.bias, o.slope)
+    return leaky_relu(t if x.bias is None else t + x.bias, o.slope)
 
 
 def _thinned(o: Options, x: Operands, w: Tensor) -> Tensor:
@@ -358,10 +364,9 @@ def _weights(o: Options, x: Operands, lses: Sequence[Tensor] | None) -> Tensor:
     if lses is None:
         y = in_sums(x)
         return _thinned(o, y, softmax(o.adj, _logits(o, y))).to(x.v.dtype)
-    q, k, _, *others = _arguments(o, x, False)[4:]
-    operands = (*half(o.adj, False), q, k, o.adj.none, *others, *lses)
-    numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
-    return run(ops._attention_weights.default, q, *operands, *numbers)
+    *first, _, att, bias, weight, seed = arguments(o, x, False)
+    operands = (*first, o.adj.none, att, bias, weight, seed, *lses)
+    return run(ops._attention_weights.default, x.q, *operands, *numbers(o))
 
 
 def composite(o: Options, x: Operands) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,8 @@ Optional = Tensor | None
 
 
 class Operands(NamedTuple):
-    """The tensors of a call: [n, H, F], att [H, F], bias and weight [nnz, H], or [nnz, 1] and [nnz] for all heads."""
+    """The tensors of a call: [n, H, F], q and k of additive scores [n, H], att [H, F], bias and weight [nnz, H], or
+    [nnz, 1] and [nnz] for all heads."""
 
     q: Tensor
     k: Tensor
@@ -34,26 +35,24 @@ def operands_of(
     require_dense("attention", "v", v, adj, adj.n_cols, "columns")
     flat = v.dim() == 2
     v = autocast(v[:, None] if flat else v)
-    heads, given = v.shape[1], []
+    heads, given, dim = v.shape[1], [], 2 if score == "additive" else 3
     for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
-        dense = isinstance(x, Tensor) and is_strided(x)
-        if score == "additive" and dense:
-            if x.dim() not in (1, 2) or (x.dim() == 1 and heads != 1):
+        if isinstance(x, Tensor) and x.dim() != dim and is_strided(x):
+            if dim == 2 and (x.dim() != 1 or heads != 1):
                 raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
-            x = x[:, None, None] if x.dim() == 1 else x[..., None]
-        elif dense and x.dim() == 2 and flat:
-            x = x[:, None]
+            x = x[:, None] if flat and x.dim() == dim - 1 else x
         require_dense("attention", name, x, adj, rows, axis)
-        if x.dim() == 3 and name == "q" and heads and x.shape[1] > heads and x.shape[1] % heads == 0:
-            times = x.shape[1] // heads
-            return operands_of(adj, q, _repeated(k, times), _repeated(v, times), score, att, bias, weight)
-        if x.dim() != 3 or x.shape[1] != heads:
-            raise ValueError(f"attention: {name} is {list(x.shape)} and v {list(v.shape)}; heads must agree")
+        shape = x.shape
+        if len(shape) != dim or shape[1] != heads:
+            if len(shape) == dim and name == "q" and heads and shape[1] > heads and shape[1] % heads == 0:
+                times = shape[1] // heads
+                return operands_of(adj, q, _repeated(k, times), _repeated(v, times), score, att, bias, weight)
+            raise ValueError(f"attention: {name} is {list(shape)} and v {list(v.shape)}; heads must agree")
         given.append(autocast(x))
     q, k = given
     if q.dtype != v.dtype or k.dtype != v.dtype:
         raise TypeError(f"attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; they must be of one dtype")
-    if q.shape[2] != k.shape[2]:
+    if dim == 3 and q.shape[2] != k.shape[2]:
         raise ValueError(f"attention: q has {q.shape[2]} features and k {k.shape[2]}")
     if score == "cosine":
         q, k = normalize(q), normalize(k)

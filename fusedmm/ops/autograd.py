@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm._torch_compat import are_transforms_active, in_forward_mode
+from fusedmm._torch_compat import are_transforms_active, in_forward_mode, plain_apply
 from fusedmm.matrix.base import Matrix
 from fusedmm.matrix.structure import Half
 from fusedmm.ops.checks import needs_rules
@@ -58,6 +58,12 @@ class Formula:
         raise NotImplementedError
 
 
+class Step(torch.autograd.Function):
+    """The base of autograd functions in the classic form, which are called only while no transform is at work."""
+
+    apply = plain_apply
+
+
 class Held:
     """Holds a call that torch.func leaves alone: in a tuple it would find the matrix, and wrap the matrix's tensors."""
 
@@ -69,7 +75,7 @@ def differentiable(formula: type[Formula]) -> Callable[..., Tensor]:
     """Returns the operator of a formula as a function of (call, *operands), with gradients of any order."""
     run, saved, gradients = formula.run, formula.saved, formula.backward
 
-    class Classic(torch.autograd.Function):
+    class Classic(Step):
         @staticmethod
         def forward(ctx: Any, call: Any, *operands: Any) -> Tensor:
             output = run(call, *operands)

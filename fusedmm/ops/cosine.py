@@ -22,6 +22,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Options
 from fusedmm.ops.attention_operands import Operands
+from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import needs_rules, normalize, require_dense
 from fusedmm.ops.spmm_sddmm import gradients, run, widened
 
@@ -64,7 +65,7 @@ def _forward(o: Options, x: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     return out, *lses, q, unit, length
 
 
-class CosineAttention(torch.autograd.Function):
+class CosineAttention(Step):
     """Computes ``attend_cosine`` as a step of autograd."""
 
     @staticmethod

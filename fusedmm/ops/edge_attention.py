@@ -22,6 +22,7 @@ from fusedmm.matrix.incidence import into_rows
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, Options
 from fusedmm.ops.attention_operands import Operands
+from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import needs_rules, require_dense
 from fusedmm.ops.row_softmax import softmax
 from fusedmm.ops.sddmm import sddmm
@@ -87,12 +88,12 @@ def _weights(o: Options, x: Operands, lses: list[Tensor]) -> Tensor:
     """Computes u, of x's dtype."""
     none = o.adj.none
     operands = (*(none if t is None else t for t in (None, x.bias, None, x.seed)), *lses)
-    numbers = (o.scale, o.slope, o.dropout, o.score, o.algorithm)
-    u: Tensor = run(ops._attention_weights.default, x.q, *half(o.adj, False), x.q, x.k, none, *operands, *numbers)
+    given = x.q, x.k, none, *operands, *base.numbers(o)
+    u: Tensor = run(ops._attention_weights.default, x.q, *half(o.adj, False), *given)
     return u
 
 
-class EdgeAttention(torch.autograd.Function):
+class EdgeAttention(Step):
     """Computes ``attend_edges`` as a step of autograd."""
 
     @staticmethod

@@ -32,7 +32,7 @@ from fusedmm.edge.parse import parse
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import Half, derived
-from fusedmm.ops.autograd import Values
+from fusedmm.ops.autograd import Step, Values
 from fusedmm.ops.checks import autocast, needs_rules, require_dense, require_pattern, require_values, rows_of
 from fusedmm.ops.fused_composite import Spec, composite, wide_composite
 from fusedmm.ops.fused_extreme import Needed, in_parts, is_too_large
@@ -45,6 +45,7 @@ from fusedmm.ops.spmm_sddmm import (
     per_entry,
     run,
     serves_all,
+    trailing,
     widened,
 )  # fmt: skip
 
@@ -119,15 +120,17 @@ def fused(
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
         ("reduce", reduce, REDUCTIONS),
     ):  # fmt: skip
-        if not isinstance(value, str | None) or value not in known:
+        if not (value is None or isinstance(value, str)) or value not in known:
             raise ValueError(f"fused: {name} must be one of {', '.join(map(str, known))}, not {value!r}")
     if z is not None and message != "scale":
         raise ValueError(f'fused: z is what the message "scale" sends; {message!r} combines x and y')
     require_dense("fused", "x", x, adj, adj.shape[0], "rows")
     require_dense("fused", "y", y, adj, adj.n_cols, "columns")
-    z = y if z is None else z
-    require_dense("fused", "z", z, adj, adj.n_cols, "columns")
-    y, z = (None if t is like else autocast(t) for t, like in ((y, x), (z, y)))
+    if z is not None and z is not y:
+        require_dense("fused", "z", z, adj, adj.n_cols, "columns")
+    # What is one tensor stays one, cast once.
+    z = None if z is None or z is y else autocast(z)
+    y = None if y is x else autocast(y)
     x = autocast(x)
     y = x if y is None else y
     z = y if z is None else z
@@ -142,7 +145,7 @@ def fused(
     if needs_rules(adj.val, x, y, z):
         return composite(adj, adj.val, x, y, z, spec)
     needs = (x, y, z) if adj.val is None else (x, y, z, adj.val)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in needs):
+    if torch.is_grad_enabled() and any([t.requires_grad for t in needs]):
         if reduce in ("max", "min") and torch.compiler.is_dynamo_compiling():
             graph_break("fusedmm: gradients of fused maxima and minima run as they are, uncompiled")
         # An operand that serves twice is given once, as torch.compile asks.
@@ -204,13 +207,13 @@ def _operands(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec
 
 
 def _forward(adj: CSR, val: Values, x: Tensor, y: Tensor, z: Tensor, spec: Spec) -> Tensor:
-    kinds = (*spec.kinds(), REDUCTIONS[spec.reduce], spec.algorithm, adj.rows_are)
+    kinds = (*spec.kinds(), *trailing(REDUCTIONS[spec.reduce], spec.algorithm, adj.rows_are))
     structure, val = _ordered(adj, False, val)
     operands = _operands(adj, val, x, y, z, spec)
     return run(ops._fused.default, x, *structure, *operands, _program(spec.edge, False, x), *kinds)
 
 
-class Fused(torch.autograd.Function):
+class Fused(Step):
     """Calls the kernel, with its gradients by recomputation, or through the composite where those end.
 
     y None is x, z None is y.
@@ -284,8 +287,8 @@ def _by_one_pass(adj: CSR, val: Values, x: Tensor, spec: Spec, program: Tensor, 
     structure, here = _ordered(adj, False, val)
     mirrored = adj.none if there is None else there.index_select(0, eid) if eid.numel() else there
     values, none = adj.none if here is None else here, adj.none
-    numbers = (values, x, none, none, g, mirrored)
-    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *numbers, program, *spec.kinds(), 0, adj.rows_are)
+    operands, numbers = (values, x, none, none, g, mirrored), (*spec.kinds(), *trailing(0, adj.rows_are))
+    found: Tensor = run(ops._fused_mirrored.default, x, *structure, *operands, program, *numbers)
     return found
 
 
@@ -316,13 +319,13 @@ def _by_passes(adj: CSR, saved: tuple[Any, ...], spec: Spec, needed: Needed, g: 
         # What one pass hands to the next, and the gradient of val, are in the caller's order: these passes need eid.
         positions = hands_on or (not transposed and needed[0])
         here = (half(adj, transposed), val) if positions else _ordered(adj, transposed, val)
-        given: Any = (x, y, z, g)
+        floats: Any = (x, y, z, g)
         if not transposed and needed[0] and serves_all(kind_of(val), x):
-            given = widened(*given)  # a value's gradient is the sum over its heads, which is to be rounded once
-        *dense, up = given
+            floats = widened(*floats)  # a value's gradient is the sum over its heads, which is to be rounded once
+        *dense, up = floats
         operands = _operands(adj, here[1], *dense, spec)  # type: ignore[call-arg]
-        rows_are = adj.rows_are_t if transposed else adj.rows_are
-        found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, 0, rows_are)
+        numbers = trailing(0, adj.rows_are_t if transposed else adj.rows_are)
+        found: Any = run(op, x, *here[0], *operands, up, *behind, program, *spec.kinds(), wanted, *numbers)
         # A value's gradient is added up over its heads first.
         second = (found[1].to(dtype) if transposed else found[1]) if wanted & WANT_OUT2 else None
         return found[0].to(dtype) if wanted & WANT_OUT else None, second, *found[2:]

@@ -21,6 +21,7 @@ from fusedmm._lib import ops
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import ADDITIVE, Options
+from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
 from fusedmm.ops.spmm_sddmm import gradients, run
 
@@ -83,22 +84,23 @@ def self_scores(x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor
     order."""
     if needs_rules(x, att_k, att_q) or is_mixed(x, att_k, att_q):
         return (x * att_k).sum(-1), (x * att_q).sum(-1)
-    k, q = Scores.apply(x, att_k, att_q)
-    return k.squeeze(-1), q.squeeze(-1)
+    found: tuple[Tensor, Tensor] = Scores.apply(x, att_k, att_q)
+    return found
 
 
-class Scores(torch.autograd.Function):
-    """Computes ``self_scores`` as a step of autograd; its results are [n, H, 1]."""
+class Scores(Step):
+    """Computes ``self_scores`` as a step of autograd."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, att_k: Tensor, att_q: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, att_k, att_q)
-        found: tuple[Tensor, Tensor] = run(_scores, x, x, att_k, att_q)
-        return found
+        k, q = run(_scores, x, x, att_k, att_q)
+        return k.squeeze(2), q.squeeze(2)
 
     @staticmethod
     def backward(ctx: Any, gk: Tensor, gq: Tensor) -> tuple[Tensor, ...]:
         x, att_k, att_q = ctx.saved_tensors
+        gk, gq = gk.unsqueeze(2), gq.unsqueeze(2)
         return gk * att_k + gq * att_q, (gk * x).sum(0, keepdim=True), (gq * x).sum(0, keepdim=True)
 
 
@@ -116,7 +118,7 @@ def _forward(
     return found
 
 
-class SelfAttention(torch.autograd.Function):
+class SelfAttention(Step):
     """Computes ``attend_self`` as a step of autograd."""
 
     @staticmethod

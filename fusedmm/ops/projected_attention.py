@@ -23,6 +23,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.ops import attention as base
 from fusedmm.ops.attention import DOT, GATV2, Options
 from fusedmm.ops.attention_operands import Optional
+from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
 from fusedmm.ops.spmm_sddmm import gradients, run
 
@@ -98,7 +99,7 @@ def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional,
     return found
 
 
-class MapsAttention(torch.autograd.Function):
+class MapsAttention(Step):
     """Computes ``attend_maps`` as a step of autograd."""
 
     @staticmethod

@@ -20,6 +20,7 @@ from torch.nn.functional import linear
 
 from fusedmm._lib import REDUCTIONS
 from fusedmm.matrix.csr import CSR
+from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import is_mixed, needs_rules, require_dense
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import SpMM, spmm_back
@@ -70,7 +71,7 @@ def _forward(
     return out if own is None else out.addmm_(x if target is None else target, own.t()), s
 
 
-class Convolution(torch.autograd.Function):
+class Convolution(Step):
     """Computes ``convolve`` as a step of autograd. It returns s too: gradients of gradients need no x, which may
     change."""
 

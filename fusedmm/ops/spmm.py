@@ -62,8 +62,9 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
             return spmv(adj, x, algorithm=algorithm)
         return spmm(adj, x[:, None], reduce=reduce, algorithm=algorithm)[:, 0]
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
-    if adj.val is not None:
-        require_values("spmm", adj.val, x)
+    val = adj.val
+    if val is not None and val.dim() > 1:
+        require_values("spmm", val, x)
     x = autocast(x)
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         if reduce != "add":
@@ -71,5 +72,5 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
         reduce = "sum"
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
     if reduce in ("sum", "mean"):
-        return product((adj, False, REDUCTIONS[reduce], number), adj.val, x)
-    return extreme(adj, False, adj.val, x, REDUCTIONS[reduce], number)
+        return product((adj, False, REDUCTIONS[reduce], number), val, x)
+    return extreme(adj, False, val, x, REDUCTIONS[reduce], number)

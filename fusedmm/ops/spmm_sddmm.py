@@ -54,6 +54,12 @@ def run(op: Any, like: Tensor, *operands: Any) -> Any:
         raise_translated(error, like.device)
 
 
+def trailing(*numbers: int) -> tuple[int, ...]:
+    """Returns the numbers that end an operator's arguments; none where all are 0, which it takes for those left out: to
+    read a number takes torch as long as a tensor."""
+    return numbers if any(numbers) else ()
+
+
 def gradients(
     outputs: tuple[Tensor, ...],
     upstream: tuple[Tensor, ...],
@@ -237,8 +243,9 @@ class SpMM(Formula):
             here = adj.constant_values(transposed)
             if here is not None:
                 val, eid = here, adj.none
+        numbers = (reduce, algorithm, rows_are) if reduce or algorithm or rows_are else ()  # as trailing() does
         try:  # as run() does, whose call would cost a small product a thirtieth of its time
-            result: Tensor = _spmm(ptr, idx, eid, plan, val, x, reduce, algorithm, rows_are)
+            result: Tensor = _spmm(ptr, idx, eid, plan, val, x, *numbers)
         except RuntimeError as error:
             raise_translated(error, x.device)
         return result
@@ -293,7 +300,11 @@ class SDDMM(Formula):
         adj, transposed, algorithm = call
         ptr, idx, eid, plan = half(adj, transposed)
         val, rows_are = adj.none if val is None else val, adj.rows_are_t if transposed else adj.rows_are
-        result: Tensor = run(_sddmm, a, ptr, idx, eid, plan, val, a, b, algorithm, rows_are)
+        numbers = (algorithm, rows_are) if algorithm or rows_are else ()  # as trailing() does
+        try:  # as run() does
+            result: Tensor = _sddmm(ptr, idx, eid, plan, val, a, b, *numbers)
+        except RuntimeError as error:
+            raise_translated(error, a.device)
         return result
 
     @staticmethod

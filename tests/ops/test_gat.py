@@ -86,14 +86,16 @@ def test_gradients_spread_over_nodes(size, dtype, device):
     assert [t.shape for t in totals] == [(1, heads, feat), (1, heads, feat), (heads * feat,)]
 
     k, q = ops._node_scores(x, *att)
-    o, operands = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True), Operands(q, k, x, None, None, None, None)
+    o = Options(adj, ADDITIVE, 1.0, SLOPE, 0.0, 0, True)
+    operands = Operands(q[..., 0], k[..., 0], x, None, None, None, None)
     same, *lses, pos, pos_w = attention.forward(o, operands)
     assert torch.equal(same.flatten(1), out)
     delta, gq, packed = ops._node_delta(gout, same, *lses, none, pos, pos_w, q, SLOPE)
     gk, gv = attention.backward_cols(o, operands, lses, delta, gout, 3)
+    assert gk.shape == operands.k.shape
     assert (packed.numel() > 0) == (device == "cuda")
     assert all(map(torch.equal, attention.backward_cols(o, operands, lses, delta, gout, 3, packed), (gk, gv)))
-    g = [gk.double(), gq.double()]
+    g = [gk[..., None].double(), gq.double()]
     terms = [gv.double(), *(s * a.double() for s, a in zip(g, att, strict=True))]
     close(gx.view(size), sum(terms), sum(t.abs() for t in terms), 3, dtype)
     for total, terms in zip(totals, [*(s * x.double() for s in g), gout.double()], strict=True):
