@@ -12,6 +12,7 @@ their process group, with an error that names it.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
@@ -29,7 +30,8 @@ CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, whic
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
 MESSAGE = 2**28  # bytes from one rank to another in one message of gloo, which fails on much larger ones
 KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
-GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
+GRACE, LOOK = 5.0, 0.1  # seconds that ranks wait for all last words once something failed, and at least for each
+WORDS = "fusedmm/last words"  # where a rank's are, by its number
 
 
 class Ranks:
@@ -220,26 +222,35 @@ class Group(Ranks):
         return found
 
     def last_words(self, store: Any, members: list[int]) -> str:
-        """What ranks did when a collective failed, as far as they still answer, and who is to blame."""
-        own, known, silent, calls = f"{self.calls}, {self.doing()}", [], [], {}
-        patience = timedelta(seconds=GRACE / max(len(members) - 1, 1))
+        """What ranks did when a collective failed, as far as they still answer, and who is to blame.
+
+        Each rank leaves word of what it did, and of the ranks that it waited for. These are asked in turn: of the ranks
+        of a mesh, one may wait for another that waits for a dead one, with which the first has nothing to do.
+        """
+        me = self.members[self.rank]
+        known, silent, calls = [], [], {}
+        until = time.monotonic() + GRACE
         try:
-            store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
+            store.set(f"{WORDS}/{me}", f"{','.join(map(str, self.members))} {self.calls}, {self.doing()}")
         except RuntimeError:
-            own = f"rank {self.members[self.rank]} lost the others at call {own}"
+            own = f"rank {me} lost the others at call {self.calls}, {self.doing()}"
             return f"{own}: what holds their store is gone (rank 0, unless torchrun)"
-        for member in members:
-            key = f"fusedmm/last words/{member}"
+        asked = [*members]
+        for member in asked:
+            key = f"{WORDS}/{member}"
             try:
-                if member != self.members[self.rank]:
-                    store.wait([key], patience)
-                did = store.get(key).decode(errors="replace")
-                known.append(f"rank {member} was at call {did}")
-                calls[member] = int(did.partition(",")[0])
+                store.wait([key], timedelta(seconds=max(until - time.monotonic(), LOOK)))
+                others, _, did = store.get(key).decode(errors="replace").partition(" ")
             except RuntimeError:
                 silent.append(member)
+                continue
+            known.append(f"rank {member} was at call {did}")
+            calls[member] = int(did.partition(",")[0])
+            asked += sorted({*map(int, others.split(","))} - {*asked})
         lost = [f"rank {rank} does not answer" for rank in silent]
-        late = [f"rank {rank} is late" for rank, number in calls.items() if number < max(calls.values())]
+        # Who waits may be ahead of the late one by several calls, since it waits for those alone whose rows it needs.
+        first, last = min(calls.values(), default=0), max(calls.values(), default=0)
+        late = [f"rank {rank} is late" for rank, number in calls.items() if number == first < last]
         return "; ".join([*(lost or late or ["the ranks waited for different things"]), *known])
 
 
