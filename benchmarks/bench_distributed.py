@@ -13,6 +13,7 @@ copied beside those that come (copy), and the kernel runs. The bound is the larg
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -83,7 +84,13 @@ class Bench:
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Leaves what the benchmark itself keeps out of ``peak``."""
-        self.kept += sum(t.numel() * t.element_size() for t in tensors)
+        self.kept += size_of(tensors)
+
+    def leave_out(self, *but: Tensor) -> None:
+        """Leaves all that is allocated now out of ``peak``, but these tensors."""
+        gc.collect()
+        self.wait(empty=True)
+        self.kept = (torch.cuda.memory_allocated() if self.cuda else 0) - size_of(but)
 
     def peak(self, call: Callable[[], Any]) -> float:
         """GB that are allocated at most while it runs, on the rank that has the most."""
@@ -94,7 +101,7 @@ class Bench:
         torch.cuda.reset_peak_memory_stats()
         call()
         torch.cuda.synchronize()
-        used = (torch.cuda.max_memory_allocated() - self.flush.numel() - self.kept) / 1e9
+        used = (torch.cuda.max_memory_allocated() - self.kept) / 1e9
         return self.most(used)
 
     def most(self, number: float) -> float:
@@ -131,6 +138,11 @@ class Bench:
             yield
         finally:
             del self.ranks.start  # type: ignore[method-assign]
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def balanced(adj: fusedmm.CSR, ranks: int) -> Tensor:
@@ -194,6 +206,7 @@ def upstream(key: str, x: Tensor) -> Tensor:
 
 def case(b: Bench, name: str, trace: bool) -> Row:
     """Everything about one graph."""
+    b.leave_out()
     adj = graphs.load(name, str(b.device))
     n, nnz, rank = adj.shape[0], adj.nnz, b.ranks.rank
     generator = torch.Generator(b.device).manual_seed(1)
@@ -210,9 +223,8 @@ def case(b: Bench, name: str, trace: bool) -> Row:
     coordinates = [t[edges].long() for t in adj.coo()[:2]]
     mine, x = val[edges].clone(), x[own].clone()
     ups = {key: upstream(key, torch.empty(n, 0, device=b.device))[own].clone() for key in LAYERS}
-    b.keep(ups.values())
     del adj, val
-    b.wait(empty=True)
+    b.leave_out(x, mine, *coordinates)
     begin = time.perf_counter()
     shared = DistCSR.from_edges(*coordinates, None, offsets, b.mesh)
     b.wait()
@@ -380,8 +392,6 @@ def main() -> None:
     for k, name in enumerate(args.graphs):
         begin = time.perf_counter()
         found["rows"].append(case(b, name, trace=k == len(args.graphs) - 1))
-        b.wait(empty=True)
-        b.kept = 0
         b.say(name, f"{time.perf_counter() - begin:.0f} s")
         if rank == 0:
             args.out.write_text(json.dumps(found))
