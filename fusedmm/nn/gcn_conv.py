@@ -41,7 +41,8 @@ class GCNConv(KeepsMatrix):
     Parameters ``lin.weight`` [out_channels, in_channels] and ``bias`` [out_channels], named, drawn and
     saved as PyG's, so that its ``state_dict`` loads.
 
-    Cost: a dense product and one SpMM per call. The structure with self loops is made once per graph,
+    Cost: a dense product and one SpMM per call, of the fewer of in_channels and out_channels columns where neighbours
+    are added or averaged. The structure with self loops is made once per graph,
     as are the coefficients of a graph without weights. Compiled code takes a ``CSR`` that the layer, or
     ``adj.gcn_norm()``, has seen before.
 
@@ -113,7 +114,11 @@ class GCNConv(KeepsMatrix):
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)
-        out = aggregate(adj, self.lin(x), self.reduce)
+        # A map may stand before or behind a sum, and neighbours' features are read where they are the fewer.
+        if isinstance(x, Tensor) and x.size(-1) < self.out_channels and self.reduce in ("sum", "mean"):
+            out = self.lin(aggregate(adj, x, self.reduce))
+        else:
+            out = aggregate(adj, self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias
 
     def __repr__(self) -> str:
