@@ -129,9 +129,9 @@ class Bench:
         """Counts in ``sent`` the bytes that this rank gives to others."""
         start, self.sent = self.ranks.start, 0
 
-        def counting(rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        def counting(rows: Tensor, *how: Any) -> Callable[[], None]:
             self.sent += rows.numel() * rows.element_size()
-            return start(rows, out, into, found)
+            return start(rows, *how)
 
         self.ranks.start = counting  # type: ignore[method-assign]
         try:
@@ -303,7 +303,8 @@ def parts(b: Bench, adj: DistCSR, x: Tensor) -> Row:
     came = whole.new_empty(sum(part.cols.into), WIDTH)
 
     def wire() -> None:
-        group.start(packed, part.cols.out, part.cols.into, came)()
+        cols = part.cols
+        group.start(packed.view(torch.uint8), cols.out, cols.into, came.view(torch.uint8), cols.theirs, cols.whole)()
 
     return {
         "pack": b.ms(lambda: ops._pick(x.view(torch.uint8), part.cols.send)),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import default_store, timeout_of
+from fusedmm.distributed.copies import LEAST, MOST, Copies, host_number
 from fusedmm.distributed.watch import Watch
 
 T = TypeVar("T")
@@ -65,8 +66,11 @@ class Ranks:
         """Sends out[r] rows to each rank r, in order, and returns the into[r] rows from each, in order."""
         return rows
 
-    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
-        """Starts a ``swap`` whose rows come into ``found``, and returns what waits for them."""
+    def start(
+        self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
+    ) -> Callable[[], None]:
+        """Starts a ``swap`` whose rows come into ``found``, and returns what waits for them. All ranks may know where
+        those that come begin among what their rank sends, and how many rows a rank sends at most."""
         found.copy_(self.swap(rows, out, into))
         return lambda: None
 
@@ -153,6 +157,8 @@ class Group(Ranks):
         if dist.get_backend(group) != "gloo":
             self.limit = timeout_of(group)
             self.aside = dist.new_group(self.members, self.limit, "gloo", use_local_synchronization=True)
+        self.copies: Copies | None = None
+        self.is_near = self.limit is not None and len(set(self.words(host_number()))) == 1
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
@@ -174,13 +180,37 @@ class Group(Ranks):
         self.start(rows, out, into, found)()
         return found
 
-    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
-        """NCCL's messages go on a stream of their own, which waits for what the current one has been given so far."""
+    def start(
+        self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
+    ) -> Callable[[], None]:
+        """NCCL's messages go on a stream of their own, which waits for what the current one has been given so far, and
+        so do copies by engines, which take the place of large ones between GPUs of a host."""
         from torch import distributed as dist
 
         sent = rows.contiguous()
-        work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
-        return lambda: self._call(work.wait, rows.is_cuda)
+        copies = self._copies(most * sent.shape[1], sent) if theirs else None
+        if copies is not None:
+            wait = self._call(lambda: copies.start(sent, into, found, theirs))
+        else:
+            work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
+            wait = work.wait
+        return lambda: self._call(wait, rows.is_cuda)
+
+    def _copies(self, size: int, sent: Tensor) -> Copies | None:
+        """What copies a message of so many bytes between GPUs, if it is large and they reach each other's memory."""
+        if not self.is_near or not LEAST <= size <= MOST or torch.cuda.is_current_stream_capturing():
+            return None
+        if self.copies is None or self.copies.size < size:
+            torch.cuda.synchronize()  # with whoever still reads what is given up here
+            self.copies = None
+            made, failed = None, ""
+            try:
+                made = Copies(self.group, size, sent.device)
+            except (ImportError, AttributeError, RuntimeError) as error:
+                failed = str(error)
+            self.is_near = not any(self.words(failed[:1]))
+            self.copies = made if self.is_near else None
+        return self.copies
 
     @property
     def message(self) -> int:
@@ -284,8 +314,10 @@ class Grid(Ranks):
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         return self.rows.swap(rows, out, into)
 
-    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
-        return self.rows.start(rows, out, into, found)
+    def start(
+        self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
+    ) -> Callable[[], None]:
+        return self.rows.start(rows, out, into, found, theirs, most)
 
     @property
     def message(self) -> int:
