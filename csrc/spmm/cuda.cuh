@@ -250,8 +250,7 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
         if (vec == V && n > 32 && s.a.nnz >= 16 * s.a.rows && s.a.nnz < 1 << 20)
             return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
     if (vec == V) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
-    if constexpr (V > 2)
-        if (vec == V / 2) return choose_narrow<T, V / 2>(exec, s, n);
+    if (vec == V / 2) return choose_narrow<T, V / 2>(exec, s, n);
     choose_narrow<T, 1>(exec, s, n);
 }
 
