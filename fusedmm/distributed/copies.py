@@ -3,15 +3,16 @@
 NCCL moves rows by a kernel of its own, which waits for room among the blocks of another one and then takes some of it.
 A copy engine does neither, so that a piece that travels under a kernel takes as long as without one:
 
-    this stream      | pick |                                                  | kernel that reads the rows
-    another one             | into a slot | barrier | copies of each rank's slot |
+    this stream      | pick | into a slot |                       ...  | waits | kernel that reads the rows
+    another one                           | barrier | copies from each rank's slot |
 
-The slots are memory that all ranks of a group reach. Who writes into one has passed the barrier of the message before,
-at which a rank arrives once its copies of the last but one, which lay there, have ended: two slots are enough.
+The slots are memory that all ranks of a group reach. Who writes into one has passed the barrier of the message after
+the one that lay there, at which a rank arrives once its copies of that one have ended.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from fusedmm._torch_compat import shared_memory
 
-SLOTS = 2
+SLOTS = 3
 LEAST, MOST = 2**20, 2**29  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
 
 
@@ -41,6 +42,7 @@ class Copies:
         self.size, self.count = size, 0
         self.room, self.handle = shared_memory(SLOTS * size, device, group)
         self.stream = torch.cuda.Stream(device, priority=-1)
+        self.ends: deque[Any] = deque(maxlen=SLOTS - 1)
 
     def start(self, rows: Tensor, into: list[int], found: Tensor, theirs: Sequence[int]) -> Callable[[], None]:
         """Starts to copy into ``found`` the rows of bytes that ranks have for this one.
@@ -50,23 +52,37 @@ class Copies:
             into: how many rows come from each rank.
             theirs: where they begin among those that the rank has for all.
         """
-        slot, self.count = self.count % SLOTS * self.size, self.count + 1
-        self.stream.wait_stream(torch.cuda.current_stream())
+        here, width = torch.cuda.current_stream(), rows.shape[1]
+        slot, self.count = self.count % SLOTS, self.count + 1
+        if len(self.ends) == self.ends.maxlen:
+            here.wait_event(self.ends[0])
+        self.room[slot * self.size :][: rows.numel()].view(rows.shape).copy_(rows)
+        self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
-            self.room[slot:][: rows.numel()].view(rows.shape).copy_(rows)
-            self.handle.barrier(slot // self.size)
+            self.handle.barrier(slot)
             for rank, (part, first) in enumerate(zip(found.split(into), theirs, strict=True)):
                 if part.numel():
-                    at = slot + first * rows.shape[1]
+                    at = slot * self.size + first * width
                     part.copy_(self.handle.get_buffer(rank, part.shape, torch.uint8, at))
             end = torch.cuda.Event()
             end.record()
-        kept = rows, found  # by who waits, so that their memory is nobody else's before
+        self.ends.append(end)
+        return Arrival(end)
 
-        def wait() -> None:
-            torch.cuda.current_stream(kept[1].device).wait_event(end)
 
-        return wait
+class Arrival:
+    """Copies on another stream, which the current one waits for when this is called. Where nobody calls it, as after an
+    error, it waits once this is dropped, since the memory that they write to may then be given to others."""
+
+    def __init__(self, end: Any) -> None:
+        self.end = end
+
+    def __call__(self) -> None:
+        if self.end is not None:
+            torch.cuda.current_stream().wait_event(self.end)
+            self.end = None
+
+    __del__ = __call__
 
 
 def host_number() -> str:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,13 +62,9 @@ class Exchange:
             self._start([ops._pick(_bytes(operands[k]), self.send) for k in group], [theirs[k] for k in group])
             for group in groups
         ]
-
-        def copy() -> None:
-            for t, whole in zip(operands, found, strict=True):
+        for t, whole in zip(operands, found, strict=True):
+            if self.keep and own:
                 _words(whole[: t.shape[0]], t).copy_(_words(t, whole))
-
-        if self.keep and own:
-            ends.append(_beside(copy, operands[0], apart))
 
         def end() -> list[Tensor]:
             for each in ends:
@@ -122,26 +116,6 @@ class Exchange:
 
     def _rounds(self, rows: Tensor) -> int:
         return -(-self.most // self._each(rows))
-
-
-def _beside(work: Callable[[], None], t: Tensor, much: bool) -> Callable[[], None]:
-    """Does what concerns t and returns what waits for it: much of it on a stream for such work, where kernels of the
-    current one need not wait."""
-    if not (t.is_cuda and much):
-        work()
-        return lambda: None
-    stream = _stream(t.device)
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-        end = torch.cuda.Event()
-        end.record()
-    return lambda: torch.cuda.current_stream().wait_event(end)
-
-
-@cache
-def _stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)
 
 
 def _bytes(t: Tensor) -> Tensor:

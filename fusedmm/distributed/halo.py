@@ -201,14 +201,13 @@ class Group(Ranks):
         if not self.is_near or not LEAST <= size <= MOST or torch.cuda.is_current_stream_capturing():
             return None
         if self.copies is None or self.copies.size < size:
-            torch.cuda.synchronize()  # with whoever still reads what is given up here
-            self.copies = None
+            torch.cuda.synchronize()  # all ranks have, once new slots are made: nobody reads the old ones any more
             made, failed = None, ""
             try:
                 made = Copies(self.group, size, sent.device)
             except (ImportError, AttributeError, RuntimeError) as error:
-                failed = str(error)
-            self.is_near = not any(self.words(failed[:1]))
+                failed = type(error).__name__
+            self.is_near = not any(self.words(failed))
             self.copies = made if self.is_near else None
         return self.copies
 
