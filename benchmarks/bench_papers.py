@@ -1,6 +1,7 @@
 """A graph of papers100M's size, made on the devices, and training steps of a two-layer GCN in bfloat16 on it.
 
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun --nproc-per-node 4 -m benchmarks.bench_papers --out FILE.json
+    export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+    torchrun --nproc-per-node 4 -m benchmarks.bench_papers --out FILE.json
 
 Every rank lists its share of the edges, which go to the owners of their rows. The graph is generated: both ends of an
 edge are drawn with hubs from seven tenths of the nodes, and hubs have numbers like others, so that a rank needs most of
