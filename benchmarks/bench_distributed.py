@@ -13,6 +13,7 @@ copied beside those that come (copy), and the kernel runs. The bound is the larg
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -83,7 +84,13 @@ class Bench:
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Leaves what the benchmark itself keeps out of ``peak``."""
-        self.kept += sum(t.numel() * t.element_size() for t in tensors)
+        self.kept += size_of(tensors)
+
+    def leave_out(self, *but: Tensor) -> None:
+        """Leaves all that is allocated now out of ``peak``, but these tensors."""
+        gc.collect()
+        self.wait(empty=True)
+        self.kept = (torch.cuda.memory_allocated() if self.cuda else 0) - size_of(but)
 
     def peak(self, call: Callable[[], Any]) -> float:
         """GB that are allocated at most while it runs, on the rank that has the most."""
@@ -94,8 +101,12 @@ class Bench:
         torch.cuda.reset_peak_memory_stats()
         call()
         torch.cuda.synchronize()
-        used = (torch.cuda.max_memory_allocated() - self.flush.numel() - self.kept) / 1e9
+        used = (torch.cuda.max_memory_allocated() - self.kept) / 1e9
         return self.most(used)
+
+    def room(self) -> float:
+        """GB that others copy rows out of, which torch's allocator does not count."""
+        return self.ranks.copies.room.numel() / 1e9 if self.ranks.copies else 0.0
 
     def most(self, number: float) -> float:
         """The largest of the ranks' numbers."""
@@ -122,15 +133,20 @@ class Bench:
         """Counts in ``sent`` the bytes that this rank gives to others."""
         start, self.sent = self.ranks.start, 0
 
-        def counting(rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
+        def counting(rows: Tensor, *how: Any) -> Callable[[], None]:
             self.sent += rows.numel() * rows.element_size()
-            return start(rows, out, into, found)
+            return start(rows, *how)
 
         self.ranks.start = counting  # type: ignore[method-assign]
         try:
             yield
         finally:
             del self.ranks.start  # type: ignore[method-assign]
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def balanced(adj: fusedmm.CSR, ranks: int) -> Tensor:
@@ -194,6 +210,7 @@ def upstream(key: str, x: Tensor) -> Tensor:
 
 def case(b: Bench, name: str, trace: bool) -> Row:
     """Everything about one graph."""
+    b.leave_out()
     adj = graphs.load(name, str(b.device))
     n, nnz, rank = adj.shape[0], adj.nnz, b.ranks.rank
     generator = torch.Generator(b.device).manual_seed(1)
@@ -210,9 +227,8 @@ def case(b: Bench, name: str, trace: bool) -> Row:
     coordinates = [t[edges].long() for t in adj.coo()[:2]]
     mine, x = val[edges].clone(), x[own].clone()
     ups = {key: upstream(key, torch.empty(n, 0, device=b.device))[own].clone() for key in LAYERS}
-    b.keep(ups.values())
     del adj, val
-    b.wait(empty=True)
+    b.leave_out(x, mine, *coordinates)
     begin = time.perf_counter()
     shared = DistCSR.from_edges(*coordinates, None, offsets, b.mesh)
     b.wait()
@@ -259,7 +275,7 @@ def several(
             )
             del found
             times[f"{key}, {pieces}"] = b.ms(go)
-            row["memory"][f"{key}, {pieces}"] = b.peak(go)
+            row["memory"][f"{key}, {pieces}"] = b.peak(go) + b.room()
         group.pieces = ()
         times[key] = b.ms(go)
     one, two, layer = overlap(weighted, "split"), overlap(shared, "split"), layer_of("GCN-128", b.device)
@@ -271,7 +287,7 @@ def several(
         found = go()
         row["apart"][key] = max(b.most(close(*pair)) for pair in zip(found, expected[key[:-7]], strict=True))
         del found
-        times[key], row["memory"][key] = b.ms(go), b.peak(go)
+        times[key], row["memory"][key] = b.ms(go), b.peak(go) + b.room()
     with b.counted():
         calls["spmm"]()
     row["sent_bytes"], row["unique_bytes"] = b.most(b.sent), b.most(part.cols.send.numel() * WIDTH * 4)
@@ -291,7 +307,8 @@ def parts(b: Bench, adj: DistCSR, x: Tensor) -> Row:
     came = whole.new_empty(sum(part.cols.into), WIDTH)
 
     def wire() -> None:
-        group.start(packed, part.cols.out, part.cols.into, came)()
+        cols = part.cols
+        group.start(packed.view(torch.uint8), cols.out, cols.into, came.view(torch.uint8), cols.theirs, cols.whole)()
 
     return {
         "pack": b.ms(lambda: ops._pick(x.view(torch.uint8), part.cols.send)),
@@ -380,8 +397,6 @@ def main() -> None:
     for k, name in enumerate(args.graphs):
         begin = time.perf_counter()
         found["rows"].append(case(b, name, trace=k == len(args.graphs) - 1))
-        b.wait(empty=True)
-        b.kept = 0
         b.say(name, f"{time.perf_counter() - begin:.0f} s")
         if rank == 0:
             args.out.write_text(json.dumps(found))

@@ -1,5 +1,6 @@
 """A graph of papers100M's size, made on the devices, and training steps of a two-layer GCN in bfloat16 on it.
 
+    export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
     torchrun --nproc-per-node 4 -m benchmarks.bench_papers --out FILE.json
 
 Every rank lists its share of the edges, which go to the owners of their rows. The graph is generated: both ends of an

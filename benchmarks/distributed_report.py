@@ -18,9 +18,12 @@ RESULTS = Path(__file__).parent / "results" / "distributed-cuda.json"
 Row = dict[str, Any]
 KINDS = {
     "nccl": "messages",
+    "ptop": "messages",
+    "barrier": "messages",
     "spmm": "product",
     "pick": "pack",
     "copy": "copy",
+    "dtod": "copy",
     "elementwise": "copy",
 }
 

@@ -142,6 +142,20 @@ def timeout_of(group: Any) -> timedelta | None:
     return found
 
 
+def shared_memory(size: int, device: torch.device, group: Any) -> tuple[Tensor, Any]:
+    """Bytes on this rank's GPU that all ranks of a process group reach, and what gives theirs and waits for them.
+
+    Raises:
+        ImportError, AttributeError: torch has no such memory, or has it elsewhere.
+        RuntimeError: the GPUs do not reach each other.
+    """
+    from torch._C._distributed_c10d import _SymmetricMemory
+    from torch.distributed import _symmetric_memory as symmetric
+
+    room = _SymmetricMemory.empty_strided_p2p(torch.Size((size,)), torch.Size((1,)), torch.uint8, device)
+    return room, symmetric.rendezvous(room, group.group_name)
+
+
 # A number of the backward pass that runs in this thread.
 backward_number = torch._C._current_graph_task_id
 

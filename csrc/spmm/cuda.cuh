@@ -207,6 +207,15 @@ static void launch_segments(const fmm_exec *exec, spmm_args<T> s)
         launch_values<S, reduce_extreme>(exec, grid, s);
 }
 
+/* The same where packs have less than 16 bytes. */
+template <class T, int VEC>
+static void choose_narrow(const fmm_exec *exec, const spmm_args<T> &s, int64_t n)
+{
+    if (n <= 8) return launch_segments<T, VEC, 8, 1, 8, 4>(exec, s);
+    if (n <= 32) return launch_segments<T, VEC, 32, 1, 8, 4>(exec, s);
+    launch_segments<T, VEC, 32, VEC == 1 ? 4 : 2, 4, 4>(exec, s);
+}
+
 /* Chooses lanes and loads for a row of x. The fewest lanes span it with one load each up to 256
  * bytes, then with two loads each, which leaves fewer lanes to hand idx and val to. Wider rows are
  * taken in tiles of 512 bytes, one after the other: of a table beyond L2, more of the tile stays
@@ -241,9 +250,8 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
         if (vec == V && n > 32 && s.a.nnz >= 16 * s.a.rows && s.a.nnz < 1 << 20)
             return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
     if (vec == V) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
-    if (n <= 8) return launch_segments<T, 1, 8, 1, 8, 4>(exec, s);
-    if (n <= 32) return launch_segments<T, 1, 32, 1, 8, 4>(exec, s);
-    return launch_segments<T, 1, 32, 4, 4, 4>(exec, s);
+    if (vec == V / 2) return choose_narrow<T, V / 2>(exec, s, n);
+    choose_narrow<T, 1>(exec, s, n);
 }
 
 /* What int32 columns and the grid's second axis surely hold. */
@@ -292,8 +300,10 @@ template <class T> static fmm_status spmm_run(const fmm_exec *exec, const fmm_ca
     s.val_row = s.head_feat ? uint32_t(s.val.row_stride * int64_t(sizeof(T))) : 0;
 
     const int full = 16 / sizeof(T);
-    const bool packs = lies_in_packs(&x, sizeof(T), full) && lies_in_packs(&y, sizeof(T), full) &&
-                       call->x->feat % (s.head_feat ? full : 1) == 0;
-    choose_lanes(exec, s, packs ? full : 1);
+    int vec = full;
+    while (vec > 1 && !(lies_in_packs(&x, sizeof(T), vec) && lies_in_packs(&y, sizeof(T), vec) &&
+                        call->x->feat % (s.head_feat ? vec : 1) == 0))
+        vec = vec == full ? full / 2 : 1;
+    choose_lanes(exec, s, vec);
     return cuda_leave("spmm", exec, before);
 }

@@ -24,17 +24,22 @@ class Exchange:
     Args:
         ranks: who takes part.
         send: the numbers of own rows that go out, those for rank 0 first; kept in 32 bits where those are enough.
-        out: how many of them go to each rank.
-        into: how many rows come from each rank.
+        sends: int64 [ranks, ranks], how many rows each rank sends to each; the same on all of them.
         keep: whether ``fetch`` puts own rows before those that come.
+
+    Attributes:
+        out, into: how many rows go to each rank, and how many come from each.
+        theirs: where those that come begin among all that their rank sends.
+        most, whole: rows of the largest message, and rows of all messages of the rank that has the most.
     """
 
-    def __init__(self, ranks: Ranks, send: Tensor, out: list[int], into: list[int], keep: bool) -> None:
-        self.ranks, self.out, self.into, self.keep = ranks, out, into, keep
+    def __init__(self, ranks: Ranks, send: Tensor, sends: Tensor, keep: bool) -> None:
+        self.ranks, self.keep, rank = ranks, keep, ranks.rank
         self.send = as_eid(send)
-        mine = torch.tensor([max(out, default=0), max(sum(out), sum(into))], device=send.device)
-        # Rows of the largest message, and rows of all messages of the rank that has the most; the same for all.
-        self.most, self.whole = torch.stack(ranks.gather(mine)).amax(0).tolist()
+        self.out: list[int] = sends[rank].tolist()
+        self.into: list[int] = sends[:, rank].tolist()
+        self.theirs: list[int] = sends[:, :rank].sum(1).tolist()
+        self.most, self.whole = int(sends.max()), int(torch.cat([sends.sum(0), sends.sum(1)]).max())
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
@@ -73,9 +78,9 @@ class Exchange:
         sent, n = torch.cat(rows, 1) if len(rows) > 1 else rows[0], sum(self.into)
         in_rounds = self._rounds(sent) > 1
         if not in_rounds and len(found) == 1:
-            return self.ranks.start(sent, self.out, self.into, _bytes(found[0]))
+            return self.ranks.start(sent, self.out, self.into, _bytes(found[0]), self.theirs, self.whole)
         came = sent.new_empty(0 if in_rounds else n, sent.shape[1])
-        wait = None if in_rounds else self.ranks.start(sent, self.out, self.into, came)
+        wait = None if in_rounds else self.ranks.start(sent, self.out, self.into, came, self.theirs, self.whole)
 
         def end() -> None:
             if wait is not None:
@@ -146,11 +151,10 @@ def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
         offsets: int64 [ranks + 1], the first row of each rank.
     """
     into = counts_of(wanted, offsets)
-    mine = torch.tensor(into, device=wanted.device)
-    table = torch.stack(ranks.gather(mine))  # [who wants, who owns]
-    out: list[int] = table[:, ranks.rank].tolist()
+    sends = torch.stack(ranks.gather(torch.tensor(into, device=wanted.device))).t()  # who wants: who has to send
+    out: list[int] = sends[ranks.rank].tolist()
     asked = ranks.swap(wanted, into, out)
-    return Exchange(ranks, asked - int(offsets[ranks.rank]), out, into, True)
+    return Exchange(ranks, asked - int(offsets[ranks.rank]), sends, True)
 
 
 def numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchange, Tensor]:
@@ -176,5 +180,4 @@ def sent_to(ranks: Ranks, owner: Tensor) -> tuple[Tensor, Exchange]:
     of each rank's own list."""
     order = torch.sort(owner, stable=True).indices
     out = torch.bincount(owner, minlength=ranks.count)
-    table = torch.stack(ranks.gather(out))
-    return order, Exchange(ranks, order, out.tolist(), table[:, ranks.rank].tolist(), False)
+    return order, Exchange(ranks, order, torch.stack(ranks.gather(out)), False)

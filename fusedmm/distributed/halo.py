@@ -12,7 +12,8 @@ their process group, with an error that names it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._torch_compat import default_store, timeout_of
+from fusedmm.distributed.copies import LEAST, MOST, Copies, host_number
 from fusedmm.distributed.watch import Watch
 
 T = TypeVar("T")
@@ -29,7 +31,8 @@ CHECK = "FUSEDMM_DISTRIBUTED_CHECK"  # 1 has the ranks agree on every call, whic
 TEXT = 1024  # bytes of what ranks agree on; longer texts are cut
 MESSAGE = 2**28  # bytes from one rank to another in one message of gloo, which fails on much larger ones
 KINDS = (FileNotFoundError, OSError, TypeError, ValueError)  # errors of one rank that all ranks raise
-GRACE = 5.0  # seconds that ranks wait for each other's last words once something failed
+GRACE, LOOK = 5.0, 0.1  # seconds that ranks wait for all last words once something failed, and at least for each
+WORDS = "fusedmm/last words"  # where a rank's are, by its number
 
 
 class Ranks:
@@ -63,8 +66,11 @@ class Ranks:
         """Sends out[r] rows to each rank r, in order, and returns the into[r] rows from each, in order."""
         return rows
 
-    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
-        """Starts a ``swap`` whose rows come into ``found``, and returns what waits for them."""
+    def start(
+        self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
+    ) -> Callable[[], None]:
+        """Starts a ``swap`` whose rows come into ``found``, and returns what waits for them. All ranks may know where
+        those that come begin among what their rank sends, and how many rows a rank sends at most."""
         found.copy_(self.swap(rows, out, into))
         return lambda: None
 
@@ -151,6 +157,8 @@ class Group(Ranks):
         if dist.get_backend(group) != "gloo":
             self.limit = timeout_of(group)
             self.aside = dist.new_group(self.members, self.limit, "gloo", use_local_synchronization=True)
+        self.copies: Copies | None = None
+        self.is_near = self.limit is not None and len(set(self.words(host_number()))) == 1
 
     def gather(self, t: Tensor) -> list[Tensor]:
         from torch import distributed as dist
@@ -172,13 +180,36 @@ class Group(Ranks):
         self.start(rows, out, into, found)()
         return found
 
-    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
-        """NCCL's messages go on a stream of their own, which waits for what the current one has been given so far."""
+    def start(
+        self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
+    ) -> Callable[[], None]:
+        """NCCL's messages go on a stream of their own, which waits for what the current one has been given so far, and
+        so do copies by engines, which take the place of large ones between GPUs of a host."""
         from torch import distributed as dist
 
         sent = rows.contiguous()
-        work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
-        return lambda: self._call(work.wait, rows.is_cuda)
+        copies = self._copies(most * sent.shape[1], sent) if theirs else None
+        if copies is not None:
+            wait = self._call(lambda: copies.start(sent, into, found, theirs))
+        else:
+            work = self._call(lambda: dist.all_to_all_single(found, sent, into, out, group=self.group, async_op=True))
+            wait = work.wait
+        return lambda: self._call(wait, rows.is_cuda)
+
+    def _copies(self, size: int, sent: Tensor) -> Copies | None:
+        """What copies a message of so many bytes between GPUs, if it is large and they reach each other's memory."""
+        if not self.is_near or not LEAST <= size <= MOST or torch.cuda.is_current_stream_capturing():
+            return None
+        if self.copies is None or self.copies.size < size:
+            torch.cuda.synchronize()  # all ranks have, once new slots are made: nobody reads the old ones any more
+            made, failed = None, ""
+            try:
+                made = Copies(self.group, size, sent.device)
+            except (ImportError, AttributeError, RuntimeError) as error:
+                failed = type(error).__name__
+            self.is_near = not any(self.words(failed))
+            self.copies = made if self.is_near else None
+        return self.copies
 
     @property
     def message(self) -> int:
@@ -220,26 +251,35 @@ class Group(Ranks):
         return found
 
     def last_words(self, store: Any, members: list[int]) -> str:
-        """What ranks did when a collective failed, as far as they still answer, and who is to blame."""
-        own, known, silent, calls = f"{self.calls}, {self.doing()}", [], [], {}
-        patience = timedelta(seconds=GRACE / max(len(members) - 1, 1))
+        """What ranks did when a collective failed, as far as they still answer, and who is to blame.
+
+        Each rank leaves word of what it did, and of the ranks that it waited for. These are asked in turn: of the ranks
+        of a mesh, one may wait for another that waits for a dead one, with which the first has nothing to do.
+        """
+        me = self.members[self.rank]
+        known, silent, calls = [], [], {}
+        until = time.monotonic() + GRACE
         try:
-            store.set(f"fusedmm/last words/{self.members[self.rank]}", own)
+            store.set(f"{WORDS}/{me}", f"{','.join(map(str, self.members))} {self.calls}, {self.doing()}")
         except RuntimeError:
-            own = f"rank {self.members[self.rank]} lost the others at call {own}"
+            own = f"rank {me} lost the others at call {self.calls}, {self.doing()}"
             return f"{own}: what holds their store is gone (rank 0, unless torchrun)"
-        for member in members:
-            key = f"fusedmm/last words/{member}"
+        asked = [*members]
+        for member in asked:
+            key = f"{WORDS}/{member}"
             try:
-                if member != self.members[self.rank]:
-                    store.wait([key], patience)
-                did = store.get(key).decode(errors="replace")
-                known.append(f"rank {member} was at call {did}")
-                calls[member] = int(did.partition(",")[0])
+                store.wait([key], timedelta(seconds=max(until - time.monotonic(), LOOK)))
+                others, _, did = store.get(key).decode(errors="replace").partition(" ")
             except RuntimeError:
                 silent.append(member)
+                continue
+            known.append(f"rank {member} was at call {did}")
+            calls[member] = int(did.partition(",")[0])
+            asked += sorted({*map(int, others.split(","))} - {*asked})
         lost = [f"rank {rank} does not answer" for rank in silent]
-        late = [f"rank {rank} is late" for rank, number in calls.items() if number < max(calls.values())]
+        # Who waits may be ahead of the late one by several calls, since it waits for those alone whose rows it needs.
+        first, last = min(calls.values(), default=0), max(calls.values(), default=0)
+        late = [f"rank {rank} is late" for rank, number in calls.items() if number == first < last]
         return "; ".join([*(lost or late or ["the ranks waited for different things"]), *known])
 
 
@@ -273,8 +313,10 @@ class Grid(Ranks):
     def swap(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         return self.rows.swap(rows, out, into)
 
-    def start(self, rows: Tensor, out: list[int], into: list[int], found: Tensor) -> Callable[[], None]:
-        return self.rows.start(rows, out, into, found)
+    def start(
+        self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
+    ) -> Callable[[], None]:
+        return self.rows.start(rows, out, into, found, theirs, most)
 
     @property
     def message(self) -> int:

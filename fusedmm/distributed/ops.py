@@ -23,6 +23,7 @@ from fusedmm._lib import ops
 from fusedmm._torch_compat import argument_names, as_plain_tensors
 from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.halo import Ranks
+from fusedmm.distributed.inner import outer_of, run_inner
 from fusedmm.distributed.part import Home, Part
 from fusedmm.distributed.run import has_seed, is_there, pieces_of, run, run_in_pieces
 from fusedmm.distributed.slices import cut_of
@@ -165,7 +166,9 @@ def call(func: Any, args: Sequence[Any]) -> Any:
     if axis.count == 1:
         if may_split(part, func, given):
             return run_split(part, given)
-        pieces = pieces_of(part, func, given)
+        pieces, outer = pieces_of(part, func, given), outer_of(part, func, given)
+        if outer is not None:
+            return run_inner(part, given, outer, pieces)
         if pieces is None:
             return run(part, func, given, operands, results, wanted)
         return run_in_pieces(part, given, pieces)

@@ -66,6 +66,7 @@ class Part:
     split: bool = False  # whether own columns are added first, and remote ones once they came (split.py)
     keys: Tensor | None = None  # the global numbers of the half's edges, once dropout has asked for them
     halves: Any = None  # own columns and remote ones apart, once a product has asked for them
+    outer: Any = None  # the rows that have remote columns, once a product has asked for them; False where they are many
 
     def edge_keys(self) -> Tensor:
         """The global number of each edge in the order in which edge data come to this half."""

@@ -4,7 +4,8 @@ Over NCCL a rank waits on its GPU: a collective returns at once, and the process
 torch's own watchdog notices that at the timeout, but takes a minute more for a report before it ends the process, and
 names no rank. So each process has a thread that looks after what it has begun. At the timeout the thread leaves a sign
 in the store of the process group, with the ranks that take part, at which the threads of all other processes end
-theirs too. Each asks what these ranks did, prints that and ends its process.
+theirs too. Each leaves word of what it waits for itself, asks what these ranks did and those that they wait for, prints
+that and ends its process.
 """
 
 from __future__ import annotations
@@ -72,8 +73,11 @@ class Watch:
         return (members, last_words) if time.monotonic() > limit and not ended() else None
 
     def _sign(self) -> tuple[list[int], LastWords] | None:
-        """The same of another process that gave up. A store that is gone, as when all end, says nothing."""
+        """The same of another process that gave up, and what this one waits for. A store that is gone, as when all end,
+        says nothing."""
         with suppress(RuntimeError):
             if self.latest is not None and self.store.check([ENDED]):
-                return [int(rank) for rank in self.store.get(ENDED).decode().split(",")], self.latest
+                waiting = [words for _, ended, _, words in self.begun if not ended()]
+                given_up = self.store.get(ENDED).decode().split(",")
+                return [int(rank) for rank in given_up], waiting[0] if waiting else self.latest
         return None

@@ -43,7 +43,8 @@ class GCNConv(KeepsMatrix):
     Parameters ``lin.weight`` [out_channels, in_channels] and ``bias`` [out_channels], named, drawn and
     saved as PyG's, so that its ``state_dict`` loads.
 
-    Cost: a dense product and one SpMM per call. The structure with self loops is made once per graph,
+    Cost: a dense product and one SpMM per call, of the fewer of in_channels and out_channels columns where neighbours
+    are added or averaged. The structure with self loops is made once per graph,
     as are the coefficients of a graph without weights. Compiled code takes a ``CSR`` that the layer, or
     ``adj.gcn_norm()``, has seen before.
 
@@ -116,9 +117,14 @@ class GCNConv(KeepsMatrix):
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)
-        if self.reduce in ONE_STEP and goes_unseen(x, lin) and x.dim() == 2:  # type: ignore[union-attr]
+        linear = isinstance(x, Tensor) and self.reduce in ONE_STEP
+        if linear and x.size(-1) < self.out_channels:  # type: ignore[union-attr]
+            # A map may stand before or behind a sum, and neighbours' features are read where they are the fewer.
+            out = lin(aggregate(adj, x, self.reduce))
+        elif linear and goes_unseen(x, lin) and x.dim() == 2:  # type: ignore[union-attr]
             return propagate(adj, self.reduce, x, lin.parts_for(x)[0], bias)  # type: ignore[arg-type]
-        out = aggregate(adj, lin(x), self.reduce)
+        else:
+            out = aggregate(adj, lin(x), self.reduce)
         return out if bias is None else out + bias
 
     def __repr__(self) -> str:

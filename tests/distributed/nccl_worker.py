@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import fusedmm
 from fusedmm import nn
-from fusedmm.distributed import DistCSR, halo, overlap
+from fusedmm.distributed import DistCSR, copies, halo, overlap
 
 TIMEOUT = 15.0
 PATIENCE = 80.0  # seconds that a rank may take for all it does
@@ -112,11 +112,13 @@ def main(rank: int, ranks: int, folder: str) -> None:
             for cut, part in parts.items():
                 for pieces in (1, 2) if cut == "balanced" else (1,):
                     group.pieces = (1,) * pieces
+                    halo.LEAST = 1 if pieces == 2 else copies.LEAST  # by copy engines, whatever the size
                     say(f"{name}, {cut}, {pieces}", differences(wholes[cut], part, compute, given, role, expected))
         except Exception as error:
             say(f"{name}", [f"{type(error).__name__}: {error}"])
             raise
-    group.pieces = ()
+    say("copied", group.copies.count if group.copies else 0)
+    group.pieces, halo.LEAST = (), copies.LEAST
     grid = init_device_mesh("cuda", (ranks // 2, 2), mesh_dim_names=("rows", "features"))
     whole = graph(device, [0, *[1300] * (ranks // 2 - 1), NODES])
     shared = whole.part(halo.ranks_of(grid))
@@ -139,7 +141,7 @@ def main(rank: int, ranks: int, folder: str) -> None:
     say("alone from", 0)
     if rank == ranks - 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    text = raised(lambda: float(fusedmm.spmm(part, torch.ones(part.shape[0], 9, device=device)).sum()))
+    text = raised(lambda: float(group.sum(fusedmm.spmm(part, torch.ones(part.shape[0], 9, device=device)).sum())))
     say("end", [text, time.monotonic() - start])
     sys.stdout.flush()
     os._exit(0)

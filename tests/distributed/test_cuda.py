@@ -3,7 +3,7 @@
 import pytest
 import torch
 from distributed.every_call import NODES, calls, graph
-from support.ranks import Rounded, both, require_equal
+from support.ranks import Rounded, Whole, both, require_equal
 
 from fusedmm.distributed import halo, ops, run
 
@@ -21,6 +21,29 @@ def test_bits_of_one_device(cut, pieces, cuda, monkeypatch):
         except AssertionError as error:
             wrong.append(f"{name}: {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def band(device, offsets):
+    """Nodes that see their neighbours in number, and two long rows, of which one has remote columns."""
+    generator = torch.Generator().manual_seed(6)
+    row = torch.arange(NODES).repeat_interleave(101)
+    col = (row + torch.arange(-50, 51).repeat(NODES)).clamp(0, NODES - 1)
+    long = torch.tensor([77, 1299]).repeat_interleave(torch.tensor([20_000, 6_000]))
+    row, col = torch.cat([row, long]), torch.cat([col, torch.randint(1300, long.shape, generator=generator)])
+    order = torch.randperm(row.numel(), generator=generator)
+    return Whole(row[order].to(device), col[order].to(device), (NODES, NODES), offsets)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("cut", CUTS)
+def test_rows_of_own_columns_are_computed_first(cut, pieces, cuda, monkeypatch):
+    monkeypatch.setattr(halo.Ranks, "pieces", (1,) * pieces)
+    whole, taken, kept = band(cuda, CUTS[cut]), [], ops.run_inner
+    monkeypatch.setattr(ops, "run_inner", lambda *args: taken.append(args[2].rows.numel()) or kept(*args))
+    for name, compute, given, role in calls(cuda, whole.nnz):
+        if name.startswith(("spmm", "GCN")):
+            require_equal(both(whole, compute, given, role, mode=Rounded))
+    assert any(taken) and max(taken) < NODES // 8
 
 
 def test_one_rank_is_a_csr(cuda):

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
 from fusedmm.distributed import halo, ops, run
+from fusedmm.distributed.exchange import exchange_of
 
 NAMES = ["two even ranks", "a rank without rows", "four ranks, edges with one", "no halo", "no edges", "rectangular"]
 
@@ -160,3 +161,17 @@ def test_who_is_not_told_gets_no_plan():
         fusedmm._lib.ops._row_softmax.default(*half, torch.ones(2, 1))
     assert seen.told == {"_spmm": (None, 900), "_row_softmax": (None, None)}
     assert seen.plans == {"_spmm": 64, "_row_softmax": 0}
+
+
+def test_ranks_know_where_their_rows_begin_among_what_others_send():
+    offsets = torch.tensor([0, 4, 4, 9])
+
+    def work(ranks):
+        others = [n for n in range(9) if not offsets[ranks.rank] <= n < offsets[ranks.rank + 1]]
+        return exchange_of(ranks, torch.tensor(others[ranks.rank :]), offsets)
+
+    found = on_ranks(3, work)
+    for rank, mine in enumerate(found):
+        assert mine.into == [other.out[rank] for other in found]
+        assert mine.theirs == [sum(other.out[:rank]) for other in found]
+        assert (mine.most, mine.whole) == (5, 10)

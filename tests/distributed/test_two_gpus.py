@@ -56,6 +56,10 @@ def test_bits_of_one_device(said):
         assert not wrong, f"rank {rank}: {wrong}"
 
 
+def test_engines_copied(said):
+    assert said[0]["copied"] > 50 and all(cases["copied"] == said[0]["copied"] for cases in said)
+
+
 def test_repeats(said):
     assert [cases["repeats"] for cases in said] == [0] * len(said)
 

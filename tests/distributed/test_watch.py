@@ -14,7 +14,7 @@ from distributed.watch_worker import SECONDS
 
 import fusedmm
 
-ENDS = {"killed": "does not answer", "late": "is late"}
+ENDS = {"killed": "does not answer", "late": "is late", "killed on a mesh": "does not answer"}
 
 
 def said(folder: Path, ranks: int, end: str, backend: str) -> list:
@@ -37,9 +37,10 @@ def said(folder: Path, ranks: int, end: str, backend: str) -> list:
 
 def check(found: list, end: str, backend: str) -> None:
     last = len(found) - 1
-    others = "; ".join(f"rank {other} was at call 2, a product" for other in range(last))
+    asked = range(2 if end == "killed on a mesh" else last)
+    others = "; ".join(f"rank {other} was at call {2 + (other == 0)}, a product" for other in asked)
     for rank, (code, seconds, err) in enumerate(found):
-        if (end, rank) == ("killed", last):
+        if end != "late" and rank == last:
             assert code == -9
             continue
         assert code == 1 and seconds <= SECONDS[backend] + 10, (rank, code, seconds, err[-3000:])
@@ -52,6 +53,11 @@ def test_all_ranks_end_and_name_the_one(end, tmp_path):
     check(said(tmp_path, 3, end, "gloo"), end, "gloo")
 
 
-@pytest.mark.parametrize("end", ENDS)
+def test_a_rank_asks_those_for_whom_others_wait(tmp_path):
+    """Rank 0 shares rows with rank 1 alone; it is rank 1 that waits for the dead one."""
+    check(said(tmp_path, 4, "killed on a mesh", "gloo"), "killed on a mesh", "gloo")
+
+
+@pytest.mark.parametrize("end", ["killed", "late"])
 def test_over_nccl(end, two_gpus, tmp_path):
     check(said(tmp_path, min(3, torch.cuda.device_count()), end, "nccl"), end, "nccl")

@@ -1,6 +1,7 @@
 """One rank of a group whose last one dies or is late: ``watch_worker.py RANK RANKS FOLDER END BACKEND``.
 
-Over NCCL the others wait for it on their GPUs. Over gloo rank 0 has a wait that never ends, as if it stood on a GPU.
+Over NCCL the others wait for it on their GPUs. Over gloo rank 0 has a wait that never ends, as if it stood on a GPU. On
+a mesh of two axes it waits for rank 1, with which it shares rows, and that one waits for the last.
 """
 
 import os
@@ -27,20 +28,23 @@ def main(rank: int, ranks: int, folder: str, end: str, backend: str) -> None:
     if kind == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(backend, f"file://{folder}/{end}", rank=rank, world_size=ranks, timeout=patience)
-    group = halo.ranks_of(init_device_mesh(kind, (ranks,), mesh_dim_names=("rows",)))
+    shape, names = ((2, ranks // 2), ("rows", "features")) if end == "killed on a mesh" else ((ranks,), ("rows",))
+    group = halo.ranks_of(init_device_mesh(kind, shape, mesh_dim_names=names))
     number = torch.ones(1, device=device)
     for _ in range(3):
-        assert float(group.sum(number)) == ranks
+        assert float(group.sum(number)) == shape[0]
     group.agree("first", lambda: "a product")
-    if rank < ranks - 1:
+    for _ in range(1 + (rank == 0) if rank < ranks - 1 else 0):
         group.agree("first", lambda: "a product")
     print(time.monotonic(), flush=True)
-    if rank == ranks - 1 and end == "killed":
+    if rank == ranks - 1 and end != "late":
         os.kill(os.getpid(), signal.SIGKILL)
     if backend == "gloo":
         watch, lone = Watch(default_store().clone()), halo.Ranks()
         watch.begin(0.0, lambda: True, [rank], lambda *_: f"{lone} has ended and is not to blame")
-        watch.begin(SECONDS[backend], lambda: rank > 0, group.members, group.last_words)
+        if end == "killed on a mesh":
+            group = group.beside if rank == 0 else group.rows
+        watch.begin(SECONDS[backend] if rank == 0 else 60.0, lambda: False, group.members, group.last_words)
     elif rank < ranks - 1:
         print(float(group.sum(number)), flush=True)
     time.sleep(60)
