@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const names[FMM_ISAS] = {"scalar", "avx2", "avx512", "neon"};
 enum { DETECTED = 1 << FMM_ISAS }; /* a bit beside those of the sets: the answer is there */
@@ -133,6 +134,20 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
 {
     fmm_isa level;
     return fmm_isa_level(&level) == FMM_OK ? &table[1 + level] : NULL;
+}
+
+int64_t fmm_second_cache(void)
+{
+    static _Atomic int64_t known;
+    int64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!bytes) {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+        if (bytes <= 0) bytes = 1 << 20;
+        atomic_store_explicit(&known, bytes, memory_order_relaxed);
+    }
+    return bytes;
 }
 
 bool fmm_isa_avx2(const fmm_call *call) { return (void)call, usable(FMM_AVX2); }

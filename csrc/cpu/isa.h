@@ -36,6 +36,9 @@ typedef enum fmm_isa { FMM_SCALAR, FMM_AVX2, FMM_AVX512, FMM_NEON, FMM_ISAS } fm
         return kernels[level][bits16][dtype == FMM_F64 || dtype == FMM_BF16];                      \
     }
 
+/* Bytes of a core's second cache, asked once; 1 MiB where the system does not say. */
+int64_t fmm_second_cache(void);
+
 /* The set's copy and check of a chunk's indices. */
 fmm_rows_copy *fmm_isa_copy(fmm_isa level);
 

@@ -20,10 +20,11 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
         task.feat *= task.heads;
         task.heads = 1;
     }
-    /* The kernel loads several short rows of x at once, and so the processor overlaps their waits
-     * by itself: fetching ahead pays from a larger x on. */
+    /* Fetching ahead pays where x is beyond the second cache. Of short rows the kernel loads
+     * several at once, and so the processor overlaps their waits by itself; of long ones it pays
+     * before. */
     const int64_t bytes = task.feat * (int64_t)fmm_dtype_bytes(x->dtype);
-    return fmm_rows_run(exec, &task, x, bytes > 256 ? 1 << 20 : 1 << 23);
+    return fmm_rows_run(exec, &task, x, fmm_second_cache() / (bytes > 256 ? 2 : 1));
 }
 
 FMM_ISA_RUNS

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fusedmm._lib import REDUCTIONS, algorithm_number
+from fusedmm._lib import REDUCTIONS, algorithm_number, ops
 from fusedmm.matrix.adapters import lent
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
 from fusedmm.ops.extreme import extreme
+from fusedmm.ops.spmm_sddmm import half, run
 from fusedmm.ops.spmm_sddmm import spmm as product
 from fusedmm.ops.spmv import spmv
 
 
-def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -> Tensor:
+def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto", out: Tensor | None = None) -> Tensor:
     """Multiplies a sparse matrix by a dense one: ``y[i] = reduce_p val[p] * x[idx[p]]`` over row i's entries.
 
     Args:
@@ -28,14 +30,18 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
             apart, and an x that is not transposed is summed over the batch.
         reduce: "sum" (or "add"), "mean", "max" or "min" over the row's entries. Rows without entries give 0.
         algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
+        out: the tensor to write y to, of its shape and dtype, such as some columns of a larger one: a large result in
+            memory that was written before costs no fresh pages. Not x or the values, not under a gradient, and not for
+            a vector.
 
     Returns:
-        y, [rows, F] or [rows, heads, F] ([rows] for a vector), of x's dtype, contiguous. Sums are kept in float32
-        (float64 for float64); bitwise reproducible, whatever the number of threads.
+        y, [rows, F] or [rows, heads, F] ([rows] for a vector), of x's dtype, contiguous; or out. Sums are kept in
+        float32 (float64 for float64); bitwise reproducible, whatever the number of threads.
 
     Raises:
         TypeError: wrong types, integer operands, operands on several devices.
-        ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm or reduction.
+        ValueError: shapes that do not fit, a malformed matrix, an unknown algorithm or reduction, an out that cannot be
+            written to.
 
     Gradient: reaches x (an SpMM on the transpose) and adj's values (an SDDMM), of any order. Entries
     that share a maximum or minimum, in x's dtype, share its gradient evenly, as in ``torch.amax``. Where the result
@@ -58,6 +64,8 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
             hint = f"x is {list(x.shape)}, [nodes, heads, F]; of a batch [batch, nodes, F] give x.transpose(0, 1)"
             raise ValueError(f"{error}; {hint}") from None
     if isinstance(x, Tensor) and x.dim() == 1 and isinstance(reduce, str):
+        if out is not None:
+            raise ValueError("spmm: out is for x [cols, F] or [cols, heads, F], not for a vector")
         if reduce in ("sum", "add"):
             return spmv(adj, x, algorithm=algorithm)
         return spmm(adj, x[:, None], reduce=reduce, algorithm=algorithm)[:, 0]
@@ -71,6 +79,22 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto") -
             raise ValueError(f"spmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
         reduce = "sum"
     number = 0 if algorithm == "auto" else algorithm_number("spmm", x.device.type, algorithm)
+    if out is not None:
+        return _into(adj, x, out, REDUCTIONS[reduce], number)
     if reduce in ("sum", "mean"):
         return product((adj, False, REDUCTIONS[reduce], number), val, x)
     return extreme(adj, False, val, x, REDUCTIONS[reduce], number)
+
+
+def _into(adj: CSR, x: Tensor, out: Tensor, reduce: int, number: int) -> Tensor:
+    """Writes the product to out, which autograd cannot follow."""
+    require_dense("spmm", "out", out, adj, adj.shape[0], "rows")
+    if out.dtype != x.dtype:
+        raise TypeError(f"spmm: out is {out.dtype}, the result {x.dtype}")
+    if out.shape[1:] != x.shape[1:]:
+        raise ValueError(f"spmm: out must be {[adj.shape[0], *x.shape[1:]]}, not {list(out.shape)}")
+    val = adj.none if adj.val is None else adj.val
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (val, x, out)):
+        raise ValueError("spmm: what is written to out gets no gradient; use torch.no_grad(), or leave out away")
+    run(ops._spmm_into.default, x, *half(adj, False), val, x, out, reduce, number, adj.rows_are)
+    return out

@@ -173,3 +173,43 @@ def test_extremes_of_half_precision_values(reduce, device):
         found.append([t.float() for t in torch.autograd.grad(y.sum(), leaves)])
     for half, double in zip(*found, strict=True):
         torch.testing.assert_close(half, double, rtol=2**-9, atol=0)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_out_takes_the_result_and_nothing_beside_it(dtype, reduce, device):
+    """out may be columns of a larger tensor, whatever they held; what lies beside them stays."""
+    generator = torch.Generator().manual_seed(1)
+    row, col = torch.randint(0, 40, (2, 200), generator=generator)
+    val = torch.randn(200, generator=generator).to(device, dtype)
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), val, shape=(50, 40))  # ten rows without entries
+    for heads, feat in (((), 5), ((), 64), ((3,), 8)):
+        x = torch.randn(40, *heads, feat, generator=generator).to(device, dtype)
+        large = torch.full((50, *heads, feat + 9), float("nan"), device=device, dtype=dtype)
+        out = large[..., 4 : 4 + feat]
+        assert fusedmm.spmm(adj, x, reduce=reduce, out=out) is out
+        exact, magnitude, n = spmm_oracle(adj, x, reduce)
+        assert_within(out, exact, magnitude, n, dtype, f"out {reduce}", f"spmm {reduce}")
+        if not heads:  # those that lie apart are not taken as one row of channels
+            assert torch.equal(out, fusedmm.spmm(adj, x, reduce=reduce))
+        assert large.isnan().sum() == 50 * 9 * (heads or (1,))[0]
+
+
+def test_out_that_cannot_be_written_to(device):
+    adj = fusedmm.CSR.from_coo(*torch.tensor([[0, 1], [1, 0]], device=device), shape=(2, 2))
+    x, out = torch.ones(2, 4, device=device), torch.zeros(2, 4, device=device)
+    for wrong, error, says in (
+        ([0.0], TypeError, "tensor"),
+        (out.double(), TypeError, "float64"),
+        (out[:1], ValueError, "1 rows"),
+        (out[:, :3], ValueError, "not"),
+        (out.t().contiguous().t(), ValueError, "last stride"),
+        (x, ValueError, "x"),
+        (out.clone().requires_grad_(), ValueError, "gradient"),
+    ):
+        with pytest.raises(error, match=says):
+            fusedmm.spmm(adj, x, out=wrong)
+    with pytest.raises(ValueError, match="vector"):
+        fusedmm.spmm(adj, x[:, 0], out=out[:, 0])
+    with torch.no_grad():
+        assert torch.equal(fusedmm.spmm(adj, x.clone().requires_grad_(), out=out), x)
