@@ -30,6 +30,7 @@ from fusedmm.ops.fused import fused
 from fusedmm.ops.gspmm import gsddmm, gspmm
 from fusedmm.ops.sddmm import sddmm
 
+FEW = 2**22  # gates that are stored in any case: of a sixth as many `fused` takes four times as long, of 2^24 as long
 EXPRESSIONS = {torch.nn.Sigmoid: "sigmoid(s)", torch.nn.Tanh: "tanh(s)", torch.nn.ReLU: "relu(s)"}  # of an act
 
 
@@ -56,8 +57,9 @@ class ResGatedGraphConv(Layer):
     drawn and saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: four dense products, and for each edge and channel a gate, which is stored.
-    Without gradients and edge features, and where act is torch's Sigmoid, Tanh or ReLU, the rest is one ``fused``, and
-    nothing of that size is made. (Its gradients take two to twelve times as long as those of what is stored.)
+    Without gradients and edge features, where act is torch's Sigmoid, Tanh or ReLU and there are more than 2^22 gates,
+    the rest is one ``fused``, and nothing of that size is made. (Its gradients take two to twelve times as long as
+    those of what is stored.)
 
     Source: Bresson and Laurent, "Residual Gated Graph ConvNets", 2017.
 
@@ -143,8 +145,10 @@ class ResGatedGraphConv(Layer):
     def _gated(self, adj: CSR, source: Tensor, target: Tensor) -> Tensor:
         """Each channel is a head of its own, whose score is the argument of its gate."""
         key, query, value = self.lin_key(target), self.lin_query(source), self.lin_value(source)
-        trained = torch.is_grad_enabled() and any(t.requires_grad for t in (key, query, value))
-        expression = None if trained else self._expression()
+        stored = torch.is_grad_enabled() and any(t.requires_grad for t in (key, query, value))
+        if not stored and not adj._is_shared and not torch.compiler.is_compiling():  # whose graphs are of any size
+            stored = adj.nnz * key.shape[-1] <= FEW
+        expression = None if stored else self._expression()
         if expression is not None:
             parts = (t[..., None] for t in (key, query, value))
             return fused(adj, *parts, score="additive", edge=expression, reduce=self.reduce)[..., 0]
