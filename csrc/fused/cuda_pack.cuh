@@ -27,11 +27,13 @@ static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, c
         return sum;
     };
     switch (score) {
+#define NUM(c) A(c)
 #define ADD_CASE(id, value, gradient)                                                              \
     case id:                                                                                       \
         return add([](A x, A y, A to) { return to + (value); });
         FUSED_SCORES(ADD_CASE)
 #undef ADD_CASE
+#undef NUM
     default:
         return sum;
     }
