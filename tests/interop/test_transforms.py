@@ -314,3 +314,20 @@ def test_forward_over_reverse(reduce, dtype, device):
         (found,) = torch.autograd.grad(fusedmm.spmm(adj, dual, reduce=reduce).square().sum(), dual)
         tangent = forward_ad.unpack_dual(found).tangent
     torch.testing.assert_close(tangent, 2 * dense.t() @ (dense @ v))
+
+
+def test_a_wrapper_whose_transform_has_ended(device):
+    """It is the tensor inside of it, as to torch's own operators: ours do not search their arguments for such."""
+    adj, x = small(device=device, dtype=torch.float64), torch.randn(15, 4, dtype=torch.float64, device=device)
+    left = []
+
+    def f(x):
+        left.append(x)
+        return fusedmm.spmm(adj, x).sum()
+
+    torch.func.grad(f)(x)
+    val = adj.val.clone().requires_grad_()
+    y = fusedmm.spmm(adj.with_values(val), left[0])
+    expected = fusedmm.spmm(adj.with_values(val), x)
+    assert torch.equal(y, expected)
+    assert torch.equal(*(torch.autograd.grad(out.sum(), val)[0] for out in (y, expected)))

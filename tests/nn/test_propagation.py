@@ -133,3 +133,27 @@ def test_a_matrix_is_its_edge_index(name, device):
     if name != "GraphConv":
         with pytest.raises(ValueError, match=f"^{name}: x must be one tensor"):
             layer((x, x), edges)
+
+
+@pytest.mark.parametrize("aggr", ["add", "mean"])
+def test_one_step_of_gcn_has_the_bits_of_its_parts(aggr, device):
+    """A hook that sees the map keeps it a step of its own; second gradients pass through both."""
+    x, edge_index = on(device, [features(NODES, F), graph()])
+    conv = fusedmm.nn.GCNConv(F, C, aggr=aggr).to(x)
+    torch.nn.init.normal_(conv.bias)
+
+    def step():
+        leaf = x.clone().requires_grad_()
+        out = conv(leaf, edge_index)
+        first = torch.autograd.grad(out.square().sum(), [leaf, *conv.parameters()], create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), [leaf, *conv.parameters()])
+        return type(out.grad_fn).__name__, [out, *first, *second]
+
+    name, found = step()
+    conv.lin.register_forward_hook(lambda *_: None)
+    other, expected = step()
+    assert name == "PropagationBackward" and other == "AddBackward0"
+    assert torch.equal(found[0], expected[0])
+    if device == "cpu":  # cuBLAS need not add up a product and the transposed one in the same order
+        assert all(map(torch.equal, found[:4], expected[:4]))
+    torch.testing.assert_close(found, expected)
