@@ -5,7 +5,8 @@
 
 FMM_ISA_KERNELS(messages)
 
-/* Whether a call reads eid for an operand. */
+/* Whether a call reads eid for an operand. One that the call does not use may be there all the
+ * same, which costs a check of eid and changes nothing. */
 static bool reads_edges(const fmm_edge_message *m)
 {
     const fmm_term *all[] = {&m->lhs, &m->rhs, &m->mask_lhs, &m->mask_rhs, &m->mask_y};
@@ -20,6 +21,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     const fmm_csr *a = call->a;
     const fmm_edge_message *m = fmm_messages_of(call);
     const bool entries = m->out.at == FMM_AT_EDGE;
+    /* A count has no operand but its mask's. */
     const fmm_dense *first = m->op == FMM_COMBINE_ONE ? m->mask_y.data : m->lhs.data;
     /* An output of entries is written through ptr, so ptr must span all entries. */
     atomic_bool forged = entries && (a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz);
