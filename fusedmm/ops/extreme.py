@@ -19,10 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedmm._lib import numbers_of, ops, sums_dtype
+from fusedmm._lib import numbers_of, ops
 from fusedmm.matrix.base import Matrix
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_operand, flat_values
-from fusedmm.ops.messages import COPY, MUL, ONE, Call, Message
 from fusedmm.ops.spmm_sddmm import SpMM, as_channels, half, kind_of, like_values, run, serves_all
 
 ROWS, COLS, EDGES, COUNTS = numbers_of("FMM_EXTREME_", "rows", "cols", "edges", "counts").values()
@@ -110,9 +109,6 @@ class ExtremeSums(Formula):
     @staticmethod
     def run(call: Any, val: Values, x: Tensor, y: Tensor, weight: Values, z: Values, g: Values) -> Tensor:
         adj, transposed, form = call
-        wide = sums_dtype(x) == x.dtype  # else values of another dtype would be rounded to 16 bits
-        if x.is_cpu and all(t is None or wide or t.dtype == x.dtype for t in (val, weight)):
-            return _by_messages(call, val, x, y, weight, z, g)
         ptr, idx, eid, plan = half(adj, not transposed if form == COLS else transposed)
         val, weight, z, g = (adj.none if t is None else t for t in (val, weight, z, g))
         result: Tensor = run(ops._extreme.default, x, ptr, idx, eid, plan, val, weight, x, y, z, g, form)
@@ -157,24 +153,6 @@ class ExtremeSums(Formula):
         found = _extreme_sums(call, val, x, y, weight, z, g)
         behind = [] if call[2] == EDGES else [found.shape[-1]]
         return found.reshape(found.shape[0], batch, *([heads] if heads else []), *behind), 1
-
-
-def _by_messages(call: Any, val: Values, x: Tensor, y: Tensor, weight: Values, z: Values, g: Values) -> Tensor:
-    """Computes the sum as a message under a mask, which takes the entries that reached the extreme."""
-    adj, transposed, form = call
-    val, weight = (None if t is None else t.to(x.dtype).reshape(t.shape[0], -1, 1) for t in (val, weight))
-    mask_x, mask_y, z, g = (None if t is None else t.reshape(t.shape[0], -1, t.shape[-1]) for t in (x, y, z, g))
-    assert mask_x is not None
-    heads, feat = mask_x.shape[1:]
-    to, shape, behind = ("e", (heads, 1), x.shape[1:-1]) if form == EDGES else ("v", (heads, feat), x.shape[1:])
-    factors = [(z, "u"), (g, "v"), (weight, "e")]
-    if form == COLS:
-        to = "u"
-    given = [factor for factor in factors if factor[0] is not None]
-    (lhs, lhs_at), (rhs, rhs_at) = (*given, (None, "e"), (None, "e"))[:2]
-    op, mask_op = (ONE, COPY, MUL)[len(given)], COPY if val is None else MUL
-    message = Call(adj.t() if transposed else adj, op, lhs_at, rhs_at, to, shape, mask_op=mask_op)
-    return Message.run(message, lhs, rhs, mask_x, val, mask_y).reshape(-1, *behind)
 
 
 _extreme, _extreme_sums = differentiable(Extreme), differentiable(ExtremeSums)
