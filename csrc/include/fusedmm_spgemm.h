@@ -62,7 +62,7 @@ typedef struct fmm_spgemm {
     const int32_t *colours;  /* [rows] of fmm_spgemm_colours, for kkmcr and kkmcw; else NULL */
     int workers;             /* set by fmm_spgemm: how many threads take part at most */
     const int32_t *products; /* [kept] of the symbolic phase of a, b and c, or NULL */
-    int64_t kept;            /* 1: all rows are small; more: a list of products (CUDA) */
+    int64_t kept;            /* 1: all rows are small; more: where products go (CUDA) */
 } fmm_spgemm;
 
 static inline const fmm_spgemm *fmm_spgemm_of(const fmm_call *call)

@@ -1,279 +1,379 @@
-/* What a plan keeps of the products where they are few: a list for each entry of C.
+/* What a plan keeps of the products: where each of them goes, so that values need no search.
  *
- *     entry r of C       0      1         2   3            (i, j)
- *     starts[r]          0      2         3   5   6
- *     pairs              p q    p q       ...              entry p of A's row i, entry q of B with
- *                        p q              ...              column j, in the order of A's entries
+ *     entries of C   0 ....... | width ....... | 2 width ...     windows: a warp each
+ *     runs           e0: q ..  | e0: q ..        products of one entry of A that fall into a
+ *                    e1: q ..  | e2: q ..        window: neighbours in a row of B
+ *     records        0 3 4 | 0 2 | ...           the slot of each product: its entry of C, counted
+ *                    *       *                   from the window's first; * begins a run
  *
- * With it each thread adds the products of one entry of C: nothing is searched, no row is longer
- * than others, and nobody waits for anybody. It takes eight bytes a product, which pays while a
- * product is short and latency counts; larger products are computed row by row (cuda_rows.cu).
- *
- *     products t = 0, 1, ...     as they stand in A and B, each with its entry of C
- *     sorted by these entries    in the order of t where they are the same
- *
- * Sums have the bits that they have everywhere: of a row of A with more than SPGEMM_TERMS entries
- * they are put aside after each so many of them. A pair whose p is negative says so. */
-#include "../cuda/search.cuh"
+ * A warp has the sums of its window in shared memory, reads records in order, and adds 32 products
+ * at once. A record also says in which turn: those that share a sum follow each other. So a sum has
+ * its terms in the order of A's entries, as everywhere, and the same bits. A record takes two
+ * bytes and a run eight, and columns of B and C are not read. Windows with most products come
+ * first, so that none of them is the last to end. */
+#include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
 #include <ostream>
 #define _GLIBCXX_IOSTREAM 1 /* as in cuda_symbolic.cu */
 
-#include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
-enum { PUT_ASIDE = INT32_MIN }; /* the sign of p */
+/* Bits of a record; and the sign of a run's p, before which sums are put aside. */
+enum { SLOT_BITS = 10, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, PUT_ASIDE = INT32_MIN };
 
-typedef cub::DoubleBuffer<int32_t> sorted; /* two arrays, between which a sort goes to and fro */
-
-/* Where a list lies in what a plan keeps. */
-struct product_list {
-    int32_t *starts;
-    int2 *pairs;
-    int64_t products;
+/* Product t of a window has entries p of A and origin + t of B. */
+struct kept_run {
+    uint32_t origin;
+    int32_t p;
 };
-/* Numbers before the pairs, each of which is read as one word. */
-static int64_t head_of(int64_t entries) { return (entries + 2) / 2 * 2; }
-static product_list list_in(int32_t *kept, int64_t entries, int64_t products)
+/* What is kept, in the order of memory:
+ *
+ *     windows     at, runs, products, number        those with most products first
+ *     words       runs, records | runs, records     of 8 bytes each, window number 0 first; `at` is
+ *                 ^ at of window 0                   where the runs of a window begin
+ *     a number    only where a row of A is so long that sums are put aside
+ */
+struct kept_window {
+    int64_t at;
+    int32_t runs, products;
+    int64_t number;
+};
+struct kept_view {
+    kept_window *windows;
+    kept_run *words;
+    int64_t count, all; /* of windows, of words */
+    int width;
+    bool parts; /* whether sums are put aside */
+    __device__ __forceinline__ uint16_t *records(const kept_window &w) const
+    {
+        return reinterpret_cast<uint16_t *>(words + w.at + w.runs);
+    }
+};
+
+static int64_t windows_for(int64_t entries) { return ceil_div(entries, width_for(entries)); }
+/* Numbers before the words, which are two numbers each. One more behind them says `parts`: the host
+ * has to know it, and reads nothing of what a plan keeps. */
+static int64_t head_of(int64_t entries)
 {
-    return product_list{kept, reinterpret_cast<int2 *>(kept + head_of(entries)), products};
+    return windows_for(entries) * int64_t(sizeof(kept_window) / sizeof(int32_t));
+}
+static kept_view view_kept(int32_t *kept, int64_t numbers, int64_t entries)
+{
+    return kept_view{reinterpret_cast<kept_window *>(kept),
+                     reinterpret_cast<kept_run *>(kept + head_of(entries)),
+                     windows_for(entries),
+                     (numbers - head_of(entries)) / 2,
+                     width_for(entries),
+                     (numbers & 1) != 0};
 }
 
 /* ---- how it is made ---- */
 
-/* ends[p]: products of entries 0 .. p of A, once they are added up. */
-static __global__ void __launch_bounds__(BLOCK)
-    count_each(const csr_view a, const csr_view b, int32_t *ends)
-{
-    const int64_t p = this_thread();
-    if (p < a.nnz) ends[p] = (int32_t)row_of_b(a, b, p, a.nnz).length;
-}
+/* What the host learns on the way: the most products of a window, and whether sums are put aside.
+ */
+struct made_of {
+    counter most, parts;
+};
 
-/* Product t: entry p of A, entry q of B. */
-static __device__ __forceinline__ int2 product_at(const csr_view &a, const csr_view &b,
-                                                  const int32_t *ends, int64_t t)
-{
-    const int64_t p = first_at_least(ends, 1, a.nnz - 1, t + 1);
-    const row_of_b row(a, b, p, a.nnz);
-    return make_int2(int(p), int(row.begin + row.length - (__ldg(ends + p) - t)));
-}
-
-/* The entry of C that each product belongs to. */
-static __global__ void __launch_bounds__(BLOCK)
-    find_entries(const csr_view a, const csr_view b, const csr_view c, const int32_t *ends,
-                 int64_t products, int32_t *entry, int32_t *number)
-{
-    const int64_t t = this_thread();
-    if (t >= products) return;
-    const int2 pair = product_at(a, b, ends, t);
-    int64_t begin;
-    const int64_t length = row_range(c, row_of(a, pair.x), &begin);
-    const bool inside = uint64_t(int64_t(pair.y)) < uint64_t(b.nnz);
-    const int32_t j = inside ? __ldg(b.idx + pair.y) : 0;
-    entry[t] = int32_t(begin + first_at_least(c.idx + begin, 1, length, j));
-    number[t] = int32_t(t);
-}
-
-/* The list, of products in the order of entries: number n of them is product number[n]. Each entry
- * of C has one at least. */
-static __global__ void __launch_bounds__(BLOCK)
-    write_list(const csr_view a, const csr_view b, const csr_view c, const int32_t *ends,
-               const int32_t *entry, const int32_t *number, const product_list to)
-{
-    const int64_t n = this_thread();
-    if (n >= to.products) return;
-    const int64_t r = entry[n];
-    const bool is_first = !n || entry[n - 1] != r;
-    int2 pair = product_at(a, b, ends, number[n]);
-    int64_t begin;
-    if (row_range(a, row_of(a, pair.x), &begin) > SPGEMM_TERMS) {
-        const int64_t before = is_first ? -1 : product_at(a, b, ends, number[n - 1]).x - begin;
-        if (is_first || (pair.x - begin) / SPGEMM_TERMS != before / SPGEMM_TERMS)
-            pair.x |= PUT_ASIDE;
-    }
-    to.pairs[n] = pair;
-    if (is_first && r < c.nnz) to.starts[r] = (int32_t)n;
-    if (n == to.products - 1) to.starts[c.nnz] = (int32_t)to.products;
-}
-
-/* What is needed meanwhile: ends, two arrays of entries and two of numbers for the sort, and what
- * CUB asks for. Its size follows from counts alone, so `base` may be NULL to learn it. */
+/* What is needed meanwhile: of each window its runs and products, and where its words end; lists of
+ * windows; what CUB asks for. `base` may be NULL to learn the size. */
 struct making {
-    int32_t *ends, *entry[2], *number[2];
+    int64_t *ends;
+    int2 *counts;
+    made_of *found;
+    char *lists;
     void *scratch;
     size_t scratch_bytes, bytes;
 
-    making(char *base, const csr_view &a, int64_t products)
+    making(char *base, int64_t windows)
     {
-        const auto take = [&](int64_t n) {
+        const auto take = [&](size_t n) {
             char *const at = base + bytes;
-            bytes += ((size_t)n * sizeof(int32_t) + 255) / 256 * 256;
-            return reinterpret_cast<int32_t *>(at);
+            bytes += (n + 255) / 256 * 256;
+            return at;
         };
-        size_t scan = 0;
-        sorted none;
-        bytes = scratch_bytes = 0;
-        ends = take(a.nnz);
-        for (int k = 0; k < 2; k++) entry[k] = take(products), number[k] = take(products);
-        cub::DeviceScan::InclusiveSum(NULL, scan, ends, ends, a.nnz);
-        cub::DeviceRadixSort::SortPairs(NULL, scratch_bytes, none, none, (int)products);
-        if (scan > scratch_bytes) scratch_bytes = scan;
-        scratch = base + bytes;
-        bytes += scratch_bytes;
+        bytes = 0;
+        ends = reinterpret_cast<int64_t *>(take((size_t)windows * sizeof *ends));
+        counts = reinterpret_cast<int2 *>(take((size_t)windows * sizeof *counts));
+        found = reinterpret_cast<made_of *>(take(sizeof *found));
+        lists = take(row_work_bytes(windows));
+        cub::DeviceScan::InclusiveSum(NULL, scratch_bytes, ends, ends, windows);
+        scratch = take(scratch_bytes);
     }
 };
+
+/* No warp has to add so many products. */
+enum { TOO_MANY = 1 << 20 };
+
+/* A warp for each window. What is counted here is found once more when it is written, so that
+ * nothing is kept of it meanwhile. */
+static __global__ void __launch_bounds__(BLOCK)
+    count_runs(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
+               const making m)
+{
+    const int64_t w = this_thread() / WARP;
+    if (w >= to.count) return;
+    const window_rows rows(a, c, w, to.width);
+    int64_t found = 0, begin;
+    unsigned runs = 0;
+    bool parts = false;
+    for (int64_t p = rows.begin + threadIdx.x % WARP; p < rows.end; p += WARP) {
+        const int64_t i = rows.row(a, p), length = rows.products(a, b, c, p, i).length;
+        runs += length > 0, found += length;
+        parts |= row_range(a, i, &begin) > SPGEMM_TERMS;
+    }
+    const unsigned products = sum_of_lanes((unsigned)(found < TOO_MANY ? found : TOO_MANY));
+    runs = sum_of_lanes(runs);
+    parts = __any_sync(ALL, parts);
+    if (threadIdx.x % WARP) return;
+    if (parts) m.found->parts = 1;
+    m.counts[w] = make_int2((int)runs, (int)products);
+    m.ends[w] = runs + (int64_t(products) + 3) / 4;
+    atomicMax(&m.found->most, (counter)products);
+}
+
+/* Windows with more than four times, twice and once the mean of products, and others:
+ *
+ *     class     3              2              1          0
+ *     blocks    first                                    last
+ *
+ * so that the card is not left with one window that takes long. */
+struct class_of_window {
+    const int2 *counts;
+    int64_t mean;
+    __device__ int operator()(int64_t w) const
+    {
+        const int64_t n = counts[w].y;
+        return n > 4 * mean ? 3 : n > 2 * mean ? 2 : n > mean;
+    }
+};
+
+/* Writes a window's runs, and the first record of each; no more of them than were counted. */
+static __device__ __forceinline__ void write_runs(const csr_view &a, const csr_view &b,
+                                                  const csr_view &c, const window_rows &rows,
+                                                  const kept_window &own, kept_run *runs,
+                                                  uint16_t *records)
+{
+    const int lane = threadIdx.x % WARP;
+    int64_t before = -1; /* the entry of the last run */
+    unsigned products = 0, at = 0;
+    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
+        int64_t first;
+        const int64_t p = base + lane, i = rows.row(a, p);
+        const row_of_b row = rows.products(a, b, c, p, i);
+        const unsigned some = __ballot_sync(ALL, row.length > 0), lower = some & lanes_below();
+        const unsigned until = products + scanned<1, unsigned>((unsigned)row.length, NULL);
+        const unsigned t = until - (unsigned)row.length;
+        row_range(a, i, &first);
+        /* The run before, if it is one of the same row. */
+        const int64_t last = lower ? base + WARP - 1 - __clz(lower) : before;
+        const bool new_part =
+            last >= first && (last - first) / SPGEMM_TERMS < (p - first) / SPGEMM_TERMS;
+        const unsigned k = at + __popc(lower);
+        if (row.length && k < unsigned(own.runs) && t < unsigned(own.products)) {
+            runs[k] = kept_run{uint32_t(row.begin) - t, int32_t(p) | (new_part ? PUT_ASIDE : 0)};
+            records[t] = BEGINS;
+        }
+        products = __shfl_sync(ALL, until, WARP - 1), at += __popc(some);
+        if (some) before = base + WARP - 1 - __clz(some);
+    }
+}
+
+/* The number of the run that this lane's record belongs to; *runs is that of the last record before
+ * the warp's, and then that of its last. */
+static __device__ __forceinline__ int run_of_lane(unsigned record, unsigned *begins, int *runs)
+{
+    *begins = __ballot_sync(ALL, record & BEGINS);
+    const int own = *runs + __popc(*begins & (lanes_below() | 1u << threadIdx.x % WARP));
+    *runs += __popc(*begins);
+    return own;
+}
+
+/* Runs are written first, each with a record that says so, and then what records say:
+ *
+ *     lane       0   1   2   3   4   5       of a batch of records
+ *     slot       0   3   4   0   3   0       found by bisection among the columns of the row
+ *     turn       0   0   0   1   1   2       how many lanes before have the same slot
+ */
+static __global__ void __launch_bounds__(BLOCK)
+    write_kept(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
+               const making m, const row_work list)
+{
+    const int64_t place = this_thread() / WARP;
+    const int lane = threadIdx.x % WARP;
+    if (place >= to.count) return;
+    int64_t at = place;
+    int k = LARGEST;
+    for (; k > 0 && at >= (int64_t)list.lists->counts[k]; k--) at -= list.lists->counts[k];
+    const int64_t w = *list.place(k, at);
+    const window_rows rows(a, c, w, to.width);
+    const kept_window own = {w ? m.ends[w - 1] : 0, m.counts[w].x, m.counts[w].y, w};
+    kept_run *const runs = to.words + own.at;
+    uint16_t *const records = to.records(own);
+    if (!lane) to.windows[place] = own;
+    for (int t = lane; t < own.products; t += WARP) records[t] = 0;
+    __syncwarp();
+    write_runs(a, b, c, rows, own, runs, records);
+    __syncwarp();
+    int last = -1;
+    for (int base = 0; base < own.products; base += WARP) {
+        const bool inside = base + lane < own.products;
+        const unsigned record = inside ? records[base + lane] : 0;
+        unsigned begins;
+        const kept_run run = runs[clamp(run_of_lane(record, &begins, &last), 0, own.runs - 1)];
+        int64_t from;
+        const int here = rows.entries(c, rows.row(a, run.p & INT32_MAX), &from);
+        const unsigned q = run.origin + unsigned(base + lane);
+        const int32_t j = inside && q < b.nnz ? __ldg(b.idx + q) : 0;
+        const int slot = int(from - rows.low + first_at_least(c.idx + from, 1, here - 1, j));
+        const int turn = __popc(__match_any_sync(ALL, inside ? slot : -1 - lane) & lanes_below());
+        if (inside) records[base + lane] = uint16_t(record | unsigned(slot) | turn << TURN);
+    }
+}
 
 fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
                            const csr_view &b, const csr_view &c, int64_t products, bool *made)
 {
-    /* All that a plan takes is to be a quarter of the largest matrix and MOST at most, and so is
-     * what it takes while it is made. */
-    enum { MOST = 63 << 19, EACH = 24 };
-    const int64_t largest = a.nnz > b.nnz ? a.nnz : b.nnz;
-    const int64_t room = MOST + (largest > c.nnz ? largest : c.nnz) * 2;
-    *made = EACH * products + 4 * (a.nnz + c.nnz) <= room;
-    if (!*made) return FMM_OK;
+    /* All that a plan keeps takes no more than three times the memory of A, B and C. */
+    enum { TIMES = 3, LITTLE = 32 << 20 };
+    const int64_t room = LITTLE / 8 + TIMES * (a.nnz + b.nnz + c.nnz); /* in words */
     /* CUB takes over what an earlier launch failed with, here where it only says sizes. */
-    *made = cudaPeekAtLastError() == cudaSuccess;
-    if (!*made) return FMM_OK; /* cuda_leave says why */
+    *made = a.nnz <= INT32_MAX && b.nnz <= INT32_MAX && products / 4 <= room &&
+            cudaPeekAtLastError() == cudaSuccess;
+    if (!*made) return FMM_OK; /* cuda_leave says why, if a launch failed */
     const cudaStream_t stream = stream_of(exec);
+    const int64_t windows = windows_for(c.nnz);
+    const unsigned blocks = blocks_for(windows * WARP);
     void *base = NULL;
-    const size_t bytes = making(NULL, a, products).bytes;
+    const size_t bytes = making(NULL, windows).bytes;
     const fmm_status status = exec->allocate(exec->owner, bytes, &base);
     REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
-    int32_t *const kept = out->kept(out->owner, head_of(c.nnz) + 2 * products);
-    REQUIRE(kept, FMM_OUT_OF_MEMORY, "spgemm: no memory for a list of %" PRId64 " products",
-            products);
-    making m(static_cast<char *>(base), a, products);
-    const unsigned blocks = blocks_for(products);
-    count_each<<<blocks_for(a.nnz), BLOCK, 0, stream>>>(a, b, m.ends);
+    const making m(static_cast<char *>(base), windows);
+    const row_work list = row_work_in(exec, m.lists, windows);
+    kept_view to = view_kept(NULL, 0, c.nnz);
+    made_of found = {};
+    int64_t words = 0;
+    cudaMemsetAsync(m.found, 0, sizeof found, stream);
+    count_runs<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, m);
+    launch_bins(exec, list, class_of_window{m.counts, products / windows});
+    size_t scratch_bytes = m.scratch_bytes;
     cudaError_t said =
-        cub::DeviceScan::InclusiveSum(m.scratch, m.scratch_bytes, m.ends, m.ends, a.nnz, stream);
-    find_entries<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, products, m.entry[0], m.number[0]);
-    sorted entry(m.entry[0], m.entry[1]), number(m.number[0], m.number[1]);
-    int bits = 1; /* of the largest key: the sort takes no more rounds than these need */
-    while (c.nnz >> bits) bits++;
-    if (said == cudaSuccess)
-        said = cub::DeviceRadixSort::SortPairs(m.scratch, m.scratch_bytes, entry, number,
-                                               (int)products, 0, bits, stream);
-    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: sort on CUDA device %d: %s",
+        cub::DeviceScan::InclusiveSum(m.scratch, scratch_bytes, m.ends, m.ends, windows, stream);
+    cudaMemcpyAsync(&found, m.found, sizeof found, cudaMemcpyDeviceToHost, stream);
+    cudaMemcpyAsync(&words, m.ends + windows - 1, sizeof words, cudaMemcpyDeviceToHost, stream);
+    if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
+    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: a plan on CUDA device %d: %s",
             exec->index, cudaGetErrorString(said));
-    write_list<<<blocks, BLOCK, 0, stream>>>(a, b, c, m.ends, entry.Current(), number.Current(),
-                                             list_in(kept, c.nnz, products));
+    *made = words <= room && found.most < TOO_MANY;
+    if (!*made) return FMM_OK;
+    const int64_t numbers = head_of(c.nnz) + 2 * words + (found.parts != 0);
+    int32_t *const kept = out->kept(out->owner, numbers);
+    REQUIRE(kept, FMM_OUT_OF_MEMORY,
+            "spgemm: no memory for what a plan keeps of %" PRId64 " products", products);
+    to = view_kept(kept, numbers, c.nnz);
+    write_kept<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, m, list);
     return FMM_OK;
 }
 
 /* ---- how it is used ---- */
 
-/* The value of entry p. Plain ones are of type A, in the order of entries. */
-template <class A, bool PLAIN>
-static __device__ __forceinline__ A value_of(const edge_view &v, int64_t p)
+enum { AHEAD = 4 }; /* batches of records whose values are under way at once */
+
+/* What a kernel may trust of a window: it stays inside the words. */
+static __device__ __forceinline__ kept_window window_at(const kept_view &of, int64_t w)
 {
-    return PLAIN ? __ldg(static_cast<const A *>(v.data) + p) : edge_value<A>(v, edge_of(v, p), 0);
+    kept_window own = of.windows[w];
+    own.at = clamp(own.at, 0, of.all - 1);
+    own.runs = (int)clamp(own.runs, 0, of.all - own.at);
+    own.products = (int)clamp(own.products, 0, (of.all - own.at - own.runs) * 4);
+    own.number = clamp(own.number, 0, of.count - 1);
+    if (!own.runs) own.products = 0;
+    return own;
 }
 
-/* Product number t of a list that ends before `end`: its two values, and what the pair says. */
-template <class A, bool PLAIN> struct listed {
-    A x, y;
-    bool counts, aside;
-
-    __device__ __forceinline__ listed(void) {}
-    __device__ __forceinline__ listed(const numeric_args &s, const product_list &of, int64_t t,
-                                      int64_t end)
-    {
-        const int2 pair = t < end ? __ldg(of.pairs + t) : make_int2(-1, -1);
-        const int64_t p = pair.x & INT32_MAX, q = pair.y;
-        counts = p < s.a.nnz && uint64_t(q) < uint64_t(s.b.nnz); /* else forged, or behind it */
-        aside = pair.x < 0;
-        x = counts ? value_of<A, PLAIN>(s.a_val, p) : A(0);
-        y = counts ? value_of<A, PLAIN>(s.b_val, q) : A(0);
-    }
-};
-
-/* A sum and what was put aside of it. */
-template <class A> struct listed_sum {
-    A sum, aside;
-    bool is_long;
-
-    __device__ __forceinline__ void add(A x, A y, bool counts, bool first)
-    {
-        if (!counts) return;
-        if (first) aside += sum, sum = A(0), is_long = true;
-        sum = multiply_add(x, y, sum);
-    }
-    __device__ __forceinline__ A total(void) const { return is_long ? aside + sum : sum; }
-};
-
-enum { ENTRIES = 2, AT_ONCE = 2 }; /* of C for each thread; products whose loads are under way */
-
-/* A thread for some entries of C. Most have one product or two, so that these loads are what
- * counts: the list is read in order, A's and B's values mostly come from the cache. The products of
- * a long entry are loaded by all lanes of the warp, which then add them one after the other. */
-template <class A, bool PLAIN>
-static __global__ void __launch_bounds__(BLOCK)
-    add_listed(const numeric_args s, const product_list of)
+/* Sums that are never put aside leave half of the shared memory to other blocks. Records of the
+ * next batches are asked for while these are added. */
+template <class A, bool PLAIN, bool PARTS>
+static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
+    add_kept(const numeric_args s, const kept_view of)
 {
-    enum { LONG = 8 };
-    const int64_t first = int64_t(blockIdx.x) * (ENTRIES * BLOCK) + threadIdx.x;
-    /* The lists of this thread's entries; entries behind the last have empty ones. */
-    int64_t begin[ENTRIES], end[ENTRIES], longest = 0;
-    listed_sum<A> own[ENTRIES];
-    UNROLLED(e, ENTRIES) {
-        const int64_t r = first + e * BLOCK;
-        begin[e] = r < s.c.nnz ? clamp(__ldg(of.starts + r), 0, of.products) : 0;
-        end[e] = r < s.c.nnz ? clamp(__ldg(of.starts + r + 1), 0, of.products) : 0;
-        own[e] = listed_sum<A>{A(0), A(0), false};
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int64_t w = int64_t(blockIdx.x) * ENTRY_WARPS + warp;
+    if (w >= of.count) return;
+    const kept_window own = window_at(of, w);
+    const kept_run *const runs = of.words + own.at;
+    const uint16_t *const records = of.records(own);
+    A *const sums = of_shared<A>(warp * (PARTS ? 2 : 1) * of.width * (int)sizeof(A));
+    entry_sums<A> to = {sums, sums + of.width, of.width};
+    for (int h = lane; h < (PARTS ? 2 : 1) * of.width; h += WARP) sums[h] = A(0);
+    __syncwarp();
+    int last = -1;
+    int next[AHEAD]; /* records of the next batches; -1 behind the end */
+    UNROLLED(u, AHEAD) {
+        const int t = u * WARP + lane;
+        next[u] = t < own.products ? int(__ldg(records + t)) : -1;
     }
-    UNROLLED(e, ENTRIES) {
-        const int64_t length = end[e] - begin[e];
-        if (length <= LONG && length > longest) longest = length;
-    }
-    /* Short lists are added by their own thread. */
-    for (int64_t t = 0; t < longest; t += AT_ONCE) {
-        listed<A, PLAIN> one[ENTRIES * AT_ONCE];
-        UNROLLED(u, ENTRIES * AT_ONCE) {
-            const int e = u / AT_ONCE;
-            const bool is_long = end[e] - begin[e] > LONG;
-            one[u] = listed<A, PLAIN>(s, of, begin[e] + t + u % AT_ONCE, is_long ? 0 : end[e]);
+    for (int base = 0; base < own.products; base += AHEAD * WARP) {
+        int record[AHEAD], turn[AHEAD];
+        unsigned begins[AHEAD], parts[AHEAD];
+        A x[AHEAD], y[AHEAD];
+        UNROLLED(u, AHEAD) record[u] = next[u];
+        UNROLLED(u, AHEAD) {
+            const int t = base + u * WARP + lane;
+            const bool inside = record[u] >= 0;
+            const int k = run_of_lane(inside ? record[u] : 0, begins + u, &last);
+            const int2 run = __ldg(reinterpret_cast<const int2 *>(runs) +
+                                   (unsigned(k) < unsigned(own.runs) ? k : 0));
+            const unsigned p = run.y & INT32_MAX, q = unsigned(run.x) + unsigned(t);
+            const bool exists = inside && p < s.a.nnz && q < s.b.nnz; /* else forged, or behind */
+            parts[u] = PARTS ? __ballot_sync(ALL, run.y < 0) & begins[u] : 0;
+            turn[u] = exists ? record[u] >> TURN : -1;
+            x[u] = exists ? value_of<A, PLAIN>(s.a_val, p) : A(0);
+            y[u] = exists ? value_of<A, PLAIN>(s.b_val, q) : A(0);
         }
-        UNROLLED(u, ENTRIES * AT_ONCE)
-            own[u / AT_ONCE].add(one[u].x, one[u].y, one[u].counts, one[u].aside);
-    }
-#pragma unroll
-    for (int e = 0; e < ENTRIES; e++) {
-        unsigned lanes = __ballot_sync(ALL, end[e] - begin[e] > LONG);
-        for (; lanes; lanes &= lanes - 1) {
-            const int from = __ffs(lanes) - 1; /* whose list all lanes load now */
-            const int64_t last = __shfl_sync(ALL, end[e], from);
-            listed_sum<A> sum = {A(0), A(0), false};
-            for (int64_t t = __shfl_sync(ALL, begin[e], from); t < last; t += WARP) {
-                const listed<A, PLAIN> one(s, of, t + threadIdx.x % WARP, last);
-                const unsigned count = __ballot_sync(ALL, one.counts);
-                const unsigned aside = __ballot_sync(ALL, one.aside);
-#pragma unroll 8
-                for (int u = 0; u < WARP; u++)
-                    sum.add(__shfl_sync(ALL, one.x, u), __shfl_sync(ALL, one.y, u), count >> u & 1,
-                            aside >> u & 1);
+        UNROLLED(u, AHEAD) {
+            const int t = base + (AHEAD + u) * WARP + lane;
+            next[u] = t < own.products ? int(__ldg(records + t)) : -1;
+        }
+        UNROLLED(u, AHEAD) {
+            const int slot = record[u] & (of.width - 1);
+            for (unsigned left = parts[u]; left; left &= left - 1) { /* a new part of A's row */
+                const int at = __ffs(left) - 1;
+                to.add(slot, lane < at ? turn[u] : -1, x[u], y[u]);
+                to.put_aside();
+                if (lane < at) turn[u] = -1;
             }
-            if (int(threadIdx.x % WARP) == from) own[e] = sum;
+            to.add(slot, turn[u], x[u], y[u]);
         }
-        if (first + e * BLOCK < s.c.nnz) write(s.out, first + e * BLOCK, own[e].total());
+    }
+    for (int h = lane; h < of.width; h += WARP) {
+        const int64_t r = own.number * of.width + h;
+        if (r < s.c.nnz) write(s.out, r, PARTS ? to.aside[h] + to.sums[h] : to.sums[h]);
     }
 }
 
-/* Numbers of another length than a list of this C has are none; neither are those that begin at an
- * odd place, because the caller cut them, since pairs are read as one word. */
-bool fmm_spgemm_add_listed(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
-                           int64_t n)
+template <class A, bool PLAIN>
+static void launch_kept(const fmm_exec *exec, const numeric_args &s, const kept_view &of)
 {
-    const int64_t products = (n - head_of(s.c.nnz)) / 2;
-    if (products < 1 || uintptr_t(kept) % sizeof(int2)) return false;
-    const product_list of = list_in(const_cast<int32_t *>(kept), s.c.nnz, products);
-    const auto run = s.out.dtype == FMM_F64 ? add_listed<double, false>
-                     : s.plain && s.plain_a ? add_listed<float, true>
-                                            : add_listed<float, false>;
-    const unsigned blocks = (unsigned)ceil_div(s.c.nnz, ENTRIES * BLOCK);
-    run<<<blocks, BLOCK, 0, stream_of(exec)>>>(s, of);
+    const int bytes = ENTRY_WARPS * (of.parts ? 2 : 1) * of.width * (int)sizeof(A);
+    const unsigned blocks = (unsigned)ceil_div(of.count, ENTRY_WARPS);
+    const auto run = of.parts ? add_kept<A, PLAIN, true> : add_kept<A, PLAIN, false>;
+    run<<<blocks, ENTRY_WARPS * WARP, bytes, stream_of(exec)>>>(s, of);
+}
+
+/* Numbers too few for this C are of another; neither are those taken that begin at an odd place,
+ * because the caller cut them, since runs are read as one word. */
+bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
+                         int64_t n)
+{
+    const kept_view of = view_kept(const_cast<int32_t *>(kept), n, s.c.nnz);
+    if (of.all < 1 || uintptr_t(kept) % sizeof(int2)) return false;
+    if (s.out.dtype == FMM_F64)
+        launch_kept<double, false>(exec, s, of);
+    else if (s.plain && s.plain_a)
+        launch_kept<float, true>(exec, s, of);
+    else
+        launch_kept<float, false>(exec, s, of);
     return true;
 }

@@ -6,13 +6,16 @@
 
 #include <inttypes.h>
 
-/* Lists the products of each entry of C, in the pattern's memory, if they are few enough; says
- * whether it did. B's columns rise. */
+/* Finds where each product goes, in the pattern's memory, if that is not too much; says whether it
+ * did. Waits for the device. B's columns rise. */
 fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
                            const csr_view &b, const csr_view &c, int64_t products, bool *made);
 
-/* Computes C's values by a list, or returns false where `n` numbers are none. */
-bool fmm_spgemm_add_listed(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
-                           int64_t n);
+/* Computes C's values by what was kept, or returns false where `n` numbers are none of it. */
+bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
+                         int64_t n);
+
+/* Computes C's values where columns rise, but for windows of small rows alone (cuda_entries.cu). */
+void fmm_spgemm_add_found(const fmm_exec *exec, const numeric_args &s);
 
 #endif

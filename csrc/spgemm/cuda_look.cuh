@@ -12,8 +12,8 @@
 
 #include "cuda_small.cuh"
 
-enum { LONG_ROW = 64, HUB = 1024 }; /* entries of a lane until its block helps; of a hub */
-enum { FEW = 1 << 16 };             /* rows that eight lanes each fit the card at once */
+enum { LONG_ROW = 64 }; /* entries of a lane until its block helps */
+enum { FEW = 1 << 16 }; /* rows that eight lanes each fit the card at once */
 
 /* Calls put(i, sum of count(p, first entry of the row, true)) for every row i, and returns the sum
  * of what a thread has put. A block takes BLOCK / SHARE rows, and then all of its threads take
@@ -99,7 +99,6 @@ struct put_products {
     __device__ void operator()(int64_t i, int64_t products, int64_t entries) const
     {
         ptr[i + 1] = products;
-        if (entries > HUB) found->hubs = 1;
         if (entries == 1 && products > small_limit(rows)) found->copies = 1;
     }
 };

@@ -317,10 +317,17 @@ static void launch_others(const fmm_exec *exec, const numeric_args &s, void *wor
         launch_rows<float>(exec, s, w);
 }
 
-/* For the symbolic phase of a whole product, which has merged the small rows itself. */
-extern "C" void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, void *workspace)
+/* For the symbolic phase of a whole product, which has merged the small rows itself. Few entries
+ * need no lists of rows, if B's columns rise. */
+extern "C" void fmm_spgemm_others_cuda(const fmm_exec *exec, const fmm_call *call, bool rises,
+                                       void *workspace)
 {
-    launch_others(exec, numeric_of(call, SPGEMM_AUTO), workspace);
+    enum { FEW = 1 << 21 };
+    const numeric_args s = numeric_of(call, SPGEMM_AUTO);
+    if (rises && s.c.nnz <= FEW && s.a.nnz <= INT32_MAX && s.b.nnz <= INT32_MAX)
+        fmm_spgemm_add_found(exec, s);
+    else
+        launch_others(exec, s, workspace);
 }
 
 extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call,
@@ -331,7 +338,7 @@ extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call 
     const numeric_args s = numeric_of(call, where);
     TRY(cuda_enter("spgemm", exec, &before));
     const bool listed = where == SPGEMM_AUTO && !s.masked && of->products &&
-                        fmm_spgemm_add_listed(exec, s, of->products, of->kept);
+                        fmm_spgemm_add_kept(exec, s, of->products, of->kept);
     if (!listed) {
         if (has_small_rows(s)) fmm_spgemm_small(exec, s, NULL);
         if (where != SPGEMM_AUTO || s.masked || of->kept != 1)

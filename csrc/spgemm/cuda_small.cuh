@@ -30,34 +30,20 @@ static __host__ __device__ __forceinline__ int small_limit(int64_t rows)
 enum small_values { NO_VALUES, PLAIN_VALUES, ANY_VALUES };
 
 /* A load without a branch, since loads behind branches wait for each other. */
-static __device__ __forceinline__ int32_t load_or(const int32_t *from, bool wanted, int32_t other)
-{
-    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.s32 %0, [%1];}"
-        : "+r"(other)
-        : "l"(from), "r"(int(wanted)));
-    return other;
-}
-static __device__ __forceinline__ float load_or(const float *from, bool wanted, float other)
-{
-    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.f32 %0, [%1];}"
-        : "+f"(other)
-        : "l"(from), "r"(int(wanted)));
-    return other;
-}
-static __device__ __forceinline__ double load_or(const double *from, bool wanted, double other)
-{
-    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.f64 %0, [%1];}"
-        : "+d"(other)
-        : "l"(from), "r"(int(wanted)));
-    return other;
-}
-static __device__ __forceinline__ int64_t load_or(const int64_t *from, bool wanted, int64_t other)
-{
-    asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.s64 %0, [%1];}"
-        : "+l"(other)
-        : "l"(from), "r"(int(wanted)));
-    return other;
-}
+#define LOAD_OR(T, type, reg)                                                                      \
+    static __device__ __forceinline__ T load_or(const T *from, bool wanted, T other)               \
+    {                                                                                              \
+        asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc." type " %0, [%1];}"             \
+            : "+" reg(other)                                                                       \
+            : "l"(from), "r"(int(wanted)));                                                        \
+        return other;                                                                              \
+    }
+LOAD_OR(int32_t, "s32", "r")
+LOAD_OR(float, "f32", "f")
+LOAD_OR(double, "f64", "d")
+LOAD_OR(int64_t, "s64", "l")
+#undef LOAD_OR
+
 /* The length of row k of B, which begins at *begin; 0 where B has no such row. */
 static __device__ __forceinline__ int64_t row_or_none(const csr_view &b, int64_t k, int64_t *begin)
 {

@@ -168,22 +168,24 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     int work = LARGEST; /* the largest class that had a row when rows were counted */
     while (work && !found.counts[work]) work--;
     if (!bits.words) launch_sets(exec, s, w, work);
-    if (with) fmm_spgemm_others_cuda(exec, &numeric, w.lists);
+    if (with) fmm_spgemm_others_cuda(exec, &numeric, !found.falls, w.lists);
     return FMM_OK;
 }
 
-/* What a plan keeps: a list of products where columns of B rise and no row of A is a hub, whose
- * entries of C would have long lists; else a number where all rows are small. */
+/* What a plan keeps: where products go, if columns of B rise; or a number where all rows are small
+ * and products many, since merges are faster there. */
 static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
                                 const symbolic_args &s, const bit_rows &bits,
                                 const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const csr_view c = {s.ptr, s.idx, s.a.rows, (int64_t)found.entries, s.b.cols};
+    enum { MANY = 1 << 23 };
+    const bool merges = all_small(found, bits);
     bool made = false;
-    if (!found.falls && !found.hubs)
+    if (!found.falls && !(merges && found.products > MANY))
         TRY(fmm_spgemm_keep(exec, out, s.a, s.b, c, (int64_t)found.products, &made));
-    if (made || !all_small(found, bits)) return FMM_OK;
+    if (made || !merges) return FMM_OK;
     REQUIRE(out->kept(out->owner, 1), FMM_OUT_OF_MEMORY, "spgemm: no memory for a number");
     return FMM_OK;
 }

@@ -22,6 +22,7 @@ from fusedmm.matrix.structure import (
     Plan,
     Shared,
     constant,
+    derived,
     is_captured,
     lasting,
     outside,
@@ -41,6 +42,28 @@ HOW = (
     "CSR.from_coo(row, col, val, shape), CSR.from_edge_index(edge_index, edge_weight, size), CSR.from_dense(dense), "
     "or by fusedmm.as_csr of another library's matrix"
 )
+
+
+class Late:
+    """Makes the plan of a matrix that has none yet when it is first asked for, once for all matrices of its structure.
+
+    Compiled code and a CUDA graph that records make none that would outlive them: kernels make their own there.
+    """
+
+    def __get__(self, adj: Matrix | None, kind: type[Matrix] | None = None) -> Tensor | None:
+        if adj is None:  # the default of the field
+            return None
+        if torch.compiler.is_compiling() or is_captured(adj.ptr):
+            return adj.none
+        plan: Tensor = derived(adj, "plan", "", late_plan)
+        adj._set(plan=plan)
+        return plan
+
+
+@lasting
+def late_plan(adj: Matrix) -> Tensor:
+    """The plan alone: to measure rows would wait for the device."""
+    return plan_of(adj.ptr, adj.idx, adj.n_cols, False)[0]
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -78,17 +101,21 @@ class Matrix:
         val: Tensor | None,
         cols: int,
         check: bool,
-        plan: Plan | bool = False,
+        plan: Plan | bool | None = False,
     ) -> M:
         """Returns a matrix of contiguous tensors that have the right dtypes and belong to nobody else.
 
-        plan: what ``plan_of`` answered, or whether the caller has waited for a GPU, so that it may, too.
+        plan: what ``plan_of`` answered, or whether the caller has waited for a GPU, so that it may, too; None leaves the
+            plan to be made on first use.
         """
         none = ptr.new_empty(0, dtype=torch.uint8)
         require_values(val, idx.numel(), ptr.device)
         if check:
             validate(ptr, idx, cols)
-        made, rows_are = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan, cut=plan)
+        known: tuple[Tensor | None, int] = (None, UNKNOWN)
+        if plan is not None:
+            known = plan if isinstance(plan, tuple) else plan_of(ptr, idx, cols, plan, cut=plan)
+        made, rows_are = known
         adj = cls(ptr, idx, val, eid, made, none, cols, rows_are=rows_are)
         if val is not None:
             adj._permute_values()
@@ -119,7 +146,8 @@ class Matrix:
         put(self, "idx", idx)
         put(self, "val", val)
         put(self, "eid", eid)
-        put(self, "plan", plan)
+        if plan is not None:
+            put(self, "plan", plan)
         put(self, "none", none)
         put(self, "n_cols", n_cols)
         put(self, "ptr_t", ptr_t)
@@ -187,8 +215,9 @@ class Matrix:
             TypeError, ValueError: values of another device, dtype or length.
         """
         require_values(val, self.nnz, self.device)
+        plan = self.plan if torch.compiler.is_compiling() else vars(self).get("plan")
         other = type(self)(
-            self.ptr, self.idx, val, self.eid, self.plan, self.none, self.n_cols,
+            self.ptr, self.idx, val, self.eid, plan, self.none, self.n_cols,
             self.ptr_t, self.idx_t, self.eid_t, self.plan_t, self.rows_are, self.rows_are_t,
         )  # fmt: skip
         other._set(_shared=self._shared)
@@ -295,6 +324,9 @@ class Matrix:
         self.__post_init__()
         self._settle(stored=True)
         self._permute_values()
+
+
+Matrix.plan = Late()  # type: ignore[assignment]
 
 
 def _settled(known: Plan, ptr: Tensor, idx: Tensor, cols: int, stored: bool) -> Plan:

@@ -78,7 +78,7 @@ class SpGEMMPlan(Generic[M]):
         c: the pattern of the product, or of its mask.
         schedule: int64, opaque: how the rows are shared out.
         colours: int32 [rows], of rows that share no column; empty but for "kkmcr" and "kkmcw".
-        products: int32, opaque: which products each entry of c adds, where they are few; on CUDA, for "auto".
+        products: int32, opaque: where each product goes, two bytes and more of each; on CUDA, for "auto".
         masked: whether c is a mask.
         algorithm: the name that it was made with.
 
@@ -226,7 +226,7 @@ class Whole(Generic[M]):
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
         ptr, idx, self.schedule, val = _called(a, _whole, *_half(a), *_half(b), *given, b.shape[1], want)
-        self.c = _structure(a, ptr, idx, b)
+        self.c = _structure(a, ptr, idx, b, None)  # who needs C's own plan has it made
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
 
     @property
@@ -307,7 +307,8 @@ _product = differentiable(_Product)
 
 
 def _half(adj: Matrix) -> Half:
-    return adj.ptr, adj.idx, adj.eid, adj.plan
+    """Sparse products need no plan of a matrix, which may not have been made yet."""
+    return adj.ptr, adj.idx, adj.eid, adj.none
 
 
 def _by(plan: SpGEMMPlan[M], which: int, others: dict[int, Values]) -> Tensor:
@@ -327,7 +328,7 @@ def make_plan(a: M, b: M, algorithm: str, sorted: bool, mask: M | None) -> SpGEM
     want = WANT["chunks"] if mask is not None else WANT["sorted"] if sorted else WANT["unsorted"]
     keep = algorithm == "auto" and mask is None
     ptr, idx, schedule, products = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want, keep)
-    c = mask if mask is not None else _structure(a, ptr, idx, b)
+    c = mask if mask is not None else _structure(a, ptr, idx, b, False)
     colours = idx.new_empty(0)
     if algorithm in COLOURED:
         colours = _called(c, _colours, *_half(c), b.shape[1])
@@ -353,9 +354,9 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
     return whole.c.with_values(val)  # type: ignore[union-attr]
 
 
-def _structure(a: M, ptr: Tensor, idx: Tensor, b: M) -> M:
-    """The pattern of the product of a and b."""
-    return type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False)
+def _structure(a: M, ptr: Tensor, idx: Tensor, b: M, plan: bool | None) -> M:
+    """The pattern of the product of a and b; plan: as ``make`` takes it."""
+    return type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False, plan)
 
 
 def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
