@@ -1,14 +1,15 @@
 """SpMV, y = A x with random values: every format and algorithm beside torch, scipy and, on CUDA, cupy.
 
-The wall is a copy of as many bytes as a product moves that reads the matrix in its smallest format, x once, and writes
-y. GB/s of a contender are the bytes of its own format, x and y over its time.
-A step of PageRank and one of conjugate gradients are what docs/spmv.md writes, with everyone's product in it. Alone:
-``python -m benchmarks spmv``.
+A wall is a copy of as many bytes as a product moves that reads the matrix in its smallest format, x once, and writes
+y; another one, on CUDA, reads what a product of CSR reads (reads.py). GB/s of a contender are the bytes of its own
+format, x and y over its time.
+A step of an iteration is what docs/spmv.md writes, with everyone's product in it. Alone: ``python -m benchmarks spmv``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,13 @@ from benchmarks.bench_forms import limit
 from benchmarks.case import random, sparse_csr
 from benchmarks.cusparse import VECTOR, VectorProduct
 from benchmarks.jobs import Job, Options, small
+from benchmarks.reads import EACH, reading
 from benchmarks.trial import Trial
 from fusedmm import formats
 
 MAKERS = {"coo": formats.to_coo, "dia": formats.to_dia, "ell": formats.to_ell}
 MAKERS |= {"hyb": formats.to_hyb, "sell": formats.to_sell}
-COPY = "a copy of as many bytes"
+COPY, READS = "a copy of as many bytes", "reads alone"
 Product = Callable[[], Any]
 Multiply = Callable[[Any], Any]  # of one library's vectors
 
@@ -60,7 +62,8 @@ def trials(adj: fusedmm.CSR, options: Options) -> list[Trial]:
             kind = "peer" if name.startswith("cusparse") else "ours"
             found.append(trial(name, partial(fusedmm.spmv, matrices[form], x, algorithm=name), exact, kind))
     found += peers(adj, x, exact)
-    return [*found, copy(min(advice.bytes.values()), x, adj.shape[0])]
+    found.append(copy(min(advice.bytes.values()), x, adj.shape[0]))
+    return found + [reads(adj, x, each) for each in EACH if x.is_cuda and x.element_size() >= 4]
 
 
 def sources(device: str) -> dict[str, str]:
@@ -117,32 +120,75 @@ def pagerank(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
     return new, abs(new - x).sum()
 
 
+def power(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
+    """A step of power iteration: the next vector, and the eigenvalue so far."""
+    y = product(x)
+    return y / (y * y).sum() ** 0.5, (x * y).sum() / (x * x).sum()
+
+
 def gradients(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
     """A step of conjugate gradients from x = 0, with residual and direction b: the next x, residual and direction."""
-    Ap, norm = product(x), (b * b).sum()
-    step = norm / (x * Ap).sum()
+    Ap, norm = product(x), (b * b).sum(0)
+    step = norm / (x * Ap).sum(0)
     r = b - step * Ap
-    return x + step * x, r, r + (r * r).sum() / norm * x
+    return x + step * x, r, r + (r * r).sum(0) / norm * x
 
 
-ITERATIONS = {"a step of PageRank": pagerank, "a step of conjugate gradients": gradients}
+def labels(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
+    """A step of label propagation from x, with seeds b."""
+    return (0.9 * product(x) + 0.1 * b,)
 
 
-def iterations(step: Callable[..., tuple[Any, ...]], adj: fusedmm.CSR, options: Options) -> list[Trial]:
-    """One step by ours in CSR and in the format that reads least, by torch, and by scipy or cupy."""
-    adj = adj.with_values(random(adj.nnz, dtype=options.dtype, device=options.device, seed=2))
+def searches(product: Multiply, x: Any, b: Any) -> tuple[Any, ...]:
+    """The second step of searches from many sources: x is 1 where they are now, b the distance, or 2 where it is not
+    known. What is found gets the distance 1."""
+    new = product(x).clip(0, 1) * (b >= 2)
+    return b - new, new
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Its step; how many vectors it has, one behind the other in rows; whether entries count as ones."""
+
+    step: Callable[..., tuple[Any, ...]]
+    columns: int = 0
+    ones: bool = False
+
+
+ITERATIONS = {
+    "a step of PageRank": Iteration(pagerank),
+    "a step of power iteration": Iteration(power),
+    "a step of conjugate gradients": Iteration(gradients),
+    "a step of conjugate gradients, 8 right sides": Iteration(gradients, 8),
+    "a step of label propagation, 10 classes": Iteration(labels, 10),
+    "a step of closeness, 64 sources": Iteration(searches, 64, ones=True),
+}
+
+
+def iterations(of: Iteration, adj: fusedmm.CSR, options: Options) -> list[Trial]:
+    """One step by ours in CSR and, of one vector, in the format that reads least, by torch, and by scipy or cupy.
+
+    Several vectors are spmm's. Of ones, ours reads no values; the peers have no matrix without.
+    """
+    about = {"dtype": options.dtype, "device": options.device}
+    shape = (adj.n_cols, of.columns) if of.columns else (adj.n_cols,)
+    x, b = (random(*shape, **about, seed=k) for k in (3, 4))
+    adj = adj.with_values(torch.ones(adj.nnz, **about) if of.ones else random(adj.nnz, **about, seed=2))
+    if of.ones:  # the sources, and what their first step has found
+        x = (x > 2).to(x)
+        b = 2 - x
     assert adj.val is not None
-    x, b = (random(adj.n_cols, dtype=options.dtype, device=options.device, seed=k) for k in (3, 4))
-    wide = adj.to(dtype=torch.float64)
-    exact = step(lambda v: fusedmm.spmv(wide, v, algorithm="reference"), x.double(), b.double())[0]
+    ours, wide = adj.pattern() if of.ones else adj, adj.to(dtype=torch.float64)
+    times = fusedmm.spmm if of.columns else fusedmm.spmv
+    exact = of.step(partial(times, wide, algorithm="reference"), x.double(), b.double())[0]
     best, theirs = formats.advise(adj).best, sparse_csr(adj, adj.val, torch.int32)
-    found = [trial("auto", lambda: step(partial(fusedmm.spmv, adj), x, b)[0], exact)]
-    if best != "csr":
+    found = [trial("auto", lambda: of.step(partial(times, ours), x, b)[0], exact)]
+    if best != "csr" and not of.columns:
         padded = MAKERS[best](adj)
-        found.append(trial(f"auto, {best}", lambda: step(partial(fusedmm.spmv, padded), x, b)[0], exact))
-    found.append(trial("torch, int32", lambda: step(partial(torch.mv, theirs), x, b)[0], exact, "peer"))
+        found.append(trial(f"auto, {best}", lambda: of.step(partial(fusedmm.spmv, padded), x, b)[0], exact))
+    found.append(trial("torch, int32", lambda: of.step(theirs.__matmul__, x, b)[0], exact, "peer"))
     name, multiply, alike = library(adj, x)
-    return [*found, trial(name, lambda: alike(lambda *v: step(multiply, *v)[0], x, b), exact, "peer")]
+    return [*found, trial(name, lambda: alike(lambda *v: of.step(multiply, *v)[0], x, b), exact, "peer")]
 
 
 def trial(name: str, run: Product, exact: Tensor, kind: str = "ours") -> Trial:
@@ -157,6 +203,16 @@ def trial(name: str, run: Product, exact: Tensor, kind: str = "ours") -> Trial:
         return float((found - exact).norm() / exact.norm()), limit(found.dtype)
 
     return Trial(name, lambda: step, kind, check=check)
+
+
+def reads(adj: fusedmm.CSR, x: Tensor, each: int) -> Trial:
+    """What a product of CSR reads, and no product."""
+
+    def make() -> Callable[[], tuple[Tensor, ...]]:
+        run = reading(adj, x, each)
+        return lambda: (run(),)
+
+    return Trial(f"{READS}, {each} a thread", make, "wall")
 
 
 def copy(matrix: int, x: Tensor, rows: int) -> Trial:
