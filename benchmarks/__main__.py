@@ -51,7 +51,7 @@ CASES = {"spmm": bench_spmm.case, "sddmm": bench_sddmm.case}
 TWINS = list(graphs.SYMMETRIC)
 REAL_SMALL = ["cora", "musae_github"]
 REAL = ["amazon_photo", "coauthor_cs", "musae_github", "ogbl_ddi_train", "usa_road_ny"]
-JOBS = {  # what lists its own cases, and on which matrices by default
+JOBS = {  # what lists its own cases, and on which matrices by default; none: all files of graphs
     "attention": (bench_attention.jobs, {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", *TWINS]}),
     "layers": (
         bench_layers.jobs,
@@ -65,7 +65,7 @@ JOBS = {  # what lists its own cases, and on which matrices by default
     "masks": (bench_masks.jobs, {"cpu": ["512x512 95%"], "cuda": bench_masks.MASKS}),
     "fused": (bench_fused.jobs, {"cpu": ["cora", "musae_github"], "cuda": REAL}),
     "forms": (bench_forms.jobs, {"cpu": ["musae_github"], "cuda": ["ogbl_ddi_train", *TWINS]}),
-    "spmv": (bench_spmv.jobs, {"cpu": [*REAL_SMALL, "usa_road_ny", "arxiv-size"], "cuda": ["cora", *REAL]}),
+    "spmv": (bench_spmv.jobs, {"cpu": [*REAL_SMALL, "usa_road_ny", "arxiv-size"], "cuda": []}),
     "messages": (
         bench_messages.jobs,
         {"cpu": ["cora", "musae_github"], "cuda": ["musae_github", "ogbl_ddi_train", "arxiv-size"]},
@@ -147,7 +147,7 @@ def collect(options: argparse.Namespace, threads: int | None) -> dict[str, Any]:
                 else "before each run the device waits until it is enqueued"
             )
             document["conditions"]["timing"] += f"; {lead}"
-        chosen = default[options.device] if options.suite == "graphs" else graphs.names(options.suite)
+        chosen = (options.suite == "graphs" and default[options.device]) or graphs.names(options.suite)
         asked = jobs.Options(
             device=options.device,
             dtype=DTYPES[options.dtype],

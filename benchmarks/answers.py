@@ -31,8 +31,9 @@ COPY = "a copy of as many bytes"
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
 FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas"]
 FUSED_LESSONS = ["row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
-SPMV = ["auto", "csr_segmented", "merge", "coo", "coo / merge", "cusparse:coo_alg1", "best peer", "best peer / auto"]
-SPMV_STENCILS = ["auto", "ell", "sell", "dia", COPY, "best peer", "best peer / auto", f"{COPY} / dia"]
+SPMV = ["auto", "csr_segmented", "merge", "coo", "coo / merge", "best peer", "best peer / auto"]
+SPMV += ["reads alone", "reads alone / auto", "best peer / reads alone"]
+SPMV_STENCILS = ["auto", "ell", "sell", "dia", COPY, "best peer", "best peer / auto", "reads alone", f"{COPY} / dia"]
 SPMV_ROWS = ["csr_scalar", "csr_vector", "csr_segmented", "merge", "coo", "sell"]
 SPMV_FORMS = ["auto", "coo", "ell", "sell", "hyb", "dia", COPY]
 PRODUCT = "A x"
@@ -113,19 +114,17 @@ def warm(document: Document) -> str:
 
 
 def steps(document: Document) -> str:
-    """A line for each graph and step of an iteration."""
-    names = ["auto", "torch, int32", "cupy"]
+    """A line for each graph and step of an iteration, and the geometric mean of each step."""
+    names, cases = ["auto", "torch, int32", "cupy"], [c for c in document["cases"] if c["case"] != PRODUCT]
+    ahead = "best peer / auto"
     rows = [
-        [
-            c["graph"],
-            c["case"],
-            *(_cell(value(c, name), name) for name in names),
-            _cell(value(c, "best peer / auto"), " / "),
-        ]
-        for c in document["cases"]
-        if c["case"] != PRODUCT
+        [c["graph"], c["case"], *(_cell(value(c, name), name) for name in names), _cell(value(c, ahead), ahead)]
+        for c in cases
     ]
-    return grid(["matrix", "", *(f"{name}, µs" for name in names), "best peer / auto"], rows) if rows else ""
+    for label in dict.fromkeys(c["case"] for c in cases):
+        mean = geomean([value(c, ahead) for c in cases if c["case"] == label])
+        rows.append(["geometric mean", label, *[""] * len(names), _cell(mean, ahead)])
+    return grid(["matrix", "", *(f"{name}, µs" for name in names), ahead], rows) if rows else ""
 
 
 def by_width(columns: list[str]) -> Callable[[Document], str]:

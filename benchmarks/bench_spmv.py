@@ -42,9 +42,10 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
         moved |= {"auto": advice.bytes["csr"] + vectors, COPY: min(advice.bytes.values()) + vectors}
         facts = {"flops": 2 * adj.nnz, "best_format": advice.best, "bytes": advice.bytes, "moved": moved}
         yield Job(label, partial(trials, adj, options), host=small(adj), replay=small(adj), facts=facts)
-    for label in ITERATIONS:
-        if options.wants(label) and adj.shape[0] == adj.shape[1]:
-            yield Job(label, partial(iterations, ITERATIONS[label], adj, options), host=small(adj), replay=small(adj))
+    for label, of in ITERATIONS.items():
+        few = small(adj) or not of.columns  # several vectors are another operator's matter
+        if options.wants(label) and few and adj.shape[0] == adj.shape[1]:
+            yield Job(label, partial(iterations, of, adj, options), host=small(adj), replay=small(adj))
 
 
 def trials(adj: fusedmm.CSR, options: Options) -> list[Trial]:

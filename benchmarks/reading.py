@@ -33,9 +33,9 @@ def role(found: Document) -> str:
 
 def family(name: str, found: Document) -> str:
     """What a contender is a variant of: "cusparse_csr_alg2" of "cusparse", "row_split:4" of "row_split"."""
-    for vendor in ("cusparse", "torch.sparse", "sampled_addmm"):
-        if name.startswith(vendor):
-            return vendor
+    for beginning in ("cusparse", "torch.sparse", "sampled_addmm", "reads alone"):
+        if name.startswith(beginning):
+            return beginning
     return "wall" if role(found) == "wall" else "ours" if name == "auto" else name.split(":")[0]
 
 

@@ -210,12 +210,14 @@ static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int3
     }
 }
 
-/* Columns and values of the groups at base + at[], of which the first `count` exist. */
-template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
-static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_t *idx,
-                                             int64_t base, const At *at, int count, int32_t *j,
-                                             A *w)
+/* The products of the groups at base + at[], of which the first `count` exist. */
+template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At>
+static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
+                                                   int64_t base, const At *at, int count,
+                                                   typename spmv_args<T>::A *to)
 {
+    int32_t j[GROUPS * PER];
+    typename spmv_args<T>::A w[GROUPS * PER];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++)
         load_together<int32_t, PER, KEEP>(place_of(idx + base, at[g]), j + g * PER);
@@ -223,16 +225,6 @@ static __device__ __forceinline__ void fetch(const spmv_args<T> &s, const int32_
 #pragma unroll
     for (int k = 0; k < GROUPS * PER; k++)
         if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
-}
-
-/* Their products. */
-template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At, class A>
-static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
-                                                   int64_t base, const At *at, int count, A *to)
-{
-    int32_t j[GROUPS * PER];
-    A w[GROUPS * PER];
-    fetch<V, GROUPS, PER, KEEP>(s, idx, base, at, count, j, w);
     times_x<GROUPS * PER>(s, j, w, to);
 }
 

@@ -51,7 +51,8 @@ static parts parts_of(const fmm_call *call, variant v)
     return s;
 }
 
-/* Descriptors of one product, and its scalars, of the type that it is computed in. */
+/* Descriptors of one product, and its scalars, of the type that it is computed in: cuSPARSE reads
+ * alpha and beta as it reads sums, in double for f64 and in float for all other types. */
 typedef struct product {
     void *handle, *a, *x, *y;
     union {
@@ -71,7 +72,9 @@ static void destroy(const product *p)
 
 #define TRY_CUSPARSE(call) TRY(fmm_cusparse_said("spmv", call))
 
-/* base is the workspace, or any address while only its size is asked for. */
+/* Descriptors hold addresses and sizes, and making them reads nothing of the matrix. So base is the
+ * workspace, or any address while only its size is asked for. A descriptor that cannot be made ends
+ * the call; what was made before it, `destroy` gives back. */
 static fmm_status describe(product *p, const parts *s, variant v, const fmm_call *call, char *base)
 {
     const fmm_spmv_operands *own = fmm_spmv_of(call);
@@ -112,7 +115,8 @@ static fmm_status describe(product *p, const parts *s, variant v, const fmm_call
     fmm_cusparse.step((p)->handle, VENDOR_PLAIN, &(p)->alpha, (p)->a, (p)->x, &(p)->beta, (p)->y,  \
                       (p)->compute, (v).algorithm, last)
 
-/* The library missing is run's error to give: here it only has no needs. */
+/* cuSPARSE says how large its buffer is once it knows the product. The library missing is run's
+ * error to give: here it only has no needs. */
 static size_t workspace(const fmm_call *call, variant v)
 {
     const parts s = parts_of(call, v);

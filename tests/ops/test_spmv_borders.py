@@ -46,6 +46,7 @@ BORDERS = {
     "whole slices": [*[0] * SLICE, 7, *[0] * (SLICE - 1), *[0] * SLICE, 1],
     "a few entries in many rows": [int(k % 5000 == 77) for k in range(60_000)],
     "no entry": [0] * (2 * SLICE + 5),
+    "of more shares than warps search for": [*[40] * 20_000, *[0] * 3 * SLICE, 900_000, *[1, 0] * 9000],
 }
 
 
