@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(BLOCK)
             const bool before =
                 at < high && clamp(__ldg(a.ptr + at + 1), 0, a.nnz) + at + 1 <= item;
             const int64_t yes = LANES == 1 ? before : __popc(__ballot_sync(ALL, before));
-            high = min(high, low + (yes + 1) * step - 1);
+            if (yes < LANES) high = min(high, low + (yes + 1) * step - 1);
             low += yes * step;
         }
         if (lane == 0) starts[k] = int32_t(min(low, a.rows));
