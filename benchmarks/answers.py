@@ -60,15 +60,16 @@ def _cell(number: float, column: str) -> str:
 
 
 def listed(columns: list[str]) -> Callable[[Document], str]:
-    """A line a case, columns as given, and the width where there are several."""
+    """A line a case, those of the columns that a case has, and the width where there are several."""
 
     def make(document: Document) -> str:
         rows, wide = [], all(c.get("feat") for c in document["cases"])
+        there = [k for k in columns if not all(math.isnan(value(c, k)) for c in document["cases"])]
         for c in document["cases"]:
-            cells = [_cell(value(c, column), column) for column in columns]
+            cells = [_cell(value(c, column), column) for column in there]
             if any(cells):
                 rows.append([c["graph"], *([str(c["feat"])] if wide else []), *cells])
-        head = ["matrix", *(["K"] if wide else []), *(f"{c}, µs" if " / " not in c else c for c in columns)]
+        head = ["matrix", *(["K"] if wide else []), *(f"{c}, µs" if " / " not in c else c for c in there)]
         return grid(head, rows) if rows else ""
 
     return make

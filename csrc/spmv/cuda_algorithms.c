@@ -1,5 +1,11 @@
 /* The algorithms of SpMV on CUDA, and which one number 0 stands for. An algorithm is for one
- * format; nothing is converted. */
+ * format; nothing is converted.
+ *
+ *     DIA, ELL, SELL, HYB, COO      the kernel of the format
+ *     CSR   many short rows         csr_scalar
+ *           even rows, and few      csr_vector
+ *           all others              csr_segmented
+ */
 #include "cuda.h"
 #include "cuda_vendor.h"
 

@@ -41,6 +41,13 @@ template <class T> struct segment_args {
     int32_t shares, blocks;
 };
 
+/* Where the sum of entry e is in a warp's stage: a place more for each lane, so that lanes meet
+ * different banks of shared memory. */
+template <int EACH> static __device__ __forceinline__ constexpr int stage_place(int e)
+{
+    return e + e / EACH;
+}
+
 /* What a row adds up to: into the sums of HYB, whose entries are COO's, or finished. A row outside
  * is nobody's. */
 template <int WAY, class T>

@@ -5,14 +5,16 @@
  * and needs nobody else for them:
  *
  *     1   lane l      entries l, l + 32, l + 64, l + 96     columns, values, then 4 gathers of x
- *         lane l      row l of those that begin here        a mark at its first entry
- *     2   warp        entries 0 .. 31, then 32 .. 63, ...   adds up runs from mark to mark
- *     3   lane l      row l of those that begin here        asks the lane of its last entry
+ *         lane l      row l of those that begin here        marks its first entry
+ *     2   lane l      entries 4l .. 4l + 3                  through shared memory
+ *     3   warp        adds up runs from mark to mark, and puts the sums up to each entry back
+ *     4   lane l      row l of those that begin here        finds its sum at its last entry
  *
- *     entries   3 . . . . 4 . | 5 . 6 . . . . | . . .       a mark, and what goes on
- *     lane      0 1 2 3 4 5 6   0 1 2 3 4 5 6   0 1 2
- *     terms     a b c d e f g   h i j k l m n   o p q
- *     sums      ... abcde= f fg= ... h hi= j ... jklmn ... jklmnopq=     row 3 ends at e
+ *     entries   3 . . . | . . 4 .  | 5 . 6 .  | . . . .      a mark, and what goes on
+ *     lane      0       | 1        | 2        | 3
+ *     left      abcd    | gh       | kl       | mnop         the sum behind a lane's last mark
+ *     before    -       | abcd     | gh       | kl           what is open before it, by a scan
+ *     sums      ... d=  | ef= g h= | ij= k l= | m n o p=     row 3 ends at f and 4 at h
  *
  * The scan adds what is left of lane after lane as far back as the last mark. Its order is fixed. A
  * row that begins in a warp and ends in another is open at the warp's end: the block adds it up
@@ -124,44 +126,18 @@ static __device__ __forceinline__ uint32_t next_rows(const segment_args<T> &m, c
     return base;
 }
 
-/* Bits that any lane of a warp has. */
-static __device__ __forceinline__ unsigned any_lane(unsigned bits)
-{
-#if __CUDA_ARCH__ >= 800
-    return __reduce_or_sync(ALL, bits);
-#else
-    for (int far = WARP / 2; far; far /= 2) bits |= __shfl_xor_sync(ALL, bits, far);
-    return bits;
-#endif
-}
-
 /* CSR: marks the entries at which the rows of a share begin; `mine` is lane l's row base + l. */
-template <int EACH, class T>
+template <class T>
 static __device__ __forceinline__ void mark_rows(const segment_args<T> &m, const share_of &own,
-                                                 uint32_t base, row_of_share mine, unsigned *marks)
+                                                 uint32_t base, row_of_share mine, uint8_t *marks)
 {
     const int lane = threadIdx.x % WARP;
     while (true) {
-#pragma unroll
-        for (int k = 0; k < EACH; k++)
-            marks[k] |=
-                any_lane(mine.first >= 0 && mine.first / WARP == k ? 1u << mine.first % WARP : 0);
+        if (mine.first >= 0) marks[mine.first] = 1;
         base = next_rows(m, own, base);
         if (base >= (uint32_t)own.rows_end) break;
         mine = place_row(own, base + lane, ask_row(m, own, base + lane));
     }
-}
-
-/* The sum up to entry e of a share, which another lane has; every lane of the warp calls it. */
-template <int EACH, class A> static __device__ __forceinline__ A sum_at(const A *sums, int32_t e)
-{
-    A found = A(0);
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const A sum = __shfl_sync(ALL, sums[k], e % WARP);
-        if (e / WARP == k) found = sum;
-    }
-    return found;
 }
 
 /* CSR: finishes the rows that begin and end in a share, and the empty ones, from the sums up to
@@ -175,8 +151,8 @@ static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, 
     int32_t open = -1;
     while (true) {
         const bool whole = mine.first >= 0 && mine.last < own.count;
-        const A sum = sum_at<EACH>(sums, whole ? mine.last : 0);
-        if (whole || mine.first == EMPTY) finish(m.s, base + lane, whole ? sum : A(0));
+        if (whole || mine.first == EMPTY)
+            finish(m.s, base + lane, whole ? sums[stage_place<EACH>(mine.last)] : A(0));
         const unsigned more = __ballot_sync(ALL, mine.first >= 0 && !whole);
         if (more) open = int32_t(base + __ffs((int)more));
         base = next_rows(m, own, base);
@@ -192,25 +168,26 @@ static __device__ __forceinline__ int32_t mark_of(const spmv_args<T> &s, int32_t
     return row >= 0 && row < s.a.rows ? row + 1 : -1;
 }
 
-/* COO: marks the entries whose rows differ from the one before; `before` is the row before all of
- * them, or -1. A lane's rows are those of its entries, and the last row again behind them. */
+/* COO: brings the rows of a share's entries to shared memory and marks those that differ from the
+ * one before; `before` is the row before all of them, or -1. */
 template <class T>
 static __device__ __forceinline__ void mark_changes(const segment_args<T> &m, const share_of &own,
-                                                    int32_t before, int32_t *rows, unsigned *marks)
+                                                    int32_t before, int32_t *rows, bool *head)
 {
     enum { EACH = each_of(COORDINATES) };
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        const int e = max(min(lane + k * WARP, own.count - 1), 0);
-        rows[k] = own.count ? __ldg(m.s.row + own.begin + e) : before;
+        const int e = min(lane + k * WARP, own.count - 1);
+        rows[lane + k * WARP] = __ldg(m.s.row + own.begin + e);
     }
+    __syncwarp();
+    int32_t last = lane ? rows[lane * EACH - 1] : before;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        int32_t last = __shfl_up_sync(ALL, rows[k], 1);
-        if (!lane) last = before;
-        before = __shfl_sync(ALL, rows[k], WARP - 1);
-        marks[k] = __ballot_sync(ALL, own.count && (rows[k] != last || own.begin + lane + k == 0));
+        const int32_t row = rows[lane * EACH + k];
+        head[k] = row != last || own.begin + lane + k == 0;
+        last = row;
     }
 }
 
@@ -219,16 +196,13 @@ static __device__ __forceinline__ void mark_changes(const segment_args<T> &m, co
 template <class T, class A>
 static __device__ __forceinline__ void finish_changes(const segment_args<T> &m, const share_of &own,
                                                       int32_t before, const int32_t *rows,
-                                                      const unsigned *marks, const A *sums)
+                                                      const A *sums)
 {
     enum { EACH = each_of(COORDINATES) };
-    const int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const unsigned behind = marks[k] >> 1 | (k + 1 < EACH ? marks[k + 1] << 31 : 0);
-        if (behind >> lane & 1 && (rows[k] != before || !own.begin))
-            write_row<COORDINATES>(m.s, mark_of(m.s, rows[k]), sums[k]);
-    }
+#pragma unroll 1
+    for (int e = threadIdx.x % WARP; e + 1 < own.count; e += WARP)
+        if (rows[e] != rows[e + 1] && (rows[e] != before || !own.begin))
+            write_row<COORDINATES>(m.s, mark_of(m.s, rows[e]), sums[stage_place<EACH>(e)]);
 }
 
 /* ---- sums ---- */
@@ -236,34 +210,30 @@ static __device__ __forceinline__ void finish_changes(const segment_args<T> &m, 
 /* Makes a warp's terms, EACH of each lane, sums from the mark before them on. The result has the
  * sum before the first mark and the one behind the last, and 1 as its mark if there is one. */
 template <int EACH, class A>
-static __device__ __forceinline__ record_of<A> add_runs(const unsigned *marks, A *term)
+static __device__ __forceinline__ record_of<A> add_runs(const bool *head, A *term)
 {
-    const unsigned upto = (2u << threadIdx.x % WARP) - 1u;
-    record_of<A> left = {A(0), A(0), 0};
+    const int lane = threadIdx.x % WARP;
+    bool marked = false, inside[EACH];
+    A sum = A(0), first = A(0);
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        term[k] = add_open(term[k], marks[k]);
-        if (!(marks[k] & upto)) term[k] += left.tail;
-        if (marks[k] && !left.mark) {
-            left.mark = 1;
-            const int first = __ffs((int)marks[k]) - 1;
-            const A before = __shfl_sync(ALL, term[k], max(first - 1, 0));
-            left.first = first ? before : left.tail;
-        }
-        left.tail = __shfl_sync(ALL, term[k], WARP - 1);
+        if (head[k] && !marked) first = sum;
+        marked |= head[k], inside[k] = marked;
+        sum = head[k] ? term[k] : sum + term[k];
+        term[k] = sum;
     }
-    if (!left.mark) left.first = left.tail;
-    return left;
-}
-
-/* The same where no row begins: all terms are one sum. */
-template <int EACH, class A> static __device__ __forceinline__ record_of<A> add_all(const A *term)
-{
-    A sum = A(0);
+    const unsigned marks = __ballot_sync(ALL, marked);
+    sum = add_open(sum, marks);
+    A before = __shfl_up_sync(ALL, sum, 1);
+    if (!lane) before = A(0);
 #pragma unroll
-    for (int k = 0; k < EACH; k++) sum += term[k];
-    for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
-    return record_of<A>{sum, sum, 0};
+    for (int k = 0; k < EACH; k++)
+        if (!inside[k]) term[k] += before;
+    record_of<A> left;
+    left.tail = __shfl_sync(ALL, sum, WARP - 1);
+    left.mark = marks != 0;
+    left.first = marks ? __shfl_sync(ALL, first + before, __ffs((int)marks) - 1) : left.tail;
+    return left;
 }
 
 template <class T, class V, int WAY>
@@ -272,9 +242,15 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
 {
     enum { EACH = each_of(WAY), SHARE = length_of_share(WAY) };
     typedef typename sum_of<T>::type A;
-    const int lane = threadIdx.x % WARP;
+    /* Marks of CSR are bytes; COO has the rows of the entries. */
+    typedef typename std::conditional<WAY == COORDINATES, int32_t, uint8_t>::type mark;
+    __shared__ A stages[TEAM][SHARE + WARP];
+    __shared__ __align__(16) mark marks[TEAM][SHARE];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    A *const stage = stages[warp];
+    mark *const marked = marks[warp];
     let_next_start();
-    const int which = int(blockIdx.x) * TEAM + threadIdx.x / WARP;
+    const int which = int(blockIdx.x) * TEAM + warp;
     const bool some = which < m.shares;
     int2 starts = {0, 0};
     if (WAY == PATH) wait_for_previous();
@@ -283,7 +259,7 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
     if (some) own = take_share<WAY>(m, which, starts);
     int32_t j[EACH] = {}, before = -1;
     A w[EACH] = {}, term[EACH];
-    unsigned marks[EACH] = {};
+    bool head[EACH] = {};
     uint32_t at[EACH];
 #pragma unroll
     for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, own.count - 1), 0);
@@ -307,22 +283,35 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
         if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
     /* No branch stands around these loads, or the compiler would wait for the rows' ends first. */
     times_x<EACH>(m.s, j, w, term);
-    record_of<A> left;
+    row_of_share row;
     if constexpr (WAY == COORDINATES) {
-        int32_t rows[EACH];
-        mark_changes(m, own, before, rows, marks);
-        left = add_runs<EACH>(marks, term);
-        wait_for_previous();
-        finish_changes(m, own, before, rows, marks, term);
-        const int32_t open = __shfl_sync(ALL, rows[EACH - 1], WARP - 1);
-        if (left.mark) left.mark = mark_of(m.s, open);
-    } else if (by_entries(WAY) && own.row >= own.rows_end) {
-        left = add_all<EACH>(term);
+        if (own.count) mark_changes(m, own, before, marked, head);
     } else {
-        const row_of_share row = place_row(own, base + lane, ends);
-        mark_rows<EACH>(m, own, base, row, marks);
-        left = add_runs<EACH>(marks, term);
-        const int32_t open = finish_rows<EACH>(m, own, base, row, term);
+        row = place_row(own, base + lane, ends);
+        for (int k = 0; k < EACH; k += 4)
+            reinterpret_cast<uint32_t *>(marked)[lane + k / 4 * WARP] = 0;
+        __syncwarp();
+        mark_rows(m, own, base, row, marked);
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        stage[stage_place<EACH>(lane) + k * stage_place<EACH>(WARP)] = term[k];
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        term[k] = stage[lane * (EACH + 1) + k];
+        if (WAY != COORDINATES) head[k] = marked[lane * EACH + k];
+    }
+    record_of<A> left = add_runs<EACH>(head, term);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) stage[lane * (EACH + 1) + k] = term[k];
+    __syncwarp();
+    if constexpr (WAY == COORDINATES) {
+        wait_for_previous();
+        finish_changes(m, own, before, marked, stage);
+        if (left.mark) left.mark = mark_of(m.s, marked[own.count - 1]);
+    } else {
+        const int32_t open = finish_rows<EACH>(m, own, base, row, stage);
         if (left.mark) left.mark = open;
     }
     leave_record<WAY>(m, left);

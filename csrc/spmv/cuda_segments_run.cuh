@@ -15,7 +15,7 @@
 #include "cuda_segments.cuh"
 
 /* Borders of merge's shares up to which warps search for their rows. A step of a search waits for
- * memory, and a warp takes 5 of them where a thread takes 24; of many borders only the work counts,
+ * memory, and a warp takes 5 of them where a thread takes 20; of many borders only the work counts,
  * and neighbouring threads meet the same rows. */
 enum { FEW_BORDERS = 12 << 10 };
 
