@@ -73,11 +73,10 @@ CUDA = [
         for name in ("GATConv", "GCNConv", "SAGEConv")
     ),
     Line("`GCNConv`, `SAGEConv`, whole graph fresh", "twin", ("construction-cuda",), "fresh edges,", r"^\w+"),
-    *(
-        Line(f"`spmv`{dtype}", what, (f"spmv-cuda{suite}{stem}",), split="A x|a step")
-        for suite, what in (("", "real graph"), ("-twins", "large twin"), ("-stencils", "grid"))
-        for dtype, stem in (("", ""), (", float64", "-f64"))
-    ),
+    Line("`spmv`", "real graph", ("spmv-cuda",), split="A x|a step"),
+    Line("`spmv`, float64", "real graph", ("spmv-cuda-f64",), split="A x|a step"),
+    Line("`spmv`", "large twin", ("spmv-cuda-twins",), split="A x|a step"),
+    Line("`spmv`", "grid", ("spmv-cuda-stencils",), split="A x|a step"),
 ]
 FRONT = [  # of README.md
     *CUDA[:6],
