@@ -11,15 +11,12 @@ enum { PANEL = 128 };
 #define LOOPS "../spmm/cpu_extreme.inc"
 #include "../cpu/dtypes.inc"
 
+typedef void loops(const fmm_extreme_call *call, int64_t first, int64_t last);
+
 static void run(int64_t first, int64_t last, void *ctx)
 {
+    static loops *const of_dtype[] = OF_DTYPES(extreme_rows);
     const fmm_extreme_call *call = ctx;
-    static void (*const of_dtype[])(const fmm_extreme_call *, int64_t, int64_t) = {
-        [FMM_F32] = extreme_rows_f32,
-        [FMM_F64] = extreme_rows_f64,
-        [FMM_F16] = extreme_rows_f16,
-        [FMM_BF16] = extreme_rows_bf16,
-    };
     of_dtype[call->x->dtype](call, first, last);
 }
 

@@ -105,8 +105,8 @@ class Matrix:
     ) -> M:
         """Returns a matrix of contiguous tensors that have the right dtypes and belong to nobody else.
 
-        plan: what ``plan_of`` answered, or whether the caller has waited for a GPU, so that it may, too; None leaves the
-            plan to be made on first use.
+        plan: what ``plan_of`` answered, or whether the caller has waited for a GPU, so that it may, too; None leaves
+            the plan to be made on first use.
         """
         none = ptr.new_empty(0, dtype=torch.uint8)
         require_values(val, idx.numel(), ptr.device)
