@@ -141,15 +141,10 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
 int64_t fmm_second_cache(void)
 {
     static _Atomic int64_t known;
-    int64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!bytes) {
 #ifdef _SC_LEVEL2_CACHE_SIZE
-        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (!known) known = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-        if (bytes <= 0) bytes = 1 << 20;
-        atomic_store_explicit(&known, bytes, memory_order_relaxed);
-    }
-    return bytes;
+    return known > 0 ? known : 1 << 20;
 }
 
 bool fmm_isa_avx2(const fmm_call *call) { return (void)call, usable(FMM_AVX2); }
