@@ -33,16 +33,20 @@ class Mutant(NamedTuple):
 CPU = [
     Mutant(
         "the last entry of a row is dropped",
-        "spmm/cpu.inc",
-        "end = a->ptr[i + 1];\n        V acc",
-        "end = a->ptr[i + 1] - (a->ptr[i + 1] > begin);\n        V acc",
+        "spmm/cpu_rows.inc",
+        "const int64_t n = ptr[i + 1] - ptr[i];",
+        "const int64_t n = ptr[i + 1] - ptr[i] - (ptr[i + 1] > ptr[i]);",
         SPMM,
     ),
-    Mutant("a mean is a sum", "spmm/cpu.inc", "if (reduce == FMM_MEAN)", "if (reduce == FMM_MIN && !max)", SPMM),
+    Mutant("a mean is a sum", "spmm/cpu_rows.inc", "if (mean || sign < 0) {", "if (sign < 0) {", SPMM),
     Mutant(
-        "an empty row keeps what a maximum starts from", "spmm/cpu.inc", "if (begin == end) sum", "if (0) sum", SPMM
+        "an empty row keeps what a maximum starts from",
+        "spmm/cpu_rows.inc",
+        "sum[v] = (VECTOR){0};",
+        "sum[v] = (VECTOR){0} - (ACC)max;",
+        SPMM,
     ),
-    Mutant("heads are taken for neighbours", "spmm/cpu.inc", "h * x->head_stride + c,", "h * x->feat + c,", SPMM),
+    Mutant("heads are taken for neighbours", "spmm/cpu_rows.inc", "h * x->head_stride + c;", "h * x->feat + c;", SPMM),
     Mutant(
         "NaN does not win a maximum",
         "cpu/isa_scalar.h",

@@ -136,18 +136,15 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table)
     return fmm_isa_level(&level) == FMM_OK ? &table[1 + level] : NULL;
 }
 
+/* The system is asked once. Where it does not know, 1 MiB is what most processors of today have at
+ * least. Threads that ask at the same time store the same number. */
 int64_t fmm_second_cache(void)
 {
     static _Atomic int64_t known;
-    int64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!bytes) {
 #ifdef _SC_LEVEL2_CACHE_SIZE
-        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (!known) known = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-        if (bytes <= 0) bytes = 1 << 20;
-        atomic_store_explicit(&known, bytes, memory_order_relaxed);
-    }
-    return bytes;
+    return known > 0 ? known : 1 << 20;
 }
 
 bool fmm_isa_avx2(const fmm_call *call) { return (void)call, usable(FMM_AVX2); }

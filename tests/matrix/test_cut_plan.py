@@ -85,11 +85,13 @@ def test_results_are_the_same_bits(name, pair):
 @pytest.mark.parametrize("pair", ["long", "short"], indirect=True)
 @pytest.mark.parametrize("name", ["spmm", "fused", "dot", "additive"])
 def test_calls_take_less_memory(name, pair):
+    """SpMM has no room for rows of one piece, so that a cut saves nothing where there are no others."""
     adj, whole = pair
     results = len(step(adj, CALLS[name]))
     mine, other = (peak_bytes(lambda a=a: step(a, CALLS[name]), results, True)[0] for a in pair)
     segments = [(w.numel() - m.numel()) // 16 for w, m in ((whole.plan, adj.plan), (whole.plan_t, adj.plan_t))]
-    assert mine + min(segments) * HEADS * FEAT * 4 <= other + 4096  # torch's allocator rounds
+    saved = 0 if name == "spmm" and adj.rows_are == EVEN else min(segments) * HEADS * FEAT * 4
+    assert mine + saved <= other + 4096  # torch's allocator rounds
 
 
 @pytest.mark.parametrize("how", ["no check", "no wait"])
