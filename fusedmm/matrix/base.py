@@ -47,7 +47,8 @@ HOW = (
 class Late:
     """Makes the plan of a matrix that has none yet when it is first asked for, once for all matrices of its structure.
 
-    Compiled code and a CUDA graph that records make none that would outlive them: kernels make their own there.
+    Compiled code and a CUDA graph that records make none that would outlive them: kernels make their own there. Some
+    versions of torch look at the attribute before they compile, which makes one as any other look does.
     """
 
     def __get__(self, adj: Matrix | None, kind: type[Matrix] | None = None) -> Tensor | None:
