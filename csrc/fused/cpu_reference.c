@@ -35,7 +35,7 @@ static double score(const fmm_fusion *f, int64_t i, int64_t j, int64_t h)
     blocked_sum sum = {0};
     if (f->score == FMM_SCORE_NONE) return 1;
     for (int64_t c = 0; c < f->x->feat; c++)
-        add(&sum, score_with(f->score, 0, get(f->x, i, h, c), get(f->y, j, h, c)));
+        add(&sum, score_with((int)f->score, 0, get(f->x, i, h, c), get(f->y, j, h, c)));
     return total(&sum);
 }
 
@@ -43,7 +43,7 @@ static double score(const fmm_fusion *f, int64_t i, int64_t j, int64_t h)
 static double raw(const fmm_fusion *f, int64_t i, int64_t j, int64_t h, int64_t c)
 {
     const double x = f->z ? 0 : get(f->x, i, h, c), y = get(f->z ? f->z : f->y, j, h, c);
-    return message_raw(f->message, x, y);
+    return message_raw((int)f->message, x, y);
 }
 
 /* What entry (i, j) adds to out (or to out2, the gradient of z) in one channel, from the weight w
@@ -53,20 +53,20 @@ static double term(const fmm_fusion *f, bool second, int64_t i, int64_t j, int64
                    double w, double ds)
 {
     const bool by_y = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
-    if (f->pass == FMM_FORWARD) return w * activated(f->activation, raw(f, i, j, h, c));
+    if (f->pass == FMM_FORWARD) return w * activated((int)f->activation, raw(f, i, j, h, c));
     if (f->pass == FMM_MIRRORED) return w * get(f->g, j, h, c) + ds * get(f->x, j, h, c);
     /* x and y have other channels than z, so where z is the message they take the score's part. */
     const bool both = f->out == f->out2;
     double sum = 0;
     if (!scale || second || both) {
-        const double m = activated(f->activation, raw(f, i, j, h, c));
-        sum = activation_slope(f->activation, w * get(f->g, i, h, c), m);
+        const double m = activated((int)f->activation, raw(f, i, j, h, c));
+        sum = activation_slope((int)f->activation, w * get(f->g, i, h, c), m);
     }
     if (second) return sum;
     const double x = get(f->x, i, h, c), y = get(f->y, j, h, c);
     const double own = by_y ? y : x, other = by_y ? x : y;
-    if (!scale) sum = message_slope(f->message, by_y, sum, own, other);
-    return f->score == FMM_SCORE_NONE ? sum : sum + score_slope(f->score, ds, own, other);
+    if (!scale) sum = message_slope((int)f->message, by_y, sum, own, other);
+    return f->score == FMM_SCORE_NONE ? sum : sum + score_slope((int)f->score, ds, own, other);
 }
 
 /* A row's panel: each channel's sum and extreme, of which the reduction takes one. */
@@ -119,7 +119,7 @@ static void entry(const fmm_call *call, bool second, int64_t row, int64_t p, int
     } else if (f->g && !(second && f->pass == FMM_COLS)) {
         blocked_sum product = {0}; /* dL/dw */
         for (int64_t k = 0; k < f->g->feat; k++)
-            add(&product, get(f->g, i, h, k) * activated(f->activation, raw(f, i, j, h, k)));
+            add(&product, get(f->g, i, h, k) * activated((int)f->activation, raw(f, i, j, h, k)));
         ds = total(&product) * w[1];
         if (gval) put(f->out2, edge, h, 0, total(&product) * w[2]);
         if (keep) {
