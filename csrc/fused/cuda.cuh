@@ -28,10 +28,11 @@
  *
  * Five forms are compiled: the dot product with the message y or z, and the squared distance with
  * x - y, for edge functions that have direct code; RUN, the dot product with y for those that are
- * interpreted; and ANY, which branches on everything, the same way in every lane. */
+ * interpreted; and ANY, which branches on everything, the same way in every lane. It branches once
+ * for the scores of a batch, once for their messages and once for the activations. */
 #pragma once
 
-#include "cuda_edge.cuh"
+#include "cuda_pack.cuh"
 #include "../sddmm/cuda.cuh"
 #include "../spmm/cuda_join.cuh"
 
@@ -45,16 +46,6 @@ template <class T> struct fused_args : join_args<T> {
     int score, message, activation;
     edge_program<typename sum_of<T>::type> edge;
 };
-
-/* What one channel adds to a score. The forms that are compiled for one score have no branch. */
-template <int FORM, class A>
-static __device__ __forceinline__ A score_term(int score, A sum, A x, A y)
-{
-    if (FORM == DOT_SAME || FORM == DOT_OTHER || FORM == DOT_RUN) return sum + x * y;
-    const A d = x - y;
-    if (FORM == SQDIST_SUB) return sum + d * d;
-    return score_with<A>(score, sum, x, y);
-}
 
 /* How many blocks a multiprocessor must have registers for. Rows of z take registers beside those
  * of y, and so does what lives across a call of the interpreter. */
@@ -152,15 +143,17 @@ A own[PER][VEC], sum[PER][VEC];
 /* Afterwards dot[0] is the score of entry c + lane / SHARE. */
 auto score = [&](A(&dot)[BATCH]) __attribute__((always_inline))
 {
-    UNROLLED(f, BATCH) {
-        dot[f] = A(0);
-        UNROLLED(i, PER) {
-            A right[VEC];
-            unpack<T, VEC>(row[f][i], right);
-            if (!scored || (ANY && !in[i])) continue;
-            UNROLLED(v, VEC) dot[f] = score_term<FORM, A>(s.score, dot[f], own[i][v], right[v]);
+    constexpr int ONE = FORM == SQDIST_SUB ? FMM_SCORE_SQDIST : FMM_SCORE_DOT;
+    for_kind<ANY ? 0 : ONE, ANY ? SCORES : ONE + 1>(s.score, [&](auto kind) {
+        UNROLLED(f, BATCH) {
+            dot[f] = A(0);
+            UNROLLED(i, PER) {
+                A right[VEC];
+                unpack<T, VEC>(row[f][i], right);
+                UNROLLED(v, VEC) dot[f] = score_with<A>(kind.value, dot[f], own[i][v], right[v]);
+            }
         }
-    }
+    });
     transpose_sum<A, LANES, BATCH>(dot, lane);
 };
 /* The weight of that entry; 0 if it is not there, whatever its score came to. */
@@ -174,28 +167,28 @@ auto weigh = [&](int c, A dot) __attribute__((always_inline))
     if (ANY && s.reduce == FMM_MIN) weight = -weight;
     return there ? weight : A(0);
 };
-auto accumulate = [&](int c, A weight) __attribute__((always_inline)){
-    UNROLLED(f, BATCH){const A by = __shfl_sync(ALL, weight, f *SHARE, LANES);
-const bool absent = (ANY || FORM == SQDIST_SUB) && __shfl_sync(ALL, near, c + f, LANES) < 0;
-UNROLLED(i, PER) {
-    A right[VEC];
-    unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i] : row[f][i], right);
-    UNROLLED(v, VEC) {
-        A m = right[v];
-        if (FORM == SQDIST_SUB) m = absent ? A(0) : own[i][v] - m;
-        if (ANY) m = activated<A>(s.activation, message_raw<A>(s.message, own[i][v], m));
-        if (extreme) {
-            const A term = absent ? -A(INFINITY) : by * m;
-            sum[i][v] = reduce_extreme::join(sum[i][v], term);
-            continue;
-        }
-        if (ANY && absent) m = A(0);
-        sum[i][v] = reduce_sum::add(sum[i][v], by, m);
+auto accumulate = [&](int c, A weight) __attribute__((always_inline))
+{
+    A m[BATCH][PER][VEC];
+    UNROLLED(f, BATCH)
+        UNROLLED(i, PER)
+            unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i] : row[f][i],
+                           m[f][i]);
+    if (ANY)
+        messages<A, BATCH * PER * VEC, PER * VEC>(s.message, s.activation, own[0], m[0][0], m[0][0],
+                                                  m[0][0]);
+    UNROLLED(f, BATCH) {
+        const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
+        const bool absent = (ANY || FORM == SQDIST_SUB) && __shfl_sync(ALL, near, c + f, LANES) < 0;
+        if (ANY && absent) continue;
+        UNROLLED(i, PER)
+            UNROLLED(v, VEC) {
+                if (FORM == SQDIST_SUB) m[f][i][v] = absent ? A(0) : own[i][v] - m[f][i][v];
+                sum[i][v] = extreme ? reduce_extreme::add(sum[i][v], by, m[f][i][v])
+                                    : reduce_sum::add(sum[i][v], by, m[f][i][v]);
+            }
     }
-}
-}
-}
-;
+};
 
 if (t.rows <= 0) return;
 span now = span_of_lane<LANES>(t.mine, 0);

@@ -178,6 +178,14 @@ FUNCTION_OF(log1p)
 #undef FUNCTION_OF
 static __device__ __forceinline__ float pow_of(float v, float k) { return powf(v, k); }
 static __device__ __forceinline__ double pow_of(double v, double k) { return pow(v, k); }
+/* Of floats it is one step off at most, and 0 from 2^126 on. A division branches for results so
+ * small, so that the sigmoids of several channels would wait for each other. */
+static __device__ __forceinline__ float inverse_of(float v)
+{
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(v));
+    return v;
+}
+static __device__ __forceinline__ double inverse_of(double v) { return 1 / v; }
 template <class A> static __device__ __forceinline__ A absolute(A v) { return v < A(0) ? -v : v; }
 template <class A> static __device__ __forceinline__ A soft_of(A v)
 {

@@ -1,5 +1,5 @@
-/* The gradients of fused: what one entry has to do with a pack of VEC channels of which both sides
- * are in registers.
+/* Scores and messages of any kind in fused, and what its gradients do with an entry's pack of VEC
+ * channels, of which both sides are in registers.
  *
  *     own side of the row      own_s   own_m     one operand of the score, one of the message
  *     far side of the entry    there_s there_m   the other two
@@ -17,26 +17,29 @@
 #include "cuda_edge.cuh"
 #include "../spmm/cuda_terms.cuh"
 
-/* What the pack adds to a score of any kind. The branch on the kind stands outside the loop. */
+/* Runs `run` with the constant that `kind` is, of FIRST to END - 1. So it branches on the kind
+ * once, and not in its loop over channels. */
+template <int FIRST, int END, class Run>
+static __device__ __forceinline__ void for_kind(int kind, Run run)
+{
+    if constexpr (FIRST + 1 < END)
+        if (kind != FIRST) return for_kind<FIRST + 1, END>(kind, run);
+    run(std::integral_constant<int, FIRST>());
+}
+enum {
+    SCORES = FMM_SCORE_ADDITIVE + 1,
+    MESSAGES = FMM_MESSAGE_MIN + 1,
+    ACTIVATIONS = FMM_ACT_TANH + 1
+};
+
+/* What the pack adds to a score of any kind. */
 template <class A, int VEC>
 static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, const A *there)
 {
-    const auto add = [&](auto term) __attribute__((always_inline))
-    {
-        UNROLLED(v, VEC) sum = term(own[v], there[v], sum);
-        return sum;
-    };
-    switch (score) {
-#define NUM(c) A(c)
-#define ADD_CASE(id, value, gradient)                                                              \
-    case id:                                                                                       \
-        return add([](A x, A y, A to) { return to + (value); });
-        FUSED_SCORES(ADD_CASE)
-#undef ADD_CASE
-#undef NUM
-    default:
-        return sum;
-    }
+    for_kind<0, SCORES>(score, [&](auto kind) {
+        UNROLLED(v, VEC) sum = score_with<A>(kind.value, sum, own[v], there[v]);
+    });
+    return sum;
 }
 
 /* What the pack adds to the gradient through the score, ds s', one term for each channel. */
@@ -44,31 +47,26 @@ template <class A, int VEC>
 static __device__ __forceinline__ void pack_slopes(int score, A ds, const A *own, const A *there,
                                                    A *to)
 {
-    const auto set = [&](auto slope) __attribute__((always_inline))
-    {
-        UNROLLED(v, VEC) to[v] = slope(own[v], there[v]);
-    };
-    switch (score) {
-    case FMM_SCORE_DOT:
-        return set([=](A, A other) { return ds * other; });
-    case FMM_SCORE_NONE:
-        return set([](A, A) { return A(0); });
-    default:
-        set([=](A mine, A other) { return ds * score_slope<A>(score, A(1), mine, other); });
-    }
+    for_kind<0, SCORES>(score, [&](auto kind) {
+        UNROLLED(v, VEC) to[v] = score_slope<A>(kind.value, ds, own[v], there[v]);
+    });
 }
 
-/* The messages of the pack; x and y are the sides of the score, z is that of the message SCALE. */
-template <class A, int VEC>
-static __device__ __forceinline__ void pack_messages(int message, int activation, const A *x,
-                                                     const A *y, const A *z, A *to)
+/* N messages; x and y are the sides of the score, z is that of the message SCALE. x has the sides
+ * of REPEAT messages, which are those of the next ones, too. `to` may be y or z. */
+template <class A, int N, int REPEAT = N>
+static __device__ __forceinline__ void messages(int message, int activation, const A *x, const A *y,
+                                                const A *z, A *to)
 {
-    UNROLLED(v, VEC) {
-        to[v] = z[v];
-        if (message == FMM_MESSAGE_SCALE && activation == FMM_ACT_NONE) continue;
-        if (message != FMM_MESSAGE_SCALE) to[v] = message_raw<A>(message, x[v], y[v]);
-        to[v] = activated<A>(activation, to[v]);
-    }
+    for_kind<0, MESSAGES>(message, [&](auto kind) {
+        UNROLLED(v, N)
+            to[v] = kind.value == FMM_MESSAGE_SCALE
+                        ? z[v]
+                        : message_raw<A>(kind.value, x[v % REPEAT], y[v]);
+    });
+    for_kind<0, ACTIVATIONS>(activation, [&](auto kind) {
+        UNROLLED(v, N) to[v] = activated<A>(kind.value, to[v]);
+    });
 }
 
 /* What the pack adds to the score and to the product of the message with the gradient of the
@@ -80,9 +78,9 @@ static __device__ __forceinline__ void pack_dots(const S &s, const A *own_s, con
 {
     A m[VEC];
     if (ANY) {
-        if (s.score != FMM_SCORE_NONE) *score = pack_score<A, VEC>(s.score, *score, own_s, there_s);
-        pack_messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s,
-                              COLS ? own_s : there_s, COLS ? own_m : there_m, m);
+        *score = pack_score<A, VEC>(s.score, *score, own_s, there_s);
+        messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s, COLS ? own_s : there_s,
+                         COLS ? own_m : there_m, m);
     }
     UNROLLED(v, VEC) {
         if (!ANY) *score += own_s[v] * there_s[v];
@@ -103,11 +101,11 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
         }
         return;
     }
-    const bool scale = s.message == FMM_MESSAGE_SCALE;
     const A *const g = COLS ? there_m : own_m;
     A term[VEC];
     pack_slopes<A, VEC>(s.score, ds, own_s, there_s, term);
-    if (scale && s.activation == FMM_ACT_NONE) { /* the message is z itself */
+    if (s.message == FMM_MESSAGE_SCALE &&
+        s.activation == FMM_ACT_NONE) { /* the message is z itself */
         UNROLLED(v, VEC) {
             sum_s[v] += term[v];
             if (COLS) sum_m[v] = sum_m[v] + w * g[v];
@@ -116,14 +114,19 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
     }
     /* Else the gradient of the message goes through the activation's slope, and from there to gz,
      * or to the side that the message shares with the score. */
-    A m[VEC];
-    pack_messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s, COLS ? own_s : there_s,
-                          COLS ? own_m : there_m, m);
-    UNROLLED(v, VEC) {
-        /* dm: the gradient of the message before its activation. */
-        const A dm = w * g[v] * activation_slope<A>(s.activation, A(1), m[v]);
-        if (scale && COLS) sum_m[v] += dm;
-        if (!scale) term[v] += dm * message_slope<A>(s.message, COLS, A(1), own_s[v], there_s[v]);
-        sum_s[v] += term[v];
-    }
+    A dm[VEC]; /* the message, and then its gradient before the activation */
+    messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s, COLS ? own_s : there_s,
+                     COLS ? own_m : there_m, dm);
+    for_kind<0, ACTIVATIONS>(s.activation, [&](auto kind) {
+        UNROLLED(v, VEC) dm[v] = activation_slope<A>(kind.value, w * g[v], dm[v]);
+    });
+    for_kind<0, MESSAGES>(s.message, [&](auto kind) {
+        UNROLLED(v, VEC) {
+            if (kind.value != FMM_MESSAGE_SCALE)
+                term[v] += message_slope<A>(kind.value, COLS, dm[v], own_s[v], there_s[v]);
+            else if (COLS)
+                sum_m[v] += dm[v];
+            sum_s[v] += term[v];
+        }
+    });
 }
