@@ -129,21 +129,12 @@ make_ring(char *memory, const T *x, int64_t stride, int32_t cols, int64_t strip,
     return ring;
 }
 
-/* ---- what warps do that own up to ROWS rows each ---- */
-
-/* The first row of a warp; the next warp's is where its rows end. All have about as many. */
-template <class S> static __device__ __forceinline__ int64_t first_row_of(int64_t rows, int warp)
-{
-    const int64_t number = int64_t(blockIdx.x) * S::WARPS + warp;
-    return number * rows / (int64_t(gridDim.x) * S::WARPS);
-}
+/* ---- what warps do that own ROWS rows each ---- */
 
 /* Lane r knows how far row r of the warp is: the next entry and the end. */
-template <class S>
-static __device__ __forceinline__ int2 progress_of(const csr_view &a, int warp, int lane)
+static __device__ __forceinline__ int2 progress_of(const csr_view &a, int64_t row, bool is_row)
 {
-    const int64_t row = first_row_of<S>(a.rows, warp) + lane;
-    if (row >= first_row_of<S>(a.rows, warp + 1)) return make_int2(0, 0);
+    if (!is_row || row >= a.rows) return make_int2(0, 0);
     int64_t begin;
     const int64_t length = row_range(a, row, &begin);
     return make_int2((int)begin, (int)(begin + length));
@@ -158,22 +149,6 @@ static __device__ __forceinline__ int count_in_window(int32_t near, uint32_t bas
 }
 
 /* ---- on the host ---- */
-
-/* How many blocks there are for each strip, whose warps own up to `rows` rows. A multiprocessor
- * runs one block at a time, in which it copies all windows. So blocks are as few as their rows
- * allow, but always fill the card: in blocks of 48 rows, a third of it had nothing to do on 4,267
- * rows. */
-static inline int64_t tiles_blocks(const fmm_exec *exec, int64_t count, int64_t strips, int rows)
-{
-    const int64_t at_once = fmm_cuda_processors(exec->index);
-    const int64_t waves = ceil_div(ceil_div(count, 16 * rows) * strips, at_once);
-    return smaller(ceil_div(count, 16), waves * at_once / strips);
-}
-/* How many rows a warp owns at most, up to 4. */
-static inline int tiles_rows(const fmm_exec *exec, int64_t count, int64_t strips)
-{
-    return (int)ceil_div(count, 16 * tiles_blocks(exec, count, strips, 4));
-}
 
 /* Fails with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared
  * memory. */
@@ -190,7 +165,22 @@ static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64
         (void)cudaGetLastError();
         return FMM_UNSUPPORTED;
     }
-    const dim3 grid((unsigned)tiles_blocks(exec, rows, strips, S::ROWS), (unsigned)strips);
+    const dim3 grid((unsigned)ceil_div(rows, S::WARPS * S::ROWS), (unsigned)strips);
     kernel<<<grid, S::WARPS * WARP, S::BYTES, stream_of(exec)>>>(args);
     return FMM_OK;
+}
+
+/* How many rows a warp owns, up to 4. Fewer of them make more blocks. A block takes about the time
+ * of its rows and one row more, for the copying, and each multiprocessor runs one at a time. */
+static inline int tiles_rows(const fmm_exec *exec, int64_t count, int64_t strips)
+{
+    const int at_once = fmm_cuda_processors(exec->index);
+    int best = 0;
+    int64_t least = 0;
+    for (int rows = 4; rows > 0; rows--) {
+        const int64_t blocks = ceil_div(count, 16 * rows) * strips;
+        const int64_t time = ceil_div(blocks, at_once) * (rows + 1);
+        if (!best || time < least) best = rows, least = time;
+    }
+    return best;
 }

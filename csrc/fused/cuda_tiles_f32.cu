@@ -21,8 +21,8 @@ bool fmm_fused_tiles_supports(const fmm_call *call)
 }
 
 /* Chooses how many groups share a row, as a power of 2. The more of them do, the more blocks there
- * are. A block takes about the time of its rows and one row more, for the copying. Plain values are
- * read without the caller's order of edges and without a branch on their type. */
+ * are; tiles_rows (cuda/tiles.cuh) says what time blocks take. Plain values are read without the
+ * caller's order of edges and without a branch on their type. */
 template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fused_tiles_args s)
 {
     const int at_once = fmm_cuda_processors(exec->index);

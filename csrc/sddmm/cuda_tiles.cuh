@@ -70,13 +70,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / LANES;
     const int place = lane % LANES; /* in the group */
     uint32_t *const list = reinterpret_cast<uint32_t *>(memory + S::LISTS_AT) + warp * WARP;
-    const int64_t first_row = first_row_of<S>(s.s.rows, warp);
+    const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
     const int64_t column = place * VEC, left_of_row = s.feat - column;
 
     const tiles_ring<float, S> windows =
         make_ring<float, S>(memory, s.b, s.b_row, s.s.cols, 0, s.feat, s.packs, true);
 
-    const int2 progress = progress_of<S>(s.s, warp, lane);
+    const int2 progress = progress_of(s.s, first_row + lane, lane < ROWS);
     int at = progress.x;
     const int end = progress.y;
     /* The columns of the next WARP entries of each row, one to a lane. */

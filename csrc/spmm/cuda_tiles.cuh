@@ -1,9 +1,9 @@
 /* SpMM `tiles`: y[i,:] = sum_p val[p] * x[idx[p],:] for rows that share many columns, as those of
  * pruned networks do.
  *
- * A block owns up to WARPS * ROWS rows of y and a strip of columns of x. It walks over x in windows
- * of W rows, each copied once into shared memory (cuda/tiles.cuh), where every row of the block
- * finds what it needs. So gathering from L2, which bounds `segments`, becomes gathering from shared
+ * A block owns WARPS * ROWS rows of y and a strip of columns of x. It walks over x in windows of W
+ * rows, each copied once into shared memory (cuda/tiles.cuh), where every row of the block finds
+ * what it needs. So gathering from L2, which bounds `segments`, becomes gathering from shared
  * memory.
  *
  *     warp's row r    p p p p | p p p p p | p p p ...    entries, in rising order of columns
@@ -70,13 +70,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
     tiles_entry<A> *const lists =
         reinterpret_cast<tiles_entry<A> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
-    const int64_t first_row = first_row_of<S>(s.a.rows, warp);
+    const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
     const tiles_ring<T, S> windows =
         make_ring<T, S>(memory, s.x, s.x_row, s.a.cols, strip, s.feat, s.packs, false);
 
-    const int2 progress = progress_of<S>(s.a, warp, lane);
+    const int2 progress = progress_of(s.a, first_row + lane, lane < ROWS);
     int at = progress.x;
     const int end = progress.y;
     const int length = end - at;
@@ -190,7 +190,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     UNROLLED(r, ROWS) {
         const int all = __shfl_sync(ALL, length, r);
         const A share = s.mean && all ? A(all) : A(1);
-        const bool here = group == 0 && first_row + r < first_row_of<S>(s.a.rows, warp + 1);
+        const bool here = group == 0 && first_row + r < s.a.rows;
         T *const to = s.y + (first_row + r) * s.y_row + column;
         UNROLLED(c, PER * VEC) {
             const int at = c / VEC * S::LANES * VEC + c % VEC;
