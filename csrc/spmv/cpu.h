@@ -6,11 +6,9 @@
 /* What a kernel does with pieces [first, last) of a call. */
 typedef enum fmm_spmv_step {
     FMM_SPMV_WIDEN,   /* elements of x, to numbers of the type of sums */
-    FMM_SPMV_ROWS,    /* CSR: pieces of whole rows, to y */
     FMM_SPMV_PATH,    /* CSR: pieces that may end within a row, to y */
     FMM_SPMV_ENTRIES, /* COO: pieces of entries, to sums */
-    FMM_SPMV_BLOCKS,  /* DIA, ELL: blocks of rows, to y; for HYB to sums */
-    FMM_SPMV_SLICES,  /* SELL: slices of rows, to y */
+    FMM_SPMV_BLOCKS,  /* DIA, ELL, SELL: blocks of rows, to y; for COO and HYB to sums */
     FMM_SPMV_FINISH,  /* rows of sums, to y; without sums rows without entries */
 } fmm_spmv_step;
 
@@ -50,7 +48,7 @@ typedef struct fmm_spmv_task {
     const void *x;          /* contiguous, of the type of sums: the caller's, or wide */
     void *wide; /* [cols], of the type of sums; NULL where the caller's x is as the loops read it */
     void *sums; /* [rows], of the type of sums: COO and HYB; else NULL */
-    fmm_spmv_carry *carries; /* [pieces]: CSR by path, COO, HYB */
+    fmm_spmv_carry *carries; /* [pieces]: CSR, COO, HYB; NULL where one piece is all */
 } fmm_spmv_task;
 
 /* The first row and the first entry of a piece. before: those of the piece before it, or NULL. */
@@ -60,6 +58,12 @@ typedef struct fmm_spmv_place {
 fmm_spmv_place fmm_spmv_cut(const fmm_spmv_task *t, int64_t piece, const fmm_spmv_place *before);
 fmm_spmv_place fmm_spmv_end(const fmm_spmv_task *t, int64_t piece, int64_t last,
                             const fmm_spmv_place *from, const fmm_spmv_place *stop);
+
+/* Rows of a block of a padded format. */
+static inline int64_t fmm_spmv_tall(const fmm_spmv_matrix *a)
+{
+    return a->format == FMM_FORMAT_SELL ? a->width : FMM_SPMV_TALL;
+}
 
 /* The specification. */
 fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call);

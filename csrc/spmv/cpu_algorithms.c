@@ -5,10 +5,10 @@
  *
  *     all          WIDEN, where x is no contiguous vector of the type of sums: a gather of numbers
  *                  that need no conversion is worth a pass over x
- *     csr_scalar   ROWS, one sum a row        csr_vector      ROWS, sums side by side
  *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
- *     coo          ENTRIES, a join, FINISH    hyb             BLOCKS before them
- *     dia, ell     BLOCKS                     sell            FINISH, SLICES */
+ *     csr_scalar   as merge, one sum a row    csr_vector      as merge, sums side by side
+ *     coo, hyb     BLOCKS, ENTRIES, a join, FINISH
+ *     dia, ell     BLOCKS                     sell            FINISH, BLOCKS */
 #include "../cpu/isa.h"
 #include "../cpu/reference.h"
 #include "cpu.h"
@@ -138,6 +138,13 @@ static void run_step(const fmm_exec *exec, fmm_spmv_task *t, fmm_spmv_step step,
     fmm_parallel(exec, (units + t->group - 1) / t->group, range, t);
 }
 
+/* Whether rows have sums apart, which COO's entries are added to. */
+static bool sums_rows(const fmm_call *call)
+{
+    const fmm_format format = fmm_spmv_of(call)->matrix->format;
+    return format == FMM_FORMAT_COO || format == FMM_FORMAT_HYB;
+}
+
 /* Whether the loops may gather from the caller's x. */
 static bool reads_x_in_place(const fmm_call *call)
 {
@@ -145,147 +152,115 @@ static bool reads_x_in_place(const fmm_call *call)
     return (x->dtype == FMM_F32 || x->dtype == FMM_F64) && (x->rows <= 1 || x->row_stride == 1);
 }
 
-static size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
-
-static size_t bytes_of_sum(const fmm_call *call)
-{
-    return call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
-}
-
-/* The workspace of each family begins with x in the type of sums, if the caller's is another. Most
- * calls of whole rows and of padded formats then need none, which spares small products an
- * allocation; a path of a single piece is one of whole rows.
+/* The workspace, of which most calls of a single piece need none, which spares small products an
+ * allocation:
  *
- *     whole rows, padded    x
- *     CSR by path           x | carries
- *     COO, HYB              x | the sums of rows | carries */
-static size_t room_of_x(const fmm_call *call)
+ *     x in the type of sums | the sums of rows | carries
+ *     if the caller's is      COO, HYB           if there are several pieces
+ *     another                                                                  */
+typedef struct room {
+    size_t sums, carries, end;
+} room;
+
+static room room_of(const fmm_call *call)
 {
-    return reads_x_in_place(call) ? 0 : aligned((size_t)call->a->cols * bytes_of_sum(call));
+    const size_t each = call->x->dtype == FMM_F64 ? sizeof(double) : sizeof(float);
+    const size_t pieces = (size_t)pieces_of(call, false), lines = ~(size_t)15;
+    room r = {0};
+    if (!reads_x_in_place(call)) r.sums = ((size_t)call->a->cols * each + 15) & lines;
+    r.carries = r.sums;
+    if (sums_rows(call)) r.carries += ((size_t)call->a->rows * each + 15) & lines;
+    r.end = r.carries + (pieces > 1 ? pieces * sizeof(fmm_spmv_carry) : 0);
+    return r;
 }
+static size_t workspace(const fmm_call *call) { return room_of(call).end; }
 
-static size_t room_of_carries(const fmm_call *call)
-{
-    return (size_t)pieces_of(call, false) * sizeof(fmm_spmv_carry);
-}
-
-static size_t room_of_sums(const fmm_call *call)
-{
-    return aligned((size_t)call->a->rows * bytes_of_sum(call));
-}
-
-static size_t room_of_path(const fmm_call *call)
-{
-    return room_of_x(call) + (pieces_of(call, false) > 1 ? room_of_carries(call) : 0);
-}
-
-static size_t room_of_entries(const fmm_call *call)
-{
-    return room_of_x(call) + room_of_sums(call) + room_of_carries(call);
-}
-
-/* ---- the families of algorithms ---- */
-
-typedef enum family { ROWS_SCALAR, ROWS_VECTOR, SEGMENTED, MERGE, PADDED, ENTRIES } family;
-
-/* Runs the steps of a family, each of which ends before the next one begins: a later step reads
+/* Runs the steps of an algorithm, each of which ends before the next one begins: a later step reads
  * what all pieces of an earlier one wrote. */
-static fmm_status run_family(const fmm_exec *exec, const fmm_call *call, family how, fmm_isa level)
+static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_spmv_sums sums_are,
+                      bool by_entries, fmm_isa level)
 {
+    if (level == FMM_ISAS) TRY(fmm_isa_level(&level)); /* the best */
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
-    const int64_t rows = a->csr.rows;
-    char *room = exec->workspace;
+    const int64_t rows = a->csr.rows, tall = fmm_spmv_tall(a);
+    const room r = room_of(call);
+    char *base = exec->workspace;
     fmm_spmv_task t = {.rows = {.call = call, .kernel = kernel_of(level, call->x->dtype)},
-                       .sums_are = how == ROWS_SCALAR   ? FMM_SPMV_ONE
-                                   : how == ROWS_VECTOR ? FMM_SPMV_SIDE_BY_SIDE
-                                                        : FMM_SPMV_EITHER,
-                       .by_entries = how == SEGMENTED,
-                       .pieces = pieces_of(call, how == SEGMENTED)};
-    if (!reads_x_in_place(call)) t.wide = room;
-    if (how == ENTRIES) t.sums = room + room_of_x(call);
-    if (how == ENTRIES || ((how == SEGMENTED || how == MERGE) && t.pieces > 1))
-        t.carries =
-            (fmm_spmv_carry *)(void *)(room + room_of_x(call) + (t.sums ? room_of_sums(call) : 0));
-    t.x = t.wide ? t.wide : call->x->data;
+                       .x = call->x->data,
+                       .sums_are = sums_are,
+                       .by_entries = by_entries,
+                       .pieces = pieces_of(call, by_entries)};
+    if (r.sums) t.x = t.wide = base;
+    if (sums_rows(call)) t.sums = base + r.sums;
+    if (t.pieces > 1) t.carries = (fmm_spmv_carry *)(void *)(base + r.carries);
 
     if (t.wide) run_step(exec, &t, FMM_SPMV_WIDEN, a->csr.cols, 1);
-    if (how <= MERGE)
-        run_step(exec, &t, t.carries ? FMM_SPMV_PATH : FMM_SPMV_ROWS, t.pieces, FMM_SPMV_PIECE);
-    else if (a->format == FMM_FORMAT_SELL) {
-        run_step(exec, &t, FMM_SPMV_FINISH, rows, 1); /* `order` may leave rows out */
-        run_step(exec, &t, FMM_SPMV_SLICES, (rows + a->width - 1) / a->width,
-                 a->stored / (rows / a->width + 1));
-    } else /* COO has no such blocks, and its sums become 0 */
-        run_step(exec, &t, FMM_SPMV_BLOCKS, (rows + FMM_SPMV_TALL - 1) / FMM_SPMV_TALL,
-                 FMM_SPMV_TALL * (how == PADDED ? a->width : 1));
-    if (how == ENTRIES) run_step(exec, &t, FMM_SPMV_ENTRIES, t.pieces, FMM_SPMV_PIECE);
+    if (a->format == FMM_FORMAT_CSR)
+        run_step(exec, &t, FMM_SPMV_PATH, t.pieces, FMM_SPMV_PIECE);
+    else {
+        /* SELL's `order` may leave rows out. COO has no columns, and its sums become 0. */
+        const int64_t blocks = (rows + tall - 1) / tall;
+        if (a->format == FMM_FORMAT_SELL) run_step(exec, &t, FMM_SPMV_FINISH, rows, 1);
+        run_step(exec, &t, FMM_SPMV_BLOCKS, blocks, tall + a->stored / (blocks + 1));
+    }
+    if (t.sums) run_step(exec, &t, FMM_SPMV_ENTRIES, t.pieces, FMM_SPMV_PIECE);
     if (t.carries) join(&t);
-    if (how == ENTRIES) run_step(exec, &t, FMM_SPMV_FINISH, rows, 1);
+    if (t.sums) run_step(exec, &t, FMM_SPMV_FINISH, rows, 1);
     return FMM_OK;
 }
 
 /* No format is converted, so an algorithm supports its own alone. Of each family an algorithm per
  * instruction set, and one that takes the best of them. */
-#define LEVEL(name, format_of, how, isa, level, usable)                                            \
+#define LEVEL(name, its_format, sums, by_entries, isa, level, usable)                              \
     static bool name##_##isa##_fits(const fmm_call *call)                                          \
     {                                                                                              \
-        return fmm_spmv_of(call)->matrix->format == format_of && (usable);                         \
+        return fmm_spmv_of(call)->matrix->format == its_format && (usable);                        \
     }                                                                                              \
     static fmm_status name##_##isa(const fmm_exec *exec, const fmm_call *call)                     \
     {                                                                                              \
-        return run_family(exec, call, how, level);                                                 \
+        return run(exec, call, sums, by_entries, level);                                           \
     }
-#define FAMILY(name, format_of, how)                                                               \
-    LEVEL(name, format_of, how, scalar, FMM_SCALAR, true)                                          \
-    LEVEL(name, format_of, how, avx2, FMM_AVX2, fmm_isa_avx2(call))                                \
-    LEVEL(name, format_of, how, avx512, FMM_AVX512, fmm_isa_avx512(call))                          \
-    LEVEL(name, format_of, how, neon, FMM_NEON, fmm_isa_neon(call))                                \
-    static fmm_status name##_best(const fmm_exec *exec, const fmm_call *call)                      \
+#define FAMILY(name, ...)                                                                          \
+    LEVEL(name, __VA_ARGS__, scalar, FMM_SCALAR, true)                                             \
+    LEVEL(name, __VA_ARGS__, avx2, FMM_AVX2, fmm_isa_avx2(call))                                   \
+    LEVEL(name, __VA_ARGS__, avx512, FMM_AVX512, fmm_isa_avx512(call))                             \
+    LEVEL(name, __VA_ARGS__, neon, FMM_NEON, fmm_isa_neon(call))                                   \
+    LEVEL(name, __VA_ARGS__, best, FMM_ISAS, true)
+#define LINE(number, title, name, isa, about, source)                                              \
     {                                                                                              \
-        fmm_isa level;                                                                             \
-        TRY(fmm_isa_level(&level));                                                                \
-        return run_family(exec, call, how, level);                                                 \
+        number, title, about, source, true, name##_##isa##_fits, workspace, name##_##isa           \
     }
-#define LINE(number, name, isa, room, about, source)                                               \
-    {                                                                                              \
-        number, #name ":" #isa, about, source, true, name##_##isa##_fits, room, name##_##isa       \
-    }
-#define LINES(number, name, room, about, source)                                                   \
-    {number, #name, about, source, true, name##_scalar_fits, room, name##_best},                   \
-        LINE(number + 1, name, scalar, room, about ", plain C", source),                           \
-        LINE(number + 2, name, avx2, room, about ", AVX2 + FMA", source),                          \
-        LINE(number + 3, name, avx512, room, about ", AVX-512", source),                           \
-        LINE(number + 4, name, neon, room, about ", NEON", source)
+#define LINES(number, name, about, source)                                                         \
+    LINE(number, #name, name, best, about, source),                                                \
+        LINE(number + 1, #name ":scalar", name, scalar, about ", plain C", source),                \
+        LINE(number + 2, #name ":avx2", name, avx2, about ", AVX2 + FMA", source),                 \
+        LINE(number + 3, #name ":avx512", name, avx512, about ", AVX-512", source),                \
+        LINE(number + 4, #name ":neon", name, neon, about ", NEON", source)
 
-FAMILY(csr_scalar, FMM_FORMAT_CSR, ROWS_SCALAR)
-FAMILY(csr_vector, FMM_FORMAT_CSR, ROWS_VECTOR)
-FAMILY(csr_segmented, FMM_FORMAT_CSR, SEGMENTED)
-FAMILY(merge, FMM_FORMAT_CSR, MERGE)
-FAMILY(coo, FMM_FORMAT_COO, ENTRIES)
-FAMILY(dia, FMM_FORMAT_DIA, PADDED)
-FAMILY(ell, FMM_FORMAT_ELL, PADDED)
-FAMILY(hyb, FMM_FORMAT_HYB, ENTRIES)
-FAMILY(sell, FMM_FORMAT_SELL, PADDED)
+FAMILY(csr_scalar, FMM_FORMAT_CSR, FMM_SPMV_ONE, false)
+FAMILY(csr_vector, FMM_FORMAT_CSR, FMM_SPMV_SIDE_BY_SIDE, false)
+FAMILY(csr_segmented, FMM_FORMAT_CSR, FMM_SPMV_EITHER, true)
+FAMILY(merge, FMM_FORMAT_CSR, FMM_SPMV_EITHER, false)
+FAMILY(coo, FMM_FORMAT_COO, FMM_SPMV_ONE, true)
+FAMILY(dia, FMM_FORMAT_DIA, FMM_SPMV_ONE, true)
+FAMILY(ell, FMM_FORMAT_ELL, FMM_SPMV_ONE, true)
+FAMILY(hyb, FMM_FORMAT_HYB, FMM_SPMV_ONE, true)
+FAMILY(sell, FMM_FORMAT_SELL, FMM_SPMV_ONE, true)
 
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
      fmm_spmv_reference},
-    LINES(10, csr_scalar, room_of_x, "one sum a row", "Bell & Garland 2009"),
-    LINES(20, csr_vector, room_of_x, "the lanes of a vector sum a row side by side",
-          "Bell & Garland 2009"),
-    LINES(30, csr_segmented, room_of_path,
-          "pieces of equally many entries, carries joined in order",
+    LINES(10, csr_scalar, "one sum a row", "Bell & Garland 2009"),
+    LINES(20, csr_vector, "the lanes of a vector sum a row side by side", "Bell & Garland 2009"),
+    LINES(30, csr_segmented, "pieces of equally many entries, carries joined in order",
           "Blelloch, Heroux & Zagha 1993"),
-    LINES(40, merge, room_of_path,
-          "pieces of equally many rows and entries, carries joined in order",
+    LINES(40, merge, "pieces of equally many rows and entries, carries joined in order",
           "Merrill & Garland 2016"),
-    LINES(50, coo, room_of_entries, "runs of equal rows, carries joined in order",
-          "Bell & Garland 2009"),
-    LINES(60, dia, room_of_x, "diagonals over blocks of rows", "Bell & Garland 2009"),
-    LINES(70, ell, room_of_x, "columns of entries over blocks of rows", "Bell & Garland 2009"),
-    LINES(80, hyb, room_of_entries, "ell, then coo for what rows have beyond",
-          "Bell & Garland 2009"),
-    LINES(90, sell, room_of_x, "columns of entries over slices of rows", "Kreutzer et al. 2014"),
+    LINES(50, coo, "runs of equal rows, carries joined in order", "Bell & Garland 2009"),
+    LINES(60, dia, "diagonals over blocks of rows", "Bell & Garland 2009"),
+    LINES(70, ell, "columns of entries over blocks of rows", "Bell & Garland 2009"),
+    LINES(80, hyb, "ell, then coo for what rows have beyond", "Bell & Garland 2009"),
+    LINES(90, sell, "columns of entries over slices of rows", "Kreutzer et al. 2014"),
     {0},
 };
 

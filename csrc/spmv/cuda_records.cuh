@@ -41,13 +41,6 @@ template <class T> struct segment_args {
     int32_t shares, blocks;
 };
 
-/* Where the sum of entry e is in a warp's stage: a place more for each lane, so that lanes meet
- * different banks of shared memory. */
-template <int EACH> static __device__ __forceinline__ constexpr int stage_place(int e)
-{
-    return e + e / EACH;
-}
-
 /* What a row adds up to: into the sums of HYB, whose entries are COO's, or finished. A row outside
  * is nobody's. */
 template <int WAY, class T>
@@ -59,6 +52,12 @@ static __device__ __forceinline__ void write_row(const spmv_args<T> &s, int32_t 
         s.sums[mark - 1] = sum;
     else
         finish(s, mark - 1, sum);
+}
+
+template <class A> static __device__ __forceinline__ A warp_sum(A sum)
+{
+    for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+    return sum;
 }
 
 /* What is open behind each lane: its own sum, and those of the lanes before it as far back as the
@@ -158,8 +157,7 @@ static __global__ void __launch_bounds__(BLOCK) spmv_join(const __grid_constant_
             if (stop) break;
             next = at + WARP < blocks ? m.records[at + WARP] : none;
         }
-        A rest = total.total();
-        for (int far = WARP / 2; far; far /= 2) rest += __shfl_xor_sync(ALL, rest, far);
+        const A rest = warp_sum(total.total());
         if (lane == 0) write_row<WAY>(m.s, all.mark, all.tail + rest);
     }
 }

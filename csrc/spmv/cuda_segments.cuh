@@ -6,24 +6,25 @@
  *
  *     1   lane l      entries l, l + 32, l + 64, l + 96     columns, values, then 4 gathers of x
  *         lane l      row l of those that begin here        marks its first entry
- *     2   lane l      entries 4l .. 4l + 3                  through shared memory
- *     3   warp        adds up runs from mark to mark, and puts the sums up to each entry back
- *     4   lane l      row l of those that begin here        finds its sum at its last entry
+ *     2   warp        entries 0 .. 31, then 32 .. 63, ...   adds up runs from mark to mark
+ *     3   lane l      row l of those that begin here        finds its sum in front of the next mark
  *
- *     entries   3 . . . | . . 4 .  | 5 . 6 .  | . . . .      a mark, and what goes on
- *     lane      0       | 1        | 2        | 3
- *     left      abcd    | gh       | kl       | mnop         the sum behind a lane's last mark
- *     before    -       | abcd     | gh       | kl           what is open before it, by a scan
- *     sums      ... d=  | ef= g h= | ij= k l= | m n o p=     row 3 ends at f and 4 at h
+ *     entries   3 . . . . 4 . | . . . . . . . | . . 5 .     a mark, and what goes on
+ *     lane      0 1 2 3 4 5 6   0 1 2 3 4 5 6   0 1 2 3     32 of them, and not 7
+ *     terms     a b c d e f g   h i j k l m n   o p q r
+ *     sums      . . . . . *         rest              *     * is in front of a mark: of row 3 the
+ * sum of a to e, of row 4 that of f to p
  *
- * The scan adds what is left of lane after lane as far back as the last mark. Its order is fixed. A
- * row that begins in a warp and ends in another is open at the warp's end: the block adds it up
- * over its warps, and leaves a record of what is open at its own end and of what came before its
- * first mark. A second launch adds the records of such a row in their order. No lane holds another
- * up, whatever the rows' lengths are, and neighbours read neighbouring entries. The code is short
- * for a reason: a warp takes some 300 instructions for 128 entries, which its loads just cover, and
- * with a cold cache instructions come from memory, too. With twice as many it took 1.2 times as
- * long on musae_github and 1.7 times on grids (H200).
+ * Sums stay in registers, which leaves the first cache to x: where terms went through 6 KB of
+ * shared memory a block, reddit-size took 1.1 times as long (H200). A group of 32 entries without a
+ * mark is only added up, lane by lane; one with a mark is scanned, as far back as the last mark.
+ * The order is fixed. A row that begins in a warp and ends in another, or at its end, is open
+ * there: the block adds it up over its warps, and leaves a record of what is open at its own end
+ * and of what came before its first mark. A second launch adds the records of such a row in their
+ * order. No lane holds another up, whatever the rows' lengths are, and neighbours read neighbouring
+ * entries. The code is short for a reason: a warp takes some 300 instructions for 128 entries,
+ * which its loads just cover, and with a cold cache instructions come from memory, too. With twice
+ * as many it took 1.2 times as long on musae_github and 1.7 times on grids (H200).
  *
  * The three differ in where shares begin and in how marks are found:
  *
@@ -34,9 +35,8 @@
  *                     launch before this one finds the rows at the borders:
  *                     row 0: a b c    a b c 0 | d 1 2 e | f g ...    a letter is an entry, a number
  *                     row 1: d                |         |            the end of its row
- *     coo             every 128 entries. A mark is wherever a row differs from the one before, and
- *                     an entry before a mark has its row's sum. A launch before this one writes the
- *                     rows that no entry names.
+ *     coo             every 128 entries. A mark is wherever a row differs from the one before. A
+ *                     launch before this one writes the rows that no entry names.
  *
  * Segmented scans: Blelloch, Heroux and Zagha, CMU-CS-93-173, 1993; on GPUs Sengupta, Harris, Zhang
  * and Owens, Graphics Hardware 2007; of COO Bell and Garland, SC 2009. The merged list: Merrill and
@@ -88,7 +88,7 @@ static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, 
 /* Where the entries of a row lie in a share. */
 struct row_of_share {
     int32_t first; /* its first entry, or NOT_HERE, or EMPTY */
-    int32_t last;  /* its last entry, or `count` if that is behind the share */
+    int32_t end;   /* the entry behind its last one, or `count` if that is behind the share */
 };
 enum { NOT_HERE = -1, EMPTY = -2 };
 
@@ -108,7 +108,7 @@ static __device__ __forceinline__ row_of_share place_row(const share_of &own, ui
     const int64_t end = int64_t(uint64_t(ends.y) - uint64_t(own.begin));
     if (ends.x >= ends.y) return row_of_share{r < (uint32_t)own.empties_end ? EMPTY : NOT_HERE, 0};
     if (uint64_t(begin) >= uint64_t(own.count)) return row_of_share{NOT_HERE, 0};
-    return row_of_share{int32_t(begin), int32_t(min(end - 1, int64_t(own.count)))};
+    return row_of_share{int32_t(begin), int32_t(min(end, int64_t(own.count)))};
 }
 
 /* The 32 rows behind those from `base` on. Where there are far more rows than entries, whole slices
@@ -129,19 +129,21 @@ static __device__ __forceinline__ uint32_t next_rows(const segment_args<T> &m, c
 /* CSR: marks the entries at which the rows of a share begin; `mine` is lane l's row base + l. */
 template <class T>
 static __device__ __forceinline__ void mark_rows(const segment_args<T> &m, const share_of &own,
-                                                 uint32_t base, row_of_share mine, uint8_t *marks)
+                                                 uint32_t base, row_of_share mine, unsigned *marks)
 {
     const int lane = threadIdx.x % WARP;
     while (true) {
-        if (mine.first >= 0) marks[mine.first] = 1;
+        if (mine.first >= 0) atomicOr(marks + mine.first / WARP, 1u << mine.first % WARP);
         base = next_rows(m, own, base);
         if (base >= (uint32_t)own.rows_end) break;
         mine = place_row(own, base + lane, ask_row(m, own, base + lane));
     }
+    __syncwarp();
 }
 
-/* CSR: finishes the rows that begin and end in a share, and the empty ones, from the sums up to
- * each entry. The result is the number plus one of the row that goes on behind it, or -1. */
+/* CSR: finishes the rows that begin in a share and end before its last entry, and the empty ones,
+ * from the sums in front of each mark. The result is the number plus one of the row that goes on,
+ * or ends, at the end of the share, or -1. */
 template <int EACH, class T, class A>
 static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, const share_of &own,
                                                       uint32_t base, row_of_share mine,
@@ -150,9 +152,14 @@ static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, 
     const int lane = threadIdx.x % WARP;
     int32_t open = -1;
     while (true) {
-        const bool whole = mine.first >= 0 && mine.last < own.count;
-        if (whole || mine.first == EMPTY)
-            finish(m.s, base + lane, whole ? sums[stage_place<EACH>(mine.last)] : A(0));
+        const bool whole = mine.first >= 0 && mine.end < own.count;
+        A sum = A(0);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const A other = __shfl_sync(ALL, sums[k], mine.end % WARP);
+            if (whole && mine.end / WARP == k) sum = other;
+        }
+        if (whole || mine.first == EMPTY) finish(m.s, base + lane, sum);
         const unsigned more = __ballot_sync(ALL, mine.first >= 0 && !whole);
         if (more) open = int32_t(base + __ffs((int)more));
         base = next_rows(m, own, base);
@@ -168,71 +175,77 @@ static __device__ __forceinline__ int32_t mark_of(const spmv_args<T> &s, int32_t
     return row >= 0 && row < s.a.rows ? row + 1 : -1;
 }
 
-/* COO: brings the rows of a share's entries to shared memory and marks those that differ from the
- * one before; `before` is the row before all of them, or -1. */
-template <class T>
+/* COO: marks the entries whose row differs from the one before, which `ended` gets. Before all of
+ * them is `last`, which becomes the row of the last entry. */
+template <int EACH, class T>
 static __device__ __forceinline__ void mark_changes(const segment_args<T> &m, const share_of &own,
-                                                    int32_t before, int32_t *rows, bool *head)
+                                                    int32_t *last, int32_t *ended, unsigned *marks)
 {
-    enum { EACH = each_of(COORDINATES) };
     const int lane = threadIdx.x % WARP;
+    int32_t rows[EACH];
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        rows[k] = __ldg(m.s.row + own.begin + min(lane + k * WARP, own.count - 1));
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        const int e = min(lane + k * WARP, own.count - 1);
-        rows[lane + k * WARP] = __ldg(m.s.row + own.begin + e);
+        ended[k] = __shfl_up_sync(ALL, rows[k], 1);
+        if (!lane) ended[k] = *last;
+        *last = __shfl_sync(ALL, rows[k], WARP - 1);
+        const bool first = own.begin + lane + k == 0;
+        const unsigned heads = __ballot_sync(ALL, rows[k] != ended[k] || first);
+        if (!lane) marks[k] = heads;
     }
     __syncwarp();
-    int32_t last = lane ? rows[lane * EACH - 1] : before;
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const int32_t row = rows[lane * EACH + k];
-        head[k] = row != last || own.begin + lane + k == 0;
-        last = row;
-    }
 }
 
-/* COO: writes the rows that end in a share, but for the one that was open before it and the one
- * that its last entry is of. */
-template <class T, class A>
-static __device__ __forceinline__ void finish_changes(const segment_args<T> &m, const share_of &own,
-                                                      int32_t before, const int32_t *rows,
-                                                      const A *sums)
+/* COO: writes the rows that end in a share in front of a mark, but for the one that began before
+ * it, whose mark is the first. */
+template <int EACH, class T, class A>
+static __device__ __forceinline__ void
+finish_changes(const segment_args<T> &m, const int32_t *ended, const unsigned *marks, const A *sums)
 {
-    enum { EACH = each_of(COORDINATES) };
-#pragma unroll 1
-    for (int e = threadIdx.x % WARP; e + 1 < own.count; e += WARP)
-        if (rows[e] != rows[e + 1] && (rows[e] != before || !own.begin))
-            write_row<COORDINATES>(m.s, mark_of(m.s, rows[e]), sums[stage_place<EACH>(e)]);
+    const unsigned below = (1u << threadIdx.x % WARP) - 1u;
+    bool inside = false;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const bool here = marks[k] & (below + 1u);
+        if (here && (inside || marks[k] & below))
+            write_row<COORDINATES>(m.s, mark_of(m.s, ended[k]), sums[k]);
+        inside |= marks[k] != 0;
+    }
 }
 
 /* ---- sums ---- */
 
-/* Makes a warp's terms, EACH of each lane, sums from the mark before them on. The result has the
- * sum before the first mark and the one behind the last, and 1 as its mark if there is one. */
+/* Puts in place of each term in a group with marks the sum in front of it, from the mark before it
+ * on; groups without are only added up. The result has the sum before the first mark and the one
+ * behind the last, and 1 as its mark if there is one. */
 template <int EACH, class A>
-static __device__ __forceinline__ record_of<A> add_runs(const bool *head, A *term)
+static __device__ __forceinline__ record_of<A> add_runs(const unsigned *marks, A *term)
 {
     const int lane = threadIdx.x % WARP;
-    bool marked = false, inside[EACH];
-    A sum = A(0), first = A(0);
+    A rest = A(0),
+      open = A(0); /* of groups without marks, each lane its own; behind the last mark */
+    record_of<A> left = {A(0), A(0), 0};
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        if (head[k] && !marked) first = sum;
-        marked |= head[k], inside[k] = marked;
-        sum = head[k] ? term[k] : sum + term[k];
-        term[k] = sum;
+        const unsigned heads = marks[k];
+        if (!heads) {
+            rest += term[k];
+            continue;
+        }
+        open += warp_sum(rest);
+        const A upto = add_open(term[k], heads);
+        A before = __shfl_up_sync(ALL, upto, 1);
+        if (!lane) before = A(0);
+        if (!(heads & ((1u << lane) - 1u))) before += open;
+        if (!left.mark) left.first = __shfl_sync(ALL, before, __ffs((int)heads) - 1);
+        left.mark = 1, rest = A(0);
+        open = __shfl_sync(ALL, upto, WARP - 1);
+        term[k] = before;
     }
-    const unsigned marks = __ballot_sync(ALL, marked);
-    sum = add_open(sum, marks);
-    A before = __shfl_up_sync(ALL, sum, 1);
-    if (!lane) before = A(0);
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        if (!inside[k]) term[k] += before;
-    record_of<A> left;
-    left.tail = __shfl_sync(ALL, sum, WARP - 1);
-    left.mark = marks != 0;
-    left.first = marks ? __shfl_sync(ALL, first + before, __ffs((int)marks) - 1) : left.tail;
+    left.tail = open + warp_sum(rest);
+    if (!left.mark) left.first = left.tail;
     return left;
 }
 
@@ -240,15 +253,13 @@ template <class T, class V, int WAY>
 static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (WAY == LONG_ROWS))
     spmv_segments(const __grid_constant__ segment_args<T> m)
 {
-    enum { EACH = each_of(WAY), SHARE = length_of_share(WAY) };
+    enum { EACH = each_of(WAY) };
     typedef typename sum_of<T>::type A;
-    /* Marks of CSR are bytes; COO has the rows of the entries. */
-    typedef typename std::conditional<WAY == COORDINATES, int32_t, uint8_t>::type mark;
-    __shared__ A stages[TEAM][SHARE + WARP];
-    __shared__ __align__(16) mark marks[TEAM][SHARE];
+    __shared__ unsigned words[TEAM][EACH];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    A *const stage = stages[warp];
-    mark *const marked = marks[warp];
+    unsigned *const marks = words[warp];
+    if (lane < EACH) marks[lane] = 0;
+    __syncwarp();
     let_next_start();
     const int which = int(blockIdx.x) * TEAM + warp;
     const bool some = which < m.shares;
@@ -259,7 +270,6 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
     if (some) own = take_share<WAY>(m, which, starts);
     int32_t j[EACH] = {}, before = -1;
     A w[EACH] = {}, term[EACH];
-    bool head[EACH] = {};
     uint32_t at[EACH];
 #pragma unroll
     for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, own.count - 1), 0);
@@ -283,35 +293,19 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
         if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
     /* No branch stands around these loads, or the compiler would wait for the rows' ends first. */
     times_x<EACH>(m.s, j, w, term);
-    row_of_share row;
+    record_of<A> left;
     if constexpr (WAY == COORDINATES) {
-        if (own.count) mark_changes(m, own, before, marked, head);
-    } else {
-        row = place_row(own, base + lane, ends);
-        for (int k = 0; k < EACH; k += 4)
-            reinterpret_cast<uint32_t *>(marked)[lane + k / 4 * WARP] = 0;
-        __syncwarp();
-        mark_rows(m, own, base, row, marked);
-    }
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        stage[stage_place<EACH>(lane) + k * stage_place<EACH>(WARP)] = term[k];
-    __syncwarp();
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        term[k] = stage[lane * (EACH + 1) + k];
-        if (WAY != COORDINATES) head[k] = marked[lane * EACH + k];
-    }
-    record_of<A> left = add_runs<EACH>(head, term);
-#pragma unroll
-    for (int k = 0; k < EACH; k++) stage[lane * (EACH + 1) + k] = term[k];
-    __syncwarp();
-    if constexpr (WAY == COORDINATES) {
+        int32_t ended[EACH];
+        if (own.count) mark_changes<EACH>(m, own, &before, ended, marks);
+        left = add_runs<EACH>(marks, term);
         wait_for_previous();
-        finish_changes(m, own, before, marked, stage);
-        if (left.mark) left.mark = mark_of(m.s, marked[own.count - 1]);
+        finish_changes<EACH>(m, ended, marks, term);
+        if (left.mark) left.mark = mark_of(m.s, before);
     } else {
-        const int32_t open = finish_rows<EACH>(m, own, base, row, stage);
+        const row_of_share row = place_row(own, base + lane, ends);
+        mark_rows(m, own, base, row, marks);
+        left = add_runs<EACH>(marks, term);
+        const int32_t open = finish_rows<EACH>(m, own, base, row, term);
         if (left.mark) left.mark = open;
     }
     leave_record<WAY>(m, left);
