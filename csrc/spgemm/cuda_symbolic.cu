@@ -56,17 +56,13 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
         int64_t found;
-        if (s.is_lone(i))
-            found = copy_row<WARPS>(s, i, to, most);
-        else {
-            column_range range = {0, s.b.cols};
-            if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
-            const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
-            if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
-                found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
-            else
-                found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
-        }
+        column_range range = {0, s.b.cols};
+        if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
+        const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
+        if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
+            found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
+        else
+            found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
         if (!to && !g::thread()) s.ptr[i + 1] = found;
         for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
         g::sync();
@@ -134,7 +130,7 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
 /* Whether no row was in a class when rows were counted, and none will be. Bits have no classes. */
 static bool all_small(const row_lists &found, const bit_rows &bits)
 {
-    counter others = found.copies + (counter)bits.words;
+    counter others = (counter)bits.words;
     for (int k = 0; k < CLASSES; k++) others += found.counts[k];
     return !others;
 }
@@ -168,7 +164,7 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     int work = LARGEST; /* the largest class that had a row when rows were counted */
     while (work && !found.counts[work]) work--;
     if (!bits.words) launch_sets(exec, s, w, work);
-    if (with) fmm_spgemm_others_cuda(exec, &numeric, !found.falls, w.lists);
+    if (with) fmm_spgemm_other_rows(exec, numeric_of(&numeric, SPGEMM_AUTO));
     return FMM_OK;
 }
 
