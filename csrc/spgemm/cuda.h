@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Rows are numbered in 32 bits. */
+/* Refuses rows that cannot be numbered in 32 bits. */
 fmm_status fmm_spgemm_countable(const fmm_csr *a);
 
 /* Where a row keeps its sums; AUTO asks for each row. */

@@ -1,10 +1,10 @@
 /* The algorithms of SpGEMM's numeric phase on CUDA. They differ in where a row keeps its sums
- * (cuda_table.cuh), and all add the same terms in the same order. Number 0 asks for each row:
- * choose_where says how. */
+ * (cuda_table.cuh), and all add the same terms in the same order. None needs a workspace. */
 #include "cuda.h"
 
 #include <inttypes.h>
 
+/* For those who list rows: what finds a structure, and gradients. */
 fmm_status fmm_spgemm_countable(const fmm_csr *a)
 {
     REQUIRE(a->rows < INT32_MAX, FMM_UNSUPPORTED,
@@ -36,6 +36,8 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
+/* Number 0 asks for each window of a row: choose_table in cuda_rows.cu says how. Where a plan has
+ * kept where products go, it is taken. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const fmm_algorithm mixed = {0,    "auto", "each row as suits it", "fusedmm", true, NULL,

@@ -205,12 +205,10 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
         const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
         bits.size(a, call->b);
-        const size_t bytes = lists + bits.bytes + scratch_bytes;
-        void *base = NULL;
-        const fmm_status status = exec->allocate(exec->owner, bytes, &base);
-        REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
-        w = row_work_in(exec, base, a->rows);
-        char *const behind = static_cast<char *>(base) + lists;
+        spgemm_memory m;
+        TRY(fmm_spgemm_ask(exec, lists + bits.bytes + scratch_bytes, &m));
+        w = row_work_in(exec, m.base, a->rows);
+        char *const behind = m.base + lists;
         bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
         TRY(count_entries(exec, s, w, bits, behind + bits.bytes, scratch_bytes, &found));
@@ -229,7 +227,6 @@ extern "C" fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec,
                                                const fmm_spgemm_symbolic_call *call)
 {
     int before;
-    REQUIRE(exec->allocate, FMM_INVALID_ARGUMENT, "spgemm: exec.allocate must be given");
     TRY(fmm_spgemm_countable(call->a));
     TRY(cuda_enter("spgemm", exec, &before));
     const fmm_status status = find_pattern(exec, call);
