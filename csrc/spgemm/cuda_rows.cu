@@ -168,12 +168,6 @@ static __device__ __forceinline__ void add_row(const numeric_args &s, int64_t i,
     }
 }
 
-/* Small rows are merged, so that C has all columns and they rise, as a mask's need not. */
-static __host__ __device__ __forceinline__ bool has_small_rows(const numeric_args &s)
-{
-    return !s.masked && (s.where == SPGEMM_AUTO || s.where == SPGEMM_IN_SORTED);
-}
-
 /* A lane looks at a row each, so that those which others compute cost little. */
 template <class A>
 static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
@@ -189,7 +183,7 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
         const int64_t i = base + lane;
         if (i <= last) end = row_range(s.c, i, &begin), end += begin;
         bool is_mine = begin < end;
-        if (is_mine && has_small_rows(s))
+        if (is_mine && s.merges)
             is_mine = !is_small(s.a, s.b, s.schedule, row_range(s.a, i, &p), end - begin);
         if (end - begin > width) begin = begin > low ? begin : low, end = end < high ? end : high;
         is_mine = is_mine && low <= begin && begin < end && begin < high;
@@ -232,7 +226,7 @@ extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call 
     const bool plans = where == SPGEMM_AUTO && !s.masked && of->products;
     TRY(cuda_enter("spgemm", exec, &before));
     if (!plans || !fmm_spgemm_add_kept(exec, s, of->products, of->kept)) {
-        if (has_small_rows(s)) fmm_spgemm_small(exec, s, NULL);
+        if (s.merges) fmm_spgemm_small(exec, s, NULL);
         if (!plans || of->kept != 1) fmm_spgemm_other_rows(exec, s);
     }
     return cuda_leave("spgemm", exec, before);

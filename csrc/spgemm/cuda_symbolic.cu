@@ -154,17 +154,20 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
                 "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
         of.b_val = with->b_val;
     }
-    /* Small rows get columns and values in one pass, if the columns are not there as bits. */
+    /* Small rows get columns and values in one pass; bits have the columns of all rows. */
     const fmm_call numeric = {
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
-    if (bits.words) launch_bits(exec, s, bits);
-    if (with || !bits.words)
-        fmm_spgemm_small(exec, numeric_of(&numeric, SPGEMM_AUTO), bits.words ? NULL : s.idx);
+    numeric_args args = numeric_of(&numeric, SPGEMM_AUTO);
+    args.merges = !bits.words;
+    if (bits.words)
+        launch_bits(exec, s, bits);
+    else
+        fmm_spgemm_small(exec, args, s.idx);
     if (all_small(found, bits)) return FMM_OK;
     int work = LARGEST; /* the largest class that had a row when rows were counted */
     while (work && !found.counts[work]) work--;
     if (!bits.words) launch_sets(exec, s, w, work);
-    if (with) fmm_spgemm_other_rows(exec, numeric_of(&numeric, SPGEMM_AUTO));
+    if (with) fmm_spgemm_other_rows(exec, args);
     return FMM_OK;
 }
 
