@@ -12,6 +12,14 @@ extern "C" {
 /* Terms that one accumulator adds in a row, at most: as FMM_BLOCK. */
 enum { SPGEMM_TERMS = 128 };
 
+/* Memory that is lent for a call, and how much of it is in use. */
+typedef struct spgemm_memory {
+    char *base;
+    size_t used;
+} spgemm_memory;
+/* Asks the caller for a workspace. */
+fmm_status fmm_spgemm_ask(const fmm_exec *exec, size_t bytes, spgemm_memory *m);
+
 /* Where A B has entries; `out` says what of it is wanted. */
 typedef struct fmm_spgemm_symbolic_call {
     const fmm_csr *a, *b;

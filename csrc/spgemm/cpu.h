@@ -28,14 +28,7 @@ void fmm_spgemm_crew(const fmm_exec *exec, int workers, int64_t items, spgemm_bo
                      void *ctx);
 
 /* The next `bytes` of a workspace, in whole cache lines. With a NULL base it only counts them. */
-typedef struct spgemm_memory {
-    char *base;
-    size_t used;
-} spgemm_memory;
 void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes);
-
-/* Asks the caller for a workspace. */
-fmm_status fmm_spgemm_ask(const fmm_exec *exec, size_t bytes, spgemm_memory *m);
 
 /* The first row of chunk `chunk` of a schedule, inside [0, rows] whatever stands there. */
 static inline int64_t fmm_spgemm_first(const int64_t *schedule, int64_t rows, int64_t chunk)

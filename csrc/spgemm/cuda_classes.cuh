@@ -30,7 +30,7 @@ typedef unsigned long long counter; /* what atomicAdd takes */
 struct row_lists {
     counter counts[CLASSES], tickets[CLASSES];
     /* What the look of the symbolic phase finds for the host, which reads all of this at once. */
-    counter products, entries, falls, copies;
+    counter products, entries, falls;
 };
 
 /* Bytes of shared memory that the rows of each class have, by value to kernels. */

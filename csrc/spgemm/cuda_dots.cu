@@ -168,14 +168,11 @@ static void launch_dots(const fmm_exec *exec, const dots_args &s, const row_work
 extern "C" fmm_status fmm_spgemm_dots_cuda(const fmm_exec *exec, const fmm_spgemm_dots_call *call)
 {
     int before;
-    void *base = NULL;
+    spgemm_memory m;
     const fmm_csr *a = call->a;
-    const size_t bytes = row_work_bytes(a->rows);
     if (!a->nnz) return FMM_OK;
-    REQUIRE(exec->allocate, FMM_INVALID_ARGUMENT, "spgemm: exec.allocate must be given");
     TRY(fmm_spgemm_countable(a));
-    const fmm_status status = exec->allocate(exec->owner, bytes, &base);
-    REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
+    TRY(fmm_spgemm_ask(exec, row_work_bytes(a->rows), &m));
     /* The host knows nothing of the rows, and waits for nothing: so a gradient can be captured. */
     const dots_args s = {view_csr(a),
                          view_csr(call->x),
@@ -184,7 +181,7 @@ extern "C" fmm_status fmm_spgemm_dots_cuda(const fmm_exec *exec, const fmm_spgem
                          view_edges(call->y, call->y_val),
                          view_output(a, call->out)};
     TRY(cuda_enter("spgemm", exec, &before));
-    const row_work w = row_work_in(exec, base, a->rows);
+    const row_work w = row_work_in(exec, m.base, a->rows);
     if (call->out->dtype == FMM_F64)
         launch_dots<double>(exec, s, w);
     else

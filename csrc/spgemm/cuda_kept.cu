@@ -245,11 +245,9 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     const cudaStream_t stream = stream_of(exec);
     const int64_t windows = windows_for(c.nnz);
     const unsigned blocks = blocks_for(windows * WARP);
-    void *base = NULL;
-    const size_t bytes = making(NULL, windows).bytes;
-    const fmm_status status = exec->allocate(exec->owner, bytes, &base);
-    REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
-    const making m(static_cast<char *>(base), windows);
+    spgemm_memory lent;
+    TRY(fmm_spgemm_ask(exec, making(NULL, windows).bytes, &lent));
+    const making m(lent.base, windows);
     const row_work list = row_work_in(exec, m.lists, windows);
     kept_view to = view_kept(NULL, 0, c.nnz);
     made_of found = {};

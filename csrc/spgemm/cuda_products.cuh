@@ -18,7 +18,7 @@ struct numeric_args {
     const int64_t *schedule;
     entry_output out;
     spgemm_where where;
-    bool masked;
+    bool masked, merges; /* merges: small rows are computed by threads (cuda_small.cuh) */
     /* Whether values of B, of A and of C stand in the order of entries, as sums are kept. */
     bool plain, plain_a, plain_out;
 };

@@ -17,14 +17,6 @@ struct symbolic_args {
     int64_t *ptr;
     int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
     const int64_t *schedule;
-
-    /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
-     */
-    __device__ bool is_lone(int64_t i) const
-    {
-        int64_t begin;
-        return row_range(a, i, &begin) == 1 && *schedule == 1;
-    }
 };
 
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
@@ -82,7 +74,7 @@ struct class_of_set {
         enum { SHORT = 64 };
         int64_t begin;
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
-        if (most <= 0 || (!s.idx && s.is_lone(i))) return -1;
+        if (most <= 0) return -1;
         const int64_t entries = row_range(s.a, i, &begin);
         if (is_small(s.a, s.b, s.schedule, entries, most)) {
             const edge_view none = {};
@@ -92,7 +84,6 @@ struct class_of_set {
                     [](int, int32_t, float) {}, [](int) {});
             return -1;
         }
-        if (s.is_lone(i)) return 0;
         const set_size size(bytes, most, s.b.cols, s.idx);
         int64_t needs = size.hashed ? size.hash : size.bits;
         if (size.hashed && needs > bytes.of[0] && entries <= SHORT && *s.schedule == 1) {
@@ -281,21 +272,6 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<
         g::sync();
     }
     return count < places || !to ? count : places;
-}
-
-/* Row i as it stands in B: A's row has one entry. */
-template <int WARPS>
-static __device__ __forceinline__ int64_t copy_row(const symbolic_args &s, int64_t i, int32_t *to,
-                                                   int64_t places)
-{
-    int64_t p, begin = 0;
-    row_range(s.a, i, &p); /* of one entry, which names the row of B */
-    const int64_t k = __ldg(s.a.idx + p);
-    const int64_t length = uint64_t(k) < uint64_t(s.b.rows) ? row_range(s.b, k, &begin) : 0;
-    const int64_t here = length < places ? length : places;
-    for (int64_t at = group<WARPS>::thread(); at < here; at += group<WARPS>::THREADS)
-        to[at] = __ldg(s.b.idx + begin + at);
-    return here;
 }
 
 #endif

@@ -138,7 +138,8 @@ static inline bool is_plain(const fmm_csr *m, const fmm_dense *val, fmm_dtype re
     return !m->eid && val && val->data && val->dtype == sums && val->row_stride == 1;
 }
 
-/* What kernels of the numeric phase take. */
+/* What kernels of the numeric phase take. Rows are merged where C has all columns and they rise, as
+ * a mask's need not. */
 static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
 {
     const fmm_spgemm *of = fmm_spgemm_of(call);
@@ -151,6 +152,7 @@ static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
                         view_output(of->c, call->y),
                         where,
                         of->masked,
+                        !of->masked && (where == SPGEMM_AUTO || where == SPGEMM_IN_SORTED),
                         is_plain(of->b, &of->b_val, call->y->dtype),
                         is_plain(call->a, call->val, call->y->dtype),
                         is_plain(of->c, call->y, call->y->dtype)};

@@ -56,17 +56,13 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
         int64_t found;
-        if (s.is_lone(i))
-            found = copy_row<WARPS>(s, i, to, most);
-        else {
-            column_range range = {0, s.b.cols};
-            if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
-            const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
-            if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
-                found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
-            else
-                found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
-        }
+        column_range range = {0, s.b.cols};
+        if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
+        const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
+        if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
+            found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
+        else
+            found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
         if (!to && !g::thread()) s.ptr[i + 1] = found;
         for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
         g::sync();
@@ -134,7 +130,7 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
 /* Whether no row was in a class when rows were counted, and none will be. Bits have no classes. */
 static bool all_small(const row_lists &found, const bit_rows &bits)
 {
-    counter others = found.copies + (counter)bits.words;
+    counter others = (counter)bits.words;
     for (int k = 0; k < CLASSES; k++) others += found.counts[k];
     return !others;
 }
@@ -158,17 +154,20 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
                 "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
         of.b_val = with->b_val;
     }
-    /* Small rows get columns and values in one pass, if the columns are not there as bits. */
+    /* Small rows get columns and values in one pass; bits have the columns of all rows. */
     const fmm_call numeric = {
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
-    if (bits.words) launch_bits(exec, s, bits);
-    if (with || !bits.words)
-        fmm_spgemm_small(exec, numeric_of(&numeric, SPGEMM_AUTO), bits.words ? NULL : s.idx);
+    numeric_args args = numeric_of(&numeric, SPGEMM_AUTO);
+    args.merges = !bits.words;
+    if (bits.words)
+        launch_bits(exec, s, bits);
+    else
+        fmm_spgemm_small(exec, args, s.idx);
     if (all_small(found, bits)) return FMM_OK;
     int work = LARGEST; /* the largest class that had a row when rows were counted */
     while (work && !found.counts[work]) work--;
     if (!bits.words) launch_sets(exec, s, w, work);
-    if (with) fmm_spgemm_others_cuda(exec, &numeric, !found.falls, w.lists);
+    if (with) fmm_spgemm_other_rows(exec, args);
     return FMM_OK;
 }
 
@@ -209,12 +208,10 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
         const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
         bits.size(a, call->b);
-        const size_t bytes = lists + bits.bytes + scratch_bytes;
-        void *base = NULL;
-        const fmm_status status = exec->allocate(exec->owner, bytes, &base);
-        REQUIRE(status == FMM_OK, status, "spgemm: no workspace of %zu bytes", bytes);
-        w = row_work_in(exec, base, a->rows);
-        char *const behind = static_cast<char *>(base) + lists;
+        spgemm_memory m;
+        TRY(fmm_spgemm_ask(exec, lists + bits.bytes + scratch_bytes, &m));
+        w = row_work_in(exec, m.base, a->rows);
+        char *const behind = m.base + lists;
         bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
         TRY(count_entries(exec, s, w, bits, behind + bits.bytes, scratch_bytes, &found));
@@ -233,7 +230,6 @@ extern "C" fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec,
                                                const fmm_spgemm_symbolic_call *call)
 {
     int before;
-    REQUIRE(exec->allocate, FMM_INVALID_ARGUMENT, "spgemm: exec.allocate must be given");
     TRY(fmm_spgemm_countable(call->a));
     TRY(cuda_enter("spgemm", exec, &before));
     const fmm_status status = find_pattern(exec, call);
