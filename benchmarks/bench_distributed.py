@@ -311,7 +311,7 @@ def parts(b: Bench, adj: DistCSR, x: Tensor) -> Row:
         group.start(packed.view(torch.uint8), cols.out, cols.into, came.view(torch.uint8), cols.theirs, cols.whole)()
 
     return {
-        "pack": b.ms(lambda: ops._pick(x.view(torch.uint8), part.cols.send)),
+        "pack": b.ms(lambda: ops._pick_into(x.view(torch.uint8), part.cols.send, packed.view(torch.uint8))),
         "index_select": b.ms(lambda: x.index_select(0, part.cols.send)),
         "wire": b.ms(wire),
         "copy": b.ms(lambda: beside[: x.shape[0]].copy_(x)),
