@@ -44,9 +44,9 @@ class GCNConv(KeepsMatrix):
     saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: a dense product and one SpMM per call, of the fewer of in_channels and out_channels columns where neighbours
-    are added or averaged. Where both are as many and x wants no gradient, the gradients take no SpMM. The structure with self loops is made once per graph,
-    as are the coefficients of a graph without weights. Compiled code takes a ``CSR`` that the layer, or
-    ``adj.gcn_norm()``, has seen before.
+    are added or averaged. Where both are as many and x wants no gradient, the gradients take no SpMM. The structure
+    with self loops is made once per graph, as are the coefficients of a graph without weights. Compiled code takes a
+    ``CSR`` that the layer, or ``adj.gcn_norm()``, has seen before.
 
     Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
 
