@@ -76,25 +76,23 @@ def _(ptr, idx, eid, plan, val, x, *numbers):  # type: ignore[no-untyped-def]
     return _spmm_like(x, ptr)
 
 
-@fake("_spmm_into")
-def _(ptr, idx, eid, plan, val, x, y, *numbers):  # type: ignore[no-untyped-def]
-    return None
+def _writes(name: str, at: int) -> None:
+    """An operator that writes to its argument number ``at``, and returns nothing.
+
+    Tensors whose signs torch has yet to turn: its own way around reads a result that the operator does not have, which
+    ended the process."""
+
+    def signed(*args: Any) -> None:
+        if args[at].is_neg():
+            raise TypeError(f"{name}: y must hold its own signs: resolve_neg() makes such a tensor")
+        getattr(ops, name)(*(t.resolve_neg() if isinstance(t, Tensor) else t for t in args))
+
+    fake(name)(lambda *args: None)
+    _refusals.impl(name, signed, "Negative")
 
 
-def _spmm_into_signed(*args: Any) -> None:
-    """For tensors whose signs torch has yet to turn: its own way around reads a result that the operator does not have,
-    which ended the process."""
-    if args[6].is_neg():
-        raise TypeError("_spmm_into: y must hold its own signs: resolve_neg() makes such a tensor")
-    ops._spmm_into(*(t.resolve_neg() if isinstance(t, Tensor) else t for t in args))
-
-
-_refusals.impl("_spmm_into", _spmm_into_signed, "Negative")
-
-
-@fake("_pick")
-def _(x, pick):  # type: ignore[no-untyped-def]
-    return x.new_empty((pick.size(0), x.size(1)))
+_writes("_spmm_into", 6)
+_writes("_pick_into", 2)
 
 
 @fake("spmm")

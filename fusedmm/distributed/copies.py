@@ -3,8 +3,8 @@
 NCCL moves rows by a kernel of its own, which waits for room among the blocks of another one and then takes some of it.
 A copy engine does neither, so that a piece that travels under a kernel takes as long as without one:
 
-    this stream      | pick | into a slot |                       ...  | waits | kernel that reads the rows
-    another one                           | barrier | copies from each rank's slot |
+    this stream      | pick into a slot |                       ...  | waits | kernel that reads the rows
+    another one                         | barrier | copies from each rank's slot |
 
 The slots are memory that all ranks of a group reach. Who writes into one has passed the barrier of the message after
 the one that lay there, at which a rank arrives once its copies of that one have ended.
@@ -23,6 +23,7 @@ from torch import Tensor
 from fusedmm._torch_compat import shared_memory
 
 SLOTS = 3
+ALIGNED = 256  # bytes at a multiple of which slots begin
 LEAST, MOST = 2**20, 2**29  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
 
 
@@ -39,25 +40,30 @@ class Copies:
     """
 
     def __init__(self, group: Any, size: int, device: torch.device) -> None:
-        self.size, self.count = size, 0
-        self.room, self.handle = shared_memory(SLOTS * size, device, group)
+        self.size, self.count = -(-size // ALIGNED) * ALIGNED, 0
+        self.room, self.handle = shared_memory(SLOTS * self.size, device, group)
         self.stream = torch.cuda.Stream(device, priority=-1)
         self.ends: deque[Any] = deque(maxlen=SLOTS - 1)
+
+    def slot(self, rows: int, width: int) -> Tensor:
+        """The next message's slot for so many rows of bytes, once nobody copies from it any more."""
+        if len(self.ends) == self.ends.maxlen:
+            torch.cuda.current_stream().wait_event(self.ends[0])
+        return self.room[self.count % SLOTS * self.size :][: rows * width].view(rows, width)
 
     def start(self, rows: Tensor, into: list[int], found: Tensor, theirs: Sequence[int]) -> Callable[[], None]:
         """Starts to copy into ``found`` the rows of bytes that ranks have for this one.
 
         Args:
-            rows: what this rank has for all.
+            rows: what this rank has for all, in the next ``slot`` or elsewhere.
             into: how many rows come from each rank.
             theirs: where they begin among those that the rank has for all.
         """
-        here, width = torch.cuda.current_stream(), rows.shape[1]
+        width, mine = rows.shape[1], self.slot(*rows.shape)
+        if mine.data_ptr() != rows.data_ptr():
+            mine.copy_(rows)
         slot, self.count = self.count % SLOTS, self.count + 1
-        if len(self.ends) == self.ends.maxlen:
-            here.wait_event(self.ends[0])
-        self.room[slot * self.size :][: rows.numel()].view(rows.shape).copy_(rows)
-        self.stream.wait_stream(here)
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self.handle.barrier(slot)
             for rank, (part, first) in enumerate(zip(found.split(into), theirs, strict=True)):

@@ -58,10 +58,7 @@ class Exchange:
         row = sum(t.shape[1:].numel() * t.element_size() for t in operands)
         apart = self.most * row >= APART  # each then sets out while the next is picked
         groups = [[k] for k in range(len(operands))] if apart else [[*range(len(operands))]]
-        ends = [
-            self._start([ops._pick(_bytes(operands[k]), self.send) for k in group], [theirs[k] for k in group])
-            for group in groups
-        ]
+        ends = [self._start([_bytes(operands[k]) for k in group], [theirs[k] for k in group]) for group in groups]
         for t, whole in zip(operands, found, strict=True):
             if self.keep and own:
                 _words(whole[: t.shape[0]], t).copy_(_words(t, whole))
@@ -74,8 +71,16 @@ class Exchange:
         return end
 
     def _start(self, rows: list[Tensor], found: list[Tensor]) -> Callable[[], None]:
-        """Starts to carry rows of bytes, side by side, to the tensors found."""
-        sent, n = torch.cat(rows, 1) if len(rows) > 1 else rows[0], sum(self.into)
+        """Picks rows of bytes and starts to carry them, side by side, to the tensors found."""
+        picked, n = self.send.shape[0], sum(self.into)
+        if len(rows) == 1:
+            sent = self.ranks.room(rows[0], picked, self.whole)
+            ops._pick_into(rows[0], self.send, sent)
+        else:
+            sides = [r.new_empty(picked, r.shape[1]) for r in rows]
+            for r, side in zip(rows, sides, strict=True):
+                ops._pick_into(r, self.send, side)
+            sent = torch.cat(sides, 1)
         in_rounds = self._rounds(sent) > 1
         if not in_rounds and len(found) == 1:
             return self.ranks.start(sent, self.out, self.into, _bytes(found[0]), self.theirs, self.whole)

@@ -74,6 +74,11 @@ class Ranks:
         found.copy_(self.swap(rows, out, into))
         return lambda: None
 
+    def room(self, like: Tensor, rows: int, most: int) -> Tensor:
+        """Memory for so many rows of bytes, as wide as like's, that the next ``start`` is given; a rank sends ``most``
+        of them at most."""
+        return like.new_empty(rows, like.shape[1])
+
     @property
     def message(self) -> int:
         """How many bytes may go from one rank to another in one message."""
@@ -196,6 +201,11 @@ class Group(Ranks):
             wait = work.wait
         return lambda: self._call(wait, rows.is_cuda)
 
+    def room(self, like: Tensor, rows: int, most: int) -> Tensor:
+        """Where copy engines take them from, if they do."""
+        copies = self._copies(most * like.shape[1], like)
+        return super().room(like, rows, most) if copies is None else copies.slot(rows, like.shape[1])
+
     def _copies(self, size: int, sent: Tensor) -> Copies | None:
         """What copies a message of so many bytes between GPUs, if it is large and they reach each other's memory."""
         if not self.is_near or not LEAST <= size <= MOST or torch.cuda.is_current_stream_capturing():
@@ -317,6 +327,9 @@ class Grid(Ranks):
         self, rows: Tensor, out: list[int], into: list[int], found: Tensor, theirs: Sequence[int] = (), most: int = 0
     ) -> Callable[[], None]:
         return self.rows.start(rows, out, into, found, theirs, most)
+
+    def room(self, like: Tensor, rows: int, most: int) -> Tensor:
+        return self.rows.room(like, rows, most)
 
     @property
     def message(self) -> int:

@@ -1,7 +1,8 @@
 """Products of which most rows need no other rank: these are computed while remote rows travel.
 
-    link      | remote rows of x              |
-    kernels   | all rows, of own columns alone | outer rows again, of all their columns |
+    link            | remote rows of x |
+    kernels         | all rows, of own columns alone                                    | copy |
+    another stream                       | outer rows again, of all their columns |
 
 A kernel skips columns outside its operand. Given a rank's own rows of x, it finds the rows that need nothing else, bit
 by bit as one device does, and something for the outer rows, which are then computed anew: they have a small matrix of
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -85,11 +87,22 @@ def run_inner(part: Part, given: Sequence[Any], outer: Outer, pieces: list[tuple
     x = given[5]
     coming = [part.cols.begin([x.narrow(1, *p)], own=False) for p in pieces or [(0, x.shape[1])]]
     bring_edges(part, ops._spmm.default, given, roles(given, "ec"))
-    y: Tensor = ops._spmm.default(*given)
     eid, val, numbers = given[2], given[4], given[6:]
-    if val.dtype != torch.uint8:
-        val = val.index_select(0, eid.index_select(0, outer.place) if eid.numel() else outer.place)
     half = outer.ptr, outer.idx, eid[:0], outer.plan
-    came = torch.cat([end()[0] for end in coming], 1)
-    some = torch.cat([x.index_select(0, outer.need), came])
-    return y.index_copy_(0, outer.rows, ops._spmm.default(*half, val, some, *numbers))
+    here, aside = torch.cuda.current_stream(), _aside(x.device)
+    aside.wait_stream(here)  # and so for all who read what earlier calls left in this stream's memory
+    y: Tensor = ops._spmm.default(*given)
+    with torch.cuda.stream(aside):
+        if val.dtype != torch.uint8:
+            val = val.index_select(0, eid.index_select(0, outer.place) if eid.numel() else outer.place)
+        came = torch.cat([end()[0] for end in coming], 1)
+        some = torch.cat([x.index_select(0, outer.need), came])
+        found = ops._spmm.default(*half, val, some, *numbers)
+    here.wait_stream(aside)
+    return y.index_copy_(0, outer.rows, found)
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """A stream whose kernels come before those of others wherever blocks of these end."""
+    return torch.cuda.Stream(device, priority=-1)

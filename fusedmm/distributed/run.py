@@ -26,7 +26,7 @@ from fusedmm.distributed.slices import CHANNELS, LOAD
 # attention, since each piece walks over all entries anew (docs/distributed.md).
 OVERLAPS = 2**25
 SHARES = (1, 1)
-PIECE = 6 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
+PIECE = 3 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,

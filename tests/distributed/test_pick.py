@@ -1,9 +1,15 @@
-"""``_pick``, which gathers the rows that travel: every bit of them, whatever they lie in."""
+"""``_pick_into``, which gathers the rows that travel: every bit of them, whatever they lie in."""
 
 import pytest
 import torch
 
 from fusedmm._lib import ops
+
+
+def picked(x, pick):
+    y = x.new_full((pick.numel(), x.shape[1]), 99)
+    ops._pick_into(x, pick, y)
+    return y
 
 
 @pytest.mark.parametrize("width", [1, 4, 6, 8, 12, 16, 32, 48, 64, 400, 1024])
@@ -15,26 +21,47 @@ def test_rows(width, form, device):
     at = 16 if form == "columns" else 5 if form == "apart" else 0
     x = whole[:, at : at + width] if form != "contiguous" else whole[:, :width].contiguous()
     pick = torch.randint(rows, (1_000,), generator=generator).to(device)
-    assert torch.equal(ops._pick(x, pick), x[pick]) and torch.equal(ops._pick(x, pick.int()), x[pick])
-    assert ops._pick(x, pick[:0]).shape == (0, width) and ops._pick(x[:, :0], pick).shape == (1_000, 0)
+    assert torch.equal(picked(x, pick), x[pick]) and torch.equal(picked(x, pick.int()), x[pick])
+    assert picked(x, pick[:0]).shape == (0, width) and picked(x[:, :0], pick).shape == (1_000, 0)
 
 
 def test_numbers_that_are_no_rows_bring_zeros(device):
     x = torch.full((3, 16), 7, dtype=torch.uint8, device=device)
     pick = torch.tensor([2, 3, -1, 2**40, -(2**63), 0], device=device)
-    assert ops._pick(x, pick)[:, 0].tolist() == [7, 0, 0, 0, 0, 7]
-    assert not ops._pick(x[:0], pick).any()
+    assert picked(x, pick)[:, 0].tolist() == [7, 0, 0, 0, 0, 7]
+    assert not picked(x[:0], pick).any()
+
+
+BYTES, PICK, ROOM = torch.ones(3, 4, dtype=torch.uint8), torch.tensor([0, 2]), torch.ones(2, 4, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(
-    "x, pick, message",
+    "x, pick, y, message",
     [
-        (torch.ones(3, 4), torch.tensor([0]), r"x must be rows of bytes: uint8 \[rows, bytes\]"),
-        (torch.ones(3, dtype=torch.uint8), torch.tensor([0]), "x must be rows of bytes"),
-        (torch.ones(3, 4, dtype=torch.uint8), torch.tensor([0.0]), "pick must be.*int64"),
-        (torch.ones(3, 4, dtype=torch.uint8), torch.tensor([[0]]), "pick must be"),
+        (torch.ones(3, 4), PICK, ROOM, r"x must be rows of bytes: uint8 \[rows, bytes\]"),
+        (BYTES[:, 0], PICK, ROOM, "x must be rows of bytes"),
+        (BYTES, torch.tensor([0.0, 1.0]), ROOM, "pick must be.*int64"),
+        (BYTES, PICK[:, None], ROOM, "pick must be"),
+        (BYTES, PICK, ROOM[:1], "y must be rows of as many bytes"),
+        (BYTES, PICK, ROOM.expand(2, 2, 4), "y must be rows"),
+        (BYTES, PICK, ROOM[:1].expand(2, 4), "y must be rows"),
+        (BYTES, PICK, torch.ones(4, 2, dtype=torch.uint8).t(), "y must be rows"),
+        (BYTES, PICK, torch.ones(2, 9, dtype=torch.uint8)[:, :4], "y must be rows"),
+        (BYTES, PICK, torch.ones(2, 4), "y must be rows"),
+        (BYTES, PICK, ROOM[:, :3], "y must be rows"),
     ],
 )
-def test_what_is_refused(x, pick, message):
+def test_what_is_refused(x, pick, y, message):
+    before = y.clone()
     with pytest.raises(RuntimeError, match=message):
-        ops._pick(x, pick)
+        ops._pick_into(x, pick, y)
+    assert torch.equal(y, before)
+
+
+def test_signs_that_torch_has_yet_to_turn():
+    x = torch.arange(12, dtype=torch.uint8).view(3, 4)
+    y = torch.zeros(2, 4, dtype=torch.uint8)
+    ops._pick_into(torch._neg_view(x), PICK, y)
+    assert torch.equal(y, -x[PICK])
+    with pytest.raises(TypeError, match="_pick_into: y must hold its own signs"):
+        ops._pick_into(x, PICK, torch._neg_view(y))

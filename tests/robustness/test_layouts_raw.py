@@ -24,7 +24,7 @@ OPERATORS = sorted(
 CPU_ALONE = {"_fused_mirrored", "_row_softmax", "_row_softmax_back", "_spgemm_colours"}
 ELSEWHERE = {"cpu": {"_check_wait"}, "cuda": CPU_ALONE}  # what a device's calls do without
 READS_NOTHING = {"_edge_program"}  # of its tensor, which only says that there is a call to trace
-WRITES = {"_spmm_into"}  # into an operand, and returns nothing to compare
+WRITES = {"_pick_into", "_spmm_into"}  # into an operand, and returns nothing to compare
 OPAQUE = ("plan", "program", "lines")
 NODES, NNZ, HEADS, FEAT = 6, 20, 2, 4
 Recorded = dict[str, tuple[Any, ...]]
@@ -59,7 +59,6 @@ def exercise(device: str) -> None:
     halves = [pattern.ptr, pattern.idx, pattern.eid, pattern.plan, *halves]
     torch.ops.fusedmm._plan(pattern.ptr, pattern.idx)
     torch.ops.fusedmm._edge_program(q, "s*a", True)
-    torch.ops.fusedmm._pick(torch.arange(60, dtype=torch.uint8, device=device).view(5, 12), edges[0] % 5)
     torch.ops.fusedmm.spmm(*halves, val, q, 0, 0).sum().backward()
     torch.ops.fusedmm.sddmm(*halves, val, q, k, 0).sum().backward()
     fusedmm.CSR.from_csr(pattern.ptr, pattern.idx)

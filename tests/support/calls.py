@@ -59,7 +59,8 @@ def _made(dtypes: Sequence[torch.dtype]) -> Iterator[tuple[torch.Tensor, ...]]:
         torch.ops.fusedmm._compress(*EDGES, NODES, NODES, loops, 1)
     torch.ops.fusedmm._plan(adj.ptr, adj.idx)
     torch.ops.fusedmm._edge_program(adj.none, "s*a", True)
-    torch.ops.fusedmm._pick(torch.arange(60, dtype=torch.uint8).view(5, 12), torch.tensor([4, 0, 0]))
+    rows = torch.arange(60, dtype=torch.uint8).view(5, 12)
+    torch.ops.fusedmm._pick_into(rows, torch.tensor([4, 0, 0]), torch.empty(3, 12, dtype=torch.uint8))
     with contextlib.suppress(RuntimeError):  # CUDA's
         torch.ops.fusedmm._check_wait(torch.zeros(0, dtype=torch.int64), 0)
 

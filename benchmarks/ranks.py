@@ -1,0 +1,120 @@
+"""One process of several that measure together: times of the slowest, memory of the fullest, and bytes that travel."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Clock
+from fusedmm.distributed.halo import Group
+
+WARM = 3
+LEAD = 4_000_000  # cycles that a GPU waits before a run, in which the host enqueues all of it
+
+
+class Bench:
+    """One process of the benchmark."""
+
+    def __init__(self, device: torch.device, ranks: Group, mesh: Any, runs: int) -> None:
+        self.device, self.ranks, self.mesh, self.runs = device, ranks, mesh, runs
+        self.cuda = device.type == "cuda"
+        self.flush = torch.empty(2**28 if self.cuda else 1, dtype=torch.uint8, device=device)
+        self.tick = torch.zeros(1, device=device)
+        self.sent, self.kept = 0, 0
+
+    # ---- time, memory and bytes ----
+
+    def ms(self, call: Callable[[], Any], together: bool = True) -> float:
+        """The median over the runs, each of which takes as long as the slowest rank."""
+        times = []
+        for k in range(WARM + self.runs):
+            self.flush.zero_()
+            if together:
+                self.ranks.gather(self.tick)  # after which no rank is more than a message ahead
+            seconds = Clock.run(self._clock, [call])[0] if not self.cuda else self._events(call)
+            times += [seconds] if k >= WARM else []
+        found = torch.stack(self.ranks.gather(torch.tensor(times, dtype=torch.float64, device=self.device)))
+        return 1e3 * statistics.median((found.amax(0) if together else found[0]).tolist())
+
+    _clock = Clock("cpu")
+
+    def _events(self, call: Callable[[], Any]) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(LEAD)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Leaves what the benchmark itself keeps out of ``peak``."""
+        self.kept += size_of(tensors)
+
+    def leave_out(self, *but: Tensor) -> None:
+        """Leaves all that is allocated now out of ``peak``, but these tensors."""
+        gc.collect()
+        self.wait(empty=True)
+        self.kept = (torch.cuda.memory_allocated() if self.cuda else 0) - size_of(but)
+
+    def peak(self, call: Callable[[], Any]) -> float:
+        """GB that are allocated at most while it runs, on the rank that has the most."""
+        if not self.cuda:
+            call()
+            return 0.0
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        torch.cuda.synchronize()
+        used = (torch.cuda.max_memory_allocated() - self.kept) / 1e9
+        return self.most(used)
+
+    def room(self) -> float:
+        """GB that others copy rows out of, which torch's allocator does not count."""
+        return self.ranks.copies.room.numel() / 1e9 if self.ranks.copies else 0.0
+
+    def most(self, number: float) -> float:
+        """The largest of the ranks' numbers."""
+        return float(max(self.ranks.gather(torch.tensor(number, dtype=torch.float64, device=self.device))))
+
+    def say(self, *what: Any) -> None:
+        """Rank 0 prints."""
+        if self.ranks.rank == 0:
+            print(*what, flush=True)
+
+    def wait(self, empty: bool = False) -> None:
+        """Waits for the device, and gives back what torch keeps of its memory."""
+        if self.cuda:
+            torch.cuda.synchronize()
+            if empty:
+                torch.cuda.empty_cache()
+
+    def all(self, truth: bool) -> bool:
+        """Whether it holds on all ranks."""
+        return not self.most(not truth)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Counts in ``sent`` the bytes that this rank gives to others."""
+        start, self.sent = self.ranks.start, 0
+
+        def counting(rows: Tensor, *how: Any) -> Callable[[], None]:
+            self.sent += rows.numel() * rows.element_size()
+            return start(rows, *how)
+
+        self.ranks.start = counting  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del self.ranks.start  # type: ignore[method-assign]
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)
