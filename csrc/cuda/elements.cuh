@@ -25,6 +25,8 @@ enum { CHAIN = 512 };
 
 /* A loop whose length is a constant. Unrolled, its arrays may stay in registers. */
 #define UNROLLED(k, n) _Pragma("unroll") for (int k = 0; k < (n); k++)
+/* For lambdas, since whether one becomes a call is otherwise the compiler's choice. */
+#define INLINED __attribute__((always_inline))
 
 /* ---- types ---- */
 

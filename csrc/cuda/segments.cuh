@@ -241,10 +241,9 @@ template <class A, int N> struct sums_aside {
     __device__ __forceinline__ void put(A *from, bool first, A by = A(1))
     {
         A *const to = hidden();
-        UNROLLED(i, N) {
-            to[i] = first ? from[i] : fma(to[i], by, from[i]);
-            from[i] = A(0);
-        }
+        if (!first) /* one branch for all, so that the loads are in flight together */
+            UNROLLED(i, N) from[i] = fma(to[i], by, from[i]);
+        UNROLLED(i, N) to[i] = from[i], from[i] = A(0);
     }
     __device__ __forceinline__ void take(A *to, A by = A(1))
     {

@@ -45,6 +45,15 @@ template <class T, int LANES_, int PER_, int W_, int ROWS_, int STAGES_ = 3> str
  * kernels are compiled without a body, since code that never runs would lengthen the build. */
 #define TILES_POSSIBLE(arch) ((arch) >= 900 && (arch) < 1200)
 
+/* The block's memory. Its address comes from a shuffle, so that it stays in a register: else it is
+ * put together anew before each use, for which a warp waits as long as for a load from there. */
+static __device__ __forceinline__ char *block_memory(void)
+{
+    extern __shared__ __align__(16) char memory[];
+    const unsigned at = (unsigned)__cvta_generic_to_shared(memory);
+    return static_cast<char *>(__cvta_shared_to_generic(__shfl_sync(ALL, at, 0)));
+}
+
 /* Waits until a barrier has ended its round; odd and even rounds are told apart. */
 static __device__ __forceinline__ void wait_for(__mbarrier_t *barrier, int round)
 {

@@ -125,115 +125,114 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
 
     /* The rows of entry c of the chunk and on. */
     PACK(T, VEC) row[BATCH][PER], sent[OTHER ? BATCH : 1][PER];
-    auto gather = [&](int c) __attribute__((always_inline)){
-        UNROLLED(f, BATCH){const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
-    const char *const from = y + uint64_t(uint32_t(j)) * s.y_row;
-    const char *const from_z = OTHER ? z + uint64_t(uint32_t(j)) * s.z_row : NULL;
-    UNROLLED(i, PER) {
-        row[f][i] = load_if<T, VEC>(reads_y && j >= 0 && in[i],
-                                    reinterpret_cast<const T *>(from) + i * STEP);
-        if (OTHER)
-            sent[OTHER ? f : 0][i] = load_if<T, VEC>(
-                z && j >= 0 && in_out[i], reinterpret_cast<const T *>(from_z) + i * STEP);
-    }
-}
-}
-;
-A own[PER][VEC], sum[PER][VEC];
-/* Afterwards dot[0] is the score of entry c + lane / SHARE. */
-auto score = [&](A(&dot)[BATCH]) __attribute__((always_inline))
-{
-    constexpr int ONE = FORM == SQDIST_SUB ? FMM_SCORE_SQDIST : FMM_SCORE_DOT;
-    for_kind<ANY ? 0 : ONE, ANY ? SCORES : ONE + 1>(s.score, [&](auto kind) {
+    auto gather = [&](int c) INLINED {
         UNROLLED(f, BATCH) {
-            dot[f] = A(0);
+            const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
+            const char *const from = y + uint64_t(uint32_t(j)) * s.y_row;
+            const char *const from_z = OTHER ? z + uint64_t(uint32_t(j)) * s.z_row : NULL;
             UNROLLED(i, PER) {
-                A right[VEC];
-                unpack<T, VEC>(row[f][i], right);
-                UNROLLED(v, VEC) dot[f] = score_with<A>(kind.value, dot[f], own[i][v], right[v]);
+                row[f][i] = load_if<T, VEC>(reads_y && j >= 0 && in[i],
+                                            reinterpret_cast<const T *>(from) + i * STEP);
+                if (OTHER)
+                    sent[OTHER ? f : 0][i] = load_if<T, VEC>(
+                        z && j >= 0 && in_out[i], reinterpret_cast<const T *>(from_z) + i * STEP);
             }
         }
-    });
-    transpose_sum<A, LANES, BATCH>(dot, lane);
-};
-/* The weight of that entry; 0 if it is not there, whatever its score came to. */
-auto weigh = [&](int c, A dot) __attribute__((always_inline))
-{
-    const A a = __shfl_sync(ALL, value, c + lane / SHARE, LANES);
-    const bool there = __shfl_sync(ALL, near, c + lane / SHARE, LANES) >= 0;
-    const A of = scored ? dot : A(1);
-    A weight = RUN && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, of, a).w
-                                                  : edge_direct(s.edge, of, a).w;
-    if (ANY && s.reduce == FMM_MIN) weight = -weight;
-    return there ? weight : A(0);
-};
-auto accumulate = [&](int c, A weight) __attribute__((always_inline))
-{
-    A m[BATCH][PER][VEC];
-    UNROLLED(f, BATCH)
-        UNROLLED(i, PER)
-            unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i] : row[f][i],
-                           m[f][i]);
-    if (ANY)
-        messages<A, BATCH * PER * VEC, PER * VEC>(s.message, s.activation, own[0], m[0][0], m[0][0],
-                                                  m[0][0]);
-    UNROLLED(f, BATCH) {
-        const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
-        const bool absent = (ANY || FORM == SQDIST_SUB) && __shfl_sync(ALL, near, c + f, LANES) < 0;
-        if (ANY && absent) continue;
-        UNROLLED(i, PER)
-            UNROLLED(v, VEC) {
-                if (FORM == SQDIST_SUB) m[f][i][v] = absent ? A(0) : own[i][v] - m[f][i][v];
-                sum[i][v] = extreme ? reduce_extreme::add(sum[i][v], by, m[f][i][v])
-                                    : reduce_sum::add(sum[i][v], by, m[f][i][v]);
+    };
+    A own[PER][VEC], sum[PER][VEC];
+    /* Afterwards dot[0] is the score of entry c + lane / SHARE. */
+    auto score = [&](A(&dot)[BATCH]) INLINED {
+        constexpr int ONE = FORM == SQDIST_SUB ? FMM_SCORE_SQDIST : FMM_SCORE_DOT;
+        for_kind<ANY ? 0 : ONE, ANY ? SCORES : ONE + 1>(s.score, [&](auto kind) {
+            UNROLLED(f, BATCH) {
+                dot[f] = A(0);
+                UNROLLED(i, PER) {
+                    A right[VEC];
+                    unpack<T, VEC>(row[f][i], right);
+                    UNROLLED(v, VEC)
+                        dot[f] = score_with<A>(kind.value, dot[f], own[i][v], right[v]);
+                }
             }
-    }
-};
+        });
+        transpose_sum<A, LANES, BATCH>(dot, lane);
+    };
+    /* The weight of that entry; 0 if it is not there, whatever its score came to. */
+    auto weigh = [&](int c, A dot) INLINED {
+        const A a = __shfl_sync(ALL, value, c + lane / SHARE, LANES);
+        const bool there = __shfl_sync(ALL, near, c + lane / SHARE, LANES) >= 0;
+        const A of = scored ? dot : A(1);
+        A weight = RUN && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, of, a).w
+                                                      : edge_direct(s.edge, of, a).w;
+        if (ANY && s.reduce == FMM_MIN) weight = -weight;
+        return there ? weight : A(0);
+    };
+    auto accumulate = [&](int c, A weight) INLINED {
+        A m[BATCH][PER][VEC];
+        UNROLLED(f, BATCH)
+            UNROLLED(i, PER)
+                unpack<T, VEC>(FORM == DOT_OTHER || (ANY && z) ? sent[OTHER ? f : 0][i] : row[f][i],
+                               m[f][i]);
+        if (ANY)
+            messages<A, BATCH * PER * VEC, PER * VEC>(s.message, s.activation, own[0], m[0][0],
+                                                      m[0][0], m[0][0]);
+        UNROLLED(f, BATCH) {
+            const A by = __shfl_sync(ALL, weight, f * SHARE, LANES);
+            const bool absent =
+                (ANY || FORM == SQDIST_SUB) && __shfl_sync(ALL, near, c + f, LANES) < 0;
+            if (ANY && absent) continue;
+            UNROLLED(i, PER)
+                UNROLLED(v, VEC) {
+                    if (FORM == SQDIST_SUB) m[f][i][v] = absent ? A(0) : own[i][v] - m[f][i][v];
+                    sum[i][v] = extreme ? reduce_extreme::add(sum[i][v], by, m[f][i][v])
+                                        : reduce_sum::add(sum[i][v], by, m[f][i][v]);
+                }
+        }
+    };
 
-if (t.rows <= 0) return;
-span now = span_of_lane<LANES>(t.mine, 0);
-fetch(now, 0);
-for (int r = 0; r < t.rows; r++) {
-    const T *const x = s.x.at(now.row, head, column);
-    UNROLLED(i, PER) {
-        unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), own[i]);
-        UNROLLED(v, VEC) sum[i][v] = extreme ? -A(INFINITY) : A(0);
-    }
+    if (t.rows <= 0) return;
+    span now = span_of_lane<LANES>(t.mine, 0);
+    fetch(now, 0);
+    for (int r = 0; r < t.rows; r++) {
+        const T *const x = s.x.at(now.row, head, column);
+        UNROLLED(i, PER) {
+            unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), own[i]);
+            UNROLLED(v, VEC) sum[i][v] = extreme ? -A(INFINITY) : A(0);
+        }
 
-    const int longest = max(most_in_warp<LANES>(now.length), 1);
-    sums_aside<A, PER * VEC> aside;
-    for (int done = 0; done < longest; done += LANES) {
-        if (!extreme && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
-        arrive(now, done);
-        if (done + LANES < longest)
-            fetch(now, done + LANES);
-        else
-            fetch(span_after(r), 0);
+        const int longest = max(most_in_warp<LANES>(now.length), 1);
+        sums_aside<A, PER * VEC> aside;
+        for (int done = 0; done < longest; done += LANES) {
+            if (!extreme && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
+            arrive(now, done);
+            if (done + LANES < longest)
+                fetch(now, done + LANES);
+            else
+                fetch(span_after(r), 0);
 #pragma unroll UNROLL
-        for (int c = 0; c < LANES; c += BATCH) {
-            if (c && done + c >= longest) break;
-            A dot[BATCH];
-            gather(c);
-            score(dot);
-            accumulate(c, weigh(c, dot[0]));
+            for (int c = 0; c < LANES; c += BATCH) {
+                if (c && done + c >= longest) break;
+                A dot[BATCH];
+                gather(c);
+                score(dot);
+                accumulate(c, weigh(c, dot[0]));
+            }
         }
-    }
-    if (!extreme && longest > CHAIN) aside.take(sum[0]);
+        if (!extreme && longest > CHAIN) aside.take(sum[0]);
 
-    T *const to =
-        s.out + __shfl_sync(ALL, t.mine.row, r, LANES) * s.out_row + head * s.out_head + column;
-    UNROLLED(i, PER)
-        if (in_out[i])
-            hand_over<T, VEC>(
-                t, r, sum[i], to + i * STEP,
-                [&] {
-                    return s.partial + (int64_t(t.item.from) * s.heads + head) * s.width + column +
-                           i * STEP;
-                },
-                [&](A all) {
-                    return extreme ? reduce_extreme::finish(all, now.length, s.reduce)
-                                   : reduce_sum::finish(all, now.length, s.reduce);
-                });
-    now = span_after(r);
-}
+        T *const to =
+            s.out + __shfl_sync(ALL, t.mine.row, r, LANES) * s.out_row + head * s.out_head + column;
+        UNROLLED(i, PER)
+            if (in_out[i])
+                hand_over<T, VEC>(
+                    t, r, sum[i], to + i * STEP,
+                    [&] {
+                        return s.partial + (int64_t(t.item.from) * s.heads + head) * s.width +
+                               column + i * STEP;
+                    },
+                    [&](A all) {
+                        return extreme ? reduce_extreme::finish(all, now.length, s.reduce)
+                                       : reduce_sum::finish(all, now.length, s.reduce);
+                    });
+        now = span_after(r);
+    }
 }

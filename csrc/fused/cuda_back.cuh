@@ -128,132 +128,131 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
 
     /* The rows of entry c of the chunk and on. */
     PACK(T, VEC) row_s[BATCH][PER], row_m[ONE_FAR ? 1 : BATCH][PER];
-    auto gather = [&](int c) __attribute__((always_inline)){
-        UNROLLED(f, BATCH){const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
-    const char *const at_s = far_s + uint64_t(uint32_t(j)) * s.far_s_row;
-    const char *const at_m = far_m + uint64_t(uint32_t(j)) * s.far_m_row;
-    UNROLLED(i, PER) {
-        row_s[f][i] = load_if<T, VEC>(reads_s && j >= 0 && in_s[i],
-                                      reinterpret_cast<const T *>(at_s) + i * STEP);
-        if (!ONE_FAR)
-            row_m[ONE_FAR ? 0 : f][i] = load_if<T, VEC>(
-                has_far_m && j >= 0 && in_m[i], reinterpret_cast<const T *>(at_m) + i * STEP);
-    }
-}
-}
-;
-auto unpack_far = [&](int f, int i, A *there_s, A *there_m) __attribute__((always_inline))
-{
-    unpack<T, VEC>(row_s[f][i], there_s);
-    unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
-};
-/* The own side of the row, and its sums. */
-A own_s[PER][VEC], own_m[ONE_OWN ? 1 : PER][VEC];
-A sums[COLS ? 2 : 1][PER][VEC];
-auto &sum_s = sums[0], &sum_m = sums[COLS];
-/* Afterwards dots[0][0] and dots[1][0] are the score and the product of the lane's entry. */
-auto score = [&](A(&dots)[2][BATCH]) __attribute__((always_inline))
-{
-    A *const of = dots[0], *const product = dots[1];
-    UNROLLED(f, BATCH) {
-        of[f] = product[f] = A(0);
-        UNROLLED(i, PER) {
-            A there_s[VEC], there_m[VEC];
-            unpack_far(f, i, there_s, there_m);
-            pack_dots<A, ANY, COLS, VEC>(s, own_s[i], there_s,
-                                         ONE_OWN ? own_s[i] : own_m[ONE_OWN ? 0 : i], there_m,
-                                         &of[f], &product[f]);
+    auto gather = [&](int c) INLINED {
+        UNROLLED(f, BATCH) {
+            const int32_t j = __shfl_sync(ALL, near, c + f, LANES);
+            const char *const at_s = far_s + uint64_t(uint32_t(j)) * s.far_s_row;
+            const char *const at_m = far_m + uint64_t(uint32_t(j)) * s.far_m_row;
+            UNROLLED(i, PER) {
+                row_s[f][i] = load_if<T, VEC>(reads_s && j >= 0 && in_s[i],
+                                              reinterpret_cast<const T *>(at_s) + i * STEP);
+                if (!ONE_FAR)
+                    row_m[ONE_FAR ? 0 : f][i] =
+                        load_if<T, VEC>(has_far_m && j >= 0 && in_m[i],
+                                        reinterpret_cast<const T *>(at_m) + i * STEP);
+            }
         }
-    }
-    transpose_sums<A, LANES, BATCH>(of, product, lane);
-};
-/* Turns them into what score and message are multiplied by, and writes the gradient of val. */
-auto weigh = [&](int c, int64_t edge, A (&dots)[2][BATCH]) __attribute__((always_inline))
-{
-    const int mine = c + lane % HALF / SHARE;
-    const WORD(A) bits = __shfl_sync(ALL, value, mine, LANES);
-    const A a = s.val.data ? edge_number<A>(s.val, bits) : A(1);
-    const bool there = __shfl_sync(ALL, near, mine, LANES) >= 0;
-    const A of = scored ? dots[0][0] : A(1), product = dots[1][0];
-    const edge_result<A> found =
-        ANY && s.edge.kind == EDGE_PROGRAM ? edge_run(s.edge, of, a) : edge_direct(s.edge, of, a);
-    dots[0][0] = there ? product * found.by_s : A(0);
-    dots[1][0] = there ? found.w : A(0);
-    if (COLS || !s.gval.data) return;
-    /* One lane of those with the same entry writes its gradient. */
-    const int64_t to = __shfl_sync(ALL, edge, mine, LANES);
-    const A da = product * found.by_a;
-    if (there && lane < HALF && lane % SHARE == 0 && is_edge(s.val, to))
-        store<T, 1>(s.gval.at(to, head, 0), &da);
-};
-auto accumulate = [&](int c, A ds, A w) __attribute__((always_inline)){
-    UNROLLED(f, BATCH){const A by_s = __shfl_sync(ALL, ds, f *SHARE, LANES);
-const A by_m = COLS || ANY ? __shfl_sync(ALL, w, f *SHARE, LANES) : A(0);
-if (ANY && __shfl_sync(ALL, near, c + f, LANES) < 0) continue;
-UNROLLED(i, PER) {
-    A there_s[VEC], there_m[VEC];
-    unpack_far(f, i, there_s, there_m);
-    pack_add<A, ANY, COLS, VEC>(s, by_s, by_m, own_s[i], there_s, own_m[ONE_OWN ? 0 : i], there_m,
-                                sum_s[i], sum_m[i]);
-}
-}
-}
-;
+    };
+    auto unpack_far = [&](int f, int i, A *there_s, A *there_m) INLINED {
+        unpack<T, VEC>(row_s[f][i], there_s);
+        unpack<T, VEC>(ONE_FAR ? row_s[f][i] : row_m[ONE_FAR ? 0 : f][i], there_m);
+    };
+    /* The own side of the row, and its sums. */
+    A own_s[PER][VEC], own_m[ONE_OWN ? 1 : PER][VEC];
+    A sums[COLS ? 2 : 1][PER][VEC];
+    auto &sum_s = sums[0], &sum_m = sums[COLS];
+    /* Afterwards dots[0][0] and dots[1][0] are the score and the product of the lane's entry. */
+    auto score = [&](A(&dots)[2][BATCH]) INLINED {
+        A *const of = dots[0], *const product = dots[1];
+        UNROLLED(f, BATCH) {
+            of[f] = product[f] = A(0);
+            UNROLLED(i, PER) {
+                A there_s[VEC], there_m[VEC];
+                unpack_far(f, i, there_s, there_m);
+                pack_dots<A, ANY, COLS, VEC>(s, own_s[i], there_s,
+                                             ONE_OWN ? own_s[i] : own_m[ONE_OWN ? 0 : i], there_m,
+                                             &of[f], &product[f]);
+            }
+        }
+        transpose_sums<A, LANES, BATCH>(of, product, lane);
+    };
+    /* Turns them into what score and message are multiplied by, and writes the gradient of val. */
+    auto weigh = [&](int c, int64_t edge, A(&dots)[2][BATCH]) INLINED {
+        const int mine = c + lane % HALF / SHARE;
+        const WORD(A) bits = __shfl_sync(ALL, value, mine, LANES);
+        const A a = s.val.data ? edge_number<A>(s.val, bits) : A(1);
+        const bool there = __shfl_sync(ALL, near, mine, LANES) >= 0;
+        const A of = scored ? dots[0][0] : A(1), product = dots[1][0];
+        const edge_result<A> found = ANY && s.edge.kind == EDGE_PROGRAM
+                                         ? edge_run(s.edge, of, a)
+                                         : edge_direct(s.edge, of, a);
+        dots[0][0] = there ? product * found.by_s : A(0);
+        dots[1][0] = there ? found.w : A(0);
+        if (COLS || !s.gval.data) return;
+        /* One lane of those with the same entry writes its gradient. */
+        const int64_t to = __shfl_sync(ALL, edge, mine, LANES);
+        const A da = product * found.by_a;
+        if (there && lane < HALF && lane % SHARE == 0 && is_edge(s.val, to))
+            store<T, 1>(s.gval.at(to, head, 0), &da);
+    };
+    auto accumulate = [&](int c, A ds, A w) INLINED {
+        UNROLLED(f, BATCH) {
+            const A by_s = __shfl_sync(ALL, ds, f * SHARE, LANES);
+            const A by_m = COLS || ANY ? __shfl_sync(ALL, w, f * SHARE, LANES) : A(0);
+            if (ANY && __shfl_sync(ALL, near, c + f, LANES) < 0) continue;
+            UNROLLED(i, PER) {
+                A there_s[VEC], there_m[VEC];
+                unpack_far(f, i, there_s, there_m);
+                pack_add<A, ANY, COLS, VEC>(s, by_s, by_m, own_s[i], there_s,
+                                            own_m[ONE_OWN ? 0 : i], there_m, sum_s[i], sum_m[i]);
+            }
+        }
+    };
 
-next.go_to(t.mine, 0, lane);
-fetch();
-for (int r = 0; r < t.rows; r++) {
-    const int32_t row = __shfl_sync(ALL, t.mine.row, r, LANES);
-    const T *const from_s = s.own_s.at(row, head, column);
-    const T *const from_m = s.own_m.at(row, head, column);
-    UNROLLED(i, PER) {
-        unpack<T, VEC>(load_if<T, VEC>(reads_s && in_s[i], from_s + i * STEP), own_s[i]);
-        if (!ONE_OWN)
-            unpack<T, VEC>(load_if<T, VEC>(has_own_m && in_m[i], from_m + i * STEP),
-                           own_m[ONE_OWN ? 0 : i]);
-        UNROLLED(v, VEC) sum_s[i][v] = sum_m[i][v] = A(0);
-    }
-    const int longest = max(most_in_warp<LANES>(next.left + lane), 1);
-    sums_aside<A, (COLS ? 2 : 1) * PER * VEC> aside;
-    for (int done = 0; done < longest; done += LANES) {
-        if (done && done % CHAIN == 0) aside.put(sums[0][0], done == CHAIN);
-        /* arrive: not a lambda like the others, which would cost registers here. */
-        int64_t edge = -1;
-        value = 0;
-        if (next.left > 0 && reads_edges) edge = edge_said(s.val, next.from, edge_next);
-        if (next.left > 0 && valued)
-            value = edge_bits<WORD(A)>(s.val, clamp(edge, 0, s.val.nnz - 1), head);
-        near = (uint32_t)near_next < (uint32_t)s.a.cols ? near_next : -1;
-        if (done + LANES < longest)
-            next.from += LANES, next.left -= LANES;
-        else
-            next.go_to(t.mine, r + 1, lane);
-        fetch();
+    next.go_to(t.mine, 0, lane);
+    fetch();
+    for (int r = 0; r < t.rows; r++) {
+        const int32_t row = __shfl_sync(ALL, t.mine.row, r, LANES);
+        const T *const from_s = s.own_s.at(row, head, column);
+        const T *const from_m = s.own_m.at(row, head, column);
+        UNROLLED(i, PER) {
+            unpack<T, VEC>(load_if<T, VEC>(reads_s && in_s[i], from_s + i * STEP), own_s[i]);
+            if (!ONE_OWN)
+                unpack<T, VEC>(load_if<T, VEC>(has_own_m && in_m[i], from_m + i * STEP),
+                               own_m[ONE_OWN ? 0 : i]);
+            UNROLLED(v, VEC) sum_s[i][v] = sum_m[i][v] = A(0);
+        }
+        const int longest = max(most_in_warp<LANES>(next.left + lane), 1);
+        sums_aside<A, (COLS ? 2 : 1) * PER * VEC> aside;
+        for (int done = 0; done < longest; done += LANES) {
+            if (done && done % CHAIN == 0) aside.put(sums[0][0], done == CHAIN);
+            /* arrive: not a lambda like the others, which would cost registers here. */
+            int64_t edge = -1;
+            value = 0;
+            if (next.left > 0 && reads_edges) edge = edge_said(s.val, next.from, edge_next);
+            if (next.left > 0 && valued)
+                value = edge_bits<WORD(A)>(s.val, clamp(edge, 0, s.val.nnz - 1), head);
+            near = (uint32_t)near_next < (uint32_t)s.a.cols ? near_next : -1;
+            if (done + LANES < longest)
+                next.from += LANES, next.left -= LANES;
+            else
+                next.go_to(t.mine, r + 1, lane);
+            fetch();
 #pragma unroll UNROLL
-        for (int c = 0; c < LANES; c += BATCH) {
-            if (c && done + c >= longest) break;
-            A dots[2][BATCH];
-            gather(c);
-            score(dots);
-            weigh(c, edge, dots);
-            accumulate(c, dots[0][0], dots[1][0]);
+            for (int c = 0; c < LANES; c += BATCH) {
+                if (c && done + c >= longest) break;
+                A dots[2][BATCH];
+                gather(c);
+                score(dots);
+                weigh(c, edge, dots);
+                accumulate(c, dots[0][0], dots[1][0]);
+            }
+        }
+        if (longest > CHAIN) aside.take(sums[0][0]);
+        /* The sums of a gradient are complete as they are: nothing divides or compares them. */
+        const int64_t slot = int64_t(t.item.from) * s.heads + head;
+        const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
+        const auto as_it_is = [](A all) { return all; };
+        UNROLLED(i, PER) {
+            const int at = column + i * STEP;
+            if (in_s[i] && s.out_s.data)
+                hand_over<T, VEC>(
+                    t, r, sum_s[i], s.out_s.at(to, head, at),
+                    [&] { return s.partial_s + slot * s.width_s + at; }, as_it_is);
+            if (COLS && in_m[i] && s.out_m.data)
+                hand_over<T, VEC>(
+                    t, r, sum_m[i], s.out_m.at(to, head, at),
+                    [&] { return s.partial_m + slot * s.width_m + at; }, as_it_is);
         }
     }
-    if (longest > CHAIN) aside.take(sums[0][0]);
-    /* The sums of a gradient are complete as they are: nothing divides or compares them. */
-    const int64_t slot = int64_t(t.item.from) * s.heads + head;
-    const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
-    const auto as_it_is = [](A all) { return all; };
-    UNROLLED(i, PER) {
-        const int at = column + i * STEP;
-        if (in_s[i] && s.out_s.data)
-            hand_over<T, VEC>(
-                t, r, sum_s[i], s.out_s.at(to, head, at),
-                [&] { return s.partial_s + slot * s.width_s + at; }, as_it_is);
-        if (COLS && in_m[i] && s.out_m.data)
-            hand_over<T, VEC>(
-                t, r, sum_m[i], s.out_m.at(to, head, at),
-                [&] { return s.partial_m + slot * s.width_m + at; }, as_it_is);
-    }
-}
 }

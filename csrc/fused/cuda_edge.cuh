@@ -197,13 +197,9 @@ template <class A> static __device__ __forceinline__ A soft_of(A v)
 #include "formulas.inc"
 
 /* One step of a program. */
-template <class A> static __device__ A edge_step(int op, A l, A r, A k)
+template <class A> static __device__ A edge_step(int kind, A l, A r, A k)
 {
-    switch (op) {
-        FUSED_EDGES(VALUE_CASE)
-    default:
-        return l; /* FMM_EDGE_COPY */
-    }
+    CHOSEN(FUSED_EDGES, VALUE_CASE, l); /* else FMM_EDGE_COPY */
 }
 
 /* w, and its derivatives by s and a where the program computes them. edge_run is not inlined, for
@@ -267,3 +263,4 @@ static __device__ __forceinline__ edge_result<A> edge_direct(const edge_program<
 #undef NUM
 #undef FORMULA
 #undef VALUE_CASE
+#undef CHOSEN

@@ -26,31 +26,10 @@ static __device__ __forceinline__ void for_kind(int kind, Run run)
         if (kind != FIRST) return for_kind<FIRST + 1, END>(kind, run);
     run(std::integral_constant<int, FIRST>());
 }
-enum {
-    SCORES = FMM_SCORE_ADDITIVE + 1,
-    MESSAGES = FMM_MESSAGE_MIN + 1,
-    ACTIVATIONS = FMM_ACT_TANH + 1
-};
-
-/* What the pack adds to a score of any kind. */
-template <class A, int VEC>
-static __device__ __forceinline__ A pack_score(int score, A sum, const A *own, const A *there)
-{
-    for_kind<0, SCORES>(score, [&](auto kind) {
-        UNROLLED(v, VEC) sum = score_with<A>(kind.value, sum, own[v], there[v]);
-    });
-    return sum;
-}
-
-/* What the pack adds to the gradient through the score, ds s', one term for each channel. */
-template <class A, int VEC>
-static __device__ __forceinline__ void pack_slopes(int score, A ds, const A *own, const A *there,
-                                                   A *to)
-{
-    for_kind<0, SCORES>(score, [&](auto kind) {
-        UNROLLED(v, VEC) to[v] = score_slope<A>(kind.value, ds, own[v], there[v]);
-    });
-}
+#define ONE(...) +1
+enum { SCORES = 0 FUSED_SCORES(ONE), MESSAGES = 0 FUSED_MESSAGES(ONE) };
+enum { ACTIVATIONS = 0 FUSED_ACTIVATIONS(ONE) };
+#undef ONE
 
 /* N messages; x and y are the sides of the score, z is that of the message SCALE. x has the sides
  * of REPEAT messages, which are those of the next ones, too. `to` may be y or z. */
@@ -78,7 +57,9 @@ static __device__ __forceinline__ void pack_dots(const S &s, const A *own_s, con
 {
     A m[VEC];
     if (ANY) {
-        *score = pack_score<A, VEC>(s.score, *score, own_s, there_s);
+        for_kind<0, SCORES>(s.score, [&](auto kind) {
+            UNROLLED(v, VEC) *score = score_with<A>(kind.value, *score, own_s[v], there_s[v]);
+        });
         messages<A, VEC>(s.message, s.activation, COLS ? there_s : own_s, COLS ? own_s : there_s,
                          COLS ? own_m : there_m, m);
     }
@@ -103,9 +84,12 @@ static __device__ __forceinline__ void pack_add(const S &s, A ds, A w, const A *
     }
     const A *const g = COLS ? there_m : own_m;
     A term[VEC];
-    pack_slopes<A, VEC>(s.score, ds, own_s, there_s, term);
-    if (s.message == FMM_MESSAGE_SCALE &&
-        s.activation == FMM_ACT_NONE) { /* the message is z itself */
+    /* Through the score: ds s', one term for each channel. */
+    for_kind<0, SCORES>(s.score, [&](auto kind) {
+        UNROLLED(v, VEC) term[v] = score_slope<A>(kind.value, ds, own_s[v], there_s[v]);
+    });
+    /* Here the message is z itself. */
+    if (s.message == FMM_MESSAGE_SCALE && s.activation == FMM_ACT_NONE) {
         UNROLLED(v, VEC) {
             sum_s[v] += term[v];
             if (COLS) sum_m[v] = sum_m[v] + w * g[v];

@@ -113,8 +113,7 @@ static __global__ void __launch_bounds__(BLOCK, 3)
     /* FLY steps of a chunk, from step c on. An entry that is not there loads a line of zeros, and
      * what it gives is left out: 0 / 0 would not be 0. */
     A sum[VEC];
-    auto gather_and_add = [&](int c) __attribute__((always_inline))
-    {
+    auto gather_and_add = [&](int c) INLINED {
         operands<T, VEC, VEC_RHS, N> given[FLY];
         bool there[FLY];
 #pragma unroll

@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #if TILES_POSSIBLE(__CUDA_ARCH__)
     enum { LANES = S::LANES, PER = S::PER, VEC = S::VEC, ROWS = S::ROWS, GROUPS = S::GROUPS };
     enum { BATCH = 8, SHARE = LANES / BATCH, STRIDE = WARP / GROUPS };
-    extern __shared__ __align__(16) char memory[];
+    char *const memory = block_memory();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / LANES;
     const int place = lane % LANES; /* in the group */
     uint32_t *const list = reinterpret_cast<uint32_t *>(memory + S::LISTS_AT) + warp * WARP;

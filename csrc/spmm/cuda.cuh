@@ -93,81 +93,82 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     PACK(T, VEC) row[FLY][PER];
     PACK(T, 1) own[FLY][PER];
     const char *own_at[PER];
-    auto gather = [&](int c) __attribute__((always_inline)){UNROLLED(f, FLY){
-        const int32_t j = __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
-    const T *const at = reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
-    UNROLLED(i, PER) {
-        const bool there = j >= 0 && column + i * STEP < feat;
-        row[f][i] = load_if<T, VEC>(there, at + i * STEP, Reduce::template blank<T>());
-        if (VALUES == HEADS)
-            own[f][i] = load_if<T, 1>(
-                there, reinterpret_cast<const T *>(own_at[i] + uint64_t(c + f) * s.val_row));
-    }
-}
-}
-;
-A sum[PER][VEC];
-auto accumulate = [&](int c) __attribute__((always_inline)){UNROLLED(f, FLY){
-    const A shared =
-        VALUES == HEADS ? A(1) : __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
-UNROLLED(i, PER) {
-    A term[VEC];
-    unpack<T, VEC>(row[f][i], term);
-    A w = shared;
-    if (VALUES == HEADS) unpack<T, 1>(own[f][i], &w);
-    UNROLLED(v, VEC) sum[i][v] = Reduce::add(sum[i][v], w, term[v]);
-}
-}
-}
-;
-
-/* The sums of row `to` of y, which has so many entries. */
-auto write = [&](int32_t to, int64_t terms) {
-    UNROLLED(i, PER) {
-        if (column + i * STEP >= feat) continue;
-        UNROLLED(v, VEC) sum[i][v] = Reduce::finish(sum[i][v], terms, s.reduce);
-        store<T, VEC>(y + to * s.out_row + i * STEP, sum[i]);
-    }
-};
-
-next.go_to(t.mine, 0, lane);
-fetch();
-arrive();
-for (int r = 0; r < t.rows; r++) {
-    const int32_t length = next.left + lane;
-    if (r == 0 || t.item.count) /* a piece keeps its sums while other groups go on */
-        UNROLLED(i, PER)
-            UNROLLED(v, VEC) sum[i][v] = Reduce::template start<A>();
-
-    /* At least one round, in which the next row's entries are fetched. */
-    const int longest = max(most_in_warp<LANES>(length), 1);
-    sums_aside<A, PER * VEC> aside;
-    for (int done = 0; done < longest; done += CHUNK) {
-        if (ADDS && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
-#pragma unroll
-        for (int i = 0; VALUES == HEADS && i < PER; i++)
-            own_at[i] = by[i] + uint64_t(next.from) * s.val_row;
-        if (done + CHUNK < longest)
-            next.from += CHUNK, next.left -= CHUNK;
-        else
-            next.go_to(t.mine, r + 1, lane);
-        fetch();
-#pragma unroll
-        for (int c = 0; c < CHUNK; c += FLY) {
-            if (c && done + c >= longest) break;
-            gather(c);
-            accumulate(c);
+    auto gather = [&](int c) INLINED {
+        UNROLLED(f, FLY) {
+            const int32_t j = __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
+            const T *const at = reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
+            UNROLLED(i, PER) {
+                const bool there = j >= 0 && column + i * STEP < feat;
+                row[f][i] = load_if<T, VEC>(there, at + i * STEP, Reduce::template blank<T>());
+                if (VALUES == HEADS)
+                    own[f][i] = load_if<T, 1>(there, reinterpret_cast<const T *>(
+                                                         own_at[i] + uint64_t(c + f) * s.val_row));
+            }
         }
-        arrive();
-    }
-    if (ADDS && longest > CHAIN) aside.take(sum[0]);
+    };
+    A sum[PER][VEC];
+    auto accumulate = [&](int c) INLINED {
+        UNROLLED(f, FLY) {
+            const A shared =
+                VALUES == HEADS ? A(1)
+                                : __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
+            UNROLLED(i, PER) {
+                A term[VEC];
+                unpack<T, VEC>(row[f][i], term);
+                A w = shared;
+                if (VALUES == HEADS) unpack<T, 1>(own[f][i], &w);
+                UNROLLED(v, VEC) sum[i][v] = Reduce::add(sum[i][v], w, term[v]);
+            }
+        }
+    };
 
-    const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
-    if (r < t.item.count) write(to, length);
-}
-const int32_t to = __shfl_sync(ALL, t.mine.row, 0, LANES);
-const int64_t terms = meet<S, Reduce>(s, t, to, column, sum);
-if (terms >= 0) write(to, terms);
+    /* The sums of row `to` of y, which has so many entries. */
+    auto write = [&](int32_t to, int64_t terms) {
+        UNROLLED(i, PER) {
+            if (column + i * STEP >= feat) continue;
+            UNROLLED(v, VEC) sum[i][v] = Reduce::finish(sum[i][v], terms, s.reduce);
+            store<T, VEC>(y + to * s.out_row + i * STEP, sum[i]);
+        }
+    };
+
+    next.go_to(t.mine, 0, lane);
+    fetch();
+    arrive();
+    for (int r = 0; r < t.rows; r++) {
+        const int32_t length = next.left + lane;
+        if (r == 0 || t.item.count) /* a piece keeps its sums while other groups go on */
+            UNROLLED(i, PER)
+                UNROLLED(v, VEC) sum[i][v] = Reduce::template start<A>();
+
+        /* At least one round, in which the next row's entries are fetched. */
+        const int longest = max(most_in_warp<LANES>(length), 1);
+        sums_aside<A, PER * VEC> aside;
+        for (int done = 0; done < longest; done += CHUNK) {
+            if (ADDS && done && done % CHAIN == 0) aside.put(sum[0], done == CHAIN);
+#pragma unroll
+            for (int i = 0; VALUES == HEADS && i < PER; i++)
+                own_at[i] = by[i] + uint64_t(next.from) * s.val_row;
+            if (done + CHUNK < longest)
+                next.from += CHUNK, next.left -= CHUNK;
+            else
+                next.go_to(t.mine, r + 1, lane);
+            fetch();
+#pragma unroll
+            for (int c = 0; c < CHUNK; c += FLY) {
+                if (c && done + c >= longest) break;
+                gather(c);
+                accumulate(c);
+            }
+            arrive();
+        }
+        if (ADDS && longest > CHAIN) aside.take(sum[0]);
+
+        const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
+        if (r < t.item.count) write(to, length);
+    }
+    const int32_t to = __shfl_sync(ALL, t.mine.row, 0, LANES);
+    const int64_t terms = meet<S, Reduce>(s, t, to, column, sum);
+    if (terms >= 0) write(to, terms);
 }
 
 /* Chooses by how the values lie, and clears tickets where a row may be long. */

@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 #if TILES_POSSIBLE(__CUDA_ARCH__)
     typedef typename sum_of<T>::type A;
     enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
-    extern __shared__ __align__(16) char memory[];
+    char *const memory = block_memory();
     T *const ring = reinterpret_cast<T *>(memory);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
     tiles_entry<A> *const lists =
