@@ -13,10 +13,10 @@ typedef enum fmm_spmv_step {
 } fmm_spmv_step;
 
 enum {
-    FMM_SPMV_BLOCK = 512, /* rows whose sums a kernel keeps at once, or chooses sums for */
-    FMM_SPMV_TALL = 2048, /* rows of a block of DIA or ELL */
-    FMM_SPMV_STREAMS =
-        9, /* diagonals that a kernel reads at once, as processors prefetch so many */
+    FMM_SPMV_BLOCK = 512,   /* rows whose sums a kernel keeps at once, or chooses sums for */
+    FMM_SPMV_TALL = 2048,   /* rows of a block of DIA or ELL */
+    FMM_SPMV_STREAMS = 9,   /* diagonals that are read at once: processors prefetch so many */
+    FMM_SPMV_PAIRS = 5,     /* and stored columns, each beside its values */
     FMM_SPMV_AHEAD = 512,   /* entries of CSR that are asked for ahead */
     FMM_SPMV_BEHIND = 256,  /* and elements of each diagonal */
     FMM_SPMV_FOUR = 8,      /* entries of a row from which four rows that are alike are one */
