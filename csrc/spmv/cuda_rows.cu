@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value
             A term[AT_ONCE];
 #pragma unroll
             for (int f = 0; f < AT_ONCE; f++) at[f] = min(k + f * lanes, own - 1);
-            products_at<V, AT_ONCE, 1, true>(s, s.a.idx, begin, at, (own - k + lanes - 1) >> shift,
-                                             term);
+            products<V, AT_ONCE, 1, true>(s, s.a.idx, begin, at, (own - k + lanes - 1) >> shift,
+                                          term);
 #pragma unroll
             for (int f = 0; f < AT_ONCE; f++) sum += term[f];
         }
@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value
 
 static fmm_status run_rows(const fmm_exec *exec, const fmm_call *call, int shift)
 {
-    return on_device(exec, [&] {
+    return on_device("spmv", exec, [&] {
         for_types(call->x->dtype, view_edges(call->a, call->val), [&](auto x, auto v) {
             typedef decltype(x) T;
             typedef decltype(v) V;
