@@ -13,17 +13,16 @@ typedef enum fmm_spmv_step {
 } fmm_spmv_step;
 
 enum {
-    FMM_SPMV_BLOCK = 512, /* rows whose sums a kernel keeps at once, or chooses sums for */
-    FMM_SPMV_TALL = 2048, /* rows of a block of DIA or ELL */
-    FMM_SPMV_STREAMS =
-        9, /* diagonals that a kernel reads at once, as processors prefetch so many */
+    FMM_SPMV_BLOCK = 512,   /* rows whose sums a kernel keeps at once, or chooses sums for */
+    FMM_SPMV_TALL = 2048,   /* rows of a block of DIA or ELL */
+    FMM_SPMV_STREAMS = 9,   /* diagonals that are read at once: processors prefetch so many */
+    FMM_SPMV_PAIRS = 5,     /* and stored columns, each beside its values */
     FMM_SPMV_AHEAD = 512,   /* entries of CSR that are asked for ahead */
     FMM_SPMV_BEHIND = 256,  /* and elements of each diagonal */
     FMM_SPMV_FOUR = 8,      /* entries of a row from which four rows that are alike are one */
     FMM_SPMV_CHUNK = 2048,  /* entries of CSR whose products a kernel keeps at once */
     FMM_SPMV_AT_ONCE = 128, /* rows that are looked at together, to be summed side by side */
-    FMM_SPMV_DENSE = 12,    /* their entries a row, in the mean, from which x is gathered */
-    FMM_SPMV_SPARSE = 6,    /* and up to which half a vector is enough */
+    FMM_SPMV_SPARSE = 6,    /* their entries a row, in the mean, up to which half a vector does */
     FMM_SPMV_RUN = 512,     /* entries of a long row that 16 sums take */
     FMM_SPMV_PIECE = 16384, /* rows and entries of a piece of CSR or COO: some 10 us */
 };

@@ -210,11 +210,13 @@ static __device__ __forceinline__ void times_x(const spmv_args<T> &s, const int3
     }
 }
 
-/* The products of the groups at base + at[], of which the first `count` exist. */
+/* The products of the groups at base + at[], of which the first `count` exist; there is at least
+ * one. Others repeat the loads of one that does, because a load that always takes place need not be
+ * waited for. */
 template <class V, int GROUPS, int PER, bool KEEP = false, class T, class At>
-static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const int32_t *idx,
-                                                   int64_t base, const At *at, int count,
-                                                   typename spmv_args<T>::A *to)
+static __device__ __forceinline__ void products(const spmv_args<T> &s, const int32_t *idx,
+                                                int64_t base, const At *at, int count,
+                                                typename spmv_args<T>::A *to)
 {
     int32_t j[GROUPS * PER];
     typename spmv_args<T>::A w[GROUPS * PER];
@@ -226,18 +228,6 @@ static __device__ __forceinline__ void products_at(const spmv_args<T> &s, const 
     for (int k = 0; k < GROUPS * PER; k++)
         if (k / PER >= count || (uint32_t)j[k] >= (uint32_t)s.a.cols) j[k] = -1;
     times_x<GROUPS * PER>(s, j, w, to);
-}
-
-/* The products of a batch, of which the first `count` groups exist; there is at least one. Others
- * repeat the first one's loads, because a load that always takes place need not be waited for. */
-template <class V, int GROUPS, int PER, class T, class A>
-static __device__ __forceinline__ void products(const spmv_args<T> &s, const int32_t *idx,
-                                                int64_t first, int64_t step, int count, A *to)
-{
-    int64_t at[GROUPS];
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++) at[g] = first + (g < count ? g * step : 0);
-    products_at<V, GROUPS, PER>(s, idx, 0, at, count, to);
 }
 
 /* ---- sums ---- */
@@ -268,7 +258,10 @@ static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const in
     for (int k = 0; k < PER; k++) total[k].start();
     for (; count > 0; count -= FLY, first += FLY * step) {
         A term[FLY * PER], part[PER] = {};
-        products<V, FLY, PER>(s, idx, first, step, (int)min(count, int64_t(FLY)), term);
+        int64_t at[FLY];
+#pragma unroll
+        for (int f = 0; f < FLY; f++) at[f] = first + (f < count ? f * step : 0);
+        products<V, FLY, PER>(s, idx, 0, at, (int)min(count, int64_t(FLY)), term);
 #pragma unroll
         for (int k = 0; k < FLY * PER; k++) part[k % PER] += term[k];
 #pragma unroll
@@ -289,15 +282,6 @@ template <class A> static __device__ __forceinline__ A block_sum(A sum)
         for (int w = 1; w < BLOCK / WARP; w++) sum += warps[w];
     __syncthreads(); /* before the next sum is written there */
     return sum;
-}
-
-/* Runs launch() on the call's device. */
-template <class Launch> static fmm_status on_device(const fmm_exec *exec, Launch launch)
-{
-    int before;
-    TRY(cuda_enter("spmv", exec, &before));
-    launch();
-    return cuda_leave("spmv", exec, before);
 }
 
 static inline bool lies_at(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }

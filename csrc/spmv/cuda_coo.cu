@@ -24,6 +24,6 @@ extern "C" void fmm_spmv_coo_sums(const fmm_exec *exec, const fmm_call *call, vo
 
 extern "C" fmm_status fmm_spmv_coo(const fmm_exec *exec, const fmm_call *call)
 {
-    return on_device(exec,
+    return on_device("spmv", exec,
                      [&] { launch_segments<COORDINATES>(exec, call, exec->workspace, NULL); });
 }

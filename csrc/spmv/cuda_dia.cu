@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 extern "C" fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call)
 {
     const edge_view val = view_padded(fmm_spmv_of(call)->matrix);
-    return on_device(exec, [&] {
+    return on_device("spmv", exec, [&] {
         for_types(call->x->dtype, val, [&](auto x, auto v) {
             typedef decltype(x) T;
             typedef decltype(v) V;

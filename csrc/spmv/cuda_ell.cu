@@ -85,7 +85,7 @@ template <bool SLICES> static void launch(const fmm_exec *exec, const fmm_call *
 
 extern "C" fmm_status fmm_spmv_ell(const fmm_exec *exec, const fmm_call *call)
 {
-    return on_device(exec, [&] { launch<false>(exec, call, NULL); });
+    return on_device("spmv", exec, [&] { launch<false>(exec, call, NULL); });
 }
 
 /* The sums, then the records of COO's blocks. */
@@ -101,7 +101,7 @@ extern "C" size_t fmm_spmv_hyb_workspace(const fmm_call *call)
 extern "C" fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call)
 {
     void *const sums = call->a->nnz ? exec->workspace : NULL;
-    return on_device(exec, [&] {
+    return on_device("spmv", exec, [&] {
         if (sums) fmm_spmv_coo_sums(exec, call, static_cast<char *>(sums) + sums_bytes(call), sums);
         launch<false>(exec, call, sums);
     });
@@ -109,7 +109,7 @@ extern "C" fmm_status fmm_spmv_hyb(const fmm_exec *exec, const fmm_call *call)
 
 extern "C" fmm_status fmm_spmv_sell(const fmm_exec *exec, const fmm_call *call)
 {
-    return on_device(exec, [&] { launch<true>(exec, call, NULL); });
+    return on_device("spmv", exec, [&] { launch<true>(exec, call, NULL); });
 }
 
 /* Brings home what somebody else summed: sums[k], of the type that x is summed in, is row

@@ -9,5 +9,6 @@ extern "C" size_t fmm_spmv_merge_workspace(const fmm_call *call)
 
 extern "C" fmm_status fmm_spmv_merge(const fmm_exec *exec, const fmm_call *call)
 {
-    return on_device(exec, [&] { launch_segments<PATH>(exec, call, exec->workspace, NULL); });
+    return on_device("spmv", exec,
+                     [&] { launch_segments<PATH>(exec, call, exec->workspace, NULL); });
 }

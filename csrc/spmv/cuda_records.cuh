@@ -21,9 +21,8 @@ enum { TEAM = BLOCK / WARP, SLICE = 2048 };
 enum segment_way { SEGMENTED, LONG_ROWS, PATH, COORDINATES };
 static __host__ __device__ constexpr bool by_entries(int way) { return way <= LONG_ROWS; }
 
-/* Entries of a lane and of a warp. Where rows are long, most warps have two or three of them at
- * most, and a scan for more entries pays: 0.89 of the time on ogbl_ddi (500 entries a row, H200).
- */
+/* Entries of a lane and of a warp. Where rows are long, most groups have no mark and cost nothing
+ * but their loads. */
 static __host__ __device__ constexpr int each_of(int way) { return way == LONG_ROWS ? 8 : 4; }
 static __host__ __device__ constexpr int length_of_share(int way) { return WARP * each_of(way); }
 
@@ -39,6 +38,7 @@ template <class T> struct segment_args {
     const int32_t *starts; /* where shares' rows begin */
     record_of<typename sum_of<T>::type> *records;
     int32_t shares, blocks;
+    bool wide; /* columns and values lie as loads of 16 bytes want them */
 };
 
 /* What a row adds up to: into the sums of HYB, whose entries are COO's, or finished. A row outside

@@ -64,7 +64,7 @@ extern "C" fmm_status fmm_spmv_reference_cuda(const fmm_exec *exec, const fmm_ca
 {
     const fmm_spmv_matrix *m = fmm_spmv_of(call)->matrix;
     const edge_view padded = m->padded_val ? view_padded(m) : edge_view{};
-    return on_device(exec, [&] {
+    return on_device("spmv", exec, [&] {
         const unsigned grid = (unsigned)smaller(blocks_for(call->a->rows), REFERENCE_BLOCKS);
         for_dtype(call->x->dtype, [&](auto element) {
             typedef decltype(element) T;

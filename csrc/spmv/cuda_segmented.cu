@@ -19,5 +19,5 @@ extern "C" fmm_status fmm_spmv_csr_segmented(const fmm_exec *exec, const fmm_cal
 {
     const auto launch =
         way_of(call) == LONG_ROWS ? launch_segments<LONG_ROWS> : launch_segments<SEGMENTED>;
-    return on_device(exec, [&] { launch(exec, call, exec->workspace, NULL); });
+    return on_device("spmv", exec, [&] { launch(exec, call, exec->workspace, NULL); });
 }

@@ -4,20 +4,27 @@
  * A warp owns 128 entries, or 256 in csr_segmented where rows are long, whatever their rows are,
  * and needs nobody else for them:
  *
- *     1   lane l      entries l, l + 32, l + 64, l + 96     columns, values, then 4 gathers of x
+ *     1   lane l      4 or 8 entries                        columns, values, then gathers of x
  *         lane l      row l of those that begin here        marks its first entry
- *     2   warp        entries 0 .. 31, then 32 .. 63, ...   adds up runs from mark to mark
+ *     2   warp        adds up runs from mark to mark, and puts in place of each entry the sum that
+ *                     is open in front of it
  *     3   lane l      row l of those that begin here        finds its sum in front of the next mark
  *
- *     entries   3 . . . . 4 . | . . . . . . . | . . 5 .     a mark, and what goes on
- *     lane      0 1 2 3 4 5 6   0 1 2 3 4 5 6   0 1 2 3     32 of them, and not 7
- *     terms     a b c d e f g   h i j k l m n   o p q r
- *     sums      . . . . . *         rest              *     * is in front of a mark: of row 3 the
- * sum of a to e, of row 4 that of f to p
+ * Where rows are short, a lane has neighbours, which it loads at once, and what is left behind its
+ * last mark meets in one scan over the lanes:
  *
- * Sums stay in registers, which leaves the first cache to x: where terms went through 6 KB of
- * shared memory a block, reddit-size took 1.1 times as long (H200). A group of 32 entries without a
- * mark is only added up, lane by lane; one with a mark is scanned, as far back as the last mark.
+ *     entries   3 . . . | . . 4 .  | 5 . 6 .  | . . . .      a mark, and what goes on
+ *     lane      0       | 1        | 2        | 3
+ *     left      abcd    | gh       | kl       | mnop
+ *     in front  . . . . | . . *    | *   *                   of 4: a to f, of 5: g and h, of 6: i,
+ * j
+ *
+ * Elsewhere a lane has the entries l, l + 32, l + 64 and so on, so that neighbouring lanes gather
+ * what neighbouring columns bring. 32 entries without a mark are only added up, lane by lane;
+ * others are scanned, as far back as the last mark. With long rows few have one: reddit-size takes
+ * 0.87 of the time of lanes with neighbours (H100). All stays in registers, which leaves L1 to x:
+ * where terms went through shared memory, reddit-size took 1.1 times as long.
+ *
  * The order is fixed. A row that begins in a warp and ends in another, or at its end, is open
  * there: the block adds it up over its warps, and leaves a record of what is open at its own end
  * and of what came before its first mark. A second launch adds the records of such a row in their
@@ -85,6 +92,12 @@ static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, 
 
 /* ---- marks ---- */
 
+/* The entry that register k of a lane has. */
+template <int WAY> static __device__ __forceinline__ constexpr int entry_of(int lane, int k)
+{
+    return WAY == SEGMENTED ? lane * each_of(WAY) + k : lane + k * WARP;
+}
+
 /* Where the entries of a row lie in a share. */
 struct row_of_share {
     int32_t first; /* its first entry, or NOT_HERE, or EMPTY */
@@ -144,11 +157,12 @@ static __device__ __forceinline__ void mark_rows(const segment_args<T> &m, const
 /* CSR: finishes the rows that begin in a share and end before its last entry, and the empty ones,
  * from the sums in front of each mark. The result is the number plus one of the row that goes on,
  * or ends, at the end of the share, or -1. */
-template <int EACH, class T, class A>
+template <int WAY, class T, class A>
 static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, const share_of &own,
                                                       uint32_t base, row_of_share mine,
                                                       const A *sums)
 {
+    enum { EACH = each_of(WAY) };
     const int lane = threadIdx.x % WARP;
     int32_t open = -1;
     while (true) {
@@ -156,8 +170,9 @@ static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, 
         A sum = A(0);
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
-            const A other = __shfl_sync(ALL, sums[k], mine.end % WARP);
-            if (whole && mine.end / WARP == k) sum = other;
+            const int at = WAY == SEGMENTED ? mine.end / EACH % WARP : mine.end % WARP;
+            const A other = __shfl_sync(ALL, sums[k], at);
+            if (whole && mine.end == entry_of<WAY>(at, k)) sum = other;
         }
         if (whole || mine.first == EMPTY) finish(m.s, base + lane, sum);
         const unsigned more = __ballot_sync(ALL, mine.first >= 0 && !whole);
@@ -249,6 +264,35 @@ static __device__ __forceinline__ record_of<A> add_runs(const unsigned *marks, A
     return left;
 }
 
+/* The same where each lane has neighbours: what is left of lane after lane meets in one scan. */
+template <int EACH, class A>
+static __device__ __forceinline__ record_of<A> add_lanes(const unsigned *marks, A *term)
+{
+    const int lane = threadIdx.x % WARP, place = lane * EACH;
+    const unsigned mine = marks[place / WARP] >> place % WARP & ((1u << EACH) - 1u);
+    A sum = A(0), first = A(0);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const A before = sum;
+        sum = mine >> k & 1 ? term[k] : sum + term[k];
+        term[k] = before;
+    }
+    const unsigned heads = __ballot_sync(ALL, mine != 0);
+    sum = add_open(sum, heads);
+    A before = __shfl_up_sync(ALL, sum, 1);
+    if (!lane) before = A(0);
+#pragma unroll
+    for (int k = EACH - 1; k >= 0; k--) {
+        if (!(mine & ((1u << k) - 1u))) term[k] += before;
+        if (mine >> k & 1) first = term[k];
+    }
+    record_of<A> left;
+    left.tail = __shfl_sync(ALL, sum, WARP - 1);
+    left.mark = heads != 0;
+    left.first = heads ? __shfl_sync(ALL, first, __ffs((int)heads) - 1) : left.tail;
+    return left;
+}
+
 template <class T, class V, int WAY>
 static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (WAY == LONG_ROWS))
     spmv_segments(const __grid_constant__ segment_args<T> m)
@@ -272,8 +316,12 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
     A w[EACH] = {}, term[EACH];
     uint32_t at[EACH];
 #pragma unroll
-    for (int k = 0; k < EACH; k++) at[k] = (uint32_t)max(min(lane + k * WARP, own.count - 1), 0);
-    if (own.count) {
+    for (int k = 0; k < EACH; k++)
+        at[k] = (uint32_t)max(min(entry_of<WAY>(lane, k), own.count - 1), 0);
+    if (WAY == SEGMENTED && m.wide && own.count == EACH * WARP) {
+        load_together<int32_t, EACH, false>(m.s.a.idx + own.begin + at[0], j);
+        load_values<V, 1, EACH>(m.s.val, own.begin, at, w);
+    } else if (own.count) {
 #pragma unroll
         for (int k = 0; k < EACH; k++) j[k] = __ldcs(m.s.a.idx + own.begin + at[k]);
         load_values<V, EACH, 1>(m.s.val, own.begin, at, w);
@@ -290,7 +338,8 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
     if (WAY == COORDINATES && own.begin) before = __ldg(m.s.row + own.begin - 1);
 #pragma unroll
     for (int k = 0; k < EACH; k++)
-        if (lane + k * WARP >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols) j[k] = -1;
+        if (entry_of<WAY>(lane, k) >= own.count || (uint32_t)j[k] >= (uint32_t)m.s.a.cols)
+            j[k] = -1;
     /* No branch stands around these loads, or the compiler would wait for the rows' ends first. */
     times_x<EACH>(m.s, j, w, term);
     record_of<A> left;
@@ -304,8 +353,8 @@ static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (
     } else {
         const row_of_share row = place_row(own, base + lane, ends);
         mark_rows(m, own, base, row, marks);
-        left = add_runs<EACH>(marks, term);
-        const int32_t open = finish_rows<EACH>(m, own, base, row, term);
+        left = WAY == SEGMENTED ? add_lanes<EACH>(marks, term) : add_runs<EACH>(marks, term);
+        const int32_t open = finish_rows<WAY>(m, own, base, row, term);
         if (left.mark) left.mark = open;
     }
     leave_record<WAY>(m, left);

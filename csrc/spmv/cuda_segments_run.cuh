@@ -1,8 +1,7 @@
 /* What stands around the kernel of cuda_segments.cuh: the lists of rows at the borders of shares,
  * the room that a call takes, and its launches in their order.
  *
- *     spmv_path         a warp for each border       merge, where there are few
- *                       a thread for each border     merge, where there are many
+ *     spmv_path         a thread for each border     merge
  *     spmv_starts       a thread for each border     csr_segmented without a plan
  *     spmv_no_entries   a thread for each row        coo
  *     spmv_segments     a warp for each share        always
@@ -14,32 +13,23 @@
 
 #include "cuda_segments.cuh"
 
-/* Borders of merge's shares up to which warps search for their rows. A step of a search waits for
- * memory, and a warp takes 5 of them where a thread takes 20; of many borders only the work counts,
- * and neighbouring threads meet the same rows. */
-enum { FEW_BORDERS = 12 << 10 };
-
-/* merge's list: the row that item k * SHARE of the merged list belongs to, or ends. LANES
- * neighbours search for each, LANES rows at a step. */
-template <int LANES>
+/* merge's list: thread k searches for the row that item k * SHARE of the merged list belongs to, or
+ * ends. */
 static __global__ void __launch_bounds__(BLOCK)
     spmv_path(const csr_view a, int64_t count, int32_t *starts)
 {
     let_next_start();
-    const int64_t lane = threadIdx.x % LANES;
-    for (int64_t k = this_thread() / LANES; k <= count; k += all_threads() / LANES) {
+    for (int64_t k = this_thread(); k <= count; k += all_threads()) {
         const int64_t item = min(k * length_of_share(PATH), a.nnz + a.rows);
         int64_t low = max(item - a.nnz, int64_t(0)), high = min(item, a.rows);
         while (low < high) {
-            const int64_t step = (high - low + LANES) / (LANES + 1);
-            const int64_t at = low + (lane + 1) * step - 1;
-            const bool before =
-                at < high && clamp(__ldg(a.ptr + at + 1), 0, a.nnz) + at + 1 <= item;
-            const int64_t yes = LANES == 1 ? before : __popc(__ballot_sync(ALL, before));
-            if (yes < LANES) high = min(high, low + (yes + 1) * step - 1);
-            low += yes * step;
+            const int64_t at = low + (high - low) / 2;
+            if (clamp(__ldg(a.ptr + at + 1), 0, a.nnz) + at + 1 <= item)
+                low = at + 1;
+            else
+                high = at;
         }
-        if (lane == 0) starts[k] = int32_t(min(low, a.rows));
+        starts[k] = int32_t(min(low, a.rows));
     }
 }
 
@@ -91,6 +81,7 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
         const int shares = (int)shares_of(call, WAY);
         segment_args<T> m = {spmv_view<T>(call), NULL, static_cast<record_of<A> *>(room), shares,
                              (int)ceil_div(shares, TEAM)};
+        m.wide = lies_at(m.s.a.idx, 16) && lies_at(m.s.val.data, 16);
         m.s.sums = static_cast<A *>(sums);
         const dim3 grid((unsigned)m.blocks), rows(blocks_for(call->a->rows));
         const cudaStream_t stream = stream_of(exec);
@@ -98,13 +89,9 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
         int32_t *const list =
             reinterpret_cast<int32_t *>(static_cast<char *>(room) + records_bytes(call, WAY));
         m.starts = listed < 0 ? plan_starts(call->a->plan) : list; /* of COO nobody reads it */
-        if (WAY == PATH && listed < FEW_BORDERS)
-            spmv_path<WARP>
-                <<<blocks_for((listed + 1) * WARP), BLOCK, 0, stream>>>(m.s.a, listed, list);
-        else if (WAY == PATH)
-            spmv_path<1><<<blocks_for(listed + 1), BLOCK, 0, stream>>>(m.s.a, listed, list);
-        else if (listed >= 0)
-            spmv_starts<<<blocks_for(listed + 1), BLOCK, 0, stream>>>(m.s.a, listed, list);
+        if (listed >= 0)
+            (WAY == PATH ? spmv_path : spmv_starts)<<<blocks_for(listed + 1), BLOCK, 0, stream>>>(
+                m.s.a, listed, list);
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
         if constexpr (WAY == COORDINATES) spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
         if constexpr (by_entries(WAY))
