@@ -1,27 +1,10 @@
-/* What the CPU's files of messages share: an operand's steps, and the loops of the specification,
+/* What the CPU's files of messages share: which loops a call takes, and those of the specification,
  * which also compute rows whose indices are out of range. */
 #ifndef FMM_MESSAGES_CPU_H
 #define FMM_MESSAGES_CPU_H
 
 #include "../cpu/rows.h"
-
-/* How far apart in a row of the operand neighbours along each axis are; 0 where it is broadcast. */
-typedef struct fmm_steps {
-    int64_t by[FMM_AXES];
-} fmm_steps;
-
-/* The axes that the operand has lie densely, the last one by ones. */
-static inline fmm_steps fmm_steps_of(const fmm_edge_message *m, const fmm_term *t)
-{
-    fmm_steps s;
-    int64_t width = 1;
-    for (int d = FMM_AXES - 1; d >= 0; d--) {
-        const bool has = t->has >> d & 1;
-        s.by[d] = has ? width : 0;
-        width *= has ? m->axis[d] : 1;
-    }
-    return s;
-}
+#include "steps.h"
 
 /* Whether cpu_sums.inc computes a call: under a mask, and to entries where out lacks another axis
  * than the last, or lacks that for anything but products of two operands that have it. */

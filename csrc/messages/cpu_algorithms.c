@@ -21,12 +21,10 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     const fmm_csr *a = call->a;
     const fmm_edge_message *m = fmm_messages_of(call);
     const bool entries = m->out.at == FMM_AT_EDGE;
-    /* A count has no operand but its mask's. */
-    const fmm_dense *first = m->op == FMM_COMBINE_ONE ? m->mask_y.data : m->lhs.data;
     /* An output of entries is written through ptr, so ptr must span all entries. */
     atomic_bool forged = entries && (a->ptr[0] != 0 || a->ptr[a->rows] != a->nnz);
     fmm_rows_task task = {.call = call,
-                          .kernel = kernel_of(level, first->dtype),
+                          .kernel = kernel_of(level, fmm_messages_first(m)->dtype),
                           .copy = fmm_isa_copy(level),
                           .guarded = fmm_messages_plain_rows,
                           .forged = entries ? &forged : NULL,

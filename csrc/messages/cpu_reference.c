@@ -56,8 +56,7 @@ void fmm_messages_plain_rows(const fmm_call *call, int64_t first, int64_t last)
         [FMM_F16] = plain_rows_f16,
         [FMM_BF16] = plain_rows_bf16,
     };
-    const fmm_dense *first_term = m->op == FMM_COMBINE_ONE ? m->mask_y.data : m->lhs.data;
-    of_dtype[first_term->dtype](call->a, &s, first, last);
+    of_dtype[fmm_messages_first(m)->dtype](call->a, &s, first, last);
 }
 
 /* Entries are zeroed first: those that a forged ptr or eid leaves out must not show what memory

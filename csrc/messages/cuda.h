@@ -2,11 +2,6 @@
 #pragma once
 
 #include "../cuda/kernels.h"
+#include "steps.h"
 
 FMM_SEGMENTS_DECLARE(messages)
-
-/* The operand whose dtype is that of all. */
-static inline const fmm_dense *fmm_messages_first(const fmm_edge_message *m)
-{
-    return m->op == FMM_COMBINE_ONE ? m->mask_y.data : m->lhs.data;
-}

@@ -22,7 +22,7 @@ struct term_place {
 /* A term of the call, which a kernel gets by value: pointers of fmm_term lead to the host. */
 struct plain_term {
     fmm_dense data;
-    int64_t step[FMM_AXES];
+    fmm_steps step;
     int at;
 };
 struct plain_args {
@@ -40,7 +40,7 @@ template <class T>
 static __device__ typename sum_of<T>::type value_of(const plain_term &t, const term_place &w)
 {
     int64_t c = 0;
-    for (int d = 0; d < FMM_AXES; d++) c += w.at[d] * t.step[d];
+    for (int d = 0; d < FMM_AXES; d++) c += w.at[d] * t.step.by[d];
     return widen(*element<T>(t.data, w.node[t.at], 0, c));
 }
 
@@ -126,12 +126,7 @@ static void take(const fmm_edge_message *m, const fmm_term *t, plain_term *to, b
     to->data = *t->data;
     to->at = t->at;
     *cols = *cols || t->at == FMM_AT_COL;
-    int64_t width = 1;
-    for (int d = FMM_AXES - 1; d >= 0; d--) {
-        const bool has = t->has >> d & 1;
-        to->step[d] = has ? width : 0;
-        width *= has ? m->axis[d] : 1;
-    }
+    to->step = fmm_steps_of(m, t);
 }
 
 /* Counts are of the type of sums. */

@@ -27,12 +27,8 @@ static inline side side_of(const fmm_edge_message *m, const fmm_term *t)
     s.data = static_cast<const char *>(t->data->data);
     s.row = uint32_t(t->data->row_stride * int64_t(fmm_dtype_bytes(t->data->dtype)));
     s.at = t->at;
-    int32_t width = 1;
-    for (int d = FMM_AXES - 1; d >= 0; d--) {
-        const bool has = t->has >> d & 1;
-        s.step[d] = has ? width : 0;
-        width *= has ? int32_t(m->axis[d]) : 1;
-    }
+    const fmm_steps steps = fmm_steps_of(m, t);
+    for (int d = 0; d < FMM_AXES; d++) s.step[d] = int32_t(steps.by[d]);
     return s;
 }
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops
-from fusedmm.distributed.ops import WHOLE
+from fusedmm.distributed.ops import WHOLE, begin_early
 from fusedmm.ops.attention import ADDITIVE, DOT, GATV2
-from fusedmm.ops.spmm_sddmm import widened
 
 Half = tuple[Any, Any, Any, Any]
 
@@ -25,62 +24,43 @@ _cols: Any = ops._attention_cols.default
 _delta: Any = ops._node_delta.default
 
 
-def _pack(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors one after another as bytes, those of larger elements first, as views of them have to begin."""
-    return torch.cat([t.contiguous().view(-1).view(torch.uint8) for t in tensors])
-
-
-def _unpack(kept: Tensor, shapes: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[Tensor]:
-    """The tensors of ``_pack``, given their dtypes and shapes."""
-    sizes = [torch.Size(shape).numel() * dtype.itemsize for dtype, shape in shapes]
-    parts = kept.split(sizes)
-    return [part.view(dtype).view(shape) for part, (dtype, shape) in zip(parts, shapes, strict=True)]
-
-
 # ---- additive scores of one tensor: GAT ----
 
 
 def attend_self(
     ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor,
     bias: Tensor, slope: float, dropout: float, whole: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     """``_attend_self``: out [n, heads * C], and what the gradient reads."""
     none = ptr.new_empty(0, dtype=torch.uint8)
     heads = x.contiguous().view(x.shape[0], *att_k.shape[1:])
+    begin_early(plan, "_attend_self", heads)
     k, q = ops._node_scores.default(heads, att_k, att_q)
     given = q, k, heads, none, none, none, seed
     out, *sums = _forward(ptr, idx, eid, plan, *given, 1.0, slope, dropout, ADDITIVE, int(whole), 0)
     found = out.flatten(1)
-    kept = none
-    if whole:
-        kept = _pack([*sums, k, q, *([out] if bias.numel() else [])])
-    return found + bias if bias.numel() else found, kept
+    if not bias.numel():
+        return found, *((*sums, k, q) if whole else (none,))
+    return found + bias, *((*sums, k, q, out) if whole else (none,))
 
 
 def attend_self_back(
     ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, x: Tensor, att_k: Tensor, att_q: Tensor, seed: Tensor,
-    out: Tensor, kept: Tensor, gout: Tensor, slope: float, dropout: float, bias: int,
+    out: Tensor, kept: Sequence[Tensor], gout: Tensor, slope: float, dropout: float, bias: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """``_attend_self_back``: the gradients of x, att_k, att_q and, with bias, of what was added."""
     none = ptr.new_empty(0, dtype=torch.uint8)
     heads = x.contiguous().view(x.shape[0], *att_k.shape[1:])
-    n, count, feat = heads.shape
-    wide = widened(x[:0])[0].dtype
-    shapes: list[tuple[torch.dtype, tuple[int, ...]]] = [
-        (wide, (n, count)), (wide, (n, count)), (wide, (n, count, feat)), (wide, (n, count)),
-        (x.dtype, (n, count, 1)), (x.dtype, (n, count, 1)),
-    ]  # fmt: skip
-    absent = out.dtype == torch.uint8  # as none is; out of a rank without rows is empty too
-    if absent:
-        shapes.append((x.dtype, (n, count, feat)))
-    lse, rest, pos, pos_w, k, q, *others = _unpack(kept, shapes)
-    result = others[0] if absent else out.view_as(heads)
+    lse, rest, pos, pos_w, k, q, *others = kept
+    result = others[0] if others else out.view_as(heads)
     up = gout.contiguous().view_as(heads)
+    begin_early(plan, "_attend_self_back", up, q, lse, rest)
+    gbias = gout.sum(0) if bias else gout.new_empty(0)
     delta, gq, _ = _delta(up, result, lse, rest, none, pos, pos_w, none, slope)
     given = q, k, heads, none, none, none, seed, lse, rest, delta, up, none
     gk, gv = _cols(ptr, idx, eid, plan, *given, 1.0, slope, dropout, ADDITIVE, 3, 0)
     gx, gatt_k, gatt_q = ops._node_spread.default(heads, gv, gk, gq, att_k, att_q)
-    return gx.flatten(1), gatt_k, gatt_q, gout.sum(0) if bias else gout.new_empty(0)
+    return gx.flatten(1), gatt_k, gatt_q, gbias
 
 
 # ---- scores of several maps of one tensor: GATv2, transformers ----
@@ -95,7 +75,7 @@ def _split(p: Tensor, heads: int, maps: int) -> tuple[Tensor, Tensor, Tensor, Te
 def attend_maps(
     ptr: Tensor, idx: Tensor, eid: Tensor, plan: Tensor, p: Tensor, att: Tensor, seed: Tensor, bias: Tensor,
     scale: float, slope: float, dropout: float, heads: int, maps: int, whole: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     """``_attend_maps``: out [n, heads * C], and what the gradient reads."""
     none = ptr.new_empty(0, dtype=torch.uint8)
     q, k, v, skip = _split(p, heads, maps)
@@ -104,8 +84,9 @@ def attend_maps(
     out, lse, rest, *_ = _forward(ptr, idx, eid, plan, *given, scale, slope, dropout, score, 0, 0)
     added = bias if bias.numel() else None if skip is None else skip.flatten(1)
     found = out.flatten(1)
-    kept = _pack([lse, rest, *([] if added is None else [out])]) if whole else none
-    return found if added is None else found + added, kept
+    if added is None:
+        return found, *((lse, rest) if whole else (none,))
+    return found + added, *((lse, rest, out) if whole else (none,))
 
 
 def attend_maps_back(*args: Any) -> tuple[Tensor, Tensor]:
@@ -114,13 +95,8 @@ def attend_maps_back(*args: Any) -> tuple[Tensor, Tensor]:
     p, att, seed, out, kept, gout, scale, slope, dropout, heads, maps = args[8:]
     none = here[0].new_empty(0, dtype=torch.uint8)
     q, k, v, _ = _split(p, heads, maps)
-    wide = widened(p[:0])[0].dtype
-    shapes: list[tuple[torch.dtype, tuple[int, ...]]] = [(wide, q.shape[:2]), (wide, q.shape[:2])]
-    absent = out.dtype == torch.uint8
-    if absent:
-        shapes.append((p.dtype, v.shape))
-    lse, rest, *others = _unpack(kept, shapes)
-    result, up = others[0] if absent else out.view(v.shape), gout.contiguous().view(v.shape)
+    lse, rest, *others = kept
+    result, up = others[0] if others else out.view(v.shape), gout.contiguous().view(v.shape)
     score, att = (DOT, none) if maps > 2 else (GATV2, att.view(att.shape[-2:]))
     delta, _, _ = _delta(up, result, none, none, none, none, none, none, 0.0)
     given = q, k, v, att, none, none, seed, lse, rest, delta, up

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fusedmm.distributed.halo import Ranks
 from fusedmm.matrix.compress import as_eid
 
 WORD = torch.complex128  # the widest numbers that torch copies
+NOTHING: Any = ((), list)  # what was begun early, and what ends it
 APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
 
 
@@ -35,6 +37,7 @@ class Exchange:
 
     def __init__(self, ranks: Ranks, send: Tensor, sends: Tensor, keep: bool) -> None:
         self.ranks, self.keep, rank = ranks, keep, ranks.rank
+        self.early: tuple[Sequence[Tensor], Callable[[], list[Tensor]]] = NOTHING
         self.send = as_eid(send)
         self.out: list[int] = sends[rank].tolist()
         self.into: list[int] = sends[:, rank].tolist()
@@ -43,7 +46,16 @@ class Exchange:
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
-        return self.begin(operands)()
+        (early, end), self.early = self.early, NOTHING
+        others = [t for t in operands if not any(t is s for s in early)]
+        later = self.begin(others) if others else list
+        found = {id(t): came for t, came in zip((*early, *others), (*end(), *later()), strict=True)}
+        return [found[id(t)] for t in operands]
+
+    def begin_early(self, operands: Sequence[Tensor]) -> None:
+        """Starts to fetch some of the next ``fetch``'s operands, if each travels in a message of its own."""
+        if self.ranks.count > 1 and self._apart(operands):
+            self.early = operands, self.begin([*operands])
 
     def begin(self, operands: list[Tensor], own: bool = True) -> Callable[[], list[Tensor]]:
         """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
@@ -55,9 +67,7 @@ class Exchange:
             first = t.shape[0] if self.keep and own else 0
             found.append(t.new_empty(first + sum(self.into), *t.shape[1:]))
             theirs.append(found[-1][first:])
-        row = sum(t.shape[1:].numel() * t.element_size() for t in operands)
-        apart = self.most * row >= APART  # each then sets out while the next is picked
-        groups = [[k] for k in range(len(operands))] if apart else [[*range(len(operands))]]
+        groups = [[k] for k in range(len(operands))] if self._apart(operands) else [[*range(len(operands))]]
         ends = [self._start([_bytes(operands[k]) for k in group], [theirs[k] for k in group]) for group in groups]
         for t, whole in zip(operands, found, strict=True):
             if self.keep and own:
@@ -69,6 +79,10 @@ class Exchange:
             return found
 
         return end
+
+    def _apart(self, operands: Sequence[Tensor]) -> bool:
+        """Whether each operand has a message of its own, which then sets out while the next one is picked."""
+        return self.most * sum(t.shape[1:].numel() * t.element_size() for t in operands) >= APART
 
     def _start(self, rows: list[Tensor], found: list[Tensor]) -> Callable[[], None]:
         """Picks rows of bytes and starts to carry them, side by side, to the tensors found."""

@@ -201,6 +201,15 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
     part.home.ranks.agree(key, describe)
 
 
+def begin_early(plan: Any, name: str, *operands: Tensor) -> None:
+    """Starts to bring rows of operands of the half's columns, which a call of the library is given later. What is
+    computed in between comes under their way. Ranks have to agree on that beforehand too."""
+    part: Part = plan.part
+    if part.home.ranks.columns.count == 1:  # else a call is given slices of them
+        _agree(part, name, [None] * 4 + [*operands], "c" * len(operands))
+        part.cols.begin_early(operands)
+
+
 # ---- what the library does in one call on one device, and here in several ----
 
 

@@ -21,11 +21,11 @@ from fusedmm.distributed.part import Part
 from fusedmm.distributed.slices import CHANNELS, LOAD
 
 # Bytes that a rank sends or receives from which the rows of a product come in pieces, and how its columns are shared
-# among them. On two and four H200 two pieces won or cost nothing with 51 MiB and more, and lost with 5 and 16; a narrow
-# piece before a wide one was mostly slower, since a kernel of few columns is, and so were four pieces and heads of an
-# attention, since each piece walks over all entries anew (docs/distributed.md).
-OVERLAPS = 2**25
-SHARES = (1, 1)
+# among them. On two and four H200 two pieces won or cost nothing with 51 MiB and more, and lost with 5 and 16; four
+# pieces and heads of an attention were slower, since each piece walks over all entries anew. On two H100 two quarters
+# and a half won with 346 MiB, where the first way takes long, and lost with 51 (docs/distributed.md).
+OVERLAPS, LARGE = 2**25, 2**27
+SHARES, SHARES_OF_LARGE = (1, 1), (1, 1, 2)
 PIECE = 3 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
 SEEDS = {
@@ -61,8 +61,9 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
         return None
     size, shares = part.cols.whole * x.shape[1] * x.element_size(), part.home.ranks.pieces
     if not shares:
+        some = SHARES_OF_LARGE if x.is_cuda and size >= LARGE else SHARES
         many = -(-size // PIECE)  # of which two are in memory at a time
-        shares = (1,) if size < OVERLAPS else SHARES if many <= len(SHARES) else (1,) * many
+        shares = (1,) if size < OVERLAPS else some if many <= 2 else (1,) * many
     least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
     ends = [width * sum(shares[:k]) // sum(shares) // least * least for k in range(len(shares))]
     pieces = [(a, b - a) for a, b in pairwise([*ends, width])]

@@ -17,14 +17,15 @@ from fusedmm.ops.checks import Size, autocast, is_mixed, needs_rules, require_pa
 from fusedmm.ops.matvec import SpMV, spmv_half
 from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message
 from fusedmm.ops.spmm import spmm
-from fusedmm.ops.spmm_sddmm import sddmm_half
+from fusedmm.ops.spmm_sddmm import SpMM, sddmm_half
 from fusedmm.ops.spmv import spmv
 
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
 TARGETS = ("u", "e", "v")
 DGL_NAMES = {"reduce_op": "reduce=", "lhs_data": "x=", "rhs_data": "e=", "g": "adj=, what as_csr takes"}
-FEW = 2**16  # entries
+FEW, MANY = 2**16, 2**20  # entries
+NARROW = 8  # numbers of each edge that a large graph on CUDA adds up by messages, which then take less of its time
 
 
 def gspmm(
@@ -83,7 +84,7 @@ def gspmm(
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"gspmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
     if op == "copy_rhs" and reduce == "sum" and algorithm == "auto":
-        found = _sums_of_numbers(adj, e)
+        found = _sums_of_entries(adj, e)
         if found is not None:
             return found
     x, e = None if op == "copy_rhs" else x, None if op == "copy_lhs" else e
@@ -206,16 +207,22 @@ def _product(adj: CSR, op: str, reduce: str, x: Tensor | None, e: Tensor | None,
     return spmm(weighted, x.reshape(x.shape[0], math.prod(heads), last), reduce=reduce).reshape(rows, *shape)
 
 
-def _sums_of_numbers(adj: Any, e: Any) -> Tensor | None:
-    """The sums of one number for each edge, where nothing is unusual: torch's ``index_add`` takes so little time on a
-    small graph that the general way's checks and calls, to which all else is left, would be half of ours."""
-    if type(adj) is not CSR or type(e) is not Tensor or e.layout != torch.strided or e.numel() != adj.nnz:
+def _sums_of_entries(adj: Any, e: Any) -> Tensor | None:
+    """The sums of one number for each edge, or on CUDA of several, where nothing is unusual: torch's ``index_add``
+    takes so little time on a small graph that the general way's checks and calls, to which all else is left, would be
+    half of ours."""
+    if type(adj) is not CSR or type(e) is not Tensor or e.layout != torch.strided or not e.dim():
         return None
     if adj.val is not None or e.requires_grad or e.is_nested or e.dtype not in FLOATS or needs_rules(e) or is_mixed(e):
         return None
-    if not e.dim() or e.shape[0] != adj.nnz or e.get_device() != adj.ptr.get_device() or e.is_meta:
+    if e.shape[0] != adj.nnz or e.get_device() != adj.ptr.get_device() or e.is_meta or not _sums_by_number(adj):
         return None
-    if not _sums_by_number(adj):
+    width = e.numel() // max(adj.nnz, 1)
+    if width > 1 and e.is_cuda and (width > NARROW or adj.nnz < MANY):
+        flat = e if e.dim() == 2 else e.reshape(e.shape[0], width)
+        y = SpMM.run((sums_of_entries(adj), False, REDUCTIONS["sum"], 0), None, flat)
+        return y if e.dim() == 2 else y.reshape(y.shape[0], *e.shape[1:])
+    if e.numel() != adj.nnz:
         return None
     flat, call = e if e.dim() == 1 else e.reshape(-1), (sums_of_entries(adj), False, 1.0, 0.0, 0, None)
     y = SpMV.run(call, None, flat, None)

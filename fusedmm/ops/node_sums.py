@@ -106,12 +106,12 @@ class Scores(Step):
 
 def _forward(
     o: Call, x: Tensor, att_k: Tensor, att_q: Tensor, bias: Tensor | None, seed: Tensor | None, whole: bool
-) -> tuple[Tensor, Tensor]:
-    """Returns out, and bytes that the gradient reads beside it. These are complete where ``whole``; with a bias they
-    hold out without the bias too."""
+) -> tuple[Tensor, ...]:
+    """Returns out, and bytes that the gradient reads beside it: one tensor, or several of a matrix that ranks share.
+    These are complete where ``whole``; with a bias they hold out without the bias too."""
     adj, slope, dropout = o
     none = adj.none
-    found: tuple[Tensor, Tensor] = run(
+    found: tuple[Tensor, ...] = run(
         _attend, x, adj.ptr, adj.idx, adj.eid, adj.plan, x, att_k, att_q, none if seed is None else seed,
         none if bias is None else bias, slope, dropout, whole,
     )  # fmt: skip
@@ -134,14 +134,14 @@ class SelfAttention(Step):
         seed: Tensor | None,
     ) -> Tensor:
         projected = x if weight is None else x.mm(weight.t())
-        out, saved = _forward(o, projected, att_k, att_q, bias, seed, whole)
-        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out if bias is None else None, saved)
+        out, *saved = _forward(o, projected, att_k, att_q, bias, seed, whole)
+        ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out if bias is None else None, *saved)
         ctx.o = o
         return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, att_k, att_q, seed, projected, out, saved = ctx.saved_tensors
+        x, weight, att_k, att_q, seed, projected, out, *saved = ctx.saved_tensors
         o: Call = ctx.o
         adj, slope, dropout = o
         _, _, *needs, needs_bias, _ = ctx.needs_input_grad
@@ -153,7 +153,7 @@ class SelfAttention(Step):
         none = adj.none
         gx, gatt_k, gatt_q, gbias = run(
             _attend_back, x, *adj.transpose_half(), projected, att_k, att_q, none if seed is None else seed,
-            none if out is None else out, saved, gout, slope, dropout, needs_bias,
+            none if out is None else out, saved if len(saved) > 1 else saved[0], gout, slope, dropout, needs_bias,
         )  # fmt: skip
         gweight = None
         if weight is not None:

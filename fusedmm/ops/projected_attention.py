@@ -87,12 +87,12 @@ def _sum(out: Tensor, *others: Optional) -> Tensor:
     return out
 
 
-def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional, whole: bool) -> tuple[Tensor, Tensor]:
-    """Returns out, and bytes that the gradient reads beside it: complete where ``whole``, and with the out before
-    anything was added to it."""
+def _forward(o: Call, p: Tensor, att: Optional, seed: Optional, added: Optional, whole: bool) -> tuple[Tensor, ...]:
+    """Returns out, and bytes that the gradient reads beside it, in one tensor, or several of a matrix that ranks share:
+    complete where ``whole``, and with the out before anything was added to it."""
     adj, *numbers = o
     none = adj.none
-    found: tuple[Tensor, Tensor] = run(
+    found: tuple[Tensor, ...] = run(
         _attend, p, adj.ptr, adj.idx, adj.eid, adj.plan, p, none if att is None else att,
         none if seed is None else seed, none if added is None else added, *numbers, whole,
     )  # fmt: skip
@@ -114,15 +114,15 @@ class MapsAttention(Step):
         seed: Optional,
     ) -> Tensor:
         p = linear(x, weight, bias)
-        out, saved = _forward(o, p, att, seed, added, True)
+        out, *saved = _forward(o, p, att, seed, added, True)
         plain = added is None and o.maps < 4
-        ctx.save_for_backward(x, weight, bias, att, seed, p, out if plain else None, saved)
+        ctx.save_for_backward(x, weight, bias, att, seed, p, out if plain else None, *saved)
         ctx.o = o
         return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Optional, ...]:
-        x, weight, bias, att, seed, p, out, saved = ctx.saved_tensors
+        x, weight, bias, att, seed, p, out, *saved = ctx.saved_tensors
         o: Call = ctx.o
         adj, *numbers = o
         _, *needs, needs_added, _ = ctx.needs_input_grad
@@ -134,8 +134,8 @@ class MapsAttention(Step):
         none = adj.none
         gp, gatt = run(
             _attend_back, p, adj.ptr, adj.idx, adj.eid, adj.plan, *adj.transpose_half(), p,
-            none if att is None else att, none if seed is None else seed, none if out is None else out, saved, gout,
-            *numbers,
+            none if att is None else att, none if seed is None else seed, none if out is None else out,
+            saved if len(saved) > 1 else saved[0], gout, *numbers,
         )  # fmt: skip
         return (
             None,

@@ -53,8 +53,10 @@ def test_one_rank_is_a_csr(cuda):
             assert torch.equal(one, many), f"{name}: {what}"
 
 
-def test_the_rule_takes_pieces_where_messages_are_large(cuda, monkeypatch):
+@pytest.mark.parametrize("shares", ["SHARES", "SHARES_OF_LARGE"])
+def test_the_rule_takes_pieces_where_messages_are_large(shares, cuda, monkeypatch):
     monkeypatch.setattr(run, "OVERLAPS", 2**10)
+    monkeypatch.setattr(run, "LARGE", 2**10 if shares == "SHARES_OF_LARGE" else 2**40)
     whole = graph(cuda, CUTS["two ranks"])
     taken = []
     kept = ops.run_in_pieces
@@ -62,4 +64,4 @@ def test_the_rule_takes_pieces_where_messages_are_large(cuda, monkeypatch):
     for name, compute, given, role in calls(cuda, whole.nnz):
         if name == "spmm sum 128":
             require_equal(both(whole, compute, given, role))
-    assert taken and all(len(pieces) == len(run.SHARES) for pieces in taken)
+    assert taken and all(len(pieces) == len(getattr(run, shares)) for pieces in taken)

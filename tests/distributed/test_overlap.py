@@ -5,11 +5,11 @@ from unittest import mock
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
-from support.ranks import both, on_ranks, require_equal
+from support.ranks import Rounded, both, on_ranks, require_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusedmm
-from fusedmm.distributed import halo, ops, run
+from fusedmm.distributed import exchange, halo, ops, run
 from fusedmm.distributed.exchange import exchange_of
 
 NAMES = ["two even ranks", "a rank without rows", "four ranks, edges with one", "no halo", "no edges", "rectangular"]
@@ -73,6 +73,21 @@ def test_what_has_no_pieces(pieces):
     require_equal(both(whole, lambda adj, x: fusedmm.attention(adj, x, x, x), {"x": heads}))
     require_equal(both(whole, lambda adj, x: fusedmm.spmm(adj, x), {"x": ("r", normal(N, 100))}))
     assert widths(pieces) <= {(80, 80)}  # products of dot's gradients
+
+
+@pytest.mark.parametrize("concat", [True, False])
+def test_operands_that_set_out_early(whole, concat, monkeypatch):
+    """Of a GAT layer, before its scores are computed: the bits stay, and each rank begins as often as the others."""
+    monkeypatch.setattr(exchange, "APART", 1)
+    begun = []
+    kept = exchange.Exchange.begin_early
+    monkeypatch.setattr(exchange.Exchange, "begin_early", lambda *args: kept(*args) or begun.append(args[0].early))
+    torch.manual_seed(0)
+    layer = fusedmm.nn.GATConv(6, 4, heads=3, add_self_loops=False, concat=concat)
+    if whole.shape[0] == whole.shape[1]:
+        x = ("c", normal(whole.shape[1], 6))
+        require_equal(both(whole, lambda adj, x: layer(x, adj), {"x": x}, mode=Rounded))
+        assert sum(bool(operands) for operands, _ in begun) == (2 * whole.count if has_halo(whole) else 0)
 
 
 def test_the_rule_leaves_small_messages_whole():
