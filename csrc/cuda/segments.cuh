@@ -47,6 +47,7 @@ struct plan_counts {
 };
 static __device__ __forceinline__ plan_counts read_counts(const csr_view &a, const plan_view &plan)
 {
+    if (!plan.order) return plan_counts{0, 0, 0, {0, 0, 0, (int32_t)a.rows}}; /* all in bundles */
     const int4 *const words = reinterpret_cast<const int4 *>(plan.header);
     const int4 w1 = __ldg(words + 1), w2 = __ldg(words + 2), w3 = __ldg(words + 3);
     const int32_t rows = (int32_t)a.rows;
@@ -122,7 +123,8 @@ static __device__ __forceinline__ span find_span(const csr_view &a, const plan_v
         s.begin = min((int64_t(piece.w) << 16) | (piece.z >> 16), a.nnz);
         s.length = (int32_t)min(int64_t(piece.z & 65535), a.nnz - s.begin);
     } else if (k < item->count) {
-        s.row = (int32_t)clamp(__ldg(plan.order + item->from + k), 0, a.rows - 1);
+        s.row = item->from + k;
+        if (plan.order) s.row = (int32_t)clamp(__ldg(plan.order + s.row), 0, a.rows - 1);
         const int64_t length = row_range(a, s.row, &s.begin);
         s.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
     }
