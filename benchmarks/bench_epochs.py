@@ -51,7 +51,7 @@ def trials(adj: fusedmm.CSR, model: str, compiles: bool) -> list[Trial]:
 
         def step() -> tuple[Tensor, ...]:
             adam.zero_grad()
-            loss = cross_entropy((form or network)(x, graph), y)
+            loss = cross_entropy((network if form is None else form)(x, graph), y)
             loss.backward()
             adam.step()
             return (loss.detach(),)

@@ -20,7 +20,7 @@ bool fmm_attention_segments_supports(const fmm_call *call)
 size_t fmm_attention_segments_workspace(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
-    const fmm_attention *t = fmm_attention_of(call);
+    const fmm_attention passes = in_passes(call), *const t = &passes;
     const int64_t sum_bytes = t->q.dtype == FMM_F64 ? sizeof(double) : sizeof(float);
     /* A size that no integer holds is more than any device has. */
     int64_t bytes;

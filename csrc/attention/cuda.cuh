@@ -27,6 +27,7 @@
 
 #include "attention.h"
 #include "../core/philox.h"
+#include "../cuda/device.h"
 #include "../cuda/join.cuh"
 
 enum walk { FORWARD, ROWS, COLS };
@@ -82,6 +83,7 @@ template <class T> struct attend_args {
     int32_t lane_bits, group_bits; /* logarithms of the lanes of a head and of a group of heads */
     int32_t shift;                 /* a bundle has at most 2^shift rows */
     int32_t few;                   /* the matrix has few entries, in long rows: takes_eights */
+    int32_t narrow;                /* groups gather at most 256 bytes of a row, if a head fits */
     bool drops;                    /* dropout is above 0 */
     bool early;                    /* COLS may start while the kernel before it still runs */
 };
@@ -191,6 +193,30 @@ static inline bool attention_packs(const fmm_attention *t)
     const size_t sum_bytes = bytes == 8 ? 8 : 4;
     if (t->pos.data) packs = packs && lies_in_packs(&t->pos, sum_bytes, 16 / (int64_t)sum_bytes);
     return packs;
+}
+
+/* Whether fewer columns at a time pay: the gathered values are beyond the second cache, and each
+ * row of them is read many times, so that more of them stay there. */
+static inline bool is_narrow(const fmm_call *call)
+{
+    const fmm_dense *far = call->x;
+    const int64_t row = far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
+    return call->a->nnz > 32 * far->rows &&
+           far->rows > fmm_cuda_second_cache(call->index) / (row + 1);
+}
+/* The call with its one head of 128 columns as two heads of 64, which have the same scores and
+ * write the same lse: blocks of one run before those of the other. */
+static inline fmm_attention in_passes(const fmm_call *call)
+{
+    fmm_attention t = *fmm_attention_of(call);
+    const bool plain = !t.bias.data && !t.weight.data && !(t.dropout > 0);
+    if (t.pass != FMM_ATTENTION_FORWARD || t.score != FMM_ADDITIVE || t.q.heads != 1 ||
+        t.v.feat != 128 || !plain || !is_narrow(call))
+        return t;
+    for (fmm_dense *d : {&t.v, &t.out, &t.pos}) d->heads = 2, d->feat = d->head_stride = 64;
+    for (fmm_dense *d : {&t.q, &t.k, &t.lse, &t.lse_rest, &t.pos_w})
+        d->heads = 2, d->head_stride = 0;
+    return t;
 }
 
 /* How many columns of a head a warp reaches: PER_SINGLE single elements a lane, or per_packs packs

@@ -23,13 +23,14 @@ template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int sc
     constexpr int VEC = SHAPE::VEC, PER = SHAPE::PER, BITS = SHAPE::BITS;
     /* ADDITIVE has one number a head on the side of the score, which needs no lane of its own. */
     const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
-    const int32_t most = BITS >= 0 && PER == 2 ? 4 : 5;
+    int32_t most = BITS >= 0 && BITS < 5 && PER > 1 ? 4 : 5;
+    while (s->narrow && VEC * PER * (int)sizeof(T) << most > 256) most--;
     int32_t heads = 0, bits = 0;
     while (heads < 5 && 1 << heads < s->heads) heads++;
     while (bits < 5 && (int64_t)VEC * PER << bits < feat) bits++;
     while (BITS < 0 && bits + heads < 5 && (int64_t)VEC << bits < feat) bits++;
     s->lane_bits = bits;
-    s->group_bits = bits + heads < most ? bits + heads : most;
+    s->group_bits = bits + heads < most ? bits + heads : bits > most ? bits : most;
     /* A chunk has an entry a lane, and batches must fit it. */
     while (1 << s->group_bits < SHAPE::FLY) s->group_bits++;
 }
@@ -66,6 +67,8 @@ static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, 
     deal_lanes<SHAPE>(&s, K::SCORE);
     const int64_t groups = ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits));
     s.shift = bundle_shift(exec, s.a.rows, groups, 1 << s.group_bits);
+    /* Rows that are taken as they lie are not told apart by length. */
+    while (!s.plan.order && s.shift && s.a.nnz << s.shift > 128 * s.a.rows) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = K::COLLECT && s.to_att.data;
     const int64_t blocks = smaller(ceil_div(items << s.group_bits, K::THREADS), INT32_MAX);
@@ -84,7 +87,8 @@ template <class T> static bool fills(const attend_args<T> &s, int score, int32_t
 }
 
 /* Heads of 8 columns are the commonest. They have kernels of their own wherever the lanes of a head
- * exchange sums, for which the number of lanes is then known. */
+ * exchange sums, for which the number of lanes is then known. So have those of 64 in 16 bits where
+ * the arithmetic decides: without, gatv2 in bf16 took longer than in f32. */
 template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
 static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
 {
@@ -93,6 +97,9 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
                   (TASK::WALK != FORWARD || TASK::SCORE != FMM_ADDITIVE))
         if (fills(s, TASK::SCORE, 8))
             return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, EIGHT>>(exec, s, parts);
+    if constexpr (VEC == 8 && TASK::KIND != WITH_EDGES && TASK::SCORE == FMM_GATV2)
+        if (fills(s, TASK::SCORE, 64))
+            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 3>>(exec, s, parts);
     launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS>>(exec, s, parts);
 }
 
@@ -103,7 +110,8 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
  * 20 % slower; on 115 M entries of rows as long: 1 to 20 % faster). */
 template <class T> static bool takes_eights(const attend_args<T> &s, int score, kind kind)
 {
-    return ((fills(s, score, 8) && s.heads > 2) || fills(s, score, 64) || fills(s, score, 128)) &&
+    return ((fills(s, score, 8) && s.heads > 2) || fills(s, score, 64) || fills(s, score, 128) ||
+            fills(s, score, 256)) &&
            (kind == SAME_FAR || (kind == PLAIN && !s.few));
 }
 template <class TASK>
@@ -118,6 +126,9 @@ static void launch_eights(const fmm_exec *exec, const attend_args<typename TASK:
     if (s.feat_v == 8) launch_lanes<TASK, walk_shape<4, 2, FLY, BLOCKS, 0>>(exec, s, parts);
     if (s.feat_v == 64) launch_lanes<TASK, walk_shape<4, 2, FLY, MORE, 3>>(exec, s, parts);
     if (s.feat_v == 128) launch_lanes<TASK, walk_shape<4, 2, FLY, MORE, 4>>(exec, s, parts);
+    constexpr int PER = SCALAR ? 4 : 2, BITS = SCALAR ? 4 : 5;
+    if (s.feat_v == 256)
+        launch_lanes<TASK, walk_shape<4, PER, FLY * 2 / PER, BLOCKS, BITS>>(exec, s, parts);
 }
 
 /* How many blocks a multiprocessor must have registers for (FORWARD's blocks are half as large).

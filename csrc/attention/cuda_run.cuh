@@ -27,7 +27,7 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
 {
     typedef typename sum_of<T>::type A;
     const fmm_csr *a = call->a;
-    const fmm_attention *t = fmm_attention_of(call);
+    const fmm_attention passes = in_passes(call), *const t = &passes;
     const bool cols = t->pass == FMM_ATTENTION_COLS, forward = t->pass == FMM_ATTENTION_FORWARD;
     const bool weights = t->pass == FMM_ATTENTION_WEIGHTS;
     int before;
@@ -38,6 +38,9 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     attend_args<T> s = {};
     s.a = view_csr(a);
     s.plan = plan_for_call(exec, a);
+    /* Where no row is long, rows are taken as they lie: two loads less before the first entry, and
+     * the rows of a small graph among many stay together. */
+    if (!s.plan.segments_max) s.plan.order = NULL;
     s.edges = view_edges(a, NULL);
     s.own_s = view_dense<const T>(cols ? &t->k : &t->q);
     s.far_s = far_of<T>(cols ? &t->q : &t->k);
@@ -73,6 +76,7 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     /* Sums of a score follow from it, so it is that of the whole matrix. */
     enum { LONG_ROWS = 256, FEW = 1 << 23 };
     s.few = whole_nnz(a) < FEW && whole_nnz(a) >= LONG_ROWS * whole_rows(a);
+    s.narrow = is_narrow(call);
     s.heads = (int32_t)t->q.heads;
     s.feat = (int32_t)t->q.feat;
     s.feat_v = weights ? 0 : (int32_t)t->v.feat;
