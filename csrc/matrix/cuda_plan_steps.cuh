@@ -251,11 +251,24 @@ static __device__ void place_starts(const csr_view &a, int32_t *starts)
     }
 }
 
+/* Zeros behind the last of starts, of order and of first, where arrays have room left: plans of one
+ * matrix have the same bytes, and a copy of a plan reads nothing that was never written. */
+static __device__ void place_rest(const csr_view &a, const plan_view &p)
+{
+    const int32_t *const from[] = {plan_starts(p.header) + plan_shares(a.nnz) + 1, p.order + a.rows,
+                                   p.first + clamp(p.header->long_rows, 0, p.long_rows_max)};
+    const void *const to[] = {p.order, p.first, p.segments};
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = this_thread(); from[k] + i < to[k]; i += all_threads())
+            const_cast<int32_t *>(from[k])[i] = 0;
+}
+
 /* The third step: a warp walks over its rows again, 32 at a time, in the same order as it counted
  * them. A row goes behind those of its class in blocks, warps and lanes before. */
 static __device__ void place_rows(const rows_view &v, const plan_view &p)
 {
     place_starts(v.a, plan_starts(p.header));
+    place_rest(v.a, p);
     int32_t *const order = const_cast<int32_t *>(p.order);
     int32_t *const first = const_cast<int32_t *>(p.first);
     __shared__ int counter[WARPS][LINES];
