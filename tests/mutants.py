@@ -96,7 +96,12 @@ CPU = [
 CUDA = [
     Mutant("a mean is a sum", "spmm/cuda_terms.cuh", "reduce == FMM_MEAN && terms ?", "reduce == 99 ?", SPMM, F32),
     Mutant(
-        "heads are taken for neighbours", "spmm/cuda.cuh", "head * s.x_head : 0", "head * s.feat_out : 0", SPMM, F32
+        "heads are taken for neighbours",
+        "spmm/cuda.cuh",
+        "head * s.x_head : 0",
+        "head * s.feat_out : 0",
+        "tests/ops/test_shapes_of_others.py::test_a_batch_that_is_not_transposed_is_told_so",
+        "spmm/cuda_f64.cu",
     ),
     Mutant(
         "empty rows are not written",
