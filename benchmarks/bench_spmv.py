@@ -45,7 +45,7 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     for label, of in ITERATIONS.items():
         few = small(adj) or not of.columns  # several vectors are another operator's matter
         if options.wants(label) and few and adj.shape[0] == adj.shape[1]:
-            yield Job(label, partial(iterations, of, adj, options), host=small(adj), replay=small(adj))
+            yield Job(label, partial(iterations, of, adj, options), replay=small(adj))
 
 
 def trials(adj: fusedmm.CSR, options: Options) -> list[Trial]:

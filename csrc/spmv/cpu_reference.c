@@ -50,21 +50,31 @@ static void put_row(const fmm_call *call, int64_t i, const blocked_sum *sum)
     put(call->y, i, 0, 0, y);
 }
 
-/* Rows of every format but SELL. HYB's row is its row of ELL, then its run of COO, so a row has two
- * loops, of which CSR and COO skip the first one and DIA and ELL the second one. */
+/* The rows at places [first, last), which are their numbers; of SELL `order` has these. HYB's row
+ * is its row of ELL, then its run of COO, so a row has two loops, of which CSR and COO skip the
+ * first one and the other formats the second one. */
 static void rows(int64_t first, int64_t last, void *ctx)
 {
     const fmm_call *call = ctx;
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
-    const bool csr = a->format == FMM_FORMAT_CSR;
-    const int64_t width = a->format > FMM_FORMAT_COO ? a->width : 0; /* nobody else's is checked */
-    /* The padded part: place k of row i is k * rows behind its first. DIA says the column by the
-     * offset of diagonal k, which may be any number, so that the sum is checked. */
-    for (int64_t i = first; i < last; i++) {
+    const bool csr = a->format == FMM_FORMAT_CSR, sell = a->format == FMM_FORMAT_SELL;
+    for (int64_t place = first; place < last; place++) {
         blocked_sum sum = {0};
-        for (int64_t k = 0; k < width; k++) {
-            const int64_t at = k * a->csr.rows + i;
-            int64_t j;
+        /* The padded part lies from `at` on, `step` apart; nobody else's is checked. */
+        int64_t i = place, at = place, step = a->csr.rows;
+        int64_t stop = a->format > FMM_FORMAT_COO ? a->stored : 0;
+        if (sell) {
+            const int64_t slice = place / a->width;
+            const int64_t begin = a->offsets[slice], end = a->offsets[slice + 1];
+            /* A slice that would leave what is stored has no entries. */
+            const bool sane = begin >= 0 && begin <= end && end <= a->stored;
+            i = a->order[place], step = a->width;
+            at = sane ? begin + place % step : 0;
+            stop = sane ? begin + (end - begin) / step * step : 0;
+            if (i < 0 || i >= a->csr.rows) continue;
+        }
+        for (int64_t k = 0, j; at < stop; at += step, k++) {
+            /* DIA says the column by the offset of diagonal k, which may be any number. */
             if (a->format != FMM_FORMAT_DIA)
                 j = a->padded_idx[at];
             else if (__builtin_add_overflow(i, a->offsets[k], &j))
@@ -86,32 +96,11 @@ static void empty_rows(int64_t first, int64_t last, void *ctx)
     for (int64_t i = first; i < last; i++) put_row(ctx, i, &nothing);
 }
 
-/* The rows of slices [first, last), in the order of the slices. */
-static void slices(int64_t first, int64_t last, void *ctx)
-{
-    const fmm_call *call = ctx;
-    const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
-    for (int64_t s = first; s < last; s++)
-        for (int64_t place = s * a->width; place < a->csr.rows && place < (s + 1) * a->width;
-             place++) {
-            const int64_t row = a->order[place], lane = place - s * a->width;
-            const int64_t begin = a->offsets[s], end = a->offsets[s + 1];
-            blocked_sum sum = {0};
-            if (row < 0 || row >= a->csr.rows) continue;
-            /* A slice that would leave what is stored has no entries. */
-            if (begin >= 0 && end <= a->stored)
-                for (int64_t at = begin; at < end && end - at >= a->width; at += a->width)
-                    add_padded(&sum, call, at + lane, a->padded_idx[at + lane]);
-            put_row(call, row, &sum);
-        }
-}
-
 fmm_status fmm_spmv_reference(const fmm_exec *exec, const fmm_call *call)
 {
     const fmm_spmv_matrix *a = fmm_spmv_of(call)->matrix;
     fmm_call copy = *call;
-    const bool sell = a->format == FMM_FORMAT_SELL;
-    fmm_parallel(exec, a->csr.rows, sell ? empty_rows : rows, &copy);
-    if (sell) fmm_parallel(exec, (a->csr.rows + a->width - 1) / a->width, slices, &copy);
+    if (a->format == FMM_FORMAT_SELL) fmm_parallel(exec, a->csr.rows, empty_rows, &copy);
+    fmm_parallel(exec, a->csr.rows, rows, &copy);
     return FMM_OK;
 }

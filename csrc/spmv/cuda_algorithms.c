@@ -51,8 +51,8 @@ TAKES(hyb, FMM_FORMAT_HYB, countable)
 static const fmm_algorithm algorithms[] = {
     ENTRY(1, "reference", "one thread per row of any format, terms in storage order",
           "the definition", true, NULL, NULL, fmm_spmv_reference_cuda),
-    OURS(2, csr_scalar, "one thread per row", "Bell and Garland, SC 2009", NULL),
-    OURS(3, csr_vector, "2 to 32 lanes per row; a block for each long row",
+    OURS(2, csr_scalar, "one thread per row, products first", "Bell and Garland, SC 2009", NULL),
+    OURS(3, csr_vector, "2 to 32 lanes per row, products first; a block for each long row",
          "Bell and Garland, SC 2009", NULL),
     OURS(4, csr_segmented, "equally many entries for every warp, a segmented scan",
          "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
@@ -86,7 +86,7 @@ static int choose_csr(const fmm_call *call)
     if (a->rows >= MANY_ROWS && a->nnz <= few * a->rows) return 2;
     /* The launch of csr_segmented's join would take longer than the sums of a small matrix; rows of
      * more entries are the likelier to differ, so that less is small. */
-    const bool small = unknown && a->rows + a->nnz < (a->nnz <= FEW * a->rows ? SMALL : SMALL / 2);
+    const bool small = unknown && a->rows + a->nnz < (a->nnz <= FEW * a->rows ? SMALL : SMALL / 8);
     return even || small || !takes_csr_segmented(call) ? 3 : 4;
 }
 

@@ -1,5 +1,6 @@
 /* SpMV `merge`: the kernel of cuda_segments.cuh over the merged list of a CSR matrix's entries and
- * ends of rows. */
+ * ends of rows. The room has a record for each block, and behind them the rows that shares begin
+ * with, which a launch of its own finds. */
 #include "cuda_segments_run.cuh"
 
 extern "C" size_t fmm_spmv_merge_workspace(const fmm_call *call)

@@ -293,8 +293,16 @@ static __device__ __forceinline__ record_of<A> add_lanes(const unsigned *marks, 
     return left;
 }
 
+/* Blocks of a multiprocessor that registers must allow. Fewer than fit leave the others more of L1,
+ * and room for the loads of all entries of a lane. */
+template <class T> static constexpr int blocks_of(int way)
+{
+    if (by_entries(way)) return way == SEGMENTED && sizeof(T) <= 4 ? 6 : 5;
+    return sizeof(T) <= 4 ? 8 : 6;
+}
+
 template <class T, class V, int WAY>
-static __global__ void __launch_bounds__(BLOCK, (sizeof(T) <= 4 ? 8 : 6) - 2 * (WAY == LONG_ROWS))
+static __global__ void __launch_bounds__(BLOCK, blocks_of<T>(WAY))
     spmv_segments(const __grid_constant__ segment_args<T> m)
 {
     enum { EACH = each_of(WAY) };
