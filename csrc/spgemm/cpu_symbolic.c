@@ -92,14 +92,6 @@ static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
     return count;
 }
 
-/* The row of B that row i of C is equal to: where A's row has one entry and all columns of B rise.
- * -1 elsewhere. */
-static int64_t lone(const symbolic *s, int64_t i)
-{
-    const int64_t p = row_begin(s->a, i);
-    return s->falls || row_end(s->a, i) != p + 1 ? -1 : column_of(s->a, p);
-}
-
 /* The number of columns of each row: bits of the words that it touched, which are cleared. */
 static void count_chunk(void *ctx, int worker, int64_t chunk)
 {
@@ -108,10 +100,6 @@ static void count_chunk(void *ctx, int worker, int64_t chunk)
     const int64_t *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
     for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
-        if (lone(s, i) >= 0) {
-            s->out->ptr[i + 1] = s->products[i];
-            continue;
-        }
         const int64_t touched = mark(s, room, i);
         int64_t count = 0;
         for (int64_t t = 0; t < touched; t++) {
@@ -160,12 +148,6 @@ static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, 
         for (int64_t t = 0; t < touched; t++) at = read_out(room, room->touched[t], at, end);
         return at;
     }
-    if (room->width <= WORD) { /* all words are in one group, whose bits need no memory */
-        uint64_t words = 0;
-        for (int64_t t = 0; t < touched; t++) words |= UINT64_C(1) << room->touched[t];
-        for (; words; words &= words - 1) at = read_out(room, __builtin_ctzll(words), at, end);
-        return at;
-    }
     int32_t low = INT32_MAX, high = -1;
     for (int64_t t = 0; t < touched; t++) {
         const int32_t word = room->touched[t], group = word / WORD;
@@ -194,14 +176,7 @@ static void columns_chunk(void *ctx, int worker, int64_t chunk)
     for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
         int32_t *const begin = s->stage ? next : s->idx + ptr[i];
         int32_t *const end = s->stage ? begin + s->products[i] : s->idx + ptr[i + 1];
-        const int64_t k = lone(s, i);
-        if (k >= 0) {
-            const int64_t from = row_begin(s->b, k), there = row_end(s->b, k) - from;
-            const int64_t n = there < end - begin ? there : end - begin;
-            if (n > 0) memcpy(begin, s->b->idx + from, (size_t)n * sizeof *begin);
-            next = begin + (n > 0 ? n : 0);
-        } else
-            next = read_row(room, mark(s, room, i), begin, end);
+        next = read_row(room, mark(s, room, i), begin, end);
         if (s->stage)
             ptr[i + 1] = next - begin;
         else
@@ -301,7 +276,7 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     int workers = fmm_spgemm_workers(exec, s.total);
     const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
-    const bool whole = s.whole;
+    const bool whole = out->with && fmm_spgemm_whole_pays(&s);
     if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
     TRY(prepare(exec, &s, workers, whole));
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;

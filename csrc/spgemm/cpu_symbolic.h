@@ -62,10 +62,8 @@ struct symbolic {
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
-    atomic_llong descents;     /* columns of B that do not exceed the one before in their row */
     atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
-    bool whole;                /* values are computed in the same pass */
     bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t words, total;      /* words of a row; products of all rows */
     spgemm_bits *rooms;        /* of the workers */
