@@ -10,6 +10,7 @@
 #include "cpu_symbolic.h"
 
 #include <sched.h>
+#include <stdlib.h>
 
 /* The upper bits of the product, which all bits of j reach. */
 static inline uint64_t spgemm_hash_of(int64_t j)
@@ -47,16 +48,10 @@ static void spgemm_give_table(const spgemm_numeric *t, spgemm_place *at, int64_t
     atomic_flag_clear_explicit(&t->taken[k], memory_order_release);
 }
 
-/* A heap whose root is the largest, in which [i] may be out of place. */
-static void spgemm_sift(int32_t *heap, int64_t i, int64_t n)
+static int compare_columns(const void *x, const void *y)
 {
-    const int32_t sunk = heap[i];
-    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && heap[child + 1] > heap[child]) child++;
-        if (heap[child] <= sunk) break;
-        heap[i] = heap[child];
-    }
-    heap[i] = sunk;
+    const int32_t i = *(const int32_t *)x, j = *(const int32_t *)y;
+    return (i > j) - (i < j);
 }
 
 /* The columns of entries [begin, end), rising; returns how many there are. Those of a product are
@@ -71,14 +66,7 @@ static int64_t spgemm_sorted_row(const fmm_csr *c, int64_t begin, int64_t end, i
         rises &= !n || to[n - 1] <= j;
         to[n++] = (int32_t)j;
     }
-    if (rises) return n;
-    for (int64_t i = n / 2; i-- > 0;) spgemm_sift(to, i, n);
-    for (int64_t left = n - 1; left > 0; left--) {
-        const int32_t largest = to[0];
-        to[0] = to[left];
-        to[left] = largest;
-        spgemm_sift(to, 0, left);
-    }
+    if (!rises) qsort(to, (size_t)n, sizeof *to, compare_columns);
     return n;
 }
 

@@ -39,21 +39,22 @@ struct column_range {
     int64_t low, high;
 };
 
-/* Those of a short row of A, by one thread: from the first to the last column of its rows of B,
- * whose columns rise. */
-static __device__ __forceinline__ column_range range_of_few(const symbolic_args &s, int64_t p,
-                                                            int entries)
+/* Those of A's entries p, p + step, ... before the end: from the first to the last column of their
+ * rows of B, whose columns rise. */
+static __device__ __forceinline__ column_range range_of_some(const symbolic_args &s, int64_t p,
+                                                             int step, int64_t end)
 {
     enum { AHEAD = 4 }; /* entries whose loads are under way together */
     column_range found = {s.b.cols, 0};
-    for (int e = 0; e < entries; e += AHEAD) {
+    for (; p < end; p += AHEAD * step) {
         int64_t length[AHEAD], begin[AHEAD];
         int32_t first[AHEAD], last[AHEAD];
-        UNROLLED(u, AHEAD)
-            length[u] =
-                row_or_none(s.b, load_or(s.a.idx + p + e + u, e + u < entries, -1), begin + u);
         UNROLLED(u, AHEAD) {
-            first[u] = load_or(s.b.idx + begin[u], length[u] > 0, s.b.cols);
+            const int64_t at = p + u * step;
+            length[u] = row_or_none(s.b, load_or(s.a.idx + at, at < end, -1), begin + u);
+        }
+        UNROLLED(u, AHEAD) {
+            first[u] = load_or(s.b.idx + begin[u], length[u] > 0, (int32_t)s.b.cols);
             last[u] = load_or(s.b.idx + begin[u] + length[u] - 1, length[u] > 0, -1);
         }
         UNROLLED(u, AHEAD) {
@@ -87,7 +88,7 @@ struct class_of_set {
         const set_size size(bytes, most, s.b.cols, s.idx);
         int64_t needs = size.hashed ? size.hash : size.bits;
         if (size.hashed && needs > bytes.of[0] && entries <= SHORT && *s.schedule == 1) {
-            const column_range range = range_of_few(s, begin, (int)entries);
+            const column_range range = range_of_some(s, begin, 1, begin + entries);
             if ((range.high - range.low) / 8 < needs) needs = (range.high - range.low) / 8;
         }
         const int fits = bytes.smallest(needs), work = class_of_work(entries);
@@ -193,7 +194,7 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
     return at;
 }
 
-/* Those between the first and the last of A's rows of B, whose columns rise. */
+/* Those of row i, by all threads of a group. */
 template <int WARPS>
 static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told<WARPS> *says,
                                                         int64_t i)
@@ -201,24 +202,16 @@ static __device__ __forceinline__ column_range range_of(const symbolic_args &s, 
     typedef group<WARPS> g;
     int64_t begin;
     const int64_t end = row_range(s.a, i, &begin) + begin;
-    int low = NO_COLUMN, high = 0;
-    for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
-        const row_of_b row(s.a, s.b, p, end);
-        if (!row.length) continue;
-        const int32_t first = __ldg(s.b.idx + row.begin);
-        const int32_t last = __ldg(s.b.idx + row.begin + row.length - 1);
-        low = first < low ? first : low;
-        high = last > high ? last : high;
-    }
+    const column_range own = range_of_some(s, begin + g::thread(), g::THREADS, end);
     /* Least and largest of all threads, in words that are there for other numbers, too. */
     if (!g::thread()) says->next = NO_COLUMN, says->sum = 0;
     g::sync();
-    if (low != NO_COLUMN) {
-        atomicMin(&says->next, low);
-        atomicMax(&says->sum, high);
+    if (own.low < own.high) {
+        atomicMin(&says->next, (int)own.low);
+        atomicMax(&says->sum, (int)own.high);
     }
     g::sync();
-    const column_range found = {says->next < 0 ? 0 : says->next, int64_t(says->sum) + 1};
+    const column_range found = {says->next < 0 ? 0 : says->next, says->sum};
     g::sync();
     return column_range{found.low, found.high < s.b.cols ? found.high : int64_t(s.b.cols)};
 }

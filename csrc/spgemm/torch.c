@@ -1,9 +1,8 @@
-/* fusedmm::_spgemm_symbolic, _spgemm_whole, _spgemm, _spgemm_dots and _spgemm_colours.
+/* fusedmm::_spgemm_symbolic, _spgemm, _spgemm_dots and _spgemm_colours.
  *
- *     _spgemm_symbolic   a, b                      -> structure of the product, schedule
- *     _spgemm_whole      a, b, values              -> the same and, where one pass does it, values
- *     _spgemm            a, b, c, schedule, values -> values of c
- *     _spgemm_dots       a, x, y, values           -> values of a: a gradient
+ *     _spgemm_symbolic   a, b, values or none      -> structure of the product, schedule, and what
+ * is found on the way: values, or where they go _spgemm            a, b, c, schedule, values ->
+ * values of c _spgemm_dots       a, x, y, values           -> values of a: a gradient
  *     _spgemm_colours    c                         -> a colour for each row
  *
  * Each takes two or three matrices; frame_named tells their tensors apart in errors. Results whose
@@ -73,56 +72,44 @@ static void *values(void *owner, int64_t nnz)
     return frame_result(c->f, 1, c->dtype, nnz, 1, 1, c->val, &made) ? c->val->data : NULL;
 }
 
-/* Takes (ptr, idx, eid, plan, the same of b) and makes ptr, idx, schedule; those that are not
- * wanted have no elements. */
-static bool find(frame *f, int64_t cols, fmm_spgemm_want want, const fmm_spgemm_values *with,
-                 columns_of *owner, tensor *out)
+/* (ptr, idx, eid, plan, the same of b, val, val_b, int cols, int want, bool keep) -> ptr, idx,
+ * schedule, what a plan keeps of the products, if it should and pays, and where values are given
+ * and were computed in the same pass those of the product; what is not wanted has no elements */
+FMM_KERNEL(spgemm_symbolic, 10, 5)
 {
-    enum { B = 4 };
-    enum { PTR, IDX, SCHEDULE };
+    enum { B = 4, VAL = 8 };
+    enum { PTR, IDX, SCHEDULE, KEPT, VALUES };
     fmm_csr a, b;
+    fmm_dense none;
+    tensor val, val_b;
+    const int32_t int32 = fmm_torch.aoti_torch_dtype_int32();
     const int32_t int64 = fmm_torch.aoti_torch_dtype_int64();
-    if (!frame_named(f, B, of_b, cols, &b) || !frame_matrix(f, b.rows, &a) ||
+    const fmm_spgemm_want want = (fmm_spgemm_want)frame_int(number[1]);
+    fmm_spgemm_values with = {.values = values};
+    columns_of owner = {.f = f, .made = &out[IDX], .val = &out[VALUES], .kept = &out[KEPT]};
+    out[IDX] = out[KEPT] = out[VALUES] = (tensor){0};
+    if (!frame_describe(f, VAL, &val) || !frame_describe(f, VAL + 1, &val_b)) return false;
+    const bool whole = val.numel || val_b.numel || frame_is_float(val.dtype, &owner.dtype) ||
+                       frame_is_float(val_b.dtype, &owner.dtype);
+    if ((whole && !take_factors(f, VAL, of_factors, &with.a_val, &with.b_val, &owner.dtype)) ||
+        !frame_named(f, B, of_b, (int64_t)number[0], &b) || !frame_matrix(f, b.rows, &a) ||
         !frame_vector(f, want == FMM_SPGEMM_CHUNKS ? 0 : a.rows + 1, int64, &out[PTR]) ||
         !frame_vector(f, FMM_SPGEMM_SCHEDULE, int64, &out[SCHEDULE]))
         return false;
-    out[IDX] = (tensor){0};
-    owner->made = &out[IDX];
+    with.dtype = owner.dtype;
     const fmm_spgemm_pattern pattern = {.want = want,
                                         .ptr = out[PTR].data,
                                         .schedule = out[SCHEDULE].data,
                                         .columns = columns,
-                                        .owner = owner,
-                                        .with = with,
-                                        .kept = owner->kept ? kept : NULL};
-    if (!frame_try(f, fmm_spgemm_symbolic(&f->exec, &a, &b, &pattern))) return false;
-    return out[IDX].handle || frame_vector(f, 0, fmm_torch.aoti_torch_dtype_int32(), &out[IDX]);
-}
-
-/* (ptr, idx, eid, plan, the same of b, int cols, int want, bool keep) -> ptr, idx, schedule, and
- * what a plan keeps of the products, if it should and pays; else no elements */
-FMM_KERNEL(spgemm_symbolic, 8, 4)
-{
-    enum { KEPT = 3 };
-    columns_of owner = {.f = f, .kept = number[2] ? &out[KEPT] : NULL};
-    out[KEPT] = (tensor){0};
-    return find(f, (int64_t)number[0], (fmm_spgemm_want)frame_int(number[1]), NULL, &owner, out) &&
-           (out[KEPT].handle || frame_vector(f, 0, fmm_torch.aoti_torch_dtype_int32(), &out[KEPT]));
-}
-
-/* (ptr, idx, eid, plan, the same of b, val, val_b, int cols, int want) -> ptr, idx, schedule, and
- * values of the product, where they were computed in the same pass; else no elements */
-FMM_KERNEL(spgemm_whole, 10, 4)
-{
-    enum { VAL = 8, VALUES = 3 };
-    fmm_spgemm_values with = {.values = values};
-    columns_of owner = {.f = f, .val = &out[VALUES]};
-    out[VALUES] = (tensor){0};
-    if (!take_factors(f, VAL, of_factors, &with.a_val, &with.b_val, &with.dtype)) return false;
-    owner.dtype = with.dtype;
-    fmm_dense none;
-    return find(f, (int64_t)number[0], (fmm_spgemm_want)frame_int(number[1]), &with, &owner, out) &&
-           (out[VALUES].handle || frame_result(f, 1, with.dtype, 0, 1, 1, &out[VALUES], &none));
+                                        .owner = &owner,
+                                        .with = whole ? &with : NULL,
+                                        .kept = number[2] ? kept : NULL};
+    return frame_try(f, fmm_spgemm_symbolic(&f->exec, &a, &b, &pattern)) &&
+           (out[IDX].handle || frame_vector(f, 0, int32, &out[IDX])) &&
+           (out[KEPT].handle || frame_vector(f, 0, int32, &out[KEPT])) &&
+           (out[VALUES].handle ||
+            (whole ? frame_result(f, 1, owner.dtype, 0, 1, 1, &out[VALUES], &none)
+                   : frame_vector(f, 0, int32, &out[VALUES])));
 }
 
 /* A list of the caller's: its length is checked here, what stands in it by kernels. */
@@ -202,13 +189,10 @@ const fmm_torch_operator fmm_torch_spgemm[] = {
 
 const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
     {"_spgemm_symbolic",
-     "_spgemm_symbolic(" FMM_HALF OTHER("b") "int cols, int want, bool keep=False) -> "
-                                             "(Tensor, Tensor, Tensor, Tensor)",
+     "_spgemm_symbolic(" FMM_HALF OTHER("b") "Tensor val, Tensor val_b, int cols, int want, "
+                                             "bool keep=False) -> "
+                                             "(Tensor, Tensor, Tensor, Tensor, Tensor)",
      .kernel = spgemm_symbolic},
-    {"_spgemm_whole",
-     "_spgemm_whole(" FMM_HALF OTHER("b") "Tensor val, Tensor val_b, int cols, int want) -> "
-                                          "(Tensor, Tensor, Tensor, Tensor)",
-     .kernel = spgemm_whole},
     /* clang-format off */
     FMM_NUMBER(FMM_SPGEMM_CHUNKS), FMM_NUMBER(FMM_SPGEMM_COUNTS), FMM_NUMBER(FMM_SPGEMM_SORTED),
     FMM_NUMBER(FMM_SPGEMM_UNSORTED), FMM_NUMBER(FMM_SPGEMM_SCHEDULE),

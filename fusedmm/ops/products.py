@@ -33,7 +33,6 @@ BY_A, BY_B, BY_C = range(3)  # the derivatives of S
 COMPILED = "compiled code cannot find the structure of a sparse product: make a fusedmm.spgemm_plan beforehand"
 
 _symbolic: Any = ops._spgemm_symbolic.default
-_whole: Any = ops._spgemm_whole.default
 _numeric: Any = ops._spgemm.default
 _dots: Any = ops._spgemm_dots.default
 _colours: Any = ops._spgemm_colours.default
@@ -51,11 +50,6 @@ def _(ptr, idx, eid, plan, ptr_x, idx_x, eid_x, plan_x, ptr_y, idx_y, eid_y, pla
 
 
 @fake("_spgemm_symbolic")
-def _(*args):  # type: ignore[no-untyped-def]
-    raise NotImplementedError(COMPILED)
-
-
-@fake("_spgemm_whole")
 def _(*args):  # type: ignore[no-untyped-def]
     raise NotImplementedError(COMPILED)
 
@@ -225,7 +219,7 @@ class Whole(Generic[M]):
         a, b, want = self.a, self.b, WANT["sorted"] if self.sorted else WANT["unsorted"]
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
-        ptr, idx, self.schedule, val = _called(a, _whole, *_half(a), *_half(b), *given, b.shape[1], want)
+        ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
         self.c = _structure(a, ptr, idx, b, None)  # who needs C's own plan has it made
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
 
@@ -327,7 +321,7 @@ def make_plan(a: M, b: M, algorithm: str, sorted: bool, mask: M | None) -> SpGEM
         raise ValueError(f"spgemm: {algorithm} colours the rows of the whole product and takes no mask")
     want = WANT["chunks"] if mask is not None else WANT["sorted"] if sorted else WANT["unsorted"]
     keep = algorithm == "auto" and mask is None
-    ptr, idx, schedule, products = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want, keep)
+    ptr, idx, schedule, products, _ = _found(a, b, want, keep, a.none, a.none)
     c = mask if mask is not None else _structure(a, ptr, idx, b, False)
     colours = idx.new_empty(0)
     if algorithm in COLOURED:
@@ -370,11 +364,14 @@ def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
 
 
 def pattern_of(a: Matrix, b: Matrix, want: int) -> tuple[Tensor, Tensor, Tensor]:
-    ptr, idx, schedule, _ = _called(a, _symbolic, *_half(a), *_half(b), b.shape[1], want)
+    ptr, idx, schedule, *_ = _found(a, b, want, False, a.none, a.none)
     return ptr, idx, schedule
 
 
-@torch.no_grad()
+def _found(a: Matrix, b: Matrix, want: int, keep: bool, val: Tensor, val_b: Tensor) -> Any:
+    return _called(a, _symbolic, *_half(a), *_half(b), val, val_b, b.shape[1], want, keep)
+
+
 def _called(adj: Matrix, op: Any, *args: Any) -> Any:
     try:
         return op(*args)

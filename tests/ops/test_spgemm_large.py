@@ -21,7 +21,7 @@ def test_more_products_than_32_bits_count(device):
     half = [column.ptr, column.idx, column.eid, column.plan, row.ptr, row.idx, row.eid, row.plan]
     from fusedmm.ops.products import WANT
 
-    ptr, *_ = torch.ops.fusedmm._spgemm_symbolic(*half, n, WANT["counts"])
+    ptr, *_ = torch.ops.fusedmm._spgemm_symbolic(*half, column.none, column.none, n, WANT["counts"])
     assert int(ptr[-1]) == n * n > 2**32 and bool(((ptr[1:] - ptr[:-1]) == n).all())
 
 
