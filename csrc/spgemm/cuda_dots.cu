@@ -43,7 +43,8 @@ template <class A> struct class_of_dots {
     }
 };
 
-/* Entries [begin, end) of x in a table. Values of columns that repeat are added in turns. */
+/* Entries [begin, end) of x in a table. Values of columns that repeat are added by one warp, in
+ * turns. */
 template <int WARPS, class A>
 static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
                                                     int64_t end, int byte)
@@ -61,15 +62,15 @@ static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shap
     /* All columns are in the table before the first value is added. */
     const bool repeats = g::any(again);
     g::sync();
-    for (int64_t first = begin; first < end; first += g::THREADS) {
+    const int step = repeats ? WARP : g::THREADS;
+    for (int64_t first = begin; first < end && (!repeats || !g::warp()); first += step) {
         const int64_t p = first + g::thread();
         const int32_t j = p < end ? __ldg(s.x.idx + p) : int32_t(NO_COLUMN);
         const int slot = uint32_t(j) < uint32_t(s.x.cols) ? t.find(j) : -1;
         const A value = slot < 0 ? A(0) : edge_value<A>(s.x_val, edge_of(s.x_val, p), 0);
-        if (repeats) {
-            const term<A> one = {slot, rank_in_warp(slot), A(1), value};
-            take_turns<WARPS, 1>(&t, &one, WARPS);
-        } else if (slot >= 0)
+        if (repeats)
+            add_in_order(&t, term<A>{slot, rank_in_warp(slot), A(1), value});
+        else if (slot >= 0)
             t.sum(slot) = value;
     }
     g::sync();

@@ -248,19 +248,6 @@ static __device__ __forceinline__ void add_in_order(table<A> *t, const term<A> &
     }
 }
 
-/* Adds the group's terms: those of warp 0 first, EACH per lane, then warp 1's. `turns` warps have
- * any. The group meets at the end. */
-template <int WARPS, int EACH, class A>
-static __device__ __forceinline__ void take_turns(table<A> *t, const term<A> *terms, int turns)
-{
-    for (int turn = 0; turn < turns; turn++) {
-        if (group<WARPS>::warp() == turn)
-#pragma unroll
-            for (int u = 0; u < EACH; u++) add_in_order(t, terms[u]);
-        group<WARPS>::sync();
-    }
-}
-
 /* ---- results ---- */
 
 /* A number for each entry, at the place of its edge; of f16 and bf16, sums are rounded once, here.

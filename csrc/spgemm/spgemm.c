@@ -33,6 +33,17 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
     return FMM_OK;
 }
 
+/* Both factors' values, where they are there, are of the result's dtype. */
+static fmm_status check_factors(const fmm_csr *a, const fmm_dense *a_val, const fmm_csr *b,
+                                const fmm_dense *b_val, fmm_dtype dtype)
+{
+    TRY(fmm_check_values("spgemm", a, a_val, 1));
+    TRY(fmm_check_values("spgemm", b, b_val, 1));
+    REQUIRE((!a_val->data || a_val->dtype == dtype) && (!b_val->data || b_val->dtype == dtype),
+            FMM_INVALID_ARGUMENT, "spgemm: the values are not of one dtype");
+    return FMM_OK;
+}
+
 /* What the numeric phase stands on. Contents of ptr and idx are not looked at: kernels check what
  * they read. The result may not lie where values are still read. */
 static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *a_val,
@@ -42,49 +53,40 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense 
             "spgemm: b, c, a_val and schedule must be given");
     TRY(fmm_spgemm_check(exec, a, of->b));
     TRY(fmm_check_matrix("spgemm", exec, of->c));
-    TRY(fmm_check_values("spgemm", a, a_val, 1));
-    TRY(fmm_check_values("spgemm", of->b, &of->b_val, 1));
     TRY(fmm_check_dense("spgemm", "c_val", c_val));
+    TRY(check_factors(a, a_val, of->b, &of->b_val, c_val->dtype));
     REQUIRE(of->c->rows == a->rows && of->c->cols == of->b->cols, FMM_INVALID_ARGUMENT,
             "spgemm: c is [%" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64 "]",
             of->c->rows, of->c->cols, a->rows, of->b->cols);
     REQUIRE(c_val->rows == of->c->nnz && c_val->heads == 1 && c_val->feat == 1,
             FMM_INVALID_ARGUMENT, "spgemm: c_val is not [%" PRId64 "]", of->c->nnz);
-    REQUIRE((!a_val->data || a_val->dtype == c_val->dtype) &&
-                (!of->b_val.data || of->b_val.dtype == c_val->dtype),
-            FMM_INVALID_ARGUMENT, "spgemm: the values are not of one dtype");
     TRY(fmm_check_output("spgemm", "c_val", c_val));
     TRY(fmm_check_apart("spgemm", c_val, "a_val", a_val));
     return fmm_check_apart("spgemm", c_val, "b_val", &of->b_val);
 }
 
-/* How many threads take part is decided once for a call, so that its workspace, which has room for
- * each, and its run agree. */
-static fmm_spgemm with_workers(const fmm_exec *exec, const fmm_csr *a, const fmm_spgemm *operands)
-{
-    fmm_spgemm own = *operands;
-    const int64_t entries = own.c->nnz + a->nnz + own.b->nnz;
-    own.workers = exec->device == FMM_CPU ? fmm_spgemm_workers(exec, entries) : 0;
-    return own;
-}
+/* What both of the next functions do before they differ. How many threads take part is decided once
+ * for a call, so that its workspace, which has room for each, and its run agree. */
+#define NUMERIC_CALL(call)                                                                         \
+    TRY(check(exec, a, a_val, operands, c_val));                                                   \
+    fmm_spgemm own = *operands;                                                                    \
+    const int64_t entries = own.c->nnz + a->nnz + own.b->nnz;                                      \
+    own.workers = exec->device == FMM_CPU ? fmm_spgemm_workers(exec, entries) : 0;                 \
+    const fmm_call call = {.a = a, .val = a_val, .y = c_val, .own = &own}
 
 fmm_status fmm_spgemm_workspace(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *a_val,
                                 const fmm_spgemm *operands, const fmm_dense *c_val, int algorithm,
                                 size_t *bytes)
 {
     *bytes = 0;
-    TRY(check(exec, a, a_val, operands, c_val));
-    const fmm_spgemm own = with_workers(exec, a, operands);
-    const fmm_call call = {.a = a, .val = a_val, .y = c_val, .own = &own};
+    NUMERIC_CALL(call);
     return fmm_workspace(FMM_SPGEMM, exec, algorithm, &call, bytes);
 }
 
 fmm_status fmm_spgemm_numeric(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *a_val,
                               const fmm_spgemm *operands, const fmm_dense *c_val, int algorithm)
 {
-    TRY(check(exec, a, a_val, operands, c_val));
-    const fmm_spgemm own = with_workers(exec, a, operands);
-    const fmm_call call = {.a = a, .val = a_val, .y = c_val, .own = &own};
+    NUMERIC_CALL(call);
     return fmm_run(FMM_SPGEMM, exec, algorithm, &call, !c_val->rows);
 }
 
@@ -97,13 +99,10 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
                 (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
                 (out->columns || out->want <= FMM_SPGEMM_COUNTS),
             FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
-    if (out->with) {
-        const fmm_dense *a_val = &out->with->a_val, *b_val = &out->with->b_val;
-        TRY(fmm_check_values("spgemm", a, a_val, 1));
-        TRY(fmm_check_values("spgemm", b, b_val, 1));
-        REQUIRE(out->with->values && (!a_val->data || a_val->dtype == out->with->dtype) &&
-                    (!b_val->data || b_val->dtype == out->with->dtype),
-                FMM_INVALID_ARGUMENT, "spgemm: the values are not of one dtype");
+    const fmm_spgemm_values *with = out->with;
+    if (with) {
+        TRY(check_factors(a, &with->a_val, b, &with->b_val, with->dtype));
+        REQUIRE(with->values, FMM_INVALID_ARGUMENT, "spgemm: values must be given");
     }
     const fmm_spgemm_symbolic_call call = {a, b, out};
     return exec->device == FMM_CUDA ? fmm_spgemm_symbolic_cuda(exec, &call)
@@ -121,12 +120,9 @@ static fmm_status check_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_c
     REQUIRE(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols, FMM_INVALID_ARGUMENT,
             "spgemm_dots: a, x and y have shapes that do not fit");
     TRY(fmm_check_dense("spgemm_dots", "out", out));
-    TRY(fmm_check_values("spgemm_dots", x, x_val, 1));
-    TRY(fmm_check_values("spgemm_dots", y, y_val, 1));
-    REQUIRE(out->rows == a->nnz && out->heads == 1 && out->feat == 1 &&
-                (!x_val->data || x_val->dtype == out->dtype) &&
-                (!y_val->data || y_val->dtype == out->dtype),
-            FMM_INVALID_ARGUMENT, "spgemm_dots: out is not [entries of a] of the values' dtype");
+    TRY(check_factors(x, x_val, y, y_val, out->dtype));
+    REQUIRE(out->rows == a->nnz && out->heads == 1 && out->feat == 1, FMM_INVALID_ARGUMENT,
+            "spgemm_dots: out is not [entries of a]");
     TRY(fmm_check_output("spgemm_dots", "out", out));
     TRY(fmm_check_apart("spgemm_dots", out, "x_val", x_val));
     return fmm_check_apart("spgemm_dots", out, "y_val", y_val);
