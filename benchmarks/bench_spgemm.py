@@ -26,6 +26,7 @@ from fusedmm.ops.products import COLOURED
 
 MOST = {"cpu": 3 * 10**8, "cuda": 2 * 10**9}  # products; more are left out
 LARGE = ["5-point 1000^2", "9-point 1000^2", "7-point 100^3", "27-point 50^3", "33-point 200000^1"]  # on CUDA too
+CHECKED, ORDERED = 2**20, 10**7  # rows that are compared with float64, entries that are numbered anew, at most
 PATIENCE = 0.5  # seconds that a peer's step may take to be measured
 JOINED = 4  # rows that P makes one
 FIRST, SPACE = 512, 4  # entries of kkmem's first table, and slots for each entry of the others
@@ -93,7 +94,7 @@ def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
     facts = {"nnz_c": plan.c.nnz, "compressed": left_when_packed(a, b), "symbolic": round(found / (found + values), 3)}
     beyond = SPACE * (int(plan.c.degree().max()) - FIRST) if plan.c.nnz else 0
     facts["pool_kib"] = 2 ** (beyond - 1).bit_length() * (4 + a.val.element_size()) // 1024 if beyond > 0 else 0
-    if a.shape[0] == a.shape[1]:
+    if a.shape[0] == a.shape[1] and a.nnz <= ORDERED:
         facts["reordered"] = left_when_packed(a, b, bandwidth_order(b))
     return facts | (traffic(plan, a.val.element_size()) if a.device.type == "cpu" else {})
 
@@ -169,15 +170,16 @@ def planned(a: fusedmm.CSR, b: fusedmm.CSR, name: str) -> Step:
 
 def checked(a: fusedmm.CSR, b: fusedmm.CSR, whole: Any) -> tuple[float, float]:
     """The largest error beside the sum of a sum's magnitudes, and what it may be; exact is scipy's in float64, or for
-    products on CUDA, which may be large, the CPU's."""
-    x, y = (m.to("cpu", torch.float64) for m in (a, b))
+    products on CUDA, which may be large, the CPU's of the first rows."""
+    x, y = (m.to("cpu", torch.float64) for m in (a if a.shape[0] <= CHECKED else a[:CHECKED], b))
     pairs = (x, y), (x.with_values(x.val.abs()), y.with_values(y.val.abs()))
     if a.device.type == "cpu":
         exact, magnitude = (scipys(first.to_torch(), second.to_torch(), sort=True)[0] for first, second in pairs)
     else:
         exact, magnitude = (fusedmm.spgemm(first, second).val for first, second in pairs)
     least = torch.finfo(torch.float64).tiny  # a value may be 0, and so all that a sum has
-    error = ((whole().val.double().cpu() - exact).abs() / magnitude.clamp(min=least)).max() if exact.numel() else 0.0
+    found = whole().val[: exact.numel()].double().cpu()
+    error = ((found - exact).abs() / magnitude.clamp(min=least)).max() if exact.numel() else 0.0
     return float(error), 4 * float(a.degree().max()) ** 0.5 * torch.finfo(a.val.dtype).eps / 2
 
 

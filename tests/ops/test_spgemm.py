@@ -336,6 +336,15 @@ def test_colours_are_valid(name):
         assert torch.unique(pairs, dim=1).shape[1] == plan.c.nnz  # no colour stands twice in a column
 
 
+def test_colours_of_many_empty_columns_take_no_memory_for_them():
+    """A mask for each of 2^31 columns would be 16 GB to clear."""
+    cols = 2**31 - 2
+    row, col = torch.tensor([0, 0, 1, 2, 2, 3, 4]), torch.tensor([5, cols - 1, 7, 5, 9, cols - 1, 40])
+    c = CSR.from_coo(row, col, shape=(5, cols))
+    colours = torch.ops.fusedmm._spgemm_colours(c.ptr, c.idx, c.eid, c.none, cols).tolist()
+    assert len({colours[i] for i in (0, 2)}) == len({colours[i] for i in (0, 3)}) == 2 and max(colours) < 5
+
+
 REFUSED = {
     "shapes": (lambda a, b: fusedmm.spgemm(a, a), ValueError, "a's columns must be b's rows"),
     "mask's shape": (lambda a, b: fusedmm.spgemm(a, b, mask=a), ValueError, r"mask is \[7, 30\], the product"),
