@@ -19,6 +19,7 @@
 
 enum {
     ROW_WARPS = 4,    /* of a block */
+    MOST = 1152,      /* entries of C that a warp has as its part */
     RESIDENT = 8,     /* blocks that run at once, for their registers */
     WINDOW = 6 << 10, /* bytes of a table: those of so many blocks fit */
     WAITING = 4       /* entries of C whose loads are under way together */
@@ -174,6 +175,7 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
     numeric_rows(const numeric_args s, int width)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (s.masked || __ldg(s.schedule) != 1) width = MOST; /* each part reads all of B's rows */
     const int64_t low = (int64_t(blockIdx.x) * ROW_WARPS + warp) * width;
     if (low >= s.c.nnz) return;
     const int64_t high = low + width < s.c.nnz ? low + width : s.c.nnz,
@@ -201,7 +203,7 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
  * has some of them: they take different times. */
 void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s)
 {
-    enum { LEAST = 64, MOST = 1152, EACH = 4 };
+    enum { LEAST = 64, EACH = 4 };
     const int64_t warps = int64_t(fmm_cuda_processors(exec->index)) * RESIDENT * ROW_WARPS;
     const int64_t even = s.c.nnz / (EACH * warps);
     const int width = even < LEAST ? LEAST : even > MOST ? MOST : (int)even;
