@@ -19,9 +19,9 @@
 
 enum {
     ROW_WARPS = 4,    /* of a block */
-    MOST = 1152,      /* entries of C that a warp has as its part */
     RESIDENT = 8,     /* blocks that run at once, for their registers */
     WINDOW = 6 << 10, /* bytes of a table: those of so many blocks fit */
+    HASHED = 384,     /* float sums that are hashed there */
     WAITING = 4       /* entries of C whose loads are under way together */
 };
 
@@ -175,11 +175,12 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
     numeric_rows(const numeric_args s, int width)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (s.masked || __ldg(s.schedule) != 1) width = MOST; /* each part reads all of B's rows */
+    /* Where each part reads all of a row's products, it is as long as a table allows. */
+    if (width < HASHED && (s.masked || __ldg(s.schedule) != 1)) width = HASHED;
     const int64_t low = (int64_t(blockIdx.x) * ROW_WARPS + warp) * width;
     if (low >= s.c.nnz) return;
-    const int64_t high = low + width < s.c.nnz ? low + width : s.c.nnz,
-                  last = row_of(s.c, high - 1);
+    const int64_t high = low + width < s.c.nnz ? low + width : s.c.nnz;
+    const int64_t last = row_of(s.c, high - 1);
     for (int64_t base = row_of(s.c, low); base <= last; base += WARP) {
         int64_t begin = 0, end = 0, p;
         const int64_t i = base + lane;
@@ -199,14 +200,20 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
 
 /* ---- the phase ---- */
 
-/* Parts are as long as a table may have entries, or shorter, so that each warp that the card holds
- * has some of them: they take different times. */
+/* Parts are as long as a table would have entries, were C's columns evenly spread, with a quarter
+ * of room for those that are not; or shorter, so that each warp that the card holds has some parts,
+ * since they take different times.
+ *
+ *     columns apart by        1              9              100
+ *     entries of a part       1,152, dense   768, ranked    384, hashed    (float32) */
 void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s)
 {
     enum { LEAST = 64, EACH = 4 };
     const int64_t warps = int64_t(fmm_cuda_processors(exec->index)) * RESIDENT * ROW_WARPS;
-    const int64_t even = s.c.nnz / (EACH * warps);
-    const int width = even < LEAST ? LEAST : even > MOST ? MOST : (int)even;
+    const int64_t sum = s.out.dtype == FMM_F64 ? 8 : 4, apart = s.c.rows * s.c.cols / s.c.nnz;
+    const int64_t even = s.c.nnz / (EACH * warps), fit = WINDOW * 3 / 4 / (sum + apart / 4);
+    const int64_t most = smaller(even, fit < HASHED ? HASHED * 4 / sum : fit);
+    const int width = most < LEAST ? LEAST : (int)most;
     const unsigned blocks = (unsigned)ceil_div(s.c.nnz, width * ROW_WARPS);
     if (s.out.dtype == FMM_F64)
         numeric_rows<double>
