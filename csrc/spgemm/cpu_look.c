@@ -111,7 +111,8 @@ static fmm_status add_products(symbolic *s)
     return FMM_OK;
 }
 
-/* Whether columns repeat is looked at where some do not rise: those that rise differ. */
+/* Counts, sums and cuts. B is read before A, whose products are those of B's rows. Whether columns
+ * repeat is looked at where some do not rise: those that rise differ. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
 {
     const fmm_csr *a = s->a, *b = s->b;
