@@ -111,8 +111,9 @@ static fmm_status add_products(symbolic *s)
     return FMM_OK;
 }
 
-/* Counts, sums and cuts. B is read before A, whose products are those of B's rows. Whether columns
- * repeat is looked at where some do not rise: those that rise differ. */
+/* Counts, adds up and cuts, in memory that the caller lends. B is read before A, whose products are
+ * those of B's rows. How often a column repeats is looked at where some do not rise, since those
+ * that rise differ from each other. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
 {
     const fmm_csr *a = s->a, *b = s->b;

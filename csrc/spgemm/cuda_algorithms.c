@@ -36,8 +36,9 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
-/* Number 0 asks for each window of a row: choose_table in cuda_rows.cu says how. Where a plan has
- * kept where products go, it is taken. */
+/* Number 0 asks for each window of a row what suits it: choose_table in cuda_rows.cu says how. Rows
+ * that are small are merged by threads (cuda_small.cuh), and where a plan has kept where products
+ * go (cuda_kept.cu), that is taken. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     static const fmm_algorithm mixed = {0,    "auto", "each row as suits it", "fusedmm", true, NULL,
