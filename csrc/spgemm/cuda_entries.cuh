@@ -1,5 +1,5 @@
-/* Windows of C's entries, each of which a warp computes: what plans and products of few entries
- * share.
+/* Windows of C's entries, each of which a warp computes where a plan keeps its products
+ * (cuda_kept.cu).
  *
  *     entries of C   0 ......... | width ......... | 2 width ...     whatever rows they are of
  *     A              the entries of these rows, in order

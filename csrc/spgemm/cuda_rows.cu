@@ -180,12 +180,18 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
     const int64_t low = (int64_t(blockIdx.x) * ROW_WARPS + warp) * width;
     if (low >= s.c.nnz) return;
     const int64_t high = low + width < s.c.nnz ? low + width : s.c.nnz;
-    const int64_t last = row_of(s.c, high - 1);
-    for (int64_t base = row_of(s.c, low); base <= last; base += WARP) {
-        int64_t begin = 0, end = 0, p;
+    bool ends = false; /* whether a row begins behind the part */
+    for (int64_t base = row_of(s.c, low); base < s.c.rows && !ends; base += WARP) {
+        int64_t begin = s.c.nnz, end = 0, p;
         const int64_t i = base + lane;
-        if (i <= last) end = row_range(s.c, i, &begin), end += begin;
+        if (i < s.c.rows) end = row_range(s.c, i, &begin), end += begin;
+        ends = __any_sync(ALL, begin >= high);
         bool is_mine = begin < end;
+        if (!ends && !__any_sync(ALL, is_mine)) { /* behind many empty rows */
+            const int64_t full = row_of(s.c, __shfl_sync(ALL, begin, 0));
+            base = full > base + WARP ? full - WARP : base;
+            continue;
+        }
         if (is_mine && s.merges)
             is_mine = !is_small(s.a, s.b, s.schedule, row_range(s.a, i, &p), end - begin);
         if (end - begin > width) begin = begin > low ? begin : low, end = end < high ? end : high;
@@ -201,18 +207,19 @@ static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
 /* ---- the phase ---- */
 
 /* Parts are as long as a table would have entries, were C's columns evenly spread, with a quarter
- * of room for those that are not; or shorter, so that each warp that the card holds has some parts,
- * since they take different times.
+ * of room for those that are not; longer where rows are short, which are not cut then; or shorter,
+ * so that each warp that the card holds has some parts, since they take different times.
  *
  *     columns apart by        1              9              100
  *     entries of a part       1,152, dense   768, ranked    384, hashed    (float32) */
 void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s)
 {
-    enum { LEAST = 64, EACH = 4 };
+    enum { LEAST = 64, MOST = 1152, EACH = 4 };
     const int64_t warps = int64_t(fmm_cuda_processors(exec->index)) * RESIDENT * ROW_WARPS;
     const int64_t sum = s.out.dtype == FMM_F64 ? 8 : 4, apart = s.c.rows * s.c.cols / s.c.nnz;
     const int64_t even = s.c.nnz / (EACH * warps), fit = WINDOW * 3 / 4 / (sum + apart / 4);
-    const int64_t most = smaller(even, fit < HASHED ? HASHED * 4 / sum : fit);
+    const bool is_short = s.c.nnz / s.c.rows < HASHED / 2;
+    const int64_t most = smaller(even, is_short ? MOST : fit < HASHED ? HASHED * 4 / sum : fit);
     const int width = most < LEAST ? LEAST : (int)most;
     const unsigned blocks = (unsigned)ceil_div(s.c.nnz, width * ROW_WARPS);
     if (s.out.dtype == FMM_F64)
