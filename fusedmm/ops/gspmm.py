@@ -15,7 +15,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows, sums_of_entries
 from fusedmm.ops.checks import Size, autocast, is_mixed, needs_rules, require_pattern
 from fusedmm.ops.matvec import SpMV, spmv_half
-from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message
+from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Message, Shape, broadcast, message
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import SpMM, sddmm_half
 from fusedmm.ops.spmv import spmv
@@ -24,8 +24,8 @@ COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
 TARGETS = ("u", "e", "v")
 DGL_NAMES = {"reduce_op": "reduce=", "lhs_data": "x=", "rhs_data": "e=", "g": "adj=, what as_csr takes"}
-FEW, MANY = 2**16, 2**20  # entries
-NARROW = 8  # numbers of each edge that a large graph on CUDA adds up by messages, which then take less of its time
+FEW = 2**16  # entries
+NARROW = 8  # numbers of each edge that CUDA adds up by messages: up to so many these take less time than SpMM
 
 
 def gspmm(
@@ -218,9 +218,12 @@ def _sums_of_entries(adj: Any, e: Any) -> Tensor | None:
     if e.shape[0] != adj.nnz or e.get_device() != adj.ptr.get_device() or e.is_meta or not _sums_by_number(adj):
         return None
     width = e.numel() // max(adj.nnz, 1)
-    if width > 1 and e.is_cuda and (width > NARROW or adj.nnz < MANY):
+    if width > 1 and e.is_cuda:
         flat = e if e.dim() == 2 else e.reshape(e.shape[0], width)
-        y = SpMM.run((sums_of_entries(adj), False, REDUCTIONS["sum"], 0), None, flat)
+        if width > NARROW:
+            y = SpMM.run((sums_of_entries(adj), False, REDUCTIONS["sum"], 0), None, flat)
+        else:
+            y = Message.run(Call(adj, COPY, "e", "e", "v", (width,)), flat, None, None, None, None)
         return y if e.dim() == 2 else y.reshape(y.shape[0], *e.shape[1:])
     if e.numel() != adj.nnz:
         return None
