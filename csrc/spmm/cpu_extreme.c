@@ -8,26 +8,59 @@
  *     COLS      row j       g[i]   weight    x[j] val == y[i], on the transpose
  *     EDGES     entry p     z[j]   g[i]      x[j] val == y[i], over the channels
  *
- * Messages have one dtype. Where values have another than x, the plain loops run: a row of the
- * matrix at hand (A, or its transpose for COLS) is one owner's. Its channels pass in panels whose
- * sums are doubles on the stack: one term each per entry, in storage order, so results do not
- * depend on threads, and an f32 result is exact to its last bit for any length of row. */
+ * Messages have one dtype. Where values have another than x, plain loops run, which add up in
+ * double. Either way a row of the matrix at hand (A, or its transpose for COLS) is one owner's, and
+ * results do not depend on threads. */
 #include "extreme.h"
 #include "../cpu/reference.h"
 #include "../include/fusedmm_messages.h"
 
-enum { PANEL = 128 };
+/* The product that spmm compares, rounded as it rounds what it stores. */
+static double product_of(fmm_dtype dtype, double a, double b)
+{
+    const float f = (float)a * (float)b;
+    return dtype == FMM_F64   ? a * b
+           : dtype == FMM_F32 ? (double)f
+           : dtype == FMM_F16 ? (double)f16_value(f16_of(f))
+                              : (double)bf16_value(bf16_of(f));
+}
 
-#define LOOPS "../spmm/cpu_extreme.inc"
-#include "../cpu/dtypes.inc"
+/* Channel c of entry p of `row`: its term, which is 0 where it did not make the extreme. */
+static double term_of(const fmm_extreme_call *call, int64_t row, int64_t p, int64_t h, int64_t c)
+{
+    const fmm_dense *x = call->x, *z = call->z, *g = call->g;
+    const bool cols = call->form == FMM_EXTREME_COLS, edges = call->form == FMM_EXTREME_EDGES;
+    const int64_t col = column_of(call->a, p), edge = edge_of(call->a, p);
+    if (col < 0 || edge < 0) return 0;
+    const int64_t i = cols ? col : row, j = cols ? row : col;
+    const double made = product_of(x->dtype, value_of(call->val, edge, h), get(x, j, h, c));
+    if (!(made == get(call->y, i, h, c))) return 0;
+    return (edges ? 1 : value_of(call->weight, edge, h)) *
+           (z->data && !cols ? get(z, j, h, c) : 1) *
+           (g->data && (cols || edges) ? get(g, i, h, c) : 1);
+}
 
-typedef void loops(const fmm_extreme_call *call, int64_t first, int64_t last);
-
+/* Rows [first, last) of the matrix at hand. Indices are checked where they are used, for no copy of
+ * them is made. */
 static void run(int64_t first, int64_t last, void *ctx)
 {
-    static loops *const of_dtype[] = OF_DTYPES(extreme_rows);
     const fmm_extreme_call *call = ctx;
-    of_dtype[call->x->dtype](call, first, last);
+    const bool edges = call->form == FMM_EXTREME_EDGES;
+    for (int64_t row = first; row < last; row++)
+        for (int64_t h = 0; h < call->x->heads; h++) {
+            const int64_t begin = row_begin(call->a, row), end = row_end(call->a, row);
+            for (int64_t p = begin; edges && p < end; p++) {
+                const int64_t edge = edge_of(call->a, p);
+                double sum = 0;
+                for (int64_t c = 0; c < call->x->feat; c++) sum += term_of(call, row, p, h, c);
+                if (edge >= 0 && column_of(call->a, p) >= 0) put(call->out, edge, h, 0, sum);
+            }
+            for (int64_t c = 0; !edges && c < call->x->feat; c++) {
+                double sum = 0;
+                for (int64_t p = begin; p < end; p++) sum += term_of(call, row, p, h, c);
+                put(call->out, row, h, c, sum);
+            }
+        }
 }
 
 /* Head h of an operand; or all heads that lie side by side, as channels of one. */
