@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Refuses rows that cannot be numbered in 32 bits. */
+/* Rows are numbered in 32 bits. */
 fmm_status fmm_spgemm_countable(const fmm_csr *a);
 
 /* Where a row keeps its sums; AUTO asks for each row. */
@@ -19,10 +19,10 @@ typedef enum spgemm_where {
     SPGEMM_IN_SORTED,
     SPGEMM_IN_RANKED
 } spgemm_where;
-/* The values of all rows. */
+/* The values of all rows; its workspace holds a list of those that are not small. */
 fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call, spgemm_where where);
-
-/* The same, as the formula reads. */
+size_t fmm_spgemm_rows_workspace(const fmm_call *call);
+/* The same, as the formula reads, without a workspace. */
 fmm_status fmm_spgemm_reference_cuda(const fmm_exec *exec, const fmm_call *call);
 
 #ifdef __cplusplus

@@ -15,7 +15,12 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int32_t *kept,
                          int64_t n);
 
-/* Computes C's values in the rows that are not small (cuda_rows.cu). */
-void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s);
+/* Computes C's values in the rows that are not small, with the memory of a list of rows
+ * (cuda_rows.cu). */
+void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s, bool rises,
+                           void *workspace);
+
+/* Computes C's values where columns rise, but for windows of small rows alone (cuda_entries.cu). */
+void fmm_spgemm_add_found(const fmm_exec *exec, const numeric_args &s);
 
 #endif

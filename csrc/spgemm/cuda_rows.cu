@@ -1,60 +1,108 @@
 /* The numeric phase on CUDA: C's values, by warps.
  *
- *     small rows     a thread each (cuda_small.cuh)
- *     entries of C   0 ......... | width ......... | 2 width ...     a warp each, whatever the rows
- *     rows           r0 | r1 |   r2     | r3 |  r4 ...
- *                    a warp computes the rows that begin in its part, and of rows that are longer
- *                    than a part, as r2, what lies in it
- *     window         what it computes at a time: a row's columns go into a table in shared memory
- *                    (cuda_table.cuh), as many as fit; the row's products are added to the table's
- *                    sums (cuda_products.cuh), which are then rounded and written
+ *     row i of C     its entries are cut into windows, of which a warp computes one at a time
+ *     window         its columns go into a table in shared memory (cuda_table.cuh)
+ *     row i of A     its products are added to the table's sums (cuda_products.cuh)
+ *     window         sums are rounded and written
  *
- * Parts follow from C's entries alone, so that no list of rows is made before, and nobody waits for
- * another warp. The order of products is that of A's entries, and in a row of B that of its
- * entries. So every sum has its terms in this one order, and its bits are the same for any table,
- * window and run. */
-#include "../cuda/search.cuh"
+ *     small rows     a thread each (cuda_small.cuh)
+ *     long rows      a team of warps for each window: each takes a part of SPGEMM_TERMS entries of
+ *                    A, with sums of its own, which are then added in the order of the parts
+ *
+ * Each warp finds its window's columns in B's rows by bisection. Nobody waits for warps of another
+ * window, and rows that take longest come first.
+ *
+ * The order of products is that of A's entries, and in a row of B that of its entries. So every sum
+ * has its terms in this one order, and its bits are the same for any table, window and run. */
 #include "cuda_kept.cuh"
-#include "cuda_small.cuh"
+#include "cuda_windows.cuh"
 
 enum {
-    ROW_WARPS = 4,    /* of a block */
-    RESIDENT = 8,     /* blocks that run at once, for their registers */
-    WINDOW = 6 << 10, /* bytes of a table: those of so many blocks fit */
-    HASHED = 384,     /* float sums that are hashed there */
-    WAITING = 4       /* entries of C whose loads are under way together */
+    ROWS_TOGETHER = 32, /* rows of one window that a warp takes at once, at most */
+    WAITING = 4         /* entries of C whose loads are under way together */
 };
 
+/* ---- rows ---- */
+
+/* Who computes a row. Stripes of a row are computed side by side; stripe s has windows s, s +
+ * stripes, ... and one without a window ends at once.
+ *
+ *     class                   3           2           1          0
+ *     windows times members   17 ...      1 ... 16    2 ... 4    1       classes 1, 0: one member
+ *     taken by                blocks      blocks      warps      warps, several rows each
+ *     stripes                 16          2           4          1
+ *     tickets                 first                              last */
+static __host__ __device__ __forceinline__ int stripe_bits(int k)
+{
+    return k == 3 ? 4 : k == 2 ? 1 : k == 1 ? 2 : 0;
+}
+
+/* A row's class, or -1 where it has no entries, or a thread of its own. */
+template <class A> struct class_of_row {
+    numeric_args s;
+    __device__ int operator()(int64_t i) const
+    {
+        int64_t begin;
+        const row_parts parts(s, i, true);
+        const row_shape r = shape_of(s, i, parts, &begin);
+        if (!r.entries) return -1;
+        if (s.merges && is_small(s.a, s.b, s.schedule, parts.entries, r.entries)) return -1;
+        const int members = parts.members;
+        const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
+        const int64_t tasks = ceil_div(r.entries, each) * members;
+        if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
+        return tasks > WARPS << stripe_bits(2) ? 3 : 2;
+    }
+};
+
+/* Warps of a block that compute a window together: they have places own = 0, 1, ... in it. */
+struct team {
+    int members, own, barrier;
+    __device__ __forceinline__ void meet(void) const
+    {
+        __syncwarp();
+        if (members > 1)
+            asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(members * WARP) : "memory");
+    }
+};
+
+/* Calls work(row, its class, stripe) for what this warp takes, a ticket at a time: first with its
+ * block, then alone. A ticket is a stripe, or some rows of class 0. */
+template <class Work>
+static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
+{
+    __shared__ counter of_block;
+    const int64_t warps = int64_t(gridDim.x) * WARPS;
+    const int64_t fair = (int64_t)w.lists->counts[0] / (8 * warps);
+#pragma unroll 1
+    for (int k = LARGEST; k > 0; k -= 2) { /* the classes k and k - 1 */
+        const bool together = k == LARGEST;
+        const int step = k == 1 ? (int)clamp(fair, 1, ROWS_TOGETHER) : 1;
+        const int64_t upper = int64_t(w.lists->counts[k]) << stripe_bits(k);
+        const int64_t lower = int64_t(w.lists->counts[k - 1]) << stripe_bits(k - 1);
+        for (;;) {
+            counter taken = 0;
+            if (together) {
+                __syncthreads(); /* all have read the ticket before */
+                if (!threadIdx.x) of_block = atomicAdd(w.lists->tickets + k, (counter)1);
+                __syncthreads();
+                taken = of_block;
+            } else if (threadIdx.x % WARP == 0)
+                taken = atomicAdd(w.lists->tickets + k, (counter)1);
+            int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), behind = at + 1;
+            const int less = at >= upper, bits = stripe_bits(k - less); /* than class k */
+            if (less) {
+                at = (at - upper) * step, behind = at + step < lower ? at + step : lower;
+                if (at >= lower) break;
+            }
+            for (; at < behind; at++)
+                work(int64_t(*w.place(k - less, at >> bits)), k - less,
+                     int(at & ((1 << bits) - 1)));
+        }
+    }
+}
+
 /* ---- windows ---- */
-
-/* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise, as those
- * of a mask need not. */
-static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
-{
-    const int32_t low = __ldg(c.idx + begin), high = __ldg(c.idx + begin + r->entries - 1);
-    r->rises = 0 <= low && low <= high && high < c.cols;
-    r->low = r->rises ? low : 0;
-    r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
-}
-
-/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
- * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
- * both need memory for all columns between the first and the last. */
-template <class A>
-static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
-{
-    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
-    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
-    r->where = SPGEMM_IN_HASH;
-    if (wanted == SPGEMM_IN_SORTED ||
-        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
-        r->where = SPGEMM_IN_SORTED;
-    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
-        r->where = SPGEMM_IN_DENSE;
-    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
-        r->where = SPGEMM_IN_RANKED;
-    return bytes_of<A>(*r, r->where) <= WINDOW;
-}
 
 /* The table of entries [begin, begin + r.entries) of C, all sums 0. Sorted keys have to rise, as
  * those of a mask need not: then they are sorted here. */
@@ -70,14 +118,16 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     const int entries = (int)r.entries;
     for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
         int32_t columns[WAITING], before[WAITING];
-        UNROLLED(u, WAITING) {
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
             const int at = first + u * WARP;
             columns[u] = at < entries ? __ldg(c.idx + begin + at) : -1;
             before[u] = at && at < entries && r.where != SPGEMM_IN_HASH
                             ? __ldg(c.idx + begin + at - 1)
                             : -1;
         }
-        UNROLLED(u, WAITING) {
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
             const int at = first + u * WARP;
             const int32_t j = columns[u];
             const bool inside = uint32_t(j) < uint32_t(c.cols);
@@ -97,153 +147,200 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
     return t;
 }
 
-/* Writes the sums of entries [begin, begin + r.entries) of C. An entry of a ranked table is found
- * by its place; one whose column has no slot gets a 0. */
-template <class A>
-static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &t,
-                                                    const row_shape &r, int64_t begin)
+/* Shared memory of a warp:
+ *
+ *     chunk      32 entries of A that it has at hand: where their products are
+ *     table      of its window */
+template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
-    const int entries = (int)r.entries;
+    return int(sizeof(chunk<A>)) + WINDOW;
+}
+
+/* What a team has added up, after each member has taken one part. */
+struct round_of_parts {
+    int parts;
+    bool first;
+};
+
+/* The sum of a slot after this round: what was put aside before, and the sums of the team's parts,
+ * in their order. Hash tables have column j in a slot of their own. */
+template <class A>
+static __device__ __forceinline__ A sum_of_parts(const table<A> &first, int slot, int32_t j,
+                                                 const round_of_parts &round)
+{
+    A sum = round.first ? A(0) : first.aside(slot);
+    for (int m = 0; m < round.parts; m++) {
+        const table<A> other = first.moved(m * warp_bytes<A>());
+        const bool hashed = m && first.where == SPGEMM_IN_HASH;
+        sum += other.sum(hashed ? other.find(j) : slot);
+    }
+    return sum;
+}
+
+/* Puts the sums of a round aside that is not the last, in the first member's table. */
+template <class A>
+static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of,
+                                                 const round_of_parts &round)
+{
+    const bool hashed = first.where == SPGEMM_IN_HASH;
+    for (int h = of.own * WARP + threadIdx.x % WARP; h < first.slots; h += of.members * WARP) {
+        const int32_t j = hashed ? first.keys()[h] : 0;
+        if (j != NO_COLUMN) first.aside(h) = sum_of_parts(first, h, j, round);
+    }
+}
+
+/* Writes the sums after the last round. An entry of a ranked table is found by its place; one whose
+ * column has no slot gets a 0. */
+template <class A>
+static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &first,
+                                                    const row_shape &r, int64_t begin,
+                                                    const team &of, const round_of_parts &round)
+{
+    const int entries = (int)r.entries, step = of.members * WARP;
     const bool ranked = r.where == SPGEMM_IN_RANKED;
-    for (int base = threadIdx.x % WARP; base < entries; base += WAITING * WARP) {
+    for (int base = of.own * WARP + threadIdx.x % WARP; base < entries; base += WAITING * step) {
         int32_t columns[WAITING];
         UNROLLED(u, WAITING) {
-            const int at = base + u * WARP;
+            const int at = base + u * step;
             columns[u] = at < entries && !ranked ? __ldg(s.c.idx + begin + at) : -1;
         }
-        UNROLLED(u, WAITING) {
-            const int at = base + u * WARP;
+#pragma unroll
+        for (int u = 0; u < WAITING; u++) {
+            const int at = base + u * step;
             const int32_t j = columns[u];
             if (at >= entries) break;
-            const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? t.find(j) : -1;
-            const A sum = slot < 0 ? A(0) : t.total(slot);
+            const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
+            const A sum = slot < 0        ? A(0)
+                          : first.counted ? first.total(slot)
+                                          : sum_of_parts(first, slot, j, round);
             if (s.plain_out)
                 static_cast<A *>(s.out.data)[begin + at] = sum;
             else
                 write(s.out, begin + at, sum);
         }
     }
-    __syncwarp(); /* before the next window's table is laid out */
 }
 
-/* ---- rows ---- */
-
-/* Shared memory of a warp: 32 entries of A that it has at hand, and the table of its window. */
-template <class A> static constexpr __host__ __device__ int warp_bytes(void)
-{
-    return int(sizeof(chunk<A>)) + WINDOW;
-}
-
-/* Entries [begin, end) of C, which are of row i, window by window. A window for whose columns no
- * table has room is cut in halves until one has: hashing takes any window of few entries, a dense
- * table one of a single entry.
- *
- * A sum has at most one term for each entry of A where B's columns rise, and is put aside after
- * SPGEMM_TERMS of them; where they repeat, sums count their terms. */
+/* A window of row i, of `r`, whose entries of C begin at `begin`: round after round, in which each
+ * member adds the products of one part of A's row. */
 template <class A>
-static __device__ __forceinline__ void add_row(const numeric_args &s, int64_t i, int64_t begin,
-                                               int64_t end, int byte)
+static __device__ __forceinline__ void add_window(const numeric_args &s, const row_parts &parts,
+                                                  const row_shape &r, int64_t begin,
+                                                  const column_span &span, const team &of, int byte)
 {
-    int64_t of_c, p;
+    table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
+    const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
+    const int64_t each_round = parts.each * of.members;
+    for (int64_t base = 0;; base += each_round) {
+        const int64_t left = parts.entries - base, from = base + of.own * parts.each;
+        const int64_t to = from + parts.each < parts.entries ? from + parts.each : parts.entries;
+        if (base)
+            for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
+        __syncwarp();
+        add_products(s, &t, of_shared<chunk<A>>(byte), span, parts.begin + from, parts.begin + to);
+        of.meet();
+        const bool last = left <= each_round;
+        const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;
+        const round_of_parts round = {ended, !base};
+        if (last)
+            write_window(s, first, r, begin, of, round);
+        else
+            put_aside(first, of, round);
+        of.meet(); /* before sums of this round, or keys, are overwritten */
+        if (last) return;
+    }
+}
+
+/* A window for whose columns no table has room is cut in halves until one has: hashing takes any
+ * window of few entries, a dense table one of a single entry. */
+template <class A>
+static __global__ void __launch_bounds__(BLOCK, 4)
+    numeric_rows(const numeric_args s, const row_work w)
+{
+    const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
-    const int64_t entries = row_range(s.c, i, &of_c), own = row_range(s.a, i, &p);
-    const int64_t each = repeats ? own : int64_t(SPGEMM_TERMS);
-    row_shape r = {s.where, end - begin, 0, s.c.cols, repeats || own > each, repeats, false};
-    for (int64_t at = begin; at < end; at += r.entries, r.entries *= 2) {
-        if (r.entries > end - at) r.entries = end - at;
-        for (;; r.entries = ceil_div(r.entries, 2)) {
-            if (!s.masked) narrow_to(s.c, at, &r);
-            if (choose_table<A>(s.where, &r) || r.entries == 1) break;
+    for_stripes(w, [&](int64_t i, int k, int stripe) {
+        int64_t begin;
+        /* A warp that computes alone has no team, also if A has changed since. */
+        const row_parts parts(s, i, k > 1);
+        const row_shape row = shape_of(s, i, parts, &begin);
+        const int members = parts.members, teams = k > 1 ? WARPS / members : 1;
+        const team of = {members, warp % members, 1 + warp / members};
+        const int64_t each =
+            k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
+        const int own = k > 1 ? stripe * teams + warp / members : stripe;
+        for (int64_t first = own * each; first < row.entries;
+             first += (teams << stripe_bits(k)) * each) {
+            const int64_t behind = first + each < row.entries ? first + each : row.entries;
+            row_shape r = row;
+            for (int64_t at = first; at < behind; at += r.entries) {
+                r.entries = behind - at;
+                for (;; r.entries = ceil_div(r.entries, 2)) {
+                    if (row.rises) narrow_to(s.c, begin + at, &r);
+                    if (choose_table<A>(s.where, &r) || r.entries == 1) break;
+                }
+                /* A whole row needs all of B's rows, which need not be searched then. */
+                const bool some = r.rises && !repeats && r.entries < row.entries;
+                const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};
+                add_window<A>(s, parts, r, begin + at, span, of, byte);
+            }
         }
-        /* A whole row needs all of B's rows, which need not be searched then. */
-        const bool some = r.rises && !repeats && r.entries < entries;
-        const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};
-        table<A> t = open_window<A>(s.c, r, at, byte + (int)sizeof(chunk<A>));
-        for (int64_t from = p; from < p + own; from += each) {
-            for (int h = threadIdx.x % WARP; from > p && h < t.slots; h += WARP) t.put_aside(h);
-            __syncwarp();
-            const int64_t to = from + each < p + own ? from + each : p + own;
-            add_products(s, &t, of_shared<chunk<A>>(byte), span, from, to);
-        }
-        write_window(s, t, r, at);
-    }
-}
-
-/* A lane looks at a row each, so that those which others compute cost little. */
-template <class A>
-static __global__ void __launch_bounds__(ROW_WARPS *WARP, RESIDENT)
-    numeric_rows(const numeric_args s, int width)
-{
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    /* Where each part reads all of a row's products, it is as long as a table allows. */
-    if (width < HASHED && (s.masked || __ldg(s.schedule) != 1)) width = HASHED;
-    const int64_t low = (int64_t(blockIdx.x) * ROW_WARPS + warp) * width;
-    if (low >= s.c.nnz) return;
-    const int64_t high = low + width < s.c.nnz ? low + width : s.c.nnz;
-    bool ends = false; /* whether a row begins behind the part */
-    for (int64_t base = row_of(s.c, low); base < s.c.rows && !ends; base += WARP) {
-        int64_t begin = s.c.nnz, end = 0, p;
-        const int64_t i = base + lane;
-        if (i < s.c.rows) end = row_range(s.c, i, &begin), end += begin;
-        ends = __any_sync(ALL, begin >= high);
-        bool is_mine = begin < end;
-        if (!ends && !__any_sync(ALL, is_mine)) { /* behind many empty rows */
-            const int64_t full = row_of(s.c, __shfl_sync(ALL, begin, 0));
-            base = full > base + WARP ? full - WARP : base;
-            continue;
-        }
-        if (is_mine && s.merges)
-            is_mine = !is_small(s.a, s.b, s.schedule, row_range(s.a, i, &p), end - begin);
-        if (end - begin > width) begin = begin > low ? begin : low, end = end < high ? end : high;
-        is_mine = is_mine && low <= begin && begin < end && begin < high;
-        for (unsigned left = __ballot_sync(ALL, is_mine); left; left &= left - 1) {
-            const int from = __ffs(left) - 1;
-            const int64_t first = __shfl_sync(ALL, begin, from);
-            add_row<A>(s, base + from, first, __shfl_sync(ALL, end, from), warp * warp_bytes<A>());
-        }
-    }
+    });
 }
 
 /* ---- the phase ---- */
 
-/* Parts are as long as a table would have entries, were C's columns evenly spread, with a quarter
- * of room for those that are not; longer where rows are short, which are not cut then; or shorter,
- * so that each warp that the card holds has some parts, since they take different times.
- *
- *     columns apart by        1              9              100
- *     entries of a part       1,152, dense   768, ranked    384, hashed    (float32) */
-void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s)
+/* As many blocks as the card holds at once: each takes tickets until there are none. Rows are put
+ * into classes before, by a kernel of its own, since the order of tickets follows from all rows. */
+template <class A>
+static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
 {
-    enum { LEAST = 64, MOST = 1152, EACH = 4 };
-    const int64_t warps = int64_t(fmm_cuda_processors(exec->index)) * RESIDENT * ROW_WARPS;
-    const int64_t sum = s.out.dtype == FMM_F64 ? 8 : 4, apart = s.c.rows * s.c.cols / s.c.nnz;
-    const int64_t even = s.c.nnz / (EACH * warps), fit = WINDOW * 3 / 4 / (sum + apart / 4);
-    const bool is_short = s.c.nnz / s.c.rows < HASHED / 2;
-    const int64_t most = smaller(even, is_short ? MOST : fit < HASHED ? HASHED * 4 / sum : fit);
-    const int width = most < LEAST ? LEAST : (int)most;
-    const unsigned blocks = (unsigned)ceil_div(s.c.nnz, width * ROW_WARPS);
-    if (s.out.dtype == FMM_F64)
-        numeric_rows<double>
-            <<<blocks, ROW_WARPS * WARP, ROW_WARPS * warp_bytes<double>(), stream_of(exec)>>>(
-                s, width);
-    else
-        numeric_rows<float>
-            <<<blocks, ROW_WARPS * WARP, ROW_WARPS * warp_bytes<float>(), stream_of(exec)>>>(s,
-                                                                                             width);
+    const int bytes = WARPS * warp_bytes<A>();
+    const unsigned blocks = (unsigned)blocks_held<A>(exec, numeric_rows<A>, BLOCK, bytes);
+    launch_bins(exec, w, class_of_row<A>{s});
+    numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
 }
 
-/* Where a plan knows where products go, nothing is searched; 1 says that all rows are small. */
+/* The lists of rows, whatever the matrices hold. */
+extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
+{
+    return row_work_bytes(call->a->rows);
+}
+
+static void launch_others(const fmm_exec *exec, const numeric_args &s, void *workspace)
+{
+    const row_work w = row_work_in(exec, workspace, s.a.rows);
+    if (s.out.dtype == FMM_F64)
+        launch_rows<double>(exec, s, w);
+    else
+        launch_rows<float>(exec, s, w);
+}
+
+/* For the symbolic phase of a whole product. Few entries need no lists of rows, if B's columns
+ * rise.
+ */
+void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s, bool rises, void *workspace)
+{
+    enum { FEW = 1 << 21 };
+    if (rises && s.c.nnz <= FEW && s.a.nnz <= INT32_MAX && s.b.nnz <= INT32_MAX)
+        fmm_spgemm_add_found(exec, s);
+    else
+        launch_others(exec, s, workspace);
+}
+
 extern "C" fmm_status fmm_spgemm_rows_cuda(const fmm_exec *exec, const fmm_call *call,
                                            spgemm_where where)
 {
     int before;
     const fmm_spgemm *of = fmm_spgemm_of(call);
     const numeric_args s = numeric_of(call, where);
-    const bool plans = where == SPGEMM_AUTO && !s.masked && of->products;
     TRY(cuda_enter("spgemm", exec, &before));
-    if (!plans || !fmm_spgemm_add_kept(exec, s, of->products, of->kept)) {
+    const bool listed = where == SPGEMM_AUTO && !s.masked && of->products &&
+                        fmm_spgemm_add_kept(exec, s, of->products, of->kept);
+    if (!listed) {
         if (s.merges) fmm_spgemm_small(exec, s, NULL);
-        if (!plans || of->kept != 1) fmm_spgemm_other_rows(exec, s);
+        if (where != SPGEMM_AUTO || s.masked || of->kept != 1)
+            launch_others(exec, s, exec->workspace);
     }
     return cuda_leave("spgemm", exec, before);
 }

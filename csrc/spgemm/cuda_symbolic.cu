@@ -191,7 +191,7 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     int work = LARGEST; /* the largest class that had a row when rows were counted */
     while (work && !found.counts[work]) work--;
     if (!bits.words) launch_sets(exec, s, w, work);
-    if (with) fmm_spgemm_other_rows(exec, args);
+    if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
     return FMM_OK;
 }
 

@@ -124,6 +124,15 @@ template <class A> struct table {
         counts_at = keys_at + (is_keyed(where) ? n * (int)sizeof(int32_t) : 0);
     }
 
+    /* The table of the same window that another warp has, so many bytes further. */
+    __device__ __forceinline__ table moved(int bytes) const
+    {
+        table other = *this;
+        other.words_at += bytes, other.sums_at += bytes, other.aside_at += bytes;
+        other.keys_at += bytes, other.counts_at += bytes;
+        return other;
+    }
+
     /* The slot of column j, or -1: one function for each kind, of which a caller that looks for
      * many columns chooses first. */
     __device__ __forceinline__ int find_dense(int32_t j) const
@@ -195,11 +204,6 @@ template <class A> struct table {
             count(slot) = uint8_t(terms == SPGEMM_TERMS ? 0 : terms);
         }
         sum(slot) = own;
-    }
-    __device__ __forceinline__ void put_aside(int slot)
-    {
-        aside(slot) += sum(slot);
-        sum(slot) = A(0);
     }
     /* The sum of all terms, whichever of them were put aside. */
     __device__ __forceinline__ A total(int slot) const

@@ -1,0 +1,133 @@
+/* How a row of C is cut, so that many warps can share it and its sums fit into shared memory.
+ *
+ *     row i of A     e0 ... e127 | e128 ... e255 | ...      parts, a warp of a team each
+ *     row i of C     c0 ... c767 | c768 ...                 windows, a team each
+ *
+ * Parts follow from the 512-term rule alone, of which SPGEMM_TERMS is a quarter: sums of parts are
+ * added in order. Windows follow from what a table takes (cuda_table.cuh); they do not change any
+ * sum. */
+#ifndef FMM_SPGEMM_CUDA_WINDOWS_CUH
+#define FMM_SPGEMM_CUDA_WINDOWS_CUH
+
+#include "cuda_products.cuh"
+#include "cuda_small.cuh"
+
+enum {
+    WINDOW = 6 << 10, /* bytes of a table: four blocks run at once for their registers, and fit */
+    WARPS = BLOCK / WARP
+};
+
+/* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise. */
+static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
+{
+    const int32_t low = __ldg(c.idx + begin), high = __ldg(c.idx + begin + r->entries - 1);
+    r->rises = 0 <= low && low <= high && high < c.cols;
+    r->low = r->rises ? low : 0;
+    r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
+}
+
+/* About how many products a row of A has, by some of its entries; those of all would take as long
+ * as the row. */
+static __device__ __forceinline__ int64_t some_products(const csr_view &a, const csr_view &b,
+                                                        int64_t begin, int64_t entries)
+{
+    enum { SAMPLES = 16, AHEAD = 4 }; /* of them with loads under way together */
+    int64_t sum = 0, at;
+    for (int k = 0; k < SAMPLES; k += AHEAD)
+        UNROLLED(u, AHEAD)
+            sum += row_or_none(b, __ldg(a.idx + begin + (k + u) * entries / SAMPLES), &at);
+    return sum / SAMPLES * entries;
+}
+
+/* Parts of row i of A: of SPGEMM_TERMS entries each. A sum has at most one term for each entry of A
+ * where B's columns rise; else nobody knows, and the row is one part, whose sums count terms.
+ *
+ * A team has a warp for each part, if the block has so many. But each warp makes a table of the
+ * window's columns, which should not take longer than the products that it adds there. */
+struct row_parts {
+    int64_t begin, entries, each;
+    int members;
+    __device__ __forceinline__ row_parts(const numeric_args &s, int64_t i, bool in_teams)
+    {
+        enum { TABLE = 2 }; /* products that an entry of C takes as long as in a table */
+        int64_t c_begin;
+        const int64_t columns = row_range(s.c, i, &c_begin);
+        entries = row_range(s.a, i, &begin), members = 1;
+        each = __ldg(s.schedule) == 1 ? SPGEMM_TERMS : entries;
+        if (!in_teams || entries <= each) return;
+        const int64_t products = some_products(s.a, s.b, begin, entries);
+        while (members < WARPS && members * each < entries &&
+               2 * members * TABLE * columns <= products)
+            members *= 2;
+    }
+};
+
+/* C's columns rise unless they are a mask's: then the first and the last say where its entries are.
+ * Sums that are put aside have room of their own. */
+static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int64_t i,
+                                                     const row_parts &parts, int64_t *begin)
+{
+    const int64_t entries = row_range(s.c, i, begin);
+    const bool repeats = __ldg(s.schedule) != 1;
+    const bool aside = repeats || parts.entries > parts.each * parts.members;
+    row_shape r = {s.where, entries, 0, s.c.cols, aside, repeats, false};
+    if (entries && !s.masked) narrow_to(s.c, *begin, &r);
+    return r;
+}
+
+/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
+ * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
+ * both need memory for all columns between the first and the last. */
+template <class A>
+static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
+{
+    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
+    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
+    r->where = SPGEMM_IN_HASH;
+    if (wanted == SPGEMM_IN_SORTED ||
+        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
+        r->where = SPGEMM_IN_SORTED;
+    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
+        r->where = SPGEMM_IN_DENSE;
+    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
+        r->where = SPGEMM_IN_RANKED;
+    return bytes_of<A>(*r, r->where) <= WINDOW;
+}
+
+/* How many of a row's entries a window has: as many as fit into a table that `auto` would choose,
+ * were the columns evenly spread, with a quarter of room for those that are not; at least as many
+ * as can be hashed, which is always possible; and about the same number in each window.
+ *
+ *     columns apart by            1              9              100
+ *     entries of a window         1,152, dense   768, ranked    384, hashed    (float32)
+ *
+ * Their number is a multiple of `least`: of a block's teams, which compute as many at once. */
+template <class A>
+static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
+{
+    const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
+    const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
+    const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
+    int64_t each = hashed;
+    if (dense && r.cols * slot <= WINDOW)
+        each = r.entries;
+    else if (dense && r.rises) {
+        const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
+        const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
+        const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
+        if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
+    }
+    if (each >= r.entries && least <= 1) return r.entries;
+    return ceil_div(r.entries, ceil_div(ceil_div(r.entries, each), least) * least);
+}
+
+/* The least number of windows: a block should not have idle warps, unless the windows were tiny, or
+ * cannot read their own part of B's rows alone. */
+static __device__ __forceinline__ int64_t least_windows(const numeric_args &s, int64_t entries,
+                                                        int members)
+{
+    enum { FEWEST = 64 }; /* entries of C that are worth a window */
+    return members == 1 || s.masked ? 1 : clamp(entries / FEWEST, 1, WARPS / members);
+}
+
+#endif
