@@ -76,30 +76,13 @@ template <class A> struct entry_sums {
     A *sums, *aside;
     int width;
 
-    /* Adds a product of each lane, turn after turn; -1 is none. Where a sum takes many of them, as
-     * that of a hub with itself, its first lane takes over the others' factors and adds them all,
-     * so that each waits for the addition before and not for memory. */
+    /* Adds a product of each lane of a mask, turn after turn; -1 is none. */
     __device__ __forceinline__ void add(int slot, int turn, A x, A y)
     {
-        enum { FEW = 4 };
-        if (!__any_sync(ALL, turn >= FEW)) {
-            for (int now = 0; __any_sync(ALL, turn >= now); now++) {
-                if (turn == now) sums[slot] = multiply_add(x, y, sums[slot]);
-                __syncwarp();
-            }
-            return;
+        for (int now = 0; __any_sync(ALL, turn >= now); now++) {
+            if (turn == now) sums[slot] = multiply_add(x, y, sums[slot]);
+            __syncwarp();
         }
-        const int lane = threadIdx.x % WARP;
-        unsigned peers = __match_any_sync(ALL, turn < 0 ? -1 - lane : slot);
-        const bool leads = turn >= 0 && !(peers & lanes_below());
-        A sum = leads ? sums[slot] : A(0);
-        for (; __any_sync(ALL, peers); peers &= peers - 1) {
-            const int from = peers ? __ffs(peers) - 1 : lane;
-            const A u = __shfl_sync(ALL, x, from), v = __shfl_sync(ALL, y, from);
-            if (peers) sum = multiply_add(u, v, sum);
-        }
-        if (leads) sums[slot] = sum;
-        __syncwarp();
     }
     __device__ __forceinline__ void put_aside(void)
     {
