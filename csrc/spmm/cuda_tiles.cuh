@@ -128,7 +128,6 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 most = max(most, count[r]);
             }
             fetch(near_next, by_next);
-            make_room(most / S::GROUPS + 1);
             UNROLLED(r, ROWS) {
                 tiles_entry<A> *const list = lists + r * S::LIST;
                 if (lane < count[r])
@@ -137,7 +136,11 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 /* Groups that find no entry at the list's end take the window's row of zeros. */
                 if (lane < S::GROUPS)
                     list[count[r] + lane] = {A(0), uint32_t(S::W * S::STRIP * sizeof(T))};
-                __syncwarp();
+            }
+            make_room(most / S::GROUPS + 1);
+            __syncwarp(); /* once for the lists of all rows */
+            UNROLLED(r, ROWS) {
+                const tiles_entry<A> *const list = lists + r * S::LIST;
 #pragma unroll 2
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
                     const tiles_entry<A> entry = list[k + group];
