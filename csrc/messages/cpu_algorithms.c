@@ -15,7 +15,8 @@ static bool reads_edges(const fmm_edge_message *m)
     return false;
 }
 
-/* Chunks of rows, by the kernel of the operands' dtype: counts are written in another one. */
+/* Chunks of rows, by the kernel of the operands' dtype: counts, which have no operand but their
+ * mask's, are written in another one. */
 static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
 {
     const fmm_csr *a = call->a;

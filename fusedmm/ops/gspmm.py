@@ -15,7 +15,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows, sums_of_entries
 from fusedmm.ops.checks import Size, autocast, is_mixed, needs_rules, require_pattern
 from fusedmm.ops.matvec import SpMV, spmv_half
-from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Message, Shape, broadcast, message
+from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import SpMM, sddmm_half
 from fusedmm.ops.spmv import spmv
@@ -24,8 +24,10 @@ COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
 TARGETS = ("u", "e", "v")
 DGL_NAMES = {"reduce_op": "reduce=", "lhs_data": "x=", "rhs_data": "e=", "g": "adj=, what as_csr takes"}
-FEW = 2**16  # entries
-NARROW = 8  # numbers of each edge that CUDA adds up by messages: up to so many these take less time than SpMM
+FEW, MANY = 2**16, 2**19  # entries
+# Numbers of each edge that messages add up on CUDA in less of the device's time than SpMM, which takes less of the
+# host's: with fewer entries than MANY the host decides.
+NARROW = 8
 
 
 def gspmm(
@@ -218,12 +220,9 @@ def _sums_of_entries(adj: Any, e: Any) -> Tensor | None:
     if e.shape[0] != adj.nnz or e.get_device() != adj.ptr.get_device() or e.is_meta or not _sums_by_number(adj):
         return None
     width = e.numel() // max(adj.nnz, 1)
-    if width > 1 and e.is_cuda:
+    if width > 1 and e.is_cuda and (width > NARROW or adj.nnz < MANY):
         flat = e if e.dim() == 2 else e.reshape(e.shape[0], width)
-        if width > NARROW:
-            y = SpMM.run((sums_of_entries(adj), False, REDUCTIONS["sum"], 0), None, flat)
-        else:
-            y = Message.run(Call(adj, COPY, "e", "e", "v", (width,)), flat, None, None, None, None)
+        y = SpMM.run((sums_of_entries(adj), False, REDUCTIONS["sum"], 0), None, flat)
         return y if e.dim() == 2 else y.reshape(y.shape[0], *e.shape[1:])
     if e.numel() != adj.nnz:
         return None
