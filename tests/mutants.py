@@ -36,11 +36,11 @@ CPU = [
     Mutant(
         "the last entry of a row is dropped",
         "spmm/cpu_rows.inc",
-        "const int64_t n = ptr[i + 1] - ptr[i];",
-        "const int64_t n = ptr[i + 1] - ptr[i] - (ptr[i + 1] > ptr[i]);",
+        "(sum, table, stride, at, w, n, feat,",
+        "(sum, table, stride, at, w, n > 1 ? n - 1 : n, feat,",
         SPMM,
     ),
-    Mutant("a mean is a sum", "spmm/cpu_rows.inc", "if (mean || sign < 0) {", "if (sign < 0) {", SPMM),
+    Mutant("a mean is a sum", "spmm/cpu_rows.inc", "scaled = mean || sign < 0;", "scaled = sign < 0;", SPMM),
     Mutant(
         "an empty row keeps what a maximum starts from",
         "spmm/cpu_rows.inc",

@@ -67,8 +67,6 @@ static void launch_lanes(const fmm_exec *exec, attend_args<typename TASK::T> s, 
     deal_lanes<SHAPE>(&s, K::SCORE);
     const int64_t groups = ceil_div(s.heads, 1 << (s.group_bits - s.lane_bits));
     s.shift = bundle_shift(exec, s.a.rows, groups, 1 << s.group_bits);
-    /* Rows that are taken as they lie are not told apart by length. */
-    while (!s.plan.order && s.shift && s.a.nnz << s.shift > 128 * s.a.rows) s.shift--;
     const int64_t items = items_max(s.plan, s.a.rows, s.a.nnz, s.shift);
     const bool collects = K::COLLECT && s.to_att.data;
     const int64_t blocks = smaller(ceil_div(items << s.group_bits, K::THREADS), INT32_MAX);

@@ -38,9 +38,9 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     attend_args<T> s = {};
     s.a = view_csr(a);
     s.plan = plan_for_call(exec, a);
-    /* Where no row is long, rows are taken as they lie: two loads less before the first entry, and
-     * the rows of a small graph among many stay together. */
-    if (!s.plan.segments_max) s.plan.order = NULL;
+    /* Rows of a small matrix of which none is long are taken as they lie, which is two loads less
+     * before the first entry. In larger ones rows of one length side by side are worth more. */
+    if (!s.plan.segments_max && is_small(a->nnz)) s.plan.order = NULL;
     s.edges = view_edges(a, NULL);
     s.own_s = view_dense<const T>(cols ? &t->k : &t->q);
     s.far_s = far_of<T>(cols ? &t->q : &t->k);
@@ -76,7 +76,7 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     /* Sums of a score follow from it, so it is that of the whole matrix. */
     enum { LONG_ROWS = 256, FEW = 1 << 23 };
     s.few = whole_nnz(a) < FEW && whole_nnz(a) >= LONG_ROWS * whole_rows(a);
-    s.narrow = is_narrow(call);
+    s.narrow = forward && is_narrow(call); /* COLS gathers statistics of all heads together */
     s.heads = (int32_t)t->q.heads;
     s.feat = (int32_t)t->q.feat;
     s.feat_v = weights ? 0 : (int32_t)t->v.feat;

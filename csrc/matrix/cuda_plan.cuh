@@ -62,14 +62,12 @@ struct plan_view {
  * of 128 columns would rather have 128, of 32 columns not), 256 for 2 to 6 M, 1,024 for 13 M, 2,048
  * for 30 to 49 M and 4,096 for 78 M and more. A matrix of no more entries than TINY has no long
  * rows at all: host time is all there is to its calls, and the partial sums would cost an
- * allocation and a launch. Where the mean row is a little longer than 32 entries, most rows would
- * be cut in two for little. */
+ * allocation and a launch. */
 enum { TINY = 256, LONGEST = 4096 };
-static inline int32_t plan_segment(int64_t rows, int64_t nnz)
+static inline int32_t plan_segment(int64_t nnz)
 {
-    const bool little = nnz > 32 * rows && nnz <= 64 * rows;
     return nnz <= TINY      ? TINY
-           : nnz < 200000   ? (little ? 128 : 32)
+           : nnz < 200000   ? 32
            : nnz < 1000000  ? 64
            : nnz < 2000000  ? 128
            : nnz < 10000000 ? 256
@@ -94,7 +92,7 @@ static inline int64_t whole_rows(const fmm_csr *a)
 static inline int64_t whole_nnz(const fmm_csr *a) { return a->whole.nnz ? a->whole.nnz : a->nnz; }
 static inline plan_size size_of_plan(const fmm_csr *a)
 {
-    return plan_size{a->rows, a->nnz, plan_segment(whole_rows(a), whole_nnz(a))};
+    return plan_size{a->rows, a->nnz, plan_segment(whole_nnz(a))};
 }
 
 /* A row is long if it has more than `segment` entries, hence these bounds. */
