@@ -44,9 +44,8 @@ class GCNConv(KeepsMatrix):
     saved as PyG's, so that its ``state_dict`` loads.
 
     Cost: a dense product and one SpMM per call, of the fewer of in_channels and out_channels columns where neighbours
-    are added or averaged. Where both are as many and x wants no gradient, the gradients take no SpMM. The structure
-    with self loops is made once per graph, as are the coefficients of a graph without weights. Compiled code takes a
-    ``CSR`` that the layer, or ``adj.gcn_norm()``, has seen before.
+    are added or averaged. The structure with self loops is made once per graph, as are the coefficients of a graph
+    without weights. Compiled code takes a ``CSR`` that the layer, or ``adj.gcn_norm()``, has seen before.
 
     Source: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks", 2017.
 
@@ -118,13 +117,9 @@ class GCNConv(KeepsMatrix):
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)
         linear = isinstance(x, Tensor) and self.reduce in ONE_STEP
-        if linear and x.size(-1) < self.out_channels + (not x.requires_grad):  # type: ignore[union-attr]
-            # A map may stand before or behind a sum, and neighbours' features are read where they are the fewer. Where
-            # they are as many, a sum of x that wants no gradient needs no backward pass.
-            x = aggregate(adj, x, self.reduce)  # type: ignore[arg-type]
-            if bias is not None and x.dtype == bias.dtype and goes_unseen(x, lin):
-                return torch.nn.functional.linear(x, lin.weight_for(x), bias)
-            out = lin(x)
+        if linear and x.size(-1) < self.out_channels:
+            # A map may stand before or behind a sum, and neighbours' features are read where they are the fewer.
+            out = lin(aggregate(adj, x, self.reduce))  # type: ignore[arg-type]
         elif linear and goes_unseen(x, lin) and x.dim() == 2:  # type: ignore[union-attr]
             return propagate(adj, self.reduce, x, lin.parts_for(x)[0], bias)  # type: ignore[arg-type]
         else:
