@@ -68,8 +68,8 @@ static fmm_status check_spread(const fmm_exec *exec, const fmm_node_call *c)
     for (int t = 0; t < planes; t++)
         TRY(check_shape("total", &c->total[t], x, 1, heads, x->feat, false));
     TRY(check_shape("parts", &c->parts, x, parts, planes * heads, x->feat, true));
-    REQUIRE(exec->device == FMM_CPU || c->arrived, FMM_INVALID_ARGUMENT,
-            OP ": SPREAD on CUDA needs arrived, the counters that DELTA sets to 0");
+    VALID(exec->device == FMM_CPU || c->arrived,
+          OP ": SPREAD on CUDA needs arrived, the counters that DELTA sets to 0");
     if (!n) return FMM_OK;
     TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
@@ -80,8 +80,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
     const int64_t n = x->rows, heads = x->heads;
-    REQUIRE((unsigned)c->form <= FMM_NODE_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
-            (int)c->form);
+    VALID((unsigned)c->form <= FMM_NODE_ADD, OP ": no form %d", (int)c->form);
     TRY(fmm_check_dense(OP, "x", x));
     if (!heads) return FMM_OK; /* without heads nothing has elements, and any shape will do */
     if (c->form == FMM_NODE_SPREAD) TRY(check_spread(exec, c));

@@ -3,6 +3,9 @@
 
 #include "core.h"
 
+/* Fails the function with FMM_INVALID_ARGUMENT and a sentence unless cond holds. */
+#define VALID(cond, ...) REQUIRE(cond, FMM_INVALID_ARGUMENT, __VA_ARGS__)
+
 /* exec and a: the device is one there is, sizes are within int64, and pointers are given where
  * there is something to read. */
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a);

@@ -31,8 +31,7 @@ fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call)
     const fmm_csr *a = call->a;
     const bool transposed = call->form == FMM_EXTREME_COLS;
     TRY(fmm_check_matrix("extreme", exec, a));
-    REQUIRE((unsigned)call->form <= FMM_EXTREME_COUNTS, FMM_INVALID_ARGUMENT, "extreme: no form %d",
-            (int)call->form);
+    VALID((unsigned)call->form <= FMM_EXTREME_COUNTS, "extreme: no form %d", (int)call->form);
     const fmm_dense *x = call->x;
     TRY(fmm_check_dense("extreme", "x", x));
     const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
