@@ -29,6 +29,6 @@ FMM_KERNEL(pick_into, 3, 0)
 }
 
 const fmm_torch_operator fmm_torch_pick[] = {
-    {"_pick_into", "_pick_into(Tensor x, Tensor pick, Tensor(a!) y) -> ()", .kernel = pick_into},
+    FMM_OPERATOR(_pick_into, pick_into, "(Tensor x, Tensor pick, Tensor(a!) y) -> ()"),
     {0},
 };

@@ -157,19 +157,17 @@ FMM_KERNEL(mean_back, 2, 1)
 }
 
 const fmm_torch_operator fmm_torch_csr[] = {
-    {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
-    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_nnz=0) -> Tensor", .kernel = plan},
-    {"_compress",
-     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
-     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-     .kernel = compress},
-    {"_check_wait", "_check_wait(Tensor there, int ticket) -> ()", .kernel = check_wait},
-    {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
-     .kernel = transpose},
-    {"_normalize",
-     "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)",
-     .kernel = normalize},
-    {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", .kernel = mean_back},
+    FMM_OPERATOR(_check, check, "(Tensor ptr, Tensor idx, int cols) -> Tensor"),
+    FMM_OPERATOR(_plan, plan, "(Tensor ptr, Tensor idx, int whole_nnz=0) -> Tensor"),
+    FMM_OPERATOR(_compress, compress,
+                 "(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
+                 "(Tensor, Tensor, Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_check_wait, check_wait, "(Tensor there, int ticket) -> ()"),
+    FMM_OPERATOR(_transpose, transpose,
+                 "(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_normalize, normalize,
+                 "(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)"),
+    FMM_OPERATOR(_mean_back, mean_back, "(Tensor ptr, Tensor g) -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_CPU), FMM_NUMBER(FMM_CUDA), FMM_NUMBER(FMM_ABI), FMM_NUMBER(FMM_ROWS_UNKNOWN),
     FMM_NUMBER(FMM_ROWS_EVEN),

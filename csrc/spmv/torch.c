@@ -121,16 +121,15 @@ FMM_KERNEL(spmv_padded, 9, 1)
 #define VECTORS "Tensor x, Tensor y_in, "
 #define REST "float alpha, float beta, int algorithm"
 const fmm_torch_operator fmm_torch_spmv[] = {
-    {"_spmv",
-     "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
-     ") -> Tensor",
-     .kernel = spmv_half},
-    {"spmv", "spmv(" FMM_WHOLE "Tensor val, " VECTORS REST FMM_WHOLE_ROWS ") -> Tensor",
-     .kernel = spmv_whole},
-    {"_spmv_padded",
-     "_spmv_padded(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
-     "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST ") -> Tensor",
-     .kernel = spmv_padded},
+    FMM_OPERATOR(_spmv, spmv_half,
+                 "(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
+                 ") -> Tensor"),
+    FMM_OPERATOR(spmv, spmv_whole,
+                 "(" FMM_WHOLE "Tensor val, " VECTORS REST FMM_WHOLE_ROWS ") -> Tensor"),
+    FMM_OPERATOR(_spmv_padded, spmv_padded,
+                 "(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
+                 "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST
+                 ") -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_FORMAT_CSR), FMM_NUMBER(FMM_FORMAT_COO), FMM_NUMBER(FMM_FORMAT_DIA),
     FMM_NUMBER(FMM_FORMAT_ELL), FMM_NUMBER(FMM_FORMAT_HYB), FMM_NUMBER(FMM_FORMAT_SELL),

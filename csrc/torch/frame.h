@@ -115,7 +115,8 @@ void frame_run(StableIValue *stack, int inputs, int results, const char *name, f
                             __attribute__((unused)) tensor *out)
 
 /* An operator of the library, or a number that Python needs to know of it: a line of a table of its
- * folder, ended by a NULL name. core/operators.def lists the tables. */
+ * folder, ended by a NULL name. core/operators.def lists the tables. FMM_OPERATOR takes of a schema
+ * what stands behind the name. */
 typedef struct fmm_torch_operator {
     const char *name, *schema; /* without a schema it is a number */
     union {
@@ -124,6 +125,7 @@ typedef struct fmm_torch_operator {
     };
 } fmm_torch_operator;
 /* clang-format off */
+#define FMM_OPERATOR(id, boxed, arguments) {.name = #id, .schema = #id arguments, .kernel = boxed}
 #define FMM_NUMBER(id) {.name = #id, .value = (double)(id)}
 /* clang-format on */
 
