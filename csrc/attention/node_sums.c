@@ -46,17 +46,15 @@ static fmm_status check_delta(const fmm_node_call *c)
     const int64_t n = x->rows, heads = x->heads;
     TRY(check_shape("out", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("delta", &c->delta, x, n, heads, 1, true));
-    if (c->packed) {
-        TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
-        TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
-    }
+    const bool gq = fmm_given(&c->score[1]);
+    if (c->packed) TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
+    if (c->packed || gq) TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
     if (fmm_given(&c->lse_rest)) TRY(check_shape("lse_rest", &c->lse_rest, x, n, heads, 1, true));
     if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
-    if (!fmm_given(&c->score[1])) return FMM_OK;
+    if (!gq) return FMM_OK;
     TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));
     TRY(check_shape("pos", &c->pos, x, n, heads, x->feat, true));
-    TRY(check_shape("pos_w", &c->pos_w, x, n, heads, 1, true));
-    return check_shape("lse", &c->lse, x, n, heads, 1, true);
+    return check_shape("pos_w", &c->pos_w, x, n, heads, 1, true);
 }
 
 /* Without nodes the totals are zeros, and the operands of nodes are not looked at. */

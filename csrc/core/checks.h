@@ -25,6 +25,13 @@ fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
 fmm_status fmm_check_shape(const char *op, const char *name, const fmm_dense *d, fmm_dtype dtype,
                            int64_t rows, int64_t heads, int64_t feat);
 
+/* The same with x's dtype and heads. */
+static inline fmm_status fmm_check_like(const char *op, const char *name, const fmm_dense *d,
+                                        const fmm_dense *x, int64_t rows, int64_t feat)
+{
+    return fmm_check_shape(op, name, d, x->dtype, rows, x->heads, feat);
+}
+
 /* Values of a: absent (data NULL and rows 0), or [nnz, 1] or [nnz, heads] with feat 1. */
 fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *val, int64_t heads);
 

@@ -21,12 +21,6 @@
 
 #include <inttypes.h>
 
-static fmm_status check_operand(const char *name, const fmm_dense *d, int64_t rows,
-                                const fmm_dense *like, int64_t feat)
-{
-    return fmm_check_shape("fused", name, d, like->dtype, rows, like->heads, feat);
-}
-
 /* Programs may come from anywhere: registers and operations are in range, the length is bounded. */
 static fmm_status check_program(const fmm_fusion *f)
 {
@@ -59,7 +53,7 @@ static fmm_status check_out(const fmm_fusion *f, const char *name, const fmm_den
                             int64_t rows, int64_t feat)
 {
     if (!out) return FMM_OK;
-    TRY(check_operand(name, out, rows, f->x, feat));
+    TRY(fmm_check_like("fused", name, out, f->x, rows, feat));
     return check_written(f, name, out);
 }
 
@@ -75,12 +69,12 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion
     const bool cols = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
     const int64_t n = cols ? a->cols : a->rows, m = cols ? a->rows : a->cols;
     TRY(fmm_check_dense("fused", "x", f->x));
-    TRY(check_operand("x", f->x, n, f->x, f->x->feat));
-    TRY(check_operand("y", f->y, m, f->x, f->x->feat));
+    TRY(fmm_check_like("fused", "x", f->x, f->x, n, f->x->feat));
+    TRY(fmm_check_like("fused", "y", f->y, f->x, m, f->x->feat));
     VALID(f->score != FMM_SCORE_ADDITIVE || f->x->feat == 1,
           "fused: additive scores need x and y of 1 feature, not %" PRId64, f->x->feat);
     VALID(scale == (f->z != NULL), "fused: z goes with the message scale alone");
-    if (scale) TRY(check_operand("z", f->z, m, f->x, f->z->feat));
+    if (scale) TRY(fmm_check_like("fused", "z", f->z, f->x, m, f->z->feat));
     const int64_t feat = scale ? f->z->feat : f->x->feat;
     TRY(fmm_check_values("fused", a, f->val, f->x->heads));
     int64_t scores; /* which some algorithms keep */
@@ -94,7 +88,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion
         return check_out(f, "out", f->out, n, feat);
     }
     VALID(f->reduce == FMM_SUM, "fused: gradients are those of a sum");
-    TRY(check_operand("g", f->g, n, f->x, feat));
+    TRY(fmm_check_like("fused", "g", f->g, f->x, n, feat));
     VALID(!cols || scale || !f->out2, "fused: no z, so no gradient of z");
     TRY(check_out(f, "out", f->out, cols ? m : n, f->x->feat));
     return check_out(f, "out2", f->out2, cols ? m : a->nnz, cols ? feat : 1);
@@ -130,7 +124,6 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
     VALID(!joined || (f->kept && f->pass == FMM_COLS),
           "fused: out2 is out, which a column pass with kept alone can add up");
     if (!f->kept) return FMM_OK;
-    const int64_t most = FMM_KEPT_FEAT;
     const fmm_dtype dtype = f->x->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     TRY(fmm_check_dense("fused", "kept", f->kept));
     TRY(check_written(f, "kept", f->kept));
@@ -138,10 +131,10 @@ static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_f
     TRY(fmm_check_apart("fused", f->kept, "out2", f->out2));
     VALID(exec->device == FMM_CPU && f->pass != FMM_FORWARD && f->score == FMM_SCORE_DOT &&
               f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
-              f->x->feat <= most && f->z->feat <= most,
+              f->x->feat <= FMM_KEPT_FEAT && f->z->feat <= FMM_KEPT_FEAT,
           "fused: kept is for gradients of dot and scale without activation on the CPU, of at "
-          "most %" PRId64 " features",
-          most);
+          "most %d features",
+          FMM_KEPT_FEAT);
     VALID(f->kept->rows == a->nnz && f->kept->heads == f->x->heads &&
               f->kept->feat == FMM_KEPT_EACH && f->kept->dtype == dtype,
           "fused: kept should be %s [%" PRId64 ", %" PRId64 ", %d]", fmm_dtype_name(dtype), a->nnz,

@@ -149,8 +149,7 @@ FMM_KERNEL(mean_back, 2, 1)
 {
     tensor ptr, given;
     fmm_dense g;
-    if (!frame_take_list(f, 0, "ptr", true, &ptr) || !frame_dense(f, 1, "g", &g, &given))
-        return false;
+    if (!frame_take_list(f, 0, "ptr", 8, &ptr) || !frame_dense(f, 1, "g", &g, &given)) return false;
     if (ptr.numel < 1) return frame_fail(f, "ptr must have rows + 1 elements, not 0");
     return frame_allocate(f, given.dim, given.size, given.dtype, out) &&
            frame_try(f, fmm_mean_back(&f->exec, ptr.numel - 1, ptr.data, &g, out->data));
@@ -170,11 +169,10 @@ const fmm_torch_operator fmm_torch_csr[] = {
     FMM_OPERATOR(_mean_back, mean_back, "(Tensor ptr, Tensor g) -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_CPU), FMM_NUMBER(FMM_CUDA), FMM_NUMBER(FMM_ABI), FMM_NUMBER(FMM_ROWS_UNKNOWN),
-    FMM_NUMBER(FMM_ROWS_EVEN),
-    FMM_NUMBER(FMM_ROWS_UNEVEN), FMM_NUMBER(FMM_ROWS_NEITHER), FMM_NUMBER(FMM_PLAN_USED),
-    FMM_NUMBER(FMM_TILED_SHARE), FMM_NUMBER(FMM_TILED_ROWS), FMM_NUMBER(FMM_TILED_COLS),
-    FMM_NUMBER(FMM_CSR_PTR_FIRST), FMM_NUMBER(FMM_CSR_PTR_FALLS), FMM_NUMBER(FMM_CSR_PTR_LAST),
-    FMM_NUMBER(FMM_CSR_IDX), FMM_NUMBER(FMM_CHECK_DEFERRED),
+    FMM_NUMBER(FMM_ROWS_EVEN), FMM_NUMBER(FMM_ROWS_UNEVEN), FMM_NUMBER(FMM_ROWS_NEITHER),
+    FMM_NUMBER(FMM_PLAN_USED), FMM_NUMBER(FMM_TILED_SHARE), FMM_NUMBER(FMM_TILED_ROWS),
+    FMM_NUMBER(FMM_TILED_COLS), FMM_NUMBER(FMM_CSR_PTR_FIRST), FMM_NUMBER(FMM_CSR_PTR_FALLS),
+    FMM_NUMBER(FMM_CSR_PTR_LAST), FMM_NUMBER(FMM_CSR_IDX), FMM_NUMBER(FMM_CHECK_DEFERRED),
     /* clang-format on */
     {0},
 };

@@ -116,7 +116,7 @@ FMM_KERNEL(spgemm_symbolic, 10, 5)
 static bool take_list(frame *f, int k, const char *name, bool wide, int64_t length, const void **to)
 {
     tensor t;
-    if (!frame_take_list(f, k, name, wide, &t)) return false;
+    if (!frame_take_list(f, k, name, wide ? 8 : 4, &t)) return false;
     *to = t.data;
     return t.numel == length ||
            frame_fail(f, "spgemm: %s has %" PRId64 " elements, %" PRId64 " are needed", name,
@@ -138,7 +138,7 @@ FMM_KERNEL(spgemm, 17, 1)
         !take_list(f, SCHEDULE, "schedule", true, FMM_SPGEMM_SCHEDULE, &schedule) ||
         !frame_describe(f, COLOURS, &colours) ||
         (colours.numel && !take_list(f, COLOURS, "colours", false, a.rows, &colours_at)) ||
-        !frame_take_list(f, PRODUCTS, "products", false, &products))
+        !frame_take_list(f, PRODUCTS, "products", 4, &products))
         return false;
     fmm_spgemm of = {.b = &b,
                      .c = &c,

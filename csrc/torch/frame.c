@@ -248,7 +248,7 @@ static bool take_if_there(frame *f, int k, const char *name, tensor *t)
     return !t->numel || frame_take(f, k, name, t);
 }
 
-static bool take_list(frame *f, int k, const char *name, int bytes, tensor *t)
+bool frame_take_list(frame *f, int k, const char *name, int bytes, tensor *t)
 {
     return take_if_there(f, k, name, t) && (!t->numel || is_list(f, name, t, bytes));
 }
@@ -279,8 +279,8 @@ bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fm
 {
     tensor eid, plan;
     if (!structure(f, first, names, cols, a) ||
-        !frame_take_list(f, first + 2, names[2], a->nnz > INT32_MAX, &eid) ||
-        !take_list(f, first + 3, names[3], 1, &plan))
+        !frame_take_list(f, first + 2, names[2], a->nnz > INT32_MAX ? 8 : 4, &eid) ||
+        !frame_take_list(f, first + 3, names[3], 1, &plan))
         return false;
     if (eid.numel && eid.numel != a->nnz)
         return frame_fail(f, "%s has %" PRId64 " elements for %" PRId64 " entries", names[2],
@@ -350,11 +350,6 @@ bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *
     if (!frame_take(f, k, name, t)) return false;
     if (t->dim != 1) return frame_fail(f, "%s must have 1 dimension, not %" PRId64, name, t->dim);
     return to_numbers(f, name, t, d);
-}
-
-bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t)
-{
-    return take_list(f, k, name, wide ? 8 : 4, t);
 }
 
 bool frame_values(frame *f, int k, fmm_dense *val) { return frame_numbers(f, k, "val", val); }

@@ -65,8 +65,9 @@ bool frame_values(frame *f, int k, fmm_dense *val);
 
 /* Input k as a vector of numbers, of any stride: a view of one head and one feature. */
 bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
-/* Input k as a contiguous vector of int32, or of int64; absent without elements. */
-bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t);
+/* Input k as a contiguous vector of integers of 4 or 8 bytes, or of one, which has no sign; absent
+ * without elements. */
+bool frame_take_list(frame *f, int k, const char *name, int bytes, tensor *t);
 
 /* A new contiguous tensor of up to 3 dimensions, or a vector of n numbers. frame_workspace is for
  * functions that take a workspace but do not ask for it by exec.allocate, as operators do. */
