@@ -47,8 +47,8 @@ static fmm_status check_operands(const operand *all, int count, const fmm_attent
         TRY(fmm_given(o->view) ? fmm_check_shape(OP, o->name, o->view, o->sum ? sum : dtype,
                                                  o->rows, o->heads, o->feat)
                                : fmm_check_dense(OP, o->name, o->view));
-        REQUIRE(!o->needed || fmm_given(o->view) || !o->rows || !o->heads, FMM_INVALID_ARGUMENT,
-                OP ": %s must be given for pass %d", o->name, (int)call->pass);
+        VALID(!o->needed || fmm_given(o->view) || !o->rows || !o->heads,
+              OP ": %s must be given for pass %d", o->name, (int)call->pass);
     }
     return FMM_OK;
 }
@@ -56,15 +56,13 @@ static fmm_status check_operands(const operand *all, int count, const fmm_attent
 static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attention *call)
 {
     TRY(fmm_check_matrix(OP, exec, a));
-    REQUIRE(call, FMM_INVALID_ARGUMENT, OP ": call must be given");
-    REQUIRE((unsigned)call->pass <= FMM_ATTENTION_COLS, FMM_INVALID_ARGUMENT, OP ": no pass %d",
-            (int)call->pass);
-    REQUIRE((unsigned)call->score <= FMM_GATV2, FMM_INVALID_ARGUMENT, OP ": no score %d",
-            (int)call->score);
-    REQUIRE(call->dropout >= 0 && call->dropout <= 1, FMM_INVALID_ARGUMENT,
-            OP ": dropout %g is outside [0, 1]", call->dropout);
-    REQUIRE(call->dropout == 0 || call->seed, FMM_INVALID_ARGUMENT,
-            OP ": seed must be given for dropout %g", call->dropout);
+    VALID(call, OP ": call must be given");
+    VALID((unsigned)call->pass <= FMM_ATTENTION_COLS, OP ": no pass %d", (int)call->pass);
+    VALID((unsigned)call->score <= FMM_GATV2, OP ": no score %d", (int)call->score);
+    VALID(call->dropout >= 0 && call->dropout <= 1, OP ": dropout %g is outside [0, 1]",
+          call->dropout);
+    VALID(call->dropout == 0 || call->seed, OP ": seed must be given for dropout %g",
+          call->dropout);
     const bool forward = call->pass == FMM_ATTENTION_FORWARD;
     const bool weights = call->pass == FMM_ATTENTION_WEIGHTS;
     const bool cols = call->pass == FMM_ATTENTION_COLS, back = !forward && !weights;
@@ -73,8 +71,8 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
     const int64_t nq = cols ? a->cols : a->rows, nk = cols ? a->rows : a->cols, heads = q->heads;
     const int64_t feat = q->feat, feat_v = call->v.feat, parts = call->gatt.rows;
     const int64_t weight_heads = call->weight.heads == 1 ? 1 : heads;
-    REQUIRE(call->score != FMM_ADDITIVE || feat == 1, FMM_INVALID_ARGUMENT,
-            OP ": additive scores take one number per head, q has %" PRId64, feat);
+    VALID(call->score != FMM_ADDITIVE || feat == 1,
+          OP ": additive scores take one number per head, q has %" PRId64, feat);
     const operand inputs[INPUTS] = {
         {"q", q, true, false, nq, heads, feat},
         {"k", &call->k, true, false, nk, heads, feat},
@@ -101,9 +99,9 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_attent
         {"lse", &call->lse, true, true, nq, heads, 1},
         {"lse_rest", &call->lse_rest, false, true, nq, heads, 1},
     };
-    REQUIRE(call->score == FMM_ADDITIVE || !(fmm_given(&call->pos) || fmm_given(&call->pos_w)),
-            FMM_INVALID_ARGUMENT, OP ": pos and pos_w are of additive scores");
-    REQUIRE(!call->gatt.data || parts > 0, FMM_INVALID_ARGUMENT, OP ": gatt has no part");
+    VALID(call->score == FMM_ADDITIVE || !(fmm_given(&call->pos) || fmm_given(&call->pos_w)),
+          OP ": pos and pos_w are of additive scores");
+    VALID(!call->gatt.data || parts > 0, OP ": gatt has no part");
     TRY(check_operands(inputs, INPUTS, call));
     TRY(check_operands(outputs, OUTPUTS, call));
     for (int o = 0; o < (forward ? OUTPUTS : OUTPUTS - OF_FORWARD); o++) { /* lse and its rest */

@@ -52,11 +52,4 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     return fmm_rows_run(&rest, &task, call->x->data ? call->x : &c->k, 1 << 20);
 }
 
-FMM_ISA_RUNS
-
-static const fmm_algorithm algorithms[] = {
-    FMM_ISA_ALGORITHMS(attention, "online softmax over blocks of a row", "fusedmm", workspace),
-    {0},
-};
-
-FMM_ISA_REGISTRY(attention)
+FMM_ISA_REGISTRY(attention, "online softmax over blocks of a row", "fusedmm", workspace, {0})

@@ -46,17 +46,15 @@ static fmm_status check_delta(const fmm_node_call *c)
     const int64_t n = x->rows, heads = x->heads;
     TRY(check_shape("out", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("delta", &c->delta, x, n, heads, 1, true));
-    if (c->packed) {
-        TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
-        TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
-    }
+    const bool gq = fmm_given(&c->score[1]);
+    if (c->packed) TRY(check_shape("q", &c->score[0], x, n, heads, 1, false));
+    if (c->packed || gq) TRY(check_shape("lse", &c->lse, x, n, heads, 1, true));
     if (fmm_given(&c->lse_rest)) TRY(check_shape("lse_rest", &c->lse_rest, x, n, heads, 1, true));
     if (fmm_given(&c->glse)) TRY(check_shape("glse", &c->glse, x, n, heads, 1, true));
-    if (!fmm_given(&c->score[1])) return FMM_OK;
+    if (!gq) return FMM_OK;
     TRY(check_shape("gq", &c->score[1], x, n, heads, 1, false));
     TRY(check_shape("pos", &c->pos, x, n, heads, x->feat, true));
-    TRY(check_shape("pos_w", &c->pos_w, x, n, heads, 1, true));
-    return check_shape("lse", &c->lse, x, n, heads, 1, true);
+    return check_shape("pos_w", &c->pos_w, x, n, heads, 1, true);
 }
 
 /* Without nodes the totals are zeros, and the operands of nodes are not looked at. */
@@ -68,8 +66,8 @@ static fmm_status check_spread(const fmm_exec *exec, const fmm_node_call *c)
     for (int t = 0; t < planes; t++)
         TRY(check_shape("total", &c->total[t], x, 1, heads, x->feat, false));
     TRY(check_shape("parts", &c->parts, x, parts, planes * heads, x->feat, true));
-    REQUIRE(exec->device == FMM_CPU || c->arrived, FMM_INVALID_ARGUMENT,
-            OP ": SPREAD on CUDA needs arrived, the counters that DELTA sets to 0");
+    VALID(exec->device == FMM_CPU || c->arrived,
+          OP ": SPREAD on CUDA needs arrived, the counters that DELTA sets to 0");
     if (!n) return FMM_OK;
     TRY(check_shape("gv", &c->value, x, n, heads, x->feat, false));
     TRY(check_shape("result", &c->out, x, n, heads, x->feat, false));
@@ -80,8 +78,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_node_call *c)
 {
     const fmm_dense *x = &c->x;
     const int64_t n = x->rows, heads = x->heads;
-    REQUIRE((unsigned)c->form <= FMM_NODE_ADD, FMM_INVALID_ARGUMENT, OP ": no form %d",
-            (int)c->form);
+    VALID((unsigned)c->form <= FMM_NODE_ADD, OP ": no form %d", (int)c->form);
     TRY(fmm_check_dense(OP, "x", x));
     if (!heads) return FMM_OK; /* without heads nothing has elements, and any shape will do */
     if (c->form == FMM_NODE_SPREAD) TRY(check_spread(exec, c));

@@ -168,18 +168,15 @@ FMM_KERNEL(cols, TENSORS, 2)
     "float scale, float slope, float dropout, int score, int want=0, int algorithm=0, "            \
     "int whole_rows=0, int whole_nnz=0"
 const fmm_torch_operator fmm_torch_attention[] = {
-    {"_attention", "_attention(" OPERANDS NUMBERS ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-     .kernel = forward},
-    {"_attention_weights", "_attention_weights(" OPERANDS LSES NUMBERS ") -> Tensor",
-     .kernel = weights},
-    {"_attention_rows",
-     "_attention_rows(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
-     ") -> (Tensor, Tensor, Tensor, Tensor)",
-     .kernel = rows},
-    {"_attention_cols",
-     "_attention_cols(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
-     ") -> (Tensor, Tensor)",
-     .kernel = cols},
+    FMM_OPERATOR(_attention, forward,
+                 "(" OPERANDS NUMBERS ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_attention_weights, weights, "(" OPERANDS LSES NUMBERS ") -> Tensor"),
+    FMM_OPERATOR(_attention_rows, rows,
+                 "(" OPERANDS LSES "Tensor delta, Tensor gout, " NUMBERS
+                 ") -> (Tensor, Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_attention_cols, cols,
+                 "(" OPERANDS LSES "Tensor delta, Tensor gout, Tensor packed, " NUMBERS
+                 ") -> (Tensor, Tensor)"),
     /* clang-format off */
     FMM_NUMBER(FMM_DOT), FMM_NUMBER(FMM_ADDITIVE), FMM_NUMBER(FMM_GATV2), FMM_NUMBER(FMM_SCALED),
     FMM_NUMBER(FMM_NODE_PACKED), FMM_NUMBER(FMM_GATT_PARTS_CPU), FMM_NUMBER(FMM_GATT_PARTS_CUDA),

@@ -154,14 +154,12 @@ FMM_KERNEL(backward, 14, 2)
 #define PARAMETERS_OF "Tensor p, Tensor att, Tensor seed, "
 #define NUMBERS "float scale, float slope, float dropout, int heads, int maps"
 const fmm_torch_operator fmm_torch_attend_maps[] = {
-    {"_attend_maps",
-     "_attend_maps(" FMM_HALF PARAMETERS_OF "Tensor bias, " NUMBERS
-     ", int whole) -> (Tensor, Tensor)",
-     .kernel = forward},
-    {"_attend_maps_back",
-     "_attend_maps_back(" FMM_WHOLE PARAMETERS_OF "Tensor out, Tensor kept, Tensor gout, " NUMBERS
-     ") -> (Tensor, Tensor)",
-     .kernel = backward},
+    FMM_OPERATOR(_attend_maps, forward,
+                 "(" FMM_HALF PARAMETERS_OF "Tensor bias, " NUMBERS
+                 ", int whole) -> (Tensor, Tensor)"),
+    FMM_OPERATOR(_attend_maps_back, backward,
+                 "(" FMM_WHOLE PARAMETERS_OF "Tensor out, Tensor kept, Tensor gout, " NUMBERS
+                 ") -> (Tensor, Tensor)"),
     FMM_NUMBER(FMM_MAPS_LEAST),
     FMM_NUMBER(FMM_MAPS_MOST),
 #define NUMBER(view, holds) FMM_KEPT_NUMBER(maps, view, holds),

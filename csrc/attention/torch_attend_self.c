@@ -155,15 +155,13 @@ FMM_KERNEL(backward, OUT + 3, 4)
 
 #define OPERANDS FMM_HALF "Tensor x, Tensor att_k, Tensor att_q, Tensor seed, "
 const fmm_torch_operator fmm_torch_attend_self[] = {
-    {"_attend_self",
-     "_attend_self(" OPERANDS
-     "Tensor bias, float slope, float dropout, int whole) -> (Tensor, Tensor)",
-     .kernel = forward},
-    {"_attend_self_back",
-     "_attend_self_back(" OPERANDS
-     "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
-     "(Tensor, Tensor, Tensor, Tensor)",
-     .kernel = backward},
+    FMM_OPERATOR(_attend_self, forward,
+                 "(" OPERANDS
+                 "Tensor bias, float slope, float dropout, int whole) -> (Tensor, Tensor)"),
+    FMM_OPERATOR(_attend_self_back, backward,
+                 "(" OPERANDS
+                 "Tensor out, Tensor kept, Tensor gout, float slope, float dropout, int bias) -> "
+                 "(Tensor, Tensor, Tensor, Tensor)"),
     /* clang-format off */
     FMM_NUMBER(FMM_ATTEND_APART), FMM_NUMBER(FMM_KEPT_SUMS), FMM_NUMBER(FMM_KEPT_WIDE),
     FMM_NUMBER(FMM_KEPT_WHOLE), FMM_NUMBER(FMM_KEPT_ADDED),

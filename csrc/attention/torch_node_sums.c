@@ -87,15 +87,13 @@ FMM_KERNEL(spread, 6, 3)
 }
 
 const fmm_torch_operator fmm_torch_node_sums[] = {
-    {"_node_scores", "_node_scores(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)",
-     .kernel = scores},
-    {"_node_delta",
-     "_node_delta(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
-     "Tensor pos_w, Tensor q, float slope) -> (Tensor, Tensor, Tensor)",
-     .kernel = delta},
-    {"_node_spread",
-     "_node_spread(Tensor x, Tensor gv, Tensor gk, Tensor gq, Tensor att_k, Tensor att_q) -> "
-     "(Tensor, Tensor, Tensor)",
-     .kernel = spread},
+    FMM_OPERATOR(_node_scores, scores,
+                 "(Tensor x, Tensor att_k, Tensor att_q) -> (Tensor, Tensor)"),
+    FMM_OPERATOR(_node_delta, delta,
+                 "(Tensor gout, Tensor out, Tensor lse, Tensor lse_rest, Tensor glse, Tensor pos, "
+                 "Tensor pos_w, Tensor q, float slope) -> (Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_node_spread, spread,
+                 "(Tensor x, Tensor gv, Tensor gk, Tensor gq, Tensor att_k, Tensor att_q) -> "
+                 "(Tensor, Tensor, Tensor)"),
     {0},
 };

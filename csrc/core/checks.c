@@ -14,21 +14,20 @@ const fmm_dense fmm_absent = {.heads = 1, .feat = 1};
 
 fmm_status fmm_check_matrix(const char *op, const fmm_exec *exec, const fmm_csr *a)
 {
-    REQUIRE(exec && a, FMM_INVALID_ARGUMENT, "%s: exec and matrix must be given", op);
-    REQUIRE((unsigned)exec->device <= FMM_CUDA, FMM_INVALID_ARGUMENT, "%s: no device %d", op,
-            (int)exec->device);
-    REQUIRE(a->rows >= 0 && a->nnz >= 0 && a->rows <= MOST && a->nnz <= MOST, FMM_INVALID_ARGUMENT,
-            "%s: matrix of %" PRId64 " rows and %" PRId64 " entries", op, a->rows, a->nnz);
-    REQUIRE(a->cols >= 0 && a->cols <= INT32_MAX, FMM_INVALID_ARGUMENT,
-            "%s: %" PRId64 " columns are outside [0, 2^31)", op, a->cols);
-    REQUIRE((unsigned)a->rows_are <= FMM_ROWS_NEITHER, FMM_INVALID_ARGUMENT,
-            "%s: rows_are is %d, which says nothing of rows", op, (int)a->rows_are);
+    VALID(exec && a, "%s: exec and matrix must be given", op);
+    VALID((unsigned)exec->device <= FMM_CUDA, "%s: no device %d", op, (int)exec->device);
+    VALID(a->rows >= 0 && a->nnz >= 0 && a->rows <= MOST && a->nnz <= MOST,
+          "%s: matrix of %" PRId64 " rows and %" PRId64 " entries", op, a->rows, a->nnz);
+    VALID(a->cols >= 0 && a->cols <= INT32_MAX, "%s: %" PRId64 " columns are outside [0, 2^31)", op,
+          a->cols);
+    VALID((unsigned)a->rows_are <= FMM_ROWS_NEITHER,
+          "%s: rows_are is %d, which says nothing of rows", op, (int)a->rows_are);
     const fmm_whole *w = &a->whole;
-    REQUIRE(w->rows >= 0 && w->nnz >= 0 && w->rows <= MOST && w->nnz <= MOST, FMM_INVALID_ARGUMENT,
-            "%s: a part of a matrix of %" PRId64 " rows and %" PRId64 " entries", op, w->rows,
-            w->nnz);
-    REQUIRE(a->ptr, FMM_INVALID_ARGUMENT, "%s: matrix without ptr", op);
-    REQUIRE(a->idx || a->nnz == 0, FMM_INVALID_ARGUMENT, "%s: matrix without idx", op);
+    VALID(w->rows >= 0 && w->nnz >= 0 && w->rows <= MOST && w->nnz <= MOST,
+          "%s: a part of a matrix of %" PRId64 " rows and %" PRId64 " entries", op, w->rows,
+          w->nnz);
+    VALID(a->ptr, "%s: matrix without ptr", op);
+    VALID(a->idx || a->nnz == 0, "%s: matrix without idx", op);
     return FMM_OK;
 }
 
@@ -54,21 +53,18 @@ static bool countable(const fmm_dense *d)
 
 fmm_status fmm_check_dense(const char *op, const char *name, const fmm_dense *d)
 {
-    REQUIRE(d, FMM_INVALID_ARGUMENT, "%s: %s must be given", op, name);
-    REQUIRE((unsigned)d->dtype < FMM_DTYPES, FMM_INVALID_ARGUMENT, "%s: %s has dtype number %d", op,
-            name, (int)d->dtype);
-    REQUIRE(d->rows >= 0 && d->heads >= 0 && d->feat >= 0 && d->row_stride >= 0 &&
-                d->head_stride >= 0,
-            FMM_INVALID_ARGUMENT,
-            "%s: %s has sizes [%" PRId64 ", %" PRId64 ", %" PRId64 "] and strides %" PRId64
-            ", %" PRId64,
-            op, name, d->rows, d->heads, d->feat, d->row_stride, d->head_stride);
+    VALID(d, "%s: %s must be given", op, name);
+    VALID((unsigned)d->dtype < FMM_DTYPES, "%s: %s has dtype number %d", op, name, (int)d->dtype);
+    VALID(d->rows >= 0 && d->heads >= 0 && d->feat >= 0 && d->row_stride >= 0 &&
+              d->head_stride >= 0,
+          "%s: %s has sizes [%" PRId64 ", %" PRId64 ", %" PRId64 "] and strides %" PRId64
+          ", %" PRId64,
+          op, name, d->rows, d->heads, d->feat, d->row_stride, d->head_stride);
     int64_t elements;
-    REQUIRE(reach(d, &elements) && countable(d), FMM_INVALID_ARGUMENT,
-            "%s: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 "] does not fit in 64 bits", op, name,
-            d->rows, d->heads, d->feat);
-    REQUIRE(d->data || d->rows == 0 || d->heads == 0 || d->feat == 0, FMM_INVALID_ARGUMENT,
-            "%s: %s has no data", op, name);
+    VALID(reach(d, &elements) && countable(d),
+          "%s: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 "] does not fit in 64 bits", op, name,
+          d->rows, d->heads, d->feat);
+    VALID(d->data || d->rows == 0 || d->heads == 0 || d->feat == 0, "%s: %s has no data", op, name);
     return FMM_OK;
 }
 
@@ -76,12 +72,11 @@ fmm_status fmm_check_shape(const char *op, const char *name, const fmm_dense *d,
                            int64_t rows, int64_t heads, int64_t feat)
 {
     TRY(fmm_check_dense(op, name, d));
-    REQUIRE(d->rows == rows && d->heads == heads && d->feat == feat && d->dtype == dtype,
-            FMM_INVALID_ARGUMENT,
-            "%s: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
-            ", %" PRId64 ", %" PRId64 "]",
-            op, name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype),
-            rows, heads, feat);
+    VALID(d->rows == rows && d->heads == heads && d->feat == feat && d->dtype == dtype,
+          "%s: %s is %s [%" PRId64 ", %" PRId64 ", %" PRId64 "], should be %s [%" PRId64
+          ", %" PRId64 ", %" PRId64 "]",
+          op, name, fmm_dtype_name(d->dtype), d->rows, d->heads, d->feat, fmm_dtype_name(dtype),
+          rows, heads, feat);
     return FMM_OK;
 }
 
@@ -90,12 +85,12 @@ fmm_status fmm_check_values(const char *op, const fmm_csr *a, const fmm_dense *v
     if (!val) return FMM_OK;
     TRY(fmm_check_dense(op, "val", val));
     if (!fmm_given(val)) return FMM_OK;
-    REQUIRE(val->rows == a->nnz, FMM_INVALID_ARGUMENT,
-            "%s: val has %" PRId64 " values for %" PRId64 " entries", op, val->rows, a->nnz);
-    REQUIRE(val->feat == 1 && (val->heads == 1 || val->heads == heads), FMM_INVALID_ARGUMENT,
-            "%s: val has %" PRId64 " heads of %" PRId64 " features, 1 or %" PRId64
-            " heads of 1 are needed",
-            op, val->heads, val->feat, heads);
+    VALID(val->rows == a->nnz, "%s: val has %" PRId64 " values for %" PRId64 " entries", op,
+          val->rows, a->nnz);
+    VALID(val->feat == 1 && (val->heads == 1 || val->heads == heads),
+          "%s: val has %" PRId64 " heads of %" PRId64 " features, 1 or %" PRId64
+          " heads of 1 are needed",
+          op, val->heads, val->feat, heads);
     return FMM_OK;
 }
 
@@ -109,12 +104,11 @@ static bool nested(int64_t feat, int64_t n, int64_t stride, int64_t m, int64_t a
 fmm_status fmm_check_output(const char *op, const char *name, const fmm_dense *out)
 {
     const bool empty = !out->rows || !out->heads || !out->feat;
-    REQUIRE(empty || nested(out->feat, out->heads, out->head_stride, out->rows, out->row_stride) ||
-                nested(out->feat, out->rows, out->row_stride, out->heads, out->head_stride),
-            FMM_INVALID_ARGUMENT,
-            "%s: the output %s overlaps itself: [%" PRId64 ", %" PRId64 ", %" PRId64
-            "] with strides %" PRId64 ", %" PRId64,
-            op, name, out->rows, out->heads, out->feat, out->row_stride, out->head_stride);
+    VALID(empty || nested(out->feat, out->heads, out->head_stride, out->rows, out->row_stride) ||
+              nested(out->feat, out->rows, out->row_stride, out->heads, out->head_stride),
+          "%s: the output %s overlaps itself: [%" PRId64 ", %" PRId64 ", %" PRId64
+          "] with strides %" PRId64 ", %" PRId64,
+          op, name, out->rows, out->heads, out->feat, out->row_stride, out->head_stride);
     return FMM_OK;
 }
 
@@ -129,16 +123,16 @@ fmm_status fmm_check_apart(const char *op, const fmm_dense *out, const char *nam
     const uintptr_t o = (uintptr_t)out->data, i = (uintptr_t)in->data;
     const uintptr_t o_end = o + (uintptr_t)m * fmm_dtype_bytes(out->dtype);
     const uintptr_t i_end = i + (uintptr_t)n * fmm_dtype_bytes(in->dtype);
-    REQUIRE(o_end <= i || i_end <= o, FMM_INVALID_ARGUMENT, "%s: the output overlaps %s", op, name);
+    VALID(o_end <= i || i_end <= o, "%s: the output overlaps %s", op, name);
     return FMM_OK;
 }
 
 fmm_status fmm_check_workspace(const char *op, const fmm_exec *exec, size_t bytes)
 {
-    REQUIRE(exec->workspace_bytes >= bytes && (exec->workspace || !bytes), FMM_INVALID_ARGUMENT,
-            "%s: workspace of %zu bytes, %zu are needed", op, exec->workspace_bytes, bytes);
-    REQUIRE((uintptr_t)exec->workspace % 16 == 0, FMM_INVALID_ARGUMENT,
-            "%s: the workspace must be aligned to 16 bytes", op);
+    VALID(exec->workspace_bytes >= bytes && (exec->workspace || !bytes),
+          "%s: workspace of %zu bytes, %zu are needed", op, exec->workspace_bytes, bytes);
+    VALID((uintptr_t)exec->workspace % 16 == 0, "%s: the workspace must be aligned to 16 bytes",
+          op);
     return FMM_OK;
 }
 
@@ -182,7 +176,7 @@ static uint64_t check_on_cpu(const fmm_csr *a)
 fmm_status fmm_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)
 {
     TRY(fmm_check_matrix("csr_check", exec, a));
-    REQUIRE(report, FMM_INVALID_ARGUMENT, "csr_check: report must be given");
+    VALID(report, "csr_check: report must be given");
     if (exec->device == FMM_CUDA) return fmm_cuda_csr_check(exec, a, report);
     *report = check_on_cpu(a);
     return FMM_OK;

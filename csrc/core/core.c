@@ -96,9 +96,9 @@ static fmm_status enter(fmm_operator op, fmm_device device, fmm_algorithm *algor
 {
     const fmm_algorithm *known;
     for (int k = 0; (known = fmm_algorithms(op, device, k)); k++)
-        REQUIRE(strcmp(known->name, algorithm->name) != 0, FMM_INVALID_ARGUMENT,
-                "fmm_register: %s on %s already has an algorithm %s", operators[op],
-                devices[device], algorithm->name);
+        VALID(strcmp(known->name, algorithm->name) != 0,
+              "fmm_register: %s on %s already has an algorithm %s", operators[op], devices[device],
+              algorithm->name);
     const int slot = users[op][device].claimed;
     REQUIRE(slot < USERS_MAX, FMM_OUT_OF_MEMORY, "fmm_register: more than %d algorithms",
             USERS_MAX);
@@ -110,10 +110,10 @@ static fmm_status enter(fmm_operator op, fmm_device device, fmm_algorithm *algor
 
 fmm_status fmm_register(fmm_operator op, fmm_device device, fmm_algorithm *algorithm)
 {
-    REQUIRE((unsigned)op < FMM_OPERATORS && (unsigned)device <= FMM_CUDA, FMM_INVALID_ARGUMENT,
-            "fmm_register: no operator %d on device %d", (int)op, (int)device);
-    REQUIRE(algorithm && algorithm->name && algorithm->run, FMM_INVALID_ARGUMENT,
-            "fmm_register: an algorithm needs a name and a run function");
+    VALID((unsigned)op < FMM_OPERATORS && (unsigned)device <= FMM_CUDA,
+          "fmm_register: no operator %d on device %d", (int)op, (int)device);
+    VALID(algorithm && algorithm->name && algorithm->run,
+          "fmm_register: an algorithm needs a name and a run function");
     pthread_mutex_lock(&registering);
     const fmm_status status = enter(op, device, algorithm);
     pthread_mutex_unlock(&registering);
@@ -159,12 +159,11 @@ fmm_status fmm_algorithm_find(fmm_operator op, fmm_device device, int number, co
                 devices[device]);
     } else {
         for (int k = 0; (a = fmm_algorithms(op, device, k)) && a->number != number; k++) continue;
-        REQUIRE(a || number < USER_NUMBERS, FMM_INVALID_ARGUMENT,
-                "%s has no algorithm number %d on %s: numbers from %d on are those of plug-ins, "
-                "which must be loaded first",
-                operators[op], number, devices[device], USER_NUMBERS);
-        REQUIRE(a, FMM_INVALID_ARGUMENT, "%s has no algorithm number %d on %s", operators[op],
-                number, devices[device]);
+        VALID(a || number < USER_NUMBERS,
+              "%s has no algorithm number %d on %s: numbers from %d on are those of plug-ins, "
+              "which must be loaded first",
+              operators[op], number, devices[device], USER_NUMBERS);
+        VALID(a, "%s has no algorithm number %d on %s", operators[op], number, devices[device]);
         REQUIRE(!a->supports || a->supports(call), FMM_UNSUPPORTED,
                 "%s: algorithm %s does not support this call (dtype, shape, reduction or machine)",
                 operators[op], a->name);

@@ -64,15 +64,12 @@ FMM_ISA_LIST(X, )
 /* NULL where the build or its compiler does not know the set. */
 fmm_rows_copy *fmm_isa_copy(fmm_isa level)
 {
-    switch (level) {
-#define X(room, isa, level)                                                                        \
-    case level:                                                                                    \
-        return fmm_indices_copy_##isa;
+    static fmm_rows_copy *const *const copies[FMM_ISAS] = {
+#define X(room, isa, level) [level] = &fmm_indices_copy_##isa,
         FMM_ISA_LIST(X, )
 #undef X
-    default:
-        return NULL;
-    }
+    };
+    return copies[level] ? *copies[level] : NULL;
 }
 
 /* The machine has it and the compiler knew it. Found once; threads that race find the same. */

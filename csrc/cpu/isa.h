@@ -1,9 +1,9 @@
 /* Instruction sets: which of them this machine runs, and a room's algorithms with each.
  *
  * A room's cpu_algorithms.c says how one call runs with the kernels of a set, `run(exec, call,
- * level)`. FMM_ISA_RUNS makes of it one function per set. FMM_ISA_ALGORITHMS writes the lines of
- * the room's table, `algorithms`: the specification, then the sets. FMM_ISA_REGISTRY registers the
- * table with fmm_isa_best, which finds the line that number 0 stands for. */
+ * level)`. FMM_ISA_REGISTRY makes of it one function per set, and registers the table of the room's
+ * algorithms: the specification, the sets, and what the room adds, the last of which is {0}. Number
+ * 0 stands for the line that fmm_isa_best finds. */
 #pragma once
 
 #include "rows.h"
@@ -59,11 +59,6 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);
     {                                                                                              \
         return run(exec, call, level);                                                             \
     }
-#define FMM_ISA_RUNS                                                                               \
-    FMM_ISA_RUN(scalar, FMM_SCALAR)                                                                \
-    FMM_ISA_RUN(avx2, FMM_AVX2)                                                                    \
-    FMM_ISA_RUN(avx512, FMM_AVX512)                                                                \
-    FMM_ISA_RUN(neon, FMM_NEON)
 /* clang-format off */
 #define FMM_ISA_ALGORITHMS(room, about, source, workspace)                                        \
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,     \
@@ -73,7 +68,13 @@ const fmm_algorithm *fmm_isa_best(const fmm_algorithm *table);
     {4, "rows:avx512", about ", AVX-512", source, true, fmm_isa_avx512, workspace, run_avx512},   \
     {5, "rows:neon", about ", NEON", source, true, fmm_isa_neon, workspace, run_neon}
 /* clang-format on */
-#define FMM_ISA_REGISTRY(room)                                                                     \
+#define FMM_ISA_REGISTRY(room, about, source, workspace, ...)                                      \
+    FMM_ISA_RUN(scalar, FMM_SCALAR)                                                                \
+    FMM_ISA_RUN(avx2, FMM_AVX2)                                                                    \
+    FMM_ISA_RUN(avx512, FMM_AVX512)                                                                \
+    FMM_ISA_RUN(neon, FMM_NEON)                                                                    \
+    static const fmm_algorithm algorithms[] = {FMM_ISA_ALGORITHMS(room, about, source, workspace), \
+                                               __VA_ARGS__};                                       \
     static const fmm_algorithm *choose(const fmm_call *call)                                       \
     {                                                                                              \
         return (void)call, fmm_isa_best(algorithms);                                               \

@@ -26,10 +26,9 @@ bool fmm_may_be_tiled(const fmm_csr *a)
     const bool small = a->rows <= 1024 && a->cols <= 1024;
     const bool even = a->rows_are == FMM_ROWS_EVEN;
     const double share = small ? 0.04 : even ? FMM_TILED_SHARE : a->rows == a->cols ? 0.15 : 0.08;
-    return !a->whole.nnz && a->rows >= (small ? 256 : FMM_TILED_ROWS) &&
-           a->cols >= (small  ? 256
-                       : even ? FMM_TILED_COLS
-                              : 1024) &&
+    const int64_t rows = small ? 256 : FMM_TILED_ROWS;
+    const int64_t cols = small ? 256 : even ? FMM_TILED_COLS : 1024;
+    return !a->whole.nnz && a->rows >= rows && a->cols >= cols &&
            (small || a->rows_are != FMM_ROWS_UNEVEN) &&
            (double)a->nnz >= share * (double)a->rows * (double)a->cols;
 }

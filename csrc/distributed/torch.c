@@ -9,7 +9,7 @@ FMM_KERNEL(pick_into, 3, 0)
     tensor x, from, y;
     if (!frame_take(f, 0, "x", &x) || !frame_describe(f, 1, &from)) return false;
     const bool wide = from.dtype != fmm_torch.aoti_torch_dtype_int32();
-    if (!frame_take_list(f, 1, "pick", wide, &from)) return false;
+    if (!frame_take_list(f, 1, "pick", wide ? 8 : 4, &from)) return false;
     if (x.dim != 2 || x.dtype != fmm_torch.aoti_torch_dtype_uint8())
         return frame_fail(f, "x must be rows of bytes: uint8 [rows, bytes]");
     if ((x.stride[1] != 1 || x.stride[0] < x.size[1]) && !frame_copy(f, "x", &x)) return false;
@@ -29,6 +29,6 @@ FMM_KERNEL(pick_into, 3, 0)
 }
 
 const fmm_torch_operator fmm_torch_pick[] = {
-    {"_pick_into", "_pick_into(Tensor x, Tensor pick, Tensor(a!) y) -> ()", .kernel = pick_into},
+    FMM_OPERATOR(_pick_into, pick_into, "(Tensor x, Tensor pick, Tensor(a!) y) -> ()"),
     {0},
 };

@@ -27,14 +27,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     return fmm_rows_run(exec, &task, wide, f->pass == FMM_FORWARD ? 1 << 19 : 1 << 21);
 }
 
-FMM_ISA_RUNS
-
-static const fmm_algorithm algorithms[] = {
-    FMM_ISA_ALGORITHMS(fused, "tiles of entries",
-                       "this project; the five steps of FusedMM (Rahman et al. 2021)",
-                       fmm_rows_workspace),
-    FMM_RESERVED(6, "back_to_back"), /* SDDMM, then SpMM: 1.2 to 3.7 times as slow on every graph */
-    {0},
-};
-
-FMM_ISA_REGISTRY(fused)
+/* back_to_back was SDDMM, then SpMM: 1.2 to 3.7 times as slow on every graph. */
+FMM_ISA_REGISTRY(fused, "tiles of entries",
+                 "this project; the five steps of FusedMM (Rahman et al. 2021)", fmm_rows_workspace,
+                 FMM_RESERVED(6, "back_to_back"), {0})

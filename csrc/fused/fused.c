@@ -21,27 +21,19 @@
 
 #include <inttypes.h>
 
-static fmm_status check_operand(const char *name, const fmm_dense *d, int64_t rows,
-                                const fmm_dense *like, int64_t feat)
-{
-    return fmm_check_shape("fused", name, d, like->dtype, rows, like->heads, feat);
-}
-
 /* Programs may come from anywhere: registers and operations are in range, the length is bounded. */
 static fmm_status check_program(const fmm_fusion *f)
 {
     if (f->function) return FMM_OK;
-    REQUIRE(f->count >= 0 && f->count <= FMM_EDGE_STEPS && (f->steps || !f->count),
-            FMM_INVALID_ARGUMENT, "fused: an edge program of %" PRId64 " steps, at most %d fit",
-            f->count, FMM_EDGE_STEPS);
+    VALID(f->count >= 0 && f->count <= FMM_EDGE_STEPS && (f->steps || !f->count),
+          "fused: an edge program of %" PRId64 " steps, at most %d fit", f->count, FMM_EDGE_STEPS);
     for (int64_t k = 0; k < f->count; k++) {
         const fmm_edge_step *s = &f->steps[k];
         const uint32_t registers = FMM_EDGE_REGISTERS;
-        REQUIRE((uint32_t)s->op < FMM_EDGE_OPS && (uint32_t)s->out < registers &&
-                    (uint32_t)s->left < registers && (uint32_t)s->right < registers,
-                FMM_INVALID_ARGUMENT,
-                "fused: step %" PRId64 " of the edge program is (%d, %d, %d, %d)", k, s->op, s->out,
-                s->left, s->right);
+        VALID((uint32_t)s->op < FMM_EDGE_OPS && (uint32_t)s->out < registers &&
+                  (uint32_t)s->left < registers && (uint32_t)s->right < registers,
+              "fused: step %" PRId64 " of the edge program is (%d, %d, %d, %d)", k, s->op, s->out,
+              s->left, s->right);
     }
     return FMM_OK;
 }
@@ -61,48 +53,43 @@ static fmm_status check_out(const fmm_fusion *f, const char *name, const fmm_den
                             int64_t rows, int64_t feat)
 {
     if (!out) return FMM_OK;
-    TRY(check_operand(name, out, rows, f->x, feat));
+    TRY(fmm_check_like("fused", name, out, f->x, rows, feat));
     return check_written(f, name, out);
 }
 
 static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
 {
     TRY(fmm_check_matrix("fused", exec, a));
-    REQUIRE(f, FMM_INVALID_ARGUMENT, "fused: fusion must be given");
-    REQUIRE((unsigned)f->pass <= FMM_MIRRORED && (unsigned)f->score <= FMM_SCORE_ADDITIVE &&
-                (unsigned)f->message <= FMM_MESSAGE_MIN &&
-                (unsigned)f->activation <= FMM_ACT_TANH && (unsigned)f->reduce <= FMM_MIN,
-            FMM_INVALID_ARGUMENT,
-            "fused: no pass %d, score %d, message %d, activation %d or reduction %d", (int)f->pass,
-            (int)f->score, (int)f->message, (int)f->activation, (int)f->reduce);
+    VALID(f, "fused: fusion must be given");
+    VALID((unsigned)f->pass <= FMM_MIRRORED && (unsigned)f->score <= FMM_SCORE_ADDITIVE &&
+              (unsigned)f->message <= FMM_MESSAGE_MIN && (unsigned)f->activation <= FMM_ACT_TANH &&
+              (unsigned)f->reduce <= FMM_MIN,
+          "fused: no pass %d, score %d, message %d, activation %d or reduction %d", (int)f->pass,
+          (int)f->score, (int)f->message, (int)f->activation, (int)f->reduce);
     const bool cols = f->pass == FMM_COLS, scale = f->message == FMM_MESSAGE_SCALE;
     const int64_t n = cols ? a->cols : a->rows, m = cols ? a->rows : a->cols;
     TRY(fmm_check_dense("fused", "x", f->x));
-    TRY(check_operand("x", f->x, n, f->x, f->x->feat));
-    TRY(check_operand("y", f->y, m, f->x, f->x->feat));
-    REQUIRE(f->score != FMM_SCORE_ADDITIVE || f->x->feat == 1, FMM_INVALID_ARGUMENT,
-            "fused: additive scores need x and y of 1 feature, not %" PRId64, f->x->feat);
-    REQUIRE(scale == (f->z != NULL), FMM_INVALID_ARGUMENT,
-            "fused: z goes with the message scale alone");
-    if (scale) TRY(check_operand("z", f->z, m, f->x, f->z->feat));
+    TRY(fmm_check_like("fused", "x", f->x, f->x, n, f->x->feat));
+    TRY(fmm_check_like("fused", "y", f->y, f->x, m, f->x->feat));
+    VALID(f->score != FMM_SCORE_ADDITIVE || f->x->feat == 1,
+          "fused: additive scores need x and y of 1 feature, not %" PRId64, f->x->feat);
+    VALID(scale == (f->z != NULL), "fused: z goes with the message scale alone");
+    if (scale) TRY(fmm_check_like("fused", "z", f->z, f->x, m, f->z->feat));
     const int64_t feat = scale ? f->z->feat : f->x->feat;
     TRY(fmm_check_values("fused", a, f->val, f->x->heads));
     int64_t scores; /* which some algorithms keep */
-    REQUIRE(!__builtin_mul_overflow(a->nnz, f->x->heads, &scores) && scores <= INT64_MAX / 16,
-            FMM_INVALID_ARGUMENT,
-            "fused: %" PRId64 " heads of %" PRId64 " entries do not fit in 64 bits", f->x->heads,
-            a->nnz);
+    VALID(!__builtin_mul_overflow(a->nnz, f->x->heads, &scores) && scores <= INT64_MAX / 16,
+          "fused: %" PRId64 " heads of %" PRId64 " entries do not fit in 64 bits", f->x->heads,
+          a->nnz);
     TRY(check_program(f));
-    REQUIRE(f->out || (f->out2 && f->pass != FMM_FORWARD), FMM_INVALID_ARGUMENT,
-            "fused: out must be given");
+    VALID(f->out || (f->out2 && f->pass != FMM_FORWARD), "fused: out must be given");
     if (f->pass == FMM_FORWARD) {
-        REQUIRE(!f->g && !f->out2, FMM_INVALID_ARGUMENT,
-                "fused: g and out2 belong to the gradients");
+        VALID(!f->g && !f->out2, "fused: g and out2 belong to the gradients");
         return check_out(f, "out", f->out, n, feat);
     }
-    REQUIRE(f->reduce == FMM_SUM, FMM_INVALID_ARGUMENT, "fused: gradients are those of a sum");
-    TRY(check_operand("g", f->g, n, f->x, feat));
-    REQUIRE(!cols || scale || !f->out2, FMM_INVALID_ARGUMENT, "fused: no z, so no gradient of z");
+    VALID(f->reduce == FMM_SUM, "fused: gradients are those of a sum");
+    TRY(fmm_check_like("fused", "g", f->g, f->x, n, feat));
+    VALID(!cols || scale || !f->out2, "fused: no z, so no gradient of z");
     TRY(check_out(f, "out", f->out, cols ? m : n, f->x->feat));
     return check_out(f, "out2", f->out2, cols ? m : a->nnz, cols ? feat : 1);
 }
@@ -117,17 +104,14 @@ static bool same(const fmm_dense *a, const fmm_dense *b)
  * not the result is wrong, but nothing else is. */
 static fmm_status check_mirrored(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
 {
-    REQUIRE(exec->device == FMM_CPU && f->score == FMM_SCORE_DOT &&
-                f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
-                a->rows == a->cols && f->x->feat <= FMM_KEPT_FEAT && same(f->x, f->y) &&
-                same(f->x, f->z) && f->out && !f->out2 && !f->kept,
-            FMM_INVALID_ARGUMENT,
-            "fused: the mirrored pass is for one x of at most %d features as x, y and z, dot and "
-            "scale without activation, on the CPU",
-            FMM_KEPT_FEAT);
+    VALID(exec->device == FMM_CPU && f->score == FMM_SCORE_DOT && f->message == FMM_MESSAGE_SCALE &&
+              f->activation == FMM_ACT_NONE && a->rows == a->cols && f->x->feat <= FMM_KEPT_FEAT &&
+              same(f->x, f->y) && same(f->x, f->z) && f->out && !f->out2 && !f->kept,
+          "fused: the mirrored pass is for one x of at most %d features as x, y and z, dot and "
+          "scale without activation, on the CPU",
+          FMM_KEPT_FEAT);
     const bool valued = f->val && f->val->data && a->nnz;
-    REQUIRE(!valued || (f->val_t && f->val_t->data), FMM_INVALID_ARGUMENT,
-            "fused: val without val_t");
+    VALID(!valued || (f->val_t && f->val_t->data), "fused: val without val_t");
     if (!valued) return FMM_OK;
     TRY(fmm_check_values("fused", a, f->val_t, f->x->heads));
     return fmm_check_apart("fused", f->out, "val_t", f->val_t);
@@ -137,26 +121,24 @@ static fmm_status check_mirrored(const fmm_exec *exec, const fmm_csr *a, const f
 static fmm_status check_kept(const fmm_exec *exec, const fmm_csr *a, const fmm_fusion *f)
 {
     const bool joined = f->out && f->out == f->out2;
-    REQUIRE(!joined || (f->kept && f->pass == FMM_COLS), FMM_INVALID_ARGUMENT,
-            "fused: out2 is out, which a column pass with kept alone can add up");
+    VALID(!joined || (f->kept && f->pass == FMM_COLS),
+          "fused: out2 is out, which a column pass with kept alone can add up");
     if (!f->kept) return FMM_OK;
-    const int64_t most = FMM_KEPT_FEAT;
     const fmm_dtype dtype = f->x->dtype == FMM_F64 ? FMM_F64 : FMM_F32;
     TRY(fmm_check_dense("fused", "kept", f->kept));
     TRY(check_written(f, "kept", f->kept));
     TRY(fmm_check_apart("fused", f->kept, "out", f->out));
     TRY(fmm_check_apart("fused", f->kept, "out2", f->out2));
-    REQUIRE(exec->device == FMM_CPU && f->pass != FMM_FORWARD && f->score == FMM_SCORE_DOT &&
-                f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
-                f->x->feat <= most && f->z->feat <= most,
-            FMM_INVALID_ARGUMENT,
-            "fused: kept is for gradients of dot and scale without activation on the CPU, of at "
-            "most %" PRId64 " features",
-            most);
-    REQUIRE(f->kept->rows == a->nnz && f->kept->heads == f->x->heads &&
-                f->kept->feat == FMM_KEPT_EACH && f->kept->dtype == dtype,
-            FMM_INVALID_ARGUMENT, "fused: kept should be %s [%" PRId64 ", %" PRId64 ", %d]",
-            fmm_dtype_name(dtype), a->nnz, f->x->heads, FMM_KEPT_EACH);
+    VALID(exec->device == FMM_CPU && f->pass != FMM_FORWARD && f->score == FMM_SCORE_DOT &&
+              f->message == FMM_MESSAGE_SCALE && f->activation == FMM_ACT_NONE &&
+              f->x->feat <= FMM_KEPT_FEAT && f->z->feat <= FMM_KEPT_FEAT,
+          "fused: kept is for gradients of dot and scale without activation on the CPU, of at "
+          "most %d features",
+          FMM_KEPT_FEAT);
+    VALID(f->kept->rows == a->nnz && f->kept->heads == f->x->heads &&
+              f->kept->feat == FMM_KEPT_EACH && f->kept->dtype == dtype,
+          "fused: kept should be %s [%" PRId64 ", %" PRId64 ", %d]", fmm_dtype_name(dtype), a->nnz,
+          f->x->heads, FMM_KEPT_EACH);
     return FMM_OK;
 }
 

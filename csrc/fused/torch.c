@@ -157,15 +157,13 @@ FMM_KERNEL(mirrored, 11, 1)
 #define KINDS "Tensor program, int score, int message, int activation, "
 #define GRADIENT KINDS "int wanted, int algorithm=0" FMM_HALF_ROWS ") -> (Tensor, Tensor"
 const fmm_torch_operator fmm_torch_fused[] = {
-    {"_fused", "_fused(" OPERANDS KINDS "int reduce=0, int algorithm=0" FMM_HALF_ROWS ") -> Tensor",
-     .kernel = forward},
-    {"_fused_rows", "_fused_rows(" OPERANDS "Tensor g, " GRADIENT ", Tensor)", .kernel = rows_pass},
-    {"_fused_cols", "_fused_cols(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")",
-     .kernel = cols_pass},
-    {"_fused_mirrored",
-     "_fused_mirrored(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm=0" FMM_HALF_ROWS
-     ") -> Tensor",
-     .kernel = mirrored},
+    FMM_OPERATOR(_fused, forward,
+                 "(" OPERANDS KINDS "int reduce=0, int algorithm=0" FMM_HALF_ROWS ") -> Tensor"),
+    FMM_OPERATOR(_fused_rows, rows_pass, "(" OPERANDS "Tensor g, " GRADIENT ", Tensor)"),
+    FMM_OPERATOR(_fused_cols, cols_pass, "(" OPERANDS "Tensor g, Tensor kept, " GRADIENT ")"),
+    FMM_OPERATOR(_fused_mirrored, mirrored,
+                 "(" OPERANDS "Tensor g, Tensor val_t, " KINDS "int algorithm=0" FMM_HALF_ROWS
+                 ") -> Tensor"),
 #define X(id, ...) FMM_NUMBER(id),
     FMM_EDGE_LIST(X)
 #undef X

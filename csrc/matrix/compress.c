@@ -32,11 +32,10 @@ static int64_t nodes_of(const fmm_coo *a) { return a->rows < a->cols ? a->rows :
  * entry must fit int32 then too. INT32_MAX rows are refused, since ptr has one number more. */
 fmm_status fmm_check_sizes(const char *op, int64_t rows, int64_t cols, int64_t nnz)
 {
-    REQUIRE(rows >= 0 && rows < INT32_MAX && cols >= 0 && cols < INT32_MAX, FMM_INVALID_ARGUMENT,
-            "%s: [%" PRId64 ", %" PRId64 "] is beyond int32", op, rows, cols);
+    VALID(rows >= 0 && rows < INT32_MAX && cols >= 0 && cols < INT32_MAX,
+          "%s: [%" PRId64 ", %" PRId64 "] is beyond int32", op, rows, cols);
     const int64_t loops = rows < cols ? rows : cols;
-    REQUIRE(nnz >= 0 && nnz <= INT32_MAX - loops, FMM_INVALID_ARGUMENT,
-            "%s: %" PRId64 " entries, beyond int32", op, nnz);
+    VALID(nnz >= 0 && nnz <= INT32_MAX - loops, "%s: %" PRId64 " entries, beyond int32", op, nnz);
     return FMM_OK;
 }
 
@@ -53,12 +52,12 @@ fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *
     for (int64_t p = 0; p < a->nnz; p++) {
         const int64_t r = once64(a->row + p * a->row_stride);
         const int64_t c = once64(a->col + p * a->col_stride);
-        REQUIRE(r >= 0 && r < a->rows, FMM_INVALID_ARGUMENT,
-                "compress: row[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, r,
-                a->rows);
-        REQUIRE(c >= 0 && c < a->cols, FMM_INVALID_ARGUMENT,
-                "compress: col[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, c,
-                a->cols);
+        VALID(r >= 0 && r < a->rows,
+              "compress: row[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, r,
+              a->rows);
+        VALID(c >= 0 && c < a->cols,
+              "compress: col[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, c,
+              a->cols);
         loops += r == c;
         falls += (r < last_row) | ((r == last_row) & (c < last_col));
         last_row = r;
@@ -188,7 +187,7 @@ fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, i
         return fmm_cuda_transpose(exec, a, ptr, idx, eid, plan);
     }
     TRY(fmm_csr_check(exec, a, &report));
-    REQUIRE(report == UINT64_MAX, FMM_INVALID_ARGUMENT, "transpose: ptr or idx is malformed");
+    VALID(report == UINT64_MAX, "transpose: ptr or idx is malformed");
     const int32_t *given = a->eid;
     memset(ptr, 0, bounds_bytes(a->cols));
     for (int64_t p = 0; p < a->nnz; p++) {
@@ -216,7 +215,7 @@ fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, i
 fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, float *here)
 {
     TRY(fmm_check_sizes("normalize", a->rows, a->cols, a->nnz));
-    REQUIRE(a->rows == a->cols, FMM_INVALID_ARGUMENT, "normalize: the matrix must be square");
+    VALID(a->rows == a->cols, "normalize: the matrix must be square");
     if (exec->device == FMM_CUDA) return fmm_cuda_normalize(exec, a, val, here);
     TRY(fmm_check_workspace("normalize", exec, (size_t)a->rows * sizeof *val));
     const int32_t *eid = a->eid;
@@ -270,9 +269,9 @@ fmm_status fmm_mean_back(const fmm_exec *exec, int64_t rows, const int64_t *ptr,
                          float *out)
 {
     TRY(fmm_check_dense("mean_back", "g", g));
-    REQUIRE(g->dtype == FMM_F32 && g->rows == rows, FMM_INVALID_ARGUMENT,
-            "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
-            fmm_dtype_name(g->dtype), g->rows, rows);
+    VALID(g->dtype == FMM_F32 && g->rows == rows,
+          "mean_back: g is %s with %" PRId64 " rows, should be f32 with %" PRId64,
+          fmm_dtype_name(g->dtype), g->rows, rows);
     const int64_t numbers = rows * g->heads * g->feat;
     if (!numbers) return FMM_OK; /* there may be no heads */
     if (exec->device == FMM_CUDA) return fmm_cuda_mean_back(exec, ptr, g, out);

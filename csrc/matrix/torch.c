@@ -149,34 +149,30 @@ FMM_KERNEL(mean_back, 2, 1)
 {
     tensor ptr, given;
     fmm_dense g;
-    if (!frame_take_list(f, 0, "ptr", true, &ptr) || !frame_dense(f, 1, "g", &g, &given))
-        return false;
+    if (!frame_take_list(f, 0, "ptr", 8, &ptr) || !frame_dense(f, 1, "g", &g, &given)) return false;
     if (ptr.numel < 1) return frame_fail(f, "ptr must have rows + 1 elements, not 0");
     return frame_allocate(f, given.dim, given.size, given.dtype, out) &&
            frame_try(f, fmm_mean_back(&f->exec, ptr.numel - 1, ptr.data, &g, out->data));
 }
 
 const fmm_torch_operator fmm_torch_csr[] = {
-    {"_check", "_check(Tensor ptr, Tensor idx, int cols) -> Tensor", .kernel = check},
-    {"_plan", "_plan(Tensor ptr, Tensor idx, int whole_nnz=0) -> Tensor", .kernel = plan},
-    {"_compress",
-     "_compress(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
-     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-     .kernel = compress},
-    {"_check_wait", "_check_wait(Tensor there, int ticket) -> ()", .kernel = check_wait},
-    {"_transpose", "_transpose(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)",
-     .kernel = transpose},
-    {"_normalize",
-     "_normalize(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)",
-     .kernel = normalize},
-    {"_mean_back", "_mean_back(Tensor ptr, Tensor g) -> Tensor", .kernel = mean_back},
+    FMM_OPERATOR(_check, check, "(Tensor ptr, Tensor idx, int cols) -> Tensor"),
+    FMM_OPERATOR(_plan, plan, "(Tensor ptr, Tensor idx, int whole_nnz=0) -> Tensor"),
+    FMM_OPERATOR(_compress, compress,
+                 "(Tensor row, Tensor col, int rows, int cols, bool loops, int check) -> "
+                 "(Tensor, Tensor, Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_check_wait, check_wait, "(Tensor there, int ticket) -> ()"),
+    FMM_OPERATOR(_transpose, transpose,
+                 "(" FMM_HALF "int cols) -> (Tensor, Tensor, Tensor, Tensor)"),
+    FMM_OPERATOR(_normalize, normalize,
+                 "(Tensor ptr, Tensor idx, Tensor eid, Tensor plan) -> (Tensor, Tensor)"),
+    FMM_OPERATOR(_mean_back, mean_back, "(Tensor ptr, Tensor g) -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_CPU), FMM_NUMBER(FMM_CUDA), FMM_NUMBER(FMM_ABI), FMM_NUMBER(FMM_ROWS_UNKNOWN),
-    FMM_NUMBER(FMM_ROWS_EVEN),
-    FMM_NUMBER(FMM_ROWS_UNEVEN), FMM_NUMBER(FMM_ROWS_NEITHER), FMM_NUMBER(FMM_PLAN_USED),
-    FMM_NUMBER(FMM_TILED_SHARE), FMM_NUMBER(FMM_TILED_ROWS), FMM_NUMBER(FMM_TILED_COLS),
-    FMM_NUMBER(FMM_CSR_PTR_FIRST), FMM_NUMBER(FMM_CSR_PTR_FALLS), FMM_NUMBER(FMM_CSR_PTR_LAST),
-    FMM_NUMBER(FMM_CSR_IDX), FMM_NUMBER(FMM_CHECK_DEFERRED),
+    FMM_NUMBER(FMM_ROWS_EVEN), FMM_NUMBER(FMM_ROWS_UNEVEN), FMM_NUMBER(FMM_ROWS_NEITHER),
+    FMM_NUMBER(FMM_PLAN_USED), FMM_NUMBER(FMM_TILED_SHARE), FMM_NUMBER(FMM_TILED_ROWS),
+    FMM_NUMBER(FMM_TILED_COLS), FMM_NUMBER(FMM_CSR_PTR_FIRST), FMM_NUMBER(FMM_CSR_PTR_FALLS),
+    FMM_NUMBER(FMM_CSR_PTR_LAST), FMM_NUMBER(FMM_CSR_IDX), FMM_NUMBER(FMM_CHECK_DEFERRED),
     /* clang-format on */
     {0},
 };

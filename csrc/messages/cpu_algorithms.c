@@ -36,11 +36,4 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     return forged ? fmm_messages_reference(exec, call) : FMM_OK; /* leaves no entry unwritten */
 }
 
-FMM_ISA_RUNS
-
-static const fmm_algorithm algorithms[] = {
-    FMM_ISA_ALGORITHMS(messages, "a row's messages in registers", "fusedmm", fmm_rows_workspace),
-    {0},
-};
-
-FMM_ISA_REGISTRY(messages)
+FMM_ISA_REGISTRY(messages, "a row's messages in registers", "fusedmm", fmm_rows_workspace, {0})

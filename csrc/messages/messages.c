@@ -23,9 +23,9 @@ static int64_t rows_at(const fmm_csr *a, fmm_at at)
 static fmm_status check_term(const fmm_csr *a, const fmm_edge_message *m, const char *name,
                              const fmm_term *t, fmm_dtype dtype)
 {
-    REQUIRE(t->data && t->data->data, FMM_INVALID_ARGUMENT, "messages: %s must be given", name);
-    REQUIRE((unsigned)t->at <= FMM_AT_EDGE && t->has < 1u << FMM_AXES, FMM_INVALID_ARGUMENT,
-            "messages: %s is at target number %d and has axes %u", name, (int)t->at, t->has);
+    VALID(t->data && t->data->data, "messages: %s must be given", name);
+    VALID((unsigned)t->at <= FMM_AT_EDGE && t->has < 1u << FMM_AXES,
+          "messages: %s is at target number %d and has axes %u", name, (int)t->at, t->has);
     int64_t width = 1;
     for (int d = 0; d < FMM_AXES; d++)
         if (t->has >> d & 1) width *= m->axis[d];
@@ -36,8 +36,7 @@ static fmm_status check_pair(const fmm_csr *a, const fmm_edge_message *m, fmm_co
                              const char *const names[2], const fmm_term *lhs, const fmm_term *rhs,
                              fmm_dtype dtype)
 {
-    REQUIRE((unsigned)op <= FMM_COMBINE_ONE, FMM_INVALID_ARGUMENT, "messages: no op number %d",
-            (int)op);
+    VALID((unsigned)op <= FMM_COMBINE_ONE, "messages: no op number %d", (int)op);
     if (op != FMM_COMBINE_ONE) TRY(check_term(a, m, names[0], lhs, dtype));
     return op == FMM_COMBINE_ONE || op == FMM_COMBINE_COPY ? FMM_OK
                                                            : check_term(a, m, names[1], rhs, dtype);
@@ -47,30 +46,29 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_edge_m
 {
     static const char *const of[] = {"lhs", "rhs"}, *const of_mask[] = {"mask_lhs", "mask_rhs"};
     TRY(fmm_check_matrix("messages", exec, a));
-    REQUIRE(m && m->out.data, FMM_INVALID_ARGUMENT, "messages: m and its out must be given");
+    VALID(m && m->out.data, "messages: m and its out must be given");
     int64_t width = 1;
     for (int d = 0; d < FMM_AXES; d++)
-        REQUIRE(m->axis[d] > 0 && !__builtin_mul_overflow(width, m->axis[d], &width),
-                FMM_INVALID_ARGUMENT, "messages: axis %d has %" PRId64 " elements", d, m->axis[d]);
+        VALID(m->axis[d] > 0 && !__builtin_mul_overflow(width, m->axis[d], &width),
+              "messages: axis %d has %" PRId64 " elements", d, m->axis[d]);
     const bool masked = m->mask_y.data != NULL, one = m->op == FMM_COMBINE_ONE;
-    REQUIRE(masked || !one, FMM_INVALID_ARGUMENT, "messages: only a mask is counted");
+    VALID(masked || !one, "messages: only a mask is counted");
     const fmm_dense *first = one ? m->mask_y.data : m->lhs.data;
     TRY(fmm_check_dense("messages", one ? "mask_y" : "lhs", first));
     const fmm_dtype dtype = first->dtype;
     TRY(check_pair(a, m, m->op, of, &m->lhs, &m->rhs, dtype));
     if (masked) {
-        REQUIRE(m->mask_op != FMM_COMBINE_ONE, FMM_INVALID_ARGUMENT,
-                "messages: a mask compares mask_y with operands, so mask_op cannot be one");
+        VALID(m->mask_op != FMM_COMBINE_ONE,
+              "messages: a mask compares mask_y with operands, so mask_op cannot be one");
         TRY(check_pair(a, m, m->mask_op, of_mask, &m->mask_lhs, &m->mask_rhs, dtype));
         TRY(check_term(a, m, "mask_y", &m->mask_y, dtype));
     }
-    REQUIRE((unsigned)m->reduce <= FMM_MIN, FMM_INVALID_ARGUMENT,
-            "messages: no reduction number %d", (int)m->reduce);
+    VALID((unsigned)m->reduce <= FMM_MIN, "messages: no reduction number %d", (int)m->reduce);
     const bool rows = m->out.at == FMM_AT_ROW;
-    REQUIRE(rows ? m->out.has == (1u << FMM_AXES) - 1 : m->out.at == FMM_AT_EDGE,
-            FMM_INVALID_ARGUMENT, "messages: out is of rows, with all axes, or of entries");
-    REQUIRE(m->reduce == FMM_SUM || (rows && !masked), FMM_INVALID_ARGUMENT,
-            "messages: means and extremes are those of rows without a mask");
+    VALID(rows ? m->out.has == (1u << FMM_AXES) - 1 : m->out.at == FMM_AT_EDGE,
+          "messages: out is of rows, with all axes, or of entries");
+    VALID(m->reduce == FMM_SUM || (rows && !masked),
+          "messages: means and extremes are those of rows without a mask");
     const fmm_dense *out = m->out.data;
     if (out->rows) /* an empty one has no memory */
         TRY(check_term(a, m, "out", &m->out, one && dtype != FMM_F64 ? FMM_F32 : dtype));

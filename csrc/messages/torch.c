@@ -59,11 +59,11 @@ FMM_KERNEL(messages, TENSORS, 1)
 }
 
 const fmm_torch_operator fmm_torch_messages[] = {
-    {"_messages",
-     "_messages(" FMM_HALF "Tensor lhs, Tensor rhs, Tensor mask_lhs, Tensor mask_rhs, Tensor "
-     "mask_y, int op, int mask_op, int reduce, int at, int has, int axis_0, int axis_1, int "
-     "axis_2, int axis_3, int algorithm) -> Tensor",
-     .kernel = messages},
+    FMM_OPERATOR(
+        _messages, messages,
+        "(" FMM_HALF "Tensor lhs, Tensor rhs, Tensor mask_lhs, Tensor mask_rhs, Tensor "
+        "mask_y, int op, int mask_op, int reduce, int at, int has, int axis_0, int axis_1, int "
+        "axis_2, int axis_3, int algorithm) -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_COMBINE_COPY), FMM_NUMBER(FMM_COMBINE_ADD), FMM_NUMBER(FMM_COMBINE_SUB),
     FMM_NUMBER(FMM_COMBINE_MUL), FMM_NUMBER(FMM_COMBINE_DIV), FMM_NUMBER(FMM_COMBINE_ONE),

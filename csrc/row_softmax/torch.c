@@ -28,8 +28,7 @@ FMM_KERNEL(row_softmax_back, 6, 1)
 }
 
 const fmm_torch_operator fmm_torch_row_softmax[] = {
-    {"_row_softmax", "_row_softmax(" FMM_HALF "Tensor x) -> Tensor", .kernel = row_softmax},
-    {"_row_softmax_back", "_row_softmax_back(" FMM_HALF "Tensor g, Tensor w) -> Tensor",
-     .kernel = row_softmax_back},
+    FMM_OPERATOR(_row_softmax, row_softmax, "(" FMM_HALF "Tensor x) -> Tensor"),
+    FMM_OPERATOR(_row_softmax_back, row_softmax_back, "(" FMM_HALF "Tensor g, Tensor w) -> Tensor"),
     {0},
 };

@@ -25,11 +25,4 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     return forged ? fmm_sddmm_reference(exec, call) : FMM_OK; /* which leaves no entry unwritten */
 }
 
-FMM_ISA_RUNS
-
-static const fmm_algorithm algorithms[] = {
-    FMM_ISA_ALGORITHMS(sddmm, "four entries of a row at a time", "fusedmm", fmm_rows_workspace),
-    {0},
-};
-
-FMM_ISA_REGISTRY(sddmm)
+FMM_ISA_REGISTRY(sddmm, "four entries of a row at a time", "fusedmm", fmm_rows_workspace, {0})

@@ -17,9 +17,9 @@ static fmm_status prepare(const fmm_exec *exec, const fmm_csr *s, const fmm_dens
     TRY(fmm_check_matrix("sddmm", exec, s));
     TRY(fmm_check_dense("sddmm", "a", a));
     TRY(fmm_check_values("sddmm", s, val, a->heads));
-    TRY(fmm_check_shape("sddmm", "a", a, a->dtype, s->rows, a->heads, a->feat));
-    TRY(fmm_check_shape("sddmm", "b", b, a->dtype, s->cols, a->heads, a->feat));
-    TRY(fmm_check_shape("sddmm", "e", e, a->dtype, s->nnz, a->heads, 1));
+    TRY(fmm_check_like("sddmm", "a", a, a, s->rows, a->feat));
+    TRY(fmm_check_like("sddmm", "b", b, a, s->cols, a->feat));
+    TRY(fmm_check_like("sddmm", "e", e, a, s->nnz, 1));
     TRY(fmm_check_output("sddmm", "e", e));
     TRY(fmm_check_apart("sddmm", e, "a", a));
     TRY(fmm_check_apart("sddmm", e, "b", b));

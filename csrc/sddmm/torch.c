@@ -25,7 +25,7 @@ FMM_KERNEL(sddmm_whole, 11, 1) { return sddmm(f, 11, number, 0, out); }
 
 #define REST "Tensor val, Tensor a, Tensor b, int algorithm=0"
 const fmm_torch_operator fmm_torch_sddmm[] = {
-    {"_sddmm", "_sddmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = sddmm_half},
-    {"sddmm", "sddmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = sddmm_whole},
+    FMM_OPERATOR(_sddmm, sddmm_half, "(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor"),
+    FMM_OPERATOR(sddmm, sddmm_whole, "(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor"),
     {0},
 };

@@ -161,8 +161,8 @@ static fmm_status run_chunks(const fmm_exec *exec, const fmm_call *call, spgemm_
     spgemm_numeric t = {.call = call, .of = fmm_spgemm_of(call), .kind = kind};
     spgemm_memory m = {.base = exec->workspace};
     lay_out(exec, &t, true, &m);
-    REQUIRE(m.used <= exec->workspace_bytes, FMM_INVALID_ARGUMENT,
-            "spgemm: a matrix changed while its product was computed");
+    VALID(m.used <= exec->workspace_bytes,
+          "spgemm: a matrix changed while its product was computed");
     for (int64_t k = 0; k < t.table_count; k++) atomic_flag_clear(&t.taken[k]);
     fmm_spgemm_crew(exec, t.of->workers, FMM_SPGEMM_PARTS, run_chunk, &t);
     return FMM_OK;
@@ -249,11 +249,10 @@ static fmm_status by_colours(const fmm_exec *exec, const fmm_call *call, bool by
     colouring s = {.t = {.call = call, .of = fmm_spgemm_of(call), .kind = SPGEMM_DENSE},
                    .by_group = by_group};
     spgemm_memory m = {.base = exec->workspace};
-    REQUIRE(s.t.of->colours || !s.t.of->c->rows, FMM_INVALID_ARGUMENT,
-            "spgemm: colours of the rows must be given");
+    VALID(s.t.of->colours || !s.t.of->c->rows, "spgemm: colours of the rows must be given");
     lay_out_colours(exec, &s, &m);
-    REQUIRE(m.used <= exec->workspace_bytes, FMM_INVALID_ARGUMENT,
-            "spgemm: a matrix changed while its product was computed");
+    VALID(m.used <= exec->workspace_bytes,
+          "spgemm: a matrix changed while its product was computed");
     order_rows(&s);
     memset(s.sums, 0, (size_t)(s.together * s.t.of->c->cols) * s.t.width);
     for (int64_t colour = 0; colour < s.count; colour += s.together) {

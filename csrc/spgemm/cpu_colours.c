@@ -35,7 +35,7 @@ fmm_status fmm_spgemm_colours(const fmm_exec *exec, const fmm_csr *c, int32_t *c
 {
     TRY(fmm_spgemm_device(exec, c));
     REQUIRE(exec->device == FMM_CPU, FMM_UNSUPPORTED, "spgemm: no algorithm on CUDA needs colours");
-    REQUIRE(colours || !c->rows, FMM_INVALID_ARGUMENT, "spgemm: colours must be given");
+    VALID(colours || !c->rows, "spgemm: colours must be given");
     spgemm_memory m;
     const int64_t width = c->cols < 2 * c->nnz ? c->cols : 2 * c->nnz; /* of masks */
     TRY(fmm_spgemm_ask(exec, (size_t)width * sizeof(uint64_t), &m));

@@ -67,7 +67,7 @@ void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes)
 fmm_status fmm_spgemm_ask(const fmm_exec *exec, size_t bytes, spgemm_memory *m)
 {
     void *base = NULL;
-    REQUIRE(exec->allocate, FMM_INVALID_ARGUMENT, "spgemm: exec.allocate must be given");
+    VALID(exec->allocate, "spgemm: exec.allocate must be given");
     *m = (spgemm_memory){0};
     if (!bytes) return FMM_OK;
     const fmm_status status = exec->allocate(exec->owner, bytes, &base);

@@ -102,9 +102,9 @@ static fmm_status add_products(symbolic *s)
     int64_t alike = 0;
     s->total = 0;
     for (int64_t i = 0; i < s->a->rows; i++) {
-        REQUIRE(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
-                    s->total <= INT64_MAX / 2,
-                FMM_INVALID_ARGUMENT, "spgemm: more products than int64 counts");
+        VALID(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
+                  s->total <= INT64_MAX / 2,
+              "spgemm: more products than int64 counts");
         alike += i > 0 && s->products[i] == s->products[i - 1];
     }
     s->even = alike > s->a->rows - s->a->rows / 8;

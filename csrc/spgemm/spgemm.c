@@ -28,8 +28,8 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
 {
     TRY(fmm_spgemm_device(exec, a));
     TRY(fmm_check_matrix("spgemm", exec, b));
-    REQUIRE(a->cols == b->rows, FMM_INVALID_ARGUMENT,
-            "spgemm: a has %" PRId64 " columns, b %" PRId64 " rows", a->cols, b->rows);
+    VALID(a->cols == b->rows, "spgemm: a has %" PRId64 " columns, b %" PRId64 " rows", a->cols,
+          b->rows);
     return FMM_OK;
 }
 
@@ -39,8 +39,8 @@ static fmm_status check_factors(const fmm_csr *a, const fmm_dense *a_val, const 
 {
     TRY(fmm_check_values("spgemm", a, a_val, 1));
     TRY(fmm_check_values("spgemm", b, b_val, 1));
-    REQUIRE((!a_val->data || a_val->dtype == dtype) && (!b_val->data || b_val->dtype == dtype),
-            FMM_INVALID_ARGUMENT, "spgemm: the values are not of one dtype");
+    VALID((!a_val->data || a_val->dtype == dtype) && (!b_val->data || b_val->dtype == dtype),
+          "spgemm: the values are not of one dtype");
     return FMM_OK;
 }
 
@@ -49,17 +49,17 @@ static fmm_status check_factors(const fmm_csr *a, const fmm_dense *a_val, const 
 static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense *a_val,
                         const fmm_spgemm *of, const fmm_dense *c_val)
 {
-    REQUIRE(of && of->b && of->c && of->schedule && a_val, FMM_INVALID_ARGUMENT,
-            "spgemm: b, c, a_val and schedule must be given");
+    VALID(of && of->b && of->c && of->schedule && a_val,
+          "spgemm: b, c, a_val and schedule must be given");
     TRY(fmm_spgemm_check(exec, a, of->b));
     TRY(fmm_check_matrix("spgemm", exec, of->c));
     TRY(fmm_check_dense("spgemm", "c_val", c_val));
     TRY(check_factors(a, a_val, of->b, &of->b_val, c_val->dtype));
-    REQUIRE(of->c->rows == a->rows && of->c->cols == of->b->cols, FMM_INVALID_ARGUMENT,
-            "spgemm: c is [%" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64 "]",
-            of->c->rows, of->c->cols, a->rows, of->b->cols);
-    REQUIRE(c_val->rows == of->c->nnz && c_val->heads == 1 && c_val->feat == 1,
-            FMM_INVALID_ARGUMENT, "spgemm: c_val is not [%" PRId64 "]", of->c->nnz);
+    VALID(of->c->rows == a->rows && of->c->cols == of->b->cols,
+          "spgemm: c is [%" PRId64 ", %" PRId64 "], should be [%" PRId64 ", %" PRId64 "]",
+          of->c->rows, of->c->cols, a->rows, of->b->cols);
+    VALID(c_val->rows == of->c->nnz && c_val->heads == 1 && c_val->feat == 1,
+          "spgemm: c_val is not [%" PRId64 "]", of->c->nnz);
     TRY(fmm_check_output("spgemm", "c_val", c_val));
     TRY(fmm_check_apart("spgemm", c_val, "a_val", a_val));
     return fmm_check_apart("spgemm", c_val, "b_val", &of->b_val);
@@ -95,14 +95,14 @@ fmm_status fmm_spgemm_symbolic(const fmm_exec *exec, const fmm_csr *a, const fmm
                                const fmm_spgemm_pattern *out)
 {
     TRY(fmm_spgemm_check(exec, a, b));
-    REQUIRE(out && (unsigned)out->want <= FMM_SPGEMM_UNSORTED && out->schedule &&
-                (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
-                (out->columns || out->want <= FMM_SPGEMM_COUNTS),
-            FMM_INVALID_ARGUMENT, "spgemm: the pattern wants what it has no memory for");
+    VALID(out && (unsigned)out->want <= FMM_SPGEMM_UNSORTED && out->schedule &&
+              (out->ptr || out->want == FMM_SPGEMM_CHUNKS) &&
+              (out->columns || out->want <= FMM_SPGEMM_COUNTS),
+          "spgemm: the pattern wants what it has no memory for");
     const fmm_spgemm_values *with = out->with;
     if (with) {
         TRY(check_factors(a, &with->a_val, b, &with->b_val, with->dtype));
-        REQUIRE(with->values, FMM_INVALID_ARGUMENT, "spgemm: values must be given");
+        VALID(with->values, "spgemm: values must be given");
     }
     const fmm_spgemm_symbolic_call call = {a, b, out};
     return exec->device == FMM_CUDA ? fmm_spgemm_symbolic_cuda(exec, &call)
@@ -117,12 +117,12 @@ static fmm_status check_dots(const fmm_exec *exec, const fmm_csr *a, const fmm_c
     TRY(fmm_spgemm_device(exec, a));
     TRY(fmm_check_matrix("spgemm_dots", exec, x));
     TRY(fmm_check_matrix("spgemm_dots", exec, y));
-    REQUIRE(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols, FMM_INVALID_ARGUMENT,
-            "spgemm_dots: a, x and y have shapes that do not fit");
+    VALID(x->rows == a->rows && y->rows == a->cols && x->cols == y->cols,
+          "spgemm_dots: a, x and y have shapes that do not fit");
     TRY(fmm_check_dense("spgemm_dots", "out", out));
     TRY(check_factors(x, x_val, y, y_val, out->dtype));
-    REQUIRE(out->rows == a->nnz && out->heads == 1 && out->feat == 1, FMM_INVALID_ARGUMENT,
-            "spgemm_dots: out is not [entries of a]");
+    VALID(out->rows == a->nnz && out->heads == 1 && out->feat == 1,
+          "spgemm_dots: out is not [entries of a]");
     TRY(fmm_check_output("spgemm_dots", "out", out));
     TRY(fmm_check_apart("spgemm_dots", out, "x_val", x_val));
     return fmm_check_apart("spgemm_dots", out, "y_val", y_val);

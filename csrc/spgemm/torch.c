@@ -116,7 +116,7 @@ FMM_KERNEL(spgemm_symbolic, 10, 5)
 static bool take_list(frame *f, int k, const char *name, bool wide, int64_t length, const void **to)
 {
     tensor t;
-    if (!frame_take_list(f, k, name, wide, &t)) return false;
+    if (!frame_take_list(f, k, name, wide ? 8 : 4, &t)) return false;
     *to = t.data;
     return t.numel == length ||
            frame_fail(f, "spgemm: %s has %" PRId64 " elements, %" PRId64 " are needed", name,
@@ -138,7 +138,7 @@ FMM_KERNEL(spgemm, 17, 1)
         !take_list(f, SCHEDULE, "schedule", true, FMM_SPGEMM_SCHEDULE, &schedule) ||
         !frame_describe(f, COLOURS, &colours) ||
         (colours.numel && !take_list(f, COLOURS, "colours", false, a.rows, &colours_at)) ||
-        !frame_take_list(f, PRODUCTS, "products", false, &products))
+        !frame_take_list(f, PRODUCTS, "products", 4, &products))
         return false;
     fmm_spgemm of = {.b = &b,
                      .c = &c,
@@ -177,22 +177,19 @@ FMM_KERNEL(spgemm_colours, 4, 1)
 
 #define OTHER(m) "Tensor ptr_" m ", Tensor idx_" m ", Tensor eid_" m ", Tensor plan_" m ", "
 const fmm_torch_operator fmm_torch_spgemm[] = {
-    {"_spgemm",
-     "_spgemm(" FMM_HALF OTHER("b")
-         OTHER("c") "Tensor schedule, Tensor colours, Tensor products, Tensor val, "
-                    "Tensor val_b, int cols, bool masked, int algorithm) -> Tensor",
-     .kernel = spgemm},
-    {"_spgemm_colours", "_spgemm_colours(" FMM_HALF "int cols) -> Tensor",
-     .kernel = spgemm_colours},
+    FMM_OPERATOR(_spgemm, spgemm,
+                 "(" FMM_HALF OTHER("b")
+                     OTHER("c") "Tensor schedule, Tensor colours, Tensor products, Tensor val, "
+                                "Tensor val_b, int cols, bool masked, int algorithm) -> Tensor"),
+    FMM_OPERATOR(_spgemm_colours, spgemm_colours, "(" FMM_HALF "int cols) -> Tensor"),
     {0},
 };
 
 const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
-    {"_spgemm_symbolic",
-     "_spgemm_symbolic(" FMM_HALF OTHER("b") "Tensor val, Tensor val_b, int cols, int want, "
-                                             "bool keep=False) -> "
-                                             "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-     .kernel = spgemm_symbolic},
+    FMM_OPERATOR(_spgemm_symbolic, spgemm_symbolic,
+                 "(" FMM_HALF OTHER("b") "Tensor val, Tensor val_b, int cols, int want, "
+                                         "bool keep=False) -> "
+                                         "(Tensor, Tensor, Tensor, Tensor, Tensor)"),
     /* clang-format off */
     FMM_NUMBER(FMM_SPGEMM_CHUNKS), FMM_NUMBER(FMM_SPGEMM_COUNTS), FMM_NUMBER(FMM_SPGEMM_SORTED),
     FMM_NUMBER(FMM_SPGEMM_UNSORTED), FMM_NUMBER(FMM_SPGEMM_SCHEDULE),
@@ -201,9 +198,8 @@ const fmm_torch_operator fmm_torch_spgemm_symbolic[] = {
 };
 
 const fmm_torch_operator fmm_torch_spgemm_dots[] = {
-    {"_spgemm_dots",
-     "_spgemm_dots(" FMM_HALF OTHER("x") OTHER("y") "Tensor val_x, Tensor val_y, int cols) -> "
-                                                    "Tensor",
-     .kernel = spgemm_dots},
+    FMM_OPERATOR(_spgemm_dots, spgemm_dots,
+                 "(" FMM_HALF OTHER("x") OTHER("y") "Tensor val_x, Tensor val_y, int cols) -> "
+                                                    "Tensor"),
     {0},
 };

@@ -29,11 +29,4 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     return fmm_rows_run(exec, &task, x, fmm_second_cache() / 2 * halves);
 }
 
-FMM_ISA_RUNS
-
-static const fmm_algorithm algorithms[] = {
-    FMM_ISA_ALGORITHMS(spmm, "rows in registers", "fusedmm", fmm_rows_workspace),
-    {0},
-};
-
-FMM_ISA_REGISTRY(spmm)
+FMM_ISA_REGISTRY(spmm, "rows in registers", "fusedmm", fmm_rows_workspace, {0})

@@ -20,28 +20,21 @@
 
 #include <inttypes.h>
 
-static fmm_status check_shape(const char *name, const fmm_dense *d, int64_t rows,
-                              const fmm_dense *x)
-{
-    return fmm_check_shape("extreme", name, d, x->dtype, rows, x->heads, x->feat);
-}
-
 fmm_status fmm_extreme(const fmm_exec *exec, const fmm_extreme_call *call)
 {
     const fmm_csr *a = call->a;
     const bool transposed = call->form == FMM_EXTREME_COLS;
     TRY(fmm_check_matrix("extreme", exec, a));
-    REQUIRE((unsigned)call->form <= FMM_EXTREME_COUNTS, FMM_INVALID_ARGUMENT, "extreme: no form %d",
-            (int)call->form);
+    VALID((unsigned)call->form <= FMM_EXTREME_COUNTS, "extreme: no form %d", (int)call->form);
     const fmm_dense *x = call->x;
     TRY(fmm_check_dense("extreme", "x", x));
     const int64_t rows = transposed ? a->cols : a->rows, cols = transposed ? a->rows : a->cols;
     TRY(fmm_check_values("extreme", a, call->val, x->heads));
     TRY(fmm_check_values("extreme", a, call->weight, x->heads));
-    TRY(check_shape("x", x, cols, x));
-    TRY(check_shape("y", call->y, rows, x));
-    if (fmm_given(call->z)) TRY(check_shape("z", call->z, cols, x));
-    if (fmm_given(call->g)) TRY(check_shape("g", call->g, rows, x));
+    TRY(fmm_check_like("extreme", "x", x, x, cols, x->feat));
+    TRY(fmm_check_like("extreme", "y", call->y, x, rows, x->feat));
+    if (fmm_given(call->z)) TRY(fmm_check_like("extreme", "z", call->z, x, cols, x->feat));
+    if (fmm_given(call->g)) TRY(fmm_check_like("extreme", "g", call->g, x, rows, x->feat));
     const bool edges = call->form == FMM_EXTREME_EDGES;
     const bool wide = call->form == FMM_EXTREME_COUNTS && x->dtype != FMM_F64;
     TRY(fmm_check_shape("extreme", "out", call->out, wide ? FMM_F32 : x->dtype,

@@ -19,10 +19,9 @@ static fmm_status prepare(const fmm_exec *exec, const fmm_csr *a, const fmm_dens
     TRY(fmm_check_matrix("spmm", exec, a));
     TRY(fmm_check_dense("spmm", "x", x));
     TRY(fmm_check_values("spmm", a, val, x->heads));
-    TRY(fmm_check_shape("spmm", "x", x, x->dtype, a->cols, x->heads, x->feat));
-    TRY(fmm_check_shape("spmm", "y", y, x->dtype, a->rows, x->heads, x->feat));
-    REQUIRE((unsigned)reduce <= FMM_MIN, FMM_INVALID_ARGUMENT, "spmm: no reduction number %d",
-            (int)reduce);
+    TRY(fmm_check_like("spmm", "x", x, x, a->cols, x->feat));
+    TRY(fmm_check_like("spmm", "y", y, x, a->rows, x->feat));
+    VALID((unsigned)reduce <= FMM_MIN, "spmm: no reduction number %d", (int)reduce);
     TRY(fmm_check_output("spmm", "y", y));
     TRY(fmm_check_apart("spmm", y, "x", x));
     TRY(fmm_check_apart("spmm", y, "val", val));

@@ -38,12 +38,11 @@ FMM_KERNEL(spmm_into, 7, 0)
 
 #define REST "Tensor val, Tensor x, int reduce=0, int algorithm=0"
 const fmm_torch_operator fmm_torch_spmm[] = {
-    {"_spmm", "_spmm(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor", .kernel = spmm_half},
-    {"_spmm_into",
-     "_spmm_into(" FMM_HALF "Tensor val, Tensor x, Tensor(a!) y, int reduce, int algorithm, "
-     "int rows_are, int whole_nnz=0) -> ()",
-     .kernel = spmm_into},
-    {"spmm", "spmm(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor", .kernel = spmm_whole},
+    FMM_OPERATOR(_spmm, spmm_half, "(" FMM_HALF REST FMM_HALF_ROWS ") -> Tensor"),
+    FMM_OPERATOR(_spmm_into, spmm_into,
+                 "(" FMM_HALF "Tensor val, Tensor x, Tensor(a!) y, int reduce, int algorithm, "
+                 "int rows_are, int whole_nnz=0) -> ()"),
+    FMM_OPERATOR(spmm, spmm_whole, "(" FMM_WHOLE REST FMM_WHOLE_ROWS ") -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_SUM), FMM_NUMBER(FMM_MEAN), FMM_NUMBER(FMM_MAX), FMM_NUMBER(FMM_MIN),
     /* clang-format on */

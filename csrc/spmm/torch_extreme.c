@@ -42,10 +42,10 @@ FMM_KERNEL(extreme, TENSORS, 1)
 }
 
 const fmm_torch_operator fmm_torch_extreme[] = {
-    {"_extreme",
-     "_extreme(" FMM_HALF
-     "Tensor val, Tensor weight, Tensor x, Tensor y, Tensor z, Tensor g, int form) -> Tensor",
-     .kernel = extreme},
+    FMM_OPERATOR(
+        _extreme, extreme,
+        "(" FMM_HALF
+        "Tensor val, Tensor weight, Tensor x, Tensor y, Tensor z, Tensor g, int form) -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_EXTREME_ROWS), FMM_NUMBER(FMM_EXTREME_COLS), FMM_NUMBER(FMM_EXTREME_EDGES),
     FMM_NUMBER(FMM_EXTREME_COUNTS),

@@ -26,10 +26,10 @@ static fmm_status check_entries(const fmm_exec *exec, const fmm_spmv_matrix *a)
     fmm_csr csr = a->csr;
     if (a->format != FMM_FORMAT_CSR) csr.ptr = nowhere; /* nobody reads it */
     TRY(fmm_check_matrix("spmv", exec, &csr));
-    REQUIRE((a->format == FMM_FORMAT_COO || a->format == FMM_FORMAT_HYB) || !a->row,
-            FMM_INVALID_ARGUMENT, "spmv: only COO and HYB have row");
-    REQUIRE(a->row || !csr.nnz || a->format == FMM_FORMAT_CSR, FMM_INVALID_ARGUMENT,
-            "spmv: %" PRId64 " entries without row", csr.nnz);
+    VALID((a->format == FMM_FORMAT_COO || a->format == FMM_FORMAT_HYB) || !a->row,
+          "spmv: only COO and HYB have row");
+    VALID(a->row || !csr.nnz || a->format == FMM_FORMAT_CSR,
+          "spmv: %" PRId64 " entries without row", csr.nnz);
     return fmm_check_values("spmv", &csr, a->val, 1);
 }
 
@@ -38,26 +38,22 @@ static fmm_status check_padded(const fmm_spmv_matrix *a)
 {
     const bool slices = a->format == FMM_FORMAT_SELL, dia = a->format == FMM_FORMAT_DIA;
     int64_t size;
-    REQUIRE(a->width >= 0 && a->stored >= 0, FMM_INVALID_ARGUMENT,
-            "spmv: width %" PRId64 " of %" PRId64 " elements", a->width, a->stored);
+    VALID(a->width >= 0 && a->stored >= 0, "spmv: width %" PRId64 " of %" PRId64 " elements",
+          a->width, a->stored);
     if (slices)
-        REQUIRE(a->width >= 1 && a->width <= SLICE_MOST &&
-                    (!a->csr.rows || (a->offsets && a->order)),
-                FMM_INVALID_ARGUMENT,
-                "spmv: SELL needs offsets, order and slices of 1 to %d rows, not %" PRId64,
-                (int)SLICE_MOST, a->width);
+        VALID(a->width >= 1 && a->width <= SLICE_MOST && (!a->csr.rows || (a->offsets && a->order)),
+              "spmv: SELL needs offsets, order and slices of 1 to %d rows, not %" PRId64,
+              (int)SLICE_MOST, a->width);
     else
-        REQUIRE(!__builtin_mul_overflow(a->width, a->csr.rows, &size) && size == a->stored,
-                FMM_INVALID_ARGUMENT,
-                "spmv: %" PRId64 " elements for %" PRId64 " times %" PRId64 " rows", a->stored,
-                a->width, a->csr.rows);
-    REQUIRE(!dia || a->offsets || !a->width, FMM_INVALID_ARGUMENT, "spmv: DIA needs offsets");
-    REQUIRE(dia || a->padded_idx || !a->stored, FMM_INVALID_ARGUMENT, "spmv: no padded_idx");
+        VALID(!__builtin_mul_overflow(a->width, a->csr.rows, &size) && size == a->stored,
+              "spmv: %" PRId64 " elements for %" PRId64 " times %" PRId64 " rows", a->stored,
+              a->width, a->csr.rows);
+    VALID(!dia || a->offsets || !a->width, "spmv: DIA needs offsets");
+    VALID(dia || a->padded_idx || !a->stored, "spmv: no padded_idx");
     const fmm_dense *v = a->padded_val;
     TRY(fmm_check_dense("spmv", "padded_val", v));
     TRY(fmm_check_shape("spmv", "padded_val", v, v->dtype, a->stored, 1, 1));
-    REQUIRE(a->stored <= 1 || v->row_stride == 1, FMM_INVALID_ARGUMENT,
-            "spmv: padded_val must be contiguous");
+    VALID(a->stored <= 1 || v->row_stride == 1, "spmv: padded_val must be contiguous");
     return FMM_OK;
 }
 
@@ -66,9 +62,8 @@ static fmm_status check_padded(const fmm_spmv_matrix *a)
 static fmm_status check(const fmm_exec *exec, const fmm_spmv_matrix *a, const fmm_dense *x,
                         const fmm_dense *y_in, const fmm_dense *y, double beta)
 {
-    REQUIRE(a, FMM_INVALID_ARGUMENT, "spmv: the matrix must be given");
-    REQUIRE((unsigned)a->format < FMM_FORMATS, FMM_INVALID_ARGUMENT, "spmv: no format number %d",
-            (int)a->format);
+    VALID(a, "spmv: the matrix must be given");
+    VALID((unsigned)a->format < FMM_FORMATS, "spmv: no format number %d", (int)a->format);
     TRY(check_entries(exec, a));
     if (a->format > FMM_FORMAT_COO) TRY(check_padded(a));
     TRY(fmm_check_dense("spmv", "x", x));
@@ -80,7 +75,7 @@ static fmm_status check(const fmm_exec *exec, const fmm_spmv_matrix *a, const fm
     TRY(fmm_check_apart("spmv", y, "val", a->val));
     TRY(fmm_check_apart("spmv", y, "padded_val", a->padded_val));
     if (beta == 0) return FMM_OK;
-    REQUIRE(y_in, FMM_INVALID_ARGUMENT, "spmv: beta is %g, so y_in must be given", beta);
+    VALID(y_in, "spmv: beta is %g, so y_in must be given", beta);
     TRY(fmm_check_shape("spmv", "y_in", y_in, x->dtype, a->csr.rows, 1, 1));
     return fmm_check_apart("spmv", y, "y_in", y_in);
 }

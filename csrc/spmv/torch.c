@@ -60,7 +60,7 @@ FMM_KERNEL(spmv_half, 8, 1)
     tensor row;
     if (format != FMM_FORMAT_CSR && format != FMM_FORMAT_COO)
         return frame_fail(f, "spmv: format number %d is neither CSR nor COO", format);
-    return frame_take_list(f, ROW, "row", false, &row) &&
+    return frame_take_list(f, ROW, "row", 4, &row) &&
            multiply(f, (fmm_format)format, &row, VAL, X, number + 1, (int64_t)number[5], out);
 }
 
@@ -93,12 +93,12 @@ FMM_KERNEL(spmv_padded, 9, 1)
     enum { OFFSETS, PADDED_IDX, PADDED_VAL, ORDER, ROW, IDX, VAL, X };
     fmm_dense val, padded_val, x, y_in;
     tensor offsets, padded_idx, stored, order, row, idx;
-    if (!take_vectors(f, X, &x, &y_in) || !frame_take_list(f, OFFSETS, "offsets", true, &offsets) ||
-        !frame_take_list(f, PADDED_IDX, "padded_idx", false, &padded_idx) ||
+    if (!take_vectors(f, X, &x, &y_in) || !frame_take_list(f, OFFSETS, "offsets", 8, &offsets) ||
+        !frame_take_list(f, PADDED_IDX, "padded_idx", 4, &padded_idx) ||
         !frame_take_vector(f, PADDED_VAL, "padded_val", &padded_val, &stored) ||
-        !frame_take_list(f, ORDER, "order", false, &order) ||
-        !frame_take_list(f, ROW, "row", false, &row) ||
-        !frame_take_list(f, IDX, "idx", false, &idx) || !frame_values(f, VAL, &val))
+        !frame_take_list(f, ORDER, "order", 4, &order) ||
+        !frame_take_list(f, ROW, "row", 4, &row) || !frame_take_list(f, IDX, "idx", 4, &idx) ||
+        !frame_values(f, VAL, &val))
         return false;
     const fmm_spmv_matrix a = {
         .format = (fmm_format)frame_int(number[0]),
@@ -121,16 +121,15 @@ FMM_KERNEL(spmv_padded, 9, 1)
 #define VECTORS "Tensor x, Tensor y_in, "
 #define REST "float alpha, float beta, int algorithm"
 const fmm_torch_operator fmm_torch_spmv[] = {
-    {"_spmv",
-     "_spmv(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
-     ") -> Tensor",
-     .kernel = spmv_half},
-    {"spmv", "spmv(" FMM_WHOLE "Tensor val, " VECTORS REST FMM_WHOLE_ROWS ") -> Tensor",
-     .kernel = spmv_whole},
-    {"_spmv_padded",
-     "_spmv_padded(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
-     "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST ") -> Tensor",
-     .kernel = spmv_padded},
+    FMM_OPERATOR(_spmv, spmv_half,
+                 "(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
+                 ") -> Tensor"),
+    FMM_OPERATOR(spmv, spmv_whole,
+                 "(" FMM_WHOLE "Tensor val, " VECTORS REST FMM_WHOLE_ROWS ") -> Tensor"),
+    FMM_OPERATOR(_spmv_padded, spmv_padded,
+                 "(Tensor offsets, Tensor padded_idx, Tensor padded_val, Tensor order, Tensor row, "
+                 "Tensor idx, Tensor val, " VECTORS "int format, int rows, int width, " REST
+                 ") -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_FORMAT_CSR), FMM_NUMBER(FMM_FORMAT_COO), FMM_NUMBER(FMM_FORMAT_DIA),
     FMM_NUMBER(FMM_FORMAT_ELL), FMM_NUMBER(FMM_FORMAT_HYB), FMM_NUMBER(FMM_FORMAT_SELL),

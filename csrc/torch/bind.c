@@ -69,30 +69,28 @@ static bool bind_shim(void)
     return true;
 }
 
-/* Defines all schemas, then gives each a kernel for CPU and one for CUDA, which is the same
- * function: it asks its first tensor where it is. The handles are kept for the life of the process:
- * deleting one deregisters its operators. */
+/* Defines each schema and gives it a kernel for CPU and one for CUDA, which is the same function:
+ * it asks its first tensor where it is. The handles are kept for the life of the process: deleting
+ * one deregisters its operators. */
 static bool register_operators(void)
 {
-    TorchLibraryHandle definitions, kernels;
+    TorchLibraryHandle definitions, kernels[2];
+    const char *const keys[] = {"CPU", "CUDA"};
     snprintf(problem, sizeof problem, "torch refused to register the operators");
     if (fmm_torch.aoti_torch_library_init_def("fusedmm", __FILE__, __LINE__, &definitions))
         return false;
-    for (int k = 0; k < OPERATORS; k++)
-        for (const fmm_torch_operator *op = operators[k]; op->name; op++)
-            if (op->schema && fmm_torch.aoti_torch_library_def(definitions, op->schema))
-                return false;
-    const char *const keys[] = {"CPU", "CUDA"};
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 2; d++)
         if (fmm_torch.aoti_torch_library_init_impl("fusedmm", keys[d], __FILE__, __LINE__,
-                                                   &kernels))
+                                                   &kernels[d]))
             return false;
-        for (int k = 0; k < OPERATORS; k++)
-            for (const fmm_torch_operator *op = operators[k]; op->name; op++)
-                if (op->schema &&
-                    fmm_torch.torch_library_impl(kernels, op->name, op->kernel, BUILT_FOR))
+    for (int t = 0; t < OPERATORS; t++)
+        for (const fmm_torch_operator *op = operators[t]; op->name; op++) {
+            if (!op->schema) continue;
+            if (fmm_torch.aoti_torch_library_def(definitions, op->schema)) return false;
+            for (int d = 0; d < 2; d++)
+                if (fmm_torch.torch_library_impl(kernels[d], op->name, op->kernel, BUILT_FOR))
                     return false;
-    }
+        }
     return true;
 }
 

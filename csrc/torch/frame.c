@@ -64,16 +64,10 @@ bool frame_begin(frame *f, const StableIValue *stack, int inputs)
 
 int32_t frame_dtype(fmm_dtype dtype)
 {
-    switch (dtype) {
-    case FMM_F64:
-        return fmm_torch.aoti_torch_dtype_float64();
-    case FMM_F16:
-        return fmm_torch.aoti_torch_dtype_float16();
-    case FMM_BF16:
-        return fmm_torch.aoti_torch_dtype_bfloat16();
-    default:
-        return fmm_torch.aoti_torch_dtype_float32();
-    }
+    return dtype == FMM_F64    ? fmm_torch.aoti_torch_dtype_float64()
+           : dtype == FMM_F16  ? fmm_torch.aoti_torch_dtype_float16()
+           : dtype == FMM_BF16 ? fmm_torch.aoti_torch_dtype_bfloat16()
+                               : fmm_torch.aoti_torch_dtype_float32();
 }
 
 bool frame_is_float(int32_t number, fmm_dtype *dtype)
@@ -254,7 +248,7 @@ static bool take_if_there(frame *f, int k, const char *name, tensor *t)
     return !t->numel || frame_take(f, k, name, t);
 }
 
-static bool take_list(frame *f, int k, const char *name, int bytes, tensor *t)
+bool frame_take_list(frame *f, int k, const char *name, int bytes, tensor *t)
 {
     return take_if_there(f, k, name, t) && (!t->numel || is_list(f, name, t, bytes));
 }
@@ -285,8 +279,8 @@ bool frame_named(frame *f, int first, const char *const *names, int64_t cols, fm
 {
     tensor eid, plan;
     if (!structure(f, first, names, cols, a) ||
-        !frame_take_list(f, first + 2, names[2], a->nnz > INT32_MAX, &eid) ||
-        !take_list(f, first + 3, names[3], 1, &plan))
+        !frame_take_list(f, first + 2, names[2], a->nnz > INT32_MAX ? 8 : 4, &eid) ||
+        !frame_take_list(f, first + 3, names[3], 1, &plan))
         return false;
     if (eid.numel && eid.numel != a->nnz)
         return frame_fail(f, "%s has %" PRId64 " elements for %" PRId64 " entries", names[2],
@@ -304,10 +298,13 @@ bool frame_half(frame *f, int first, int64_t cols, fmm_csr *a)
 
 bool frame_matrix(frame *f, int64_t cols, fmm_csr *a) { return frame_half(f, 0, cols, a); }
 
-/* [n, F] or [n, H, F], the last stride 1: a tensor of another layout is copied first. torch lets a
- * dimension of one element have any stride, so such a stride is replaced by what it should be. */
-static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
+/* torch lets a dimension of one element have any stride, so such a stride is replaced by what it
+ * should be. */
+bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
 {
+    tensor unused;
+    if (!t) t = &unused;
+    if (!frame_take(f, k, name, t)) return false;
     if (t->dim != 2 && t->dim != 3)
         return frame_fail(f, "%s must have 2 or 3 dimensions, not %" PRId64, name, t->dim);
     if (!dtype_of(f, name, t, &d->dtype)) return false;
@@ -327,11 +324,14 @@ static bool to_dense(frame *f, const char *name, tensor *t, fmm_dense *d)
     return true;
 }
 
-bool frame_dense(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
+/* A tensor of 1 or 2 dimensions as one number per row and head. */
+static bool to_numbers(frame *f, const char *name, const tensor *t, fmm_dense *d)
 {
-    tensor unused;
-    if (!t) t = &unused;
-    return frame_take(f, k, name, t) && to_dense(f, name, t, d);
+    *d = (fmm_dense){.data = t->data, .rows = t->size[0], .heads = 1, .feat = 1};
+    if (t->dim == 2) d->heads = t->size[1];
+    d->row_stride = d->rows > 1 ? t->stride[0] : d->heads;
+    d->head_stride = d->heads > 1 ? t->stride[1] : 1;
+    return dtype_of(f, name, t, &d->dtype);
 }
 
 bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val)
@@ -342,30 +342,14 @@ bool frame_numbers(frame *f, int k, const char *name, fmm_dense *val)
     if (!t.numel) return true;
     if (t.dim != 1 && t.dim != 2)
         return frame_fail(f, "%s must have 1 or 2 dimensions, not %" PRId64, name, t.dim);
-    val->data = t.data;
-    val->rows = t.size[0];
-    val->heads = t.dim == 2 ? t.size[1] : 1;
-    val->row_stride = val->rows > 1 ? t.stride[0] : val->heads;
-    val->head_stride = val->heads > 1 ? t.stride[1] : 1;
-    return dtype_of(f, name, &t, &val->dtype);
+    return to_numbers(f, name, &t, val);
 }
 
 bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t)
 {
     if (!frame_take(f, k, name, t)) return false;
     if (t->dim != 1) return frame_fail(f, "%s must have 1 dimension, not %" PRId64, name, t->dim);
-    *d = (fmm_dense){.data = t->data,
-                     .rows = t->numel,
-                     .heads = 1,
-                     .feat = 1,
-                     .row_stride = t->numel > 1 ? t->stride[0] : 1,
-                     .head_stride = 1};
-    return dtype_of(f, name, t, &d->dtype);
-}
-
-bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t)
-{
-    return take_list(f, k, name, wide ? 8 : 4, t);
+    return to_numbers(f, name, t, d);
 }
 
 bool frame_values(frame *f, int k, fmm_dense *val) { return frame_numbers(f, k, "val", val); }

@@ -65,8 +65,9 @@ bool frame_values(frame *f, int k, fmm_dense *val);
 
 /* Input k as a vector of numbers, of any stride: a view of one head and one feature. */
 bool frame_take_vector(frame *f, int k, const char *name, fmm_dense *d, tensor *t);
-/* Input k as a contiguous vector of int32, or of int64; absent without elements. */
-bool frame_take_list(frame *f, int k, const char *name, bool wide, tensor *t);
+/* Input k as a contiguous vector of integers of 4 or 8 bytes, or of one, which has no sign; absent
+ * without elements. */
+bool frame_take_list(frame *f, int k, const char *name, int bytes, tensor *t);
 
 /* A new contiguous tensor of up to 3 dimensions, or a vector of n numbers. frame_workspace is for
  * functions that take a workspace but do not ask for it by exec.allocate, as operators do. */
@@ -115,7 +116,8 @@ void frame_run(StableIValue *stack, int inputs, int results, const char *name, f
                             __attribute__((unused)) tensor *out)
 
 /* An operator of the library, or a number that Python needs to know of it: a line of a table of its
- * folder, ended by a NULL name. core/operators.def lists the tables. */
+ * folder, ended by a NULL name. core/operators.def lists the tables. FMM_OPERATOR takes of a schema
+ * what stands behind the name. */
 typedef struct fmm_torch_operator {
     const char *name, *schema; /* without a schema it is a number */
     union {
@@ -124,6 +126,7 @@ typedef struct fmm_torch_operator {
     };
 } fmm_torch_operator;
 /* clang-format off */
+#define FMM_OPERATOR(id, boxed, arguments) {.name = #id, .schema = #id arguments, .kernel = boxed}
 #define FMM_NUMBER(id) {.name = #id, .value = (double)(id)}
 /* clang-format on */
 

@@ -119,15 +119,12 @@ fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exe
         return fmm_cusparse_run(&calls, exec, call,                                                \
                                 (fmm_cusparse_variant){algorithm, coo, preprocess});               \
     }
+/* clang-format off */
 #define FMM_CUSPARSE_ALGORITHM(op, id, what, algorithm, coo, preprocess, bits)                     \
-    {id,                                                                                           \
-     "cusparse:" #what,                                                                            \
-     "cuSPARSE, bound at run time",                                                                \
-     "NVIDIA",                                                                                     \
-     bits,                                                                                         \
-     fmm_##op##_cusparse_supports,                                                                 \
-     fmm_##op##_cusparse_##what##_workspace,                                                       \
+    {id, "cusparse:" #what, "cuSPARSE, bound at run time", "NVIDIA", bits,                         \
+     fmm_##op##_cusparse_supports, fmm_##op##_cusparse_##what##_workspace,                         \
      fmm_##op##_cusparse_##what},
+/* clang-format on */
 enum { FMM_CUSPARSE_DEFAULT = 10 }; /* csr_default, in every room */
 
 /* ---- cublas.c ---- */

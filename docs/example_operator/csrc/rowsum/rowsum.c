@@ -13,11 +13,11 @@ static fmm_status check(const fmm_exec *exec, const fmm_csr *a, const fmm_dense 
     TRY(fmm_check_matrix("rowsum", exec, a));
     TRY(fmm_check_dense("rowsum", "val", val));
     TRY(fmm_check_dense("rowsum", "y", y));
-    REQUIRE(val->rows == a->nnz, FMM_INVALID_ARGUMENT,
-            "rowsum: val has %" PRId64 " rows for %" PRId64 " entries", val->rows, a->nnz);
-    REQUIRE(y->rows == a->rows && y->heads == val->heads && y->feat == val->feat &&
-                y->dtype == val->dtype,
-            FMM_INVALID_ARGUMENT, "rowsum: y is not [rows, heads, feat] of val's dtype");
+    VALID(val->rows == a->nnz, "rowsum: val has %" PRId64 " rows for %" PRId64 " entries",
+          val->rows, a->nnz);
+    VALID(y->rows == a->rows && y->heads == val->heads && y->feat == val->feat &&
+              y->dtype == val->dtype,
+          "rowsum: y is not [rows, heads, feat] of val's dtype");
     TRY(fmm_check_output("rowsum", "y", y));
     return fmm_check_apart("rowsum", y, "val", val);
 }

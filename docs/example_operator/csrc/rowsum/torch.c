@@ -13,6 +13,6 @@ FMM_KERNEL(rowsum, 5, 1)
 }
 
 const fmm_torch_operator fmm_torch_rowsum[] = {
-    {"_rowsum", "_rowsum(" FMM_HALF "Tensor val, int algorithm) -> Tensor", .kernel = rowsum},
+    FMM_OPERATOR(_rowsum, rowsum, "(" FMM_HALF "Tensor val, int algorithm) -> Tensor"),
     {0},
 };
