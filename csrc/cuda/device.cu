@@ -2,7 +2,11 @@
  * an answer is never 0. Threads that ask at once find the same number, so no lock is needed. */
 #include "device.h"
 
+/* Devices with higher numbers are asked at each call. */
 enum { DEVICES = 64 };
+
+/* An attribute of a device. `known` has a place for each listed device, and 0 for those that were
+ * not asked yet; each attribute has such an array of its own. */
 static int ask(int device, cudaDeviceAttr attribute, int *known)
 {
     const bool listed = device >= 0 && device < DEVICES;

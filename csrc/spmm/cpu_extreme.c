@@ -49,12 +49,14 @@ static void run(int64_t first, int64_t last, void *ctx)
     for (int64_t row = first; row < last; row++)
         for (int64_t h = 0; h < call->x->heads; h++) {
             const int64_t begin = row_begin(call->a, row), end = row_end(call->a, row);
+            /* An entry's own result is a sum over its channels ... */
             for (int64_t p = begin; edges && p < end; p++) {
                 const int64_t edge = edge_of(call->a, p);
                 double sum = 0;
                 for (int64_t c = 0; c < call->x->feat; c++) sum += term_of(call, row, p, h, c);
                 if (edge >= 0 && column_of(call->a, p) >= 0) put(call->out, edge, h, 0, sum);
             }
+            /* ... a row's result has a sum over its entries for each channel. */
             for (int64_t c = 0; !edges && c < call->x->feat; c++) {
                 double sum = 0;
                 for (int64_t p = begin; p < end; p++) sum += term_of(call, row, p, h, c);
@@ -63,7 +65,8 @@ static void run(int64_t first, int64_t last, void *ctx)
         }
 }
 
-/* Head h of an operand; or all heads that lie side by side, as channels of one. */
+/* Head h of an operand; or all heads that lie side by side, as channels of one. What is absent
+ * stays absent, and an operand with one head serves all of them. */
 static fmm_dense head_of(const fmm_dense *d, int64_t h, bool all)
 {
     fmm_dense one = *d;
