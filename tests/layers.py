@@ -17,7 +17,7 @@ MAY = {
     "core": {"include"},
     "cpu": {"core"},
     "torch": {"core"},
-    "matrix": {"core", "cuda", "torch"},
+    "matrix": {"core", "cpu", "cuda", "torch"},
     "cuda": {"core", "matrix"},
     "fused": BASE | {"spmm", "sddmm"},  # it is both in one pass
     "messages": BASE | {"spmm"},  # whose join adds up the slots of long rows

@@ -9,6 +9,7 @@
  * sort. Everything is one call, since a graph of some hundred edges waits for calls. */
 #include "compress.h"
 #include "../core/checks.h"
+#include "../cpu/reference.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,10 +21,8 @@ typedef struct placed {
     int32_t row, number;
 } placed;
 
-/* Content that another thread may write meanwhile is read once, and what was read is checked and
- * used: a second read could find another number. */
-static int64_t once32(const int32_t *at) { return *(const volatile int32_t *)at; }
-static int64_t once64(const int64_t *at) { return *(const volatile int64_t *)at; }
+/* A coordinate is read once, as cpu/reference.h reads a structure: another thread may write it. */
+static int64_t once(const int64_t *at) { return *(const volatile int64_t *)at; }
 
 /* How many self loops a matrix can have. */
 static int64_t nodes_of(const fmm_coo *a) { return a->rows < a->cols ? a->rows : a->cols; }
@@ -50,8 +49,8 @@ fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *
      * here, since they are read anyway. */
     int64_t last_row = -1, last_col = -1, loops = 0, falls = 0;
     for (int64_t p = 0; p < a->nnz; p++) {
-        const int64_t r = once64(a->row + p * a->row_stride);
-        const int64_t c = once64(a->col + p * a->col_stride);
+        const int64_t r = once(a->row + p * a->row_stride);
+        const int64_t c = once(a->col + p * a->col_stride);
         VALID(r >= 0 && r < a->rows,
               "compress: row[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, r,
               a->rows);
@@ -166,13 +165,6 @@ size_t fmm_transpose_workspace(const fmm_exec *exec, const fmm_csr *a)
     return exec->device == FMM_CUDA ? fmm_cuda_transpose_workspace(exec, a) : 0;
 }
 
-/* ptr[i], inside [0, nnz]. */
-static int64_t clamped(const fmm_csr *a, int64_t i)
-{
-    const int64_t p = once64(a->ptr + i);
-    return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
-}
-
 /* One walk over the rows puts each entry behind what its column has, so rows rise within a column.
  * It needs no workspace: ptr itself moves to the ends of columns, and back. Another thread may
  * change the structure between the passes; then entries are left out, and nothing is written
@@ -191,15 +183,15 @@ fmm_status fmm_transpose(const fmm_exec *exec, const fmm_csr *a, int64_t *ptr, i
     const int32_t *given = a->eid;
     memset(ptr, 0, bounds_bytes(a->cols));
     for (int64_t p = 0; p < a->nnz; p++) {
-        const int64_t j = once32(a->idx + p);
-        if (j >= 0 && j < a->cols) ptr[j + 1]++;
+        const int64_t j = column_of(a, p);
+        if (j >= 0) ptr[j + 1]++;
     }
     sum_up(a->cols, ptr);
     for (int64_t i = 0; i < a->rows; i++) {
-        const int64_t end = clamped(a, i + 1);
-        for (int64_t p = clamped(a, i); p < end; p++) {
-            const int64_t j = once32(a->idx + p);
-            if (j < 0 || j >= a->cols || ptr[j] >= a->nnz) continue; /* changed since the check */
+        const int64_t end = row_end(a, i);
+        for (int64_t p = row_begin(a, i); p < end; p++) {
+            const int64_t j = column_of(a, p);
+            if (j < 0 || ptr[j] >= a->nnz) continue; /* changed since the check */
             const int64_t q = ptr[j]++;
             idx[q] = (int32_t)i;
             eid[q] = given ? given[p] : (int32_t)p;
@@ -218,11 +210,10 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
     VALID(a->rows == a->cols, "normalize: the matrix must be square");
     if (exec->device == FMM_CUDA) return fmm_cuda_normalize(exec, a, val, here);
     TRY(fmm_check_workspace("normalize", exec, (size_t)a->rows * sizeof *val));
-    const int32_t *eid = a->eid;
     float *scale = exec->workspace;
     /* A node of degree 0 has no entry to weigh, and must not divide. */
     for (int64_t i = 0; i < a->rows; i++) {
-        const float degree = (float)(clamped(a, i + 1) - clamped(a, i));
+        const float degree = (float)(row_end(a, i) - row_begin(a, i));
         scale[i] = degree > 0 ? 1 / sqrtf(degree) : 0;
     }
     if (!a->nnz) return FMM_OK; /* val and here may be NULL */
@@ -231,11 +222,11 @@ fmm_status fmm_normalize(const fmm_exec *exec, const fmm_csr *a, float *val, flo
     memset(val, 0, (size_t)a->nnz * sizeof *val);
     memset(here, 0, (size_t)a->nnz * sizeof *here);
     for (int64_t i = 0; i < a->rows; i++) {
-        const int64_t end = clamped(a, i + 1);
-        for (int64_t p = clamped(a, i); p < end; p++) {
-            const int64_t j = once32(a->idx + p), e = eid ? once32(eid + p) : p;
-            here[p] = j >= 0 && j < a->cols ? scale[i] * scale[j] : 0;
-            if (e >= 0 && e < a->nnz) val[e] = here[p];
+        const int64_t end = row_end(a, i);
+        for (int64_t p = row_begin(a, i); p < end; p++) {
+            const int64_t j = column_of(a, p), edge = edge_of(a, p);
+            here[p] = j >= 0 ? scale[i] * scale[j] : 0;
+            if (edge >= 0) val[edge] = here[p];
         }
     }
     return FMM_OK;
