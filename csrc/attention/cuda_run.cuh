@@ -38,9 +38,6 @@ template <class T> static fmm_status attention_run(const fmm_exec *exec, const f
     attend_args<T> s = {};
     s.a = view_csr(a);
     s.plan = plan_for_call(exec, a);
-    /* Rows of a small matrix of which none is long are taken as they lie, which is two loads less
-     * before the first entry. In larger ones rows of one length side by side are worth more. */
-    if (!s.plan.segments_max && is_small(a->nnz)) s.plan.order = NULL;
     s.edges = view_edges(a, NULL);
     s.own_s = view_dense<const T>(cols ? &t->k : &t->q);
     s.far_s = far_of<T>(cols ? &t->q : &t->k);

@@ -88,14 +88,14 @@ static __global__ void __launch_bounds__(K::THREADS, K::BLOCKS)
     if (COLLECT)
         UNROLLED(c, K::PS * K::VS) collected[c][threadIdx.x] = A(0);
 
-    const plan_counts counts = read_counts<true>(s.a, s.plan);
+    const plan_counts counts = read_counts(s.a, s.plan);
     const int64_t items = count_items(counts, s.shift);
     const int in_block = K::THREADS >> s.group_bits; /* groups */
     int64_t k = int64_t(blockIdx.x) * in_block + (threadIdx.x >> s.group_bits);
     for (int64_t block_k = int64_t(blockIdx.x) * in_block; block_k < max(items, int64_t(1));
          block_k += int64_t(gridDim.x) * in_block, k += int64_t(gridDim.x) * in_block) {
         item_view item = find_item(counts, k, s.shift);
-        const span mine = find_span<true>(s.a, s.plan, &item, me.lane);
+        const span mine = find_span(s.a, s.plan, &item, me.lane);
         const int rows = me.most_of_groups(max(item.count, item.count == 0));
 
         for_empty_rows(s, counts, items, k, [&](int32_t row) { write_empty(me, s, row); });

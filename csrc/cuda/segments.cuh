@@ -45,11 +45,8 @@ struct dealt {
 struct plan_counts {
     int32_t hubs, long_rows, segments, ends[BUNDLES + 1];
 };
-/* For kernels that say LIES the plan may be without `order`: all rows are then in bundles. */
-template <bool LIES = false>
 static __device__ __forceinline__ plan_counts read_counts(const csr_view &a, const plan_view &plan)
 {
-    if (LIES && !plan.order) return plan_counts{0, 0, 0, {0, 0, 0, (int32_t)a.rows}};
     const int4 *const words = reinterpret_cast<const int4 *>(plan.header);
     const int4 w1 = __ldg(words + 1), w2 = __ldg(words + 2), w3 = __ldg(words + 3);
     const int32_t rows = (int32_t)a.rows;
@@ -113,7 +110,6 @@ struct span {
 };
 
 /* Those of the k-th row of an item; none behind its last row. A piece needs nothing of ptr. */
-template <bool LIES = false>
 static __device__ __forceinline__ span find_span(const csr_view &a, const plan_view &plan,
                                                  item_view *item, int k)
 {
@@ -126,8 +122,7 @@ static __device__ __forceinline__ span find_span(const csr_view &a, const plan_v
         s.begin = min((int64_t(piece.w) << 16) | (piece.z >> 16), a.nnz);
         s.length = (int32_t)min(int64_t(piece.z & 65535), a.nnz - s.begin);
     } else if (k < item->count) {
-        s.row = item->from + k;
-        if (!LIES || plan.order) s.row = (int32_t)clamp(__ldg(plan.order + s.row), 0, a.rows - 1);
+        s.row = (int32_t)clamp(__ldg(plan.order + item->from + k), 0, a.rows - 1);
         const int64_t length = row_range(a, s.row, &s.begin);
         s.length = (int32_t)min(length, int64_t(INT32_MAX) / 2);
     }

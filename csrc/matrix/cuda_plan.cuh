@@ -49,7 +49,6 @@ struct plan_header {
 static_assert(sizeof(plan_header) == 64 && offsetof(plan_header, used) == FMM_PLAN_USED,
               "the header is part of the format");
 
-/* Where `order` is NULL, which attention alone does, rows are taken as they lie and none is cut. */
 struct plan_view {
     const plan_header *header;
     const int32_t *order, *first;

@@ -119,14 +119,15 @@ static fmm_status run_messages(const fmm_exec *exec, const fmm_extreme_call *cal
     return fmm_messages(exec, call->a, &m, 0);
 }
 
-/* Whether messages can take the call: of one dtype, and with a number to add up. */
+/* Whether messages can take the call: of one dtype, with an entry, and with a number to add up. */
 static bool are_messages(const fmm_extreme_call *call)
 {
     const fmm_dense *const factor = call->form == FMM_EXTREME_COLS ? call->g : call->z;
     const bool edges = call->form == FMM_EXTREME_EDGES;
     const bool sums = call->form == FMM_EXTREME_COUNTS || factor->data ||
                       (edges ? call->g->data != NULL : call->weight->data != NULL);
-    return sums && call->x->feat && (!call->val->data || call->val->dtype == call->x->dtype) &&
+    return sums && call->x->feat && call->a->nnz &&
+           (!call->val->data || call->val->dtype == call->x->dtype) &&
            (!call->weight->data || call->weight->dtype == call->x->dtype);
 }
 

@@ -1,8 +1,8 @@
 """Products of which most rows need no other rank: these are computed while remote rows travel.
 
     link            | remote rows of x |
-    kernels         | all rows, of own columns alone                                    | copy |
-    another stream                       | outer rows again, of all their columns |
+    kernels         | all rows, of own columns alone                                    |
+    another stream                       | outer rows again, of all their columns | copy |
 
 A kernel skips columns outside its operand. Given a rank's own rows of x, it finds the rows that need nothing else, bit
 by bit as one device does, and something for the outer rows, which are then computed anew: they have a small matrix of
@@ -98,8 +98,12 @@ def run_inner(part: Part, given: Sequence[Any], outer: Outer, pieces: list[tuple
         came = torch.cat([end()[0] for end in coming], 1)
         some = torch.cat([x.index_select(0, outer.need), came])
         found = ops._spmm.default(*half, val, some, *numbers)
+        # Copied here, so that what this stream's memory holds is read on no other: that of a thread beside, which
+        # shares the stream, takes the memory of ``found`` as soon as this function ends.
+        aside.wait_stream(here)
+        y.index_copy_(0, outer.rows, found)
     here.wait_stream(aside)
-    return y.index_copy_(0, outer.rows, found)
+    return y
 
 
 @cache

@@ -132,7 +132,7 @@ REFUSALS = {  # what a part is asked for, and what it says
         TypeError,
         "does not take a Dist",
     ),
-    "product": (lambda part: part @ part, TypeError, "spgemm_whole does not take a DistCSR"),
+    "product": (lambda part: part @ part, TypeError, "spgemm_symbolic does not take a DistCSR"),
     "loops": (lambda part: part.t().add_self_loops(), ValueError, "add them before t"),
     "edges": (lambda part: part.cache_transpose().t().edges(), ValueError, "ask before t"),
     "rows": (lambda part: fusedmm.spmm(part, torch.ones(99, 2)), ValueError, "x has 99 rows, the matrix"),
