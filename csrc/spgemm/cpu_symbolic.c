@@ -92,6 +92,14 @@ static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
     return count;
 }
 
+/* The row of B that row i of C is equal to: where A's row has one entry and all columns of B rise.
+ * -1 elsewhere. A product of a column and a row so knows its size without walking over it. */
+static int64_t lone(const symbolic *s, int64_t i)
+{
+    const int64_t p = row_begin(s->a, i);
+    return s->falls || row_end(s->a, i) != p + 1 ? -1 : column_of(s->a, p);
+}
+
 /* The number of columns of each row: bits of the words that it touched, which are cleared. */
 static void count_chunk(void *ctx, int worker, int64_t chunk)
 {
@@ -100,6 +108,10 @@ static void count_chunk(void *ctx, int worker, int64_t chunk)
     const int64_t *schedule = s->out->schedule;
     const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
     for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+        if (lone(s, i) >= 0) {
+            s->out->ptr[i + 1] = s->products[i];
+            continue;
+        }
         const int64_t touched = mark(s, room, i);
         int64_t count = 0;
         for (int64_t t = 0; t < touched; t++) {
