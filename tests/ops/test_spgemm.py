@@ -382,23 +382,3 @@ def test_a_structure_cannot_be_found_while_a_graph_records(cuda):
     with pytest.raises(RuntimeError, match=r"make a fusedmm\.spgemm_plan before the capture"):
         capture(lambda: fusedmm.spgemm(a, a))
     assert_product(a @ a, a, a)
-
-
-@pytest.mark.parametrize("form", ["scipy", "scipy csc", "torch csr", "torch csc", "torch coo"])
-def test_matmul_takes_other_libraries_sparse_matrices(form):
-    a, b = pair("tall", torch.float64)
-    as_scipy = scipy.sparse.csr_matrix(b.to_dense().numpy())
-    other = {
-        "scipy": as_scipy,
-        "scipy csc": as_scipy.tocsc(),
-        "torch csr": b.to_dense().to_sparse_csr(),
-        "torch csc": b.to_dense().to_sparse_csc(),
-        "torch coo": b.to_dense().to_sparse().requires_grad_(),
-    }[form]
-    for c in (a @ other, fusedmm.spgemm(a, other)):
-        assert isinstance(c, CSR)
-        torch.testing.assert_close(c.to_dense(), a.to_dense() @ b.to_dense())
-    if form == "torch coo":
-        (a @ other).val.sum().backward()
-        exact = a.to_dense().sum(0)[:, None] * (b.to_dense() != 0)
-        torch.testing.assert_close(other.grad.to_dense(), exact)

@@ -1,5 +1,6 @@
-"""What went wrong in other libraries' sparse products, each as a test that names it. Larger numbers than 32 bits count
-are in test_spgemm_large.py: products (spECK, CUDALibrarySamples 38), entries (cupy 6864) and columns (spECK)."""
+"""What went wrong in other libraries' sparse products, each as a test that names it; and their matrices in products
+with ours. Larger numbers than 32 bits count are in test_spgemm_large.py: products (spECK, CUDALibrarySamples 38),
+entries (cupy 6864) and columns (spECK)."""
 
 import os
 import subprocess
@@ -140,3 +141,23 @@ def test_every_instruction_set_gives_the_same_bits():
         found.add(ran.stdout.strip())
     assert len(found) == 1 and len(sets) > 1, sets
     assert np.all([len(x) == 64 for x in found])
+
+
+@pytest.mark.parametrize("form", ["scipy", "scipy csc", "torch csr", "torch csc", "torch coo"])
+def test_matmul_takes_other_libraries_sparse_matrices(form):
+    a, b = random_csr(300, 20, 700, torch.float64), random_csr(20, 6, 40, torch.float64)
+    as_scipy = scipy.sparse.csr_matrix(b.to_dense().numpy())
+    other = {
+        "scipy": as_scipy,
+        "scipy csc": as_scipy.tocsc(),
+        "torch csr": b.to_dense().to_sparse_csr(),
+        "torch csc": b.to_dense().to_sparse_csc(),
+        "torch coo": b.to_dense().to_sparse().requires_grad_(),
+    }[form]
+    for c in (a @ other, fusedmm.spgemm(a, other)):
+        assert isinstance(c, CSR)
+        torch.testing.assert_close(c.to_dense(), a.to_dense() @ b.to_dense())
+    if form == "torch coo":
+        (a @ other).val.sum().backward()
+        exact = a.to_dense().sum(0)[:, None] * (b.to_dense() != 0)
+        torch.testing.assert_close(other.grad.to_dense(), exact)
