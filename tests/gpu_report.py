@@ -13,9 +13,11 @@ import itertools
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NONE = 5  # what pytest returns where a whole file is skipped
 ALONE = 30.0  # seconds: a file that takes as long has a process of its own, smaller ones share one up to this
 SLOW = os.environ.get("FUSEDMM_SLOW", "1")
+HUNG = 300.0 if float(SLOW) < 1 else 3600.0  # seconds after which a process is ended; its files count as not passed
 
 
 def not_passed(suites: list[xml.Element]) -> dict[str, str]:
@@ -80,10 +83,22 @@ def run(took: dict[str, float]) -> tuple[int, dict[str, Any], accuracy.Ratios]:
     def test(paths: list[Path]) -> int:
         name = paths[0].stem
         command = [sys.executable, "-m", "pytest", "-q", "-rs", f"--junitxml={folder}/{name}.xml", *map(str, paths)]
+        command += ["-o", f"faulthandler_timeout={HUNG / 2:.0f}"]  # a case that takes as long shows where it stands
         kept = {**environment, "FUSEDMM_ACCURACY": f"{folder}/{name}.json", "CUDA_VISIBLE_DEVICES": next(gpus)}
-        code = subprocess.run(command, cwd=ROOT, env=kept).returncode
+        start, log = time.monotonic(), Path(folder, f"{name}.log")
+        with log.open("w") as said:
+            started = subprocess.Popen(
+                command, cwd=ROOT, env=kept, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                code = started.wait(HUNG)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)  # and what it started itself
+                code = started.wait()
+        files = " ".join(path.stem for path in paths)
+        print(f"== {files}: {time.monotonic() - start:.0f} s, code {code}\n{log.read_text()}", flush=True)
         if code not in (0, 1, NONE):
-            ended[" ".join(path.stem for path in paths)] = f"ended with code {code}"
+            ended[files] = f"ended with code {code}"
         return 0 if code == NONE else abs(code)
 
     with tempfile.TemporaryDirectory() as folder:
