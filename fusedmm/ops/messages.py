@@ -119,7 +119,7 @@ def _plan(features: Features, shape: Shape, to: str) -> tuple[Shape, Shape, bool
 
 @lru_cache(maxsize=512)
 def _numbers(features: Features, shape: Shape, ats: tuple[str, ...], to: str) -> tuple[int, ...]:
-    """Returns what a call of the library is told of targets, and of axes and who has them."""
+    """Returns the numbers by which a call of the library knows the targets, the axes and which operands have them."""
     whole = broadcast(*(f for f in features if f is not None))
     axes = _axes(features, shape, whole)
     axes = [(1, (True,) * (TENSORS + 1))] * (AXES - len(axes)) + axes

@@ -220,7 +220,7 @@ class Whole(Generic[M]):
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
         ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
-        self.c = _structure(a, ptr, idx, b, None)  # who needs C's own plan has it made
+        self.c = _structure(a, ptr, idx, b, None)  # a plan of C for GPU kernels is made when it is asked for
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
 
     @property
