@@ -361,11 +361,6 @@ def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
             raise TypeError(f"spgemm: {name} is on {adj.device}, a on {a.device}")
 
 
-def pattern_of(a: Matrix, b: Matrix, want: int) -> tuple[Tensor, Tensor, Tensor]:
-    ptr, idx, schedule, *_ = _found(a, b, want, False, a.none, a.none)
-    return ptr, idx, schedule
-
-
 def _found(a: Matrix, b: Matrix, want: int, keep: bool, val: Tensor, val_b: Tensor) -> Any:
     return _called(a, _symbolic, *_half(a), *_half(b), val, val_b, b.shape[1], want, keep)
 
