@@ -325,7 +325,7 @@ def make_plan(a: M, b: M, algorithm: str, sorted: bool, mask: M | None) -> SpGEM
     want = WANT["chunks"] if mask is not None else WANT["sorted"] if sorted else WANT["unsorted"]
     keep = algorithm == "auto" and mask is None
     ptr, idx, schedule, products, _ = _found(a, b, want, keep, a.none, a.none)
-    c = mask if mask is not None else type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False)
+    c = mask if mask is not None else type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False, None)
     colours = idx.new_empty(0)
     if algorithm in COLOURED:
         colours = _called(c, _colours, *_half(c), b.shape[1])
