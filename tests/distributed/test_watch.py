@@ -1,18 +1,13 @@
 """All ranks end, and name the one that is dead or late, though they wait on their GPUs: over NCCL, and over gloo with
 waits that are made up."""
 
-import os
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from distributed.watch_worker import SECONDS
-
-import fusedmm
+from distributed.watch_worker import PATIENCE, SECONDS
+from support.processes import run_ranks
 
 ENDS = {"killed": "does not answer", "late": "is late", "killed on a mesh": "does not answer"}
 
@@ -20,19 +15,8 @@ ENDS = {"killed": "does not answer", "late": "is late", "killed on a mesh": "doe
 def said(folder: Path, ranks: int, end: str, backend: str) -> list:
     """(exit code, seconds from the last word on, errors) of each rank."""
     worker = Path(__file__).with_name("watch_worker.py")
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fusedmm.__file__).parents[1])}
-    command = [[sys.executable, worker, str(rank), str(ranks), folder, end, backend] for rank in range(ranks)]
-    started = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for c in command]
-    found = []
-    try:
-        last = [float(process.stdout.readline() or "nan") for process in started]
-        for begun, process in zip(last, started, strict=True):
-            _, err = process.communicate(timeout=60)
-            found.append((process.returncode, time.monotonic() - begun, err))
-    finally:
-        for process in started:
-            process.kill()
-    return found
+    found = run_ranks(worker, ranks, folder, end, backend, seconds=PATIENCE)
+    return [(code, at - float(out.partition("\n")[0] or "nan"), err) for code, out, err, at in found]
 
 
 def check(found: list, end: str, backend: str) -> None:
