@@ -274,7 +274,7 @@ def route(home: Home, attr: Tensor) -> Tensor:
     """``DistCSR.route``."""
     if home.route is None:
         raise ValueError("route: this matrix was not made of listed edges; its edge data lie with their rows")
-    listed = home.route.send.shape[0]
+    listed = sum(home.route.out)
 
     def check() -> None:
         if not isinstance(attr, Tensor):

@@ -167,7 +167,7 @@ def restore(folder: Path | None, ranks: Ranks, network: Network, optimiser: Opti
 
 
 def _require_same(network: Network, place: Path) -> None:
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     kept = FileSystemReader(place).read_metadata().state_dict_metadata
     there = {name[6:]: list(getattr(t, "size", ())) for name, t in kept.items() if name.startswith("model.")}
