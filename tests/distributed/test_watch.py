@@ -2,6 +2,7 @@
 waits that are made up."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_a_rank_asks_those_for_whom_others_wait(tmp_path):
     check(said(tmp_path, 4, "killed on a mesh", "gloo"), "killed on a mesh", "gloo")
 
 
+@pytest.fixture(scope="module")
+def over_nccl(two_gpus, tmp_path_factory):
+    """What each rank said of each end; the two groups wait at the same time."""
+    ranks = min(3, torch.cuda.device_count())
+    with ThreadPoolExecutor(2) as pool:
+        ends = {end: pool.submit(said, tmp_path_factory.mktemp(end), ranks, end, "nccl") for end in ("killed", "late")}
+    return {end: found.result() for end, found in ends.items()}
+
+
 @pytest.mark.parametrize("end", ["killed", "late"])
-def test_over_nccl(end, two_gpus, tmp_path):
-    check(said(tmp_path, min(3, torch.cuda.device_count()), end, "nccl"), end, "nccl")
+def test_over_nccl(end, over_nccl):
+    check(over_nccl[end], end, "nccl")
