@@ -136,7 +136,7 @@ def cross_entropy(out: Tensor, y: Tensor, mask: Tensor, mesh: Any) -> Tensor:
 
     Raises:
         TypeError: a mask that is not bool.
-        ValueError: other shapes, or no node under any rank's mask.
+        ValueError: other shapes, no node under any rank's mask, or ranks that called different operators before.
 
     Example:
         >>> out, y = torch.zeros(3, 2), torch.tensor([0, 1, 1])
@@ -153,7 +153,7 @@ def cross_entropy(out: Tensor, y: Tensor, mask: Tensor, mesh: Any) -> Tensor:
             raise ValueError(f"cross_entropy: out, y and mask must be [n, classes], [n] and [n], not {shapes}")
 
     ranks.together(check)
-    count = int(ranks.sum(mask.sum()))
+    count = ranks.count_of(mask.sum())
     if not count:
         raise ValueError("cross_entropy: no node is under the mask of any rank")
     share = F.cross_entropy(out[mask], y[mask], reduction="sum") / count
