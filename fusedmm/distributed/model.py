@@ -26,7 +26,8 @@ def replicate(model: M, mesh: Any) -> M:
 
     Rank 0's parameters and buffers are sent to the others. From then on the ranks' gradients are added, in the order of
     the ranks, when a ``backward`` ends: not their mean, since each rank's loss is a share of the whole. So the bits are
-    the same at every run with as many ranks. ``torch.autograd.grad`` gives a rank's share.
+    the same at every run with as many ranks. ``torch.autograd.grad`` gives a rank's share, and so does a copy of the
+    model that was made later: replicate it too.
 
     Args:
         model: the same layers on each rank, on the mesh's device; it is changed in place.

@@ -62,6 +62,10 @@ def test_engines_copied(said):
     assert said[0]["copied"] > 20 and all(cases["copied"] == said[0]["copied"] for cases in said)
 
 
+def test_rows_that_others_need_travel_once(said):
+    assert all(sent == needed for sent, needed in (cases["bytes"] for cases in said)) and said[0]["bytes"][0] > 0
+
+
 def test_repeats(said):
     assert [cases.get("repeats") for cases in said] == [0] * len(said), said[0]["stderr"][-3000:]
 
