@@ -261,9 +261,9 @@ class DistCSR(CSR):
             there = Part(home, part.cols, None, eid, idx, plan, part.remote, True)
             return (ptr, idx, eid, Plan.of(there)), rows_are
         cols = home.cols.to(self.device)
-        edges = sent_to(ranks, *by_owner(part))
+        edges = sent_to(ranks, *part.by_owner())
         (came,) = edges.fetch([torch.stack(self._global(), 1)])
-        edges.leave(lambda: numbers_by_owner(part))  # which a matrix without values never asks for
+        edges.leave(part.edges_by_owner)  # which a matrix without values never asks for
         # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
         column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
         ptr, eid = pointers(column, self.n_cols), as_eid(place)
@@ -338,24 +338,6 @@ class DistCSR(CSR):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a DistCSR cannot be pickled or copied: it belongs to its ranks' processes; save the edges")
-
-
-def by_owner(part: Part) -> tuple[Tensor, Tensor]:
-    """(places, counts) of a part's entries by who owns their columns, in the order of the ranks; each one's in their
-    own order."""
-    home, rank = part.home, part.home.ranks.rank
-    own = int(home.cols[rank + 1] - home.cols[rank])
-    bounds = (torch.searchsorted(part.remote, home.cols.to(part.remote.device)) + own).tolist()
-    first, last = [*bounds[:-1]], [*bounds[1:]]
-    first[rank], last[rank] = 0, own
-    places = [((part.idx >= a) & (part.idx < b)).nonzero()[:, 0] for a, b in zip(first, last, strict=True)]
-    return torch.cat(places), torch.tensor([p.numel() for p in places], device=part.idx.device)
-
-
-def numbers_by_owner(part: Part) -> Tensor:
-    """The same, by the entries' places in the order of ``edge_ids``."""
-    places, _ = by_owner(part)
-    return part.eid.index_select(0, places) if part.eid.numel() else places
 
 
 def _travels(plan: Tensor | None) -> bool:

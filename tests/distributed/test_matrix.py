@@ -155,7 +155,8 @@ def test_what_is_refused(name):
     assert torch.equal(torch.cat(on_ranks(2, work)), fusedmm.spmm(whole.csr, torch.ones(60, 2)))
 
 
-def test_lists_in_the_order_of_rows_need_no_numbers():
+def test_lists_in_the_order_of_rows_need_no_numbers(monkeypatch):
+    monkeypatch.setattr("fusedmm.distributed.part.PIECE", 50)
     order = torch.argsort(ROW * N + COL, stable=True)
     whole, val = Whole(ROW[order], COL[order], (N, N), [0, 13, 13, 60]), normal(NNZ)
 
