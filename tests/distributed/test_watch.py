@@ -33,23 +33,32 @@ def check(found: list, end: str, backend: str) -> None:
         assert (f"rank {last} was at call 1, a product" in err) == (end == "late")
 
 
-@pytest.mark.parametrize("end", ["killed", pytest.param("late", marks=pytest.mark.slow)])
-def test_all_ranks_end_and_name_the_one(end, tmp_path):
-    check(said(tmp_path, 3, end, "gloo"), end, "gloo")
+def at_once(ranks: dict[str, int], backend: str, factory: pytest.TempPathFactory) -> dict[str, list]:
+    """What each rank said, of groups that end in several ways and wait at the same time."""
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        ends = {end: pool.submit(said, factory.mktemp("ranks"), count, end, backend) for end, count in ranks.items()}
+    return {end: found.result() for end, found in ends.items()}
 
 
-def test_a_rank_asks_those_for_whom_others_wait(tmp_path):
-    """Rank 0 shares rows with rank 1 alone; it is rank 1 that waits for the dead one."""
-    check(said(tmp_path, 4, "killed on a mesh", "gloo"), "killed on a mesh", "gloo")
+@pytest.fixture(scope="module")
+def over_gloo(tmp_path_factory):
+    """Of the mesh rank 0 shares rows with rank 1 alone; it is rank 1 that waits for the dead one."""
+    return at_once({"killed": 3, "killed on a mesh": 4}, "gloo", tmp_path_factory)
+
+
+@pytest.mark.parametrize("end", ["killed", "killed on a mesh"])
+def test_all_ranks_end_and_name_the_dead_one(end, over_gloo):
+    check(over_gloo[end], end, "gloo")
+
+
+@pytest.mark.slow
+def test_all_ranks_end_and_name_the_late_one(tmp_path):
+    check(said(tmp_path, 3, "late", "gloo"), "late", "gloo")
 
 
 @pytest.fixture(scope="module")
 def over_nccl(two_gpus, tmp_path_factory):
-    """What each rank said of each end; the two groups wait at the same time."""
-    ranks = min(3, torch.cuda.device_count())
-    with ThreadPoolExecutor(2) as pool:
-        ends = {end: pool.submit(said, tmp_path_factory.mktemp(end), ranks, end, "nccl") for end in ("killed", "late")}
-    return {end: found.result() for end, found in ends.items()}
+    return at_once(dict.fromkeys(("killed", "late"), min(3, torch.cuda.device_count())), "nccl", tmp_path_factory)
 
 
 @pytest.mark.parametrize("end", ["killed", "late"])

@@ -20,7 +20,7 @@ from fusedmm.distributed import halo
 from fusedmm.distributed.watch import Watch
 
 SECONDS = {"gloo": 1.0, "nccl": 8.0}
-PATIENCE = 50.0  # seconds that a rank may take for all it does
+PATIENCE = 80.0  # seconds that a rank may take for all it does
 
 
 def main(rank: int, ranks: int, folder: str, end: str, backend: str) -> None:
