@@ -75,11 +75,12 @@ static const fmm_algorithm algorithms[] = {
 /* Each format has one kernel but CSR. Where rows are known to be alike, warps take whole rows:
  * single threads sum rows of a few entries, if there are enough of them to fill the card, else
  * groups of lanes. So they do where nothing is known but that rows are short: in small matrices,
- * where one load less in a chain decides, and where rows have very few entries. They do where rows
- * are long and a sixteenth of all places is full, too: no row is then longer than 16 times the
- * mean. Other matrices go to `csr_segmented`, whose warps have equal shares whatever the rows are
- * (docs/spmv.md). */
-enum { FEW = 16, FEW_EVEN = 32, VERY_FEW = 4, FULL = 16, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
+ * where one load less in a chain decides, and where rows have very few entries. They do as well
+ * where rows are long and columns are few, so that no row is much longer than the mean. Other
+ * matrices go to `csr_segmented`, whose warps have equal shares whatever the rows are
+ * (docs/spmv.md). So do rows of more than MOST entries in the mean: with up to four times as many a
+ * row would be a block's alone, which all others then wait for. */
+enum { FEW = 16, FEW_EVEN = 32, VERY_FEW = 4, MOST = 2048, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
 static int choose_csr(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
@@ -91,9 +92,9 @@ static int choose_csr(const fmm_call *call)
     const bool short_rows = a->nnz <= FEW * a->rows;
     const bool small = unknown && a->rows + a->nnz < (short_rows ? SMALL : SMALL / 8);
     const bool alike = even || (a->rows_are == FMM_ROWS_NEITHER && !short_rows);
-    const bool full = a->nnz >= FMM_SPMV_LONG * a->rows &&
-                      (double)a->nnz * FULL >= (double)a->rows * (double)a->cols;
-    return alike || full || small || !takes_csr_segmented(call) ? 3 : 4;
+    const bool narrow = a->nnz >= FMM_SPMV_LONG * a->rows && a->cols <= 4 * MOST;
+    const bool by_rows = (alike || narrow || small) && a->nnz <= MOST * a->rows;
+    return by_rows || !takes_csr_segmented(call) ? 3 : 4;
 }
 
 static const fmm_algorithm *choose(const fmm_call *call)
