@@ -15,7 +15,7 @@ from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, ops, raise_translated
 from fusedmm.matrix import constructors
 from fusedmm.matrix.arguments import FLOATS, require_strided
-from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
 from fusedmm.ops.checks import autocast, has_tangent
 from fusedmm.ops.products import multiply
@@ -86,15 +86,18 @@ def padded_product(
     return result
 
 
+def sparse(adj: M, x: Any) -> M | None:
+    """Returns another library's matrix as one of adj's class, or None if x is not sparse."""
+    if isinstance(x, Tensor) and x.layout in SPARSE and x.dim() == 2:
+        return constructors.from_torch(type(adj), x, True)
+    return constructors.from_scipy(type(adj), x, True) if type(x).__module__.startswith("scipy.sparse") else None
+
+
 def times(adj: Matrix, x: Any) -> Any:
     """Returns ``adj @ x``, of a vector too; sparse where x is, which may be another library's matrix."""
-    if isinstance(x, Matrix):
-        return multiply(adj, x)
-    if isinstance(x, Tensor):
-        if x.layout in SPARSE and x.dim() == 2:
-            return multiply(adj, constructors.from_torch(type(adj), x, True))
-    elif type(x).__module__.startswith("scipy.sparse"):
-        return multiply(adj, constructors.from_scipy(type(adj), x, True))
+    other = x if isinstance(x, Matrix) else sparse(adj, x)
+    if other is not None:
+        return multiply(adj, other)
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)

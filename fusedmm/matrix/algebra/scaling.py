@@ -11,7 +11,8 @@ from fusedmm.matrix.algebra.entries import common, like
 from fusedmm.matrix.arguments import FLOATS, require_strided
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.checks import autocast, require_dense
-from fusedmm.ops.matvec import require_flat_values, require_vector, spmv_half
+from fusedmm.ops.matvec import require_flat_values, require_vector, sparse, spmv_half
+from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import sddmm_half, spmm_half
 
 
@@ -54,12 +55,15 @@ class Scaling(Matrix):
         val = None if self.val is None else self.val.to(dtype)
         return self.with_values(sddmm_half(self, False, val, left, right))
 
-    def __rmatmul__(self, x: Any) -> Tensor:
+    def __rmatmul__(self, x: Any) -> Any:
         """``x @ A`` of a vector [rows] or a matrix [n, rows] from the left; A's values have no heads.
 
         It is ``(A^T x^T)^T``: an SpMV or SpMM on the transpose, which is made on first use. The result is [cols] or
-        [n, cols], of x's dtype. Gradients reach x and A's values.
+        [n, cols], of x's dtype. Gradients reach x and A's values. Of a sparse matrix of torch or scipy it is a CSR, by
+        ``spgemm``.
         """
+        if (other := sparse(self, x)) is not None:
+            return multiply(other, self)
         if not isinstance(x, Tensor):
             return NotImplemented
         require_flat_values("x @ A", self.val)
