@@ -15,7 +15,7 @@ from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, ops, raise_translated
 from fusedmm.matrix import constructors
 from fusedmm.matrix.arguments import FLOATS, require_strided
-from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
 from fusedmm.ops.checks import autocast, has_tangent
 from fusedmm.ops.products import multiply
@@ -90,14 +90,20 @@ def times(adj: Matrix, x: Any) -> Any:
     """Returns ``adj @ x``, of a vector too; sparse where x is, which may be another library's matrix."""
     if isinstance(x, Matrix):
         return multiply(adj, x)
-    if isinstance(x, Tensor):
-        if x.layout in SPARSE and x.dim() == 2:
-            return multiply(adj, constructors.from_torch(type(adj), x, True))
-    elif type(x).__module__.startswith("scipy.sparse"):
-        return multiply(adj, constructors.from_scipy(type(adj), x, True))
+    if not isinstance(x, Tensor) or x.layout in SPARSE:
+        right = as_matrix(type(adj), x)
+        if right is not None:
+            return multiply(adj, right)
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)
+
+
+def as_matrix(kind: type[M], x: Any) -> M | None:
+    """Returns a sparse tensor of torch [rows, cols], or a matrix of scipy, as a CSR; None of anything else."""
+    if isinstance(x, Tensor):
+        return constructors.from_torch(kind, x, True) if x.layout in SPARSE and x.dim() == 2 else None
+    return constructors.from_scipy(kind, x, True) if type(x).__module__.startswith("scipy.sparse") else None
 
 
 def vector_product(adj: Matrix, x: Any, row: Values = None) -> Tensor:
