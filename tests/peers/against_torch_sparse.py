@@ -48,9 +48,10 @@ SCATTERED = {
     ]),
     "softmax": (lambda n: edge_softmax(n["P"], n["e"]), [lambda n: scatter.scatter_softmax(n["e"], n["row"], 0)]),
     "log_softmax": (
-        lambda n: edge_softmax(n["P"], n["e"]).log(), [lambda n: scatter.scatter_log_softmax(n["e"], n["row"], 0)]
+        lambda n: n["low"] - (n["S"] @ n["low"].exp()).log()[n["row"]],
+        [lambda n: scatter.scatter_log_softmax(n["e"], n["row"], 0)],
     ),
-    "logsumexp": (lambda n: (n["S"] @ n["e"].exp()).log().nan_to_num(neginf=0.0), [
+    "logsumexp": (lambda n: ((n["S"] @ n["low"].exp()).log() + n["top"]).nan_to_num(neginf=0.0), [
         lambda n: scatter.scatter_logsumexp(n["e"], n["row"], 0, dim_size=6)
     ]),
     "std": (
