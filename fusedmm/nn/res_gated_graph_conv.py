@@ -151,10 +151,10 @@ class ResGatedGraphConv(Layer):
 
     def _gated(self, adj: CSR, source: Tensor, target: Tensor) -> Tensor:
         """Each channel is a head of its own, whose score is the argument of its gate."""
-        if source is target:
+        if source is target and source.is_cuda:  # on a CPU the copies that one product needs outlast its calls
             key, query, value = maps_of(source, self.lin_key, self.lin_query, self.lin_value)
         else:
-            key, (query, value) = self.lin_key(target), maps_of(source, self.lin_query, self.lin_value)
+            key, query, value = self.lin_key(target), self.lin_query(source), self.lin_value(source)
         stored = torch.is_grad_enabled() and any(t.requires_grad for t in (key, query, value))
         if not stored and not adj._is_shared and not torch.compiler.is_compiling():  # whose graphs are of any size
             stored = adj.nnz * key.shape[-1] <= FEW[key.device.type]
