@@ -48,8 +48,8 @@ _messages: Any = ops._messages.default
 
 
 @fake("_messages")
-def _(ptr, idx, eid, plan, lhs, rhs, mask_lhs, mask_rhs, mask_y, op, mask_op, reduce, at, has, *rest):  # type: ignore[no-untyped-def]
-    width = math.prod(size for d, size in enumerate(rest[:AXES]) if has >> (5 * AXES + d) & 1)
+def _(ptr, idx, eid, plan, lhs, rhs, mask_lhs, mask_rhs, mask_y, op, at, has, *rest):  # type: ignore[no-untyped-def]
+    width = math.prod(size for d, size in enumerate(rest[:AXES]) if has >> (6 * AXES - 1 - d) & 1)
     like = mask_y if op == ONE else lhs
     dtype = sums_dtype(like) if op == ONE else like.dtype
     return like.new_empty((idx.size(0) if at >> 10 == EDGE else ptr.size(0) - 1, width), dtype=dtype)
@@ -129,11 +129,12 @@ def _plan(
     axes = _axes(features, kept, whole)
     if len(axes) > AXES:
         return whole, whole, None
+    sizes = [size for size, _ in reversed(axes)] or [1]  # the last one first, and 1 behind them
     axes = [(1, (True,) * (TENSORS + 1))] * (AXES - len(axes)) + axes
     has = sum(1 << (AXES * k + d) for d, (_, of) in enumerate(axes) for k, there in enumerate(of) if there)
     numbers = {"e": EDGE, "v" if to == "e" else to: ROW}
     at = sum(numbers.get(name, COL) << 2 * k for k, name in enumerate((*ats, "v", to)))
-    return whole, kept, (at, has, *(size for size, _ in axes))
+    return whole, kept, (at, has, *sizes)
 
 
 def broadcast(*shapes: Sequence[int]) -> Shape:
@@ -191,7 +192,9 @@ class Message(Formula):
             rows = adj.nnz if to == "e" else adj.n_cols if to == "u" else adj.shape[0]
             return like.new_zeros((rows, width), dtype=sums_dtype(like) if call.op == ONE else like.dtype)
         flat = [adj.none if t is None else t if t.dim() == 2 else t.reshape(t.shape[0], -1) for t in operands]
-        numbers = call.op, call.mask_op, call.reduce, *places, call.algorithm
+        numbers = call.op, *places
+        if call.reduce or call.mask_op or call.algorithm:
+            numbers = *numbers, *[1] * (3 + AXES - len(numbers)), call.reduce, call.mask_op, call.algorithm
         result: Tensor = run(_messages, like, *half(adj, to == "u"), *flat, *numbers)
         return result
 
