@@ -31,17 +31,17 @@ PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 
 @fake("_spmv")
-def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, row, x, y, *numbers):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
 @fake("spmv")
-def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, y, alpha, beta, algorithm, *rows_are):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, y, *numbers):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
 @fake("_spmv_padded")
-def _(offsets, padded_idx, padded_val, order, row, idx, val, x, y, format, rows, width, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
+def _(offsets, padded_idx, padded_val, order, row, idx, val, x, y, format, rows, *numbers):  # type: ignore[no-untyped-def]
     return x.new_empty(rows)
 
 
@@ -181,8 +181,11 @@ class SpMV(Formula):
                 val, eid = here, none
         form, row = (CSR, none) if row is None else (COO, row)
         y = none if y is None or beta == 0 else y
+        numbers: tuple[Any, ...] = ()  # as trailing() has them
+        if form or alpha != 1 or beta or algorithm or rows_are:
+            numbers = form, alpha, beta, algorithm, rows_are
         try:  # as run() does, whose call would cost a small product a thirtieth of its time
-            result: Tensor = _spmv(ptr, idx, eid, plan, val, row, x, y, form, alpha, beta, algorithm, rows_are)
+            result: Tensor = _spmv(ptr, idx, eid, plan, val, row, x, y, *numbers)
         except RuntimeError as error:
             raise_translated(error, x.device)
         return result

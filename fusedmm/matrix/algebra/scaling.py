@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.algebra.entries import common, like
-from fusedmm.matrix.arguments import FLOATS, require_strided
+from fusedmm.matrix.arguments import FLOATS, require_strided, require_tensor
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.checks import autocast, require_dense
 from fusedmm.ops.matvec import require_flat_values, require_vector, sparse, spmv_half
@@ -67,6 +67,8 @@ class Scaling(Matrix):
         if not isinstance(x, Tensor):
             return NotImplemented
         require_flat_values("x @ A", self.val)
+        if x.dim() > 2:
+            raise ValueError(f"x @ A: x must be [rows] or [n, rows], not {list(x.shape)}")
         if x.dim() != 2:
             require_vector("x @ A", "x", x, self.ptr, self.shape[0], "rows")
             return spmv_half(self, True, self.val, autocast(x))
@@ -78,9 +80,9 @@ class Scaling(Matrix):
 def _require_factors(name: str, t: Any, size: int, device: torch.device) -> None:
     if t is None:
         return
-    if not isinstance(t, Tensor) or t.dtype not in FLOATS:
-        found = getattr(t, "dtype", type(t).__name__)
-        raise TypeError(f"scale: {name} must be float32, float64, float16 or bfloat16, not {found}")
+    require_tensor(f"scale: {name}", t)
+    if t.dtype not in FLOATS:
+        raise TypeError(f"scale: {name} must be float32, float64, float16 or bfloat16, not {t.dtype}")
     require_strided(f"scale: {name}", t)
     if t.device != device:
         raise TypeError(f"scale: {name} is on {t.device}, the matrix on {device}")
