@@ -39,8 +39,10 @@ struct no_head {
 };
 
 /* The rows of one class. Each is counted, its number replacing that of its products in ptr, or
- * written, if C's columns have memory. Places that nobody filled, because B has changed, get column
- * 0, so that C never names a column that it does not have. */
+ * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
+ * counted: a column times a row may have more entries than there is time for. Places that nobody
+ * filled, because B has changed, get column 0, so that C never names a column that it does not
+ * have. */
 template <int WARPS>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     symbolic_rows(const symbolic_args s, const row_work w, int k)
@@ -55,6 +57,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         const set_size size(w.bytes, most, s.b.cols, s.idx);
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
+        if (!to && s.is_lone(i)) return;
         int64_t found;
         column_range range = {0, s.b.cols};
         if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
