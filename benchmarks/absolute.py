@@ -14,6 +14,8 @@ LARGE = {  # results with compiled peers, and the newest run of ours alone
     "attention-cuda-compiled-reddit": "attention-cuda",
     "attention-cuda-compiled-products": "attention-cuda",
 }
+EPOCHS = tuple(f"epochs-cuda-compiled{graph}" for graph in ("", "-arxiv", "-reddit", "-products"))
+SIDES_OF_EPOCHS = {**SIDES, "PyG with torch.sparse": "PyG, torch.sparse"}
 HALVES = {"float32": "", "float16": "-f16", "bfloat16": "-bf16"}
 
 
@@ -105,3 +107,16 @@ def training(results: Path) -> str:
                     memory = size_text(side["memory_bytes"] / 2**20)
                     rows.append([graph, model, name, accuracy, f"{side['epoch_ms']:.2f} ms", memory])
     return grid(["graph", "model", "side", "accuracy", "epoch", "memory"], rows) if rows else ""
+
+
+def epochs(results: Path) -> str:
+    """An epoch of each model on each graph: time and peak memory of every side, and which of them could not run."""
+    documents = [named(results, stem) for stem in EPOCHS]
+    rows = [
+        [c["graph"], setting(c).removesuffix(" epoch")]
+        + [_both(f) if (f := c["contenders"].get(n)) else c["refused"].get(n, "") for n in SIDES_OF_EPOCHS]
+        for document in documents
+        for c in document["cases"]
+    ]
+    machines = ", ".join(dict.fromkeys(machine(d) for d in documents if d["cases"]))
+    return f"{machines}:\n\n{grid(['graph', 'model', *SIDES_OF_EPOCHS.values()], rows)}" if rows else ""

@@ -162,6 +162,26 @@ def by_case(columns: list[str]) -> Callable[[Document], str]:
     return make
 
 
+def kept(document: Document) -> str:
+    """A line a matrix: values by a plan and by cuSPARSE's reuse, what the plan keeps for that, and what making it
+    takes."""
+    columns, ahead = ["auto", "cuSPARSE reuse"], "cuSPARSE reuse / auto"
+    cases = [c for c in document["cases"] if "kept_mib" in c and "cuSPARSE reuse" in c["contenders"]]
+    rows = [
+        [c["graph"], *(_cell(value(c, k), k) for k in (*columns, ahead)), f"{c['kept_mib']}", f"{c['making']}"]
+        for c in cases
+    ]
+    mean = _cell(geomean([value(c, ahead) for c in cases]), ahead) if cases else ""
+    head = [
+        "matrix",
+        *(f"{k}, µs" for k in columns),
+        ahead,
+        "the plan keeps, MiB",
+        "making it / one that keeps nothing",
+    ]
+    return grid(head, [*rows, ["geometric mean", "", "", mean, "", ""]]) if rows else ""
+
+
 PEERS = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
 
 
@@ -247,6 +267,8 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmv_steps": ("spmv-cuda", steps),
     "spmv_steps_twins": ("spmv-cuda-twins", steps),
     "spgemm_cuda": ("spgemm-cuda", by_case(["auto", "best peer / auto"])),
+    "spgemm_kept": ("spgemm-cuda", kept),
+    "spgemm_laplacians": ("spgemm-cuda-laplacians", by_case(["auto", "best peer / auto"])),
     "attention_masks": ("masks-cuda", masks),
     "messages_cuda": ("messages-cuda", messages),
     "messages_cpu": ("messages-cpu", messages),

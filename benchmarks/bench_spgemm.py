@@ -88,7 +88,8 @@ def coarsening(r: fusedmm.CSR, a: fusedmm.CSR, p: fusedmm.CSR) -> list[Trial]:
 def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
     """Entries of the product; what share of the products is left when B's columns are packed in words, and when they
     were numbered by reverse Cuthill-McKee before; what share of both phases the symbolic one takes; KiB of a table of
-    kkmem's pool; and on the CPU what lines of memory the schedule moves."""
+    kkmem's pool; on the CPU what lines of memory the schedule moves; and on CUDA what a plan keeps beside C, and how
+    many times as long it takes to make as one that keeps nothing."""
     plan = fusedmm.spgemm_plan(a, b)
     found, values = _least(lambda: fusedmm.spgemm_plan(a, b)), _least(lambda: plan(a.val, b.val))
     facts = {"nnz_c": plan.c.nnz, "compressed": left_when_packed(a, b), "symbolic": round(found / (found + values), 3)}
@@ -96,7 +97,10 @@ def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
     facts["pool_kib"] = 2 ** (beyond - 1).bit_length() * (4 + a.val.element_size()) // 1024 if beyond > 0 else 0
     if a.shape[0] == a.shape[1] and a.nnz <= ORDERED:
         facts["reordered"] = left_when_packed(a, b, bandwidth_order(b))
-    return facts | (traffic(plan, a.val.element_size()) if a.device.type == "cpu" else {})
+    if a.device.type == "cpu":
+        return facts | traffic(plan, a.val.element_size())
+    without = _least(lambda: fusedmm.spgemm_plan(a, b, algorithm="kkspeed"))
+    return facts | {"kept_mib": round(plan.products.numel() / 2**18, 1), "making": round(found / without, 2)}
 
 
 def left_when_packed(a: fusedmm.CSR, b: fusedmm.CSR, number: Tensor | None = None) -> float:

@@ -53,6 +53,8 @@ ALL = {
         "spmv --suite twins",
         "spmv --suite stencils",
         "spgemm",
+        "spgemm --dtype f64",
+        "spgemm --suite laplacians",
         "messages",
         "spmm --suite sweeps",
         "sddmm --suite sweeps",

@@ -43,6 +43,7 @@ SWEEPS = SIZES + [f"8192x4096 {z}%" for z in (85, 95, 99)]
 STENCILS = [f"{points}-point {side}" for points, side in ((3, "1000000^1"), (5, "1000^2"), (9, "1000^2"), (7, "100^3"))]
 STENCILS += ["27-point 100^3", "5-point 4000^2", "7-point 256^3"]
 MESHES = ["5-point 500^2", "9-point 400^2", "7-point 50^3", "33-point 50000^1"]  # for sparse products
+LAPLACIANS = ["5-point 3873^2", "9-point 3873^2", "7-point 247^3"]  # of 1.5e7 rows, for sparse products on CUDA
 UNIFORM = {"uniform-16": (2**15, 2**19, False)}
 
 SUITES = {
@@ -53,6 +54,7 @@ SUITES = {
     "pruned": PRUNED,
     "sweeps": SWEEPS,
     "stencils": STENCILS,
+    "laplacians": LAPLACIANS,
 }
 
 

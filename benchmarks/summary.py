@@ -217,6 +217,7 @@ TABLES: dict[str, Callable[[Path], str]] = {  # of a page's mark
     "bench_halves": absolute.halves,
     "bench_edges": absolute.edges,
     "bench_training": absolute.training,
+    "bench_epochs": absolute.epochs,
     "bench_cpu": long(CPU, AT),
     "bench_more_cpu": long(MORE_CPU, AT),
 }

@@ -30,6 +30,8 @@ FACTS = {  # of SpGEMM, as bench_spgemm.py has them
     "reads_of_b": "reads of a line of B",
     "b_kept": "B kept",
     "sums_kept": "sums kept",
+    "kept_mib": "a plan keeps, MiB",
+    "making": "making it / one that keeps nothing",
 }
 
 

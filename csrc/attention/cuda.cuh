@@ -195,14 +195,12 @@ static inline bool attention_packs(const fmm_attention *t)
     return packs;
 }
 
-/* Whether fewer columns at a time pay: the gathered values are beyond the second cache, and each
- * row of them is read many times, so that more of them stay there. */
+/* Whether fewer columns at a time pay, of the values that are gathered. */
 static inline bool is_narrow(const fmm_call *call)
 {
     const fmm_dense *far = call->x;
     const int64_t row = far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
-    return call->a->nnz > 32 * far->rows &&
-           far->rows > fmm_cuda_second_cache(call->index) / (row + 1);
+    return few_columns_pay(call->index, call->a->nnz, far->rows, row);
 }
 /* The call with its one head of 128 columns as two heads of 64, which have the same scores and
  * write the same lse: blocks of one run before those of the other. */

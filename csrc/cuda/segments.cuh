@@ -303,6 +303,13 @@ static inline unsigned deal_blocks(const fmm_exec *exec, dealt *s, int lanes, in
     return blocks_for(items * lanes);
 }
 
+/* Whether fewer columns at a time pay: the far operand, whose rows have so many bytes, is beyond
+ * the second cache, and each row of it is read many times, so that more of the rows stay there. */
+static inline bool few_columns_pay(int device, int64_t nnz, int64_t rows, int64_t row_bytes)
+{
+    return nnz > 32 * rows && rows > fmm_cuda_second_cache(device) / (row_bytes + 1);
+}
+
 /* Whether the kernels' grids reach over a matrix: one group of at most a warp for each piece, row
  * and head, and tiles of at least 8 columns along the grid's other axis. */
 static inline bool segments_reach(const fmm_csr *a, int64_t heads, int64_t feat)

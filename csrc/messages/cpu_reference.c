@@ -24,16 +24,12 @@ typedef struct place {
     int64_t at[FMM_AXES];
 } place;
 
-/* The operands of a call with their steps. */
-typedef struct sides {
-    const fmm_edge_message *m;
-    fmm_steps lhs, rhs, mask_lhs, mask_rhs, mask_y, out;
-} sides;
-
-static inline int64_t offset(const fmm_term *t, const fmm_steps *s, const place *w)
+/* Where an operand, or out, has its number of a place: its axes lie densely in its rows. */
+static inline int64_t offset(const fmm_edge_message *m, const fmm_term *t, const place *w)
 {
+    const fmm_steps steps = fmm_steps_of(m, t);
     int64_t sum = w->node[t->at] * t->data->row_stride;
-    for (int d = 0; d < FMM_AXES; d++) sum += w->at[d] * s->by[d];
+    for (int d = 0; d < FMM_AXES; d++) sum += w->at[d] * steps.by[d];
     return sum;
 }
 
@@ -43,20 +39,13 @@ static inline int64_t offset(const fmm_term *t, const fmm_steps *s, const place 
 void fmm_messages_plain_rows(const fmm_call *call, int64_t first, int64_t last)
 {
     const fmm_edge_message *m = fmm_messages_of(call);
-    const sides s = {m,
-                     fmm_steps_of(m, &m->lhs),
-                     fmm_steps_of(m, &m->rhs),
-                     fmm_steps_of(m, &m->mask_lhs),
-                     fmm_steps_of(m, &m->mask_rhs),
-                     fmm_steps_of(m, &m->mask_y),
-                     fmm_steps_of(m, &m->out)};
-    static void (*const of_dtype[])(const fmm_csr *, const sides *, int64_t, int64_t) = {
+    static void (*const of_dtype[])(const fmm_csr *, const fmm_edge_message *, int64_t, int64_t) = {
         [FMM_F32] = plain_rows_f32,
         [FMM_F64] = plain_rows_f64,
         [FMM_F16] = plain_rows_f16,
         [FMM_BF16] = plain_rows_bf16,
     };
-    of_dtype[fmm_messages_first(m)->dtype](call->a, &s, first, last);
+    of_dtype[fmm_messages_first(m)->dtype](call->a, m, first, last);
 }
 
 /* Entries are zeroed first: those that a forged ptr or eid leaves out must not show what memory

@@ -28,7 +28,7 @@ struct plain_term {
 struct plain_args {
     csr_view a;
     edge_view edges;
-    plain_term lhs, rhs, mask_lhs, mask_rhs, mask_y;
+    plain_term lhs, rhs, mask[3]; /* of a mask its lhs, its rhs and its y */
     fmm_dense out;
     int64_t kept[FMM_AXES], lost[FMM_AXES], features, sums; /* sizes and their products */
     int op, mask_op, reduce;
@@ -67,8 +67,8 @@ static __device__ bool term_at(const plain_args &s, const term_place &w,
                                typename sum_of<T>::type *term)
 {
     if (s.masked) {
-        const auto made = combined<T>(s.mask_op, s.mask_lhs, s.mask_rhs, w);
-        if (widen(narrow<T>(made)) != value_of<T>(s.mask_y, w)) return false;
+        const auto made = combined<T>(s.mask_op, s.mask[0], s.mask[1], w);
+        if (widen(narrow<T>(made)) != value_of<T>(s.mask[2], w)) return false;
     }
     *term = combined<T>(s.op, s.lhs, s.rhs, w);
     return true;
@@ -119,16 +119,6 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* An operand, where there is one, and whether kernels have to know columns. */
-static void take(const fmm_edge_message *m, const fmm_term *t, plain_term *to, bool *cols)
-{
-    if (!t->data) return;
-    to->data = *t->data;
-    to->at = t->at;
-    *cols = *cols || t->at == FMM_AT_COL;
-    to->step = fmm_steps_of(m, t);
-}
-
 /* Counts are of the type of sums. */
 extern "C" fmm_status fmm_messages_reference_cuda(const fmm_exec *exec, const fmm_call *call)
 {
@@ -137,11 +127,13 @@ extern "C" fmm_status fmm_messages_reference_cuda(const fmm_exec *exec, const fm
     TRY(cuda_enter("messages", exec, &before));
     plain_args s = {};
     s.a = view_csr(call->a), s.edges = view_edges(call->a, NULL);
-    take(m, &m->lhs, &s.lhs, &s.cols);
-    take(m, &m->rhs, &s.rhs, &s.cols);
-    take(m, &m->mask_lhs, &s.mask_lhs, &s.cols);
-    take(m, &m->mask_rhs, &s.mask_rhs, &s.cols);
-    take(m, &m->mask_y, &s.mask_y, &s.cols);
+    const fmm_term *const terms[] = {&m->lhs, &m->rhs, &m->mask_lhs, &m->mask_rhs, &m->mask_y};
+    plain_term *const to[] = {&s.lhs, &s.rhs, s.mask, s.mask + 1, s.mask + 2};
+    for (int k = 0; k < 5; k++) {
+        if (!terms[k]->data) continue;
+        *to[k] = plain_term{*terms[k]->data, fmm_steps_of(m, terms[k]), terms[k]->at};
+        s.cols = s.cols || terms[k]->at == FMM_AT_COL;
+    }
     s.out = *m->out.data;
     /* features: numbers of a row of out. sums: terms that one of them adds up for an entry. */
     s.features = s.sums = 1;

@@ -2,7 +2,7 @@
 #include "../torch/frame.h"
 
 enum { LHS = 4, RHS, MASK_LHS, MASK_RHS, MASK_Y, TENSORS };
-enum { OP, MASK_OP, REDUCE, AT, HAS, AXIS, ALGORITHM = AXIS + FMM_AXES };
+enum { OP, AT, HAS, AXIS, REDUCE = AXIS + FMM_AXES, MASK_OP, ALGORITHM };
 
 /* An operand that may be absent: without elements. */
 static bool take(frame *f, int k, const char *name, fmm_dense *d, fmm_term *term)
@@ -13,9 +13,10 @@ static bool take(frame *f, int k, const char *name, fmm_dense *d, fmm_term *term
     return !t.numel || frame_dense(f, k, name, d, NULL);
 }
 
-/* (ptr, idx, eid, plan, lhs, rhs, mask_lhs, mask_rhs, mask_y, int op, int mask_op, int reduce, int
- * at, int has, four axes, int algorithm) -> out [rows or nnz, features]; at has two bits for each
- * of the five operands and out, has four. */
+/* (ptr, idx, eid, plan, lhs, rhs, mask_lhs, mask_rhs, mask_y, int op, int at, int has, four axes,
+ * int reduce, int mask_op, int algorithm) -> out [rows or nnz, features]; at has two bits for each
+ * of the five operands and out, has four. The last axis comes first, so that what most calls have
+ * need not be given, since torch takes as long to read a number as a tensor. */
 FMM_KERNEL(messages, TENSORS, 1)
 {
     static const char *const names[] = {"lhs", "rhs", "mask_lhs", "mask_rhs", "mask_y"};
@@ -42,7 +43,7 @@ FMM_KERNEL(messages, TENSORS, 1)
         if (terms[k]->data && terms[k]->at == FMM_AT_COL) cols = view[k].rows;
     }
     for (int d = 0; d < FMM_AXES; d++) {
-        m.axis[d] = (int64_t)number[AXIS + d];
+        m.axis[d] = (int64_t)number[AXIS + FMM_AXES - 1 - d];
         if (m.axis[d] <= 0) return frame_fail(f, "messages: axis %d must have elements", d);
         if ((m.out.has >> d & 1) && __builtin_mul_overflow(width, m.axis[d], &width))
             return frame_fail(f, "messages: the axes do not fit in 64 bits");
@@ -62,8 +63,8 @@ const fmm_torch_operator fmm_torch_messages[] = {
     FMM_OPERATOR(
         _messages, messages,
         "(" FMM_HALF "Tensor lhs, Tensor rhs, Tensor mask_lhs, Tensor mask_rhs, Tensor "
-        "mask_y, int op, int mask_op, int reduce, int at, int has, int axis_0, int axis_1, int "
-        "axis_2, int axis_3, int algorithm) -> Tensor"),
+        "mask_y, int op, int at, int has, int axis_3, int axis_2=1, int axis_1=1, int axis_0=1, "
+        "int reduce=0, int mask_op=0, int algorithm=0) -> Tensor"),
     /* clang-format off */
     FMM_NUMBER(FMM_COMBINE_COPY), FMM_NUMBER(FMM_COMBINE_ADD), FMM_NUMBER(FMM_COMBINE_SUB),
     FMM_NUMBER(FMM_COMBINE_MUL), FMM_NUMBER(FMM_COMBINE_DIV), FMM_NUMBER(FMM_COMBINE_ONE),

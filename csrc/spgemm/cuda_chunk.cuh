@@ -25,7 +25,7 @@ static __device__ __forceinline__ void cut_to(const csr_view &b, const column_sp
     const int64_t above = int64_t(span.low) + span.width;
     int low = 0, low_end = (int)row->length, high = 0, high_end = low_end;
     while (low < low_end || high < high_end) {
-        const int middle = (low + low_end) / 2, other = (high + high_end) / 2;
+        const int middle = low + (low_end - low) / 2, other = high + (high_end - high) / 2;
         const int32_t x = low < low_end ? __ldg(columns + middle) : 0;
         const int32_t y = high < high_end ? __ldg(columns + other) : 0;
         if (low < low_end) x < span.low ? low = middle + 1 : low_end = middle;

@@ -17,6 +17,14 @@ struct symbolic_args {
     int64_t *ptr;
     int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
     const int64_t *schedule;
+
+    /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
+     */
+    __device__ bool is_lone(int64_t i) const
+    {
+        int64_t begin;
+        return row_range(a, i, &begin) == 1 && *schedule == 1;
+    }
 };
 
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that

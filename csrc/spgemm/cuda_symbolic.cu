@@ -39,8 +39,10 @@ struct no_head {
 };
 
 /* The rows of one class. Each is counted, its number replacing that of its products in ptr, or
- * written, if C's columns have memory. Places that nobody filled, because B has changed, get column
- * 0, so that C never names a column that it does not have. */
+ * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
+ * counted: a column times a row may have more entries than there is time for. Places that nobody
+ * filled, because B has changed, get column 0, so that C never names a column that it does not
+ * have. */
 template <int WARPS>
 static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
     symbolic_rows(const symbolic_args s, const row_work w, int k)
@@ -55,6 +57,7 @@ static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::R
         const set_size size(w.bytes, most, s.b.cols, s.idx);
         int32_t *const to = s.idx ? s.idx + begin : NULL;
         g::sync(); /* all have read ptr */
+        if (!to && s.is_lone(i)) return;
         int64_t found;
         column_range range = {0, s.b.cols};
         if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
@@ -89,19 +92,16 @@ enum { FEW_ROWS = 4096 };
 static __global__ void __launch_bounds__(group<32>::THREADS)
     add_up_few(int64_t *ptr, int64_t rows, counter *entries)
 {
-    typedef group<32> g;
-    __shared__ int64_t totals[32], all;
-    int64_t before = 0;
-    for (int64_t base = 0; base < rows; base += g::THREADS) {
-        const int64_t i = base + threadIdx.x;
-        const int64_t until = scanned<32, int64_t>(i < rows ? ptr[i + 1] : 0, totals);
-        if (i < rows) ptr[i + 1] = before + until;
-        if (g::thread() == g::THREADS - 1) all = until;
-        g::sync();
-        before += all;
-        g::sync();
-    }
-    if (!threadIdx.x) *entries = (counter)before;
+    enum { EACH = FEW_ROWS / group<32>::THREADS }; /* rows of a thread */
+    __shared__ int64_t totals[32];
+    const int64_t first = int64_t(threadIdx.x) * EACH;
+    int64_t until[EACH], sum = 0;
+    UNROLLED(u, EACH) until[u] = first + u < rows ? ptr[first + u + 1] : 0;
+    UNROLLED(u, EACH) until[u] = sum += until[u];
+    const int64_t all = scanned<32, int64_t>(sum, totals);
+    UNROLLED(u, EACH)
+        if (first + u < rows) ptr[first + u + 1] = all - sum + until[u];
+    if (threadIdx.x == group<32>::THREADS - 1) *entries = (counter)all;
 }
 
 /* What CUB asks for to add the rows' numbers up in ptr. */
@@ -230,7 +230,7 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         launch_look(exec, look_args{s.a, s.b, NULL, out->schedule, NULL});
     else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
-        const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
+        const size_t scratch_bytes = a->rows > FEW_ROWS ? scan_bytes(out->ptr, a->rows) : 0;
         bits.size(a, call->b);
         spgemm_memory m;
         TRY(fmm_spgemm_ask(exec, lists + bits.bytes + scratch_bytes, &m));

@@ -8,7 +8,7 @@ bool fmm_spmm_segments_supports(const fmm_call *call)
     return can_gather(call->x) && segments_reach(call->a, call->x->heads, call->x->feat);
 }
 
-/* A slot for each piece and head, behind the plan, and tickets for each tile of 64 columns of it,
+/* A slot for each piece and head, behind the plan, and tickets for each tile of 32 columns of it,
  * which is the least that a row of several tiles is cut in. */
 size_t fmm_spmm_segments_workspace(const fmm_call *call)
 {
@@ -17,7 +17,7 @@ size_t fmm_spmm_segments_workspace(const fmm_call *call)
     /* Flat heads need a little less than heads padded one by one; this is the larger number. */
     const int64_t heads = call->x->heads, feat = call->x->feat;
     int64_t bytes;
-    const int64_t each = ceil_div(feat, 4) * 4 * sum_bytes + ceil_div(feat, 64) * 4;
+    const int64_t each = ceil_div(feat, 4) * 4 * sum_bytes + ceil_div(feat, 32) * 4;
     if (__builtin_mul_overflow(plan_slots(a), heads, &bytes) ||
         __builtin_mul_overflow(bytes, each, &bytes))
         return SIZE_MAX;

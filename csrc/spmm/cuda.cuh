@@ -217,11 +217,25 @@ static void choose_narrow(const fmm_exec *exec, const spmm_args<T> &s, int64_t n
     launch_segments<T, VEC, 32, VEC == 1 ? 4 : 2, 4, 4>(exec, s);
 }
 
+/* Whether tiles of 128 bytes pay, which read idx and values four times as often as those of 512. On
+ * 38 to 124 M entries, with tables of x beyond the second cache, they took 0.54 to 0.62 of the time
+ * on a uniform graph of 233,000 nodes, 0.76 to 0.90 on one of 133,000 and on R-MAT graphs of 0.2
+ * and 2.4 million, and 0.92 to 0.97 on two others (H100; f32 and bf16, 96 to 256 columns). On a
+ * uniform graph of 2.4 million nodes they took 1.02 to 1.05. Without hubs, whose rows stay in the
+ * cache, all rows of a tile have to fit. */
+template <class T> static bool narrow_tiles_pay(const fmm_exec *exec, const spmm_args<T> &s)
+{
+    const int64_t row = s.feat_out * s.heads * int64_t(sizeof(T));
+    return few_columns_pay(exec->index, s.a.nnz, s.a.cols, row) &&
+           (s.plan.long_rows_max || s.a.cols <= fmm_cuda_second_cache(exec->index) / 128);
+}
+
 /* Chooses lanes and loads for a row of x. The fewest lanes span it with one load each up to 256
  * bytes, then with two loads each, which leaves fewer lanes to hand idx and val to. Wider rows are
  * taken in tiles of 512 bytes, one after the other: of a table beyond L2, more of the tile stays
  * there (K 256, 117 M entries: 17.0 instead of 19.3 ms), and no graph measured was slower. Where
- * the card holds a group for each row at once, more lanes keep more of it busy.
+ * narrow tiles pay they have 128 bytes. Where the card holds a group for each row at once, more
+ * lanes keep more of it busy.
  *
  * Long rows fill eight loads in flight, which pays for fewer warps (2 M entries, 500 a row: 46
  * instead of 54 us at K 32); with 7 entries a row they cost 5 to 15 percent. In full matrices they
@@ -230,9 +244,12 @@ static void choose_narrow(const fmm_exec *exec, const spmm_args<T> &s, int64_t n
  * enough for eight loads (4,000 to 8,000 rows of 19 to 31 entries: 0.94 to 0.99 of the time). */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
-    enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32 };
+    enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32, FLY = 32 / V, BLOCKS = V == 4 ? 3 : 4 };
     const int64_t n = ceil_div(s.feat_out, vec); /* loads that span a row */
     const bool few = card_fills(exec, s.a.rows, ceil_div(n, 32), 16) < 1;
+    if constexpr (sizeof(T) < 8)
+        if (vec == V && n > 16 && n % 8 == 0 && narrow_tiles_pay(exec, s)) /* all are full */
+            return launch_segments<T, V, 8, 1, FLY, BLOCKS>(exec, s);
     if constexpr (sizeof(T) == 4)
         if (vec == V && n > 4 && s.a.nnz >= (few && n > 8 ? 16 : LONG_ROWS) * s.a.rows) {
             const bool full = few || s.a.nnz * FULL >= s.a.rows * int64_t(s.a.cols);

@@ -22,7 +22,6 @@ enum {
     FMM_SPMV_FOUR = 8,      /* entries of a row from which four rows that are alike are one */
     FMM_SPMV_CHUNK = 2048,  /* entries of CSR whose products a kernel keeps at once */
     FMM_SPMV_AT_ONCE = 128, /* rows that are looked at together, to be summed side by side */
-    FMM_SPMV_SPARSE = 6,    /* their entries a row, in the mean, up to which half a vector does */
     FMM_SPMV_RUN = 512,     /* entries of a long row that 16 sums take */
     FMM_SPMV_PIECE = 16384, /* rows and entries of a piece of CSR or COO: some 10 us */
 };

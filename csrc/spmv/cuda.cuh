@@ -271,15 +271,16 @@ static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const in
     for (int k = 0; k < PER; k++) sum[k] = total[k].total();
 }
 
-/* The sum over all threads of a block, for thread 0; the others get part of it. */
-template <class A> static __device__ __forceinline__ A block_sum(A sum)
+/* The sum over LANES neighbouring threads, whole warps of a block, for the first of them; the
+ * others get part of it. */
+template <int LANES, class A> static __device__ __forceinline__ A block_sum(A sum)
 {
     __shared__ A warps[BLOCK / WARP];
     for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
     if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = sum;
     __syncthreads();
-    if (threadIdx.x == 0)
-        for (int w = 1; w < BLOCK / WARP; w++) sum += warps[w];
+    if (threadIdx.x % LANES == 0)
+        for (int w = 1; w < LANES / WARP; w++) sum += warps[threadIdx.x / WARP + w];
     __syncthreads(); /* before the next sum is written there */
     return sum;
 }

@@ -2,9 +2,9 @@
  * format; nothing is converted.
  *
  *     DIA, ELL, SELL, HYB, COO      the kernel of the format
- *     CSR   many short rows         csr_scalar
- *           even rows, and few      csr_vector
- *           all others              csr_segmented
+ *     CSR   many short rows                     csr_scalar
+ *           rows that are alike, and few        csr_vector
+ *           all others                          csr_segmented
  */
 #include "cuda.h"
 #include "cuda_vendor.h"
@@ -52,7 +52,7 @@ static const fmm_algorithm algorithms[] = {
     ENTRY(1, "reference", "one thread per row of any format, terms in storage order",
           "the definition", true, NULL, NULL, fmm_spmv_reference_cuda),
     OURS(2, csr_scalar, "one thread per row, products first", "Bell and Garland, SC 2009", NULL),
-    OURS(3, csr_vector, "2 to 32 lanes per row, products first; a block for each long row",
+    OURS(3, csr_vector, "2 to 128 lanes per row, products first; a block for each long row",
          "Bell and Garland, SC 2009", NULL),
     OURS(4, csr_segmented, "equally many entries for every warp, a segmented scan",
          "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
@@ -72,22 +72,29 @@ static const fmm_algorithm algorithms[] = {
     FMM_CUSPARSE_SPMV_LIST(CUSPARSE){.name = NULL},
 };
 
-/* Each format has one kernel but CSR. Where rows are known to be even, warps take whole rows:
+/* Each format has one kernel but CSR. Where rows are known to be alike, warps take whole rows:
  * single threads sum rows of a few entries, if there are enough of them to fill the card, else
  * groups of lanes. So they do where nothing is known but that rows are short: in small matrices,
- * where one load less in a chain decides, and where rows have very few entries. Other matrices go
- * to `csr_segmented`, whose warps have equal shares whatever the rows are (docs/spmv.md). */
-enum { FEW = 16, FEW_EVEN = 32, VERY_FEW = 4, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
+ * where one load less in a chain decides, and where rows have very few entries. They do as well
+ * where rows are long and columns are few, so that no row is much longer than the mean. Other
+ * matrices go to `csr_segmented`, whose warps have equal shares whatever the rows are
+ * (docs/spmv.md). So do rows of more than MOST entries in the mean: with up to four times as many a
+ * row would be a block's alone, which all others then wait for. */
+enum { FEW = 16, FEW_EVEN = 32, VERY_FEW = 4, MOST = 2048, MANY_ROWS = 1 << 17, SMALL = 1 << 18 };
 static int choose_csr(const fmm_call *call)
 {
     const fmm_csr *a = call->a;
     const bool even = a->rows_are == FMM_ROWS_EVEN, unknown = a->rows_are == FMM_ROWS_UNKNOWN;
-    const int few = even ? FEW_EVEN : unknown ? VERY_FEW : 0;
+    const int few = even ? FEW_EVEN : a->rows_are == FMM_ROWS_UNEVEN ? 0 : VERY_FEW;
     if (a->rows >= MANY_ROWS && a->nnz <= few * a->rows) return 2;
     /* The launch of csr_segmented's join would take longer than the sums of a small matrix; rows of
      * more entries are the likelier to differ, so that less is small. */
-    const bool small = unknown && a->rows + a->nnz < (a->nnz <= FEW * a->rows ? SMALL : SMALL / 8);
-    return even || small || !takes_csr_segmented(call) ? 3 : 4;
+    const bool short_rows = a->nnz <= FEW * a->rows;
+    const bool small = unknown && a->rows + a->nnz < (short_rows ? SMALL : SMALL / 8);
+    const bool alike = even || (a->rows_are == FMM_ROWS_NEITHER && !short_rows);
+    const bool narrow = a->nnz >= FMM_SPMV_LONG * a->rows && a->cols <= 4 * MOST;
+    const bool by_rows = (alike || narrow || small) && a->nnz <= MOST * a->rows;
+    return by_rows || !takes_csr_segmented(call) ? 3 : 4;
 }
 
 static const fmm_algorithm *choose(const fmm_call *call)

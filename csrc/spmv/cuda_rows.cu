@@ -6,11 +6,12 @@
  *     stage (shared memory)         p p p p p p p p p p ...     up to 256 products at a time
  *
  *     csr_scalar     lane i sums row i of 32              a a a | b b | c c c c | d ...
- *     csr_vector     2 to 32 lanes sum a row of 16 to 1   then a tree of shuffles adds up the lanes
+ *     csr_vector     2 to 16 lanes sum a row of 16 to 2   then a tree of shuffles adds up the lanes
+ *                    32 or 128 sum a row without a stage  then what four warps have meets as well
  *
  * A thread that loads its own row's entries reads places a row apart, which wastes most of what a
  * load brings; here neighbouring lanes read neighbouring entries, whatever the rows' lengths. Rows
- * of up to ALONE entries are read so all the same, and rows that a whole warp sums: both need no
+ * of up to ALONE entries are read so all the same, and rows that whole warps sum: both need no
  * shared memory, which made ddi-size (500 entries a row) take 1.1 times as long (H200). What is
  * waited for is ptr, then columns and values, then x, and nothing more: one launch, no workspace
  * and no search.
@@ -27,9 +28,10 @@
 #include "cuda.cuh"
 
 /* Products of a lane at a time, and of a warp. Entries of a row, for each of its lanes, beyond
- * which its block takes it. Entries that a lane should have at most, on average. Threads that half
- * fill a large card: with more, lanes have less to do than their loads and shuffles cost. */
-enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, CARD = 1 << 16 };
+ * which its block takes it. Entries that a lane should have at most, in the mean: where threads
+ * fill a large card, and where they half fill it. CARD threads half fill it. With more threads
+ * than these numbers allow, lanes have less to do than their loads and shuffles cost. */
+enum { TAKE = 8, STAGE = WARP * TAKE, OWN = 64, ENOUGH = 16, SOME = 4, CARD = 1 << 16 };
 
 /* Entries a row up to which single threads read their own, and up to which they ask for four at
  * once, not eight. */
@@ -53,7 +55,7 @@ static __device__ __forceinline__ void sum_waiting(const spmv_args<T> &s, bool w
         typename sum_of<T>::type part;
         sum_steps<V, 1, FLY>(s, s.a.idx, begin + threadIdx.x, BLOCK, (length + BLOCK - 1) / BLOCK,
                              &part);
-        part = block_sum(part);
+        part = block_sum<BLOCK>(part);
         if (threadIdx.x == 0) finish(s, row, part);
     }
     __syncthreads(); /* before the list is written again */
@@ -85,7 +87,10 @@ static __global__ void __launch_bounds__(BLOCK, std::is_same<V, any_type>::value
 #pragma unroll
             for (int f = 0; f < AT_ONCE; f++) sum += term[f];
         }
-        for (int far = LANES / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+        if constexpr (LANES > WARP)
+            sum = block_sum<LANES>(sum);
+        else
+            for (int far = LANES / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
         if (i < s.a.rows && !sub && !is_long) finish(s, i, sum);
         sum_waiting<V, 2>(s, is_long && !sub, i); /* more would take registers */
     }
@@ -162,10 +167,11 @@ static fmm_status run_rows(const fmm_exec *exec, const fmm_call *call, int shift
 {
     const unsigned grid = blocks_for(call->a->rows << shift);
     return run(exec, call, [&](const auto &s, auto x, auto v) {
-        if (shift == 5)
-            return spmv_alone<decltype(x), decltype(v), 8, WARP>
-                <<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-        spmv_rows<decltype(x), decltype(v)><<<grid, BLOCK, 0, stream_of(exec)>>>(s, shift);
+        typedef decltype(x) T;
+        typedef decltype(v) V;
+        if (shift < 5) return spmv_rows<T, V><<<grid, BLOCK, 0, stream_of(exec)>>>(s, shift);
+        const auto kernel = shift == 5 ? spmv_alone<T, V, 8, WARP> : spmv_alone<T, V, 8, 4 * WARP>;
+        kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
     });
 }
 
@@ -182,12 +188,17 @@ extern "C" fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *
     });
 }
 
-/* Lanes: a power of two from 2 to 32. A warp's rows should have about two stages of entries; where
- * rows are too few to fill the card so, less. Measured on an H200 (docs/spmv.md). */
+/* Lanes: a power of two from 2 to 32, or four warps. A warp's rows should have about two stages of
+ * entries; where rows are too few to fill the card so, less. Measured on an H200 and, from half a
+ * card on, an H100 (docs/spmv.md). */
 extern "C" fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *call)
 {
     const int64_t rows = call->a->rows, nnz = call->a->nnz;
     int shift = 1;
-    while (shift < 5 && nnz >> shift > (rows << shift < CARD ? 1 : ENOUGH) * rows) shift++;
-    return run_rows(exec, call, shift);
+    for (; shift < 5; shift++) {
+        const int64_t threads = rows << shift;
+        const int most = threads < CARD ? 1 : threads < 2 * CARD ? SOME : ENOUGH;
+        if (nnz >> shift <= most * rows) break;
+    }
+    return run_rows(exec, call, nnz >= FMM_SPMV_LONG * rows ? 7 : shift);
 }

@@ -119,10 +119,10 @@ FMM_KERNEL(spmv_padded, 9, 1)
 }
 
 #define VECTORS "Tensor x, Tensor y_in, "
-#define REST "float alpha, float beta, int algorithm"
+#define REST "float alpha=1.0, float beta=0.0, int algorithm=0"
 const fmm_torch_operator fmm_torch_spmv[] = {
     FMM_OPERATOR(_spmv, spmv_half,
-                 "(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format, " REST FMM_HALF_ROWS
+                 "(" FMM_HALF "Tensor val, Tensor row, " VECTORS "int format=0, " REST FMM_HALF_ROWS
                  ") -> Tensor"),
     FMM_OPERATOR(spmv, spmv_whole,
                  "(" FMM_WHOLE "Tensor val, " VECTORS REST FMM_WHOLE_ROWS ") -> Tensor"),

@@ -25,7 +25,8 @@ class Exchange:
 
     Args:
         ranks: who takes part.
-        send: the numbers of own rows that go out, those for rank 0 first; kept in 32 bits where those are enough.
+        send: the numbers of own rows that go out, those for rank 0 first; kept in 32 bits where those are enough. None
+            where all own rows go out in their order.
         sends: int64 [ranks, ranks], how many rows each rank sends to each; the same on all of them.
         keep: whether ``fetch`` puts own rows before those that come.
 
@@ -35,14 +36,26 @@ class Exchange:
         most, whole: rows of the largest message, and rows of all messages of the rank that has the most.
     """
 
-    def __init__(self, ranks: Ranks, send: Tensor, sends: Tensor, keep: bool) -> None:
+    def __init__(self, ranks: Ranks, send: Tensor | None, sends: Tensor, keep: bool) -> None:
         self.ranks, self.keep, rank = ranks, keep, ranks.rank
         self.early: tuple[Sequence[Tensor], Callable[[], list[Tensor]]] = NOTHING
-        self.send = as_eid(send)
+        self.kept = None if send is None else as_eid(send)
+        self.find: Callable[[], Tensor] | None = None
         self.out: list[int] = sends[rank].tolist()
         self.into: list[int] = sends[:, rank].tolist()
         self.theirs: list[int] = sends[:, :rank].sum(1).tolist()
         self.most, self.whole = int(sends.max()), int(torch.cat([sends.sum(0), sends.sum(1)]).max())
+
+    @property
+    def send(self) -> Tensor | None:
+        """The numbers of own rows that go out, those for rank 0 first; None where all do, in their order."""
+        if self.find is not None:
+            self.kept, self.find = as_eid(self.find()), None
+        return self.kept
+
+    def leave(self, find: Callable[[], Tensor]) -> None:
+        """Frees the numbers, which ``find`` gives again once something is sent."""
+        self.kept, self.find = None, find
 
     def fetch(self, operands: list[Tensor]) -> list[Tensor]:
         """For each operand [n, ...] the rows that come, behind the own ones where those are kept."""
@@ -86,14 +99,14 @@ class Exchange:
 
     def _start(self, rows: list[Tensor], found: list[Tensor]) -> Callable[[], None]:
         """Picks rows of bytes and starts to carry them, side by side, to the tensors found."""
-        picked, n = self.send.shape[0], sum(self.into)
+        picked, n = sum(self.out), sum(self.into)
         if len(rows) == 1:
             sent = self.ranks.room(rows[0], picked, self.whole)
-            ops._pick_into(rows[0], self.send, sent)
+            self._pick(rows[0], sent)
         else:
             sides = [r.new_empty(picked, r.shape[1]) for r in rows]
             for r, side in zip(rows, sides, strict=True):
-                ops._pick_into(r, self.send, side)
+                self._pick(r, side)
             sent = torch.cat(sides, 1)
         in_rounds = self._rounds(sent) > 1
         if not in_rounds and len(found) == 1:
@@ -110,12 +123,18 @@ class Exchange:
 
         return end
 
+    def _pick(self, rows: Tensor, room: Tensor) -> None:
+        if self.send is None:
+            room.copy_(rows)
+        else:
+            ops._pick_into(rows, self.send, room)
+
     def give_back(self, came: Tensor) -> Tensor:
         """Turns a fetch of each row once around: what stands with the fetched rows goes to where they came from."""
         if self.ranks.count == 1:
             return came
-        back = _typed(self._carry(_bytes(came), self.into, self.out), came, self.send.shape[0])
-        return torch.empty_like(back).index_copy_(0, self.send.long(), back)
+        back = _typed(self._carry(_bytes(came), self.into, self.out), came, sum(self.out))
+        return back if self.send is None else torch.empty_like(back).index_copy_(0, self.send.long(), back)
 
     def _carry(self, rows: Tensor, out: list[int], into: list[int]) -> Tensor:
         """``Ranks.swap`` of rows of bytes, in as many rounds as keep each message below its limit."""
@@ -194,9 +213,12 @@ def counts_of(rising: Tensor, offsets: Tensor) -> list[int]:
     return found
 
 
-def sent_to(ranks: Ranks, owner: Tensor) -> tuple[Tensor, Exchange]:
-    """(order, exchange) that bring each of a rank's entries to its owner: what comes is in the order of the ranks, and
-    of each rank's own list."""
-    order = torch.sort(owner, stable=True).indices
-    out = torch.bincount(owner, minlength=ranks.count)
-    return order, Exchange(ranks, order, torch.stack(ranks.gather(out)), False)
+def order_of(owner: Tensor) -> Tensor | None:
+    """The numbers of entries by their owner, each one's in their own order; None where that is how they lie."""
+    return None if bool((owner[1:] >= owner[:-1]).all()) else torch.sort(owner, stable=True).indices
+
+
+def sent_to(ranks: Ranks, order: Tensor | None, out: Tensor) -> Exchange:
+    """The exchange that brings a rank's entries to their owners, out[r] of them to rank r: in the order that is given,
+    or as they are. What comes is in the order of the ranks, and of each rank's own list."""
+    return Exchange(ranks, order, torch.stack(ranks.gather(out)), False)

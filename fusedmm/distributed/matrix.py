@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusedmm.distributed.exchange import numbered, sent_to
+from fusedmm.distributed.exchange import numbered, order_of, sent_to
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.ops import Columns, Plan, largest, plan_of_part, route
 from fusedmm.distributed.part import Home, Part
@@ -98,7 +98,7 @@ class DistCSR(CSR):
         rows, cols = ranks.together(check)
         _agree_on(ranks, rows, cols, val)
         owner = torch.searchsorted(rows.to(row.device), row.long().contiguous(), right=True) - 1
-        _, exchange = sent_to(ranks, owner)
+        exchange = sent_to(ranks, order_of(owner), torch.bincount(owner, minlength=ranks.count))
         counts = [int(n) for n in ranks.gather(torch.tensor([row.numel()], device=row.device))]
         first = sum(counts[: ranks.rank])
         number = torch.arange(first, first + row.numel(), device=row.device)
@@ -191,12 +191,12 @@ class DistCSR(CSR):
     @property
     def edge_ids(self) -> Tensor:
         """The global number of each of this rank's edges, int64 [nnz]."""
-        return self.home.edge_ids.long()
+        return self.home.edge_ids
 
     @property
     def nnz(self) -> int:
         """How many edges this rank has, which is how many values."""
-        return self.home.edge_ids.shape[0]
+        return self.home.nnz
 
     def edges(self) -> tuple[Tensor, Tensor]:
         """The global row and column of each of this rank's edges, int64 [nnz], in the order of ``edge_ids``.
@@ -260,11 +260,10 @@ class DistCSR(CSR):
             ptr, idx, eid, plan = half
             there = Part(home, part.cols, None, eid, idx, plan, part.remote, True)
             return (ptr, idx, eid, Plan.of(there)), rows_are
-        row, col = self._global()
         cols = home.cols.to(self.device)
-        order, edges = sent_to(ranks, torch.searchsorted(cols, col, right=True) - 1)
-        (came,) = edges.fetch([torch.stack([row, col], 1)])
-        edges.send = as_eid(self.eid.long().index_select(0, order) if self.eid.numel() else order)
+        edges = sent_to(ranks, *part.by_owner())
+        (came,) = edges.fetch([torch.stack(self._global(), 1)])
+        edges.leave(part.edges_by_owner)  # which a matrix without values never asks for
         # What comes is in the order of the whole matrix's rows: sorted by column alone, it is its transpose.
         column, place = torch.sort(came[:, 1] - cols[ranks.rank], stable=True)
         ptr, eid = pointers(column, self.n_cols), as_eid(place)

@@ -26,7 +26,8 @@ def replicate(model: M, mesh: Any) -> M:
 
     Rank 0's parameters and buffers are sent to the others. From then on the ranks' gradients are added, in the order of
     the ranks, when a ``backward`` ends: not their mean, since each rank's loss is a share of the whole. So the bits are
-    the same at every run with as many ranks. ``torch.autograd.grad`` gives a rank's share.
+    the same at every run with as many ranks. ``torch.autograd.grad`` gives a rank's share, and so does a copy of the
+    model that was made later: replicate it too.
 
     Args:
         model: the same layers on each rank, on the mesh's device; it is changed in place.
@@ -136,7 +137,7 @@ def cross_entropy(out: Tensor, y: Tensor, mask: Tensor, mesh: Any) -> Tensor:
 
     Raises:
         TypeError: a mask that is not bool.
-        ValueError: other shapes, or no node under any rank's mask.
+        ValueError: other shapes, no node under any rank's mask, or ranks that called different operators before.
 
     Example:
         >>> out, y = torch.zeros(3, 2), torch.tensor([0, 1, 1])
@@ -153,7 +154,7 @@ def cross_entropy(out: Tensor, y: Tensor, mask: Tensor, mesh: Any) -> Tensor:
             raise ValueError(f"cross_entropy: out, y and mask must be [n, classes], [n] and [n], not {shapes}")
 
     ranks.together(check)
-    count = int(ranks.sum(mask.sum()))
+    count = ranks.count_of(mask.sum())
     if not count:
         raise ValueError("cross_entropy: no node is under the mask of any rank")
     share = F.cross_entropy(out[mask], y[mask], reduction="sum") / count

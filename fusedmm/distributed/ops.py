@@ -54,6 +54,12 @@ class Plan(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
+# What tells no column's number: attributes, and what torch.compile asks of every tensor before it calls an operator.
+TOLD = (
+    "__get__", "numel", "dim", "size", "stride", "storage_offset", "untyped_storage", "_is_view", "is_conj", "is_neg",
+)  # fmt: skip
+
+
 class Columns(torch.Tensor):
     """The idx of one half of a ``DistCSR`` of several ranks, which none but the library's operators may read.
 
@@ -64,8 +70,9 @@ class Columns(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "namespace", None) == "fusedmm":
             return call(func, args)
-        if func.__name__ not in ("__get__", "numel", "dim", "size"):
-            raise TypeError(f"a DistCSR of several ranks is not taken here ({func.__name__} of its columns)")
+        if func.__name__ not in TOLD:
+            what = f"{func.__name__} of its columns, which are a rank's own numbers; edges() has the global ones"
+            raise TypeError(f"a DistCSR of several ranks is not taken here ({what})")
         with as_plain_tensors():
             return func(*args, **(kwargs or {}))
 
@@ -267,7 +274,7 @@ def route(home: Home, attr: Tensor) -> Tensor:
     """``DistCSR.route``."""
     if home.route is None:
         raise ValueError("route: this matrix was not made of listed edges; its edge data lie with their rows")
-    listed = home.route.send.shape[0]
+    listed = sum(home.route.out)
 
     def check() -> None:
         if not isinstance(attr, Tensor):

@@ -22,9 +22,11 @@ from fusedmm.distributed.slices import CHANNELS, LOAD
 
 # Bytes that a rank sends or receives from which the rows of a product come in pieces, and how its columns are shared
 # among them. On two and four H200 two pieces won or cost nothing with 51 MiB and more, and lost with 5 and 16; four
-# pieces and heads of an attention were slower, since each piece walks over all entries anew. On two H100 two quarters
-# and a half won with 346 MiB, where the first way takes long, and lost with 51 (docs/distributed.md).
-OVERLAPS, LARGE = 2**25, 2**27
+# pieces and heads of an attention were slower, since each piece walks over all entries anew. Two quarters and a half
+# let the first kernel begin earlier, but the half has to travel under kernels of quarters. So they won on two GPUs with
+# 346 MiB and 83 entries of a rank for each row that travels, lost on four with 435 MiB and 33 entries, and lost with 72
+# MiB and less, whose first way is short (docs/distributed.md).
+OVERLAPS, LARGE, ENTRIES = 2**25, 2**27, 50
 SHARES, SHARES_OF_LARGE = (1, 1), (1, 1, 2)
 PIECE = 3 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
 # Where operators have the seed of dropout.
@@ -59,9 +61,11 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
     val, x = given[4], given[5]
     if x.dim() > 2 or val.dim() > 1:
         return None
-    size, shares = part.cols.whole * x.shape[1] * x.element_size(), part.home.ranks.pieces
+    rows, ranks = part.cols.whole, part.home.ranks
+    size, shares = rows * x.shape[1] * x.element_size(), ranks.pieces
     if not shares:
-        some = SHARES_OF_LARGE if x.is_cuda and size >= LARGE else SHARES
+        hidden = part.home.total >= ENTRIES * rows * ranks.count
+        some = SHARES_OF_LARGE if x.is_cuda and size >= LARGE and hidden else SHARES
         many = -(-size // PIECE)  # of which two are in memory at a time
         shares = (1,) if size < OVERLAPS else some if many <= 2 else (1,) * many
     least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]

@@ -141,11 +141,19 @@ def save(folder: Path, epoch: int, best: Best, ranks: Ranks, network: Network, o
 
 
 def restore(folder: Path | None, ranks: Ranks, network: Network, optimiser: Optimizer) -> tuple[int, Best]:
-    """Takes up the newest whole checkpoint, of any number of ranks; returns the epoch to go on with, and the best."""
+    """Takes up the newest whole checkpoint, of any number of ranks; returns the epoch to go on with, and the best.
+
+    Raises:
+        OSError: a folder that is none.
+        ValueError: a checkpoint of another network.
+    """
+    if folder is not None:
+        ranks.together(lambda: folder.mkdir(parents=True, exist_ok=True))
     epochs = [] if folder is None else _whole(folder)
     epoch = int(ranks.first(torch.tensor(max(epochs, default=0))))
     if folder is None or not epoch:
         return 0, (-1.0, 0.0)
+    ranks.together(lambda: _require_same(network, _place(folder, epoch)))
     for p in network.parameters():  # the optimiser has its state from a first step on
         p.grad = torch.zeros_like(p)
     optimiser.step()
@@ -156,6 +164,18 @@ def restore(folder: Path | None, ranks: Ranks, network: Network, optimiser: Opti
     optimiser.load_state_dict(state["optimiser"])
     val, test = state["best"].tolist()
     return epoch, (val, test)
+
+
+def _require_same(network: Network, place: Path) -> None:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    kept = FileSystemReader(place).read_metadata().state_dict_metadata
+    there = {name[6:]: list(getattr(t, "size", ())) for name, t in kept.items() if name.startswith("model.")}
+    here = {name: list(t.shape) for name, t in network.state_dict().items()}
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            what = f"{name} is {here.get(name, 'absent')} here and {there.get(name, 'absent')} there"
+            raise ValueError(f"{place}: of another network or graph: {what}")
 
 
 def _state(network: Network, optimiser: Optimizer, best: Best) -> dict[str, Any]:

@@ -23,6 +23,9 @@ class COO:
         csr: the matrix; it holds columns and values, and gradients take its transpose.
         row: int32 [nnz], the row of each entry, never falling.
 
+    Raises:
+        TypeError: csr is no CSR, or row no tensor.
+
     Example:
         >>> fusedmm.formats.to_coo(torch.tensor([[1, 0], [0, 1]])).row
         tensor([0, 1], dtype=torch.int32)
@@ -30,6 +33,12 @@ class COO:
 
     csr: CSR
     row: Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.csr, CSR):
+            raise TypeError(f"COO: csr must be a CSR, not {type(self.csr).__name__}")
+        if not isinstance(self.row, Tensor | torch.fx.Proxy):  # what torch.compile traces ``B @ x`` with
+            raise TypeError(f"COO: row must be a tensor, not {type(self.row).__name__}")
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -44,15 +44,17 @@ def _into_rows(adj: M) -> M:
     )  # fmt: skip
 
 
-def sums_of_entries(adj: M) -> M:
-    """Returns ``into_rows(adj)`` without its transpose; where entries have numbers of their own nothing is made."""
-    return derived(adj, "sums", NOT_SEEN, _sums_of_entries)
+def sums_of_entries(adj: M, transposed: bool = False) -> M:
+    """Returns ``into_rows`` of adj, or of its transpose, without the other half; where entries have numbers of their
+    own nothing is made."""
+    return derived(adj, ("sums", transposed), NOT_SEEN, _sums_of_entries, transposed)
 
 
 @lasting
-def _sums_of_entries(adj: M) -> M:
-    number = adj.eid if adj.eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
-    return type(adj)(adj.ptr, number, None, adj.none, adj.plan, adj.none, adj.nnz)
+def _sums_of_entries(adj: M, transposed: bool) -> M:
+    ptr, _, eid, plan = adj.transpose_half() if transposed else (adj.ptr, adj.idx, adj.eid, adj.plan)
+    number = eid if eid.numel() else torch.arange(adj.nnz, dtype=torch.int32, device=adj.device)
+    return type(adj)(ptr, number, None, adj.none, plan, adj.none, adj.nnz)
 
 
 def from_rows(adj: M) -> M:

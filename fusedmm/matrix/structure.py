@@ -116,7 +116,9 @@ def derived(adj: Any, key: Any, why: str, make: Callable[..., T], *args: Any) ->
     if known is None:
         if torch.compiler.is_compiling():
             return outside(why, derived, adj, key, why, make, *args)
-        known = shared_by(adj).derived[key] = adj.makers.get(key, make)(adj, *args)
+        known = adj.makers.get(key, make)(adj, *args)
+        if not is_captured(adj.ptr):  # else it may lie in the memory of a CUDA graph, which nobody has written yet
+            shared_by(adj).derived[key] = known
     return known
 
 

@@ -58,3 +58,8 @@ def __getattr__(name: str) -> Any:
     if name == "MessagePassing":
         return importlib.import_module("fusedmm.nn.message_passing").MessagePassing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, and that of the base, without the modules that importing them leaves here."""
+    return sorted([*__all__, "MessagePassing"])

@@ -131,7 +131,7 @@ class MessagePassing(Base):  # type: ignore[misc]
         cls = type(self)
         if cls not in MessagePassing._told:
             MessagePassing._told.add(cls)
-            warnings.warn(f"{cls.__name__}: PyG computes its messages edge by edge, since it {why}", stacklevel=4)
+            warnings.warn(f"{cls.__name__}: PyG computes its messages edge by edge, since it {why}", stacklevel=3)
 
     def _fused(self, edge_index: Any, size: Size, kwargs: dict[str, Any]) -> Tensor:
         """``propagate`` in one pass.

@@ -25,7 +25,8 @@ from fusedmm.nn.checks import (
 from fusedmm.nn.edge_maps import map_with_edges
 from fusedmm.nn.heads import edges
 from fusedmm.nn.layer import Layer
-from fusedmm.nn.linear import Linear
+from fusedmm.nn.linear import Linear, goes_unseen, maps_of
+from fusedmm.ops.checks import is_mixed
 from fusedmm.ops.fused import fused
 from fusedmm.ops.gspmm import gsddmm, gspmm
 from fusedmm.ops.sddmm import sddmm
@@ -140,13 +141,20 @@ class ResGatedGraphConv(Layer):
         if target is None:
             raise ValueError(f"{name}: x[1] must be a tensor")
         out = self._gated(adj, source, target) if sized else self._gated_by_edges(adj, source, target, attr)
-        if self.root_weight and self.lin_skip is not None:
-            out = out + self.lin_skip(target)
-        return out if self.bias is None else out + self.bias
+        skip, bias = self.lin_skip if self.root_weight else None, self.bias
+        if skip is not None and bias is not None and goes_unseen(target, skip):
+            weight = skip.weight_for(target)
+            if not is_mixed(out, target, weight, bias):
+                return out + torch.nn.functional.linear(target, weight, bias)  # a sum less, either way
+        out = out if skip is None else out + skip(target)
+        return out if bias is None else out + bias
 
     def _gated(self, adj: CSR, source: Tensor, target: Tensor) -> Tensor:
         """Each channel is a head of its own, whose score is the argument of its gate."""
-        key, query, value = self.lin_key(target), self.lin_query(source), self.lin_value(source)
+        if source is target and source.is_cuda:  # on a CPU the copies that one product needs outlast its calls
+            key, query, value = maps_of(source, self.lin_key, self.lin_query, self.lin_value)
+        else:
+            key, query, value = self.lin_key(target), self.lin_query(source), self.lin_value(source)
         stored = torch.is_grad_enabled() and any(t.requires_grad for t in (key, query, value))
         if not stored and not adj._is_shared and not torch.compiler.is_compiling():  # whose graphs are of any size
             stored = adj.nnz * key.shape[-1] <= FEW[key.device.type]

@@ -141,7 +141,7 @@ def attention(
         adj: a ``CSR`` [rows, cols], or what ``as_csr`` takes. Its values val multiply the weights after the
             softmax; a pattern counts as ones.
         q: float32, float64, float16 or bfloat16, [rows, heads, F], or [rows, F] for one head without
-            a heads axis in all of q, k, v and out. Additive: [rows, heads], or [rows] for one.
+            a heads axis in all of q, k, v and out. Additive: [rows, heads], [rows, heads, 1], or [rows] for one.
             The axis of nodes comes FIRST: give a batch [batch, rows, F] as ``q.transpose(0, 1)``. Where batch and
             rows are equal nothing can tell the two apart, and the batch is taken for the nodes.
         k: the same of [cols].

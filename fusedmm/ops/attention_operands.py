@@ -38,7 +38,9 @@ def operands_of(
     heads, given, dim = v.shape[1], [], 2 if score == "additive" else 3
     for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
         if isinstance(x, Tensor) and x.dim() != dim and is_strided(x):
-            if dim == 2 and (x.dim() != 1 or heads != 1):
+            if dim == 2 and x.dim() == 3 and x.shape[2] == 1:  # DGL's shape
+                x = x[..., 0]
+            elif dim == 2 and (x.dim() != 1 or heads != 1):
                 raise ValueError(f"attention: {name} must be [{axis}, heads] for additive scores, not {list(x.shape)}")
             x = x[:, None] if flat and x.dim() == dim - 1 else x
         require_dense("attention", name, x, adj, rows, axis)

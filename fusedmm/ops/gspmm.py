@@ -13,21 +13,19 @@ from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.arguments import FLOATS, refuse, require_strided
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows, sums_of_entries
-from fusedmm.ops.checks import Size, autocast, is_mixed, needs_rules, require_pattern
+from fusedmm.ops.checks import autocast, is_mixed, needs_rules, require_pattern
 from fusedmm.ops.matvec import SpMV, spmv_half
-from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, broadcast, message
+from fusedmm.ops.messages import ADD, COPY, DIV, MUL, SUB, Call, Shape, adds_by_spmm, broadcast, message
 from fusedmm.ops.spmm import spmm
 from fusedmm.ops.spmm_sddmm import SpMM, sddmm_half
 from fusedmm.ops.spmv import spmv
 
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 COPIES = ("copy_lhs", "copy_rhs")
+OPS = (*COMBINATIONS, *COPIES)
 TARGETS = ("u", "e", "v")
 DGL_NAMES = {"reduce_op": "reduce=", "lhs_data": "x=", "rhs_data": "e=", "g": "adj=, what as_csr takes"}
-FEW, MANY = 2**16, 2**19  # entries
-# Numbers of each edge that messages add up on CUDA in less of the device's time than SpMM, which takes less of the
-# host's: with fewer entries than MANY the host decides.
-NARROW = 8
+FEW = 2**16  # entries
 
 
 def gspmm(
@@ -79,9 +77,9 @@ def gspmm(
     """
     if others:
         refuse("gspmm", others, **DGL_NAMES)
-    if not isinstance(op, str) or op not in (*COMBINATIONS, *COPIES):
+    if not isinstance(op, str) or op not in OPS:
         more = "; gsddmm has dot" if op == "dot" else ""
-        raise ValueError(f"gspmm: op must be one of {', '.join((*COMBINATIONS, *COPIES))}, not {op!r}{more}")
+        raise ValueError(f"gspmm: op must be one of {', '.join(OPS)}, not {op!r}{more}")
     reduce = "sum" if isinstance(reduce, str) and reduce == "add" else reduce
     if not isinstance(reduce, str) or reduce not in REDUCTIONS:
         raise ValueError(f"gspmm: reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
@@ -90,10 +88,10 @@ def gspmm(
         if found is not None:
             return found
     x, e = None if op == "copy_rhs" else x, None if op == "copy_lhs" else e
-    adj = _matrix("gspmm", adj, _rows(x))
+    adj = _matrix("gspmm", adj, (x, "u"))
     x = x if op == "copy_rhs" else _operand("gspmm", "x", x, adj, "u")
     e = e if op == "copy_lhs" else _operand("gspmm", "e", e, adj, "e")
-    shape = _broadcast("gspmm", x=x, e=e)
+    shape = _broadcast("gspmm", "x", x, "e", e)
     if algorithm == "auto":
         found = _product(adj, op, reduce, x, e, shape)
         if found is not None:
@@ -147,7 +145,7 @@ def gsddmm(
         >>> fusedmm.gsddmm(A, "sub", torch.tensor([1., 5.]), torch.tensor([2., 3.]))
         tensor([-1.,  3.,  2.])
     """
-    if not isinstance(op, str) or op not in (*COMBINATIONS, "dot", *COPIES):
+    if not isinstance(op, str) or (op not in OPS and op != "dot"):
         raise ValueError(f"gsddmm: op must be one of {', '.join((*COMBINATIONS, 'dot', *COPIES))}, not {op!r}")
     for name, target in (("lhs_target", lhs_target), ("rhs_target", rhs_target)):
         if not isinstance(target, str) or target not in TARGETS:
@@ -155,14 +153,11 @@ def gsddmm(
     if op in COPIES:
         given, at = (lhs, lhs_target) if op == "copy_lhs" else (rhs, rhs_target)
         lhs, rhs, lhs_target, rhs_target = given, None, at, "e"
-    sources, targets = (
-        _rows(*(t for t, at in ((lhs, lhs_target), (rhs, rhs_target)) if at == target)) for target in ("u", "v")
-    )
-    adj = _matrix("gsddmm", adj, sources if targets is None else (sources if sources is not None else targets, targets))
+    adj = _matrix("gsddmm", adj, (lhs, lhs_target), (rhs, rhs_target))
     named = "rhs" if op == "copy_rhs" else "lhs"
     lhs = _operand("gsddmm", named, lhs, adj, lhs_target)
     rhs = None if op in COPIES else _operand("gsddmm", "rhs", rhs, adj, rhs_target)
-    shape = _broadcast("gsddmm", lhs=lhs, rhs=rhs)
+    shape = _broadcast("gsddmm", "lhs", lhs, "rhs", rhs)
     number = 0 if algorithm == "auto" else algorithm_number("messages", adj.ptr.device.type, algorithm)
     dot = op == "dot"
     if dot:
@@ -220,7 +215,7 @@ def _sums_of_entries(adj: Any, e: Any) -> Tensor | None:
     if e.shape[0] != adj.nnz or e.get_device() != adj.ptr.get_device() or e.is_meta or not _sums_by_number(adj):
         return None
     width = e.numel() // max(adj.nnz, 1)
-    if width > 1 and e.is_cuda and (width > NARROW or adj.nnz < MANY):
+    if width > 1 and adds_by_spmm(e, width):
         flat = e if e.dim() == 2 else e.reshape(e.shape[0], width)
         y = SpMM.run((sums_of_entries(adj), False, REDUCTIONS["sum"], 0), None, flat)
         return y if e.dim() == 2 else y.reshape(y.shape[0], *e.shape[1:])
@@ -242,18 +237,24 @@ def _sums_by_number(adj: CSR) -> bool:
     return bool(adj.eid.numel()) or adj.nnz < FEW or adj.eid.is_cuda
 
 
+def _matrix(op: str, given: Any, *operands: tuple[Any, str]) -> CSR:
+    """The CSR of a graph, whose size an edge_index gets from operands and their targets."""
+    if type(given) is CSR:
+        adj = given
+    else:
+        sources, targets = (_rows(*(t for t, at in operands if at == target)) for target in ("u", "v"))
+        size = sources if targets is None else (targets if sources is None else sources, targets)
+        adj = as_csr(given, size=size)
+    require_pattern(op, "the formula names no values", adj, given)
+    return adj
+
+
 def _rows(*operands: Any) -> int | None:
     """The number of rows of the first operand that has any; the checks that follow refuse what has none."""
     for t in operands:
         if isinstance(t, Tensor) and not t.is_nested and t.dim():
             return t.shape[0]
     return None
-
-
-def _matrix(op: str, given: Any, size: Size) -> CSR:
-    adj = given if type(given) is CSR else as_csr(given, size=size)
-    require_pattern(op, "the formula names no values", adj, given)
-    return adj
 
 
 def _operand(op: str, name: str, t: Any, adj: CSR, target: str) -> Tensor:
@@ -280,24 +281,22 @@ def _operand(op: str, name: str, t: Any, adj: CSR, target: str) -> Tensor:
     return autocast(t)
 
 
-def _broadcast(op: str, **operands: Tensor | None) -> Shape:
-    """The features of operands together.
+def _broadcast(op: str, first: str, lhs: Tensor | None, second: str, rhs: Tensor | None) -> Shape:
+    """The features of two operands, of which one may be absent, together.
 
     Raises:
-        TypeError: several dtypes.
+        TypeError: two dtypes.
         ValueError: features that do not broadcast.
     """
-    given = {name: t for name, t in operands.items() if t is not None}
-    if len(given) == 1:
-        return tuple(next(iter(given.values())).shape[1:])
-    (first, lhs), *others = given.items()
-    for name, t in others:
-        if t.dtype != lhs.dtype:
-            raise TypeError(f"{op}: {first} is {lhs.dtype}, {name} {t.dtype}; they must be of one dtype")
+    if lhs is None or rhs is None:
+        return tuple((lhs if rhs is None else rhs).shape[1:])  # type: ignore[union-attr]
+    if rhs.dtype != lhs.dtype:
+        raise TypeError(f"{op}: {first} is {lhs.dtype}, {second} {rhs.dtype}; they must be of one dtype")
+    of_lhs, of_rhs = lhs.shape[1:], rhs.shape[1:]
     try:
-        return broadcast(*(t.shape[1:] for t in given.values()))
+        return broadcast(of_lhs, of_rhs)
     except RuntimeError:
-        shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in given.items())
+        shapes = f"{first} {list(of_lhs)}, {second} {list(of_rhs)}"
         raise ValueError(f"{op}: features do not broadcast: {shapes}") from None
 
 

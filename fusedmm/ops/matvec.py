@@ -15,7 +15,7 @@ from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, ops, raise_translated
 from fusedmm.matrix import constructors
 from fusedmm.matrix.arguments import FLOATS, require_strided
-from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable, flat_values, register
 from fusedmm.ops.checks import autocast, has_tangent
 from fusedmm.ops.products import multiply
@@ -31,17 +31,17 @@ PaddedOperands = tuple[int, int, int, Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 
 @fake("_spmv")
-def _(ptr, idx, eid, plan, val, row, x, y, format, alpha, beta, algorithm, *known):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, val, row, x, y, *numbers):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
 @fake("spmv")
-def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, y, alpha, beta, algorithm, *rows_are):  # type: ignore[no-untyped-def]
+def _(ptr, idx, eid, plan, ptr_t, idx_t, eid_t, plan_t, val, x, y, *numbers):  # type: ignore[no-untyped-def]
     return x.new_empty(ptr.size(0) - 1)
 
 
 @fake("_spmv_padded")
-def _(offsets, padded_idx, padded_val, order, row, idx, val, x, y, format, rows, width, alpha, beta, algorithm):  # type: ignore[no-untyped-def]
+def _(offsets, padded_idx, padded_val, order, row, idx, val, x, y, format, rows, *numbers):  # type: ignore[no-untyped-def]
     return x.new_empty(rows)
 
 
@@ -86,15 +86,18 @@ def padded_product(
     return result
 
 
+def sparse(adj: M, x: Any) -> M | None:
+    """Returns another library's matrix as one of adj's class, or None if x is not sparse."""
+    if isinstance(x, Tensor) and x.layout in SPARSE and x.dim() == 2:
+        return constructors.from_torch(type(adj), x, True)
+    return constructors.from_scipy(type(adj), x, True) if type(x).__module__.startswith("scipy.sparse") else None
+
+
 def times(adj: Matrix, x: Any) -> Any:
     """Returns ``adj @ x``, of a vector too; sparse where x is, which may be another library's matrix."""
-    if isinstance(x, Matrix):
-        return multiply(adj, x)
-    if isinstance(x, Tensor):
-        if x.layout in SPARSE and x.dim() == 2:
-            return multiply(adj, constructors.from_torch(type(adj), x, True))
-    elif type(x).__module__.startswith("scipy.sparse"):
-        return multiply(adj, constructors.from_scipy(type(adj), x, True))
+    other = x if isinstance(x, Matrix) else sparse(adj, x)
+    if other is not None:
+        return multiply(adj, other)
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)
@@ -178,8 +181,11 @@ class SpMV(Formula):
                 val, eid = here, none
         form, row = (CSR, none) if row is None else (COO, row)
         y = none if y is None or beta == 0 else y
+        numbers: tuple[Any, ...] = ()  # as trailing() has them
+        if form or alpha != 1 or beta or algorithm or rows_are:
+            numbers = form, alpha, beta, algorithm, rows_are
         try:  # as run() does, whose call would cost a small product a thirtieth of its time
-            result: Tensor = _spmv(ptr, idx, eid, plan, val, row, x, y, form, alpha, beta, algorithm, rows_are)
+            result: Tensor = _spmv(ptr, idx, eid, plan, val, row, x, y, *numbers)
         except RuntimeError as error:
             raise_translated(error, x.device)
         return result

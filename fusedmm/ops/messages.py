@@ -28,8 +28,10 @@ from torch import Tensor
 from fusedmm._fakes import fake
 from fusedmm._lib import NUMBERS, REDUCTIONS, numbers_of, ops, sums_dtype
 from fusedmm.matrix.base import Matrix
+from fusedmm.matrix.incidence import sums_of_entries
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
-from fusedmm.ops.spmm_sddmm import cached_entries, half, per_entry, run, widened
+from fusedmm.ops.checks import needs_rules
+from fusedmm.ops.spmm_sddmm import SpMM, cached_entries, half, per_entry, run, widened
 
 COPY, ADD, SUB, MUL, DIV, ONE = numbers_of("FMM_COMBINE_", "copy", "add", "sub", "mul", "div", "one").values()
 ROW, COL, EDGE = numbers_of("FMM_AT_", "row", "col", "edge").values()
@@ -39,12 +41,15 @@ TENSORS = 5  # of a call: lhs, rhs and the mask's lhs, rhs and y
 Shape = tuple[int, ...]
 Features = tuple[Shape | None, ...]  # of the tensors of a call
 T = TypeVar("T")
+# Numbers of each edge that messages add up on CUDA in less of the device's time than SpMM, which takes less of the
+# host's: with fewer entries than MANY the host decides.
+NARROW, MANY = 8, 2**19
 _messages: Any = ops._messages.default
 
 
 @fake("_messages")
-def _(ptr, idx, eid, plan, lhs, rhs, mask_lhs, mask_rhs, mask_y, op, mask_op, reduce, at, has, *rest):  # type: ignore[no-untyped-def]
-    width = math.prod(size for d, size in enumerate(rest[:AXES]) if has >> (5 * AXES + d) & 1)
+def _(ptr, idx, eid, plan, lhs, rhs, mask_lhs, mask_rhs, mask_y, op, at, has, *rest):  # type: ignore[no-untyped-def]
+    width = math.prod(size for d, size in enumerate(rest[:AXES]) if has >> (6 * AXES - 1 - d) & 1)
     like = mask_y if op == ONE else lhs
     dtype = sums_dtype(like) if op == ONE else like.dtype
     return like.new_empty((idx.size(0) if at >> 10 == EDGE else ptr.size(0) - 1, width), dtype=dtype)
@@ -77,6 +82,9 @@ class Call(NamedTuple):
         return self._replace(reduce=SUM, algorithm=0, mask_op=self.op, mask_lhs_at=self.lhs_at, mask_rhs_at=self.rhs_at)
 
 
+Planned = tuple[Call, Any]  # a call, and what ``_plan`` says of its operands' axes and targets
+
+
 def message(call: Call, *operands: Values) -> Tensor:
     """[rows of call.to, *call.shape] of lhs, rhs and the mask's three tensors, differentiable in the first two.
 
@@ -84,17 +92,19 @@ def message(call: Call, *operands: Values) -> Tensor:
     in the kernel to entries, behind it to nodes, where the whole is no larger than an operand's gradient.
     """
     operands = (*operands, *[None] * (TENSORS - len(operands)))
-    whole, kept, in_full = _known(_plan, _features(operands), call.shape, call.to)
-    if in_full:  # rare enough for operands in full
+    ats = call.lhs_at, call.rhs_at, call.mask_lhs_at, call.mask_rhs_at
+    whole, kept, places = _known(_plan, _features(operands), call.shape, ats, call.to)
+    if places is None:  # rare enough for operands in full
         operands = tuple(None if t is None else t.expand(t.shape[0], *whole) for t in operands)
         if whole != call.shape and operands[-1] is None:  # sums that follow are rounded once, at their end
             wide = [None if t is None else widened(t)[0] for t in operands]
             dtype = next(t.dtype for t in operands if t is not None)
             return _summed(message(call._replace(shape=whole), *wide), call.shape).to(dtype)
+        *_, places = _known(_plan, _features(operands), whole, ats, call.to)
     if operands[0] is operands[1] and operands[0] is not None and torch.compiler.is_compiling():
         operands = (operands[0], operands[0].clone(), *operands[2:])  # torch.compile refuses one tensor given twice
     compute = _extreme if call.reduce >= MAX else _product if call.op in (MUL, DIV) else _message
-    found = compute(call if kept == call.shape else call._replace(shape=kept), *operands)
+    found = compute((call if kept == call.shape else call._replace(shape=kept), places), *operands)
     found = found if len(kept) == 1 else found.reshape(found.shape[0], *kept)
     if kept == call.shape:
         return found
@@ -108,25 +118,23 @@ def _known(function: Callable[..., T], *shapes: Any) -> T:
 
 
 @lru_cache(maxsize=512)
-def _plan(features: Features, shape: Shape, to: str) -> tuple[Shape, Shape, bool]:
-    """Returns the features of all operands together, those that the library's result has, and whether they alternate
-    along more axes than a call of it takes, so that the operands are needed in full."""
+def _plan(
+    features: Features, shape: Shape, ats: tuple[str, ...], to: str
+) -> tuple[Shape, Shape, tuple[int, ...] | None]:
+    """Returns the features of all operands together, those that the library's result has, and what a call of it is told
+    of targets, and of axes and who has them. The last is None where they alternate along more axes than it takes, so
+    that the operands are needed in full."""
     whole = broadcast(*(f for f in features if f is not None))
     kept = tuple(1 if s == 1 else w for s, w in zip(shape, whole, strict=True)) if to == "e" else whole
-    in_full = len(_axes(features, kept, whole)) > AXES
-    return whole, whole if in_full else kept, in_full
-
-
-@lru_cache(maxsize=512)
-def _numbers(features: Features, shape: Shape, ats: tuple[str, ...], to: str) -> tuple[int, ...]:
-    """Returns the numbers by which a call of the library knows the targets, the axes and which operands have them."""
-    whole = broadcast(*(f for f in features if f is not None))
-    axes = _axes(features, shape, whole)
+    axes = _axes(features, kept, whole)
+    if len(axes) > AXES:
+        return whole, whole, None
+    sizes = [size for size, _ in reversed(axes)] or [1]  # the last one first, and 1 behind them
     axes = [(1, (True,) * (TENSORS + 1))] * (AXES - len(axes)) + axes
     has = sum(1 << (AXES * k + d) for d, (_, of) in enumerate(axes) for k, there in enumerate(of) if there)
-    places = {"e": EDGE, "v" if to == "e" else to: ROW}
-    at = sum(places.get(name, COL) << 2 * k for k, name in enumerate((*ats, "v", to)))
-    return at, has, *(size for size, _ in axes)
+    numbers = {"e": EDGE, "v" if to == "e" else to: ROW}
+    at = sum(numbers.get(name, COL) << 2 * k for k, name in enumerate((*ats, "v", to)))
+    return whole, kept, (at, has, *sizes)
 
 
 def broadcast(*shapes: Sequence[int]) -> Shape:
@@ -170,21 +178,23 @@ def _summed(t: Tensor, shape: Shape) -> Tensor:
 
 
 class Message(Formula):
-    """The message of a call; its subclasses differ in what they keep for the gradients."""
+    """The message of a call, which comes with what ``_plan`` says of its places; its subclasses differ in what they
+    keep for the gradients."""
 
     @staticmethod
-    def run(call: Call, *operands: Values) -> Tensor:
+    def run(planned: Planned, *operands: Values) -> Tensor:
         """[rows of call.to, features], in one call of the library."""
+        call, places = planned
         adj, to = call.adj, call.to
         given = [t for t in operands if t is not None]
         like, width = given[0], math.prod(call.shape)
         if not all(t.numel() for t in given) or not width:
             rows = adj.nnz if to == "e" else adj.n_cols if to == "u" else adj.shape[0]
             return like.new_zeros((rows, width), dtype=sums_dtype(like) if call.op == ONE else like.dtype)
-        ats = call.lhs_at, call.rhs_at, call.mask_lhs_at, call.mask_rhs_at
-        places = _known(_numbers, _features(operands), call.shape, ats, to)
         flat = [adj.none if t is None else t if t.dim() == 2 else t.reshape(t.shape[0], -1) for t in operands]
-        numbers = call.op, call.mask_op, call.reduce, *places, call.algorithm
+        numbers = call.op, *places
+        if call.reduce or call.mask_op or call.algorithm:
+            numbers = *numbers, *[1] * (3 + AXES - len(numbers)), call.reduce, call.mask_op, call.algorithm
         result: Tensor = run(_messages, like, *half(adj, to == "u"), *flat, *numbers)
         return result
 
@@ -194,8 +204,8 @@ class Message(Formula):
         return (None, None, *operands[2:], None), _shapes(operands)
 
     @staticmethod
-    def backward(call: Call, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
-        lhs, rhs, *mask, y = saved
+    def backward(planned: Planned, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
+        (call, _), (lhs, rhs, *mask, y) = planned, saved
         dtype, g = g.dtype, g.reshape(g.shape[0], *call.shape)
         if call.reduce >= MAX:
             count, call, mask = _counts(call, lhs, rhs, y)
@@ -208,8 +218,8 @@ class Message(Formula):
         return glhs, grhs, None, None, None
 
     @staticmethod
-    def jvp(call: Call, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
-        (lhs, rhs, *mask), (dlhs, drhs), parts = operands, tangents[:2], []
+    def jvp(planned: Planned, operands: Operands, output: Tensor, tangents: Operands) -> Tensor:
+        (call, _), (lhs, rhs, *mask), (dlhs, drhs), parts = planned, operands, tangents[:2], []
         linear, count = call, None
         if call.reduce >= MAX:
             count, linear, mask = _counts(call, lhs, rhs, output)
@@ -229,8 +239,9 @@ class Message(Formula):
         return found.reshape(output.shape)
 
     @staticmethod
-    def vmap(call: Call, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
+    def vmap(planned: Planned, batch: int, dims: Sequence[int | None], *operands: Any) -> tuple[Tensor, int]:
         """The batch is one more axis of the features."""
+        call, _ = planned
         moved = (
             None if t is None else t.unsqueeze(1) if dim is None else t.movedim(dim, 1)
             for t, dim in zip(operands, dims, strict=True)
@@ -277,8 +288,21 @@ def _moved(call: Call, g: Tensor, to: str, shape: Shape, mask: Sequence[Values])
     """g, which belongs to the call's result, summed to what another target and shape have of it."""
     if mask and mask[-1] is not None:
         return message(call.onto(COPY, call.to, call.rhs_at, to, shape), g, None, *mask)
-    g = _summed(g, shape)
+    g, adj = _summed(g, shape), call.adj
+    if call.to == "e" != to and g.dim() == 2 and adds_by_spmm(g, g.shape[1]) and _is_last(g) and adj.nnz < 2**31:
+        return SpMM.run((sums_of_entries(adj, to == "u"), False, SUM, 0), None, g)
     return message(call.onto(COPY, call.to, call.rhs_at, to, shape), g, None)
+
+
+def adds_by_spmm(e: Tensor, width: int) -> bool:
+    """Whether numbers of edges are best added by SpMM, with a matrix [rows, nnz] of ones."""
+    return e.is_cuda and (width > NARROW or e.shape[0] < MANY)
+
+
+def _is_last(g: Tensor) -> bool:
+    """Whether no derivative, transform or compiled code follows what is computed of a gradient."""
+    wanted = torch.is_grad_enabled() and g.requires_grad
+    return not (wanted or torch.compiler.is_compiling() or needs_rules(g)) and g.numel() > 0
 
 
 def _lhs_gradient(call: Call, shape: Shape, rhs: Values, mask: Sequence[Values], g: Tensor) -> Tensor:

@@ -126,6 +126,8 @@ class SpGEMMPlan(Generic[M]):
         """
         _require_factors(self.a, self.b, a_val, b_val)
         self._require_unwritten()
+        if a_val is b_val and a_val is not None and torch.compiler.is_compiling():
+            b_val = a_val.view_as(a_val)  # compiled code takes no tensor twice
         return self.c.with_values(_product((self, BY_C), a_val, b_val))
 
     def cache_transpose(self) -> SpGEMMPlan[M]:
@@ -220,7 +222,8 @@ class Whole(Generic[M]):
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
         ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
-        self.c = _structure(a, ptr, idx, b, None)  # a plan of C for GPU kernels is made when it is asked for
+        eid = idx.new_empty(0) if a.eid.numel() else a.eid  # none; what is there already takes a GPU's host no time
+        self.c = type(a)(ptr, idx, None, eid, None, a.none, b.shape[1])  # C's own plan is made on first use
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
 
     @property
@@ -322,7 +325,7 @@ def make_plan(a: M, b: M, algorithm: str, sorted: bool, mask: M | None) -> SpGEM
     want = WANT["chunks"] if mask is not None else WANT["sorted"] if sorted else WANT["unsorted"]
     keep = algorithm == "auto" and mask is None
     ptr, idx, schedule, products, _ = _found(a, b, want, keep, a.none, a.none)
-    c = mask if mask is not None else _structure(a, ptr, idx, b, False)
+    c = mask if mask is not None else type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False, None)
     colours = idx.new_empty(0)
     if algorithm in COLOURED:
         colours = _called(c, _colours, *_half(c), b.shape[1])
@@ -346,11 +349,6 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
     whole = Whole(a, b, sorted)
     val = _product((whole, BY_C), a.val, b.val)
     return whole.c.with_values(val)  # type: ignore[union-attr]
-
-
-def _structure(a: M, ptr: Tensor, idx: Tensor, b: M, plan: bool | None) -> M:
-    """The pattern of the product of a and b; plan: as ``make`` takes it."""
-    return type(a).make(ptr, idx, idx.new_empty(0), None, b.shape[1], False, plan)
 
 
 def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:

@@ -56,7 +56,8 @@ def test_one_rank_is_a_csr(cuda):
 @pytest.mark.parametrize("shares", ["SHARES", "SHARES_OF_LARGE"])
 def test_the_rule_takes_pieces_where_messages_are_large(shares, cuda, monkeypatch):
     monkeypatch.setattr(run, "OVERLAPS", 2**10)
-    monkeypatch.setattr(run, "LARGE", 2**10 if shares == "SHARES_OF_LARGE" else 2**40)
+    monkeypatch.setattr(run, "LARGE", 2**10)
+    monkeypatch.setattr(run, "ENTRIES", 1 if shares == "SHARES_OF_LARGE" else 2**20)
     whole = graph(cuda, CUTS["two ranks"])
     taken = []
     kept = ops.run_in_pieces

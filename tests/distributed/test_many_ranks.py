@@ -15,7 +15,8 @@ RANKS, WIDTH = 64, 12
 
 
 @pytest.mark.parametrize("method", ["random", "nnz"])
-def test_bits_and_bytes_of_sixty_four_ranks(method):
+def test_bits_and_bytes_of_sixty_four_ranks(method, threads):
+    threads(1)  # of each rank
     part = partition(load_npz(real_graph("cora")).adj, RANKS, method)
     adj, offsets = part.apply(part.adj).pattern(), part.offsets
     row, col = (t.long() for t in adj.coo()[:2])

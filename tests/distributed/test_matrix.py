@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 import torch
-from distributed.graphs import CUTS, ROW, N, normal
-from support.ranks import on_ranks
+from distributed.graphs import COL, CUTS, NNZ, ROW, N, normal
+from support.ranks import Whole, on_ranks
 
 import fusedmm
 from fusedmm import nn
@@ -153,6 +153,30 @@ def test_what_is_refused(name):
         return fusedmm.spmm(part, torch.ones(30, 2))  # the next call works
 
     assert torch.equal(torch.cat(on_ranks(2, work)), fusedmm.spmm(whole.csr, torch.ones(60, 2)))
+
+
+def test_lists_in_the_order_of_rows_need_no_numbers(monkeypatch):
+    monkeypatch.setattr("fusedmm.distributed.part.PIECE", 50)
+    order = torch.argsort(ROW * N + COL, stable=True)
+    whole, val = Whole(ROW[order], COL[order], (N, N), [0, 13, 13, 60]), normal(NNZ)
+
+    def work(ranks):
+        part = whole.part(ranks)
+        listed = val[whole.lists[ranks.rank] : whole.lists[ranks.rank + 1]].clone().requires_grad_()
+        routed, loops = part.route(listed), part.add_self_loops()
+        assert torch.equal(routed, val[part.edge_ids]) and part.home.route.send is None
+        assert part.home.kept.numel() <= 1 and loops.home.kept.numel() <= 2
+        (routed * part.edge_ids).sum().backward()
+        edges = part.transpose_half()[3].part.edges
+        assert edges.kept is None  # until values travel
+        y = fusedmm.spmm(part.with_values(routed.detach()).t(), torch.ones(part.shape[0], 3))
+        assert edges.kept.numel() == part.nnz
+        return part.edge_ids, loops.edge_ids, listed.grad, y
+
+    ids, of_loops, grads, y = (torch.cat(t) for t in zip(*on_ranks(3, work), strict=True))
+    assert torch.equal(ids, torch.arange(NNZ)) and torch.equal(grads, torch.arange(NNZ).float())
+    assert torch.equal(of_loops.sort().values, torch.arange(int(of_loops.max()) + 1))
+    assert torch.equal(y, fusedmm.spmm(whole.csr.with_values(val).t(), torch.ones(N, 3)))
 
 
 @pytest.mark.filterwarnings("ignore")

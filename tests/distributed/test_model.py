@@ -6,9 +6,11 @@ from unittest import mock
 import pytest
 import torch
 from distributed.graphs import CUTS, N, normal
+from distributed.worker import raised
 from support.ranks import known, on_ranks, randint
 from torch.nn import functional as F
 
+import fusedmm
 from fusedmm import nn
 from fusedmm.distributed import cross_entropy, dropout, replicate
 
@@ -168,6 +170,25 @@ def test_dropout_is_of_the_whole(p):
         assert torch.equal(mask, masks[0])
         assert set(mask.unique().tolist()) <= {0.0, float(torch.tensor(1.0) / (1 - p)) if p < 1 else 0.0}
         assert abs(float((mask == 0).float().mean()) - p) < 0.08
+
+
+def test_the_loss_finds_calls_that_were_mixed_up():
+    """Of two operators whose messages are of equal size, which each rank had agreed on before."""
+    whole, y = CUTS["two even ranks"](), Y[:30]
+
+    def work(ranks, mixed):
+        part, x = whole.part(ranks), normal(30, 4)
+        calls = [lambda: fusedmm.spmm(part, x), lambda: fusedmm.sddmm(part, x, x)]
+        for call in calls + [calls[mixed and ranks.rank]] * mixed + calls:
+            call()
+        return raised(lambda: cross_entropy(torch.zeros(30, 3), y, y < 2, ranks))
+
+    assert on_ranks(2, lambda ranks: work(ranks, False)) == ["nothing"] * 2
+    for text in on_ranks(2, lambda ranks: work(ranks, True)):
+        assert (
+            text
+            == "ValueError: ranks disagree: one of 5 calls was not the same; FUSEDMM_DISTRIBUTED_CHECK=1 finds which"
+        )
 
 
 def test_dropout_refuses():

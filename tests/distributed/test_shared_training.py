@@ -54,6 +54,19 @@ def test_learns_and_goes_on(shards, tmp_path, capsys, model):
     assert sorted(place.parent.name for place in kept.glob("*/.metadata")) == ["epoch-000020", "epoch-000024"]
 
 
+def test_checkpoints_that_are_none_of_this_network(shards, tmp_path, capsys):
+    kept, file = tmp_path / "kept", tmp_path / "file"
+    train(capsys, shards, "--model", "gat", "--epochs", 1, "--checkpoint", kept)
+    file.touch()
+    for folder, message in (
+        (kept, "epoch-000001: of another network or graph: first.att_"),
+        (file, file),
+    ):
+        with pytest.raises(SystemExit):
+            train(capsys, shards, "--model", "gcn", "--epochs", 2, "--checkpoint", folder)
+        assert str(message) in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["test", "y"])
 def test_shards_without_what_training_needs(tmp_path, capsys, name):
     nodes = {"x": normal(N, 6), "y": torch.arange(N) % 3} | dict.fromkeys(("train", "val", "test"), torch.arange(N) < 9)

@@ -1,11 +1,8 @@
 """Two and four GPUs over NCCL: the bits of one, a hundred times the same, refusals and the end of a rank."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,34 +11,39 @@ from distributed.every_call import calls
 from distributed.graphs import CUTS as SMALL
 from distributed.graphs import N, normal
 from distributed.nccl_worker import CUTS, PATIENCE, TIMEOUT
+from support.processes import run_ranks
 
-import fusedmm
 from fusedmm.distributed import partition
 
+RANKS = [2, 4]
 
-@pytest.fixture(scope="module", params=[2, 4])
-def said(request, two_gpus, tmp_path_factory):
-    """What each rank said of each case, and when it ended."""
-    ranks = request.param
-    if torch.cuda.device_count() < ranks:
-        pytest.skip(f"{ranks} GPUs are wanted")
-    folder = tmp_path_factory.mktemp("ranks")
+
+@pytest.fixture(scope="module")
+def groups(two_gpus, tmp_path_factory):
+    """What each rank of a group of two and of one of four said. Both run at once: most of their time they start, or
+    wait for a dead rank."""
+    folders = {ranks: tmp_path_factory.mktemp("ranks") for ranks in RANKS if torch.cuda.device_count() >= ranks}
     part = partition(SMALL["two even ranks"]().csr, 4, method="nnz")
-    part.write(folder / "shards", x=normal(N, 6), y=torch.arange(N) % 3, train=torch.arange(N) < 9)
+    for folder in folders.values():
+        part.write(folder / "shards", x=normal(N, 6), y=torch.arange(N) % 3, train=torch.arange(N) < 9)
     worker = Path(__file__).with_name("nccl_worker.py")
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fusedmm.__file__).parents[1])}
-    command = [[sys.executable, worker, str(rank), str(ranks), folder] for rank in range(ranks)]
-    started = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for c in command]
+    with ThreadPoolExecutor(len(folders)) as pool:
+        running = {
+            ranks: pool.submit(run_ranks, worker, ranks, folder, seconds=PATIENCE) for ranks, folder in folders.items()
+        }
+    return {ranks: future.result() for ranks, future in running.items()}
+
+
+@pytest.fixture(scope="module", params=RANKS)
+def said(request, groups):
+    """What each rank said of each case, and when it ended."""
+    if request.param not in groups:
+        pytest.skip(f"{request.param} GPUs are wanted")
     found = []
-    try:
-        for process in reversed(started):  # the last one dies first
-            out, err = process.communicate(timeout=PATIENCE + 20)
-            lines = [json.loads(line) for line in out.splitlines() if line.startswith('["')]
-            found.append(dict(lines) | {"stderr": err, "ended": time.monotonic(), "code": process.returncode})
-    finally:
-        for process in started:
-            process.kill()
-    return found[::-1]
+    for code, out, err, at in groups[request.param]:
+        lines = [json.loads(line) for line in out.splitlines() if line.startswith('["')]
+        found.append(dict(lines) | {"stderr": err, "ended": at, "code": code})
+    return found
 
 
 def test_bits_of_one_device(said):
@@ -60,8 +62,12 @@ def test_engines_copied(said):
     assert said[0]["copied"] > 20 and all(cases["copied"] == said[0]["copied"] for cases in said)
 
 
+def test_rows_that_others_need_travel_once(said):
+    assert all(sent == needed for sent, needed in (cases["bytes"] for cases in said)) and said[0]["bytes"][0] > 0
+
+
 def test_repeats(said):
-    assert [cases["repeats"] for cases in said] == [0] * len(said)
+    assert [cases.get("repeats") for cases in said] == [0] * len(said), said[0]["stderr"][-3000:]
 
 
 def test_own_columns_first(said):

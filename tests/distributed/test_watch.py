@@ -1,18 +1,14 @@
 """All ranks end, and name the one that is dead or late, though they wait on their GPUs: over NCCL, and over gloo with
 waits that are made up."""
 
-import os
 import re
-import subprocess
-import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from distributed.watch_worker import SECONDS
-
-import fusedmm
+from distributed.watch_worker import PATIENCE, SECONDS
+from support.processes import run_ranks
 
 ENDS = {"killed": "does not answer", "late": "is late", "killed on a mesh": "does not answer"}
 
@@ -20,19 +16,8 @@ ENDS = {"killed": "does not answer", "late": "is late", "killed on a mesh": "doe
 def said(folder: Path, ranks: int, end: str, backend: str) -> list:
     """(exit code, seconds from the last word on, errors) of each rank."""
     worker = Path(__file__).with_name("watch_worker.py")
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fusedmm.__file__).parents[1])}
-    command = [[sys.executable, worker, str(rank), str(ranks), folder, end, backend] for rank in range(ranks)]
-    started = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for c in command]
-    found = []
-    try:
-        last = [float(process.stdout.readline() or "nan") for process in started]
-        for begun, process in zip(last, started, strict=True):
-            _, err = process.communicate(timeout=60)
-            found.append((process.returncode, time.monotonic() - begun, err))
-    finally:
-        for process in started:
-            process.kill()
-    return found
+    found = run_ranks(worker, ranks, folder, end, backend, seconds=PATIENCE)
+    return [(code, at - float(out.partition("\n")[0] or "nan"), err) for code, out, err, at in found]
 
 
 def check(found: list, end: str, backend: str) -> None:
@@ -48,16 +33,34 @@ def check(found: list, end: str, backend: str) -> None:
         assert (f"rank {last} was at call 1, a product" in err) == (end == "late")
 
 
-@pytest.mark.parametrize("end", ["killed", pytest.param("late", marks=pytest.mark.slow)])
-def test_all_ranks_end_and_name_the_one(end, tmp_path):
-    check(said(tmp_path, 3, end, "gloo"), end, "gloo")
+def at_once(ranks: dict[str, int], backend: str, factory: pytest.TempPathFactory) -> dict[str, list]:
+    """What each rank said, of groups that end in several ways and wait at the same time."""
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        ends = {end: pool.submit(said, factory.mktemp("ranks"), count, end, backend) for end, count in ranks.items()}
+    return {end: found.result() for end, found in ends.items()}
 
 
-def test_a_rank_asks_those_for_whom_others_wait(tmp_path):
-    """Rank 0 shares rows with rank 1 alone; it is rank 1 that waits for the dead one."""
-    check(said(tmp_path, 4, "killed on a mesh", "gloo"), "killed on a mesh", "gloo")
+@pytest.fixture(scope="module")
+def over_gloo(tmp_path_factory):
+    """Of the mesh rank 0 shares rows with rank 1 alone; it is rank 1 that waits for the dead one."""
+    return at_once({"killed": 3, "killed on a mesh": 4}, "gloo", tmp_path_factory)
+
+
+@pytest.mark.parametrize("end", ["killed", "killed on a mesh"])
+def test_all_ranks_end_and_name_the_dead_one(end, over_gloo):
+    check(over_gloo[end], end, "gloo")
+
+
+@pytest.mark.slow
+def test_all_ranks_end_and_name_the_late_one(tmp_path):
+    check(said(tmp_path, 3, "late", "gloo"), "late", "gloo")
+
+
+@pytest.fixture(scope="module")
+def over_nccl(two_gpus, tmp_path_factory):
+    return at_once(dict.fromkeys(("killed", "late"), min(3, torch.cuda.device_count())), "nccl", tmp_path_factory)
 
 
 @pytest.mark.parametrize("end", ["killed", "late"])
-def test_over_nccl(end, two_gpus, tmp_path):
-    check(said(tmp_path, min(3, torch.cuda.device_count()), end, "nccl"), end, "nccl")
+def test_over_nccl(end, over_nccl):
+    check(over_nccl[end], end, "nccl")

@@ -4,6 +4,7 @@ Over NCCL the others wait for it on their GPUs. Over gloo rank 0 has a wait that
 a mesh of two axes it waits for rank 1, with which it shares rows, and that one waits for the last.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -19,9 +20,11 @@ from fusedmm.distributed import halo
 from fusedmm.distributed.watch import Watch
 
 SECONDS = {"gloo": 1.0, "nccl": 8.0}
+PATIENCE = 80.0  # seconds that a rank may take for all it does
 
 
 def main(rank: int, ranks: int, folder: str, end: str, backend: str) -> None:
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)  # of whoever waits for ever, the test shows where
     patience = timedelta(seconds=30 if backend == "gloo" else SECONDS[backend])
     kind = "cpu" if backend == "gloo" else "cuda"
     device = torch.device(kind, rank if kind == "cuda" else 0)

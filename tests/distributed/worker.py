@@ -148,6 +148,10 @@ def main(rank: int, ranks: int, folder: str, end: str) -> None:
         group.pieces = (1, 1)
         say("pieces", differences(wide, mesh, lambda adj, v, x: fusedmm.spmm(adj.with_values(v), x), given))
         group.pieces = ()
+        part = whole.part(group)
+        x = normal(N, 8)[: part.shape[0]]
+        compiled = torch.compile(lambda t: fusedmm.spmm(part, t).relu(), backend="eager")
+        say("compiled", [] if torch.equal(compiled(x), fusedmm.spmm(part, x).relu()) else ["the result"])
     if ranks == 4:
         grid, even = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "features")), CUTS["two even ranks"]()
         given = {"v": ("e", normal(even.nnz)), "x": ("c", normal(N, 160))}

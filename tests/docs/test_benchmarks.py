@@ -241,7 +241,7 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
     sweeps = suite_of("spmm", tiny, "512x256 90%")
     for suite, document in (("twins", suite_of("spmm", tiny, "tiny")), ("sweeps", sweeps), ("pruned", sweeps)):
         (tmp_path / f"spmm-cuda-{suite}.json").write_text(json.dumps(document))
-    for name in ("spmm", "sddmm", "fused", "spmv"):
+    for name in ("spmm", "sddmm", "fused", "spmv", "spgemm"):
         page = tmp_path / f"{name}.md"
         page.write_text((ROOT / "docs" / f"{name}.md").read_text())
         before = page.read_text()
@@ -335,6 +335,15 @@ def test_the_hypergraph_counts_lines_by_hand() -> None:
         # 40 products; columns 0 to 14 and 16 to 18 are two lines of sums
         exact = (round(2 * 40 / (parts * 2 * 8), 2), parts, 1 - parts / 4, 1 - parts * 2 / 40)
         assert tuple(found.values()) == exact
+
+
+def test_what_plans_keep_stands_where_it_was_measured() -> None:
+    """Values by a plan beside cuSPARSE's reuse, what the plan keeps, and what it takes to make one."""
+    contenders = {"auto": {"us": 10.0}, "cuSPARSE reuse": {"us": 12.5}, "torch CSR @ CSR": {"us": 99.0}}
+    case = {"graph": "g", "case": "A A with a plan", "contenders": contenders}
+    assert answers.kept({"cases": [case]}) == ""
+    lines = answers.kept({"cases": [case, case | {"kept_mib": 3.5, "making": 1.25}]}).splitlines()
+    assert lines[2:] == ["| g | 10.0 | 12.5 | 1.25 | 3.5 | 1.25 |", "| geometric mean |  |  | 1.25 |  |  |"]
 
 
 def test_the_page_of_messages_has_what_was_measured(tmp_path: Path) -> None:

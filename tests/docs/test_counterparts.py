@@ -96,8 +96,10 @@ SCATTER = SUMS | {
     "messages.copy_v(P, x)": "x[row]",
     "edge_softmax(P, w)": "softmax(w, row)",
     "edge_softmax(P, e)": "softmax(e, row)",
-    "(S @ e.exp()).log().nan_to_num(neginf=0.0)": "by_rows(e, row, lambda v: v.logsumexp(0).nan_to_num(neginf=0.0))",
-    "edge_softmax(P, e).log()": "softmax(e, row).log()",
+    "((S @ low.exp()).log() + top).nan_to_num(neginf=0.0)": (
+        "by_rows(e, row, lambda v: v.logsumexp(0).nan_to_num(neginf=0.0))"
+    ),
+    "low - (S @ low.exp()).log()[row]": "softmax(e, row).log()",
     '(spmm(S, e * e, reduce="mean") - spmm(S, e, reduce="mean") ** 2).clamp(min=0).sqrt()': "by_rows(e, row, std)",
 }
 # In PyG's terms: edges, with sources in row 0. Where a row of the table names several of PyG's functions, all are here.
@@ -105,7 +107,7 @@ PYG = {
     "S @ e": 'U.scatter(e, row, 0, 6, "sum")',
     'spmm(S, e, reduce="mean")': 'U.segment(e, S.ptr, "mean")',
     'spmm(S, e, reduce="max")': 'U.scatter(e, row, 0, 6, "max")',
-    "(S @ e.exp()).log().nan_to_num(neginf=0.0)": "U.segment_logsumexp(e, S.ptr, 0)",
+    "((S @ low.exp()).log() + top).nan_to_num(neginf=0.0)": "U.segment_logsumexp(e, S.ptr, 0)",
     'spmm(A, x, reduce="max")': "U.spmm(torch.sparse_csr_tensor(S.ptr, col, w, (6, 6)), x, 'max')",
     "edge_softmax(P, w)": "U.softmax(w, row, num_nodes=6)",
     "A.softmax()": "dense(edges, U.softmax(w, row, num_nodes=6))",

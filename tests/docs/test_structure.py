@@ -69,6 +69,7 @@ def test_functions_import_nothing_of_the_package(name):
 
 def test_dir_shows_the_public_names_and_nothing_else():
     assert dir(fusedmm) == sorted(fusedmm.__all__)
+    assert dir(fusedmm.nn) == sorted([*fusedmm.nn.__all__, "MessagePassing"])
     assert not [name for name in fusedmm.__all__ if name.startswith("_")]
 
 

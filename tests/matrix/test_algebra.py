@@ -2,6 +2,7 @@
 
 import operator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -141,7 +142,7 @@ def test_scaled_rows_and_columns(data):
 
 
 @quick
-@given(matrices(), st.sampled_from(["sum", "mean", "max", "min"]), st.sampled_from([0, 1, -1, -2, None]))
+@given(matrices(), st.sampled_from(["sum", "mean", "max", "min"]), st.sampled_from([0, 1, -1, -2, np.int64(1), None]))
 def test_reductions_of_stored_entries(adj, reduce, dim):
     found = getattr(adj, reduce)(dim)
     row, col, _ = adj.coo()

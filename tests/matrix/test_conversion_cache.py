@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fusedmm
-from fusedmm.matrix import adapters
+from fusedmm.matrix import adapters, structure
 
 NODES = 5
 
@@ -227,3 +227,14 @@ def test_threads_share_a_tensor():
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_what_a_cuda_graph_records_is_not_kept(device, monkeypatch):
+    """Its tensors lie in the graph's memory, and nobody has written to them before the first replay."""
+    adj, e = fusedmm.CSR.from_coo(*torch.tensor([[0, 0, 1], [0, 1, 1]], device=device)), torch.ones(3, device=device)
+    with monkeypatch.context() as recording:
+        recording.setattr(structure, "is_captured", lambda t: True)
+        fusedmm.messages.copy_e_sum(adj, e)
+        assert not structure.shared_by(adj).derived
+    found = fusedmm.messages.copy_e_sum(adj, e)
+    assert found.tolist() == [2.0, 1.0] and structure.shared_by(adj).derived

@@ -200,8 +200,9 @@ def test_other_messages_are_those_of_pyg_and_it_says_so_once(message, aggr, why,
     edges, given = inputs(device)
     given["x"] = given["x"] * 1.0 if message is Others.in_place else given["x"]
     mine, peer = layer(Ours, message, aggr), layer(Theirs, message, aggr)
-    with pytest.warns(UserWarning, match=f"{type(mine).__name__}: PyG computes .* {why}"):
+    with pytest.warns(UserWarning, match=f"{type(mine).__name__}: PyG computes .* {why}") as told:
         mine(edges, **given)
+    assert told[0].filename == __file__  # where the layer calls propagate
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*PyG computes")
         agree(mine, peer, [edges], given)

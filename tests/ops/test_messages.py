@@ -243,15 +243,16 @@ def test_the_operator_as_torch_checks_it(device):
     none, ends = adj.none, (adj.ptr, adj.idx, adj.eid, adj.plan)
     at, has = 1 | 2 << 2, sum(0b1000 << 4 * k for k in range(6))
     has |= sum(0b0111 << 4 * k for k in range(6))
-    args = (*ends, x, e, none, none, none, 1, 0, 0, at, has, 1, 1, 1, 3, 0)
+    args = (*ends, x, e, none, none, none, 1, at, has, 3)
     torch.library.opcheck(torch.ops.fusedmm._messages, args)
+    torch.library.opcheck(torch.ops.fusedmm._messages, (*args, 1, 1, 1, 2, 0, 0))
 
 
 def test_raw_calls_are_checked(device):
     _, _, adj = graph(16, device=device)
     x, none, ends = torch.ones(COLS, 3, device=device), adj.none, (adj.ptr, adj.idx, adj.eid, adj.plan)
     has = (1 << 24) - 1
-    good = [*ends, x, none, none, none, none, 0, 0, 0, 1, has, 1, 1, 1, 3, 0]
+    good = [*ends, x, none, none, none, none, 0, 1, has, 3, 1, 1, 1, 0, 0, 0]
     assert torch.ops.fusedmm._messages(*good).shape == (ROWS, 3)
     for k, bad, text in [
         (4, none, "lhs must be given"),
@@ -259,11 +260,11 @@ def test_raw_calls_are_checked(device):
         (9, 1, "rhs must be given"),
         (9, 9, "no op number 9"),
         (9, 5, "mask_y must be given"),
-        (11, 7, "no reduction number 7"),
-        (12, 3, "target number 3"),
-        (12, 1 | 1 << 10, "out is of rows"),
-        (17, 0, "axis 3 must have elements"),
-        (17, -5, "axis 3 must have elements"),
+        (16, 7, "no reduction number 7"),
+        (10, 3, "target number 3"),
+        (10, 1 | 1 << 10, "out is of rows"),
+        (12, 0, "axis 3 must have elements"),
+        (12, -5, "axis 3 must have elements"),
         (18, 99, "no algorithm number 99"),
     ]:
         with pytest.raises(RuntimeError, match=text):

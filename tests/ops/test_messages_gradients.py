@@ -48,6 +48,21 @@ def test_gradients_of_gsddmm(op, targets, shapes, device):
     assert gradgradcheck(call, (lhs, rhs), fast_mode=True)
 
 
+@pytest.mark.parametrize("way", [True, False], ids=["spmm", "messages"])
+@pytest.mark.parametrize("op", ["add", "sub", "copy_lhs"])
+def test_sums_of_edges_are_the_same_by_spmm_and_by_messages(op, way, device, monkeypatch):
+    """First gradients of what stays at the edges; a device takes one of the two by itself."""
+    monkeypatch.setattr(raw, "adds_by_spmm", lambda e, width: way)
+    row, col, adj = graph(3, 14, device)
+    lhs, rhs = (operand(n, (3,), device=device).requires_grad_() for n in (COLS, ROWS))
+    g = operand(14, (3,), device=device)
+    gsddmm(adj, op, lhs, None if op == "copy_lhs" else rhs).backward(g)
+    for t, at, sign in ((lhs, col, 1), (rhs, row, -1 if op == "sub" else 1)):
+        if t is lhs or op != "copy_lhs":
+            exact, most = (torch.zeros(t.shape).double().index_add(0, at, v.cpu()) for v in (sign * g, g.abs()))
+            assert_within(t.grad.cpu(), exact, most, 14, torch.float64)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("reduce", ["max", "min"])
 @pytest.mark.parametrize("op", [*COMBINE, "copy_rhs"])

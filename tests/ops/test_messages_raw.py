@@ -58,7 +58,7 @@ class Draw:
         at = sum(a << 2 * k for k, a in enumerate([*self.at, self.to]))
         has = sum(h << AXES * k for k, h in enumerate(self.has))
         mask_op = COPY if self.mask_op is None else self.mask_op
-        numbers = self.op, mask_op, self.reduce, at, has, *self.axes, number
+        numbers = self.op, at, has, *reversed(self.axes), self.reduce, mask_op, number
         return torch.ops.fusedmm._messages(adj.ptr, adj.idx, adj.eid, adj.plan, *self.given, *numbers)
 
     def spread(self, k, ids):

@@ -62,6 +62,11 @@ def test_logits_with_a_last_axis_of_one(device):
     for name in ("bias", "edge_weight"):
         one, two = (fusedmm.attention(adj, q, k, v, **{name: t}) for t in (logits, logits[..., 0]))
         assert torch.equal(one, two)
+    q, k = (torch.randn(n, 2, dtype=torch.float64, device=device) for n in (4, 5))
+    one, two = (fusedmm.attention(adj, a, b, v, score="additive") for a, b in ((q, k), (q[..., None], k[..., None])))
+    assert torch.equal(one, two)
+    with pytest.raises(ValueError, match=r"q must be \[rows, heads\] for additive scores, not \[4, 2, 2\]"):
+        fusedmm.attention(adj, q[..., None].expand(-1, -1, 2), k, v, score="additive")
     with pytest.raises(ValueError, match=r"logits must be \[9\] or \[9, heads\], not \[9, 2, 2\]"):
         fusedmm.edge_softmax(adj, logits.expand(-1, -1, 2))
 

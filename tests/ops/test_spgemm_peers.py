@@ -157,6 +157,9 @@ def test_matmul_takes_other_libraries_sparse_matrices(form):
     for c in (a @ other, fusedmm.spgemm(a, other)):
         assert isinstance(c, CSR)
         torch.testing.assert_close(c.to_dense(), a.to_dense() @ b.to_dense())
+    left = other @ b.t()
+    assert isinstance(left, CSR)
+    torch.testing.assert_close(left.to_dense(), b.to_dense() @ b.to_dense().t())
     if form == "torch coo":
         (a @ other).val.sum().backward()
         exact = a.to_dense().sum(0)[:, None] * (b.to_dense() != 0)

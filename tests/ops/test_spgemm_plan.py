@@ -189,6 +189,20 @@ def test_compiled_with_a_plan(masked):
     torch.testing.assert_close(v.grad, y.grad)
 
 
+def test_compiled_with_the_same_values_twice():
+    a = random_csr(20, 20, 90)
+    plan, u, x = fusedmm.spgemm_plan(a, a).cache_transpose(), values(a), values(a)
+
+    def step(v):
+        return plan(v, v).val.sin().sum()
+
+    found, exact = torch.compile(step, fullgraph=True, backend="aot_eager")(u), step(x)
+    torch.testing.assert_close(found, exact)
+    found.backward()
+    exact.backward()
+    torch.testing.assert_close(u.grad, x.grad)
+
+
 def test_compiled_without_a_plan():
     a = random_csr(20, 20, 90)
 

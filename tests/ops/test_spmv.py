@@ -9,6 +9,7 @@ from support.generate import STRUCTURES, lay, small, tiny
 from support.matvec import FORMATS, algorithms_of, made, oracle, products, rows_of_lengths
 
 import fusedmm
+from fusedmm.matrix.structure import EVEN, NEITHER, UNEVEN, UNKNOWN
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 NUMBERS = [(1, 0), (2.5, 0), (-0.5, 1), (0, 0.5)]
@@ -190,6 +191,33 @@ def test_a_plan_changes_no_bits(algorithm, device):
         rest = adj.val, none, x, none, 0, 1.0, 0.0, number
         found = [torch.ops.fusedmm._spmv(adj.ptr, adj.idx, adj.eid, plan, *rest) for plan in (adj.plan, none)]
         assert torch.equal(*found)
+
+
+# Rows, entries of each, columns, what is known of the rows, and what auto is then on CUDA.
+CHOICES = [
+    (1 << 17, 3, 700, UNKNOWN, "csr_scalar"),
+    (1 << 17, 3, 700, NEITHER, "csr_scalar"),
+    (1 << 17, 3, 700, UNEVEN, "csr_segmented"),
+    (1 << 17, 20, 700, EVEN, "csr_scalar"),
+    (1 << 17, 20, 700, NEITHER, "csr_vector"),
+    (1 << 17, 20, 700, UNKNOWN, "csr_segmented"),
+    (2000, 3, 700, UNKNOWN, "csr_vector"),
+    (2000, 3, 700, UNEVEN, "csr_segmented"),
+    (3000, 600, 8192, UNEVEN, "csr_vector"),
+    (3000, 600, 8193, UNEVEN, "csr_segmented"),
+    (20, 3000, 700, EVEN, "csr_segmented"),
+]
+
+
+@pytest.mark.parametrize("rows, each, cols, known, expected", CHOICES)
+def test_auto_is_what_the_page_says(rows, each, cols, known, expected, cuda):
+    """Its bits tell: every algorithm adds in an order of its own."""
+    adj = rows_of_lengths([each] * rows, cols, cuda)
+    adj._set(rows_are=known)
+    x = vector(cols, torch.float32, cuda)
+    found = {name: fusedmm.spmv(adj, x, algorithm=name) for name in ("csr_scalar", "csr_vector", "csr_segmented")}
+    chosen = fusedmm.spmv(adj, x)
+    assert [name for name, y in found.items() if torch.equal(y, chosen)] == [expected]
 
 
 # ---- gradients ----

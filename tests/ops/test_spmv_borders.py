@@ -39,6 +39,11 @@ BORDERS = {
     "of turns of short rows on a CPU": [*[2] * 60, 129, *[3] * 67, *[0] * 127, 128, 600, *[6] * 127, *[7] * 129],
     "of turns of long rows": [*[12] * 128, *[16, 17, 0, 33, 1] * 40, 2047, 2048, 2049, *[40] * 125, 5000, *[20] * 131],
     "of turns with more products than are kept": [*[100] * 128, *[1] * 64, *[128] * 17, *[11] * 130],
+    "of four warps that share a row": [
+        *(n + d for n in (0, 32, 128, 512, 1024, 8192) for d in (-1, 0, 1) if n + d >= 0),
+        0,
+        20_000,
+    ],
     "one row": [5 * BLOCK],
     "one row behind empty ones": [*[0] * 9, 40 * BLOCK + 1],
     "one row before empty ones": [33 * BLOCK, *[0] * (SLICE + 1)],

@@ -21,6 +21,17 @@ GRAPHS = {  # one whose edges are there once, and one whose edges repeat, with n
     "repeated": [[0, 0, 1, 1, 3, 3, 3, 5], [1, 1, 0, 2, 3, 0, 5, 5]],
 }
 MEAN, MIN, MAX = ({"reduce": name} for name in ("mean", "min", "max"))
+
+
+def top(n):
+    """The largest of e of each node; 0 where there is none."""
+    return spmm(n["S"], n["e"], **MAX)
+
+
+def low(n):
+    return n["e"] - top(n)[n["row"]]
+
+
 # ours, of (A, B, P, S, x, e, w, v, row), and theirs, of (T, U, x, e, w, v, row), T and U their A and B.
 SCATTERED = {
     "sum": (lambda n: n["S"] @ n["e"], [
@@ -48,9 +59,10 @@ SCATTERED = {
     ]),
     "softmax": (lambda n: edge_softmax(n["P"], n["e"]), [lambda n: scatter.scatter_softmax(n["e"], n["row"], 0)]),
     "log_softmax": (
-        lambda n: edge_softmax(n["P"], n["e"]).log(), [lambda n: scatter.scatter_log_softmax(n["e"], n["row"], 0)]
+        lambda n: low(n) - (n["S"] @ low(n).exp()).log()[n["row"]],
+        [lambda n: scatter.scatter_log_softmax(n["e"], n["row"], 0)],
     ),
-    "logsumexp": (lambda n: (n["S"] @ n["e"].exp()).log().nan_to_num(neginf=0.0), [
+    "logsumexp": (lambda n: ((n["S"] @ low(n).exp()).log() + top(n)).nan_to_num(neginf=0.0), [
         lambda n: scatter.scatter_logsumexp(n["e"], n["row"], 0, dim_size=6)
     ]),
     "std": (

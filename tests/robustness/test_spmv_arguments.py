@@ -224,6 +224,14 @@ def test_values_of_another_shape(name, device):
     assert (matrix @ X.to(device)).isfinite().all()
 
 
+def test_parts_of_a_coo_of_other_types(device):
+    coo = formats.to_coo(small(device=device))
+    for parts, text in (((coo.csr.ptr, coo.row), "csr must be a CSR, not Tensor"), ((coo.csr, None), "not NoneType")):
+        with pytest.raises(TypeError, match=f"COO: .*{text}"):
+            formats.COO(*parts)
+    assert (formats.COO(coo.csr, coo.row) @ X.to(device)).isfinite().all()
+
+
 @pytest.mark.parametrize("name", FORMATS[1:])
 def test_as_csr_says_how_a_format_becomes_one(name):
     matrix = made(small(), name)

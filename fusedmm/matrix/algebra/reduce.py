@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -70,10 +73,11 @@ class Reduce(Matrix):
         return self.with_values(w[:, 0] if val.dim() == 1 else w)
 
 
-def _axis(dim: int) -> int:
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (-2, -1, 0, 1):
+def _axis(dim: Any) -> int:
+    """0 or 1 for a dim that may be any kind of integer."""
+    if isinstance(dim, bool) or not hasattr(dim, "__index__") or operator.index(dim) not in (-2, -1, 0, 1):
         raise ValueError(f"dim must be 0 (over columns), 1 (over rows) or None, not {dim!r}")
-    return dim % 2
+    return operator.index(dim) % 2
 
 
 def _reduced(adj: Matrix, dim: int | None, reduce: str) -> Tensor:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fusedmm.matrix.algebra.entries import common, like
-from fusedmm.matrix.arguments import FLOATS, require_strided
+from fusedmm.matrix.arguments import FLOATS, require_strided, require_tensor
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.checks import autocast, require_dense
-from fusedmm.ops.matvec import require_flat_values, require_vector, spmv_half
+from fusedmm.ops.matvec import require_flat_values, require_vector, sparse, spmv_half
+from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import sddmm_half, spmm_half
 
 
@@ -54,15 +55,20 @@ class Scaling(Matrix):
         val = None if self.val is None else self.val.to(dtype)
         return self.with_values(sddmm_half(self, False, val, left, right))
 
-    def __rmatmul__(self, x: Any) -> Tensor:
+    def __rmatmul__(self, x: Any) -> Any:
         """``x @ A`` of a vector [rows] or a matrix [n, rows] from the left; A's values have no heads.
 
         It is ``(A^T x^T)^T``: an SpMV or SpMM on the transpose, which is made on first use. The result is [cols] or
-        [n, cols], of x's dtype. Gradients reach x and A's values.
+        [n, cols], of x's dtype. Gradients reach x and A's values. Of a sparse matrix of torch or scipy it is a CSR, by
+        ``spgemm``.
         """
+        if (other := sparse(self, x)) is not None:
+            return multiply(other, self)
         if not isinstance(x, Tensor):
             return NotImplemented
         require_flat_values("x @ A", self.val)
+        if x.dim() > 2:
+            raise ValueError(f"x @ A: x must be [rows] or [n, rows], not {list(x.shape)}")
         if x.dim() != 2:
             require_vector("x @ A", "x", x, self.ptr, self.shape[0], "rows")
             return spmv_half(self, True, self.val, autocast(x))
@@ -74,9 +80,9 @@ class Scaling(Matrix):
 def _require_factors(name: str, t: Any, size: int, device: torch.device) -> None:
     if t is None:
         return
-    if not isinstance(t, Tensor) or t.dtype not in FLOATS:
-        found = getattr(t, "dtype", type(t).__name__)
-        raise TypeError(f"scale: {name} must be float32, float64, float16 or bfloat16, not {found}")
+    require_tensor(f"scale: {name}", t)
+    if t.dtype not in FLOATS:
+        raise TypeError(f"scale: {name} must be float32, float64, float16 or bfloat16, not {t.dtype}")
     require_strided(f"scale: {name}", t)
     if t.device != device:
         raise TypeError(f"scale: {name} is on {t.device}, the matrix on {device}")
