@@ -17,7 +17,7 @@ LESSON_OBJECTS := $(patsubst csrc/lessons/%.cu,build/lessons/%.o,$(wildcard csrc
 vpath %.cu csrc/lessons csrc/cuda
 C_TESTS := $(patsubst tests/c/%.c,build/c/%,$(wildcard tests/c/test_*.c))
 
-.PHONY: demo test quick slow mutants lint warnings c-test abi-check gpu-test lessons clean distclean
+.PHONY: demo test quick slow mutants lint c-test abi-check gpu-test lessons clean distclean
 
 # Each step leaves a stamp when all of it is done, so that what was interrupted is done again.
 $(VENV)/torch: Makefile
@@ -110,22 +110,22 @@ lint: $(VENV)/dev warnings
 	$(BIN)/mypy
 
 # Every C file under both compilers, warnings as errors; the vector files with their own flags.
-warnings:
-	set -e; for cc in gcc clang; do \
-	    for f in $$(git ls-files 'csrc/*.c'); do \
-	        case $$f in \
-	            */cpu.c | */index_check.c) \
-	                for bits in "" -DFMM_16_BITS; do \
-	                    $$cc $(WARN) -DFMM_ISA=scalar $$bits -fsyntax-only $$f; \
-	                    $$cc $(WARN) $(AVX2) -DFMM_ISA=avx2 $$bits -fsyntax-only $$f; \
-	                    $$cc $(WARN) $(AVX512) -DFMM_ISA=avx512 $$bits -fsyntax-only $$f; \
-	                done;; \
-	            *) $$cc $(WARN) -fsyntax-only $$f;; \
-	        esac; \
-	    done; \
-	    for f in $$(git ls-files 'tests/c/*.c'); do \
-	        $$cc -std=c11 -O2 -Wall -Wextra -Werror -Icsrc/include -fsyntax-only $$f; \
-	    done; \
+.PHONY: warnings warnings-gcc warnings-clang
+warnings: warnings-gcc warnings-clang
+warnings-gcc warnings-clang: warnings-%:
+	set -e; for f in $$(git ls-files 'csrc/*.c'); do \
+	    case $$f in \
+	        */cpu.c | */index_check.c) \
+	            for bits in "" -DFMM_16_BITS; do \
+	                $* $(WARN) -DFMM_ISA=scalar $$bits -fsyntax-only $$f; \
+	                $* $(WARN) $(AVX2) -DFMM_ISA=avx2 $$bits -fsyntax-only $$f; \
+	                $* $(WARN) $(AVX512) -DFMM_ISA=avx512 $$bits -fsyntax-only $$f; \
+	            done;; \
+	        *) $* $(WARN) -fsyntax-only $$f;; \
+	    esac; \
+	done; \
+	for f in $$(git ls-files 'tests/c/*.c'); do \
+	    $* -std=c11 -O2 -Wall -Wextra -Werror -Icsrc/include -fsyntax-only $$f; \
 	done
 
 include tests/sanitize.mk

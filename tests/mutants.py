@@ -4,8 +4,8 @@
     python tests/mutants.py cuda     # on a machine with a GPU, whose Python has torch and pytest
 
 All happens in a copy of the checkout under build/mutants: the tests pass first, then with one fault at a time, for
-which what it changed is compiled anew, they have to fail. The loops of the CPU are compiled without optimisation, and
-of CUDA's files one alone, since a header is read by files that take nvcc minutes.
+which what it changed is compiled anew, they have to fail. The loops of the CPU are compiled as for the sanitizers
+(sanitize.mk), and of CUDA's files one alone, since a header is read by files that take nvcc minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "mutants"
 FAILED = 1  # what pytest returns where a test fails; a signal that ends the process is negative
+CFLAGS = "-O0 '-DFMM_INLINE=static inline' -Wno-psabi"
 SPMM, F32 = "tests/ops/test_spmm.py::test_covering_array", "spmm/cuda_f32.cu"
 
 
@@ -139,7 +140,7 @@ CUDA = [
 
 
 def run(*command: str, cuda: bool) -> subprocess.CompletedProcess[str]:
-    chosen = {"FUSEDMM_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"} if cuda else {"FUSEDMM_CUDA": "0", "CFLAGS": "-O0"}
+    chosen = {"FUSEDMM_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"} if cuda else {"FUSEDMM_CUDA": "0", "CFLAGS": CFLAGS}
     environment = os.environ | chosen | {"PYTHONPATH": str(PLACE / "checkout")}
     return subprocess.run(
         [sys.executable, *command], cwd=PLACE / "checkout", env=environment, capture_output=True, text=True

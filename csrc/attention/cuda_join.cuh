@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(CREW, sizeof(T) == 8 ? CREWS / 2 : CREW
             to->join(slot);
         }
     };
-    /* A QUAD of the result; who has column 0 also writes what is one number a head. */
+    /* A QUAD of the result. The thread that has column 0 also writes what is one number a head. */
     auto write = [&](const joined_row &r, int64_t head, int64_t c, const sums &total) {
         const A share = WALK == FORWARD ? share_of(total.sum) : A(1);
         if (POS && c >= width / 2) {

@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(BLOCK)
     const int64_t count = owners * s.heads * across, each = ATT ? ceil_div(s.a.rows, owners) : 1;
     for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t c = t % across, h = t / across % s.heads, owner = t / across / s.heads;
-        /* Who needs no gradient has given no tensor for it. */
+        /* A caller that needs no gradient has given no tensor for it. */
         const fmm_dense &to = ATT ? s.gatt : c >= s.feat ? s.gv : s.cols ? s.gk : s.gq;
         if (!to.data) continue;
         long_sum<A> sum;

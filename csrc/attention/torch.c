@@ -135,8 +135,8 @@ FMM_KERNEL(rows, PACKED, 4)
            give(&s, &c->gweight, s.want & FMM_WANT_GWEIGHT, false, s.a.nnz, 1, true) && run(&s);
 }
 
-/* What _node_delta may have packed of lse, its rest, delta and q; without elements the pass does
- * that. */
+/* Takes what _node_delta may have packed of lse, its rest, delta and q. Where the tensor has no
+ * elements, the pass packs them itself. */
 static bool take_packed(attend *s)
 {
     tensor t;

@@ -49,7 +49,7 @@ bool attend_flat(attending *s, int k, const char *name, fmm_dense *d, tensor *t)
     return true;
 }
 
-/* Copied where its numbers lie apart. */
+/* Takes the bias, which is copied where its numbers lie apart. */
 bool attend_bias(attending *s, int k, fmm_dense *bias)
 {
     const int64_t width = s->heads * s->feat;

@@ -24,7 +24,11 @@
 
 #define FMM_PASTE(a, b) a##_##b
 #define FMM_JOIN(a, b) FMM_PASTE(a, b)
+/* Loops are copied into their callers, where widths and options are constants. Builds that watch
+ * the loops define it otherwise (tests/sanitize.mk). */
+#ifndef FMM_INLINE
 #define FMM_INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Loops over registers have to vanish for their arrays to become registers. */
 #ifdef __clang__

@@ -14,7 +14,8 @@ static void pick_rows(int64_t first, int64_t last, void *ctx)
     const fmm_pick_call *call = ctx;
     const size_t bytes = (size_t)call->bytes;
     for (int64_t k = first; k < last; k++) {
-        /* Read once: who writes to it meanwhile changes which row is copied, and nothing else. */
+        /* It is read once. A thread that writes to it meanwhile changes which row is copied, and
+         * nothing else. */
         const int64_t i = call->wide ? ((const volatile int64_t *)call->from)[k]
                                      : ((const volatile int32_t *)call->from)[k];
         unsigned char *y = call->y + k * call->bytes;

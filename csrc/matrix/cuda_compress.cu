@@ -54,7 +54,8 @@ static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
                    reinterpret_cast<uint32_t *>(at + 2 * size)};
 }
 
-/* Sorts by keys of 0 .. most. CUB would give another name to what an earlier launch failed with. */
+/* Sorts by keys of 0 .. most. The error of an earlier launch is asked for first, since CUB would
+ * report it as one of its own. */
 static cudaError_t sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
                         cudaStream_t stream)
 {

@@ -106,8 +106,8 @@ static uint64_t *answers(void)
 /* What a word holds once its ticket has an answer. */
 static uint64_t said_of(int64_t ticket) { return ((uint64_t)ticket + 1) * 2; }
 
-/* A captured launch would answer again whenever it is replayed, in the place of later tickets. No
- * entries are sorted by no launch, and nobody would answer. */
+/* A captured launch would answer again whenever it is replayed, in the place of later tickets.
+ * Where there are no entries, nothing is launched to sort them, so nothing would answer. */
 extern "C" fmm_answer fmm_cuda_coo_answer(const fmm_exec *exec, const fmm_coo *a, int64_t ticket)
 {
     const bool sorts = a->nnz && few_bytes(exec, a->nnz, a->rows, a->cols);

@@ -26,8 +26,8 @@
  * A plan has at most 4 bytes for each row, 36 for each `segment` entries and 4 for each 128. The
  * bound of every count follows from (rows, nnz, segment) alone, so that a call can be sized without
  * asking the device. `segment` follows from the entries of the whole matrix, of which a device may
- * have a part: so a row is cut in the same pieces wherever it lies. Who has asked it cuts the plan
- * behind its last segment, and calls take room for no more partial sums. A plan that was never
+ * have a part: so a row is cut in the same pieces wherever it lies. A caller that asked it cuts the
+ * plan behind its last segment, and calls take room for no more partial sums. A plan that was never
  * made, or made for another matrix, gives wrong results, but nothing read from it is used before it
  * is clamped. */
 #pragma once
@@ -185,7 +185,7 @@ static inline bool plan_given(const fmm_csr *a)
 {
     return a->plan && (uintptr_t)a->plan % 16 == 0 && a->plan_bytes >= plan_begin(size_of_plan(a));
 }
-/* How many segments it has room for: so many slots of partial sums does a call need. */
+/* How many segments the plan has room for. A call needs as many slots of partial sums. */
 static inline int64_t plan_slots(const fmm_csr *a)
 {
     const plan_size n = size_of_plan(a);

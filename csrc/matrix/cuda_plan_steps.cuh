@@ -69,7 +69,7 @@ static __device__ __forceinline__ int64_t length_of(const csr_view &a, int64_t r
     return end > begin ? end - begin : 0;
 }
 
-/* How many rows of each class the warp's stretch has, into its own line of shared memory. Lanes of
+/* Counts the rows of each class in the warp's stretch, into its own line of shared memory. Lanes of
  * one class elect the lowest, which adds for all: no two threads write one counter. */
 static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES])
 {

@@ -6,8 +6,8 @@ A copy engine does neither, so that a piece that travels under a kernel takes as
     this stream      | pick into a slot |                       ...  | waits | kernel that reads the rows
     another one                         | barrier | copies from each rank's slot |
 
-The slots are memory that all ranks of a group reach. Who writes into one has passed the barrier of the message after
-the one that lay there, at which a rank arrives once its copies of that one have ended.
+The slots are memory that all ranks of a group reach. A rank that writes into one has passed the barrier of the
+message after the one that lay there, at which a rank arrives once its copies of that one have ended.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _typed(rows: Tensor, like: Tensor, n: int) -> Tensor:
 
 
 def exchange_of(ranks: Ranks, wanted: Tensor, offsets: Tensor) -> Exchange:
-    """The exchange that brings rows to who wants them.
+    """The exchange that brings rows to the ranks that want them.
 
     Args:
         ranks: who takes part.

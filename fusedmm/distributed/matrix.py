@@ -170,12 +170,12 @@ class DistCSR(CSR):
 
     @property
     def home(self) -> Home:
-        """Who owns what."""
+        """Which rank owns which nodes and edges."""
         return self.part.home
 
     @property
     def ranks(self) -> Ranks:
-        """Who shares the matrix."""
+        """The ranks that share the matrix."""
         return self.home.ranks
 
     @property

@@ -6,8 +6,8 @@ whoever made the call. So everything above the library is the same as on one dev
 gradients, the layers; and a call with a plain plan costs nothing more.
 
 ``ROLES`` says what each operand of an operator is indexed by. Operands of the half's columns gain the rows of remote
-columns, and operands of edges come to who has the entries; then the library's own kernel runs, on complete rows. Its
-results belong to rows, which their rank owns, or to edges, which go back to their owners.
+columns, and operands of edges come to the rank that has the entries; then the library's own kernel runs, on complete
+rows. Its results belong to rows, which their rank owns, or to edges, which go back to their owners.
 """
 
 from __future__ import annotations

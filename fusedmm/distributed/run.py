@@ -98,7 +98,7 @@ def roles(given: Sequence[Any], operands: str) -> dict[int, str]:
 
 
 def bring_edges(part: Part, func: Any, given: list[Any], there: dict[int, str]) -> None:
-    """Brings edge data to who has the entries, and makes the seed one that all ranks share."""
+    """Brings edge data to the ranks that have the entries, and makes the seed one that all ranks share."""
     if part.edges is not None and given[2] is part.eid:
         fetch(part.edges, given, [k for k, role in there.items() if role in "ek"])
     for k, role in there.items():

@@ -38,9 +38,8 @@ USED: int = NUMBERS["FMM_PLAN_USED"]
 # Entries from which a plan is cut to what it holds even if that alone waits for the GPU. Calls then take room for fewer
 # partial sums and, where no row is long, make no launch for them.
 LARGE = 1 << 22
-DEFERRED: int = NUMBERS[
-    "FMM_CHECK_DEFERRED"
-]  # a check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer
+# A check that a GPU makes while the host goes on; ``adapters.settle`` waits for its answer.
+DEFERRED: int = NUMBERS["FMM_CHECK_DEFERRED"]
 ONE_STRUCTURE = "vmap goes over values and features, not over indices: make one graph of the samples' graphs, or loop"
 CONVERTED = "a graph is converted outside of compiled code and exported programs: make a fusedmm.CSR beforehand"
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # others wrap, or cannot be compared

@@ -37,7 +37,7 @@ class SuperGATConv(Layer):
         add_self_loops: replace the self loops by one per node.
         bias: whether to learn b.
         attention_type: "MX" or "SD".
-        neg_sample_ratio, edge_sample_ratio, is_undirected: of the loss, kept for who reads them.
+        neg_sample_ratio, edge_sample_ratio, is_undirected: of the loss; kept as attributes, for code that computes it.
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:

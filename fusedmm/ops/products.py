@@ -223,7 +223,7 @@ class Whole(Generic[M]):
         given = [a.none if t is None else t for t in (ones, second)]
         ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
         eid = idx.new_empty(0) if a.eid.numel() else a.eid  # none; what is there already takes a GPU's host no time
-        self.c = type(a)(ptr, idx, None, eid, None, a.none, b.shape[1])  # who needs C's own plan has it made
+        self.c = type(a)(ptr, idx, None, eid, None, a.none, b.shape[1])  # C's own plan is made on first use
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
 
     @property

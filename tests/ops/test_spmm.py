@@ -85,8 +85,8 @@ def test_narrow_features(feat, dtype, values, device):
 
 def test_nan_and_infinity_stay_in_the_rows_that_touch_them(device):
     adj = fusedmm.CSR.from_coo(
-        *torch.tensor([[0, 0, 1, 2, 4], [0, 1, 1, 2, 3]], device=device).unbind(),
-        torch.tensor([1.0, 0.0, 1.0, -1.0, 1.0], device=device),
+        *torch.tensor([[0, 0, 1, 1, 2, 4], [0, 1, 1, 3, 2, 3]], device=device).unbind(),  # NaN comes last, and first
+        torch.tensor([1.0, 0.0, 1.0, 0.0, -1.0, 1.0], device=device),
         shape=(5, 5),
     )
     x = torch.ones(5, 3, device=device)
