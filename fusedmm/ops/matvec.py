@@ -95,9 +95,12 @@ def sparse(adj: M, x: Any) -> M | None:
 
 def times(adj: Matrix, x: Any) -> Any:
     """Returns ``adj @ x``, of a vector too; sparse where x is, which may be another library's matrix."""
-    other = x if isinstance(x, Matrix) else sparse(adj, x)
-    if other is not None:
-        return multiply(adj, other)
+    if isinstance(x, Matrix):
+        return multiply(adj, x)
+    if not isinstance(x, Tensor) or x.layout in SPARSE:  # asked here: a call costs a small product a thirtieth
+        other = sparse(adj, x)
+        if other is not None:
+            return multiply(adj, other)
     if not isinstance(x, Tensor) or x.dim() != 1:
         return spmm_half(adj, False, adj.val, right_side(adj, x))
     return vector_product(adj, x)

@@ -74,10 +74,13 @@ class Reduce(Matrix):
 
 
 def _axis(dim: Any) -> int:
-    """0 or 1 for a dim that may be any kind of integer."""
-    if isinstance(dim, bool) or not hasattr(dim, "__index__") or operator.index(dim) not in (-2, -1, 0, 1):
+    """0 or 1 for a dim, which may be any kind of integer."""
+    axis = dim
+    if type(dim) is not int and not isinstance(dim, bool) and hasattr(dim, "__index__"):
+        axis = operator.index(dim)
+    if type(axis) is not int or axis not in (-2, -1, 0, 1):
         raise ValueError(f"dim must be 0 (over columns), 1 (over rows) or None, not {dim!r}")
-    return operator.index(dim) % 2
+    return axis % 2
 
 
 def _reduced(adj: Matrix, dim: int | None, reduce: str) -> Tensor:

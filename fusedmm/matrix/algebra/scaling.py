@@ -11,7 +11,7 @@ from fusedmm.matrix.algebra.entries import common, like
 from fusedmm.matrix.arguments import FLOATS, require_strided, require_tensor
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.ops.checks import autocast, require_dense
-from fusedmm.ops.matvec import require_flat_values, require_vector, sparse, spmv_half
+from fusedmm.ops.matvec import SPARSE, require_flat_values, require_vector, sparse, spmv_half
 from fusedmm.ops.products import multiply
 from fusedmm.ops.spmm_sddmm import sddmm_half, spmm_half
 
@@ -62,14 +62,15 @@ class Scaling(Matrix):
         [n, cols], of x's dtype. Gradients reach x and A's values. Of a sparse matrix of torch or scipy it is a CSR, by
         ``spgemm``.
         """
-        if (other := sparse(self, x)) is not None:
-            return multiply(other, self)
-        if not isinstance(x, Tensor):
-            return NotImplemented
+        if not isinstance(x, Tensor) or x.layout in SPARSE:
+            if (other := sparse(self, x)) is not None:
+                return multiply(other, self)
+            if not isinstance(x, Tensor):
+                return NotImplemented
         require_flat_values("x @ A", self.val)
-        if x.dim() > 2:
-            raise ValueError(f"x @ A: x must be [rows] or [n, rows], not {list(x.shape)}")
         if x.dim() != 2:
+            if x.dim() > 2:
+                raise ValueError(f"x @ A: x must be [rows] or [n, rows], not {list(x.shape)}")
             require_vector("x @ A", "x", x, self.ptr, self.shape[0], "rows")
             return spmv_half(self, True, self.val, autocast(x))
         require_strided("x @ A: x", x)
