@@ -43,7 +43,10 @@ endef
 # gcc 12 puts vectors of 64 bytes at any 32 where it watches the stack of functions that returned.
 $(eval $(call build,asan,gcc,-O1 -fsanitize=address $(UNDEFINED),--param asan-use-after-return=0))
 $(eval $(call build,tsan,gcc,-O1 -fsanitize=thread))
-$(eval $(call build,fuzz,clang,-O1 -fsanitize=address $(UNDEFINED) -fsanitize=fuzzer-no-link))
+# An operand without elements may have no memory. Null plus nothing is null to every compiler, but not to C before C2y,
+# and clang tells of it in the loops, which add offsets before they know that there is nothing to read.
+$(eval $(call build,fuzz,clang,-O1 -fsanitize=address $(UNDEFINED) -fsanitize=fuzzer-no-link,\
+    -fno-sanitize=pointer-overflow))
 $(eval $(call build,coverage,gcc,-O0 --coverage -fprofile-update=atomic))
 
 build/fuzz/fuzz_calls: tests/fuzz/fuzz_calls.c $(wildcard tests/fuzz/*.h) $(addprefix build/fuzz/,$(OBJECTS))
