@@ -114,12 +114,8 @@ class Ranks:
                 raise ValueError(f"ranks disagree at call {self.calls}: rank 0 has {texts[0]}; rank {rank} has {other}")
 
     def count_of(self, mine: Tensor) -> int:
-        """The sum of the ranks' counts. A digest of each rank's calls goes with them: those of other kinds that had
-        messages of equal size, and so went on with wrong numbers, are found here.
-
-        Raises:
-            ValueError: the ranks did different things before.
-        """
+        """The sum of the ranks' counts. A digest of each rank's calls travels with its count. It raises a ValueError if
+        ranks called different operators before whose messages had equal sizes, which nothing else would notice."""
         found = torch.stack(self.gather(torch.stack([mine, mine.new_tensor(self.trail)]))).tolist()
         if any(trail != found[0][1] for _, trail in found):
             self.same(f"as its last call {self.doing()}")
