@@ -74,12 +74,7 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     s->val_width = fmm_dtype_bytes(with->dtype);
     fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
     const fmm_call call = {.a = s->a, .y = &y};
-    whole w = {s,
-               {.call = &call,
-                .a = s->a,
-                .b = s->b,
-                .fetch_end = s->fetch_end,
-                .per_block = SPGEMM_TERMS / repeats}};
+    whole w = {s, {.call = &call, .a = s->a, .b = s->b, .per_block = SPGEMM_TERMS / repeats}};
     fmm_isa level;
     TRY(fmm_isa_level(&level));
     if (s->out->want == FMM_SPGEMM_SORTED) s->sort = sort_of(level);
@@ -87,6 +82,7 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     for (int64_t i = 0; i < s->a->rows && !cuts; i++)
         cuts = row_end(s->a, i) - row_begin(s->a, i) > w.t.per_block;
     const bool even = s->even && !cuts && s->val_width == width;
+    w.t.fetch_end = even ? 0 : s->fetch_end; /* rows that are alike find those of B in the cache */
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         w.t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
