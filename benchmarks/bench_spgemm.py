@@ -1,5 +1,5 @@
-"""Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns and without, and the
-values alone where the structure is known, beside torch's CSR @ CSR; on the CPU beside scipy, on CUDA beside every
+"""Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns, by every algorithm, and
+without; and the values alone where the structure is known. Beside it torch's CSR @ CSR; on the CPU scipy, on CUDA every
 algorithm of cuSPARSE, which alone of them has a phase for values. And R A P, with R the transpose of P, a pattern that
 joins four rows with neighbouring numbers, in both orders.
 
@@ -134,18 +134,20 @@ def _least(call: Callable[[], Any]) -> float:
 
 
 def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
-    """Ours, every algorithm where a plan is kept, the wall, and the peers; C has ``nnz`` entries."""
+    """Ours, by ``auto`` alone where columns need not rise; the wall; and the peers. C has ``nnz`` entries."""
     size = (a.nnz + b.nnz + nnz) * (4 + a.val.element_size()) + 8 * (2 * a.shape[0] + b.shape[0])
     half = torch.zeros(size // 8, device=a.device)
     to = torch.empty_like(half)
     found = [Trial("a copy of as many bytes", lambda: lambda: (to.copy_(half),), "wall")]
+    names = [x.name for x in fusedmm.algorithms("spgemm", a.device) if x.name != "reference"]
     if label == "A A with a plan":
-        names = ["auto", *(x.name for x in fusedmm.algorithms("spgemm", a.device) if x.name != "reference")]
-        found += [Trial(name, partial(planned, a, b, name), "ours") for name in names if pays(a, name)]
+        found += [Trial(name, partial(planned, a, b, name), "ours") for name in ["auto", *names] if pays(a, name)]
     else:
         whole = partial(fusedmm.spgemm, a, b, sorted=label == "A A sorted")
         check = partial(checked, a, b, whole) if label == "A A sorted" else None
         found.append(Trial("auto", lambda: lambda: (whole().val,), "ours", check=check))
+    if label == "A A sorted":
+        found += [Trial(name, partial(multiplied, a, b, name), "ours") for name in names if name not in COLOURED]
     x, y = a.to_torch(), b.to_torch()
     found.append(Trial("torch CSR @ CSR", lambda: lambda: ((x @ y).values(),)))
     if a.device.type == "cpu":
@@ -164,6 +166,11 @@ def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
 def pays(a: fusedmm.CSR, name: str) -> bool:
     """Whether an algorithm is measured: a hub has as many neighbours of different colours as the product's row."""
     return name not in COLOURED or int(a.degree().max()) <= 64
+
+
+def multiplied(a: fusedmm.CSR, b: fusedmm.CSR, name: str) -> Step:
+    """Both phases; the algorithm is that of the second one."""
+    return lambda: (fusedmm.spgemm(a, b, algorithm=name).val,)
 
 
 def planned(a: fusedmm.CSR, b: fusedmm.CSR, name: str) -> Step:

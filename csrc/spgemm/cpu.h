@@ -55,33 +55,39 @@ typedef enum spgemm_kind { SPGEMM_AUTO, SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT }
 
 /* Where a worker keeps the sums of its row; they have the type of sums. cpu_rows.inc says how. */
 typedef struct spgemm_place {
-    bool ready;           /* sums and marks are zero */
+    bool ready, flushed;  /* sums and marks are zero; sums of the row went aside */
+    int64_t entries;      /* of the row; of a whole product so far */
     void *sums;           /* DENSE: one for each column, zero between rows */
-    uint8_t *marks;       /* DENSE, masked: which columns the row has */
+    uint8_t *marks;       /* which columns the row has; DENSE without a mask: NULL */
     void *aside;          /* sums of SPGEMM_TERMS terms, by the row's entries; or NULL */
+    void *listed;         /* where the sums of the row's entries are */
     int32_t *keys, *more; /* HASH: columns, -1 where a slot is free; more: the pool's, or NULL */
     void *slots, *more_slots; /* sums beside them */
     uint64_t mask, more_mask; /* number of slots less one */
     int64_t last;             /* HASH: no column beyond it is in the first table */
-    void *listed;             /* HASH: where the sums of the row's entries are */
     int32_t *sorted;          /* SORT: the row's columns */
     void *sorted_sums;        /* sums beside them */
-    int64_t row;              /* entries of the row */
+    int64_t row;              /* how many */
+    /* Of a whole product: */
+    int32_t *columns;    /* of the row, as products touch them; or the stage */
+    int32_t *stands;     /* where columns stand in the stage, if rows are alike; else NULL */
+    int64_t first, full; /* where the row begins and ends there */
 } spgemm_place;
 
 typedef struct spgemm_numeric spgemm_numeric;
 typedef struct symbolic symbolic;
 struct spgemm_numeric {
     const fmm_call *call;
-    const fmm_spgemm *of;
+    const fmm_csr *a, *b;
+    const fmm_spgemm *of;      /* NULL in a whole product */
     const void *a_val, *b_val; /* in the type of sums, in the order of entries */
     spgemm_kind kind;
     spgemm_place *places; /* of the workers */
     int64_t longest;      /* entries of a row of c: what a place has room for */
     int64_t per_block;    /* entries of A whose products one accumulator adds */
     size_t width;         /* of a sum */
-    bool fetches;         /* B's rows are fetched ahead */
-    bool even;            /* a whole product's rows are alike, and their sums stand in its stage */
+    int64_t fetch_end;    /* entries of A before it fetch B's rows ahead */
+    bool plain; /* sums are one for each column, and values lie in c's order; see cpu_rows.inc */
     /* Tables for rows that do not fit into a first one; a worker holds one during such a row. */
     atomic_flag *taken;
     char *tables;

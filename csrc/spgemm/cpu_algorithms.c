@@ -100,7 +100,9 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
     t->longest = longest_row(c, SPGEMM_FIRST, &overflowing);
     t->per_block = SPGEMM_TERMS / (repeats < 1 ? 1 : repeats);
     longest_row(a, t->per_block, &many);
-    t->fetches = b->nnz * (int64_t)(sizeof *b->idx + t->width) > FETCHED;
+    t->a = a, t->b = b;
+    t->fetch_end =
+        b->nnz * (int64_t)(sizeof *b->idx + t->width) > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     const int64_t largest = a->nnz > b->nnz ? a->nnz : b->nnz;
     const int64_t entries = c->nnz > largest ? c->nnz : largest;
     const int64_t spare = SPARE + entries / 4 * (int64_t)(sizeof *c->idx + t->width);
@@ -109,15 +111,18 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
     t->b_val = fmm_spgemm_lay(exec, b, &t->of->b_val, dtype, m);
     t->places = fmm_spgemm_take(m, workers, sizeof *t->places);
     const bool dense = t->kind == SPGEMM_DENSE, hashed = t->kind == SPGEMM_HASH;
+    /* Most rows of most products need no list of where their sums are. */
+    t->plain =
+        dense && !t->of->masked && t->per_block > 0 && !c->eid && t->call->y->row_stride == 1;
     for (int w = 0; w < workers; w++) {
         spgemm_place at = {0};
         if (dense && sums) at.sums = fmm_spgemm_take(m, b->cols, t->width);
         if (dense && t->of->masked) at.marks = fmm_spgemm_take(m, b->cols, 1);
         if (many) at.aside = fmm_spgemm_take(m, t->longest, t->width);
+        if (many || !t->plain) at.listed = fmm_spgemm_take(m, t->longest, sizeof(void *));
         if (hashed) {
             at.keys = fmm_spgemm_take(m, SPGEMM_SPACE * SPGEMM_FIRST, sizeof *at.keys);
             at.slots = fmm_spgemm_take(m, SPGEMM_SPACE * SPGEMM_FIRST, t->width);
-            at.listed = fmm_spgemm_take(m, t->longest, sizeof(void *));
         }
         if (t->kind == SPGEMM_SORT) {
             at.sorted = fmm_spgemm_take(m, t->longest, sizeof *at.sorted);

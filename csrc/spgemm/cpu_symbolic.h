@@ -11,11 +11,9 @@ enum { SPGEMM_PAD = 32 /* columns beyond a row that a sort reads, and places tha
 /* One row's columns as bits, and in a whole product as marks. */
 typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
-    int32_t *touched;          /* words, or in a whole product columns */
-    uint8_t *marks;            /* of columns, in a whole product; or NULL */
+    int32_t *touched;          /* words */
     int32_t *places;           /* of the columns of a row, where it is sorted */
     int64_t width;             /* words of a row */
-    int64_t few;               /* words of a row that are sorted without the summary, at most */
 } spgemm_bits;
 
 /* Brings what entry p + SPGEMM_AHEAD of A wants closer: the row that begins at its place in
@@ -65,7 +63,7 @@ struct symbolic {
     atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
     bool even;                 /* rows of A have as many products as the row before, mostly */
-    int64_t words, total;      /* words of a row; products of all rows */
+    int64_t total;             /* products of all rows */
     spgemm_bits *rooms;        /* of the workers */
     int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */
     int32_t *idx;              /* C's columns */

@@ -74,14 +74,15 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     s->val_width = fmm_dtype_bytes(with->dtype);
     fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
     const fmm_call call = {.a = s->a, .y = &y};
-    whole w = {s, {.call = &call, .per_block = SPGEMM_TERMS / repeats}};
+    whole w = {s, {.call = &call, .a = s->a, .b = s->b, .per_block = SPGEMM_TERMS / repeats}};
     fmm_isa level;
     TRY(fmm_isa_level(&level));
     if (s->out->want == FMM_SPGEMM_SORTED) s->sort = sort_of(level);
     bool cuts = false;
     for (int64_t i = 0; i < s->a->rows && !cuts; i++)
         cuts = row_end(s->a, i) - row_begin(s->a, i) > w.t.per_block;
-    w.t.even = s->even && !cuts && s->val_width == width;
+    const bool even = s->even && !cuts && s->val_width == width;
+    w.t.fetch_end = even ? 0 : s->fetch_end; /* rows that are alike find those of B in the cache */
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         w.t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
@@ -89,13 +90,16 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
         s->val_stage = fmm_spgemm_take(&m, s->total, s->val_width);
         w.t.places = fmm_spgemm_take(&m, workers, sizeof *w.t.places);
         for (int k = 0; k < workers; k++) {
-            const spgemm_place at = {.sums = fmm_spgemm_take(&m, cols, width),
-                                     .aside = cuts ? fmm_spgemm_take(&m, cols, width) : NULL};
+            int32_t *const list = fmm_spgemm_take(&m, cols + 1, sizeof *list);
+            spgemm_place at = {.stands = list, .columns = s->stage, .sums = s->val_stage};
+            if (!even)
+                at = (spgemm_place){.columns = list,
+                                    .marks = fmm_spgemm_take(&m, cols, 1),
+                                    .sums = fmm_spgemm_take(&m, cols, width),
+                                    .aside = cuts ? fmm_spgemm_take(&m, cols, width) : NULL};
             if (!pass) continue;
             w.t.places[k] = at;
-            memset(at.sums, 0, (size_t)cols * width);
-            if (cuts) memset(at.aside, 0, (size_t)cols * width);
-            if (w.t.even) memset(s->rooms[k].places, 0xff, (size_t)cols * sizeof(int32_t));
+            memset(list, even ? 0xff : 0, (size_t)(m.base + m.used - (char *)list));
         }
     }
     y.data = s->val_stage;

@@ -120,7 +120,7 @@ def test_structure_is_scipys(name, device):
 
 
 def test_rows_of_few_columns_far_apart_are_sorted():
-    """Among 64 groups of 64 words of 64 columns up to 16 words are sorted by insertion, more by bits of bits."""
+    """Up to 40 columns lie in 64 groups of 64 words of 64 columns, whose order bits of bits have."""
     cols = 64**3
     rows = torch.arange(41)
     a = CSR.from_coo(rows.repeat(2), torch.cat([rows, rows * 0 + 1]), shape=(41, 41))
