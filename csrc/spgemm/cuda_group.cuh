@@ -17,9 +17,7 @@ extern "C" {
 enum : int32_t { NO_COLUMN = INT32_MAX };
 
 template <int WARPS> struct group {
-    enum { THREADS = WARPS * WARP, IN_BLOCK = WARPS == 1 ? BLOCK / WARP : 1 };
-    /* Threads of a block, and blocks for which a multiprocessor has registers at least. */
-    enum { BLOCK_OF = IN_BLOCK * THREADS, RESIDENT = 1024 / BLOCK_OF };
+    enum { THREADS = WARPS * WARP };
     static __device__ __forceinline__ int thread(void) { return threadIdx.x % THREADS; }
     static __device__ __forceinline__ int lane(void) { return threadIdx.x % WARP; }
     static __device__ __forceinline__ int warp(void) { return thread() / WARP; }
@@ -212,10 +210,5 @@ static __device__ __forceinline__ void for_products(const csr_view &a, const Sou
         }
     }
 }
-
-/* What a block has beside its row's memory and what its threads tell each other, at most. */
-struct largest_head {
-    char bytes[4 << 10];
-};
 
 #endif

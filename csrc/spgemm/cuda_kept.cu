@@ -248,7 +248,7 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     spgemm_memory lent;
     TRY(fmm_spgemm_ask(exec, making(NULL, windows).bytes, &lent));
     const making m(lent.base, windows);
-    const row_work list = row_work_in(exec, m.lists, windows);
+    const row_work list = row_work_in(m.lists, windows, 0);
     kept_view to = view_kept(NULL, 0, c.nnz);
     made_of found = {};
     int64_t words = 0;

@@ -17,10 +17,7 @@
 #include "cuda_kept.cuh"
 #include "cuda_windows.cuh"
 
-enum {
-    ROWS_TOGETHER = 32, /* rows of one window that a warp takes at once, at most */
-    WAITING = 4         /* entries of C whose loads are under way together */
-};
+enum { WAITING = 4 }; /* entries of C whose loads are under way together */
 
 /* ---- rows ---- */
 
@@ -32,10 +29,8 @@ enum {
  *     taken by                blocks      blocks      warps      warps, several rows each
  *     stripes                 16          2           4          1
  *     tickets                 first                              last */
-static __host__ __device__ __forceinline__ int stripe_bits(int k)
-{
-    return k == 3 ? 4 : k == 2 ? 1 : k == 1 ? 2 : 0;
-}
+enum : unsigned { STRIPES_OF_ROWS = 0x4120 }; /* their logarithms, a digit for each class */
+enum { STRIPES_OF_WARPS = 4, STRIPES_OF_BLOCKS = 2 };
 
 /* A row's class, or -1 where it has no entries, or a thread of its own. */
 template <class A> struct class_of_row {
@@ -50,8 +45,8 @@ template <class A> struct class_of_row {
         const int members = parts.members;
         const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
         const int64_t tasks = ceil_div(r.entries, each) * members;
-        if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
-        return tasks > WARPS << stripe_bits(2) ? 3 : 2;
+        if (members == 1 && tasks <= STRIPES_OF_WARPS) return tasks > 1;
+        return tasks > WARPS * STRIPES_OF_BLOCKS ? 3 : 2;
     }
 };
 
@@ -65,42 +60,6 @@ struct team {
             asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(members * WARP) : "memory");
     }
 };
-
-/* Calls work(row, its class, stripe) for what this warp takes, a ticket at a time: first with its
- * block, then alone. A ticket is a stripe, or some rows of class 0. */
-template <class Work>
-static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
-{
-    __shared__ counter of_block;
-    const int64_t warps = int64_t(gridDim.x) * WARPS;
-    const int64_t fair = (int64_t)w.lists->counts[0] / (8 * warps);
-#pragma unroll 1
-    for (int k = LARGEST; k > 0; k -= 2) { /* the classes k and k - 1 */
-        const bool together = k == LARGEST;
-        const int step = k == 1 ? (int)clamp(fair, 1, ROWS_TOGETHER) : 1;
-        const int64_t upper = int64_t(w.lists->counts[k]) << stripe_bits(k);
-        const int64_t lower = int64_t(w.lists->counts[k - 1]) << stripe_bits(k - 1);
-        for (;;) {
-            counter taken = 0;
-            if (together) {
-                __syncthreads(); /* all have read the ticket before */
-                if (!threadIdx.x) of_block = atomicAdd(w.lists->tickets + k, (counter)1);
-                __syncthreads();
-                taken = of_block;
-            } else if (threadIdx.x % WARP == 0)
-                taken = atomicAdd(w.lists->tickets + k, (counter)1);
-            int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), behind = at + 1;
-            const int less = at >= upper, bits = stripe_bits(k - less); /* than class k */
-            if (less) {
-                at = (at - upper) * step, behind = at + step < lower ? at + step : lower;
-                if (at >= lower) break;
-            }
-            for (; at < behind; at++)
-                work(int64_t(*w.place(k - less, at >> bits)), k - less,
-                     int(at & ((1 << bits) - 1)));
-        }
-    }
-}
 
 /* ---- windows ---- */
 
@@ -153,7 +112,7 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
  *     table      of its window */
 template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
-    return int(sizeof(chunk<A>)) + WINDOW;
+    return int(sizeof(chunk<A>)) + ROOM;
 }
 
 /* What a team has added up, after each member has taken one part. */
@@ -259,7 +218,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 {
     const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
-    for_stripes(w, [&](int64_t i, int k, int stripe) {
+    for_rows(w, [&](int64_t i, int k, int stripe) {
         int64_t begin;
         /* A warp that computes alone has no team, also if A has changed since. */
         const row_parts parts(s, i, k > 1);
@@ -270,7 +229,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
             k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
         const int own = k > 1 ? stripe * teams + warp / members : stripe;
         for (int64_t first = own * each; first < row.entries;
-             first += (teams << stripe_bits(k)) * each) {
+             first += (teams << w.stripe_bits(k)) * each) {
             const int64_t behind = first + each < row.entries ? first + each : row.entries;
             row_shape r = row;
             for (int64_t at = first; at < behind; at += r.entries) {
@@ -290,30 +249,25 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 
 /* ---- the phase ---- */
 
-/* As many blocks as the card holds at once: each takes tickets until there are none. Rows are put
- * into classes before, by a kernel of its own, since the order of tickets follows from all rows. */
-template <class A>
-static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
-{
-    const int bytes = WARPS * warp_bytes<A>();
-    const unsigned blocks = (unsigned)blocks_held<A>(exec, numeric_rows<A>, BLOCK, bytes);
-    launch_bins(exec, w, class_of_row<A>{s});
-    numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
-}
-
 /* The lists of rows, whatever the matrices hold. */
 extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
 {
     return row_work_bytes(call->a->rows);
 }
 
+template <class A>
+static void launch_others(const fmm_exec *exec, const numeric_args &s, const row_work &w)
+{
+    launch_rows<A>(exec, numeric_rows<A>, w, class_of_row<A>{s}, s, WARPS * warp_bytes<A>());
+}
+
 static void launch_others(const fmm_exec *exec, const numeric_args &s, void *workspace)
 {
-    const row_work w = row_work_in(exec, workspace, s.a.rows);
+    const row_work w = row_work_in(workspace, s.a.rows, STRIPES_OF_ROWS);
     if (s.out.dtype == FMM_F64)
-        launch_rows<double>(exec, s, w);
+        launch_others<double>(exec, s, w);
     else
-        launch_rows<float>(exec, s, w);
+        launch_others<float>(exec, s, w);
 }
 
 /* For the symbolic phase of a whole product. Few entries need no lists of rows, if B's columns

@@ -27,18 +27,23 @@ struct symbolic_args {
     }
 };
 
+/* What threads of a row tell each other. */
+struct told {
+    int sum, next, totals[WARPS];
+};
+
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
- * fit into the middle classes: above, bits cost no more and come out in order. Hashed columns that
- * are wanted have to be sorted, which pays where they are few. */
+ * fit into a block: above, bits cost no more and come out in order. Hashed columns that are wanted
+ * have to be sorted, which pays where they are few. */
 struct set_size {
     int64_t slots, hash, bits;
     bool hashed;
-    __host__ __device__ set_size(const class_bytes &bytes, int64_t most, int64_t cols, bool wanted)
+    __device__ set_size(int64_t most, int64_t cols, bool wanted)
     {
         slots = 2 * most;
         hash = most > INT32_MAX ? INT64_MAX / 8 : slots * int64_t(sizeof(int32_t));
         bits = ceil_div(cols, 32) * int64_t(sizeof(uint32_t));
-        hashed = hash * (wanted ? 4 : 1) < bits && hash <= bytes.of[LARGEST - 1];
+        hashed = hash * (wanted ? 4 : 1) < bits && hash <= WARPS * ROOM;
     }
 };
 
@@ -77,10 +82,10 @@ static __device__ __forceinline__ column_range range_of_some(const symbolic_args
  * would be hashed is one of few bits where its columns lie close together, as on a band. */
 struct class_of_set {
     symbolic_args s;
-    class_bytes bytes;
     __device__ int operator()(int64_t i) const
     {
-        enum { SHORT = 64 };
+        enum { SHORT = 64 };                                /* entries of A */
+        enum { FEW = 256, MANY = 1 << 14, MORE = 1 << 16 }; /* products: work of the classes */
         int64_t begin;
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
         if (most <= 0) return -1;
@@ -93,14 +98,14 @@ struct class_of_set {
                     [](int, int32_t, float) {}, [](int) {});
             return -1;
         }
-        const set_size size(bytes, most, s.b.cols, s.idx);
+        const set_size size(most, s.b.cols, s.idx);
         int64_t needs = size.hashed ? size.hash : size.bits;
-        if (size.hashed && needs > bytes.of[0] && entries <= SHORT && *s.schedule == 1) {
+        if (size.hashed && needs > ROOM && entries <= SHORT && *s.schedule == 1) {
             const column_range range = range_of_some(s, begin, 1, begin + entries);
             if ((range.high - range.low) / 8 < needs) needs = (range.high - range.low) / 8;
         }
-        const int fits = bytes.smallest(needs), work = class_of_work(entries);
-        return fits > work ? fits : work;
+        if (needs > ROOM || entries > 8 * SHORT || most > MANY) return most > MORE ? 3 : 2;
+        return most > FEW;
     }
 };
 
@@ -147,7 +152,7 @@ static __device__ __forceinline__ int packed(int32_t *keys, int slots, int *coun
  *     write    keys come to the front of the table; few are ranked, each by looking at all others,
  *              more are sorted */
 template <int WARPS>
-static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<WARPS> *says,
+static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told *says,
                                                    int32_t *keys, int64_t i, int slots, int32_t *to,
                                                    int64_t places)
 {
@@ -185,7 +190,7 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<
 template <int WARPS>
 static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int words, int32_t low,
                                                      int32_t *to, int64_t at, int64_t places,
-                                                     told<WARPS> *says)
+                                                     told *says)
 {
     typedef group<WARPS> g;
     for (int first = 0; first < words; first += g::THREADS) {
@@ -204,7 +209,7 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
 
 /* Those of row i, by all threads of a group. */
 template <int WARPS>
-static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told<WARPS> *says,
+static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told *says,
                                                         int64_t i)
 {
     typedef group<WARPS> g;
@@ -238,7 +243,7 @@ static __device__ __forceinline__ void set_bits(uint32_t *bits, unsigned word, u
  *
  * Each window walks through all products of the row, since B's rows may be in any order. */
 template <int WARPS>
-static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
+static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told *says,
                                                    uint32_t *bits, int64_t i, int bytes,
                                                    const column_range &range, int32_t *to,
                                                    int64_t places)

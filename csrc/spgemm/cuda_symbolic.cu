@@ -2,13 +2,13 @@
  *
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
  *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
- *     count     each other row's columns, as a set (cuda_sets.cuh); a launch for each class
+ *     count     each other row's columns, as a set (cuda_sets.cuh), by a warp or a block
  *     bits      or instead of both, where C is small: all rows as bits (cuda_bits.cuh)
  *     scan      ptr
  *     the host  waits once for C's entries and what else was counted, and takes memory
  *     small     columns of small rows, and their values where they are known: one pass for both
  *     bin       other rows into classes, by their entries; nothing follows where there are none
- *     fill      each row's columns once more, read out in order; a launch for each class
+ *     fill      each row's columns once more, read out in order
  *     values    of other rows, by the numeric phase, where values are known
  *     list      what a plan keeps (cuda_kept.cu)
  *
@@ -34,54 +34,52 @@ extern "C" {
 
 /* ---- the rows of the classes ---- */
 
-/* A set needs nothing beside its memory. */
-struct no_head {
-};
-
-/* The rows of one class. Each is counted, its number replacing that of its products in ptr, or
+/* Row i, by a warp or a block. It is counted, its number replacing that of its products in ptr, or
  * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
  * counted: a column times a row may have more entries than there is time for. Places that nobody
  * filled, because B has changed, get column 0, so that C never names a column that it does not
  * have. */
 template <int WARPS>
-static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
-    symbolic_rows(const symbolic_args s, const row_work w, int k)
+static __device__ __forceinline__ void find_row(const symbolic_args &s, told *says, char *room,
+                                                int64_t i)
 {
     typedef group<WARPS> g;
-    extern __shared__ __align__(16) char spgemm_shared[];
-    const auto room = shared_room<WARPS, no_head>::of(spgemm_shared, w.bytes.of[k]);
-    int32_t *const keys = reinterpret_cast<int32_t *>(room.row);
-    uint32_t *const bits = reinterpret_cast<uint32_t *>(room.row);
-    for_rows<WARPS>(w, k, 1, &room.says->ticket, [&](int64_t i, int) {
-        const int64_t begin = s.idx ? s.ptr[i] : 0, most = s.ptr[i + 1] - begin;
-        const set_size size(w.bytes, most, s.b.cols, s.idx);
-        int32_t *const to = s.idx ? s.idx + begin : NULL;
-        g::sync(); /* all have read ptr */
-        if (!to && s.is_lone(i)) return;
-        int64_t found;
-        column_range range = {0, s.b.cols};
-        if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
-        const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
-        if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
-            found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
+    const int64_t begin = s.idx ? s.ptr[i] : 0, most = s.ptr[i + 1] - begin;
+    const set_size size(most, s.b.cols, s.idx);
+    int32_t *const to = s.idx ? s.idx + begin : NULL;
+    g::sync(); /* all have read ptr */
+    if (!to && s.is_lone(i)) return;
+    int64_t found;
+    column_range range = {0, s.b.cols};
+    if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
+    const bool has_room = size.hash <= WARPS * ROOM; /* else B has changed */
+    if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
+        found = hash_row<WARPS>(s, says, reinterpret_cast<int32_t *>(room), i, (int)size.slots, to,
+                                most);
+    else
+        found = bits_row<WARPS>(s, says, reinterpret_cast<uint32_t *>(room), i, WARPS * ROOM, range,
+                                to, most);
+    if (!to && !g::thread()) s.ptr[i + 1] = found;
+    for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
+    g::sync();
+}
+
+static __global__ void __launch_bounds__(BLOCK, 4)
+    symbolic_rows(const symbolic_args s, const row_work w)
+{
+    __shared__ told says[WARPS];
+    const int warp = threadIdx.x / WARP;
+    for_rows(w, [&](int64_t i, int k, int) {
+        if (k > 1)
+            find_row<WARPS>(s, says, spgemm_shared, i);
         else
-            found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
-        if (!to && !g::thread()) s.ptr[i + 1] = found;
-        for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
-        g::sync();
+            find_row<1>(s, says + warp, spgemm_shared + warp * ROOM, i);
     });
 }
 
-/* No row needs a larger class than all columns would, or its work, which is that of class `work` at
- * most. */
-static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w, int work)
+static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
 {
-    const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
-    launch_bins(exec, w, class_of_set{s, w.bytes});
-    for_classes(fits > work ? fits : work, [&](int k, auto warps) {
-        enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, no_head>(exec, symbolic_rows<WARPS>, w, k, 1, s);
-    });
+    launch_rows<symbolic_args>(exec, symbolic_rows, w, class_of_set{s}, s, WARPS * ROOM);
 }
 
 /* ---- the phase ---- */
@@ -133,7 +131,7 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
     if (bits.words)
         launch_bits(exec, s, bits);
     else
-        launch_sets(exec, s, w, class_of_work(s.a.nnz)); /* nobody knows the longest row */
+        launch_sets(exec, s, w);
     /* CUB would give another name to what an earlier launch failed with. */
     cudaError_t said = cudaPeekAtLastError();
     if (w.rows <= FEW_ROWS)
@@ -188,9 +186,7 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     else
         fmm_spgemm_small(exec, args, s.idx);
     if (all_small(found, bits)) return FMM_OK;
-    int work = LARGEST; /* the largest class that had a row when rows were counted */
-    while (work && !found.counts[work]) work--;
-    if (!bits.words) launch_sets(exec, s, w, work);
+    if (!bits.words) launch_sets(exec, s, w);
     if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
     return FMM_OK;
 }
@@ -234,7 +230,7 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         bits.size(a, call->b);
         spgemm_memory m;
         TRY(fmm_spgemm_ask(exec, lists + bits.bytes + scratch_bytes, &m));
-        w = row_work_in(exec, m.base, a->rows);
+        w = row_work_in(m.base, a->rows, 0);
         char *const behind = m.base + lists;
         bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});

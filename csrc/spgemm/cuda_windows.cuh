@@ -12,11 +12,6 @@
 #include "cuda_products.cuh"
 #include "cuda_small.cuh"
 
-enum {
-    WINDOW = 6 << 10, /* bytes of a table: four blocks run at once for their registers, and fit */
-    WARPS = BLOCK / WARP
-};
-
 /* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise. */
 static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
 {
@@ -87,11 +82,11 @@ static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_sha
     if (wanted == SPGEMM_IN_SORTED ||
         (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
         r->where = SPGEMM_IN_SORTED;
-    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
+    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= ROOM || (!any && r->rises)))
         r->where = SPGEMM_IN_DENSE;
-    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
+    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= ROOM)
         r->where = SPGEMM_IN_RANKED;
-    return bytes_of<A>(*r, r->where) <= WINDOW;
+    return bytes_of<A>(*r, r->where) <= ROOM;
 }
 
 /* How many of a row's entries a window has: as many as fit into a table that `auto` would choose,
@@ -106,15 +101,15 @@ template <class A>
 static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
 {
     const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
-    const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
+    const int64_t hashed = ROOM / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
     const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
     int64_t each = hashed;
-    if (dense && r.cols * slot <= WINDOW)
+    if (dense && r.cols * slot <= ROOM)
         each = r.entries;
     else if (dense && r.rises) {
         const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
         const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
-        const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
+        const int64_t even = bytes < ROOM ? ROOM * 3 / 4 / int(bytes) : 0;
         if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
     }
     if (each >= r.entries && least <= 1) return r.entries;
