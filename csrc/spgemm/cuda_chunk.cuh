@@ -147,9 +147,9 @@ static __device__ __forceinline__ int64_t number_products(numbers<A> *to,
  *     bits           01001000...            an entry ends before product t + 1, and t + 4
  *     lane           0  1  2  3  4
  *     entry          1  2  2  2  3          those ended before t, and bits up to the lane's own */
-static __device__ __forceinline__ int entry_of_lane(int64_t end, int64_t t)
+template <class I> static __device__ __forceinline__ int entry_of_lane(I end, I t)
 {
-    const int64_t left = end - t;
+    const I left = end - t;
     const int before = __popc(__ballot_sync(ALL, left <= 0));
     const unsigned ends = or_of_lanes(left > 0 && left < WARP ? 1u << left : 0);
     return before + __popc(ends & ((2u << threadIdx.x % WARP) - 1));

@@ -9,8 +9,9 @@
  * A warp has the sums of its window in shared memory, reads records in order, and adds 32 products
  * at once. A record also says in which turn: those that share a sum follow each other. So a sum has
  * its terms in the order of A's entries, as everywhere, and the same bits. A record takes two
- * bytes and a run eight, and columns of B and C are not read. Windows with most products come
- * first, so that none of them is the last to end. */
+ * bytes and a run eight, and columns of B and C are not read. Records are those of the batches in
+ * which products are found (cuda_entries.cuh), whose last lanes may have none. Windows with most
+ * products come first, so that none of them is the last to end. */
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
@@ -19,10 +20,11 @@
 
 #include <cub/device/device_scan.cuh>
 
-/* Bits of a record; and the sign of a run's p, before which sums are put aside. */
-enum { SLOT_BITS = 10, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, PUT_ASIDE = INT32_MIN };
+/* Bits of a record: the slot, whether it begins a run, the turn; and one of no product. */
+enum { SLOT_BITS = 9, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, NO_PRODUCT = INT16_MIN };
 
-/* Product t of a window has entries p of A and origin + t of B. */
+/* Product t of a window has entries p of A and origin + t of B; the sign of p says that sums are
+ * put aside before. */
 struct kept_run {
     uint32_t origin;
     int32_t p;
@@ -45,9 +47,9 @@ struct kept_view {
     int64_t count, all; /* of windows, of words */
     int width;
     bool parts; /* whether sums are put aside */
-    __device__ __forceinline__ uint16_t *records(const kept_window &w) const
+    __device__ __forceinline__ int16_t *records(const kept_window &w) const
     {
-        return reinterpret_cast<uint16_t *>(words + w.at + w.runs);
+        return reinterpret_cast<int16_t *>(words + w.at + w.runs);
     }
 };
 
@@ -115,21 +117,23 @@ static __global__ void __launch_bounds__(BLOCK)
     const int64_t w = this_thread() / WARP;
     if (w >= to.count) return;
     const window_rows rows(a, c, w, to.width);
-    int64_t found = 0, begin;
-    unsigned runs = 0;
+    int64_t products = 0, begin;
+    int runs = 0;
     bool parts = false;
-    for (int64_t p = rows.begin + threadIdx.x % WARP; p < rows.end; p += WARP) {
-        const int64_t i = rows.row(a, p), length = rows.products(a, b, c, p, i).length;
-        runs += length > 0, found += length;
+    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
+        const int64_t p = base + threadIdx.x % WARP, i = rows.row(a, p);
+        const int64_t length = rows.products(a, b, c, p, i).length;
+        const unsigned all = sum_of_lanes((unsigned)(length < TOO_MANY ? length : TOO_MANY));
+        products += (all + WARP - 1) / WARP * WARP;
+        runs += __popc(__ballot_sync(ALL, length > 0));
         parts |= row_range(a, i, &begin) > SPGEMM_TERMS;
     }
-    const unsigned products = sum_of_lanes((unsigned)(found < TOO_MANY ? found : TOO_MANY));
-    runs = sum_of_lanes(runs);
+    if (products > TOO_MANY) products = TOO_MANY;
     parts = __any_sync(ALL, parts);
     if (threadIdx.x % WARP) return;
     if (parts) m.found->parts = 1;
-    m.counts[w] = make_int2((int)runs, (int)products);
-    m.ends[w] = runs + (int64_t(products) + 3) / 4;
+    m.counts[w] = make_int2(runs, (int)products);
+    m.ends[w] = runs + products / 4;
     atomicMax(&m.found->most, (counter)products);
 }
 
@@ -149,87 +153,31 @@ struct class_of_window {
     }
 };
 
-/* Writes a window's runs, and the first record of each; no more of them than were counted. */
-static __device__ __forceinline__ void write_runs(const csr_view &a, const csr_view &b,
-                                                  const csr_view &c, const window_rows &rows,
-                                                  const kept_window &own, kept_run *runs,
-                                                  uint16_t *records)
-{
-    const int lane = threadIdx.x % WARP;
-    int64_t before = -1; /* the entry of the last run */
-    unsigned products = 0, at = 0;
-    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
-        int64_t first;
-        const int64_t p = base + lane, i = rows.row(a, p);
-        const row_of_b row = rows.products(a, b, c, p, i);
-        const unsigned some = __ballot_sync(ALL, row.length > 0), lower = some & lanes_below();
-        const unsigned until = products + scanned<1, unsigned>((unsigned)row.length, NULL);
-        const unsigned t = until - (unsigned)row.length;
-        row_range(a, i, &first);
-        /* The run before, if it is one of the same row. */
-        const int64_t last = lower ? base + WARP - 1 - __clz(lower) : before;
-        const bool new_part =
-            last >= first && (last - first) / SPGEMM_TERMS < (p - first) / SPGEMM_TERMS;
-        const unsigned k = at + __popc(lower);
-        if (row.length && k < unsigned(own.runs) && t < unsigned(own.products)) {
-            runs[k] = kept_run{uint32_t(row.begin) - t, int32_t(p) | (new_part ? PUT_ASIDE : 0)};
-            records[t] = BEGINS;
-        }
-        products = __shfl_sync(ALL, until, WARP - 1), at += __popc(some);
-        if (some) before = base + WARP - 1 - __clz(some);
-    }
-}
-
-/* The number of the run that this lane's record belongs to; *runs is that of the last record before
- * the warp's, and then that of its last. */
-static __device__ __forceinline__ int run_of_lane(unsigned record, unsigned *begins, int *runs)
-{
-    *begins = __ballot_sync(ALL, record & BEGINS);
-    const int own = *runs + __popc(*begins & (lanes_below() | 1u << threadIdx.x % WARP));
-    *runs += __popc(*begins);
-    return own;
-}
-
-/* Runs are written first, each with a record that says so, and then what records say:
- *
- *     lane       0   1   2   3   4   5       of a batch of records
- *     slot       0   3   4   0   3   0       found by bisection among the columns of the row
- *     turn       0   0   0   1   1   2       how many lanes before have the same slot
- */
+/* Writes a window's runs and records; no more of them than were counted. */
 static __global__ void __launch_bounds__(BLOCK)
     write_kept(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
                const making m, const row_work list)
 {
+    __shared__ found_room rooms[WARPS];
     const int64_t place = this_thread() / WARP;
-    const int lane = threadIdx.x % WARP;
     if (place >= to.count) return;
     int64_t at = place;
     int k = LARGEST;
     for (; k > 0 && at >= (int64_t)list.lists->counts[k]; k--) at -= list.lists->counts[k];
     const int64_t w = *list.place(k, at);
-    const window_rows rows(a, c, w, to.width);
     const kept_window own = {w ? m.ends[w - 1] : 0, m.counts[w].x, m.counts[w].y, w};
     kept_run *const runs = to.words + own.at;
-    uint16_t *const records = to.records(own);
-    if (!lane) to.windows[place] = own;
-    for (int t = lane; t < own.products; t += WARP) records[t] = 0;
-    __syncwarp();
-    write_runs(a, b, c, rows, own, runs, records);
-    __syncwarp();
-    int last = -1;
-    for (int base = 0; base < own.products; base += WARP) {
-        const bool inside = base + lane < own.products;
-        const unsigned record = inside ? records[base + lane] : 0;
-        unsigned begins;
-        const kept_run run = runs[clamp(run_of_lane(record, &begins, &last), 0, own.runs - 1)];
-        int64_t from;
-        const int here = rows.entries(c, rows.row(a, run.p & INT32_MAX), &from);
-        const unsigned q = run.origin + unsigned(base + lane);
-        const int32_t j = inside && q < b.nnz ? __ldg(b.idx + q) : 0;
-        const int slot = int(from - rows.low + first_at_least(c.idx + from, 1, here - 1, j));
-        const int turn = __popc(__match_any_sync(ALL, inside ? slot : -1 - lane) & lanes_below());
-        if (inside) records[base + lane] = uint16_t(record | unsigned(slot) | turn << TURN);
-    }
+    int16_t *const records = to.records(own);
+    if (threadIdx.x % WARP == 0) to.windows[place] = own;
+    for_batches(
+        a, b, c, window_rows(a, c, w, to.width), rooms[threadIdx.x / WARP],
+        [](const found_product &) { return 0; },
+        [&](const found_product &of, int) {
+            const int record = of.slot | of.turn << TURN | (of.begins ? BEGINS : 0);
+            if (of.t < own.products) records[of.t] = int16_t(of.exists ? record : NO_PRODUCT);
+            if (of.begins && of.run < own.runs)
+                runs[of.run] = kept_run{of.q - unsigned(of.t), of.p};
+        });
 }
 
 fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
@@ -276,6 +224,16 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 
 /* ---- how it is used ---- */
 
+/* The number of the run that this lane's record belongs to; *runs is that of the last record before
+ * the warp's, and then that of its last. */
+static __device__ __forceinline__ int run_of_lane(unsigned record, unsigned *begins, int *runs)
+{
+    *begins = __ballot_sync(ALL, record & BEGINS);
+    const int own = *runs + __popc(*begins & (lanes_below() | 1u << threadIdx.x % WARP));
+    *runs += __popc(*begins);
+    return own;
+}
+
 enum { AHEAD = 4 }; /* batches of records whose values are under way at once */
 
 /* What a kernel may trust of a window: it stays inside the words. */
@@ -301,21 +259,21 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
     if (w >= of.count) return;
     const kept_window own = window_at(of, w);
     const kept_run *const runs = of.words + own.at;
-    const uint16_t *const records = of.records(own);
+    const int16_t *const records = of.records(own);
     A *const sums = of_shared<A>(warp * (PARTS ? 2 : 1) * of.width * (int)sizeof(A));
     entry_sums<A> to = {sums, sums + of.width, of.width};
     for (int h = lane; h < (PARTS ? 2 : 1) * of.width; h += WARP) sums[h] = A(0);
     __syncwarp();
     int last = -1;
-    int next[AHEAD]; /* records of the next batches; -1 behind the end */
+    int next[AHEAD]; /* records of the next batches; none behind the end */
     UNROLLED(u, AHEAD) {
         const int t = u * WARP + lane;
-        next[u] = t < own.products ? int(__ldg(records + t)) : -1;
+        next[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
     }
     for (int base = 0; base < own.products; base += AHEAD * WARP) {
         int record[AHEAD], turn[AHEAD];
         unsigned begins[AHEAD], parts[AHEAD];
-        A x[AHEAD], y[AHEAD];
+        factors<A> values[AHEAD];
         UNROLLED(u, AHEAD) record[u] = next[u];
         UNROLLED(u, AHEAD) {
             const int t = base + u * WARP + lane;
@@ -327,22 +285,15 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
             const bool exists = inside && p < s.a.nnz && q < s.b.nnz; /* else forged, or behind */
             parts[u] = PARTS ? __ballot_sync(ALL, run.y < 0) & begins[u] : 0;
             turn[u] = exists ? record[u] >> TURN : -1;
-            x[u] = exists ? value_of<A, PLAIN>(s.a_val, p) : A(0);
-            y[u] = exists ? value_of<A, PLAIN>(s.b_val, q) : A(0);
+            values[u] = factors_of<A, PLAIN>(s, p, q, exists);
         }
         UNROLLED(u, AHEAD) {
             const int t = base + (AHEAD + u) * WARP + lane;
-            next[u] = t < own.products ? int(__ldg(records + t)) : -1;
+            next[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
         }
         UNROLLED(u, AHEAD) {
             const int slot = record[u] & (of.width - 1);
-            for (unsigned left = parts[u]; left; left &= left - 1) { /* a new part of A's row */
-                const int at = __ffs(left) - 1;
-                to.add(slot, lane < at ? turn[u] : -1, x[u], y[u]);
-                to.put_aside();
-                if (lane < at) turn[u] = -1;
-            }
-            to.add(slot, turn[u], x[u], y[u]);
+            to.add(slot, turn[u], values[u], parts[u]);
         }
     }
     for (int h = lane; h < of.width; h += WARP) {
