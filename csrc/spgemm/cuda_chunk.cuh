@@ -1,9 +1,5 @@
-/* A chunk: the entries of A that a warp has at hand, one in each lane, and their products.
- *
- *     pieces       rows of B that are long, cut in pieces of WARP products of one entry
- *     numbers      of products of all entries, where rows of B are short
- *
- * Both stand in the warp's shared memory, which has room for one of them at a time. */
+/* A chunk: the entries of A that a warp has at hand, one in each lane, and the numbers of their
+ * products, whichever entries they belong to. They stand in the warp's shared memory. */
 #ifndef FMM_SPGEMM_CUDA_CHUNK_CUH
 #define FMM_SPGEMM_CUDA_CHUNK_CUH
 
@@ -69,44 +65,6 @@ static __device__ __forceinline__ unsigned sum_of_lanes(unsigned n)
 #endif
 }
 
-/* ---- pieces ---- */
-
-/* Products of an entry of A, up to WARP, from entry q of B on. Where they begin and how many they
- * are is one word, since shared memory is what a product waits for. */
-template <class A> struct piece {
-    enum { BITS = 6 };
-    int64_t word; /* q, and below it the number of products */
-    A factor;     /* A's value */
-    static __device__ __forceinline__ piece of(int64_t q, int count, A factor)
-    {
-        return piece{q << BITS | (count < WARP ? count : WARP), factor};
-    }
-    /* The entry of B that this lane multiplies, or -1. */
-    static __device__ __forceinline__ int64_t of_lane(int64_t word)
-    {
-        const int lane = threadIdx.x % WARP;
-        return lane < int(word & ((1 << BITS) - 1)) ? (word >> BITS) + lane : -1;
-    }
-};
-
-/* Writes WARP pieces of all entries, from number `base` on; those behind the last have no products.
- *
- *     rows of B      70 entries     20     40
- *     pieces         32  32  6      20     32  8
- *     number         0   1   2      3      4   5
- *     until          3              4      6        of the lane's entry: pieces up to its own */
-template <class A>
-static __device__ __forceinline__ void write_pieces(piece<A> *to, const entry_at_hand<A> &own,
-                                                    int until, int all, int base)
-{
-    const int lane = threadIdx.x % WARP, length = (int)own.row.length;
-    const int count = (length + WARP - 1) / WARP, first = until - count - base;
-    if (base + lane >= all) to[lane] = piece<A>{0, A(0)};
-    for (int k = first < 0 ? -first : 0; k < count && first + k < WARP; k++)
-        to[first + k] = piece<A>::of(own.row.begin + k * WARP, length - k * WARP, own.factor);
-    __syncwarp();
-}
-
 /* ---- numbers ---- */
 
 /* Entries that have products stand next to each other:
@@ -154,11 +112,5 @@ template <class I> static __device__ __forceinline__ int entry_of_lane(I end, I 
     const unsigned ends = or_of_lanes(left > 0 && left < WARP ? 1u << left : 0);
     return before + __popc(ends & ((2u << threadIdx.x % WARP) - 1));
 }
-
-/* Room of a warp. */
-template <class A> union chunk {
-    piece<A> pieces[WARP];
-    numbers<A> numbered;
-};
 
 #endif

@@ -1,12 +1,11 @@
 /* The products of a window of a row of C, added to its table by a warp in the order of A's entries.
  *
- *     entries of A     a chunk at a time, whose products are numbered (cuda_group.cuh)
- *     long rows of B   piece by piece: no two products of one share a sum
- *     short ones       lanes take products in their order, whichever entry they belong to; those
- *                      that share a sum add one after the other, by rank
+ *     entries of A     a chunk at a time, whose products are numbered (cuda_chunk.cuh)
+ *     products         lanes take them in their order, whichever entry they belong to; those that
+ *                      share a sum add one after the other: by entry, no two of which share one,
+ *                      or by rank where an entry has few
  *
- * A window of some of the row's columns reads its own part of B's rows alone, if they rise. The
- * order of terms is the same in each case. */
+ * A window of some of the row's columns reads its own part of B's rows alone, if they rise. */
 #ifndef FMM_SPGEMM_CUDA_PRODUCTS_CUH
 #define FMM_SPGEMM_CUDA_PRODUCTS_CUH
 
@@ -62,36 +61,6 @@ static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j,
     }
 }
 
-/* Adds all products of a chunk, a piece after the other. No column stands twice in a row of B, so
- * that the lanes of a piece never share a sum; the warp meets before the next piece, which may.
- *
- * A long row of A is a chain of pieces. Each waits for the sums of the one before, but for no load:
- * those of PIECES of them are under way together. */
-enum { PIECES = 4 };
-template <class A>
-static __device__ __forceinline__ void add_pieces(const numeric_args &s, table<A> *t,
-                                                  piece<A> *room, const entry_at_hand<A> &own)
-{
-    const int until = scanned<1, int>(int((own.row.length + WARP - 1) / WARP), NULL);
-    const int all = __shfl_sync(ALL, until, WARP - 1);
-    for (int base = 0; base < all; base += WARP) {
-        write_pieces(room, own, until, all, base);
-        for (int at = 0; at < WARP && base + at < all; at += PIECES) {
-            int64_t q[PIECES];
-            int32_t j[PIECES];
-            int slot[PIECES];
-            A y[PIECES];
-            UNROLLED(u, PIECES) q[u] = piece<A>::of_lane(room[at + u].word);
-            load<PIECES, A>(s, q, j, y);
-            find<PIECES>(*t, j, slot);
-            UNROLLED(u, PIECES) {
-                if (slot[u] >= 0) t->add(slot[u], room[at + u].factor, y[u]);
-                __syncwarp();
-            }
-        }
-    }
-}
-
 /* Adds all products of a chunk, in the order of their numbers:
  *
  *     lane          0     1     2     3     4        EACH times, all loads first
@@ -129,31 +98,18 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
     }
 }
 
-/* The products of entries [begin, end) of A that fall into the table.
- *
- *     products of an entry, on average      0 .. 3      4 .. 11      12 and more
- *     lanes add                             by rank     by entry     piece by piece */
+/* The products of entries [begin, end) of A that fall into the table. */
 template <class A>
 static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
-                                                    chunk<A> *room, const column_span &span,
+                                                    numbers<A> *room, const column_span &span,
                                                     int64_t begin, int64_t end)
 {
-    /* Products of an entry, from which it is worth pieces of its own, or a turn of its lanes; as
-     * many of one as are counted here, and more than pieces are numbered for. */
-    enum { LONG = 12, TURNS = 4, COUNTED = 1 << 20, HUGE_ROW = 1 << 25 };
+    enum { TURNS = 4 }; /* products of an entry, on average, from which lanes take turns by entry */
     for (int64_t p = begin; p < end; p += WARP) {
         const entry_at_hand<A> own(s.a, s.b, s.a_val, span, p + threadIdx.x % WARP, end);
-        const int64_t length = own.row.length;
-        const int entries = __popc(__ballot_sync(ALL, length > 0));
-        const int some = (int)sum_of_lanes(length < COUNTED ? unsigned(length) : COUNTED);
-        const bool is_huge = __any_sync(ALL, length > HUGE_ROW);
-        if (!t->counted && !is_huge && some >= entries * LONG)
-            add_pieces(s, t, room->pieces, own);
-        else {
-            const int64_t products = number_products(&room->numbered, own);
-            const bool by_rank = t->counted || some < entries * TURNS;
-            add_numbered<4>(s, t, &room->numbered, entries, products, by_rank);
-        }
+        const int entries = __popc(__ballot_sync(ALL, own.row.length > 0));
+        const int64_t products = number_products(room, own);
+        add_numbered<4>(s, t, room, entries, products, t->counted || products < entries * TURNS);
         __syncwarp();
     }
 }
