@@ -15,11 +15,6 @@
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
-#include <ostream>
-#define _GLIBCXX_IOSTREAM 1 /* as in cuda_symbolic.cu */
-
-#include <cub/device/device_scan.cuh>
-
 /* Bits of a record: the slot, whether it begins a run, the turn; and one of no product. */
 enum { SLOT_BITS = 9, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, NO_PRODUCT = INT16_MIN };
 
@@ -72,47 +67,32 @@ static kept_view view_kept(int32_t *kept, int64_t numbers, int64_t entries)
 
 /* ---- how it is made ---- */
 
-/* What the host learns on the way: the most products of a window, and whether sums are put aside.
- */
+/* What all windows have, which the host learns on the way: their words, the most products of one,
+ * whether sums are put aside, and how many windows are of each class. */
+enum { WINDOW_CLASSES = 4 };
 struct made_of {
-    counter most, parts;
+    counter words, most, parts, of_class[WINDOW_CLASSES];
 };
 
-/* What is needed meanwhile: of each window its runs and products, and where its words end; lists of
- * windows; what CUB asks for. `base` may be NULL to learn the size. */
-struct making {
-    int64_t *ends;
-    int2 *counts;
-    made_of *found;
-    char *lists;
-    void *scratch;
-    size_t scratch_bytes, bytes;
-
-    making(char *base, int64_t windows)
-    {
-        const auto take = [&](size_t n) {
-            char *const at = base + bytes;
-            bytes += (n + 255) / 256 * 256;
-            return at;
-        };
-        bytes = 0;
-        ends = reinterpret_cast<int64_t *>(take((size_t)windows * sizeof *ends));
-        counts = reinterpret_cast<int2 *>(take((size_t)windows * sizeof *counts));
-        found = reinterpret_cast<made_of *>(take(sizeof *found));
-        lists = take(row_work_bytes(windows));
-        cub::DeviceScan::InclusiveSum(NULL, scratch_bytes, ends, ends, windows);
-        scratch = take(scratch_bytes);
-    }
-};
+/* The class of a window, by its products; windows of the first one come first, so that the card is
+ * not left with one that takes long.
+ *
+ *     class        0                       1       2            3
+ *     products     more than 4 times       twice   once         others      the mean */
+static __device__ __forceinline__ int class_of_window(int64_t products, int64_t mean)
+{
+    return (products <= 4 * mean) + (products <= 2 * mean) + (products <= mean);
+}
 
 /* No warp has to add so many products. */
 enum { TOO_MANY = 1 << 20 };
 
 /* A warp for each window. What is counted here is found once more when it is written, so that
- * nothing is kept of it meanwhile. */
+ * nothing is kept of it meanwhile. Words are taken as windows come, which no sum depends on; until
+ * all are counted, a window's number is its class and its place there. */
 static __global__ void __launch_bounds__(BLOCK)
     count_runs(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
-               const making m)
+               int64_t mean, made_of *found)
 {
     const int64_t w = this_thread() / WARP;
     if (w >= to.count) return;
@@ -131,41 +111,26 @@ static __global__ void __launch_bounds__(BLOCK)
     if (products > TOO_MANY) products = TOO_MANY;
     parts = __any_sync(ALL, parts);
     if (threadIdx.x % WARP) return;
-    if (parts) m.found->parts = 1;
-    m.counts[w] = make_int2(runs, (int)products);
-    m.ends[w] = runs + products / 4;
-    atomicMax(&m.found->most, (counter)products);
+    if (parts) found->parts = 1;
+    atomicMax(&found->most, (counter)products);
+    const int k = class_of_window(products, mean);
+    const int64_t at = (int64_t)atomicAdd(&found->words, (counter)(runs + products / 4));
+    const int64_t place = (int64_t)atomicAdd(found->of_class + k, (counter)1);
+    to.windows[w] = kept_window{at, runs, (int)products, place * WINDOW_CLASSES + k};
 }
-
-/* Windows with more than four times, twice and once the mean of products, and others:
- *
- *     class     3              2              1          0
- *     blocks    first                                    last
- *
- * so that the card is not left with one window that takes long. */
-struct class_of_window {
-    const int2 *counts;
-    int64_t mean;
-    __device__ int operator()(int64_t w) const
-    {
-        const int64_t n = counts[w].y;
-        return n > 4 * mean ? 3 : n > 2 * mean ? 2 : n > mean;
-    }
-};
 
 /* Writes a window's runs and records; no more of them than were counted. */
 static __global__ void __launch_bounds__(BLOCK)
     write_kept(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
-               const making m, const row_work list)
+               const kept_window *counted, const made_of *found)
 {
     __shared__ found_room rooms[WARPS];
-    const int64_t place = this_thread() / WARP;
-    if (place >= to.count) return;
-    int64_t at = place;
-    int k = LARGEST;
-    for (; k > 0 && at >= (int64_t)list.lists->counts[k]; k--) at -= list.lists->counts[k];
-    const int64_t w = *list.place(k, at);
-    const kept_window own = {w ? m.ends[w - 1] : 0, m.counts[w].x, m.counts[w].y, w};
+    const int64_t w = this_thread() / WARP;
+    if (w >= to.count) return;
+    kept_window own = counted[w];
+    int64_t place = own.number / WINDOW_CLASSES;
+    for (int k = own.number % WINDOW_CLASSES; k > 0; k--) place += found->of_class[k - 1];
+    own.number = w;
     kept_run *const runs = to.words + own.at;
     int16_t *const records = to.records(own);
     if (threadIdx.x % WARP == 0) to.windows[place] = own;
@@ -186,7 +151,6 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     /* All that a plan keeps takes no more than three times the memory of A, B and C. */
     enum { TIMES = 3, LITTLE = 32 << 20 };
     const int64_t room = LITTLE / 8 + TIMES * (a.nnz + b.nnz + c.nnz); /* in words */
-    /* CUB takes over what an earlier launch failed with, here where it only says sizes. */
     *made = a.nnz <= INT32_MAX && b.nnz <= INT32_MAX && products / 4 <= room &&
             cudaPeekAtLastError() == cudaSuccess;
     if (!*made) return FMM_OK; /* cuda_leave says why, if a launch failed */
@@ -194,23 +158,19 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     const int64_t windows = windows_for(c.nnz);
     const unsigned blocks = blocks_for(windows * WARP);
     spgemm_memory lent;
-    TRY(fmm_spgemm_ask(exec, making(NULL, windows).bytes, &lent));
-    const making m(lent.base, windows);
-    const row_work list = row_work_in(m.lists, windows, 0);
+    TRY(fmm_spgemm_ask(exec, sizeof(made_of) + windows * sizeof(kept_window), &lent));
+    made_of *const counts = reinterpret_cast<made_of *>(lent.base);
+    kept_window *const counted = reinterpret_cast<kept_window *>(counts + 1);
     kept_view to = view_kept(NULL, 0, c.nnz);
     made_of found = {};
-    int64_t words = 0;
-    cudaMemsetAsync(m.found, 0, sizeof found, stream);
-    count_runs<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, m);
-    launch_bins(exec, list, class_of_window{m.counts, products / windows});
-    size_t scratch_bytes = m.scratch_bytes;
-    cudaError_t said =
-        cub::DeviceScan::InclusiveSum(m.scratch, scratch_bytes, m.ends, m.ends, windows, stream);
-    cudaMemcpyAsync(&found, m.found, sizeof found, cudaMemcpyDeviceToHost, stream);
-    cudaMemcpyAsync(&words, m.ends + windows - 1, sizeof words, cudaMemcpyDeviceToHost, stream);
-    if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
+    to.windows = counted;
+    cudaMemsetAsync(counts, 0, sizeof found, stream);
+    count_runs<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, products / windows, counts);
+    cudaMemcpyAsync(&found, counts, sizeof found, cudaMemcpyDeviceToHost, stream);
+    const cudaError_t said = cudaStreamSynchronize(stream);
     REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: a plan on CUDA device %d: %s",
             exec->index, cudaGetErrorString(said));
+    const int64_t words = (int64_t)found.words;
     *made = words <= room && found.most < TOO_MANY;
     if (!*made) return FMM_OK;
     const int64_t numbers = head_of(c.nnz) + 2 * words + (found.parts != 0);
@@ -218,7 +178,7 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
     REQUIRE(kept, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for what a plan keeps of %" PRId64 " products", products);
     to = view_kept(kept, numbers, c.nnz);
-    write_kept<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, m, list);
+    write_kept<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, counted, counts);
     return FMM_OK;
 }
 
