@@ -31,7 +31,7 @@ struct bit_rows {
      * the bits of a block's rows take no more shared memory than any card has. */
     void size(const fmm_csr *a, const fmm_csr *b)
     {
-        enum { MOST = 63 << 19, SHARED = 48 << 10, ROWS = BLOCK / WARP, OFTEN = 8 };
+        enum { MOST = 63 << 19, SHARED = 44 << 10, ROWS = BLOCK / WARP, OFTEN = 8 };
         const int64_t row = ceil_div(b->cols, 32) * (int64_t)sizeof *bits;
         const size_t room = MOST + (size_t)(a->nnz > b->nnz ? a->nnz : b->nnz) * 2;
         words = 0, bytes = 0, packs = false;
@@ -109,6 +109,7 @@ static __global__ void __launch_bounds__(BLOCK)
     count_bits(const symbolic_args s, const Source b, const bit_rows to)
 {
     enum { ROWS = BLOCK / WARP, LONG = 64 }; /* entries of A from which all warps take part */
+    __shared__ numbers rooms[ROWS];
     uint32_t *const all = reinterpret_cast<uint32_t *>(spgemm_shared);
     const int own = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int64_t first = int64_t(blockIdx.x) * ROWS, i = first + own;
@@ -128,10 +129,11 @@ static __global__ void __launch_bounds__(BLOCK)
     int64_t begin;
     for (int w = threadIdx.x; w < ROWS * to.words; w += BLOCK) all[w] = 0;
     __syncthreads();
-    if (i < s.a.rows && row_range(s.a, i, &begin) <= LONG) for_products<1>(s.a, b, i, set_in(own));
+    if (i < s.a.rows && row_range(s.a, i, &begin) <= LONG)
+        for_products<1>(s.a, b, i, rooms + own, set_in(own));
     for (int r = 0; r < ROWS && first + r < s.a.rows; r++)
         if (row_range(s.a, first + r, &begin) > LONG)
-            for_products<ROWS>(s.a, b, first + r, set_in(r));
+            for_products<ROWS>(s.a, b, first + r, rooms + own, set_in(r));
     __syncthreads();
     if (i >= s.a.rows) return;
     /* Each warp counts its row, and leaves the bits for the kernel that writes columns. */

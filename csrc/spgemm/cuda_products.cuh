@@ -1,6 +1,6 @@
 /* The products of a window of a row of C, added to its table by a warp in the order of A's entries.
  *
- *     entries of A     a chunk at a time, whose products are numbered (cuda_chunk.cuh)
+ *     entries of A     a chunk at a time, whose products are numbered (cuda_group.cuh)
  *     products         lanes take them in their order, whichever entry they belong to; those that
  *                      share a sum add one after the other: by entry, no two of which share one,
  *                      or by rank where an entry has few
@@ -9,7 +9,7 @@
 #ifndef FMM_SPGEMM_CUDA_PRODUCTS_CUH
 #define FMM_SPGEMM_CUDA_PRODUCTS_CUH
 
-#include "cuda_chunk.cuh"
+#include "cuda_table.cuh"
 
 struct numeric_args {
     csr_view a, b, c;
@@ -20,6 +20,51 @@ struct numeric_args {
     bool masked, merges; /* merges: small rows are computed by threads (cuda_small.cuh) */
     /* Whether values of B, of A and of C stand in the order of entries, as sums are kept. */
     bool plain, plain_a, plain_out;
+};
+
+/* ---- the entry of a lane ---- */
+
+/* Columns [low, low + width) of B's rows, if they rise; of others, and where width is 0, all. */
+struct column_span {
+    int32_t low, width;
+};
+
+/* Cuts a row of B, whose columns rise, to a span. Both ends are searched side by side, since each
+ * step waits for a load. */
+static __device__ __forceinline__ void cut_to(const csr_view &b, const column_span &span,
+                                              row_of_b *row)
+{
+    const int32_t *const columns = b.idx + row->begin;
+    const int64_t above = int64_t(span.low) + span.width;
+    int low = 0, low_end = (int)row->length, high = 0, high_end = low_end;
+    while (low < low_end || high < high_end) {
+        const int middle = low + (low_end - low) / 2, other = high + (high_end - high) / 2;
+        const int32_t x = low < low_end ? __ldg(columns + middle) : 0;
+        const int32_t y = high < high_end ? __ldg(columns + other) : 0;
+        if (low < low_end) x < span.low ? low = middle + 1 : low_end = middle;
+        if (high < high_end) y < above ? high = other + 1 : high_end = other;
+    }
+    row->begin += low, row->length = high > low ? high - low : 0;
+}
+
+/* Entry p of A: its value, and the part of its row of B that lies in a span. */
+template <class A> struct entry_at_hand {
+    row_of_b row;
+    A factor;
+    __device__ __forceinline__ entry_at_hand(const csr_view &a, const csr_view &b,
+                                             const edge_view &val, const column_span &span,
+                                             int64_t p, int64_t end)
+        : row(a, b, p, end), factor(p < end ? edge_value<A>(val, edge_of(val, p), 0) : A(0))
+    {
+        /* Rows of columns that rise are no longer than 2^31. */
+        if (span.width && row.length && row.length <= INT32_MAX / 2) cut_to(b, span, &row);
+    }
+};
+
+/* A chunk: the products of the entries of A that a warp has at hand, and A's values. */
+template <class A> struct chunk {
+    numbers of;
+    A factor[WARP];
 };
 
 /* ---- many products at once ---- */
@@ -70,11 +115,11 @@ static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j,
  *     by entry      0     0     1     1     1        no two of an entry share one */
 template <int EACH, class A>
 static __device__ __forceinline__ void add_numbered(const numeric_args &s, table<A> *t,
-                                                    const numbers<A> *in, int entries,
+                                                    const chunk<A> &in, int entries,
                                                     int64_t products, bool by_rank)
 {
     const int lane = threadIdx.x % WARP;
-    const int64_t end = lane < entries ? in->ends[lane] : INT64_MAX;
+    const int64_t end = lane < entries ? in.of.ends[lane] : INT64_MAX;
     for (int64_t first = 0; first < products; first += EACH * WARP) {
         int64_t q[EACH];
         int32_t j[EACH];
@@ -84,8 +129,8 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
         for (int u = 0; u < EACH; u++) {
             const int64_t product = first + u * WARP;
             const int e = entry[u] = entry_of_lane(end, product);
-            q[u] = product + lane < products ? in->origin[e] + product + lane : -1;
-            x[u] = q[u] < 0 ? A(0) : in->factor[e];
+            q[u] = product + lane < products ? in.of.origin[e] + product + lane : -1;
+            x[u] = q[u] < 0 ? A(0) : in.factor[e];
         }
         load<EACH, A>(s, q, j, y);
         find<EACH>(*t, j, slot);
@@ -101,15 +146,17 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
 /* The products of entries [begin, end) of A that fall into the table. */
 template <class A>
 static __device__ __forceinline__ void add_products(const numeric_args &s, table<A> *t,
-                                                    numbers<A> *room, const column_span &span,
+                                                    chunk<A> *room, const column_span &span,
                                                     int64_t begin, int64_t end)
 {
     enum { TURNS = 4 }; /* products of an entry, on average, from which lanes take turns by entry */
     for (int64_t p = begin; p < end; p += WARP) {
         const entry_at_hand<A> own(s.a, s.b, s.a_val, span, p + threadIdx.x % WARP, end);
-        const int entries = __popc(__ballot_sync(ALL, own.row.length > 0));
-        const int64_t products = number_products(room, own);
-        add_numbered<4>(s, t, room, entries, products, t->counted || products < entries * TURNS);
+        const unsigned some = __ballot_sync(ALL, own.row.length > 0);
+        if (own.row.length) room->factor[__popc(some & lanes_below())] = own.factor;
+        const int64_t products = number_products(&room->of, own.row);
+        const int entries = __popc(some);
+        add_numbered<4>(s, t, *room, entries, products, t->counted || products < entries * TURNS);
         __syncwarp();
     }
 }

@@ -112,7 +112,7 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
  *     table      of its window */
 template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
-    return int(sizeof(numbers<A>)) + ROOM;
+    return int(sizeof(chunk<A>)) + ROOM;
 }
 
 /* What a team has added up, after each member has taken one part. */
@@ -187,7 +187,7 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
                                                   const row_shape &r, int64_t begin,
                                                   const column_span &span, const team &of, int byte)
 {
-    table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(numbers<A>));
+    table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
     const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
     const int64_t each_round = parts.each * of.members;
     for (int64_t base = 0;; base += each_round) {
@@ -196,8 +196,7 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
         if (base)
             for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
         __syncwarp();
-        add_products(s, &t, of_shared<numbers<A>>(byte), span, parts.begin + from,
-                     parts.begin + to);
+        add_products(s, &t, of_shared<chunk<A>>(byte), span, parts.begin + from, parts.begin + to);
         of.meet();
         const bool last = left <= each_round;
         const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;

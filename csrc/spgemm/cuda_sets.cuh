@@ -30,6 +30,7 @@ struct symbolic_args {
 /* What threads of a row tell each other. */
 struct told {
     int sum, next, totals[WARPS];
+    numbers numbered; /* of a warp */
 };
 
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
@@ -162,7 +163,7 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told 
     if (!g::thread()) says->sum = 0;
     g::sync();
     int fresh = 0;
-    for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
+    for_products<WARPS>(s.a, columns_of{s.b}, i, &says[g::warp()].numbered, [&](int32_t j) {
         if (uint32_t(j) < uint32_t(s.b.cols)) fresh += enter(keys, slots, j);
     });
     if (!to) return added<WARPS>(fresh, &says->sum);
@@ -259,7 +260,7 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told 
         g::sync();
         int32_t further = NO_COLUMN; /* the first column beyond this window */
         const bool is_last = columns < width;
-        for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
+        for_products<WARPS>(s.a, columns_of{s.b}, i, &says[g::warp()].numbered, [&](int32_t j) {
             const unsigned at = unsigned(j) - unsigned(low);
             const bool inside = at < unsigned(columns);
             set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
