@@ -1,6 +1,10 @@
-/* The values of a product with few entries, where columns rise: a window of them by each warp,
- * which finds its products as it adds them (cuda_entries.cuh). Nobody waits for other warps, and no
- * list of rows is made before, which is what takes longest where a product is small. */
+/* The values of a product with few entries, where columns rise.
+ *
+ *     window     of C's entries, by a warp, which has their sums in shared memory
+ *     batch      32 products, found (cuda_entries.cuh) and added at once
+ *
+ * Sums have their terms in the order of A's entries. Nobody waits for other warps, and no list of
+ * rows is made before, which is what takes longest where a product is small. */
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
@@ -18,6 +22,7 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP, sizeof(A) == 4 ? 9 :
     A *const sums = of_shared<A>(ENTRY_WARPS * room_bytes + warp * 2 * width * (int)sizeof(A));
     entry_sums<A> to = {sums, sums + width, width};
     for (int h = lane; h < 2 * width; h += WARP) sums[h] = A(0);
+    /* The factors of a product are asked for before its column is looked for. */
     for_batches(
         s.a, s.b, s.c, window_rows(s.a, s.c, w, width), *of_shared<found_room>(warp * room_bytes),
         [&](const found_product &of) {

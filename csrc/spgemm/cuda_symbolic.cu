@@ -64,6 +64,7 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
     g::sync();
 }
 
+/* The set of a block lies where those of its warps do. */
 static __global__ void __launch_bounds__(BLOCK, 4)
     symbolic_rows(const symbolic_args s, const row_work w)
 {
