@@ -10,6 +10,7 @@
 #ifndef FMM_SPGEMM_CUDA_SETS_CUH
 #define FMM_SPGEMM_CUDA_SETS_CUH
 
+#include "cuda_bits.cuh"
 #include "cuda_small.cuh"
 
 struct symbolic_args {
@@ -17,6 +18,7 @@ struct symbolic_args {
     int64_t *ptr;
     int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
     const int64_t *schedule;
+    bit_rows bits; /* of all rows, if there are any */
 
     /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
      */
@@ -91,7 +93,7 @@ struct class_of_set {
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
         if (most <= 0) return -1;
         const int64_t entries = row_range(s.a, i, &begin);
-        if (is_small(s.a, s.b, s.schedule, entries, most)) {
+        if (!s.bits.words && is_small(s.a, s.b, s.schedule, entries, most)) {
             const edge_view none = {};
             if (!s.idx)
                 s.ptr[i + 1] = merge_row<float, NO_VALUES>(
@@ -100,7 +102,8 @@ struct class_of_set {
             return -1;
         }
         const set_size size(most, s.b.cols, s.idx);
-        int64_t needs = size.hashed ? size.hash : size.bits;
+        int64_t needs = size.hashed ? size.hash : size.bits; /* bits of all rows fit a warp */
+        if (s.bits.words) needs = size.bits;
         if (size.hashed && needs > ROOM && entries <= SHORT && *s.schedule == 1) {
             const column_range range = range_of_some(s, begin, 1, begin + entries);
             if ((range.high - range.low) / 8 < needs) needs = (range.high - range.low) / 8;
@@ -242,7 +245,8 @@ static __device__ __forceinline__ void set_bits(uint32_t *bits, unsigned word, u
  *     columns     0 .......... 9,999 ............ 500,000 ......
  *     windows     [first        ]                [second        ]
  *
- * Each window walks through all products of the row, since B's rows may be in any order. */
+ * Each window walks through all products of the row, since B's rows may be in any order. Bits of
+ * all rows fit into one window, and are kept when they are counted. */
 template <int WARPS>
 static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told *says,
                                                    uint32_t *bits, int64_t i, int bytes,
@@ -260,19 +264,28 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told 
         g::sync();
         int32_t further = NO_COLUMN; /* the first column beyond this window */
         const bool is_last = columns < width;
-        for_products<WARPS>(s.a, columns_of{s.b}, i, &says[g::warp()].numbered, [&](int32_t j) {
-            const unsigned at = unsigned(j) - unsigned(low);
-            const bool inside = at < unsigned(columns);
-            set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
-            if (!is_last && !inside && j > low && j < further) further = j;
-        });
+        numbers *const room = &says[g::warp()].numbered;
+        if (s.bits.packs)
+            for_products<WARPS>(s.a, items_of{s.b, s.bits}, i, room, [&](int2 item) {
+                set_bits(bits, min(unsigned(item.x), unsigned(words - 1)), uint32_t(item.y));
+            });
+        else
+            for_products<WARPS>(s.a, columns_of{s.b}, i, room, [&](int32_t j) {
+                const unsigned at = unsigned(j) - unsigned(low);
+                const bool inside = at < unsigned(columns);
+                set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
+                if (!is_last && !inside && j > low && j < further) further = j;
+            });
         if (further != NO_COLUMN) atomicMin(&says->next, further);
         g::sync();
         if (to)
             count = write_bits<WARPS>(bits, words, (int32_t)low, to, count, places, says);
         else {
             int set = 0;
-            for (int w = g::thread(); w < words; w += g::THREADS) set += __popc(bits[w]);
+            for (int w = g::thread(); w < words; w += g::THREADS) {
+                if (s.bits.words) s.bits.of(i)[w] = bits[w];
+                set += __popc(bits[w]);
+            }
             count += added<WARPS>(set, &says->sum);
         }
         low = says->next == NO_COLUMN ? range.high : int64_t(says->next);

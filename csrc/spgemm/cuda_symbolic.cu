@@ -3,21 +3,21 @@
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
  *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
  *     count     each other row's columns, as a set (cuda_sets.cuh), by a warp or a block
- *     bits      or instead of both, where C is small: all rows as bits (cuda_bits.cuh)
+ *               where C is small, bits of all rows are kept (cuda_bits.cuh)
  *     scan      ptr
  *     the host  waits once for C's entries and what else was counted, and takes memory
  *     small     columns of small rows, and their values where they are known: one pass for both
  *     bin       other rows into classes, by their entries; nothing follows where there are none
- *     fill      each row's columns once more, read out in order
+ *     fill      each row's columns once more, or its bits that were kept, read out in order
  *     values    of other rows, by the numeric phase, where values are known
  *     list      what a plan keeps (cuda_kept.cu)
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
-#include "cuda_bits.cuh"
 #include "cuda_kept.cuh"
 #include "cuda_look.cuh"
+#include "cuda_sets.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -38,7 +38,7 @@ extern "C" {
  * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
  * counted: a column times a row may have more entries than there is time for. Places that nobody
  * filled, because B has changed, get column 0, so that C never names a column that it does not
- * have. */
+ * have. Where bits of all rows are kept, columns are read out of them. */
 template <int WARPS>
 static __device__ __forceinline__ void find_row(const symbolic_args &s, told *says, char *room,
                                                 int64_t i)
@@ -48,12 +48,15 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
     const set_size size(most, s.b.cols, s.idx);
     int32_t *const to = s.idx ? s.idx + begin : NULL;
     g::sync(); /* all have read ptr */
-    if (!to && s.is_lone(i)) return;
+    if (!to && !s.bits.words && s.is_lone(i)) return;
     int64_t found;
     column_range range = {0, s.b.cols};
-    if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
-    const bool has_room = size.hash <= WARPS * ROOM; /* else B has changed */
-    if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
+    const bool hashed =
+        size.hashed && !s.bits.words && size.hash <= WARPS * ROOM; /* else B changed */
+    if (hashed && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
+    if (to && s.bits.words)
+        found = write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, to, 0, most, says);
+    else if (hashed && (range.high - range.low) / 8 > size.hash)
         found = hash_row<WARPS>(s, says, reinterpret_cast<int32_t *>(room), i, (int)size.slots, to,
                                 most);
     else
@@ -125,14 +128,12 @@ static fmm_status may_wait(const fmm_exec *exec)
 
 /* Counts the rows' entries into ptr; tells the host what was found. */
 static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
-                                const bit_rows &bits, void *scratch, size_t scratch_bytes,
-                                row_lists *found)
+                                void *scratch, size_t scratch_bytes, row_lists *found)
 {
     const cudaStream_t stream = stream_of(exec);
-    if (bits.words)
-        launch_bits(exec, s, bits);
-    else
-        launch_sets(exec, s, w);
+    if (s.bits.packs)
+        pack_rows<<<(unsigned)ceil_div(s.b.rows, WARPS), BLOCK, 0, stream>>>(s.b, s.bits);
+    launch_sets(exec, s, w);
     /* CUB would give another name to what an earlier launch failed with. */
     cudaError_t said = cudaPeekAtLastError();
     if (w.rows <= FEW_ROWS)
@@ -150,10 +151,10 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
     return FMM_OK;
 }
 
-/* Whether no row was in a class when rows were counted, and none will be. Bits have no classes. */
-static bool all_small(const row_lists &found, const bit_rows &bits)
+/* Whether no row was in a class when rows were counted, and none will be. */
+static bool all_small(const row_lists &found)
 {
-    counter others = (counter)bits.words;
+    counter others = 0;
     for (int k = 0; k < CLASSES; k++) others += found.counts[k];
     return !others;
 }
@@ -161,8 +162,7 @@ static bool all_small(const row_lists &found, const bit_rows &bits)
 /* Small rows come first, and where there are no others, all is done in one launch. C's columns, and
  * its values where those of A and B are known. */
 static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
-                               symbolic_args s, const row_work &w, const bit_rows &bits,
-                               const row_lists &found)
+                               const symbolic_args &s, const row_work &w, const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const int64_t nnz = (int64_t)found.entries;
@@ -181,13 +181,10 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     const fmm_call numeric = {
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
     numeric_args args = numeric_of(&numeric, SPGEMM_AUTO);
-    args.merges = !bits.words;
-    if (bits.words)
-        launch_bits(exec, s, bits);
-    else
-        fmm_spgemm_small(exec, args, s.idx);
-    if (all_small(found, bits)) return FMM_OK;
-    if (!bits.words) launch_sets(exec, s, w);
+    args.merges = !s.bits.words;
+    if (args.merges) fmm_spgemm_small(exec, args, s.idx);
+    if (all_small(found)) return FMM_OK;
+    launch_sets(exec, s, w);
     if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
     return FMM_OK;
 }
@@ -195,13 +192,12 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
 /* What a plan keeps: where products go, if columns of B rise; or a number where all rows are small
  * and products many, since merges are faster there. */
 static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
-                                const symbolic_args &s, const bit_rows &bits,
-                                const row_lists &found)
+                                const symbolic_args &s, const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const csr_view c = {s.ptr, s.idx, s.a.rows, (int64_t)found.entries, s.b.cols};
     enum { MANY = 1 << 23 };
-    const bool merges = all_small(found, bits);
+    const bool merges = all_small(found);
     bool made = false;
     if (!found.falls && !(merges && found.products > MANY))
         TRY(fmm_spgemm_keep(exec, out, s.a, s.b, c, (int64_t)found.products, &made));
@@ -216,10 +212,9 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
 {
     const fmm_csr *a = call->a;
     const fmm_spgemm_pattern *out = call->out;
-    symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule};
+    symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule, {}};
     const bool counts = out->want > FMM_SPGEMM_CHUNKS;
     row_work w = {};
-    bit_rows bits = {};
     row_lists found = {};
     if (counts) TRY(may_wait(exec));
     if (counts && !a->rows) cudaMemsetAsync(out->ptr, 0, sizeof *out->ptr, stream_of(exec));
@@ -228,14 +223,14 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
         const size_t scratch_bytes = a->rows > FEW_ROWS ? scan_bytes(out->ptr, a->rows) : 0;
-        bits.size(a, call->b);
+        s.bits.size(a, call->b);
         spgemm_memory m;
-        TRY(fmm_spgemm_ask(exec, lists + bits.bytes + scratch_bytes, &m));
+        TRY(fmm_spgemm_ask(exec, lists + s.bits.bytes + scratch_bytes, &m));
         w = row_work_in(m.base, a->rows, 0);
         char *const behind = m.base + lists;
-        bits.place(behind);
+        s.bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
-        TRY(count_entries(exec, s, w, bits, behind + bits.bytes, scratch_bytes, &found));
+        TRY(count_entries(exec, s, w, behind + s.bits.bytes, scratch_bytes, &found));
     }
     if (out->want <= FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = (int64_t)found.entries;
@@ -243,8 +238,8 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
     if (!nnz) return FMM_OK;
-    TRY(fill_entries(exec, call, s, w, bits, found));
-    return out->kept ? keep_products(exec, call, s, bits, found) : FMM_OK;
+    TRY(fill_entries(exec, call, s, w, found));
+    return out->kept ? keep_products(exec, call, s, found) : FMM_OK;
 }
 
 extern "C" fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec,
