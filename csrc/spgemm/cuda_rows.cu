@@ -115,36 +115,21 @@ template <class A> static constexpr __host__ __device__ int warp_bytes(void)
     return int(sizeof(chunk<A>)) + ROOM;
 }
 
-/* What a team has added up, after each member has taken one part. */
-struct round_of_parts {
-    int parts;
-    bool first;
-};
-
-/* The sum of a slot after this round: what was put aside before, and the sums of the team's parts,
- * in their order. Hash tables have column j in a slot of their own. */
+/* Adds the sums of a team's parts to what was put aside before, in their order, in the first
+ * member's table. Hash tables have column j in a slot of their own. */
 template <class A>
-static __device__ __forceinline__ A sum_of_parts(const table<A> &first, int slot, int32_t j,
-                                                 const round_of_parts &round)
-{
-    A sum = round.first ? A(0) : first.aside(slot);
-    for (int m = 0; m < round.parts; m++) {
-        const table<A> other = first.moved(m * warp_bytes<A>());
-        const bool hashed = m && first.where == SPGEMM_IN_HASH;
-        sum += other.sum(hashed ? other.find(j) : slot);
-    }
-    return sum;
-}
-
-/* Puts the sums of a round aside that is not the last, in the first member's table. */
-template <class A>
-static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of,
-                                                 const round_of_parts &round)
+static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of, int parts)
 {
     const bool hashed = first.where == SPGEMM_IN_HASH;
     for (int h = of.own * WARP + threadIdx.x % WARP; h < first.slots; h += of.members * WARP) {
         const int32_t j = hashed ? first.keys()[h] : 0;
-        if (j != NO_COLUMN) first.aside(h) = sum_of_parts(first, h, j, round);
+        if (j == NO_COLUMN) continue;
+        A sum = first.aside(h);
+        for (int m = 0; m < parts; m++) {
+            const table<A> other = first.moved(m * warp_bytes<A>());
+            sum += other.sum(hashed && m ? other.find(j) : h);
+        }
+        first.aside(h) = sum;
     }
 }
 
@@ -153,7 +138,7 @@ static __device__ __forceinline__ void put_aside(const table<A> &first, const te
 template <class A>
 static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &first,
                                                     const row_shape &r, int64_t begin,
-                                                    const team &of, const round_of_parts &round)
+                                                    const team &of)
 {
     const int entries = (int)r.entries, step = of.members * WARP;
     const bool ranked = r.where == SPGEMM_IN_RANKED;
@@ -169,9 +154,7 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
             const int32_t j = columns[u];
             if (at >= entries) break;
             const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
-            const A sum = slot < 0        ? A(0)
-                          : first.counted ? first.total(slot)
-                                          : sum_of_parts(first, slot, j, round);
+            const A sum = slot < 0 ? A(0) : first.total(slot);
             if (s.plain_out)
                 static_cast<A *>(s.out.data)[begin + at] = sum;
             else
@@ -181,7 +164,7 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
 }
 
 /* A window of row i, of `r`, whose entries of C begin at `begin`: round after round, in which each
- * member adds the products of one part of A's row. */
+ * member adds the products of one part of A's row. A row of one part needs no team. */
 template <class A>
 static __device__ __forceinline__ void add_window(const numeric_args &s, const row_parts &parts,
                                                   const row_shape &r, int64_t begin,
@@ -189,25 +172,20 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
 {
     table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
     const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
-    const int64_t each_round = parts.each * of.members;
-    for (int64_t base = 0;; base += each_round) {
-        const int64_t left = parts.entries - base, from = base + of.own * parts.each;
-        const int64_t to = from + parts.each < parts.entries ? from + parts.each : parts.entries;
-        if (base)
-            for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
-        __syncwarp();
-        add_products(s, &t, of_shared<chunk<A>>(byte), span, parts.begin + from, parts.begin + to);
+    const int64_t end = parts.begin + parts.entries;
+    for (int64_t base = parts.begin; base < end; base += parts.each * of.members) {
+        const int64_t from = base + of.own * parts.each, to = from + parts.each;
+        add_products(s, &t, of_shared<chunk<A>>(byte), span, from, to < end ? to : end);
+        if (parts.entries <= parts.each) break;
+        const int64_t ended = ceil_div(end - base, parts.each);
         of.meet();
-        const bool last = left <= each_round;
-        const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;
-        const round_of_parts round = {ended, !base};
-        if (last)
-            write_window(s, first, r, begin, of, round);
-        else
-            put_aside(first, of, round);
-        of.meet(); /* before sums of this round, or keys, are overwritten */
-        if (last) return;
+        put_aside(first, of, ended < of.members ? (int)ended : of.members);
+        of.meet();
+        for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
+        __syncwarp();
     }
+    write_window(s, first, r, begin, of);
+    of.meet(); /* before keys are overwritten */
 }
 
 /* A window for whose columns no table has room is cut in halves until one has: hashing takes any

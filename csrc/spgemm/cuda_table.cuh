@@ -205,10 +205,10 @@ template <class A> struct table {
         }
         sum(slot) = own;
     }
-    /* The sum of all terms, whichever of them were put aside. */
+    /* The sum of all terms. Where slots do not count them, all were put aside, or none. */
     __device__ __forceinline__ A total(int slot) const
     {
-        return is_long ? aside(slot) + sum(slot) : sum(slot);
+        return counted ? aside(slot) + sum(slot) : is_long ? aside(slot) : sum(slot);
     }
 };
 

@@ -64,7 +64,7 @@ static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int6
 {
     const int64_t entries = row_range(s.c, i, begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    const bool aside = repeats || parts.entries > parts.each * parts.members;
+    const bool aside = repeats || parts.entries > parts.each;
     row_shape r = {s.where, entries, 0, s.c.cols, aside, repeats, false};
     if (entries && !s.masked) narrow_to(s.c, *begin, &r);
     return r;
