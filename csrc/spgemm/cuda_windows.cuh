@@ -21,39 +21,18 @@ static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begi
     r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
 }
 
-/* About how many products a row of A has, by some of its entries; those of all would take as long
- * as the row. */
-static __device__ __forceinline__ int64_t some_products(const csr_view &a, const csr_view &b,
-                                                        int64_t begin, int64_t entries)
-{
-    enum { SAMPLES = 16, AHEAD = 4 }; /* of them with loads under way together */
-    int64_t sum = 0, at;
-    for (int k = 0; k < SAMPLES; k += AHEAD)
-        UNROLLED(u, AHEAD)
-            sum += row_or_none(b, __ldg(a.idx + begin + (k + u) * entries / SAMPLES), &at);
-    return sum / SAMPLES * entries;
-}
-
 /* Parts of row i of A: of SPGEMM_TERMS entries each. A sum has at most one term for each entry of A
  * where B's columns rise; else nobody knows, and the row is one part, whose sums count terms.
  *
- * A team has a warp for each part, if the block has so many. But each warp makes a table of the
- * window's columns, which should not take longer than the products that it adds there. */
+ * A team has a warp for each part, if the block has so many. */
 struct row_parts {
     int64_t begin, entries, each;
     int members;
     __device__ __forceinline__ row_parts(const numeric_args &s, int64_t i, bool in_teams)
     {
-        enum { TABLE = 2 }; /* products that an entry of C takes as long as in a table */
-        int64_t c_begin;
-        const int64_t columns = row_range(s.c, i, &c_begin);
         entries = row_range(s.a, i, &begin), members = 1;
         each = __ldg(s.schedule) == 1 ? SPGEMM_TERMS : entries;
-        if (!in_teams || entries <= each) return;
-        const int64_t products = some_products(s.a, s.b, begin, entries);
-        while (members < WARPS && members * each < entries &&
-               2 * members * TABLE * columns <= products)
-            members *= 2;
+        while (in_teams && members < WARPS && members * each < entries) members *= 2;
     }
 };
 
