@@ -1,6 +1,6 @@
 /* Products of rows of two sparse matrices where a third has entries: the gradients of SpGEMM.
  *
- *     row i of x     a hash table of its columns and values, or of a window of them
+ *     row i of x     a table of its columns and values, or of a window of them
  *     row i of a     a tile of entries (i, k) at a time; SHARE lanes take one of them
  *     row k of y     each lane adds every SHARE-th product; the lanes' sums meet in a tree
  *     tile           a partial sum for each entry, to which window after window is added
@@ -22,14 +22,14 @@ struct dots_args {
     entry_output out;
 };
 
-/* Always hashed: of x's row all columns have to be found, whatever lies between them. */
-static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
-{
-    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
-}
-
 /* Long rows of a are shared by stripes of tiles, an entry for each thread. */
 enum : unsigned { STRIPES_OF_DOTS = 0x3000 };
+
+/* Entries of x that can be hashed in so many bytes: each takes two slots. */
+template <class A> static __device__ __forceinline__ int hashed_in(int bytes)
+{
+    return bytes / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
+}
 
 /* A row's class. */
 template <class A> struct class_of_dots {
@@ -39,13 +39,30 @@ template <class A> struct class_of_dots {
         int64_t begin;
         const int64_t entries = row_range(s.a, i, &begin);
         if (!entries) return -1;
-        if (entries <= BLOCK && bytes_of<A>(shape_of(s, i, &begin), SPGEMM_IN_HASH) <= ROOM)
+        if (entries <= BLOCK && row_range(s.x, i, &begin) <= hashed_in<A>(ROOM))
             return entries > WARP;
         return entries > 8 * BLOCK ? 3 : 2;
     }
 };
 
-/* Entries [begin, end) of x in a table. Values of columns that repeat are added by one warp, in
+/* Row i of x, whose entries begin at `begin`: all of its columns have to be found. They are ranked
+ * where they rise and fit, else hashed. */
+template <int WARPS, class A>
+static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
+{
+    typedef group<WARPS> g;
+    row_shape r = {SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
+    bool falls = false;
+    for (int64_t at = g::thread(); at < r.entries; at += g::THREADS) {
+        const int32_t j = __ldg(s.x.idx + *begin + at);
+        falls |= uint32_t(j) >= uint32_t(s.x.cols) || (at && j <= __ldg(s.x.idx + *begin + at - 1));
+    }
+    r.rises = !g::any(falls);
+    if (r.rises && bytes_of<A>(r, SPGEMM_IN_RANKED) <= WARPS * ROOM) r.where = SPGEMM_IN_RANKED;
+    return r;
+}
+
+/* Entries [begin, end) of x in a table. Values of columns that may repeat are added by one warp, in
  * turns. */
 template <int WARPS, class A>
 static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
@@ -56,21 +73,22 @@ static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shap
     r.entries = end - begin;
     t.lay_out(r, byte, (int)slots_of(r));
     empty_table<WARPS>(t);
-    bool again = false;
     for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
         const int32_t j = __ldg(s.x.idx + p);
-        if (uint32_t(j) < uint32_t(s.x.cols)) again |= t.enter(j);
+        if (r.where == SPGEMM_IN_RANKED)
+            t.enter_ranked(j, p > begin ? __ldg(s.x.idx + p - 1) : -1, int(p - begin));
+        else if (uint32_t(j) < uint32_t(s.x.cols))
+            t.enter(j);
     }
     /* All columns are in the table before the first value is added. */
-    const bool repeats = g::any(again);
     g::sync();
-    const int step = repeats ? WARP : g::THREADS;
-    for (int64_t first = begin; first < end && (!repeats || !g::warp()); first += step) {
+    const int step = r.rises ? g::THREADS : WARP;
+    for (int64_t first = begin; first < end && (r.rises || !g::warp()); first += step) {
         const int64_t p = first + g::thread();
         const int32_t j = p < end ? __ldg(s.x.idx + p) : int32_t(NO_COLUMN);
         const int slot = uint32_t(j) < uint32_t(s.x.cols) ? t.find(j) : -1;
         const A value = slot < 0 ? A(0) : edge_value<A>(s.x_val, edge_of(s.x_val, p), 0);
-        if (repeats)
+        if (!r.rises)
             add_in_order(&t, term<A>{slot, rank_in_warp(slot), A(1), value});
         else if (slot >= 0)
             t.sum(slot) = value;
@@ -114,9 +132,9 @@ static __device__ __forceinline__ void dots_of_row(const dots_args &s, int64_t i
     enum { AT_ONCE = g::THREADS / SHARE, TILE = g::THREADS };
     int64_t p0, r0;
     const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
-    const row_shape r = shape_of(s, i, &r0);
-    /* Two slots for each entry of x are all that a window takes. */
-    const int64_t capacity = WARPS * ROOM / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
+    const row_shape r = shape_of<WARPS, A>(s, i, &r0);
+    const int64_t capacity =
+        r.where == SPGEMM_IN_RANKED ? r.entries : int64_t(hashed_in<A>(WARPS * ROOM));
     const int64_t r_end = r0 + r.entries;
     table<A> t;
     bool open = false;

@@ -171,12 +171,12 @@ template <class A> struct table {
                                            : find_key(j);
     }
 
-    /* HASH: enters column j; returns whether it was there. At most half of the slots are taken. */
-    __device__ __forceinline__ bool enter(int32_t j)
+    /* HASH: enters column j. At most half of the slots are taken. */
+    __device__ __forceinline__ void enter(int32_t j)
     {
         for (int h = start(j);; h = next(h)) {
             const int32_t found = atomicCAS(keys() + h, (int32_t)NO_COLUMN, j);
-            if (found == j || found == NO_COLUMN) return found == j;
+            if (found == j || found == NO_COLUMN) return;
         }
     }
     /* RANKED: enters column j of entry number `at`, whose columns rise. */
