@@ -88,24 +88,6 @@ static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_
 
 /* ---- the phase ---- */
 
-/* Adds the numbers of few rows up in ptr, and tells how many entries there are: one launch, where
- * CUB's scan and a copy are three. */
-enum { FEW_ROWS = 4096 };
-static __global__ void __launch_bounds__(group<32>::THREADS)
-    add_up_few(int64_t *ptr, int64_t rows, counter *entries)
-{
-    enum { EACH = FEW_ROWS / group<32>::THREADS }; /* rows of a thread */
-    __shared__ int64_t totals[32];
-    const int64_t first = int64_t(threadIdx.x) * EACH;
-    int64_t until[EACH], sum = 0;
-    UNROLLED(u, EACH) until[u] = first + u < rows ? ptr[first + u + 1] : 0;
-    UNROLLED(u, EACH) until[u] = sum += until[u];
-    const int64_t all = scanned<32, int64_t>(sum, totals);
-    UNROLLED(u, EACH)
-        if (first + u < rows) ptr[first + u + 1] = all - sum + until[u];
-    if (threadIdx.x == group<32>::THREADS - 1) *entries = (counter)all;
-}
-
 /* What CUB asks for to add the rows' numbers up in ptr. */
 static size_t scan_bytes(int64_t *ptr, int64_t rows)
 {
@@ -136,14 +118,11 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
     launch_sets(exec, s, w);
     /* CUB would give another name to what an earlier launch failed with. */
     cudaError_t said = cudaPeekAtLastError();
-    if (w.rows <= FEW_ROWS)
-        add_up_few<<<1, group<32>::THREADS, 0, stream>>>(s.ptr, w.rows, &w.lists->entries);
-    else if (said == cudaSuccess) {
+    if (said == cudaSuccess)
         said = cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows,
                                              stream);
-        cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
-                        stream);
-    }
+    cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
+                    stream);
     cudaMemcpyAsync(found, w.lists, sizeof *found, cudaMemcpyDeviceToHost, stream);
     if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
     REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
@@ -222,7 +201,7 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         launch_look(exec, look_args{s.a, s.b, NULL, out->schedule, NULL});
     else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
-        const size_t scratch_bytes = a->rows > FEW_ROWS ? scan_bytes(out->ptr, a->rows) : 0;
+        const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
         s.bits.size(a, call->b);
         spgemm_memory m;
         TRY(fmm_spgemm_ask(exec, lists + s.bits.bytes + scratch_bytes, &m));
