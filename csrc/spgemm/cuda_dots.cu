@@ -62,26 +62,15 @@ static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t
     return r;
 }
 
-/* Entries [begin, end) of x in a table. Values of columns that may repeat are added by one warp, in
- * turns. */
+/* Entries [begin, end) of x in a table, and their values. Those of columns that may repeat are
+ * added by one warp, in turns. */
 template <int WARPS, class A>
-static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
-                                                    int64_t end, int byte)
+static __device__ __forceinline__ table<A> window_of(const dots_args &s, row_shape r, int64_t begin,
+                                                     int64_t end, int byte)
 {
     typedef group<WARPS> g;
-    table<A> t;
     r.entries = end - begin;
-    t.lay_out(r, byte, (int)slots_of(r));
-    empty_table<WARPS>(t);
-    for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
-        const int32_t j = __ldg(s.x.idx + p);
-        if (r.where == SPGEMM_IN_RANKED)
-            t.enter_ranked(j, p > begin ? __ldg(s.x.idx + p - 1) : -1, int(p - begin));
-        else if (uint32_t(j) < uint32_t(s.x.cols))
-            t.enter(j);
-    }
-    /* All columns are in the table before the first value is added. */
-    g::sync();
+    table<A> t = table_of<WARPS, A>(s.x, r, begin, byte);
     const int step = r.rises ? g::THREADS : WARP;
     for (int64_t first = begin; first < end && (r.rises || !g::warp()); first += step) {
         const int64_t p = first + g::thread();
@@ -144,7 +133,7 @@ static __device__ __forceinline__ void dots_of_row(const dots_args &s, int64_t i
         g::sync();
         for (int64_t at = r0; at < r_end; at += capacity) {
             const int64_t end = at + capacity < r_end ? at + capacity : r_end;
-            if (!open || r.entries > capacity) t = table_of<WARPS, A>(s, r, at, end, byte);
+            if (!open || r.entries > capacity) t = window_of<WARPS, A>(s, r, at, end, byte);
             open = true;
             for (int64_t base = 0; base < here; base += AT_ONCE) {
                 const int64_t e = base + g::thread() / SHARE;

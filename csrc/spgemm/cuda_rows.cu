@@ -17,7 +17,7 @@
 #include "cuda_kept.cuh"
 #include "cuda_windows.cuh"
 
-enum { WAITING = 4 }; /* entries of C whose loads are under way together */
+enum { WAITING = 4 }; /* entries of C whose columns are under way together */
 
 /* ---- rows ---- */
 
@@ -62,49 +62,6 @@ struct team {
 };
 
 /* ---- windows ---- */
-
-/* The table of entries [begin, begin + r.entries) of C, all sums 0. Sorted keys have to rise, as
- * those of a mask need not: then they are sorted here. */
-template <class A>
-static __device__ __forceinline__ table<A> open_window(const csr_view &c, const row_shape &r,
-                                                       int64_t begin, int byte)
-{
-    table<A> t;
-    bool falls = false;
-    t.lay_out(r, byte, (int)slots_of(r));
-    empty_table<1>(t);
-    if (r.where == SPGEMM_IN_DENSE) return t; /* which knows no columns */
-    const int entries = (int)r.entries;
-    for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
-        int32_t columns[WAITING], before[WAITING];
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = first + u * WARP;
-            columns[u] = at < entries ? __ldg(c.idx + begin + at) : -1;
-            before[u] = at && at < entries && r.where != SPGEMM_IN_HASH
-                            ? __ldg(c.idx + begin + at - 1)
-                            : -1;
-        }
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = first + u * WARP;
-            const int32_t j = columns[u];
-            const bool inside = uint32_t(j) < uint32_t(c.cols);
-            if (at >= entries) break;
-            if (r.where == SPGEMM_IN_SORTED) {
-                t.keys()[at] = inside ? j : int32_t(NO_COLUMN);
-                falls |= !inside || (at > 0 && j < before[u]);
-            } else if (r.where == SPGEMM_IN_RANKED)
-                t.enter_ranked(j, before[u], at);
-            else if (inside)
-                t.enter(j);
-        }
-    }
-    const bool unsorted = __any_sync(ALL, falls);
-    __syncwarp();
-    if (unsorted) sort_keys<1>(t.keys(), t.slots);
-    return t;
-}
 
 /* Shared memory of a warp:
  *
@@ -170,7 +127,7 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
                                                   const row_shape &r, int64_t begin,
                                                   const column_span &span, const team &of, int byte)
 {
-    table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
+    table<A> t = table_of<1, A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
     const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
     const int64_t end = parts.begin + parts.entries;
     for (int64_t base = parts.begin; base < end; base += parts.each * of.members) {
