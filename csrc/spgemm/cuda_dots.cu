@@ -147,6 +147,7 @@ static __device__ __forceinline__ void dots_of_row(const dots_args &s, int64_t i
     }
 }
 
+/* Blocks take the rows of the larger classes, with one table for all of their warps. */
 template <class A>
 static __global__ void __launch_bounds__(BLOCK, 4) dots_rows(const dots_args s, const row_work w)
 {
