@@ -119,14 +119,11 @@ static __device__ __forceinline__ void load(const numeric_args &s, const int64_t
                                             A *y)
 {
     const A *const plain = static_cast<const A *>(s.b_val.data);
-#pragma unroll
-    for (int u = 0; u < EACH; u++) j[u] = q[u] < 0 ? -1 : __ldg(s.b.idx + q[u]);
+    UNROLLED(u, EACH) j[u] = q[u] < 0 ? -1 : __ldg(s.b.idx + q[u]);
     if (s.plain) {
-#pragma unroll
-        for (int u = 0; u < EACH; u++) y[u] = q[u] < 0 ? A(0) : __ldg(plain + q[u]);
+        UNROLLED(u, EACH) y[u] = q[u] < 0 ? A(0) : __ldg(plain + q[u]);
     } else {
-#pragma unroll
-        for (int u = 0; u < EACH; u++)
+        UNROLLED(u, EACH)
             y[u] = q[u] < 0 ? A(0) : edge_value<A>(s.b_val, edge_of(s.b_val, q[u]), 0);
     }
 }
@@ -136,14 +133,11 @@ template <int EACH, class A>
 static __device__ __forceinline__ void find(const table<A> &t, const int32_t *j, int *slot)
 {
     if (t.where == SPGEMM_IN_DENSE) {
-#pragma unroll
-        for (int u = 0; u < EACH; u++) slot[u] = t.find_dense(j[u]);
+        UNROLLED(u, EACH) slot[u] = t.find_dense(j[u]);
     } else if (t.where == SPGEMM_IN_RANKED) {
-#pragma unroll
-        for (int u = 0; u < EACH; u++) slot[u] = t.find_ranked(j[u]);
+        UNROLLED(u, EACH) slot[u] = t.find_ranked(j[u]);
     } else {
-#pragma unroll
-        for (int u = 0; u < EACH; u++) slot[u] = j[u] < 0 ? -1 : t.find_key(j[u]);
+        UNROLLED(u, EACH) slot[u] = j[u] < 0 ? -1 : t.find_key(j[u]);
     }
 }
 
@@ -196,8 +190,7 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
         int32_t j[EACH];
         int slot[EACH], entry[EACH];
         A x[EACH], y[EACH];
-#pragma unroll
-        for (int u = 0; u < EACH; u++) {
+        UNROLLED(u, EACH) {
             const int64_t product = first + u * WARP;
             const int e = entry[u] = entry_of_lane(end, product);
             q[u] = product + lane < products ? in.numbered.of.origin[e] + product + lane : -1;
@@ -205,8 +198,7 @@ static __device__ __forceinline__ void add_numbered(const numeric_args &s, table
         }
         load<EACH, A>(s, q, j, y);
         find<EACH>(*t, j, slot);
-#pragma unroll
-        for (int u = 0; u < EACH; u++) {
+        UNROLLED(u, EACH) {
             const int first_entry = __shfl_sync(ALL, entry[u], 0);
             const int turn = by_rank ? rank_in_warp(slot[u]) : entry[u] - first_entry;
             add_in_order(t, term<A>{slot[u], turn, x[u], y[u]});

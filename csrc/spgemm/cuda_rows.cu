@@ -105,8 +105,7 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
             const int at = base + u * step;
             columns[u] = at < entries && !ranked ? __ldg(s.c.idx + begin + at) : -1;
         }
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
+        UNROLLED(u, WAITING) {
             const int at = base + u * step;
             const int32_t j = columns[u];
             if (at >= entries) break;

@@ -22,9 +22,6 @@
 
 #include "cuda_classes.cuh"
 
-/* Rows of so few entries are sorted: bisection takes five steps and no table has to be emptied. */
-enum { TINY = 32 };
-
 /* A block's shared memory. Tables keep places in it, not pointers: so the compiler knows that it is
  * shared memory, and a place takes half as many registers. */
 extern __shared__ __align__(16) char spgemm_shared[];
@@ -34,13 +31,9 @@ template <class T> static __device__ __forceinline__ T *of_shared(int byte)
 }
 
 /* One term, rounded once. */
-static __device__ __forceinline__ float multiply_add(float x, float y, float z)
+template <class A> static __device__ __forceinline__ A multiply_add(A x, A y, A z)
 {
-    return __fmaf_rn(x, y, z);
-}
-static __device__ __forceinline__ double multiply_add(double x, double y, double z)
-{
-    return __fma_rn(x, y, z);
+    return fma(x, y, z);
 }
 
 /* Whether a slot knows its column. */

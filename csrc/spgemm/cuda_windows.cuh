@@ -49,21 +49,19 @@ static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int6
     return r;
 }
 
-/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
- * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
- * both need memory for all columns between the first and the last. */
+/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut. A
+ * dense table is found without a search, a ranked one with one read, but both need memory for all
+ * columns between the first and the last. */
 template <class A>
 static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
 {
-    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
-    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
+    const bool any = wanted == SPGEMM_AUTO, fits = bytes_of<A>(*r, SPGEMM_IN_DENSE) <= ROOM;
     r->where = SPGEMM_IN_HASH;
-    if (wanted == SPGEMM_IN_SORTED ||
-        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
+    if (wanted == SPGEMM_IN_SORTED)
         r->where = SPGEMM_IN_SORTED;
-    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= ROOM || (!any && r->rises)))
+    else if (any ? fits : wanted == SPGEMM_IN_DENSE && (fits || r->rises))
         r->where = SPGEMM_IN_DENSE;
-    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= ROOM)
+    else if (any && r->rises && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= ROOM)
         r->where = SPGEMM_IN_RANKED;
     return bytes_of<A>(*r, r->where) <= ROOM;
 }
