@@ -190,10 +190,7 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told 
  *
  *     thread     0        1        2        3          a word each
  *     bits       2        0        5        1
- *     until      2        2        7        8          its columns end here
- *
- * Then a warp takes one of its words after the other, a bit each lane, so that neighbouring lanes
- * write neighbouring columns. */
+ *     until      2        2        7        8          its columns end here */
 template <int WARPS>
 static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int words, int32_t low,
                                                      int32_t *to, int64_t at, int64_t places,
@@ -202,16 +199,10 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
     typedef group<WARPS> g;
     for (int first = 0; first < words; first += g::THREADS) {
         const int w = first + g::thread();
-        const uint32_t word = w < words ? bits[w] : 0;
+        uint32_t word = w < words ? bits[w] : 0;
         const int until = scanned<WARPS>(__popc(word), says->totals);
-        const int64_t own = at + until - __popc(word);
-        for (unsigned left = __ballot_sync(ALL, word); left; left &= left - 1) {
-            const int l = __ffs(left) - 1;
-            const uint32_t set = __shfl_sync(ALL, word, l);
-            const int64_t place = __shfl_sync(ALL, own, l) + __popc(set & lanes_below());
-            if (set >> g::lane() & 1 && place < places)
-                to[place] = low + (w - g::lane() + l) * 32 + g::lane();
-        }
+        int64_t own = at + until - __popc(word);
+        for (; word && own < places; word &= word - 1) to[own++] = low + w * 32 + __ffs(word) - 1;
         if (g::thread() == g::THREADS - 1) says->sum = until;
         g::sync();
         at += says->sum;
