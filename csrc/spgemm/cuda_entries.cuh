@@ -121,12 +121,12 @@ static __device__ __forceinline__ int find_chunk(const csr_view &a, const csr_vi
     return __popc(some);
 }
 
-/* Product t of a window, which a lane has; the last batch of a chunk has lanes without one. */
+/* Product t of a window, which a lane has, unless its batch begins or ends with another chunk's. */
 struct found_product {
-    int t, run;          /* run: the number of its entry of A among those that have products */
-    int32_t p;           /* as in found_room */
-    unsigned q;          /* its entry of B */
-    bool exists, begins; /* begins: whether it is the first of its run */
+    int t, run; /* run: the number of its entry of A among those that have products */
+    int32_t p;  /* as in found_room */
+    unsigned q; /* its entry of B */
+    bool inside, exists, begins; /* begins: whether it is the first of its run */
     int slot, turn;
 };
 
@@ -134,7 +134,8 @@ struct found_product {
  *
  *     chunk      32 entries of A; each lane finds where the products of its own are in B
  *     batch      32 products, in their order, whichever entries they belong to: each lane looks for
- *                its product's column by bisection, and those that share a sum add in turn
+ *                its product's column by bisection, and those that share a sum add in turn; where
+ *                a chunk ends in a batch, the next one's turns come behind its own
  *
  *     entries    e0       e1    e3            of the chunk, that have products in the window
  *     product    0 1 2    3 4   5             lane t of a batch counts the ends before it
@@ -151,22 +152,23 @@ static __device__ __forceinline__ void for_batches(const csr_view &a, const csr_
     const int lane = threadIdx.x % WARP;
     int64_t before = -1;
     int behind = 0, runs = 0; /* products and runs of the chunks before */
+    int turns = 0;            /* of these products in the batch that they leave unfinished */
     for (int64_t base = rows.begin; base < rows.end; base += WARP) {
         int products;
         const int found = find_chunk(a, b, c, rows, base, &before, &products, room);
-        const int end = lane < found ? room.ends[lane] : INT32_MAX;
-        for (int t = 0; t < products; t += TOGETHER * WARP) {
+        const int end = lane < found ? room.ends[lane] : INT32_MAX - WARP;
+        for (int t = products ? -(behind % WARP) : 0; t < products; t += TOGETHER * WARP) {
             found_product of[TOGETHER];
             decltype(load(of[0])) loaded[TOGETHER];
             int32_t j[TOGETHER];
             int own[TOGETHER];
             UNROLLED(u, TOGETHER) {
                 const int now = t + u * WARP, e = entry_of_lane(end, now);
-                const bool inside = now + lane < products;
+                const bool inside = now + lane >= 0 && now + lane < products;
                 own[u] = inside ? e : 0;
                 of[u] = {behind + now + lane, runs + own[u], room.p[own[u]],
                          room.origin[own[u]] + unsigned(now + lane)};
-                of[u].exists = inside && of[u].q < b.nnz; /* else B has changed */
+                of[u].inside = inside, of[u].exists = inside && of[u].q < b.nnz; /* or B changed */
                 of[u].begins = inside && now + lane == (e ? room.ends[e - 1] : 0);
                 j[u] = of[u].exists ? __ldg(b.idx + of[u].q) : -1;
                 loaded[u] = load(of[u]);
@@ -178,11 +180,13 @@ static __device__ __forceinline__ void for_batches(const csr_view &a, const csr_
             }
             UNROLLED(u, TOGETHER) {
                 const int rank = rank_in_warp(of[u].exists ? of[u].slot : -1 - lane);
-                of[u].turn = of[u].exists ? rank : -1;
-                if (t + u * WARP < products) take(of[u], loaded[u]);
+                of[u].turn = of[u].exists ? rank + turns : -1;
+                if (t + u * WARP >= products) continue;
+                take(of[u], loaded[u]);
+                turns = t + (u + 1) * WARP > products ? max_of_lanes(of[u].turn) + 1 : 0;
             }
         }
-        behind += (products + WARP - 1) / WARP * WARP, runs += found;
+        behind += products, runs += found;
     }
 }
 

@@ -140,6 +140,12 @@ static __device__ __forceinline__ unsigned sum_of_lanes(unsigned n)
 #endif
 }
 
+static __device__ __forceinline__ int max_of_lanes(int n)
+{
+    for (int d = WARP / 2; d; d /= 2) n = max(n, __shfl_xor_sync(ALL, n, d));
+    return n;
+}
+
 /* Products of a warp's entries of A, one of each lane, in their order. Entries that have products
  * stand next to each other:
  *

@@ -10,12 +10,13 @@
  * at once. A record also says in which turn: those that share a sum follow each other. So a sum has
  * its terms in the order of A's entries, as everywhere, and the same bits. A record takes two
  * bytes and a run eight, and columns of B and C are not read. Records are those of the batches in
- * which products are found (cuda_entries.cuh), whose last lanes may have none. Windows with most
- * products come first, so that none of them is the last to end. */
+ * which products are found (cuda_entries.cuh). Windows with most products come first, so that none
+ * of them is the last to end. */
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
-/* Bits of a record: the slot, whether it begins a run, the turn; and one of no product. */
+/* Bits of a record: the slot, whether it begins a run, the turn; and one of no product, as B has
+ * changed. */
 enum { SLOT_BITS = 9, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, NO_PRODUCT = INT16_MIN };
 
 /* Product t of a window has entries p of A and origin + t of B; the sign of p says that sums are
@@ -104,7 +105,7 @@ static __global__ void __launch_bounds__(BLOCK)
         const int64_t p = base + threadIdx.x % WARP, i = rows.row(a, p);
         const int64_t length = rows.products(a, b, c, p, i).length;
         const unsigned all = sum_of_lanes((unsigned)(length < TOO_MANY ? length : TOO_MANY));
-        products += (all + WARP - 1) / WARP * WARP;
+        products += all;
         runs += __popc(__ballot_sync(ALL, length > 0));
         parts |= row_range(a, i, &begin) > SPGEMM_TERMS;
     }
@@ -114,7 +115,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (parts) found->parts = 1;
     atomicMax(&found->most, (counter)products);
     const int k = class_of_window(products, mean);
-    const int64_t at = (int64_t)atomicAdd(&found->words, (counter)(runs + products / 4));
+    const int64_t at = (int64_t)atomicAdd(&found->words, (counter)(runs + (products + 3) / 4));
     const int64_t place = (int64_t)atomicAdd(found->of_class + k, (counter)1);
     to.windows[w] = kept_window{at, runs, (int)products, place * WINDOW_CLASSES + k};
 }
@@ -139,7 +140,8 @@ static __global__ void __launch_bounds__(BLOCK)
         [](const found_product &) { return 0; },
         [&](const found_product &of, int) {
             const int record = of.slot | of.turn << TURN | (of.begins ? BEGINS : 0);
-            if (of.t < own.products) records[of.t] = int16_t(of.exists ? record : NO_PRODUCT);
+            if (of.inside && of.t < own.products)
+                records[of.t] = int16_t(of.exists ? record : NO_PRODUCT);
             if (of.begins && of.run < own.runs)
                 runs[of.run] = kept_run{of.q - unsigned(of.t), of.p};
         });
