@@ -45,20 +45,20 @@ template <class A> struct class_of_dots {
     }
 };
 
-/* Row i of x, whose entries begin at `begin`: all of its columns have to be found. They are ranked
- * where they rise and fit, else hashed. */
+/* Row i of x, whose entries begin at `begin`: all of its columns have to be found. They are hashed,
+ * unless they rise and a block has room for their ranks. */
 template <int WARPS, class A>
 static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
     typedef group<WARPS> g;
     row_shape r = {SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
+    if (WARPS == 1 || bytes_of<A>(r, SPGEMM_IN_RANKED) > WARPS * ROOM) return r;
     bool falls = false;
     for (int64_t at = g::thread(); at < r.entries; at += g::THREADS) {
         const int32_t j = __ldg(s.x.idx + *begin + at);
         falls |= uint32_t(j) >= uint32_t(s.x.cols) || (at && j <= __ldg(s.x.idx + *begin + at - 1));
     }
-    r.rises = !g::any(falls);
-    if (r.rises && bytes_of<A>(r, SPGEMM_IN_RANKED) <= WARPS * ROOM) r.where = SPGEMM_IN_RANKED;
+    if (!g::any(falls)) r.where = SPGEMM_IN_RANKED;
     return r;
 }
 
@@ -70,14 +70,15 @@ static __device__ __forceinline__ table<A> window_of(const dots_args &s, row_sha
 {
     typedef group<WARPS> g;
     r.entries = end - begin;
-    table<A> t = table_of<WARPS, A>(s.x, r, begin, byte);
-    const int step = r.rises ? g::THREADS : WARP;
-    for (int64_t first = begin; first < end && (r.rises || !g::warp()); first += step) {
+    bool falls;
+    table<A> t = table_of<WARPS, A>(s.x, r, begin, byte, &falls);
+    const int step = falls ? WARP : g::THREADS;
+    for (int64_t first = begin; first < end && (!falls || !g::warp()); first += step) {
         const int64_t p = first + g::thread();
         const int32_t j = p < end ? __ldg(s.x.idx + p) : int32_t(NO_COLUMN);
         const int slot = uint32_t(j) < uint32_t(s.x.cols) ? t.find(j) : -1;
         const A value = slot < 0 ? A(0) : edge_value<A>(s.x_val, edge_of(s.x_val, p), 0);
-        if (!r.rises)
+        if (falls)
             add_in_order(&t, term<A>{slot, rank_in_warp(slot), A(1), value});
         else if (slot >= 0)
             t.sum(slot) = value;

@@ -126,7 +126,8 @@ static __device__ __forceinline__ void add_window(const numeric_args &s, const r
                                                   const row_shape &r, int64_t begin,
                                                   const column_span &span, const team &of, int byte)
 {
-    table<A> t = table_of<1, A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
+    bool falls;
+    table<A> t = table_of<1, A>(s.c, r, begin, byte + (int)sizeof(chunk<A>), &falls);
     const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
     const int64_t end = parts.begin + parts.entries;
     for (int64_t base = parts.begin; base < end; base += parts.each * of.members) {

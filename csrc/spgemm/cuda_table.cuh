@@ -220,46 +220,36 @@ template <int WARPS, class A> static __device__ __forceinline__ void empty_table
     group<WARPS>::sync();
 }
 
-/* The table of entries [begin, begin + r.entries) of a matrix, all sums 0. Sorted keys have to
- * rise, as those of a mask need not: then they are sorted here. The group meets when all are
- * entered. */
+/* The table of entries [begin, begin + r.entries) of a matrix, all sums 0; *falls says whether some
+ * column does not rise. Sorted keys have to, as those of a mask need not: then they are sorted
+ * here. The group meets when all are entered. */
 template <int WARPS, class A>
 static __device__ __forceinline__ table<A> table_of(const csr_view &c, const row_shape &r,
-                                                    int64_t begin, int byte)
+                                                    int64_t begin, int byte, bool *falls)
 {
     typedef group<WARPS> g;
-    enum { WAITING = 4 }; /* entries whose loads are under way together */
     table<A> t;
-    bool falls = false;
+    bool own = false;
     t.lay_out(r, byte, (int)slots_of(r));
     empty_table<WARPS>(t);
+    *falls = false;
     if (r.where == SPGEMM_IN_DENSE) return t; /* which knows no columns */
     const int entries = (int)r.entries;
-    for (int first = g::thread(); first < entries; first += WAITING * g::THREADS) {
-        int32_t columns[WAITING], before[WAITING];
-        UNROLLED(u, WAITING) {
-            const int at = first + u * g::THREADS;
-            const bool follows = at && at < entries && r.where != SPGEMM_IN_HASH;
-            columns[u] = at < entries ? __ldg(c.idx + begin + at) : -1;
-            before[u] = follows ? __ldg(c.idx + begin + at - 1) : -1;
-        }
-        UNROLLED(u, WAITING) {
-            const int at = first + u * g::THREADS;
-            const int32_t j = columns[u];
-            const bool inside = uint32_t(j) < uint32_t(c.cols);
-            if (at >= entries) break;
-            if (r.where == SPGEMM_IN_SORTED) {
-                t.keys()[at] = inside ? j : int32_t(NO_COLUMN);
-                falls |= !inside || (at > 0 && j < before[u]);
-            } else if (r.where == SPGEMM_IN_RANKED)
-                t.enter_ranked(j, before[u], at);
-            else if (inside)
-                t.enter(j);
-        }
+#pragma unroll 4
+    for (int at = g::thread(); at < entries; at += g::THREADS) {
+        const int32_t j = __ldg(c.idx + begin + at), last = at ? __ldg(c.idx + begin + at - 1) : -1;
+        const bool inside = uint32_t(j) < uint32_t(c.cols);
+        own |= !inside || j <= last;
+        if (r.where == SPGEMM_IN_SORTED)
+            t.keys()[at] = inside ? j : int32_t(NO_COLUMN);
+        else if (r.where == SPGEMM_IN_RANKED)
+            t.enter_ranked(j, last, at);
+        else if (inside)
+            t.enter(j);
     }
-    const bool unsorted = g::any(falls);
+    *falls = g::any(own);
     g::sync();
-    if (unsorted) sort_keys<WARPS>(t.keys(), t.slots);
+    if (*falls && r.where == SPGEMM_IN_SORTED) sort_keys<WARPS>(t.keys(), t.slots);
     return t;
 }
 
