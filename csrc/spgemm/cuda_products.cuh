@@ -19,8 +19,8 @@ struct numeric_args {
     entry_output out;
     spgemm_where where;
     bool masked, merges; /* merges: small rows are computed by threads (cuda_small.cuh) */
-    /* Whether values of B, of A and of C stand in the order of entries, as sums are kept. */
-    bool plain, plain_a, plain_out;
+    /* Whether values of B and of A stand in the order of entries, as sums are kept. */
+    bool plain, plain_a;
 };
 
 /* ---- the entry of a lane ---- */

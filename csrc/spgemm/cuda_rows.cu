@@ -17,8 +17,6 @@
 #include "cuda_kept.cuh"
 #include "cuda_windows.cuh"
 
-enum { WAITING = 4 }; /* entries of C whose columns are under way together */
-
 /* ---- rows ---- */
 
 /* Who computes a row. Stripes of a row are computed side by side; stripe s has windows s, s +
@@ -99,23 +97,11 @@ static __device__ __forceinline__ void write_window(const numeric_args &s, const
 {
     const int entries = (int)r.entries, step = of.members * WARP;
     const bool ranked = r.where == SPGEMM_IN_RANKED;
-    for (int base = of.own * WARP + threadIdx.x % WARP; base < entries; base += WAITING * step) {
-        int32_t columns[WAITING];
-        UNROLLED(u, WAITING) {
-            const int at = base + u * step;
-            columns[u] = at < entries && !ranked ? __ldg(s.c.idx + begin + at) : -1;
-        }
-        UNROLLED(u, WAITING) {
-            const int at = base + u * step;
-            const int32_t j = columns[u];
-            if (at >= entries) break;
-            const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
-            const A sum = slot < 0 ? A(0) : first.total(slot);
-            if (s.plain_out)
-                static_cast<A *>(s.out.data)[begin + at] = sum;
-            else
-                write(s.out, begin + at, sum);
-        }
+#pragma unroll 4
+    for (int at = of.own * WARP + threadIdx.x % WARP; at < entries; at += step) {
+        const int32_t j = ranked ? -1 : __ldg(s.c.idx + begin + at);
+        const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
+        write(s.out, begin + at, slot < 0 ? A(0) : first.total(slot));
     }
 }
 
